@@ -1,0 +1,237 @@
+"""A detection block as ONE affine map of all its leaves: z_j = Σ_i w_ij x_i + b_j.
+
+`Block` is the static part, a small graph of linear maps. `AffineMap` is a block in one pass: with the leaves' values,
+it applies W and its transpose in every reading, and adds up positive and negative contributions along every path.
+`ScoreMap` is the block of the output completed by a target: a single unit f = Σ_j v_j z_j.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from deeptaylor.linear_map import Context, Kind, LinearMap, Maybe, Sum, Weighted, plus, reread, times, unbroadcast
+
+
+class Run(Context, Protocol):
+    """A pass under way: values, shapes, and sums over one sample's elements."""
+
+    def per_sample(self, name: str, t: Tensor) -> Tensor: ...
+
+    def spread_out(self, name: str, t: Tensor) -> Tensor: ...
+
+
+class Block(nn.Module):
+    """A group of affine operations ending in `head`; `leaves` are the tensors that enter, each once."""
+
+    def __init__(self, head: str, maps: Sequence[LinearMap], leaves: Sequence[str]) -> None:
+        super().__init__()
+        self.head, self.leaves = head, tuple(leaves)
+        self.maps = nn.ModuleList(maps)
+        self.has_negative = any(m.has_negative for m in maps)
+
+    def prepare(self, kinds: Sequence[Kind], constants: dict[str, Tensor]) -> None:
+        """Compute the readings of the weights that the rule will use, once."""
+        for m in self.maps:
+            if isinstance(m, Weighted):
+                for kind in kinds:
+                    m.prepare(kind, constants[m.name])
+
+    def _inputs(self, m: LinearMap, at: dict[str, Maybe], ctx: Context) -> list[Maybe]:
+        """A map's operands; what broadcasting left small is widened where the map needs the full shape."""
+        xs = [at.get(name) for name in m.operands]
+        if isinstance(m, Sum) or type(m).__name__ == "Diagonal":
+            return xs
+        return [x if x is None else x.expand(ctx.shape(n)) for x, n in zip(xs, m.operands, strict=True)]
+
+    def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
+        """W x in one reading of the weights, without the bias."""
+        at: dict[str, Maybe] = dict(zip(self.leaves, xs, strict=True))
+        for m in self.maps:
+            at[m.node] = m.map(kind, self._inputs(m, at, ctx), ctx)  # type: ignore[operator, arg-type]
+        return at[self.head]
+
+    def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
+        """Wᵀ s in one reading of the weights, for every leaf."""
+        at: dict[str, Maybe] = {self.head: s}
+        for m in reversed(self.maps):
+            self._hand_down(m, kind, at, at, ctx)  # type: ignore[arg-type]
+        return [at.get(leaf) for leaf in self.leaves]
+
+    @staticmethod
+    def _hand_down(m: LinearMap, kind: Kind, source: dict[str, Maybe], target: dict[str, Maybe], ctx: Context) -> None:
+        s = source.get(m.node)
+        if s is not None:
+            for name, back in zip(m.operands, m.transpose(kind, s, ctx), strict=True):
+                target[name] = plus(target.get(name), back)
+
+    def pair(self, p: Sequence[Maybe], n: Sequence[Maybe], negative: bool, ctx: Context) -> tuple[Maybe, Maybe]:
+        """Sums of positive and of negative contributions, P = Σ max(0, w x) and N = Σ max(0, −w x), for x = p − n."""
+        ps: dict[str, Maybe] = dict(zip(self.leaves, p, strict=True))
+        ns: dict[str, Maybe] = dict(zip(self.leaves, n, strict=True))
+        wanted = self._wanted(negative)
+        for m in self.maps:
+            a, b = self._inputs(m, ps, ctx), self._inputs(m, ns, ctx)  # type: ignore[arg-type]
+            ps[m.node] = plus(m.map("positive", a, ctx), m.map("negative", b, ctx))  # type: ignore[operator, index]
+            if m.node in wanted:
+                ns[m.node] = plus(m.map("positive", b, ctx), m.map("negative", a, ctx))  # type: ignore[operator, index]
+        return ps.get(self.head), ns.get(self.head) if negative else None
+
+    def _wanted(self, negative: bool) -> set[str]:
+        """The nodes whose negative contributions matter for the head's positive (and negative) ones."""
+        wanted = {self.head} if negative else set()
+        for m in reversed(self.maps):
+            if m.has_negative or m.node in wanted:
+                wanted.update(m.operands)  # type: ignore[arg-type]
+        return wanted
+
+    def pair_transpose(self, a: Maybe, c: Maybe, ctx: Context) -> tuple[list[Maybe], list[Maybe]]:
+        """The transpose of `pair`: what each leaf's p and n are multiplied with."""
+        at: dict[str, Maybe] = {self.head: a}
+        ct: dict[str, Maybe] = {self.head: c}
+        for m in reversed(self.maps):
+            s, t = at.pop(m.node, None), ct.pop(m.node, None)  # type: ignore[arg-type]
+            for kind, first, second in (("positive", s, t), ("negative", t, s)):
+                for source, target in ((first, at), (second, ct)):
+                    if source is not None:
+                        for name, back in zip(m.operands, m.transpose(kind, source, ctx), strict=True):  # type: ignore[operator, arg-type]
+                            target[name] = plus(target.get(name), back)
+        return [at.get(leaf) for leaf in self.leaves], [ct.get(leaf) for leaf in self.leaves]
+
+    def bias(self, ctx: Context) -> Maybe:
+        """The block's output when all leaves are zero, in a shape that broadcasts against it."""
+        at: dict[str, Maybe] = {}
+        for m in self.maps:
+            xs = self._inputs(m, at, ctx)  # type: ignore[arg-type]
+            moved = None if all(x is None for x in xs) else m.map("signed", xs, ctx)  # type: ignore[operator]
+            at[m.node] = plus(moved, m.offset(ctx))  # type: ignore[operator, index]
+        return at.get(self.head)
+
+    def even(self, R: Tensor, ctx: Context) -> tuple[list[Maybe], Tensor]:
+        """The fallback of bias="spread": `+` evenly, mixing by squared weights, the rest passes; and what found no way."""
+        mass: dict[str, Maybe] = {leaf: R.new_ones(ctx.shape(leaf)) for leaf in self.leaves}
+        for m in self.maps:
+            mass[m.node] = m.map("squared", self._inputs(m, mass, ctx), ctx)  # type: ignore[operator, index, arg-type]
+        alive = self._alive(mass[self.head], R)
+        at: dict[str, Maybe] = {self.head: R * alive}
+        for m in reversed(self.maps):
+            r = at.pop(m.node, None)  # type: ignore[arg-type]
+            if r is None:
+                continue
+            for name, share in zip(m.operands, self._share_evenly(m, r, mass, ctx), strict=True):  # type: ignore[arg-type]
+                at[name] = plus(at.get(name), share)
+        return [at.get(leaf) for leaf in self.leaves], R * (1 - alive)
+
+    @staticmethod
+    def _alive(mass: Maybe, like: Tensor) -> Tensor:
+        return torch.zeros_like(like) if mass is None else (mass > 0).to(like.dtype)
+
+    def _share_evenly(self, m: LinearMap, r: Tensor, mass: dict[str, Maybe], ctx: Context) -> list[Maybe]:
+        if isinstance(m, Sum):
+            alive = [self._alive(mass[n], r).expand(ctx.shape(m.node)) for n in m.operands]
+            total = torch.stack(alive).sum(0).clamp(min=1)
+            return [unbroadcast(r * a / total, ctx.shape(n)) for a, n in zip(alive, m.operands, strict=True)]
+        if m.mixing:
+            whole = mass[m.node]
+            return [None] * len(m.operands) if whole is None else m.transpose("squared", divide(r, whole), ctx)
+        return m.transpose("flat", r, ctx)
+
+
+def divide(a: Tensor, b: Tensor) -> Tensor:
+    """a / b with 0 where b is 0 (or too small to divide by); the caller books what that drops."""
+    usable = b.abs() >= torch.finfo(b.dtype).tiny
+    return torch.where(usable, a / torch.where(usable, b, 1), 0)
+
+
+class AffineMap:
+    """A block in one pass, with what a rule needs: x, b, z, the sign, and W in its readings."""
+
+    def __init__(
+        self, block: Block, run: Run, non_negative: Sequence[bool], boxes: Sequence[Any], rectified: bool, spread: bool
+    ) -> None:
+        self.block, self.run, self.rectified, self.spread = block, run, rectified, spread
+        self.x: list[Tensor] = [run.value(leaf) for leaf in block.leaves]
+        self.non_negative, self.boxes = list(non_negative), list(boxes)
+        self.b = block.bias(run)
+
+    @property
+    def z(self) -> Tensor:
+        """The block's output, bias included."""
+        z: Tensor = self.run.value(self.block.head)
+        return z
+
+    def map(self, kind: Kind, xs: Sequence[Maybe]) -> Maybe:
+        return self.block.map(kind, xs, self.run)
+
+    def transpose(self, kind: Kind, s: Tensor) -> list[Maybe]:
+        return self.block.transpose(kind, s, self.run)
+
+    def pair(self, p: Sequence[Maybe], n: Sequence[Maybe], negative: bool = True) -> tuple[Maybe, Maybe]:
+        return self.block.pair(p, n, negative, self.run)
+
+    def pair_transpose(self, a: Maybe, c: Maybe) -> tuple[list[Maybe], list[Maybe]]:
+        return self.block.pair_transpose(a, c, self.run)
+
+    def even(self, R: Tensor) -> tuple[list[Maybe], Tensor]:
+        return self.block.even(R, self.run)
+
+    def parts(self) -> tuple[list[Maybe], list[Maybe]]:
+        """x = p − n with p, n ≥ 0; n is None where the domain says x ≥ 0."""
+        p = [x if nn_ else x.clamp(min=0) for x, nn_ in zip(self.x, self.non_negative, strict=True)]
+        n = [None if nn_ else (-x).clamp(min=0) for x, nn_ in zip(self.x, self.non_negative, strict=True)]
+        return list(p), list(n)
+
+    def ones(self) -> list[Maybe]:
+        return [torch.ones_like(x) for x in self.x]
+
+
+class ScoreMap(AffineMap):
+    """The output's block completed by a target v: one unit with the weights u_i = Σ_j v_j w_ij."""
+
+    def __init__(self, block: Block, run: Run, non_negative: Sequence[bool], boxes: Sequence[Any], spread: bool, v: Tensor, f: Tensor) -> None:
+        super().__init__(block, run, non_negative, boxes, True, spread)
+        self.u = [torch.zeros_like(x) if u is None else u for u, x in zip(block.transpose("signed", v, run), self.x, strict=True)]
+        self.b = None if self.b is None else run.per_sample(block.head, (v * self.b).expand(v.shape))
+        self.f = f
+
+    @property
+    def z(self) -> Tensor:
+        return self.f
+
+    def _reread(self, u: Tensor, kind: Kind) -> Tensor:
+        # A connection with no weight is no connection: the target cut it.
+        return (u != 0).to(u.dtype) if kind == "flat" else reread(u, kind)
+
+    def map(self, kind: Kind, xs: Sequence[Maybe]) -> Maybe:
+        total: Maybe = None
+        for leaf, u, x in zip(self.block.leaves, self.u, xs, strict=True):
+            if x is not None:
+                total = plus(total, self.run.per_sample(leaf, self._reread(u, kind) * x))
+        return total
+
+    def transpose(self, kind: Kind, s: Tensor) -> list[Maybe]:
+        return [
+            self.run.spread_out(leaf, s) * self._reread(u, kind) for leaf, u in zip(self.block.leaves, self.u, strict=True)
+        ]
+
+    def pair(self, p: Sequence[Maybe], n: Sequence[Maybe], negative: bool = True) -> tuple[Maybe, Maybe]:
+        P = plus(self.map("positive", p), self.map("negative", n))
+        return P, plus(self.map("positive", n), self.map("negative", p)) if negative else None
+
+    def pair_transpose(self, a: Maybe, c: Maybe) -> tuple[list[Maybe], list[Maybe]]:
+        none: list[Maybe] = [None] * len(self.u)
+        ap, an = (self.transpose("positive", a), self.transpose("negative", a)) if a is not None else (none, none)
+        cp, cn = (self.transpose("positive", c), self.transpose("negative", c)) if c is not None else (none, none)
+        return [plus(x, y) for x, y in zip(ap, cn, strict=True)], [plus(x, y) for x, y in zip(an, cp, strict=True)]
+
+    def even(self, R: Tensor) -> tuple[list[Maybe], Tensor]:
+        mass = self.map("squared", self.ones())
+        assert mass is not None
+        alive = (mass > 0).to(R.dtype)
+        return self.transpose("squared", divide(R, mass)), R * (1 - alive)
+
+
+__all__ = ["AffineMap", "Block", "Run", "ScoreMap", "divide", "times"]

@@ -1,0 +1,149 @@
+"""Input domains of the paper: Real, NonNegative and Box. The domain of a tensor decides the rule above it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from deeptaylor.errors import InputError
+
+# x may leave its box by this much of the box's width before it is an error: normalising an image rounds.
+OVERSHOOT = 1e-6
+
+
+@dataclass(frozen=True)
+class Domain:
+    """What values a tensor may take."""
+
+    @property
+    def non_negative(self) -> bool:
+        """True if no element can be negative."""
+        return False
+
+    @property
+    def gate(self) -> bool:
+        """True if every element lies in [0, 1], as a gate's does."""
+        return False
+
+
+@dataclass(frozen=True)
+class Real(Domain):
+    """Any real number: 𝒳 = ℝᵈ."""
+
+    def __str__(self) -> str:
+        return "real"
+
+
+@dataclass(frozen=True)
+class NonNegative(Domain):
+    """Zero or more: 𝒳 = ℝᵈ₊, as after a ReLU."""
+
+    @property
+    def non_negative(self) -> bool:
+        return True
+
+    def __str__(self) -> str:
+        return "x ≥ 0"
+
+
+@dataclass(frozen=True, eq=False)
+class Box(Domain):
+    """low ≤ x ≤ high, as pixels are. Bounds: numbers, one a channel, or a tensor shaped like one sample.
+
+    >>> Box(-0.5, 1.5)
+    Box(low=-0.5, high=1.5)
+    >>> Box.from_normalisation([0.5], [0.25]).high
+    tensor([2.])
+    """
+
+    low: float | Sequence[float] | Tensor
+    high: float | Sequence[float] | Tensor
+
+    def __post_init__(self) -> None:
+        low, high = _tensor(self.low), _tensor(self.high)
+        if not (torch.isfinite(low).all() and torch.isfinite(high).all()):
+            raise InputError("Box: bounds must be finite; use Real() or NonNegative() for an open domain.")
+        try:
+            wrong = bool((low > high).any())
+        except RuntimeError as error:
+            raise InputError(
+                f"Box: low has shape {tuple(low.shape)} and high {tuple(high.shape)}; they must fit each other."
+            ) from error
+        if wrong:
+            raise InputError("Box: low must not exceed high; are the two swapped?")
+
+    @classmethod
+    def from_normalisation(cls, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> Box:
+        """The box of images in [0, 1] after (x − mean) / std."""
+        m, s = _tensor(mean), _tensor(std)
+        if bool((s <= 0).any()):
+            raise InputError("Box.from_normalisation: std must be positive.")
+        return cls((0 - m) / s, (1 - m) / s)
+
+    @property
+    def non_negative(self) -> bool:
+        return bool((_tensor(self.low) >= 0).all())
+
+    @property
+    def gate(self) -> bool:
+        return self.non_negative and bool((_tensor(self.high) <= 1).all())
+
+    def bounds(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """low and high as tensors that broadcast against the batch x."""
+        return _fit(self.low, x), _fit(self.high, x)
+
+    def __str__(self) -> str:
+        low, high = _tensor(self.low), _tensor(self.high)
+        return f"[{float(low.min()):.3g}, {float(high.max()):.3g}]"
+
+
+def _tensor(bound: float | Sequence[float] | Tensor) -> Tensor:
+    return torch.as_tensor(bound, dtype=None if isinstance(bound, Tensor) else torch.get_default_dtype()).detach()
+
+
+def _fit(bound: float | Sequence[float] | Tensor, x: Tensor) -> Tensor:
+    """A bound broadcast against a batch: a number, one a channel (dim 1), or the shape of one sample."""
+    t = _tensor(bound).to(dtype=x.dtype, device=x.device)
+    if t.ndim == 0:
+        return t
+    if t.ndim == 1 and x.ndim >= 2 and t.shape[0] == x.shape[1]:
+        return t.reshape(1, -1, *([1] * (x.ndim - 2)))
+    if t.ndim == x.ndim - 1:
+        t = t.unsqueeze(0)
+    try:
+        broadcast = torch.broadcast_shapes(t.shape, (1, *x.shape[1:]))
+    except RuntimeError:
+        broadcast = torch.Size()
+    if t.ndim != x.ndim or broadcast != (1, *x.shape[1:]):
+        raise InputError(
+            f"Box: a bound of shape {tuple(_tensor(bound).shape)} does not fit samples of shape {tuple(x.shape[1:])}; "
+            "give a number, one number a channel, or one sample's shape."
+        )
+    return t
+
+
+def check_inside(x: Tensor, domain: Domain, name: str) -> None:
+    """Refuse a batch that leaves its domain by more than rounding, saying how many values and how far."""
+    if isinstance(domain, NonNegative):
+        excess = -x
+        width = torch.ones((), dtype=x.dtype, device=x.device)
+        said = "is declared non-negative"
+    elif isinstance(domain, Box):
+        low, high = domain.bounds(x)
+        excess = torch.maximum(low - x, x - high)
+        width = torch.maximum(high - low, torch.maximum(low.abs(), high.abs()))
+        said = f"is declared in the box {domain}"
+    else:
+        return
+    outside = excess > max(OVERSHOOT, 4 * torch.finfo(x.dtype).eps) * width
+    count = int(outside.sum())
+    if count:
+        index = tuple(int(i) for i in torch.nonzero(outside)[0])
+        raise InputError(
+            f"Input {name!r} {said}, but {count} of {x.numel()} values lie outside, by up to "
+            f"{float(excess.max()):.4g} (first at index {index}: {float(x[index]):.4g}). "
+            "Check the normalisation, or declare the domain it really has."
+        )

@@ -1,0 +1,217 @@
+"""One captured network with its plan: forward once, keep what the steps read, then the steps in reverse.
+
+    Engine.run(inputs, target)
+    ├── network(*inputs)      the rewritten graph; returns only the values that steps read
+    └── _reverse              R_f = max(0, f), then one step a boundary, freeing values as they are used up
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from deeptaylor import target as targets
+from deeptaylor.capture import capture
+from deeptaylor.domain import Box, Domain
+from deeptaylor.errors import BoundaryError
+from deeptaylor.linear_map import Maybe, plus
+from deeptaylor.plan import Plan, make_plan
+from deeptaylor.rewrite import rewrite
+from deeptaylor.rules import Rule
+from deeptaylor.run import Pass, layouts
+from deeptaylor.steps import ScoreStep
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user chose."""
+
+    domains: tuple[Domain, ...]
+    rules: Mapping[str, Rule]
+    first: Rule | None
+    bias: str
+    max_pool: str
+    output: int | str | None
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run: the score, a relevance for each input, and on request the ledger's entries and inner relevances."""
+
+    score: Tensor
+    relevance: tuple[Tensor, ...]
+    entries: Tensor | None  # ([K,] steps, 4, batch): arrived, went on, bias, dropped
+    kept: dict[str, Tensor]
+
+
+class _Book:
+    """Takes what a step did not hand on, as one number a sample; or nothing, when nobody reads it."""
+
+    def __init__(self, run: Pass, node: str | None, open_: bool) -> None:
+        self.run, self.node, self.open = run, node, open_
+        self.taken: Maybe = None
+        self.lost: Maybe = None
+
+    def _sum(self, t: Tensor) -> Tensor:
+        return t if self.node is None else self.run.per_sample(self.node, t.expand(self.run.shape(self.node)))
+
+    def bias(self, share: Tensor) -> None:
+        if self.open:
+            self.taken = plus(self.taken, self._sum(share))
+
+    def dropped(self, share: Tensor) -> None:
+        if self.open:
+            self.lost = plus(self.lost, self._sum(share))
+
+
+class Engine(nn.Module):
+    """A network captured for one input shape, ready to explain."""
+
+    def __init__(self, model: nn.Module, example: Sequence[Tensor], settings: Settings) -> None:
+        super().__init__()
+        spread = settings.bias == "spread"
+        captured = capture(model, example, settings.output)
+        rewrite(captured, keep_diagonal_at_input=any(isinstance(d, Box) for d in settings.domains))
+        planned = make_plan(
+            captured, settings.domains, settings.rules, settings.first, spread, settings.max_pool == "winner"
+        )
+        self.plan: Plan = planned.plan
+        self.planned, self.captured = planned, captured
+        self.steps = nn.ModuleList(planned.steps)
+        self.kept = self._values_to_keep()
+        self.network = self._network()
+        self.layout = layouts(captured, example)
+        self.last_use = self._last_uses()
+        self.fixed_batch: int | None = captured.batch if isinstance(captured.batch, int) else None
+
+    def _values_to_keep(self) -> tuple[str, ...]:
+        names = [self.planned.output, *[n for step in self.planned.steps for n in step.needs]]
+        return tuple(dict.fromkeys(names))
+
+    def _last_uses(self) -> dict[int, list[str]]:
+        """After which step a kept value can go."""
+        last = {name: k for k, step in enumerate(self.planned.steps) for name in step.needs}
+        after: dict[int, list[str]] = {}
+        for name, k in last.items():
+            after.setdefault(k, []).append(name)
+        return after
+
+    def _network(self) -> fx.GraphModule:
+        """The rewritten graph as a module that returns just the values to keep."""
+        graph, copies = fx.Graph(), {}  # type: ignore[var-annotated]
+        graph.graph_copy(self.captured.graph, copies)
+        by_name = {old.name: new for old, new in copies.items()}
+        graph.output(tuple(by_name[name] for name in self.kept))
+        graph.eliminate_dead_code()
+        used = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
+        constants = {k: v for k, v in self.captured.constants.items() if k in used or self._read_by_step(k)}
+        module = fx.GraphModule({k: v for k, v in constants.items() if k in used}, graph)
+        for name, value in constants.items():
+            if name not in used:
+                module.register_buffer(name, value)
+        self.constant_names = {
+            n.name: str(n.target) for n in self.captured.graph.nodes if n.op == "get_attr" and str(n.target) in constants
+        }
+        return module
+
+    def _read_by_step(self, constant: str) -> bool:
+        return any(n.op == "get_attr" and n.target == constant for n in self.captured.graph.nodes)
+
+    def _constant(self, name: str) -> Any:
+        return getattr(self.network, self.constant_names[name])
+
+    def run(self, inputs: Sequence[Tensor], target: Any, ledger: bool = False, keep: frozenset[str] = frozenset()) -> Result:
+        """Explain a batch."""
+        values = dict(zip(self.kept, self.network(*inputs), strict=True))
+        output = values[self.planned.output]
+        v, many = targets.weights(target, output)
+        run = Pass(values, self._constant, self.layout, inputs[0].shape[0])
+        if not many:
+            return self._reverse(run, output, v, ledger, keep)
+
+        def one(v: Tensor) -> tuple[Any, ...]:
+            result = self._reverse(run, output, v, ledger, keep)
+            return result.score, result.relevance, result.entries if ledger else result.score, result.kept
+
+        score, relevance, entries, kept = torch.vmap(one)(v)
+        return Result(
+            score.movedim(0, 1),
+            tuple(r.movedim(0, 1) for r in relevance),
+            entries if ledger else None,
+            {name: r.movedim(0, 1) for name, r in kept.items()},
+        )
+
+    def _reverse(self, run: Pass, output: Tensor, v: Tensor, ledger: bool, keep: frozenset[str]) -> Result:
+        f = run.per_sample(self.planned.output, v * output)
+        relevance: dict[str, Maybe] = {}
+        entries: list[Tensor] = []
+        kept: dict[str, Tensor] = {}
+        for k, step in enumerate(self.steps):
+            if isinstance(step, ScoreStep):
+                R: Maybe = f.clamp(min=0)
+                book = _Book(run, None, ledger)
+                outs = step.start(R, v, f, run, book)  # type: ignore[arg-type]
+            else:
+                R = relevance.pop(step.node, None)  # type: ignore[arg-type]
+                if R is None:
+                    R = torch.zeros(run.shape(step.node), dtype=f.dtype, device=f.device)  # type: ignore[arg-type]
+                if step.node in keep:
+                    kept[step.node] = R  # type: ignore[index]
+                book = _Book(run, step.node, ledger)  # type: ignore[arg-type]
+                outs = step.back(R, run, book)  # type: ignore[operator]
+            handed = dict.fromkeys(step.inputs)  # type: ignore[call-overload]
+            for name, out in zip(step.inputs, outs, strict=True):  # type: ignore[arg-type]
+                relevance[name] = plus(relevance.get(name), out)
+                handed[name] = plus(handed[name], out)
+            if ledger:
+                arrived = R if isinstance(step, ScoreStep) else run.per_sample(step.node, R)  # type: ignore[arg-type]
+                on: Maybe = None
+                for name, out in handed.items():
+                    on = plus(on, None if out is None else run.per_sample(name, out.expand(run.shape(name))))
+                zero = torch.zeros_like(f)
+                entries.append(torch.stack([t if t is not None else zero for t in (arrived, on, book.taken, book.lost)]))
+            for name in self.last_use.get(k, ()):
+                run.values.pop(name, None)
+        final = []
+        for name in self.planned.inputs:
+            R = relevance.get(name)
+            R = torch.zeros(run.shape(name), dtype=f.dtype, device=f.device) if R is None else R.expand(run.shape(name))
+            final.append(R)
+            if name in keep:
+                kept[name] = R
+        return Result(f, tuple(final), torch.stack(entries) if ledger else None, kept)
+
+    # --- names ----------------------------------------------------------------------------------------------------
+
+    def boundary(self, name: str) -> str:
+        """The tensor behind a module path or node name, if relevance is defined there."""
+        known = {s.node for s in self.planned.steps[1:]} | set(self.planned.inputs)
+        node = self.captured.outputs.get(name, name)
+        node = self.captured.now(node)
+        if node in known:
+            return node
+        asked = f"{name!r}" if node == name else f"{name!r} (node {node})"
+        folded = self.captured.absorbed.get(node)
+        inside = self.planned.boundary_of.get(node) or (folded and (self.planned.boundary_of.get(folded) or folded))
+        if inside:
+            place = "the output's block" if inside == self.planned.steps[0].node else f"the detection block that ends in {self._called(inside)}"
+            below = ", ".join(self._called(i) for s in self.planned.steps if s.node == inside for i in s.inputs)
+            raise BoundaryError(
+                f"{asked} lies inside {place}: it has no relevance of its own. Ask for a boundary of that block: "
+                + ", ".join(t for t in ("" if inside == self.planned.steps[0].node else self._called(inside), below) if t) + "."
+            )
+        if node in self.layout:
+            raise BoundaryError(f"{asked} carries no relevance: it is a gate or a constant.")
+        import difflib
+
+        close = difflib.get_close_matches(name, [*self.captured.outputs, *known], 3)
+        raise BoundaryError(f"There is no node or module {name!r}." + (f" Did you mean {', '.join(map(repr, close))}?" if close else ""))
+
+    def _called(self, node: str) -> str:
+        """A node as the user would name it."""
+        paths = [p for p, n in self.captured.outputs.items() if self.captured.now(n) == node]
+        return repr(paths[-1]) if paths else repr(node)

@@ -1,0 +1,127 @@
+"""The answer: relevance, score, the ledger that accounts for it, and how it shows itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deeptaylor import heatmap as pictures
+from deeptaylor.properties import Check, check
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """f(x) = input + bias + dropped, one number a sample (and target); each summed from its own entries.
+
+    entries   ([K,] steps, 4, batch): what arrived at each step, went on, biases took, was dropped
+    """
+
+    input: Tensor
+    bias: Tensor
+    dropped: Tensor
+    score: Tensor
+    rows: tuple[tuple[str, str, str, str], ...]
+    entries: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        """input + bias + dropped; equal to max(0, f) but for rounding."""
+        return self.input + self.bias + self.dropped
+
+    def table(self, sample: int = 0, target: int = 0) -> str:
+        """The ledger along the network, for one sample."""
+        entries = self.entries[target] if self.entries.ndim == 4 else self.entries
+        head = ("node", "module", "op", "rule", "arrived", "went on", "bias", "dropped")
+        lines = [head]
+        for row, numbers in zip(self.rows, entries[:, :, sample].tolist(), strict=True):
+            lines.append((*row, *[f"{n:.6g}" for n in numbers]))
+        widths = [max(len(line[k]) for line in lines) for k in range(len(head))]
+        text = [
+            "  ".join(c.ljust(w) if k < 4 else c.rjust(w) for k, (c, w) in enumerate(zip(line, widths, strict=True)))
+            for line in lines
+        ]
+        return "\n".join([text[0], "  ".join("─" * w for w in widths), *text[1:], str(self._line(sample, target))])
+
+    def _line(self, sample: int, target: int) -> str:
+        def pick(t: Tensor) -> float:
+            return float(t[sample, target] if t.ndim == 2 else t[sample])
+
+        return (
+            f"f = {pick(self.score):.6g} = input {pick(self.input):.6g} + bias {pick(self.bias):.6g} + "
+            f"dropped {pick(self.dropped):.6g}"
+        )
+
+    def __str__(self) -> str:
+        batch = self.score.shape[0]
+        return "\n".join(f"sample {k}: {self._line(k, 0)}" for k in range(batch))
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which parts of the input made the network decide so, and how much each counted."""
+
+    relevance: Any  # a tensor shaped like the input ((B, K, …) for K targets), or a tuple of them for several inputs
+    score: Tensor
+    ledger: Ledger
+    target: Any
+    positive: bool
+    notes: tuple[str, ...]
+    source: Callable[[str], Tensor]
+
+    def at(self, name: str) -> Tensor:
+        """The relevance at an inner node, by module path or node name."""
+        return self.source(name)
+
+    def check(self) -> Check:
+        """Conservative, positive, consistent, accounted: with the measured gaps."""
+        parts = self.relevance if isinstance(self.relevance, tuple) else (self.relevance,)
+        return check(parts, self.score, self.ledger.input, self.ledger.bias, self.ledger.dropped, self.notes)
+
+    def heatmap(self, input: int = 0) -> Tensor:
+        """Relevance summed over channels: (B, H, W) for images, (B, T) for tokens and vectors."""
+        relevance: Tensor = self.relevance[input] if isinstance(self.relevance, tuple) else self.relevance
+        lead = self.score.ndim
+        return relevance.sum(lead) if relevance.ndim - lead >= 2 else relevance
+
+    def save(self, path: str | os.PathLike[str], sample: int = 0, target: int = 0) -> Path:
+        """Write one sample's heatmap as a PNG, whole or not at all."""
+        return pictures.save_png(path, self._picture(sample, target))
+
+    def _picture(self, sample: int = 0, target: int = 0) -> Any:
+        heat = self.heatmap()[sample]
+        if self.score.ndim == 2:
+            heat = heat[target]
+        return pictures.colours(heat.detach().to("cpu", torch.float64))
+
+    def _repr_png_(self) -> bytes:
+        return pictures.png_bytes(self._picture())
+
+    def _repr_html_(self) -> str:
+        import base64
+        import html
+
+        images = []
+        for sample in range(min(self.score.shape[0], 8)):
+            data = base64.b64encode(pictures.png_bytes(self._picture(sample))).decode()
+            score = float(self.score[sample].flatten()[0])
+            images.append(
+                f'<figure style="display:inline-block;margin:4px"><img alt="heatmap of sample {sample}" style="min-width:160px;'
+                f'image-rendering:pixelated" src="data:image/png;base64,{data}"><figcaption>f = {score:.4g}</figcaption></figure>'
+            )
+        return "".join(images) + f"<pre>{html.escape(str(self.check()))}</pre>"
+
+    def numpy(self) -> Any:
+        """The relevance as NumPy array(s)."""
+        if isinstance(self.relevance, tuple):
+            return tuple(np.asarray(r.detach().cpu()) for r in self.relevance)
+        return np.asarray(self.relevance.detach().cpu())
+
+    def __str__(self) -> str:
+        return f"{self.check()}\n{self.ledger}"

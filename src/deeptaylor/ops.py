@@ -1,0 +1,104 @@
+"""Operations that a rewritten graph uses in place of ATen's, cut where relevance needs them cut."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def scale_shift(x: Tensor, scale: Tensor | None, shift: Tensor | None) -> Tensor:
+    """scale · x + shift with constants: BatchNorm in eval mode, and every + − × ÷ by a constant."""
+    if scale is not None:
+        x = x * scale
+    return x if shift is None else x + shift
+
+
+def _groups(x: Tensor, groups: int) -> Tensor:
+    """x as (outer, groups, members): groups = 0 means the trailing axis alone holds the members."""
+    return x if groups == 0 else x.reshape(x.shape[0], groups, -1)
+
+
+def divide_by_std(x: Tensor, eps: float, axes: int, groups: int) -> Tensor:
+    """u = x / σ, the standardisation of layer norm (over the last `axes` axes) and group norm, without the centring."""
+    if groups:
+        g = _groups(x, groups)
+        sigma = torch.sqrt(g.var(-1, correction=0, keepdim=True) + eps)
+        return (g / sigma).reshape(x.shape)
+    dims = tuple(range(-axes, 0))
+    return x / torch.sqrt(x.var(dims, correction=0, keepdim=True) + eps)
+
+
+def group_sum(x: Tensor, axes: int, groups: int) -> Tensor:
+    """Over each normalised group, its sum, at every member."""
+    if groups:
+        g = _groups(x, groups)
+        return g.sum(-1, keepdim=True).expand(g.shape).reshape(x.shape)
+    return x.sum(tuple(range(-axes, 0)), keepdim=True).expand(x.shape)
+
+
+def group_size(x: Tensor, axes: int, groups: int) -> int:
+    """How many members a normalised group has."""
+    if groups:
+        return int(x[0].numel() // groups)
+    size = 1
+    for k in range(1, axes + 1):
+        size *= x.shape[-k]
+    return size
+
+
+def centre(u: Tensor, weight: Tensor | None, shift: Tensor | None, axes: int, groups: int) -> Tensor:
+    """γ (u − mean(u)) + β over each normalised group."""
+    y = u - group_sum(u, axes, groups) / group_size(u, axes, groups)
+    return scale_shift(y, weight, shift)
+
+
+def divide_by_rms(x: Tensor, eps: float | None, axes: int) -> Tensor:
+    """x / sqrt(mean(x²) + ε), the gate of RMSNorm."""
+    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    return x * torch.rsqrt(x.square().mean(tuple(range(-axes, 0)), keepdim=True) + eps)
+
+
+def attention_weights(
+    q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, scale: float | None, grouped: bool
+) -> Tensor:
+    """softmax(q kᵀ · scale + mask), the gate of scaled dot-product attention."""
+    if grouped:
+        k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
+    scores = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if causal:
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(future, float("-inf"))
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+    # A row that is masked whole attends to nothing.
+    return torch.softmax(scores, -1).nan_to_num(0.0)
+
+
+def repeat_heads(v: Tensor, times: int) -> Tensor:
+    """Grouped-query attention: every head of v serves `times` queries."""
+    return v if times == 1 else v.repeat_interleave(times, -3)
+
+
+def lp_pool(x: Tensor, p: float, kernel: list[int], stride: list[int], ceil_mode: bool) -> Tensor:
+    """(Σ |x|^p)^(1/p) over windows, over the last len(kernel) axes."""
+    pool = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[len(kernel) - 1]
+    size = 1
+    for k in kernel:
+        size *= k
+    total = pool(x.pow(p), kernel, stride, 0, ceil_mode) * size
+    return torch.relu(total).pow(1 / p)
+
+
+def max_pool(
+    x: Tensor, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil_mode: bool
+) -> Tensor:
+    """Max pooling over the last len(kernel) axes."""
+    pool = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[len(kernel) - 1]
+    return pool(x, kernel, stride, padding, dilation, ceil_mode)
+
+
+def adaptive_max_pool(x: Tensor, size: list[int]) -> Tensor:
+    """Adaptive max pooling over the last len(size) axes."""
+    pool = (F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d)[len(size) - 1]
+    return pool(x, size)

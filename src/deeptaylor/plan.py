@@ -1,0 +1,549 @@
+"""The plan: for every boundary of the network the domain, the rule and why; made before anything runs.
+
+    make_plan(captured, …)
+    ├── infer_domains      along the graph
+    ├── _Planner.signals   which operands carry relevance, gates left aside; every operation without a rule, at once
+    ├── _Planner.blocks    detection blocks (docs/theory.md, section 4)
+    └── _Planner.step      one Step a boundary, with its row for the table
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from deeptaylor import linear_map as lm
+from deeptaylor import ops, pooling, rules, steps
+from deeptaylor.block import Block
+from deeptaylor.capture import Captured, module_path, where
+from deeptaylor.domain import Box, Domain, NonNegative, Real
+from deeptaylor.domains import infer_domains
+from deeptaylor.errors import DeepTaylorWarning, PlanError, UnsupportedOpError
+from deeptaylor.flow import AFFINE, flow_of, product_map
+from deeptaylor.rewrite import bound_args, data_nodes, shape_of
+from deeptaylor.rules import Rule
+
+aten = torch.ops.aten
+_SET_ASIDE = {aten.softmax.int, aten._softmax.default, aten.log_softmax.int, aten._log_softmax.default, aten.sigmoid.default}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the printed plan."""
+
+    node: str
+    module: str
+    op: str
+    domain: str
+    rule: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be done, from the output down to the input; printable, immutable."""
+
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        head = ("node", "module", "op", "domain", "rule", "why")
+        table = [head, *[(r.node, r.module, r.op, r.domain, r.rule, r.why) for r in self.rows]]
+        widths = [max(len(line[k]) for line in table) for k in range(len(head))]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in table]
+        lines.insert(1, "  ".join("─" * w for w in widths))
+        return "\n".join([*lines, *[f"note: {n}" for n in self.notes]])
+
+    def summary(self) -> str:
+        """The plan in short: how often each rule is used, and the first layer's."""
+        counts: dict[str, int] = {}
+        for row in self.rows:
+            counts[row.rule] = counts.get(row.rule, 0) + 1
+        used = ", ".join(f"{rule} × {n}" for rule, n in counts.items())
+        first = self.rows[-1] if self.rows else None
+        below = "" if first is None else f"; lowest: {first.node} ({first.op}) in {first.domain}: {first.rule}"
+        return f"{len(self.rows)} steps: {used}{below}" + "".join(f"\nnote: {n}" for n in self.notes)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan with its executable steps; steps[0] is the score's."""
+
+    plan: Plan
+    steps: tuple[steps.Step, ...]
+    output: str  # the tensor that is explained: the network's output, or what stands before its final softmax
+    inputs: tuple[str, ...]
+    boundary_of: Mapping[str, str]  # a node inside a block -> the boundary to ask instead
+
+
+def make_plan(
+    captured: Captured, domains: Sequence[Domain], overrides: Mapping[str, Rule], first: Rule | None, spread: bool, winner: bool,
+) -> Planned:
+    """Choose a step for every boundary of a rewritten graph."""
+    return _Planner(captured, domains, overrides, first, spread, winner).make()
+
+
+class _Planner:
+    def __init__(
+        self, captured: Captured, domains: Sequence[Domain], overrides: Mapping[str, Rule], first: Rule | None, spread: bool, winner: bool
+    ) -> None:
+        self.captured, self.overrides, self.first = captured, dict(overrides), first
+        self.spread, self.winner = spread, winner
+        self.nodes = {n.name: n for n in captured.graph.nodes}
+        self.order = {n: k for k, n in enumerate(captured.graph.nodes)}
+        self.data = data_nodes(captured)
+        self.output, self.notes = self._explained(captured.output)
+        given = dict(zip(captured.inputs, domains, strict=True))
+        self.domain, self.pixels = infer_domains(captured, given, self.data, self._structural_map)
+        self.used_overrides: set[str] = set()
+        self.problems: list[tuple[fx.Node, str]] = []
+
+    def make(self) -> Planned:
+        self.signals = self._find_signals()
+        if self.problems:
+            raise UnsupportedOpError(self._problem_text())
+        self.readers = self._count_readers()
+        made: list[steps.Step] = []
+        rows: list[Row] = []
+        inside: dict[str, str] = {}
+        for step, row, absorbed in self._steps():
+            made.append(step)
+            rows.append(row)
+            for name in absorbed:
+                inside[name] = step.node
+        unused = [p for p in self.overrides if p not in self.used_overrides]
+        if unused:
+            known = sorted({module_path(n) for n in self.nodes.values() if module_path(n)})
+            raise PlanError(
+                f"No step of the plan matches the rule pattern(s) {', '.join(map(repr, unused))}. Patterns are node names or "
+                f"module paths such as {', '.join(map(repr, known[:4]))}; print(explainer.plan) lists them."
+            )
+        notes = (*self.captured.notes, *self.notes)
+        return Planned(
+            Plan(tuple(rows), notes), tuple(made), self.output.name, tuple(n.name for n in self.captured.inputs), inside
+        )
+
+    # --- what is explained ----------------------------------------------------------------------------------------
+
+    def _explained(self, output: fx.Node) -> tuple[fx.Node, list[str]]:
+        """Set a final softmax, log-softmax or sigmoid aside: the logit is explained."""
+        notes: list[str] = []
+        while output.target in _SET_ASIDE:
+            notes.append(f"the final {_op_name(output)} ({output.name}) is set aside: its input, the logit, is explained")
+            output = output.args[0]  # type: ignore[assignment]
+        if output not in self.data:
+            raise PlanError("The network's output does not depend on its input: there is nothing to explain.")
+        return output, notes
+
+    # --- signals and gates ----------------------------------------------------------------------------------------
+
+    def _find_signals(self) -> dict[fx.Node, list[fx.Node]]:
+        """For every node that receives relevance, the operands it goes to (with repetition)."""
+        signals: dict[fx.Node, list[fx.Node]] = {}
+        active = {self.output}
+        for node in reversed(list(self.captured.graph.nodes)):
+            if node not in active or node.op == "placeholder":
+                continue
+            signals[node] = self._signals_of(node)
+            active.update(signals[node])
+        return signals
+
+    def _signals_of(self, node: fx.Node) -> list[fx.Node]:
+        flow = flow_of(node)
+        operands = [n for n in _operands(node) if n in self.data]
+        if flow is None:
+            self.problems.append((node, f"no rule for {_op_name(node)}"))
+            return []
+        if flow.kind == "product":
+            return self._signal_of_product(node, operands)
+        if flow.kind == "quotient":
+            top = node.args[0]
+            if top not in self.data:
+                self.problems.append((node, "a constant divided by data: nothing carries the signal"))
+                return []
+            return [top]  # type: ignore[list-item]
+        if flow.kind == "embedding":
+            return [node.args[1]]  # type: ignore[list-item]
+        if flow.kind == "structural":
+            operands = [n for n in operands if n.meta["val"].is_floating_point()]
+            if node.target in (aten.where.self, aten.masked_fill.Scalar):
+                mask = node.args[0] if node.target is aten.where.self else node.args[1]
+                operands = [n for n in operands if n is not mask]
+            if node.target is aten.gather.default:
+                operands = operands[:1]
+            return operands
+        if flow.kind in ("mixing", "diagonal"):
+            if any(n in self.data for n in operands[1:]):
+                self.problems.append((node, f"{_op_name(node)} with weights computed from the input"))
+            return operands[:1]
+        return operands if flow.kind == "sum" else operands[:1]
+
+    def _signal_of_product(self, node: fx.Node, operands: list[fx.Node]) -> list[fx.Node]:
+        """Which factor carries the signal (docs/theory.md, section 6)."""
+        if len(operands) == 1:
+            return operands
+        if len(operands) != 2:
+            self.problems.append((node, f"{_op_name(node)} of {len(operands)} data tensors"))
+            return []
+        a, b = operands
+        chosen = self._override(node)
+        if isinstance(chosen, rules.Signal):
+            return [operands[chosen.operand]]
+        if a is b:
+            return [a]
+        for gates in (
+            (self.domain[a].gate, self.domain[b].gate),
+            (self._depends(a, b), self._depends(b, a)),
+            (self._nonlinear(a), self._nonlinear(b)),
+        ):
+            if gates[0] != gates[1]:
+                return [b] if gates[0] else [a]
+        self.problems.append(
+            (
+                node,
+                f"a product of two data tensors ({a.name} and {b.name}) of which neither is recognisably the gate; choose the "
+                f"signal with rules={{{node.name!r}: dt.rules.Signal(0)}} or Signal(1)",
+            )
+        )
+        return []
+
+    def _base(self, node: fx.Node) -> fx.Node:
+        """A factor without the constants and rearrangements around it."""
+        while node.op == "call_function":
+            flow = flow_of(node)
+            operands = [n for n in _operands(node) if n in self.data]
+            if flow is None or flow.kind not in ("structural", "diagonal") or len(operands) != 1:
+                break
+            node = operands[0]
+        return node
+
+    def _depends(self, a: fx.Node, b: fx.Node) -> bool:
+        """True if factor a is computed from factor b."""
+        target, seen, todo = self._base(b), set(), [a]
+        while todo:
+            n = todo.pop()
+            if n is target and n is not self._base(a):
+                return True
+            if n not in seen:
+                seen.add(n)
+                todo += [m for m in n.all_input_nodes if m in self.data]
+        return False
+
+    def _nonlinear(self, node: fx.Node) -> bool:
+        flow = flow_of(self._base(node))
+        return flow is not None and flow.kind in ("rectifier", "activation", "softmax")
+
+    def _problem_text(self) -> str:
+        lines = [f"  {_op_name(n)}: {reason}; at {where(n)}" for n, reason in reversed(self.problems)]
+        return (
+            f"{len(lines)} operation(s) on the path of the relevance cannot be explained:\n" + "\n".join(lines) + "\n"
+            "What to do: replace them by operations that docs/theory.md lists, or explain the part of the network after them."
+        )
+
+    # --- blocks ---------------------------------------------------------------------------------------------------
+
+    def _count_readers(self) -> dict[fx.Node, list[fx.Node]]:
+        readers: dict[fx.Node, list[fx.Node]] = {}
+        for node, operands in self.signals.items():
+            for operand in operands:
+                readers.setdefault(operand, []).append(node)
+        return readers
+
+    def _affine(self, node: fx.Node) -> bool:
+        """True if a node can be part of a block."""
+        if node.op != "call_function" or node in self.pixels:
+            return False
+        flow = flow_of(node)
+        if flow is None:
+            return False
+        return flow.kind in AFFINE or (flow.kind == "product" and node.target is not aten.mul.Tensor)
+
+    def _gather(self, head: fx.Node) -> tuple[list[fx.Node], list[fx.Node]]:
+        """The members of the block that ends in head, and its leaves, in graph order."""
+        members: list[fx.Node] = []
+        leaves: list[fx.Node] = []
+
+        def visit(node: fx.Node) -> None:
+            members.append(node)
+            mixing = flow_of(node).kind in ("mixing", "product")  # type: ignore[union-attr]
+            for operand in self.signals[node]:
+                alone = len(self.readers.get(operand, [])) == 1
+                if not mixing and alone and self._affine(operand):
+                    visit(operand)
+                elif operand not in leaves:
+                    leaves.append(operand)
+
+        visit(head)
+        return sorted(members, key=self.order.__getitem__), sorted(leaves, key=self.order.__getitem__)
+
+    def _structural_map(self, node: fx.Node, operands: Sequence[fx.Node]) -> lm.LinearMap | None:
+        flow = flow_of(node)
+        if flow is None or flow.kind != "structural" or flow.build is None:
+            return None
+        return flow.build(node, self.captured, [o.name for o in operands])
+
+    def _map(self, node: fx.Node) -> lm.LinearMap:
+        """The linear map of an affine node, or a problem noted."""
+        flow, operands = flow_of(node), self.signals[node]
+        assert flow is not None
+        built: lm.LinearMap | None = None
+        if flow.kind == "product":
+            fixed = next(n for n in _operands(node) if n is not operands[0])
+            constant = self.captured.constants.get(str(fixed.target)) if fixed.op == "get_attr" else None
+            non_negative = bool((constant >= 0).all()) if constant is not None else fixed in self.data and self.domain[fixed].non_negative
+            built = product_map(node, fixed, operands[0], non_negative)
+        elif flow.build is not None:
+            built = flow.build(node, self.captured, [o.name for o in operands])
+        if built is None:
+            raise UnsupportedOpError(
+                f"{_op_name(node)} is used in a form that has no rule, at {where(node)}.\n"
+                "What to do: use the operation with constant, static arguments, or explain the part of the network after it."
+            )
+        return built
+
+    # --- steps ----------------------------------------------------------------------------------------------------
+
+    def _steps(self) -> list[tuple[steps.Step, Row, list[str]]]:
+        result: list[tuple[steps.Step, Row, list[str]]] = []
+        covered: set[fx.Node] = set()
+        if self._affine(self.output):
+            members, leaves = self._gather(self.output)
+        else:
+            members, leaves = [], [self.output]
+        result.append(self._block_step(self.output, members, leaves, score=True))
+        covered.update(members)
+        for node in reversed(list(self.captured.graph.nodes)):
+            if node in covered or node.op != "call_function" or node not in self.signals or not self.readers.get(node):
+                if not (node is self.output and not members):
+                    continue
+            if node in covered or node.op != "call_function":
+                continue
+            if self._affine(node):
+                members, leaves = self._gather(node)
+                if all(flow_of(m).kind == "structural" for m in members):  # type: ignore[union-attr]
+                    result += [self._carry(m) for m in reversed(members)]
+                else:
+                    result.append(self._block_step(node, members, leaves, score=False))
+                covered.update(members)
+            else:
+                result.append(self._plain_step(node))
+        return result
+
+    def _row(self, node: fx.Node, op: str, domain: str, rule: str, why: str) -> Row:
+        return Row(node.name, module_path(node), op, domain, rule, why)
+
+    def _carry(self, node: fx.Node) -> tuple[steps.Step, Row, list[str]]:
+        built = self._map(node)
+        assert isinstance(built, lm.Structural)
+        constants = isinstance(built, lm.Keep) or (isinstance(built, lm.Pad) and any(p > 0 for p in built.pads)) or (
+            isinstance(built, (lm.Cat, lm.Stack)) and set(built.parts) != set(built.operands))  # fmt: skip
+        step = steps.CarryStep(built, constants, self._runtime_needs([built]))
+        row = self._row(node, _op_name(node), str(self.domain[node]), "carry", "elements only change place")
+        return step, row, []
+
+    def _plain_step(self, node: fx.Node) -> tuple[steps.Step, Row, list[str]]:
+        flow = flow_of(node)
+        assert flow is not None
+        inputs = [n.name for n in self.signals[node]]
+        operand = self.signals[node][0]
+        domain, op = str(self.domain[operand]), _op_name(node)
+        step: steps.Step
+        kind = flow.kind
+        if kind == "structural":
+            return self._carry(node)
+        if kind == "diagonal":
+            step, rule, why = steps.PassStep(node.name, inputs), "pass", "constants at the input: the box is transformed instead"
+        elif kind == "rectifier":
+            step, rule, why = steps.PassStep(node.name, inputs), "pass", "rectifier: the block below is read with s = +1"
+        elif kind == "activation":
+            step, rule, why = self._activation(node, inputs)
+        elif kind in ("product", "quotient"):
+            gate = next((n.name for n in _operands(node) if n is not operand), node.name)
+            why = "a tensor times itself gates itself" if gate == node.name else f"{gate} is the gate"
+            step, rule = steps.PassStep(node.name, inputs[:1]), "pass"
+        elif kind == "pass":
+            step, rule, why = steps.PassStep(node.name, inputs), "pass", "the normaliser is a constant"
+        elif kind == "softmax":
+            step, rule, why = steps.SoftmaxStep(node.name, inputs, self.spread), "exp", "the normaliser is a constant"
+        elif kind == "max":
+            step, rule, why = self._max(node, inputs, operand)
+        elif kind == "lp":
+            _, _, kernel, stride, ceil = node.args
+            windows = pooling.Sliding(kernel, stride, [0] * len(kernel), [1] * len(kernel), ceil)  # type: ignore[arg-type]
+            step, rule, why = steps.LpStep(node.name, inputs, windows, self.spread), "proportional", "L^p pooling"
+        else:
+            step, rule, why = steps.EmbeddingStep(node.name, inputs), "token sum", "a token's relevance is its vector's"
+        override = self._override(node)
+        if override is not None and not isinstance(override, (rules.Pass, rules.Signal)):
+            raise PlanError(
+                f"The rule {override} was given for {where(node)}, which is {op}: only detection blocks (weighted layers, sums, "
+                "averages) take a rule there."
+            )
+        return step, self._row(node, op, domain, rule, why), []
+
+    def _activation(self, node: fx.Node, inputs: list[str]) -> tuple[steps.Step, str, str]:
+        at_zero = _at_zero(node, self.captured)
+        if at_zero is None or not bool(torch.isfinite(at_zero).all()):
+            raise UnsupportedOpError(
+                f"{_op_name(node)} has no finite value at zero, so its relevance has no rule, at {where(node)}.\n"
+                "What to do: use it only as a gate or a denominator, or explain the part of the network after it."
+            )
+        if bool((at_zero == 0).all()):
+            return steps.PassStep(node.name, inputs), "pass", "φ(0) = 0: φ(z) = z · gate"
+        step = steps.ActivationStep(node.name, inputs, at_zero, self.spread)
+        if self.spread:
+            return step, "pass", "bias spread: φ(0) goes back to z"
+        return step, "φ(0) + d(z)", f"φ(0) = {float(at_zero.flatten()[0]):.3g} is a bias neuron"
+
+    def _max(self, node: fx.Node, inputs: list[str], operand: fx.Node) -> tuple[steps.Step, str, str]:
+        windows: pooling.Windows
+        if node.target is ops.max_pool:
+            _, kernel, stride, padding, dilation, ceil = node.args
+            windows = pooling.Sliding(kernel, stride, padding, dilation, ceil)  # type: ignore[arg-type]
+        elif node.target is ops.adaptive_max_pool:
+            windows = pooling.Adaptive(node.args[1])  # type: ignore[arg-type]
+        else:
+            dims: Any = bound_args(node)["dim"] or list(range(1, len(shape_of(operand))))
+            windows = pooling.Axes(dims)
+        # Only a rule that looks at weights alone, or the fallbacks of spread, hand relevance to zeros.
+        clean = self.domain[operand].non_negative and not self.spread and not self.overrides and self.first is None
+        step = steps.MaxStep(node.name, inputs, windows, self.winner, self.spread, clean)
+        if self.winner:
+            return step, "winner", "max_pool='winner'"
+        return step, "proportional", "in proportion to activations" + ("" if clean else "; maximum ≤ 0: the winner")
+
+    def _block_step(
+        self, head: fx.Node, members: list[fx.Node], leaves: list[fx.Node], score: bool
+    ) -> tuple[steps.Step, Row, list[str]]:
+        maps = [self._map(m) for m in members]
+        block = Block(head.name, maps, [n.name for n in leaves])
+        domains = [self.domain[n] for n in leaves]
+        at_input = [n in self.pixels for n in leaves]
+        boxes = [d if p and isinstance(d, Box) else None for d, p in zip(domains, at_input, strict=True)]
+        rectified = score or self._rectified(head)
+        rule, why = self._rule(head, members, leaves, domains, at_input, boxes)
+        if isinstance(rule, rules.Pass) and (len(leaves) != 1 or shape_of(leaves[0]).numel() != shape_of(head).numel()):
+            raise PlanError(f"The rule pass needs input and output of one shape; {where(head)} changes it.")
+        if isinstance(rule, rules.ZBox) and any(b is not None for b in boxes):
+            self._warn_box(head, boxes)
+        if score:
+            why += "; the output's block, one unit with the target"
+        elif rectified:
+            why += "; units ≥ 0"
+        elif isinstance(rule, (rules.ZPlus, rules.ZBox)):
+            why += "; signed units are pairs of detectors"
+        needs = [n.name for n in leaves] + self._runtime_needs(maps)
+        if not score and (rule.needs_z or not rectified):
+            needs.append(head.name)
+        made = steps.ScoreStep if score else steps.BlockStep
+        non_negative = [d.non_negative for d in domains]
+        step = made(block, rule, non_negative, boxes, rectified, self.spread, list(dict.fromkeys(needs)))
+        kinds = [*rule.kinds, *(("squared",) if self.spread else ())]
+        if isinstance(rule, (rules.ZPlus, rules.ZBox)) and rectified and all(b is None for b in boxes) and all(non_negative):
+            kinds = [k for k in kinds if k != "negative"]
+        if not score:
+            block.prepare(kinds, {n.name: self.captured.constants[str(n.target)] for n in self.nodes.values() if n.op == "get_attr"})
+        domain = " + ".join(dict.fromkeys(str(d) for d in domains))
+        op = " + ".join(dict.fromkeys(_op_name(m) for m in members if flow_of(m).kind != "structural")) or "output"  # type: ignore[union-attr]
+        absorbed = [m.name for m in members if m is not head] + ([head.name] if score and members else [])
+        return step, self._row(head, op, domain, str(rule), why), absorbed
+
+    def _runtime_needs(self, maps: Sequence[lm.LinearMap]) -> list[str]:
+        """Values (gates, masks, constants that depend on the batch size) that maps read in the reverse pass."""
+        names: list[str] = []
+        for m in maps:
+            read = [getattr(m, k, None) for k in ("fixed", "mask", "index", "scale", "shift", "other", "bias", "name")]
+            if isinstance(m, (lm.Cat, lm.Stack)):
+                read += [p for p in m.parts if p not in m.operands]
+            names += [r for r in read if isinstance(r, str) and self.nodes[r].op != "get_attr"]
+        return names
+
+    def _rectified(self, head: fx.Node) -> bool:
+        if self.domain[head].non_negative:
+            return True
+        readers = self.readers.get(head, [])
+        return bool(readers) and all(getattr(flow_of(r), "kind", "") == "rectifier" for r in readers)
+
+    def _rule(
+        self, head: fx.Node, members: list[fx.Node], leaves: list[fx.Node], domains: list[Domain], at_input: list[bool],
+        boxes: list[Box | None],
+    ) -> tuple[Rule, str]:  # fmt: skip
+        given = {id(r): r for r in (self._override(m) for m in (members or [head])) if r is not None}
+        if len(given) > 1:
+            raise PlanError(
+                f"Several rules ({', '.join(map(str, given.values()))}) were given for one detection block, which ends at "
+                f"{where(head)}: its branches share one denominator, so it takes one rule."
+            )
+        if given:
+            return next(iter(given.values())), "chosen by the user"
+        if any(at_input) and self.first is not None:
+            return self.first, "first=, chosen by the user"
+        if any(b is not None for b in boxes):
+            return rules.ZBox(), "the input lies in a box"
+        if all(at_input) and all(isinstance(d, Real) for d in domains) and not any(self._tokens(n) for n in leaves):
+            return rules.WSquare(), "the input is real"
+        if all(at_input) and any(at_input):
+            return rules.ZPlus(), "the input is non-negative"
+        return rules.ZPlus(), "inputs ≥ 0" if all(d.non_negative for d in domains) else "signed inputs"
+
+    def _tokens(self, node: fx.Node) -> bool:
+        return node.target is aten.embedding.default
+
+    def _override(self, node: fx.Node) -> Rule | None:
+        """The rule the user gave for a node's name or module path; exact names before patterns."""
+        names = [node.name, *self.captured.former_names(node.name)]
+        paths = [p for p in (module_path(node), *(self.captured.paths.get(n, "") for n in names)) if p]
+        for exact in (True, False):
+            for pattern, rule in self.overrides.items():
+                match = pattern in (*names, *paths) if exact else any(fnmatch.fnmatchcase(p, pattern) for p in (*names, *paths))
+                if match:
+                    self.used_overrides.add(pattern)
+                    return rule
+        return None
+
+    def _warn_box(self, head: fx.Node, boxes: list[Box | None]) -> None:
+        for box in boxes:
+            if box is not None and bool((torch.as_tensor(box.low) > 0).any() | (torch.as_tensor(box.high) < 0).any()):
+                warnings.warn(
+                    f"The box {box} does not contain zero everywhere, as the z^B rule assumes (at {where(head)}): relevance can "
+                    "stay behind. Shift the input so that zero lies between low and high.",
+                    DeepTaylorWarning,
+                    stacklevel=6,
+                )
+
+
+def _operands(node: fx.Node) -> list[fx.Node]:
+    """Tensor arguments in order, with repetition (all_input_nodes has none)."""
+    found: list[fx.Node] = []
+    fx.map_arg((node.args, node.kwargs), lambda n: found.append(n) or n)  # type: ignore[func-returns-value]
+    return [n for n in found if isinstance(n.meta.get("val"), Tensor)]
+
+
+def _op_name(node: fx.Node) -> str:
+    target: Any = node.target
+    schema = getattr(target, "_schema", None)
+    return schema.name.split("::")[-1] if schema is not None else getattr(target, "__name__", str(target))
+
+
+def _at_zero(node: fx.Node, captured: Captured) -> Tensor | None:
+    """φ(0), by evaluating the activation at zero; channel-wise parameters keep their shape."""
+    x = node.args[0]
+    val = x.meta["val"]  # type: ignore[union-attr]
+    constants = {n: captured.constants[str(n.target)] for n in node.all_input_nodes if n.op == "get_attr"}
+    if any(n not in constants and n is not x for n in node.all_input_nodes):
+        return None
+    shape = [1] + [int(n) for n in val.shape[1:2]] + [1] * max(0, val.ndim - 2) if constants else []
+    zero = torch.zeros(shape, dtype=val.dtype, device=val.device)
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: zero if n is x else constants[n])
+    with torch.no_grad():
+        result = node.target(*args, **kwargs)  # type: ignore[operator]
+    return result[0] if isinstance(result, tuple) else result  # type: ignore[no-any-return]
+
+
+__all__ = ["Box", "NonNegative", "Plan", "Planned", "Real", "Row", "make_plan"]

@@ -1,0 +1,196 @@
+"""Pooling windows: sums over windows, their transpose, and who wins in each.
+
+A window set is a linear map with weights 0 and 1. Max and L^p pooling share relevance over it in proportion to
+activations (section IV-B of the paper); winner-take-all gives it to the largest element alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from deeptaylor.block import divide
+
+_CONV = (F.conv1d, F.conv2d, F.conv3d)
+_CONV_TRANSPOSE = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+_MAX_POOL = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
+_ADAPTIVE = (F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d)
+
+
+class Windows:
+    """A set of windows over a tensor: `gather` sums over each, `scatter` hands a window's value to its members."""
+
+    def gather(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def scatter(self, s: Tensor, like: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def winner(self, s: Tensor, x: Tensor) -> Tensor:
+        """Hand each window's value to its largest member."""
+        raise NotImplementedError
+
+
+class Sliding(Windows):
+    """Windows of max_pool and lp_pool over the last axes."""
+
+    def __init__(
+        self, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool
+    ) -> None:
+        self.kernel, self.stride, self.padding, self.dilation = list(kernel), list(stride), list(padding), list(dilation)
+        self.ceil_mode, self.n = ceil_mode, len(kernel)
+
+    def _out(self, sizes: Sequence[int]) -> list[int]:
+        """Output sizes as PyTorch computes them: a last window must start inside the input or its left padding."""
+        out = []
+        for size, k, s, p, d in zip(sizes, self.kernel, self.stride, self.padding, self.dilation, strict=True):
+            span = size + 2 * p - d * (k - 1) - 1
+            o = (-(-span // s) if self.ceil_mode else span // s) + 1
+            out.append(o - 1 if self.ceil_mode and (o - 1) * s >= size + p else o)
+        return out
+
+    def _tiles(self, sizes: Sequence[int]) -> bool:
+        """True if the windows tile the input: then sums and copies are plain reshapes."""
+        return (
+            self.kernel == self.stride
+            and not any(self.padding)
+            and all(d == 1 for d in self.dilation)
+            and all(size % k == 0 for size, k in zip(sizes, self.kernel, strict=True))
+        )
+
+    def gather(self, x: Tensor) -> Tensor:
+        sizes = [int(n) for n in x.shape[-self.n :]]
+        out = self._out(sizes)
+        lead = x.shape[: -self.n]
+        if self._tiles(sizes):
+            split = [v for o, k in zip(out, self.kernel, strict=True) for v in (o, k)]
+            cells = x.reshape(*lead, *split)
+            return cells.sum(tuple(range(cells.ndim - 2 * self.n + 1, cells.ndim, 2)))
+        pads = []
+        for size, o, k, s, p, d in reversed(
+            list(zip(sizes, out, self.kernel, self.stride, self.padding, self.dilation, strict=True))
+        ):
+            pads += [p, (o - 1) * s + d * (k - 1) + 1 - size - p]
+        ones = x.new_ones(1, 1, *self.kernel)
+        flat = F.pad(x, pads).reshape(-1, 1, *[n + pads[2 * (self.n - 1 - i)] + pads[2 * (self.n - 1 - i) + 1] for i, n in enumerate(sizes)])
+        return _CONV[self.n - 1](flat, ones, None, self.stride, 0, self.dilation).reshape(*lead, *out)
+
+    def scatter(self, s: Tensor, like: Tensor) -> Tensor:
+        sizes = [int(n) for n in like.shape[-self.n :]]
+        lead, out = like.shape[: -self.n], self._out(sizes)
+        if self._tiles(sizes):
+            apart = s.reshape(*lead, *[v for o in out for v in (o, 1)])
+            return apart.expand(*lead, *[v for o, k in zip(out, self.kernel, strict=True) for v in (o, k)]).reshape(like.shape)
+        ones = s.new_ones(1, 1, *self.kernel)
+        flat = _CONV_TRANSPOSE[self.n - 1](s.reshape(-1, 1, *out), ones, None, self.stride, 0, 0, 1, self.dilation)
+        pads = []
+        for size, o, k, st, p, d in reversed(
+            list(zip(sizes, out, self.kernel, self.stride, self.padding, self.dilation, strict=True))
+        ):
+            pads += [-p, size + p - ((o - 1) * st + d * (k - 1) + 1)]
+        return F.pad(flat, pads).reshape(like.shape)
+
+    def winner(self, s: Tensor, x: Tensor) -> Tensor:
+        flat = x.reshape(-1, 1, *x.shape[-self.n :])
+        _, index = _MAX_POOL[self.n - 1](
+            flat, self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode, return_indices=True
+        )
+        return _to_index(s, index, x, self.n)
+
+
+class Adaptive(Windows):
+    """Windows of adaptive max pooling: one matrix of zeros and ones for each axis."""
+
+    def __init__(self, size: Sequence[int | None]) -> None:
+        self.size, self.n = list(size), len(size)
+
+    def _matrices(self, x: Tensor) -> list[Tensor]:
+        matrices = []
+        for size, o in zip(x.shape[-self.n :], self.size, strict=True):
+            i, k = int(size), int(size) if o is None else o
+            member = torch.zeros(k, i, dtype=x.dtype, device=x.device)
+            for row in range(k):
+                member[row, row * i // k : -(-(row + 1) * i // k)] = 1
+            matrices.append(member)
+        return matrices
+
+    def gather(self, x: Tensor) -> Tensor:
+        for axis, member in enumerate(self._matrices(x)):
+            x = torch.movedim(torch.movedim(x, axis - self.n, -1) @ member.T, -1, axis - self.n)
+        return x
+
+    def scatter(self, s: Tensor, like: Tensor) -> Tensor:
+        for axis, member in enumerate(self._matrices(like)):
+            s = torch.movedim(torch.movedim(s, axis - self.n, -1) @ member, -1, axis - self.n)
+        return s
+
+    def winner(self, s: Tensor, x: Tensor) -> Tensor:
+        flat = x.reshape(-1, 1, *x.shape[-self.n :])
+        _, index = _ADAPTIVE[self.n - 1](flat, [o if o else n for o, n in zip(self.size, x.shape[-self.n :], strict=True)], return_indices=True)
+        return _to_index(s, index, x, self.n)
+
+
+def _to_index(s: Tensor, index: Tensor, x: Tensor, n: int) -> Tensor:
+    lead = math.prod(x.shape[:-n])
+    target = s.new_zeros(lead, math.prod(x.shape[-n:]))
+    return target.scatter_add(1, index.reshape(lead, -1), s.reshape(lead, -1)).reshape(x.shape)
+
+
+class Axes(Windows):
+    """Whole axes as one window, as amax takes them."""
+
+    def __init__(self, dims: Sequence[int]) -> None:
+        self.dims = list(dims)
+
+    def gather(self, x: Tensor) -> Tensor:
+        return x.sum(self.dims, keepdim=True)
+
+    def scatter(self, s: Tensor, like: Tensor) -> Tensor:
+        kept = [1 if d in {k % like.ndim for k in self.dims} else n for d, n in enumerate(like.shape)]
+        return s.reshape(kept).expand(like.shape)
+
+    def winner(self, s: Tensor, x: Tensor) -> Tensor:
+        dims = sorted(d % x.ndim for d in self.dims)
+        rest = [d for d in range(x.ndim) if d not in dims]
+        flat = x.permute(*rest, *dims).reshape(*[x.shape[d] for d in rest], -1)
+        first = flat.argmax(-1, keepdim=True)
+        hot = torch.zeros_like(flat).scatter(-1, first, torch.ones_like(first, dtype=flat.dtype))
+        won = hot.reshape([x.shape[d] for d in [*rest, *dims]])
+        order = [*rest, *dims]
+        return won.permute([order.index(d) for d in range(x.ndim)]) * self.scatter(s, x)
+
+
+def share_max(windows: Windows, x: Tensor, y: Tensor, R: Tensor, winner_only: bool, spread: bool, clean: bool) -> tuple[Tensor, Tensor]:
+    """Max pooling: R_i = x⁺_i / Σ x⁺ R where the maximum is positive, else to the winner; and what was dropped.
+
+    `clean` says that a maximum which is not positive holds no relevance (x ≥ 0 and no rule above hands any to zeros).
+    """
+    nothing = torch.zeros_like(R)
+    if winner_only:
+        return windows.winner(R, x), nothing
+    p = x.clamp(min=0)
+    y = y.reshape(R.shape)
+    total = windows.gather(p).reshape(R.shape)
+    out = p * windows.scatter(divide(R, total), x)
+    if clean:
+        return out, torch.where(total < torch.finfo(total.dtype).tiny, R, 0)
+    flat_out = torch.where(y <= 0, R, 0)
+    if spread:
+        count = windows.gather(torch.ones_like(x)).reshape(R.shape)
+        out = out + windows.scatter(torch.where(y == 0, R, 0) / count, x)
+        flat_out = torch.where(y < 0, R, 0)
+    return out + windows.winner(flat_out, x), nothing
+
+
+def share_lp(windows: Windows, x: Tensor, R: Tensor, spread: bool) -> tuple[Tensor, Tensor]:
+    """L^p pooling: R_i = |x_i| / Σ |x| R; evenly where all are zero under spread, else dropped."""
+    total = windows.gather(x.abs())
+    out = x.abs() * windows.scatter(divide(R, total), x)
+    lost = torch.where(total < torch.finfo(total.dtype).tiny, R, 0)
+    if spread:
+        return out + windows.scatter(lost / windows.gather(torch.ones_like(x)), x), torch.zeros_like(R)
+    return out, lost

@@ -1,0 +1,111 @@
+"""The paper's properties of a heatmap, measured: conservative, positive, consistent; and accounted, which is ours.
+
+What this cannot catch: the two trivial heatmaps of the paper (the score spread evenly over all pixels, or put on the
+first pixel) are both consistent. Consistency is needed, not enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# A gap of this much of the score is rounding: float32 sums over a deep network.
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 1e-1}
+
+
+@dataclass(frozen=True)
+class Check:
+    """Definitions 1–3 of the paper on a batch of explanations, with the worst measured gaps, relative to the score."""
+
+    conservative: bool  # Definition 1: the input alone sums to f
+    positive: bool  # Definition 2: no negative relevance
+    consistent: bool  # Definition 3: both
+    accounted: bool  # input + bias + dropped = f
+    conservation_gap: float
+    most_negative: float
+    accounting_gap: float
+    input_share: float  # the smallest share of the score that the input holds, over the batch
+    bias_share: float
+    dropped_share: float
+    empty: int  # samples with f = 0: no evidence
+    negative: int  # samples with f < 0
+    samples: int
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = []
+        if self.negative or self.empty:
+            lines.append(self._empty_text())
+        if self.samples > self.negative + self.empty:
+            if self.input_share < 0.5:
+                lines.append(
+                    f"The input holds only {100 * self.input_share:.1f} % of the score; biases took {100 * self.bias_share:.1f} %. "
+                    'The heatmap explains that part alone (bias="spread" hands the rest back to the inputs).'
+                )
+            lines += [
+                f"conservative  {_yes(self.conservative)}  |Σ R − f| ≤ {self.conservation_gap:.2e} f",
+                f"positive      {_yes(self.positive)}  smallest relevance {self.most_negative:.2e} f",
+                f"consistent    {_yes(self.consistent)}  conservative and positive",
+                f"accounted     {_yes(self.accounted)}  |input + bias + dropped − f| ≤ {self.accounting_gap:.2e} f, "
+                f"dropped ≤ {self.dropped_share:.2e} f",
+            ]
+        return "\n".join([*lines, *[f"note: {n}" for n in self.notes]])
+
+    def _empty_text(self) -> str:
+        texts = []
+        if self.empty:
+            texts.append(f"{self.empty} of {self.samples} scores are zero: no evidence, an empty map.")
+        if self.negative:
+            texts.append(
+                f"{self.negative} of {self.samples} scores are negative: the network sees no such object, so the map is empty. "
+                "To ask why this class rather than another, explain a logit difference: target=dt.margin(a, b)."
+            )
+        return " ".join(texts)
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "NO "
+
+
+def check(
+    relevance: Sequence[Tensor], score: Tensor, held: Tensor, bias: Tensor, dropped: Tensor, notes: tuple[str, ...] = ()
+) -> Check:
+    """Measure the properties of a batch of heatmaps against max(0, f)."""
+    f = score.detach().to(torch.float64).clamp(min=0)
+    alive = f > 0
+    tolerance = TOLERANCE.get(score.dtype, 1e-4)
+
+    def worst(t: Tensor) -> float:
+        ratio = (t.detach().to(torch.float64).abs() / torch.where(alive, f, 1))[alive]
+        return float(ratio.max()) if ratio.numel() else 0.0
+
+    h, b, d = (t.detach().to(torch.float64) for t in (held, bias, dropped))
+    lowest = torch.stack([_lowest(r, score.ndim) for r in relevance]).amin(0).to(torch.float64)
+    negative = float((lowest / torch.where(alive, f, 1)).amin())
+    conservation, accounting = worst(h - f), worst(h + b + d - f)
+    share = (h / torch.where(alive, f, 1))[alive]
+    conservative, positive = conservation <= tolerance, negative >= 0
+    return Check(
+        conservative=conservative,
+        positive=positive,
+        consistent=conservative and positive,
+        accounted=accounting <= tolerance,
+        conservation_gap=conservation,
+        most_negative=negative,
+        accounting_gap=accounting,
+        input_share=float(share.min()) if share.numel() else 1.0,
+        bias_share=worst(b),
+        dropped_share=worst(d),
+        empty=int((score == 0).sum()),
+        negative=int((score < 0).sum()),
+        samples=score.numel(),
+        notes=notes,
+    )
+
+
+def _lowest(relevance: Tensor, lead: int) -> Tensor:
+    flat = relevance.detach().flatten(lead) if relevance.ndim > lead else relevance.detach().unsqueeze(-1)
+    return flat.amin(-1)

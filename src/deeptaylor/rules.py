@@ -1,0 +1,265 @@
+"""The propagation rules, each a few straight lines in the paper's letters.
+
+A rule redistributes the relevance R of a block's units onto its leaves: `rule(W, R, book)` returns one tensor a leaf.
+`W` is the block's affine map (x, b, z, and W in its readings: block.py). `book` takes what did not go on: the bias
+neurons' shares and what was dropped, summed from its own entries. Domains and formulas: docs/theory.md, section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from deeptaylor.block import AffineMap, divide
+from deeptaylor.domain import Box
+from deeptaylor.errors import PlanError
+from deeptaylor.linear_map import Kind, Maybe, plus, times
+
+
+class Book(Protocol):
+    """Where a rule writes what did not go on to its inputs."""
+
+    def bias(self, share: Tensor) -> None: ...
+
+    def dropped(self, share: Tensor) -> None: ...
+
+
+class Rule:
+    """Base of the rules. `kinds`: the readings of W it uses; `positive`: it never hands out negative relevance."""
+
+    symbol: ClassVar[str] = ""
+    kinds: ClassVar[tuple[Kind, ...]] = ()
+    positive: ClassVar[bool] = True
+    needs_z: ClassVar[bool] = False
+
+    def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self.symbol
+
+
+def _shares(W: AffineMap, p: list[Maybe], n: list[Maybe], R: Tensor, book: Book, derive: bool) -> list[Maybe]:
+    """q_ij / (Σ q + β_j) · R_j with q = max(0, s w x), x = p − n, s the sign of the unit, β = max(0, s b)."""
+    if W.rectified:
+        Q, _ = W.pair(p, n, negative=False)
+        beta = None if W.b is None else W.b.clamp(min=0)
+    else:
+        up = W.z >= 0
+        beta = None if W.b is None else torch.where(up, W.b, -W.b).clamp(min=0)
+        if derive and not W.spread:
+            # Σq + β is P + b⁺ where z ≥ 0 and N + b⁻ = P + b⁺ − z where z < 0: N need not be computed.
+            P, _ = W.pair(p, n, negative=False)
+            Q = plus(P, (-W.z).clamp(min=0))
+        else:
+            P, N = W.pair(p, n)
+            Q = torch.where(up, _zero(P, R), _zero(N, R))
+    if W.spread:
+        Z = _zero(Q, R)
+    elif W.rectified or not derive:
+        Z = _zero(plus(Q, beta), R)
+    else:
+        Z = _zero(plus(Q, None if W.b is None else W.b.clamp(min=0)), R)
+    S = divide(R, Z)
+    a, c = (S, None) if W.rectified else (torch.where(up, S, 0), torch.where(up, 0, S))
+    A, C = W.pair_transpose(a, c)
+    out = [plus(times(pi, Ai), times(ni, Ci)) for pi, Ai, ni, Ci in zip(p, A, n, C, strict=True)]
+    lost = torch.where(Z.abs() < torch.finfo(Z.dtype).tiny, R, 0)
+    if W.spread:
+        fallback, stuck = W.even(lost)
+        constant = torch.zeros_like(stuck) if beta is None else torch.where(beta > 0, stuck, 0)
+        book.bias(constant)
+        book.dropped(stuck - constant)
+        return [plus(o, e) for o, e in zip(out, fallback, strict=True)]
+    if beta is not None:
+        book.bias(S * beta)
+    book.dropped(lost)
+    return out
+
+
+def _zero(t: Maybe, like: Tensor) -> Tensor:
+    return torch.zeros_like(like) if t is None else t
+
+
+@dataclass(frozen=True)
+class ZPlus(Rule):
+    """z⁺ rule, R_i = Σ_j x_i w⁺_ij / (Σ_i' x_i' w⁺_i'j + b⁺_j) R_j (section III-B), for x ≥ 0; signed units are pairs.
+
+    Where a unit or an input is signed, contributions q_ij = max(0, s_j w_ij x_i) that share the unit's sign s_j count.
+    """
+
+    symbol: ClassVar[str] = "z+"
+    kinds: ClassVar[tuple[Kind, ...]] = ("positive", "negative")
+
+    def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
+        p, n = W.parts()
+        return _shares(W, p, n, R, book, derive=True)
+
+
+@dataclass(frozen=True)
+class ZBox(Rule):
+    """z^B rule, q_ij = (x_i − l_i) w⁺_ij + (x_i − h_i) w⁻_ij (section III-B and its proof), for l ≤ x ≤ h, l ≤ 0 ≤ h."""
+
+    symbol: ClassVar[str] = "zB"
+    kinds: ClassVar[tuple[Kind, ...]] = ("positive", "negative")
+    low: float | Sequence[float] | Tensor | None = None
+    high: float | Sequence[float] | Tensor | None = None
+
+    def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
+        p, n = W.parts()
+        given = None if self.low is None or self.high is None else Box(self.low, self.high)
+        for k, (x, box) in enumerate(zip(W.x, W.boxes, strict=True)):
+            box = given or box
+            if box is not None:
+                low, high = box.bounds(x)
+                p[k], n[k] = (x - low).clamp(min=0), (high - x).clamp(min=0)
+        return _shares(W, p, n, R, book, derive=False)
+
+
+@dataclass(frozen=True)
+class WSquare(Rule):
+    """w² rule, R_i = Σ_j w²_ij / Σ_i' w²_i'j R_j (section III-A), for x ∈ ℝ; it has no bias neuron."""
+
+    symbol: ClassVar[str] = "w2"
+    kinds: ClassVar[tuple[Kind, ...]] = ("squared",)
+
+    def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
+        return _by_weights(W, "squared", R, book)
+
+
+@dataclass(frozen=True)
+class Flat(Rule):
+    """Flat rule, R_i = Σ_j 1/n_j R_j: every connection counts the same; it has no bias neuron."""
+
+    symbol: ClassVar[str] = "flat"
+    kinds: ClassVar[tuple[Kind, ...]] = ("flat",)
+
+    def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
+        return _by_weights(W, "flat", R, book)
+
+
+def _by_weights(W: AffineMap, kind: Kind, R: Tensor, book: Book) -> list[Maybe]:
+    Z = _zero(W.map(kind, W.ones()), R)
+    S = divide(R, Z)
+    book.dropped(torch.where(Z < torch.finfo(Z.dtype).tiny, R, 0))
+    return W.transpose(kind, S)
+
+
+@dataclass(frozen=True)
+class Epsilon(Rule):
+    """ε rule, R_i = Σ_j z_ij / s(z_j) R_j, s(t) = t + ε sign(t) (supplement, section IV); the stabiliser's share is dropped."""
+
+    symbol: ClassVar[str] = "eps"
+    positive: ClassVar[bool] = False
+    needs_z: ClassVar[bool] = True
+    epsilon: float = 1e-6
+
+    def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
+        Z = W.z if W.b is None or not W.spread else W.z - W.b
+        stabiliser = torch.where(Z >= 0, self.epsilon, -self.epsilon).to(Z.dtype)
+        S = divide(R, Z + stabiliser)
+        if W.b is not None and not W.spread:
+            book.bias(S * W.b)
+        book.dropped(S * stabiliser + torch.where((Z + stabiliser).abs() < torch.finfo(Z.dtype).tiny, R, 0))
+        return [times(x, s) for x, s in zip(W.x, W.transpose("signed", S), strict=True)]
+
+    def __str__(self) -> str:
+        return f"eps={self.epsilon:g}"
+
+
+@dataclass(frozen=True)
+class Z(Rule):
+    """z rule, R_i = Σ_j z_ij / Σ_i' z_i'j R_j (supplement, section I-B), the bias a neuron; it can be negative."""
+
+    symbol: ClassVar[str] = "z"
+    positive: ClassVar[bool] = False
+    needs_z: ClassVar[bool] = True
+
+    def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
+        return Epsilon(0.0)(W, R, book)
+
+
+@dataclass(frozen=True)
+class AlphaBeta(Rule):
+    """αβ rule, R_i = Σ_j (α z⁺_ij / (Σ z⁺ + b⁺) − β z⁻_ij / (Σ z⁻ + b⁻)) R_j (supplement, section IV), α − β = 1.
+
+    A side without contributions has weight 0 and the other then 1, so that R_j is handed out once, never α times.
+    """
+
+    symbol: ClassVar[str] = "ab"
+    kinds: ClassVar[tuple[Kind, ...]] = ("positive", "negative")
+    positive: ClassVar[bool] = False
+    alpha: float = 2.0
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        if abs(self.alpha - self.beta - 1) > 1e-9 or self.beta < 0:
+            raise PlanError(f"AlphaBeta needs alpha − beta = 1 and beta ≥ 0, got {self.alpha:g} and {self.beta:g}.")
+
+    def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
+        p, n = W.parts()
+        P, N = (_zero(t, R) for t in W.pair(p, n))
+        b = torch.zeros_like(R) if W.b is None or W.spread else W.b
+        ZP, ZN = P + b.clamp(min=0), N + (-b).clamp(min=0)
+        alpha = torch.where(ZN > 0, self.alpha, 1.0).to(R.dtype)
+        beta = torch.where(ZP > 0, self.beta, -1.0).to(R.dtype)
+        a, c = alpha * divide(R, ZP), -beta * divide(R, ZN)
+        book.bias(a * b.clamp(min=0) + c * (-b).clamp(min=0))
+        book.dropped(torch.where((ZP == 0) & (ZN == 0), R, 0))
+        A, C = W.pair_transpose(a, c)
+        return [plus(times(pi, Ai), times(ni, Ci)) for pi, Ai, ni, Ci in zip(p, A, n, C, strict=True)]
+
+    def __str__(self) -> str:
+        return f"alpha={self.alpha:g} beta={self.beta:g}"
+
+
+@dataclass(frozen=True)
+class Gamma(Rule):
+    """γ rule: contributions that share the unit's sign count 1 + γ times (w + γ w⁺ at a positive unit with x ≥ 0)."""
+
+    symbol: ClassVar[str] = "gamma"
+    kinds: ClassVar[tuple[Kind, ...]] = ("positive", "negative")
+    positive: ClassVar[bool] = False
+    needs_z: ClassVar[bool] = True
+    gamma: float = 0.25
+
+    def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
+        up = W.z >= 0
+        p, n = W.parts()
+        P, N = W.pair(p, n)
+        b = torch.zeros_like(R) if W.b is None or W.spread else W.b
+        s = torch.where(up, 1.0, -1.0).to(R.dtype)
+        own = torch.where(up, _zero(P, R), _zero(N, R)) + (s * b).clamp(min=0)
+        z = W.z if W.b is None or not W.spread else W.z - W.b
+        S = divide(R, z + self.gamma * s * own)
+        book.bias(S * (b + self.gamma * s * (s * b).clamp(min=0)))
+        book.dropped(torch.where((z + self.gamma * s * own).abs() < torch.finfo(z.dtype).tiny, R, 0))
+        A, C = W.pair_transpose(torch.where(up, S, 0) * self.gamma, torch.where(up, 0, -S) * self.gamma)
+        plain = [times(x, t) for x, t in zip(W.x, W.transpose("signed", S), strict=True)]
+        more = [plus(times(pi, Ai), times(ni, Ci)) for pi, Ai, ni, Ci in zip(p, A, n, C, strict=True)]
+        return [plus(o, m) for o, m in zip(plain, more, strict=True)]
+
+    def __str__(self) -> str:
+        return f"gamma={self.gamma:g}"
+
+
+@dataclass(frozen=True)
+class Pass(Rule):
+    """Relevance passes element to element, as through a normalisation layer; shapes must agree."""
+
+    symbol: ClassVar[str] = "pass"
+
+    def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
+        return [R.reshape(W.x[0].shape)]
+
+
+@dataclass(frozen=True)
+class Signal(Rule):
+    """For a product of two data tensors: which operand (0 or 1) carries the relevance; the other is the gate."""
+
+    symbol: ClassVar[str] = "signal"
+    operand: int = 0

@@ -1,0 +1,123 @@
+"""One pass through a network: shapes for this batch, kept values, and sums over each sample's elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from deeptaylor.capture import Captured
+from deeptaylor.rewrite import shape_of
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the samples are in a tensor: axis `dim` of size outer · batch · inner (usually 1 · batch · 1)."""
+
+    sizes: tuple[tuple[int, bool], ...]  # for each axis: its size, or its multiple of the batch size
+    dim: int
+    outer: int = 1
+    inner: int = 1
+
+    def shape(self, batch: int) -> torch.Size:
+        """The tensor's shape for a batch of this size."""
+        return torch.Size([n * batch if free else n for n, free in self.sizes])
+
+    def _split(self, batch: int) -> list[int]:
+        shape = list(self.shape(batch))
+        return [*shape[: self.dim], self.outer, batch, self.inner, *shape[self.dim + 1 :]]
+
+    def per_sample(self, t: Tensor, batch: int) -> Tensor:
+        """The sum over each sample's elements."""
+        split = t.reshape(self._split(batch))
+        return split.sum([d for d in range(split.ndim) if d != self.dim + 1])
+
+    def spread_out(self, t: Tensor, batch: int) -> Tensor:
+        """One number a sample, at each of its elements."""
+        split = self._split(batch)
+        kept = [1] * len(split)
+        kept[self.dim + 1] = batch
+        return t.reshape(kept).expand(split).reshape(self.shape(batch))
+
+
+def layouts(captured: Captured, inputs: Sequence[Tensor]) -> dict[str, Layout]:
+    """The layout of every tensor of a graph; where an axis mixes samples with something else, found by trial."""
+    result: dict[str, Layout] = {}
+    unsure: list[fx.Node] = []
+    for node in captured.graph.nodes:
+        if not isinstance(node.meta.get("val"), Tensor):
+            continue
+        sizes = tuple(_size(n, captured.batch) for n in shape_of(node))
+        free = [d for d, (_, is_free) in enumerate(sizes) if is_free]
+        result[node.name] = Layout(sizes, free[0] if free else 0)
+        if free and sizes[free[0]][0] != 1:
+            unsure.append(node)
+    for node, layout in _probe(captured, unsure, result, inputs).items():
+        result[node] = layout
+    return result
+
+
+def _size(n: Any, batch: Any) -> tuple[int, bool]:
+    if isinstance(n, int) or isinstance(batch, int):
+        return int(n), False
+    expression = n.node.expr
+    symbols = list(expression.free_symbols)
+    if not symbols:
+        return int(expression), False
+    return int(expression.subs(symbols[0], 1)), True
+
+
+def _probe(
+    captured: Captured, unsure: list[fx.Node], known: dict[str, Layout], inputs: Sequence[Tensor]
+) -> dict[str, Layout]:
+    """Change the second of two samples and see which elements change: those are the second sample's."""
+    if not unsure:
+        return {}
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    output = graph.graph_copy(captured.graph, copies)
+    del output
+    graph.output(tuple(copies[n] for n in unsure))
+    module = fx.GraphModule(captured.constants, graph)
+    two = [torch.cat([x, x])[:2] for x in inputs]
+    other = [torch.stack([x[0], _different(x[1])]) for x in two]
+    with torch.no_grad():
+        before, after = module(*two), module(*other)
+    found: dict[str, Layout] = {}
+    for node, a, b in zip(unsure, before, after, strict=True):
+        layout = known[node.name]
+        multiple = layout.sizes[layout.dim][0]
+        changed = (a != b).to(torch.float32)
+        for outer in [k for k in range(1, multiple + 1) if multiple % k == 0]:
+            candidate = Layout(layout.sizes, layout.dim, outer, multiple // outer)
+            if a.shape == candidate.shape(2) and float(candidate.per_sample(changed, 2)[0]) == 0:
+                found[node.name] = candidate
+                break
+    return found
+
+
+def _different(x: Tensor) -> Tensor:
+    """Another sample of the same kind: reversed, so that values and token numbers stay legal."""
+    return x.flatten().roll(1).flip(0).reshape(x.shape)
+
+
+class Pass:
+    """The context that steps see: values kept by the forward pass, constants, shapes, and per-sample sums."""
+
+    def __init__(self, values: dict[str, Any], constants: Any, layout: dict[str, Layout], batch: int) -> None:
+        self.values, self.constants, self.layout, self.batch = values, constants, layout, batch
+
+    def shape(self, name: str) -> torch.Size:
+        return self.layout[name].shape(self.batch)
+
+    def value(self, name: str) -> Any:
+        return self.values[name] if name in self.values else self.constants(name)
+
+    def per_sample(self, name: str, t: Tensor) -> Tensor:
+        return self.layout[name].per_sample(t, self.batch)
+
+    def spread_out(self, name: str, t: Tensor) -> Tensor:
+        return self.layout[name].spread_out(t, self.batch)
