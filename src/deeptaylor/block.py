@@ -110,9 +110,12 @@ class Block(nn.Module):
             at[m.node] = plus(moved, m.offset(ctx))  # type: ignore[operator, index]
         return at.get(self.head)
 
-    def even(self, R: Tensor, ctx: Context) -> tuple[list[Maybe], Tensor]:
-        """The fallback of bias="spread": `+` evenly, mixing by squared weights, the rest passes; and what found no way."""
-        mass: dict[str, Maybe] = {leaf: R.new_ones(ctx.shape(leaf)) for leaf in self.leaves}
+    def even(self, R: Tensor, free: Sequence[Tensor], ctx: Context) -> tuple[list[Maybe], Tensor]:
+        """The fallback of bias="spread": `+` evenly, mixing by squared weights, the rest passes; and what found no way.
+
+        `free` is 1 for the elements of a leaf that take part and 0 for those that are constants.
+        """
+        mass: dict[str, Maybe] = dict(zip(self.leaves, free, strict=True))
         for m in self.maps:
             mass[m.node] = m.map("squared", self._inputs(m, mass, ctx), ctx)  # type: ignore[operator, index, arg-type]
         alive = self._alive(mass[self.head], R)
@@ -123,7 +126,7 @@ class Block(nn.Module):
                 continue
             for name, share in zip(m.operands, self._share_evenly(m, r, mass, ctx), strict=True):  # type: ignore[arg-type]
                 at[name] = plus(at.get(name), share)
-        return [at.get(leaf) for leaf in self.leaves], R * (1 - alive)
+        return [times(at.get(leaf), mass[leaf]) for leaf in self.leaves], R * (1 - alive)
 
     @staticmethod
     def _alive(mass: Maybe, like: Tensor) -> Tensor:
@@ -176,7 +179,16 @@ class AffineMap:
         return self.block.pair_transpose(a, c, self.run)
 
     def even(self, R: Tensor) -> tuple[list[Maybe], Tensor]:
-        return self.block.even(R, self.run)
+        return self.block.even(R, self.free(), self.run)
+
+    def free(self) -> list[Tensor]:
+        """1 for every element of a leaf, 0 where its box leaves no freedom (padding)."""
+        ones = [torch.ones_like(x) for x in self.x]
+        for k, (x, box) in enumerate(zip(self.x, self.boxes, strict=True)):
+            if box is not None:
+                low, high = box.bounds(x)
+                ones[k] = ones[k] * (high > low)
+        return ones
 
     def parts(self) -> tuple[list[Maybe], list[Maybe]]:
         """x = p − n with p, n ≥ 0; n is None where the domain says x ≥ 0."""

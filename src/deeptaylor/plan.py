@@ -257,10 +257,8 @@ class _Planner:
 
     def _affine(self, node: fx.Node) -> bool:
         """True if a node can be part of a block."""
-        if node.op != "call_function" or node in self.pixels:
-            return False
-        flow = flow_of(node)
-        if flow is None:
+        flow = flow_of(node) if node.op == "call_function" else None
+        if flow is None or (flow.kind == "diagonal" and node in self.pixels):
             return False
         return flow.kind in AFFINE or (flow.kind == "product" and node.target is not aten.mul.Tensor)
 
@@ -269,17 +267,17 @@ class _Planner:
         members: list[fx.Node] = []
         leaves: list[fx.Node] = []
 
-        def visit(node: fx.Node) -> None:
+        def visit(node: fx.Node, mixed: bool) -> None:
             members.append(node)
-            mixing = flow_of(node).kind in ("mixing", "product")  # type: ignore[union-attr]
+            mixed = mixed or flow_of(node).kind in ("mixing", "product")  # type: ignore[union-attr]
             for operand in self.signals[node]:
                 alone = len(self.readers.get(operand, [])) == 1
-                if not mixing and alone and self._affine(operand):
-                    visit(operand)
+                if alone and self._affine(operand) and (not mixed or flow_of(operand).kind == "structural"):  # type: ignore[union-attr]
+                    visit(operand, mixed)
                 elif operand not in leaves:
                     leaves.append(operand)
 
-        visit(head)
+        visit(head, False)
         return sorted(members, key=self.order.__getitem__), sorted(leaves, key=self.order.__getitem__)
 
     def _structural_map(self, node: fx.Node, operands: Sequence[fx.Node]) -> lm.LinearMap | None:

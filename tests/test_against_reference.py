@@ -1,0 +1,46 @@
+"""Relevance at every block boundary of random networks against the materialised-matrix engine of reference.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from random_networks import build, family, reference_relevances
+
+import deeptaylor as dt
+
+SEEDS = range(200)
+NOT_TENSORS = {"input", "bias", "dropped", "score"}
+
+
+def package_domain(domain) -> dt.Domain:
+    """The reference's domain in the package's words."""
+    if domain.kind == "box":
+        return dt.Box(torch.as_tensor(domain.low), torch.as_tensor(domain.high))
+    return dt.NonNegative() if domain.kind == "nonnegative" else dt.Real()
+
+
+@pytest.mark.parametrize("bias", ["neuron", "spread"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_boundary_agrees(seed: int, bias: str) -> None:
+    network = build(seed)
+    max_pool = "winner" if seed % 7 == 3 else "proportional"
+    expected = reference_relevances(seed, None, bias, max_pool)
+    explainer = dt.Explainer(network.model, network.example, package_domain(network.domain), bias=bias, max_pool=max_pool)
+    e = explainer.explain(network.example)
+    scale = float(np.abs(expected["score"]).max())
+
+    def close(name: str, ours: torch.Tensor, theirs: np.ndarray) -> None:
+        gap = np.abs(ours.numpy() - theirs).max() / scale
+        assert gap <= 1e-10, f"{family(seed)} network {seed}, {name}: {gap:.2e}\n{explainer.plan}"
+
+    close("score", e.score, expected["score"])
+    close("input", e.relevance, expected["input"])
+    close("bias", e.ledger.bias, expected["bias"])
+    close("dropped", e.ledger.dropped, expected["dropped"])
+    engine = explainer._first
+    boundaries = {name: engine.boundary(name) for name in expected if name not in NOT_TENSORS}
+    assert boundaries, "the reference names no inner boundary"
+    kept = engine.run((network.example,), None, keep=frozenset(boundaries.values())).kept
+    for name, node in boundaries.items():
+        close(name, kept[node].reshape(expected[name].shape), expected[name])

