@@ -255,18 +255,22 @@ class Part:
         """The kinds of all steps."""
         return {self.kind}.union(*(p.kinds() for p in self.operands if isinstance(p, Part)))
 
-    def fall_back(self, R: Array) -> list[Array]:
+    def reached_from(self, free: Callable[[str], Array]) -> Array:
+        """1 for each element that depends on a free element of a leaf."""
+        return (sum(free(leaf) @ (W != 0) for leaf, W in self.paths()) > 0).astype(float)
+
+    def fall_back(self, R: Array, free: Callable[[str], Array]) -> list[Array]:
         """Split R over the paths by convention (`bias="spread"`, Σq = 0); R is 0 at constants."""
         shares = []
         for W, operand in zip(self.matrices, self.operands, strict=True):
-            alive = operand.reached() if isinstance(operand, Part) else np.ones(len(W))
+            alive = operand.reached_from(free) if isinstance(operand, Part) else free(operand)
             # Outside a mixing operation each element reads one element an operand: `+` splits evenly, others pass on.
             shares.append(alive[:, None] * (W**2 if self.kind in MIXING else W != 0))
         total = sum(V.sum(axis=0) for V in shares)
         split: list[Array] = []
         for V, operand in zip(shares, self.operands, strict=True):
             r = V @ divide(R, total)
-            split += [r] if isinstance(operand, str) else operand.fall_back(r)
+            split += [r] if isinstance(operand, str) else operand.fall_back(r, free)
         return split
 
 
@@ -528,6 +532,13 @@ class _Sample:
             high += h @ np.maximum(0, W) + l @ np.minimum(0, W)
         return low, high
 
+    def _free(self, leaf: str) -> Array:
+        """1 for each element of a leaf, 0 where its box makes it a constant."""
+        if self.graph.domain.kind != "box" or not self._is_input(leaf):
+            return np.ones(len(self.x[leaf]))
+        low, high = self._box(leaf)
+        return (high > low).astype(float)
+
     def _shares(self, paths: list[tuple[str, Array]], s: Array) -> tuple[list[Array], bool]:
         """q_ij for each path, and whether the block has a bias neuron."""
         domain = self.graph.domain.kind
@@ -540,6 +551,8 @@ class _Sample:
                 x = np.clip(self.x[leaf], low, high)
                 if np.abs(x - self.x[leaf]).max() > 1e-6:  # less is rounding, where the box was transformed
                     raise ValueError(f"{leaf!r} leaves its box")
+                # On a bound means on it: a rounding error there would pass for a contribution.
+                x = np.where(np.abs(x - low) < 1e-12, low, np.where(np.abs(x - high) < 1e-12, high, x))
                 q.append(box_shares(s * W, x, low, high))
             else:
                 q.append(np.maximum(0, s * W * self.x[leaf][:, None]))
@@ -557,9 +570,12 @@ class _Sample:
         for (leaf, _), r in zip(paths, np.split(R_in, ends[:-1]) if paths else [], strict=True):
             self._give(leaf, r)
         if self.bias == "neuron":
-            self.dropped += left.sum()
+            # Without a bias neuron, a unit without weights is a constant all the same.
+            constant = ~np.full(len(R), has_bias) & (s * b > 0)
+            self.bias_taken += left[constant].sum()
+            self.dropped += left[~constant].sum()
             return
-        reached = sum(((W != 0).sum(axis=0) for _, W in paths), np.zeros(len(R))) > 0
+        reached = sum((self._free(leaf) @ (W != 0) for leaf, W in paths), np.zeros(len(R))) > 0
         self.bias_taken += left[~reached & (s * b > 0)].sum()
         self.dropped += left[~reached & (s * b <= 0)].sum()
         left = np.where(reached, left, 0.0)
@@ -580,7 +596,7 @@ class _Sample:
             return
         rectified = all(self.graph.nodes[r].rectifier for r in self.readers[node.name])
         s = np.ones(len(R)) if rectified else sign_of(self.x[node.name])
-        self._hand_down(paths, s, block.offset(), R, block.fall_back)
+        self._hand_down(paths, s, block.offset(), R, lambda left: block.fall_back(left, self._free))
 
     def _score(self, v: Array) -> None:
         """The block of the network's output, completed by the target: one unit."""

@@ -275,11 +275,11 @@ def test_constants_under_spread() -> None:
     g.affine("fc", linear([[0, 1]], [1, 0]), "input", kind="linear")
     relu_then_output(g, "fc", [[1], [1]])
     same(explain(g, [2], bias="spread"), {"relu": [1, 2], "fc": [1, 2], "input": [2], "bias": [1]})
-    # w² has no bias neuron to take it: dropped; spread names the constant.
+    # w² has no bias neuron, but a unit without weights is a constant in both modes.
     g = start("real")
     g.affine("fc", linear([[0, 1]], [1, 0]), "input", kind="linear")
     relu_then_output(g, "fc", [[1], [1]])
-    same(explain(g, [2]), {"relu": [1, 2], "fc": [1, 2], "input": [2], "dropped": [1]})
+    same(explain(g, [2]), {"relu": [1, 2], "fc": [1, 2], "input": [2], "bias": [1]})
     same(explain(g, [2], bias="spread"), {"relu": [1, 2], "fc": [1, 2], "input": [2], "bias": [1]})
 
 
@@ -398,13 +398,14 @@ def test_layer_norm_folds_into_the_one_linear_layer_that_reads_it() -> None:
     found = explain(g, [3, 1])
     assert found["norm"] == pytest.approx([5, 0])
     assert found["input"] == pytest.approx([3, 0])
-    # Read twice, but once only by a gate: folded.
+    # Read by a gate as well: not folded; as for the convolution, all to y_0, of which 3/5 to u_0.
     g = norm_then("linear")
     g.affine("fc2", linear([[1], [0]]), "norm", kind="linear")
     g.activation("open", torch.sigmoid, "fc2")
     g.gate("mul", torch.mul, "fc", "open")
     f = 3 / (1 + math.exp(-2))
-    expected = {"mul": [f], "fc": [f], "norm/u": [3 / 7 * f, 0], "input": [3 / 7 * f, 0], "bias": [4 / 7 * f]}
+    expected = {"norm": [f, 0], "norm/u": [3 / 5 * f, 0], "input": [3 / 5 * f, 0], "bias": [2 / 5 * f]}
+    expected |= {"mul": [f], "fc": [f]}
     same(explain(g, [3, 1]), expected)
 
 
@@ -430,28 +431,27 @@ def test_diagonal_before_a_weighted_operation_folds_also_when_squared() -> None:
     relu_then_output(g, "fc", [[1]])
     expected = {"relu": [1], "fc": [1], "first": [0.9, 0.1], "input": [0.9, 0.1]}
     same(explain(g, [0, 0], bias="spread"), expected)
-    # Before an average it is no fold: the average's squares 1 : 1, then passed on.
+    # Before an average it is no fold but a block of its own: bn = (1, 0) gets all at bn_0, which passes it to its one input.
     g = start()
     g.activation("first", torch.relu, "input", rectifier=True)
     g.affine("bn", lambda x: x * scale + shift, "first", kind="diagonal")
     g.affine("mean", lambda x: x.mean(dim=1, keepdim=True), "bn", kind="average")
     relu_then_output(g, "mean", [[2]])
-    expected = {"relu": [1], "mean": [1], "first": [0.5, 0.5], "input": [0.5, 0.5]}
+    expected = {"relu": [1], "mean": [1], "bn": [1, 0], "first": [1, 0], "input": [1, 0]}
     same(explain(g, [0, 0], bias="spread"), expected)
 
 
-def test_a_sum_below_a_mixing_operation_is_inside_its_block() -> None:
-    # a = relu(x) = (3, 1), read twice, and c = (−2 a_1, a_1) = (−2, 1), a mixing operation: the two leaves.
-    # mean(a + c) = ((3 − 2) + (1 + 1))/2 = 3/2. Paths: a: (3, 1)/2; c: (−2 → 0, 1)/2. Shares 3 : 1 : 1 of 3/2.
-    # c_1 = a_1 hands its share to a_1. With a + c = (1, 2) as the leaf the shares would be 1 : 2.
+def test_a_sum_below_a_mixing_operation_ends_a_block_of_its_own() -> None:
+    # a = relu(x) = (3, 1), read twice, and c = (−2 a_1, a_1): a + c = (1, 2), mean 3/2, of which a + c has 1/2 and 1.
+    # (a + c)_0 = a_0 − 2 a_1: q = (3, 0), all to a_0. (a + c)_1 = a_1 + a_1: all to a_1.
+    # Were the sum inside the mean's block, a_0 : a_1 : c_1 would share 3 : 1 : 1.
     g = start()
     g.activation("a", torch.relu, "input", rectifier=True)
     g.affine("c", linear([[0, 0], [-2, 1]]), "a", kind="linear")
     g.affine("add", torch.add, "a", "c", kind="sum")
     g.affine("mean", lambda x: x.mean(dim=1, keepdim=True), "add", kind="average")
     relu_then_output(g, "mean", [[1]])
-    a = [9 / 10, 3 / 10 + 3 / 10]
-    same(explain(g, [3, 1]), {"relu": [1.5], "mean": [1.5], "c": [0, 0.3], "a": a, "input": a})
+    same(explain(g, [3, 1]), {"relu": [1.5], "mean": [1.5], "add": [0.5, 1], "a": [0.5, 1], "input": [0.5, 1]})
 
 
 def test_one_mixing_operation_a_path() -> None:
