@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from random_networks import build, family, reference_relevances
 
 import deeptaylor as dt
+from random_networks import build, family, reference_relevances
 
 SEEDS = range(200)
 NOT_TENSORS = {"input", "bias", "dropped", "score"}
@@ -26,7 +26,9 @@ def test_every_boundary_agrees(seed: int, bias: str) -> None:
     network = build(seed)
     max_pool = "winner" if seed % 7 == 3 else "proportional"
     expected = reference_relevances(seed, None, bias, max_pool)
-    explainer = dt.Explainer(network.model, network.example, package_domain(network.domain), bias=bias, max_pool=max_pool)
+    explainer = dt.Explainer(
+        network.model, network.example, package_domain(network.domain), bias=bias, max_pool=max_pool
+    )
     e = explainer.explain(network.example)
     scale = float(np.abs(expected["score"]).max())
 

@@ -30,7 +30,8 @@ class Block(nn.Module):
     def __init__(self, head: str, maps: Sequence[LinearMap], leaves: Sequence[str]) -> None:
         super().__init__()
         self.head, self.leaves = head, tuple(leaves)
-        self.maps = nn.ModuleList(maps)
+        self.maps = tuple(maps)
+        self.registered = nn.ModuleList(maps)  # so that they move and convert with the block
         self.has_negative = any(m.has_negative for m in maps)
 
     def prepare(self, kinds: Sequence[Kind], constants: dict[str, Tensor]) -> None:
@@ -51,14 +52,14 @@ class Block(nn.Module):
         """W x in one reading of the weights, without the bias."""
         at: dict[str, Maybe] = dict(zip(self.leaves, xs, strict=True))
         for m in self.maps:
-            at[m.node] = m.map(kind, self._inputs(m, at, ctx), ctx)  # type: ignore[operator, arg-type]
+            at[m.node] = m.map(kind, self._inputs(m, at, ctx), ctx)
         return at[self.head]
 
     def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
         """Wᵀ s in one reading of the weights, for every leaf."""
         at: dict[str, Maybe] = {self.head: s}
         for m in reversed(self.maps):
-            self._hand_down(m, kind, at, at, ctx)  # type: ignore[arg-type]
+            self._hand_down(m, kind, at, at, ctx)
         return [at.get(leaf) for leaf in self.leaves]
 
     @staticmethod
@@ -74,10 +75,10 @@ class Block(nn.Module):
         ns: dict[str, Maybe] = dict(zip(self.leaves, n, strict=True))
         wanted = self._wanted(negative)
         for m in self.maps:
-            a, b = self._inputs(m, ps, ctx), self._inputs(m, ns, ctx)  # type: ignore[arg-type]
-            ps[m.node] = plus(m.map("positive", a, ctx), m.map("negative", b, ctx))  # type: ignore[operator, index]
+            a, b = self._inputs(m, ps, ctx), self._inputs(m, ns, ctx)
+            ps[m.node] = plus(m.map("positive", a, ctx), m.map("negative", b, ctx))
             if m.node in wanted:
-                ns[m.node] = plus(m.map("positive", b, ctx), m.map("negative", a, ctx))  # type: ignore[operator, index]
+                ns[m.node] = plus(m.map("positive", b, ctx), m.map("negative", a, ctx))
         return ps.get(self.head), ns.get(self.head) if negative else None
 
     def _wanted(self, negative: bool) -> set[str]:
@@ -85,7 +86,7 @@ class Block(nn.Module):
         wanted = {self.head} if negative else set()
         for m in reversed(self.maps):
             if m.has_negative or m.node in wanted:
-                wanted.update(m.operands)  # type: ignore[arg-type]
+                wanted.update(m.operands)
         return wanted
 
     def pair_transpose(self, a: Maybe, c: Maybe, ctx: Context) -> tuple[list[Maybe], list[Maybe]]:
@@ -93,11 +94,12 @@ class Block(nn.Module):
         at: dict[str, Maybe] = {self.head: a}
         ct: dict[str, Maybe] = {self.head: c}
         for m in reversed(self.maps):
-            s, t = at.pop(m.node, None), ct.pop(m.node, None)  # type: ignore[arg-type]
-            for kind, first, second in (("positive", s, t), ("negative", t, s)):
+            s, t = at.pop(m.node, None), ct.pop(m.node, None)
+            readings: tuple[tuple[Kind, Maybe, Maybe], ...] = (("positive", s, t), ("negative", t, s))
+            for kind, first, second in readings:
                 for source, target in ((first, at), (second, ct)):
                     if source is not None:
-                        for name, back in zip(m.operands, m.transpose(kind, source, ctx), strict=True):  # type: ignore[operator, arg-type]
+                        for name, back in zip(m.operands, m.transpose(kind, source, ctx), strict=True):
                             target[name] = plus(target.get(name), back)
         return [at.get(leaf) for leaf in self.leaves], [ct.get(leaf) for leaf in self.leaves]
 
@@ -105,9 +107,9 @@ class Block(nn.Module):
         """The block's output when all leaves are zero, in a shape that broadcasts against it."""
         at: dict[str, Maybe] = {}
         for m in self.maps:
-            xs = self._inputs(m, at, ctx)  # type: ignore[arg-type]
-            moved = None if all(x is None for x in xs) else m.map("signed", xs, ctx)  # type: ignore[operator]
-            at[m.node] = plus(moved, m.offset(ctx))  # type: ignore[operator, index]
+            xs = self._inputs(m, at, ctx)
+            moved = None if all(x is None for x in xs) else m.map("signed", xs, ctx)
+            at[m.node] = plus(moved, m.offset(ctx))
         return at.get(self.head)
 
     def even(self, R: Tensor, free: Sequence[Tensor], ctx: Context) -> tuple[list[Maybe], Tensor]:
@@ -117,14 +119,14 @@ class Block(nn.Module):
         """
         mass: dict[str, Maybe] = dict(zip(self.leaves, free, strict=True))
         for m in self.maps:
-            mass[m.node] = m.map("squared", self._inputs(m, mass, ctx), ctx)  # type: ignore[operator, index, arg-type]
+            mass[m.node] = m.map("squared", self._inputs(m, mass, ctx), ctx)
         alive = self._alive(mass[self.head], R)
         at: dict[str, Maybe] = {self.head: R * alive}
         for m in reversed(self.maps):
-            r = at.pop(m.node, None)  # type: ignore[arg-type]
+            r = at.pop(m.node, None)
             if r is None:
                 continue
-            for name, share in zip(m.operands, self._share_evenly(m, r, mass, ctx), strict=True):  # type: ignore[arg-type]
+            for name, share in zip(m.operands, self._share_evenly(m, r, mass, ctx), strict=True):
                 at[name] = plus(at.get(name), share)
         return [times(at.get(leaf), mass[leaf]) for leaf in self.leaves], R * (1 - alive)
 
@@ -203,9 +205,21 @@ class AffineMap:
 class ScoreMap(AffineMap):
     """The output's block completed by a target v: one unit with the weights u_i = Σ_j v_j w_ij."""
 
-    def __init__(self, block: Block, run: Run, non_negative: Sequence[bool], boxes: Sequence[Any], spread: bool, v: Tensor, f: Tensor) -> None:
+    def __init__(
+        self,
+        block: Block,
+        run: Run,
+        non_negative: Sequence[bool],
+        boxes: Sequence[Any],
+        spread: bool,
+        v: Tensor,
+        f: Tensor,
+    ) -> None:
         super().__init__(block, run, non_negative, boxes, True, spread)
-        self.u = [torch.zeros_like(x) if u is None else u for u, x in zip(block.transpose("signed", v, run), self.x, strict=True)]
+        self.u = [
+            torch.zeros_like(x) if u is None else u
+            for u, x in zip(block.transpose("signed", v, run), self.x, strict=True)
+        ]
         self.b = None if self.b is None else run.per_sample(block.head, (v * self.b).expand(v.shape))
         self.f = f
 
@@ -226,7 +240,8 @@ class ScoreMap(AffineMap):
 
     def transpose(self, kind: Kind, s: Tensor) -> list[Maybe]:
         return [
-            self.run.spread_out(leaf, s) * self._reread(u, kind) for leaf, u in zip(self.block.leaves, self.u, strict=True)
+            self.run.spread_out(leaf, s) * self._reread(u, kind)
+            for leaf, u in zip(self.block.leaves, self.u, strict=True)
         ]
 
     def pair(self, p: Sequence[Maybe], n: Sequence[Maybe], negative: bool = True) -> tuple[Maybe, Maybe]:

@@ -1,10 +1,10 @@
 """From an unmodified network to a flat, functional graph of ATen operations.
 
-    capture(model, inputs)
-    ├── eval_mode          training flags lowered, restored afterwards whatever happens
-    ├── torch.export       non-strict, the example doubled to two samples, the batch dimension free
-    ├── functionalise      in-place operations become ordinary ones
-    └── lift               parameters and buffers become named constants, unused outputs are pruned
+capture(model, inputs)
+├── eval_mode          training flags lowered, restored afterwards whatever happens
+├── torch.export       non-strict, the example doubled to two samples, the batch dimension free
+├── functionalise      in-place operations become ordinary ones
+└── lift               parameters and buffers become named constants, unused outputs are pruned
 """
 
 from __future__ import annotations
@@ -14,13 +14,19 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from deeptaylor.errors import CaptureError, DeepTaylorWarning, PlanError
+
+if TYPE_CHECKING:
+    # fx types a node's arguments as a union too wide to work with; to the type checker a node may be anything.
+    Node = Any
+else:
+    Node = fx.Node
 
 # Capture lowers training flags and a global switch for a moment; two captures at once would restore them wrongly.
 _LOCK = threading.RLock()
@@ -32,8 +38,8 @@ class Captured:
 
     graph: fx.Graph
     constants: dict[str, Tensor]
-    inputs: list[fx.Node]
-    output: fx.Node
+    inputs: list[Node]
+    output: Node
     output_name: str
     batch: Any  # the symbol of the free batch dimension, or the fixed number where it could not be freed
     notes: list[str] = field(default_factory=list)
@@ -59,7 +65,7 @@ class Captured:
             todo += earlier
         return found
 
-    def constant(self, value: Tensor, before: fx.Node, name: str = "constant") -> fx.Node:
+    def constant(self, value: Tensor, before: Node, name: str = "constant") -> Node:
         """A new constant of the graph, placed before a node."""
         key = f"{name}_{len(self.constants)}"
         self.constants[key] = value
@@ -69,7 +75,12 @@ class Captured:
         return node
 
 
-def module_path(node: fx.Node) -> str:
+def is_node(value: Any) -> bool:
+    """True for a node; told apart here, so that the type checker does not narrow to fx's own type."""
+    return isinstance(value, fx.Node)
+
+
+def module_path(node: Node) -> str:
     """The path of the module that made a node, as in `named_modules`; empty for the outermost."""
     stack = node.meta.get("nn_module_stack")
     if not stack:
@@ -78,7 +89,7 @@ def module_path(node: fx.Node) -> str:
     return str(path).split("@")[0]
 
 
-def source_line(node: fx.Node) -> str:
+def source_line(node: Node) -> str:
     """The line of the user's code that made a node: 'file:line: code', or empty."""
     return _user_line(node.meta.get("stack_trace") or "")
 
@@ -100,7 +111,7 @@ def _user_line(trace: str) -> str:
     return f"{parts[1] if len(parts) > 1 else where}:{number}: {code}"
 
 
-def where(node: fx.Node) -> str:
+def where(node: Node) -> str:
     """A node for an error message: name, module path, source line."""
     path, line = module_path(node), source_line(node)
     return f"{node.name}" + (f" in module {path!r}" if path else "") + (f" ({line})" if line else "")
@@ -226,12 +237,12 @@ def _functionalise(program: Any) -> Any:
         return program.run_decompositions({})
 
 
-def _mutates(node: fx.Node) -> bool:
+def _mutates(node: Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     return bool(schema is not None and schema.is_mutable)
 
 
-def _functional_twin(node: fx.Node) -> Any:
+def _functional_twin(node: Node) -> Any:
     """aten.relu for aten.relu_ and so on, or None."""
     target: Any = node.target
     name, overload = target._schema.name.split("::")[1], target._overloadname
@@ -241,7 +252,7 @@ def _functional_twin(node: fx.Node) -> Any:
     return getattr(packet, overload, None) if packet is not None else None
 
 
-def _plain_in_place(node: fx.Node) -> bool:
+def _plain_in_place(node: Node) -> bool:
     """True if the mutated tensor is fresh: neither a view, nor viewed, nor a parameter or an input."""
     mutated = node.args[0]
     if not isinstance(mutated, fx.Node) or mutated.op != "call_function" or _functional_twin(node) is None:
@@ -249,13 +260,22 @@ def _plain_in_place(node: fx.Node) -> bool:
     return not _is_view(mutated) and not any(_is_view(user) for user in mutated.users)
 
 
-def _is_view(node: fx.Node) -> bool:
+def _is_view(node: Node) -> bool:
     """True if a node's result may share memory with its first argument without being the in-place result itself."""
     schema = getattr(node.target, "_schema", None)
     if schema is None or _mutates(node):
         return False
     aliases = any(r.alias_info is not None for r in schema.returns)
-    maybe = schema.name.split("::")[1] in {"reshape", "flatten", "contiguous", "to", "dropout", "unflatten", "chunk", "pad"}
+    maybe = schema.name.split("::")[1] in {
+        "reshape",
+        "flatten",
+        "contiguous",
+        "to",
+        "dropout",
+        "unflatten",
+        "chunk",
+        "pad",
+    }
     return aliases or maybe
 
 
@@ -263,11 +283,15 @@ def _lift(program: Any, output: int | str | None, batch: Any, notes: list[str]) 
     """Copy the exported graph with constants by name, functional targets, and one output."""
     signature = program.graph_signature
     tensors = {**program.state_dict, **program.constants}
-    lifted = {**signature.inputs_to_parameters, **signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
+    lifted = {
+        **signature.inputs_to_parameters,
+        **signature.inputs_to_buffers,
+        **signature.inputs_to_lifted_tensor_constants,
+    }
     graph = fx.Graph()
-    new: dict[fx.Node, fx.Node] = {}
+    new: dict[Node, Node] = {}
     constants: dict[str, Tensor] = {}
-    inputs: list[fx.Node] = []
+    inputs: list[Node] = []
     outputs: Any = None
     for node in program.graph.nodes:
         if node.op == "output":
@@ -278,7 +302,9 @@ def _lift(program: Any, output: int | str | None, batch: Any, notes: list[str]) 
             new[node].meta = dict(node.meta)
         elif node.op == "placeholder":
             if not isinstance(node.meta.get("val"), Tensor):
-                raise CaptureError(f"The network's input {node.name!r} is not a tensor; wrap the network so that it takes tensors.")
+                raise CaptureError(
+                    f"The network's input {node.name!r} is not a tensor; wrap the network so that it takes tensors."
+                )
             new[node] = graph.node_copy(node, lambda n: new[n])
             inputs.append(new[node])
         elif "functional" in node.meta:
@@ -306,20 +332,25 @@ def _lift(program: Any, output: int | str | None, batch: Any, notes: list[str]) 
     return captured
 
 
-def _module_paths(node: fx.Node) -> list[str]:
+def _module_paths(node: Node) -> list[str]:
     """The paths of all modules a node was made in, outermost first."""
     return [str(path).split("@")[0] for path, _ in (node.meta.get("nn_module_stack") or {}).values() if path]
 
 
-def _choose(outputs: list[Any], spec: Any, wanted: int | str | None) -> tuple[fx.Node, str]:
+def _choose(outputs: list[Any], spec: Any, wanted: int | str | None) -> tuple[Node, str]:
     """One output of several, by position or by name as it appears in the returned structure."""
-    paths = [pytree.keystr(path).strip("[]'\".") for path, _ in pytree.tree_flatten_with_path(pytree.tree_unflatten(list(outputs), spec))[0]]
+    paths = [
+        pytree.keystr(path).strip("[]'\".")
+        for path, _ in pytree.tree_flatten_with_path(pytree.tree_unflatten(list(outputs), spec))[0]
+    ]
     tensors = [(p, o) for p, o in zip(paths, outputs, strict=True) if isinstance(o, fx.Node)]
     if wanted is None and len(tensors) == 1:
         return tensors[0][1], tensors[0][0]
     names = ", ".join(f"{k}: {p or 'output'}" for k, (p, _) in enumerate(tensors))
     if wanted is None:
-        raise PlanError(f"The network returns {len(tensors)} tensors ({names}); choose one with output=…, by number or name.")
+        raise PlanError(
+            f"The network returns {len(tensors)} tensors ({names}); choose one with output=…, by number or name."
+        )
     for k, (p, o) in enumerate(tensors):
         if wanted == k or wanted == p:
             return o, p

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 
 from deeptaylor import linear_map as lm
 from deeptaylor import ops
-from deeptaylor.capture import Captured
+from deeptaylor.capture import Captured, Node
 from deeptaylor.domain import Box, Domain, NonNegative, Real
 from deeptaylor.flow import flow_of
 from deeptaylor.rewrite import bound_args, shape_of
@@ -23,15 +23,15 @@ _NON_NEGATIVE = {
 }  # fmt: skip
 _LIKE_OPERAND = {ops.divide_by_std, ops.divide_by_rms, ops.max_pool, ops.adaptive_max_pool, aten.amax.default}
 
-Structural = Callable[[fx.Node, Sequence[fx.Node]], lm.LinearMap | None]
+Structural = Callable[[Node, Sequence[Node]], lm.LinearMap | None]
 
 
 def infer_domains(
-    captured: Captured, given: Mapping[fx.Node, Domain], data: set[fx.Node], structural: Structural
-) -> tuple[dict[fx.Node, Domain], set[fx.Node]]:
+    captured: Captured, given: Mapping[Node, Domain], data: set[Node], structural: Structural
+) -> tuple[dict[Node, Domain], set[Node]]:
     """The domain of every data node, and the *pixels*: the input itself, rearranged or (in a box) rescaled."""
-    domain: dict[fx.Node, Domain] = {}
-    pixels: set[fx.Node] = set()
+    domain: dict[Node, Domain] = {}
+    pixels: set[Node] = set()
     for node in captured.graph.nodes:
         if node not in data:
             continue
@@ -60,7 +60,7 @@ def infer_domains(
     return domain, pixels
 
 
-def _domain(node: fx.Node, operands: list[Domain], captured: Captured) -> Domain:
+def _domain(node: Node, operands: list[Domain], captured: Captured) -> Domain:
     target = node.target
     flow = flow_of(node)
     positive = bool(operands) and all(d.non_negative for d in operands)
@@ -72,7 +72,7 @@ def _domain(node: fx.Node, operands: list[Domain], captured: Captured) -> Domain
         low = bound_args(node).get("min")
         return NonNegative() if positive or (isinstance(low, (int, float)) and low >= 0) else Real()
     if target is aten.pow.Tensor_Scalar:
-        return NonNegative() if positive or float(node.args[1]) % 2 == 0 else Real()  # type: ignore[arg-type]
+        return NonNegative() if positive or float(node.args[1]) % 2 == 0 else Real()
     if target in (aten.mul.Tensor, aten.div.Tensor):
         same = target is aten.mul.Tensor and node.args[0] is node.args[1]
         return NonNegative() if positive or same else Real()
@@ -81,16 +81,32 @@ def _domain(node: fx.Node, operands: list[Domain], captured: Captured) -> Domain
     if flow is None:
         return Real()
     if flow.kind == "structural":
-        if bool(operands) and all(d.gate for d in operands) and node.target not in (aten.masked_fill.Scalar, aten.where.self):
+        if (
+            bool(operands)
+            and all(d.gate for d in operands)
+            and node.target not in (aten.masked_fill.Scalar, aten.where.self)
+        ):
             return Box(0.0, 1.0)
         return NonNegative() if positive and _constants_non_negative(node, captured) else Real()
     if flow.kind == "sum":
-        return NonNegative() if positive and target is aten.add.Tensor and node.kwargs.get("alpha", 1) > 0 else Real()  # type: ignore[operator]
+        return NonNegative() if positive and target is aten.add.Tensor and node.kwargs.get("alpha", 1) > 0 else Real()
     if flow.kind == "diagonal":
         return NonNegative() if positive and _constants_non_negative(node, captured) else Real()
     if flow.kind == "activation":
         # Every activation of the table keeps zero and more at zero and more, but for these.
-        return NonNegative() if positive and target not in (aten.sin.default, aten.cos.default, aten.log_sigmoid.default, aten.hardtanh.default, aten.clamp_max.default) else Real()
+        return (
+            NonNegative()
+            if positive
+            and target
+            not in (
+                aten.sin.default,
+                aten.cos.default,
+                aten.log_sigmoid.default,
+                aten.hardtanh.default,
+                aten.clamp_max.default,
+            )
+            else Real()
+        )
     if flow.kind == "mixing" and flow.build is not None and target not in (ops.centre,):
         return NonNegative() if positive and _averages(node) else Real()
     if flow.kind == "product" and positive:
@@ -103,17 +119,17 @@ def _plain(domain: Domain) -> Domain:
     return NonNegative() if domain.non_negative else Real()
 
 
-def _averages(node: fx.Node) -> bool:
+def _averages(node: Node) -> bool:
     name = getattr(getattr(node.target, "_schema", None), "name", "")
     return any(word in name for word in ("avg_pool", "upsample", "mean", "sum"))
 
 
-def _constants_non_negative(node: fx.Node, captured: Captured) -> bool:
+def _constants_non_negative(node: Node, captured: Captured) -> bool:
     """True if every constant a node brings in is known and not negative."""
     if node.target is aten.constant_pad_nd.default:
         return float(bound_args(node)["value"]) >= 0
     if node.target is aten.masked_fill.Scalar:
-        return float(node.args[2]) >= 0  # type: ignore[arg-type]
+        return float(node.args[2]) >= 0
     for n in node.all_input_nodes:
         if n.op == "get_attr":
             constant = captured.constants[str(n.target)]
@@ -124,7 +140,7 @@ def _constants_non_negative(node: fx.Node, captured: Captured) -> bool:
     return True
 
 
-def _wide(bound: Any, node: fx.Node) -> Tensor:
+def _wide(bound: Any, node: Node) -> Tensor:
     """A bound as a tensor against one sample of a node."""
     val = node.meta["val"]
     like = torch.empty([1, *[int(n) for n in val.shape[1:]]], dtype=val.dtype, device="meta")
@@ -132,15 +148,15 @@ def _wide(bound: Any, node: fx.Node) -> Tensor:
     return low
 
 
-def _move_box(node: fx.Node, box: Box, captured: Captured) -> Box | None:
+def _move_box(node: Node, box: Box, captured: Captured) -> Box | None:
     """The box after scale · x + shift."""
     x, scale_node, shift_node = node.args
-    constants = [None if n is None else captured.constants.get(str(n.target)) for n in (scale_node, shift_node)]  # type: ignore[union-attr]
+    constants = [None if n is None else captured.constants.get(str(n.target)) for n in (scale_node, shift_node)]
     if any(c is None and n is not None for c, n in zip(constants, (scale_node, shift_node), strict=True)):
         return None
     if shape_of(x) != shape_of(node):
         return None
-    low, high = _wide(box.low, x), _wide(box.high, x)  # type: ignore[arg-type]
+    low, high = _wide(box.low, x), _wide(box.high, x)
     scale, shift = (None if c is None else c.detach().cpu().to(low.dtype) for c in constants)
     a, b = ops.scale_shift(low, scale, shift), ops.scale_shift(high, scale, shift)
     low, high = torch.minimum(a, b), torch.maximum(a, b)
@@ -150,7 +166,7 @@ def _move_box(node: fx.Node, box: Box, captured: Captured) -> Box | None:
 class _OneSample:
     """Shapes of a graph's nodes for a single sample, for carrying bounds along."""
 
-    def __init__(self, nodes: Mapping[str, fx.Node], captured: Captured, batch: int) -> None:
+    def __init__(self, nodes: Mapping[str, Node], captured: Captured, batch: int) -> None:
         self.nodes, self.captured, self.batch = nodes, captured, batch
 
     def shape(self, name: str) -> torch.Size:
@@ -162,9 +178,7 @@ class _OneSample:
         return self.captured.constants[str(node.target)].detach().cpu()
 
 
-def _carry_box(
-    node: fx.Node, operands: list[fx.Node], box: Box, captured: Captured, structural: Structural
-) -> Box | None:
+def _carry_box(node: Node, operands: list[Node], box: Box, captured: Captured, structural: Structural) -> Box | None:
     """The box after a rearrangement; None where bounds cannot follow (the batch is not the first axis)."""
     built = structural(node, operands)
     if not isinstance(built, lm.Structural):

@@ -1,8 +1,8 @@
 """One captured network with its plan: forward once, keep what the steps read, then the steps in reverse.
 
-    Engine.run(inputs, target)
-    ├── network(*inputs)      the rewritten graph; returns only the values that steps read
-    └── _reverse              R_f = max(0, f), then one step a boundary, freeing values as they are used up
+Engine.run(inputs, target)
+├── network(*inputs)      the rewritten graph; returns only the values that steps read
+└── _reverse              R_f = max(0, f), then one step a boundary, freeing values as they are used up
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from deeptaylor import target as targets
-from deeptaylor.capture import capture
+from deeptaylor.capture import Node, capture
 from deeptaylor.domain import Box, Domain
 from deeptaylor.errors import BoundaryError
 from deeptaylor.linear_map import Maybe, plus
@@ -68,6 +68,10 @@ class _Book:
             self.lost = plus(self.lost, self._sum(share))
 
 
+def _or_zeros(R: Maybe, shape: torch.Size, like: Tensor) -> Tensor:
+    return torch.zeros(shape, dtype=like.dtype, device=like.device) if R is None else R
+
+
 class Engine(nn.Module):
     """A network captured for one input shape, ready to explain."""
 
@@ -81,7 +85,7 @@ class Engine(nn.Module):
         )
         self.plan: Plan = planned.plan
         self.planned, self.captured = planned, captured
-        self.steps = nn.ModuleList(planned.steps)
+        self.steps = nn.ModuleList(planned.steps)  # so that they move and convert with the engine
         self.kept = self._values_to_keep()
         self.network = self._network()
         self.layout = layouts(captured, example)
@@ -102,7 +106,8 @@ class Engine(nn.Module):
 
     def _network(self) -> fx.GraphModule:
         """The rewritten graph as a module that returns just the values to keep."""
-        graph, copies = fx.Graph(), {}  # type: ignore[var-annotated]
+        graph = fx.Graph()
+        copies: dict[Node, Node] = {}
         graph.graph_copy(self.captured.graph, copies)
         by_name = {old.name: new for old, new in copies.items()}
         graph.output(tuple(by_name[name] for name in self.kept))
@@ -114,7 +119,9 @@ class Engine(nn.Module):
             if name not in used:
                 module.register_buffer(name, value)
         self.constant_names = {
-            n.name: str(n.target) for n in self.captured.graph.nodes if n.op == "get_attr" and str(n.target) in constants
+            n.name: str(n.target)
+            for n in self.captured.graph.nodes
+            if n.op == "get_attr" and str(n.target) in constants
         }
         return module
 
@@ -124,7 +131,9 @@ class Engine(nn.Module):
     def _constant(self, name: str) -> Any:
         return getattr(self.network, self.constant_names[name])
 
-    def run(self, inputs: Sequence[Tensor], target: Any, ledger: bool = False, keep: frozenset[str] = frozenset()) -> Result:
+    def run(
+        self, inputs: Sequence[Tensor], target: Any, ledger: bool = False, keep: frozenset[str] = frozenset()
+    ) -> Result:
         """Explain a batch."""
         values = dict(zip(self.kept, self.network(*inputs), strict=True))
         output = values[self.planned.output]
@@ -150,36 +159,35 @@ class Engine(nn.Module):
         relevance: dict[str, Maybe] = {}
         entries: list[Tensor] = []
         kept: dict[str, Tensor] = {}
-        for k, step in enumerate(self.steps):
+        for k, step in enumerate(self.planned.steps):
             if isinstance(step, ScoreStep):
-                R: Maybe = f.clamp(min=0)
+                R = f.clamp(min=0)
                 book = _Book(run, None, ledger)
-                outs = step.start(R, v, f, run, book)  # type: ignore[arg-type]
+                outs = step.start(R, v, f, run, book)
             else:
-                R = relevance.pop(step.node, None)  # type: ignore[arg-type]
-                if R is None:
-                    R = torch.zeros(run.shape(step.node), dtype=f.dtype, device=f.device)  # type: ignore[arg-type]
+                R = _or_zeros(relevance.pop(step.node, None), run.shape(step.node), f)
                 if step.node in keep:
-                    kept[step.node] = R  # type: ignore[index]
-                book = _Book(run, step.node, ledger)  # type: ignore[arg-type]
-                outs = step.back(R, run, book)  # type: ignore[operator]
-            handed = dict.fromkeys(step.inputs)  # type: ignore[call-overload]
-            for name, out in zip(step.inputs, outs, strict=True):  # type: ignore[arg-type]
+                    kept[step.node] = R
+                book = _Book(run, step.node, ledger)
+                outs = step.back(R, run, book)
+            handed = dict.fromkeys(step.inputs)
+            for name, out in zip(step.inputs, outs, strict=True):
                 relevance[name] = plus(relevance.get(name), out)
                 handed[name] = plus(handed[name], out)
             if ledger:
-                arrived = R if isinstance(step, ScoreStep) else run.per_sample(step.node, R)  # type: ignore[arg-type]
+                arrived = R if isinstance(step, ScoreStep) else run.per_sample(step.node, R)
                 on: Maybe = None
                 for name, out in handed.items():
                     on = plus(on, None if out is None else run.per_sample(name, out.expand(run.shape(name))))
                 zero = torch.zeros_like(f)
-                entries.append(torch.stack([t if t is not None else zero for t in (arrived, on, book.taken, book.lost)]))
+                entries.append(
+                    torch.stack([t if t is not None else zero for t in (arrived, on, book.taken, book.lost)])
+                )
             for name in self.last_use.get(k, ()):
                 run.values.pop(name, None)
         final = []
         for name in self.planned.inputs:
-            R = relevance.get(name)
-            R = torch.zeros(run.shape(name), dtype=f.dtype, device=f.device) if R is None else R.expand(run.shape(name))
+            R = _or_zeros(relevance.get(name), run.shape(name), f).expand(run.shape(name))
             final.append(R)
             if name in keep:
                 kept[name] = R
@@ -198,18 +206,27 @@ class Engine(nn.Module):
         folded = self.captured.absorbed.get(node)
         inside = self.planned.boundary_of.get(node) or (folded and (self.planned.boundary_of.get(folded) or folded))
         if inside:
-            place = "the output's block" if inside == self.planned.steps[0].node else f"the detection block that ends in {self._called(inside)}"
+            place = (
+                "the output's block"
+                if inside == self.planned.steps[0].node
+                else f"the detection block that ends in {self._called(inside)}"
+            )
             below = ", ".join(self._called(i) for s in self.planned.steps if s.node == inside for i in s.inputs)
             raise BoundaryError(
                 f"{asked} lies inside {place}: it has no relevance of its own. Ask for a boundary of that block: "
-                + ", ".join(t for t in ("" if inside == self.planned.steps[0].node else self._called(inside), below) if t) + "."
+                + ", ".join(
+                    t for t in ("" if inside == self.planned.steps[0].node else self._called(inside), below) if t
+                )
+                + "."
             )
         if node in self.layout:
             raise BoundaryError(f"{asked} carries no relevance: it is a gate or a constant.")
         import difflib
 
         close = difflib.get_close_matches(name, [*self.captured.outputs, *known], 3)
-        raise BoundaryError(f"There is no node or module {name!r}." + (f" Did you mean {', '.join(map(repr, close))}?" if close else ""))
+        raise BoundaryError(
+            f"There is no node or module {name!r}." + (f" Did you mean {', '.join(map(repr, close))}?" if close else "")
+        )
 
     def _called(self, node: str) -> str:
         """A node as the user would name it."""

@@ -1,13 +1,13 @@
 """What can go wrong, as one tree; every message says what, where and what to do next.
 
-    DeepTaylorError
-    ├── CaptureError        the network cannot be exported to a graph
-    ├── PlanError           the graph cannot be explained as asked
-    │   └── UnsupportedOpError   operations without a rule, all of them at once
-    ├── InputError          the input cannot be explained (NaN, shape, type, outside its domain)
-    ├── TargetError         the target does not exist or does not fit the output
-    ├── StaleModelError     the network changed since it was captured
-    └── BoundaryError       relevance was asked for at a place inside a detection block
+DeepTaylorError
+├── CaptureError        the network cannot be exported to a graph
+├── PlanError           the graph cannot be explained as asked
+│   └── UnsupportedOpError   operations without a rule, all of them at once
+├── InputError          the input cannot be explained (NaN, shape, type, outside its domain)
+├── TargetError         the target does not exist or does not fit the output
+├── StaleModelError     the network changed since it was captured
+└── BoundaryError       relevance was asked for at a place inside a detection block
 """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -81,8 +81,7 @@ class Explainer(nn.Module):
 
     @property
     def _first(self) -> Engine:
-        engine: Engine = next(iter(self.engines.values()))  # type: ignore[assignment]
-        return engine
+        return cast("Engine", next(iter(self.engines.values())))
 
     def refresh(self) -> Explainer:
         """Capture the network again, after its parameters changed."""
@@ -96,10 +95,10 @@ class Explainer(nn.Module):
         """The engine for these shapes, captured anew where they are new."""
         key = _key(inputs)
         if key in self.engines:
-            return self.engines[key]  # type: ignore[return-value]
+            return cast("Engine", self.engines[key])
         same = f"{_key(inputs)}@{inputs[0].shape[0]}"
         if same in self.engines:
-            return self.engines[same]  # type: ignore[return-value]
+            return cast("Engine", self.engines[same])
         try:
             engine = self._capture(inputs)
         except CaptureError as error:
@@ -157,7 +156,7 @@ class Explainer(nn.Module):
         key = f"{_key(inputs)}@{inputs[0].shape[0]}"
         if key not in self.engines:
             self.engines[key] = Engine(self._model[0], list(inputs), self.settings)
-        return self.engines[key]  # type: ignore[return-value]
+        return cast("Engine", self.engines[key])
 
     def _run(
         self, engine: Engine, inputs: Sequence[Tensor], target: Any, keep: frozenset[str]
@@ -170,11 +169,15 @@ class Explainer(nn.Module):
             said = f"{str(dtype).removeprefix('torch.')} overflowed; the explanation was computed again in float32"
             warnings.warn(said, DeepTaylorWarning, stacklevel=4)
             wide = copy.deepcopy(engine).float()
-            again = wide.run([x.float() if x.is_floating_point() else x for x in inputs], target, ledger=True, keep=keep)
+            again = wide.run(
+                [x.float() if x.is_floating_point() else x for x in inputs], target, ledger=True, keep=keep
+            )
             if all(bool(torch.isfinite(t).all()) for t in (again.score, *again.relevance)):
                 return again, [said]
         bad = "score" if not bool(torch.isfinite(result.score).all()) else "relevance"
-        raise InputError(f"The network's {bad} is not finite for this input: its values overflow. Check weights and input scale.")
+        raise InputError(
+            f"The network's {bad} is not finite for this input: its values overflow. Check weights and input scale."
+        )
 
     def _for_score(self, score: Callable[[Tensor], Tensor]) -> Explainer:
         """An explainer of score(network(x)), captured together and remembered."""
@@ -188,7 +191,9 @@ class Explainer(nn.Module):
             known = self._scored[id(score)] = (score, scored)
         return known[1]
 
-    def _explanation(self, engine: Engine, inputs: tuple[Tensor, ...], target: Any, result: Result, notes: list[str]) -> Explanation:
+    def _explanation(
+        self, engine: Engine, inputs: tuple[Tensor, ...], target: Any, result: Result, notes: list[str]
+    ) -> Explanation:
         assert result.entries is not None
         entries = result.entries if result.entries.ndim == 4 else result.entries.unsqueeze(0)
         rows = [(r.node, r.module, r.op, r.rule) for r in engine.plan.rows]
@@ -209,7 +214,7 @@ class Explainer(nn.Module):
             score=result.score,
             ledger=ledger,
             target=target,
-            positive=all(getattr(s, "rule", None) is None or s.rule.positive for s in engine.planned.steps),  # type: ignore[union-attr]
+            positive=all(getattr(s, "rule", None) is None or s.rule.positive for s in engine.planned.steps),
             notes=(*notes, *engine.plan.notes),
             source=lambda name: self.relevance_at(name, inputs if len(inputs) > 1 else inputs[0], target),
         )
@@ -256,9 +261,13 @@ class Explainer(nn.Module):
         if parameter is None:
             return
         if inputs[0].device != parameter.device:
-            raise InputError(f"The network is on {parameter.device}, the example on {inputs[0].device}; move one of them.")
+            raise InputError(
+                f"The network is on {parameter.device}, the example on {inputs[0].device}; move one of them."
+            )
         if x is not None and x.dtype != parameter.dtype:
-            raise InputError(f"The network's parameters are {parameter.dtype}, the example is {x.dtype}; convert one of them.")
+            raise InputError(
+                f"The network's parameters are {parameter.dtype}, the example is {x.dtype}; convert one of them."
+            )
 
     def _check_target(self, engine: Engine, target: Any) -> None:
         sizes = engine.layout[engine.planned.output].sizes
@@ -290,13 +299,17 @@ class _Scored(nn.Module):
         y = self.model(*inputs)
         if self.output is not None:
             y = y[self.output] if not isinstance(self.output, str) or hasattr(y, "keys") else getattr(y, self.output)
-        score = self.score(y)
+        score: Any = self.score(y)
         if not isinstance(score, Tensor) or score.ndim not in (1, 2) or (score.ndim == 2 and score.shape[1] != 1):
-            raise TargetError("A callable target must return one number a sample: a tensor of shape (batch,) or (batch, 1).")
+            raise TargetError(
+                "A callable target must return one number a sample: a tensor of shape (batch,) or (batch, 1)."
+            )
         return score
 
 
-def explain(model: nn.Module, x: Inputs, target: Any = None, domain: Domain | Sequence[Domain] | None = None, **settings: Any) -> Explanation:
+def explain(
+    model: nn.Module, x: Inputs, target: Any = None, domain: Domain | Sequence[Domain] | None = None, **settings: Any
+) -> Explanation:
     """Capture, plan and explain in one call; for many inputs keep an Explainer."""
     return Explainer(model, x, domain, **settings).explain(x, target)
 
@@ -330,7 +343,9 @@ def _domains(domain: Domain | Sequence[Domain] | None, n: int) -> tuple[Domain, 
 
 def _key(inputs: Sequence[Tensor]) -> str:
     """Everything but the batch size that a capture depends on; free of dots, as module names must be."""
-    return "_".join("x".join(str(int(n)) for n in x.shape[1:]) + ("i" if not x.is_floating_point() else "f") for x in inputs)
+    return "_".join(
+        "x".join(str(int(n)) for n in x.shape[1:]) + ("i" if not x.is_floating_point() else "f") for x in inputs
+    )
 
 
 def _shapes(shapes: Sequence[tuple[int, ...]]) -> str:
@@ -350,7 +365,9 @@ def _check_tensor(x: Any, name: str) -> None:
 
 def _check_like(x: Tensor, example: Tensor, name: str) -> None:
     if example.is_floating_point() and not x.is_floating_point():
-        raise InputError(f"Input {name!r} holds integers ({x.dtype}), the network expects {example.dtype}; convert and normalise it.")
+        raise InputError(
+            f"Input {name!r} holds integers ({x.dtype}), the network expects {example.dtype}; convert and normalise it."
+        )
     if not example.is_floating_point() and x.is_floating_point():
         raise InputError(f"Input {name!r} holds {x.dtype}, the network expects integers ({example.dtype}).")
     if x.ndim != example.ndim:
@@ -362,7 +379,9 @@ def _check_like(x: Tensor, example: Tensor, name: str) -> None:
     fixed = (x.ndim > 2 or x.is_floating_point()) and x.ndim > 1
     if fixed and x.shape[1] != example.shape[1]:
         what = "channels" if x.ndim > 2 else "features"
-        raise InputError(f"Input {name!r}: expected {example.shape[1]} {what}, got {x.shape[1]} (shape {tuple(x.shape)}).")
+        raise InputError(
+            f"Input {name!r}: expected {example.shape[1]} {what}, got {x.shape[1]} (shape {tuple(x.shape)})."
+        )
 
 
 def _check_finite(x: Tensor, name: str) -> None:
@@ -371,7 +390,9 @@ def _check_finite(x: Tensor, name: str) -> None:
     bad = ~torch.isfinite(x)
     if bool(bad.any()):
         index = tuple(int(i) for i in torch.nonzero(bad)[0])
-        raise InputError(f"Input {name!r} has {int(bad.sum())} value(s) that are NaN or infinite, the first at index {index}.")
+        raise InputError(
+            f"Input {name!r} has {int(bad.sum())} value(s) that are NaN or infinite, the first at index {index}."
+        )
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -39,7 +39,7 @@ class Ledger:
         """The ledger along the network, for one sample."""
         entries = self.entries[target] if self.entries.ndim == 4 else self.entries
         head = ("node", "module", "op", "rule", "arrived", "went on", "bias", "dropped")
-        lines = [head]
+        lines: list[tuple[str, ...]] = [head]
         for row, numbers in zip(self.rows, entries[:, :, sample].tolist(), strict=True):
             lines.append((*row, *[f"{n:.6g}" for n in numbers]))
         widths = [max(len(line[k]) for line in lines) for k in range(len(head))]

@@ -28,11 +28,11 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, fx
+from torch import Tensor
 
 from deeptaylor import linear_map as lm
 from deeptaylor import ops
-from deeptaylor.capture import Captured
+from deeptaylor.capture import Captured, Node, is_node
 from deeptaylor.rewrite import bound_args, shape_of, wide
 
 aten = torch.ops.aten
@@ -41,7 +41,7 @@ FlowKind = Literal[
     "structural", "mixing", "diagonal", "sum", "rectifier", "activation", "product", "quotient", "pass", "max", "lp",
     "softmax", "embedding",
 ]  # fmt: skip
-Build = Callable[[fx.Node, Captured, Sequence[str]], lm.LinearMap | None]
+Build = Callable[[Node, Captured, Sequence[str]], lm.LinearMap | None]
 
 AFFINE: frozenset[FlowKind] = frozenset({"structural", "mixing", "diagonal", "sum"})
 
@@ -54,7 +54,7 @@ class Flow:
     build: Build | None = None
 
 
-def flow_of(node: fx.Node) -> Flow | None:
+def flow_of(node: Node) -> Flow | None:
     """The table's row for a node, looking at its arguments where the operation alone does not decide."""
     flow = TABLE.get(node.target)
     if flow is not None and flow.kind == "activation" and _rectifies(node):
@@ -62,7 +62,13 @@ def flow_of(node: fx.Node) -> Flow | None:
     return flow
 
 
-def _rectifies(node: fx.Node) -> bool:
+def kind_of(node: Node) -> FlowKind | None:
+    """How relevance flows through a node, in one word; None if the table does not know it."""
+    flow = flow_of(node)
+    return None if flow is None else flow.kind
+
+
+def _rectifies(node: Node) -> bool:
     """hardtanh(0, …), clamp(min=0) and threshold(0, 0) are ReLUs, perhaps with a ceiling."""
     if node.target in (aten.hardtanh.default, aten.clamp.default, aten.clamp_min.default):
         a = bound_args(node)
@@ -74,63 +80,63 @@ def _rectifies(node: fx.Node) -> bool:
 # --- structural ---------------------------------------------------------------------------------------------------
 
 
-def _reshape(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
+def _reshape(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
     return lm.Reshape(node.name, operands)
 
 
-def _permute(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
+def _permute(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
     rank = len(shape_of(node))
     if node.target is aten.permute.default:
-        return lm.Permute(node.name, operands, node.args[1])  # type: ignore[arg-type]
+        return lm.Permute(node.name, operands, node.args[1])
     order = list(range(rank))
     if node.target in (aten.t.default, aten.numpy_T.default, aten.mT.default):
         i, j = (-1, -2) if rank > 1 else (0, 0)
         if node.target is aten.numpy_T.default:
             return lm.Permute(node.name, operands, order[::-1])
     else:
-        i, j = node.args[1], node.args[2]  # type: ignore[assignment]
+        i, j = node.args[1], node.args[2]
     order[i], order[j] = order[j], order[i]
     return lm.Permute(node.name, operands, order)
 
 
-def _movedim(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
+def _movedim(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
     order = torch.empty([1] * 0 + list(range(1, len(shape_of(node)) + 1)))
-    moved = torch.movedim(order, node.args[1], node.args[2])  # type: ignore[arg-type]
+    moved = torch.movedim(order, node.args[1], node.args[2])
     return lm.Permute(node.name, operands, [n - 1 for n in moved.shape])
 
 
-def _expand(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
+def _expand(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
     return lm.Expand(node.name, operands)
 
 
-def _repeat(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
+def _repeat(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
     return lm.Repeat(node.name, operands)
 
 
-def _repeat_interleave(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap | None:
+def _repeat_interleave(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap | None:
     if node.target is ops.repeat_heads:
-        return lm.RepeatInterleave(node.name, operands, node.args[1], -3)  # type: ignore[arg-type]
+        return lm.RepeatInterleave(node.name, operands, node.args[1], -3)
     a = bound_args(node)
     return None if a["dim"] is None else lm.RepeatInterleave(node.name, operands, a["repeats"], a["dim"])
 
 
-def _parts_of(node: fx.Node) -> tuple[list[str], int]:
+def _parts_of(node: Node) -> tuple[list[str], int]:
     parts: Any = node.args[0]
     dim: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
     return [p.name for p in parts], dim % len(shape_of(node))
 
 
-def _cat(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
+def _cat(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
     parts, dim = _parts_of(node)
     return lm.Cat(node.name, list(dict.fromkeys(operands)), parts, dim)
 
 
-def _stack(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
+def _stack(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
     parts, dim = _parts_of(node)
     return lm.Stack(node.name, list(dict.fromkeys(operands)), parts, dim)
 
 
-def _slice(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap | None:
+def _slice(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap | None:
     a = bound_args(node)
     start = 0 if a["start"] is None else a["start"]
     stop = torch.iinfo(torch.int64).max if a["end"] is None else a["end"]
@@ -139,7 +145,7 @@ def _slice(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.Lin
     return lm.Slice(node.name, operands, a["dim"], start, stop, a["step"], drop=False)
 
 
-def _select(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap | None:
+def _select(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap | None:
     a = bound_args(node)
     index: Any = a["index"]
     if not isinstance(index, int):
@@ -148,14 +154,14 @@ def _select(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.Li
     return lm.Slice(node.name, operands, a["dim"], index % size, index % size + 1, 1, drop=True)
 
 
-def _narrow(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap | None:
+def _narrow(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap | None:
     a = bound_args(node)
     if not isinstance(a["start"], int):
         return None
     return lm.Slice(node.name, operands, a["dim"], a["start"], a["start"] + a["length"], 1, drop=False)
 
 
-def _index(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap | None:
+def _index(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap | None:
     if node.target is aten.index_select.default:
         dim, chosen = node.args[1], node.args[2]
     else:
@@ -164,32 +170,32 @@ def _index(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.Lin
         if len(given) != 1:
             return None
         dim, chosen = given[0]
-    index = captured.constants.get(str(chosen.target)) if isinstance(chosen, fx.Node) and chosen.op == "get_attr" else None
+    index = captured.constants.get(str(chosen.target)) if is_node(chosen) and chosen.op == "get_attr" else None
     if index is None or index.dtype not in (torch.int64, torch.int32):
         return None
     rank, size = len(shape_of(node.args[0])), shape_of(node.args[0])[dim]
-    return lm.IndexAlong(node.name, operands, dim % rank, index.reshape(-1) % int(size))  # type: ignore[operator]
+    return lm.IndexAlong(node.name, operands, dim % rank, index.reshape(-1) % int(size))
 
 
-def _gather(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
-    return lm.Gather(node.name, operands, node.args[1], node.args[2].name)  # type: ignore[arg-type, union-attr]
+def _gather(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
+    return lm.Gather(node.name, operands, node.args[1], node.args[2].name)
 
 
-def _roll(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap | None:
+def _roll(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap | None:
     a = bound_args(node)
     return lm.Roll(node.name, operands, a["shifts"], a["dims"]) if a["dims"] else None
 
 
-def _flip(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
-    return lm.Flip(node.name, operands, node.args[1])  # type: ignore[arg-type]
+def _flip(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
+    return lm.Flip(node.name, operands, node.args[1])
 
 
-def _pad(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
+def _pad(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
     a = bound_args(node)
     return lm.Pad(node.name, operands, a["pad"], _scalar(node, a["value"]))
 
 
-def _pad_by_index(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap | None:
+def _pad_by_index(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap | None:
     """Reflecting, replicating and circular padding of one axis copy elements; of several axes, not yet one map."""
     a = bound_args(node)
     pads = list(a["pad"] if "pad" in a else a["padding"])
@@ -205,22 +211,22 @@ def _pad_by_index(node: fx.Node, captured: Captured, operands: Sequence[str]) ->
     return lm.IndexAlong(node.name, operands, axis, index.reshape(-1).long())
 
 
-def _pixel_shuffle(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
-    return lm.PixelShuffle(node.name, operands, node.args[1], node.target is aten.pixel_unshuffle.default)  # type: ignore[arg-type]
+def _pixel_shuffle(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
+    return lm.PixelShuffle(node.name, operands, node.args[1], node.target is aten.pixel_unshuffle.default)
 
 
-def _channel_shuffle(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
-    channels, groups = int(shape_of(node)[1]), int(node.args[1])  # type: ignore[arg-type]
+def _channel_shuffle(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
+    channels, groups = int(shape_of(node)[1]), int(node.args[1])
     return lm.IndexAlong(node.name, operands, 1, torch.arange(channels).reshape(groups, -1).T.reshape(-1))
 
 
-def _scalar(node: fx.Node, value: float) -> Tensor:
+def _scalar(node: Node, value: float) -> Tensor:
     """A number as a tensor of the node's type and device."""
     val = node.meta["val"]
     return torch.tensor(float(value), dtype=val.dtype, device=val.device)
 
 
-def _keep(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
+def _keep(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
     a: Any = node.args
     if node.target is not aten.where.self:
         return lm.Keep(node.name, operands, a[1].name, [False], _scalar(node, a[2]))
@@ -233,20 +239,20 @@ def _keep(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.Line
 
 
 def _weight_of(node: Any, captured: Captured) -> Tensor | None:
-    return captured.constants.get(str(node.target)) if isinstance(node, fx.Node) and node.op == "get_attr" else None
+    return captured.constants.get(str(node.target)) if is_node(node) and node.op == "get_attr" else None
 
 
 def _name(node: Any) -> str | None:
     return None if node is None else str(node.name)
 
 
-def _linear(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap | None:
+def _linear(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap | None:
     a = bound_args(node)
     weight = _weight_of(a["weight"], captured)
     return None if weight is None else lm.Linear(node.name, operands, a["weight"].name, weight, _name(a["bias"]))
 
 
-def _convolution(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap | None:
+def _convolution(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap | None:
     a = bound_args(node)
     weight = _weight_of(a["weight"], captured)
     if weight is None:
@@ -258,11 +264,11 @@ def _convolution(node: fx.Node, captured: Captured, operands: Sequence[str]) -> 
     )  # fmt: skip
 
 
-def product_map(node: fx.Node, fixed: fx.Node, signal: fx.Node, non_negative: bool) -> lm.LinearMap | None:
+def product_map(node: Node, fixed: Node, signal: Node, non_negative: bool) -> lm.LinearMap | None:
     """A matrix product with one factor fixed."""
     if node.target is aten.einsum.default:
-        equation, (first, second) = node.args  # type: ignore[misc]
-        left, out = equation.split("->")  # type: ignore[union-attr]
+        equation, (first, second) = node.args
+        left, out = equation.split("->")
         terms = dict(zip((first, second), left.split(","), strict=True))
         data, other = terms[signal], terms[fixed]
         if first is second or len(set(data)) != len(data) or not set(data) <= set(other + out):
@@ -277,7 +283,7 @@ def _eye(size: int) -> Tensor:
     return torch.eye(size, dtype=torch.float64).unsqueeze(0)
 
 
-def _avg_pool(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
+def _avg_pool(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
     n = {aten.avg_pool1d.default: 1, aten.avg_pool2d.default: 2, aten.avg_pool3d.default: 3}[node.target]
     a = bound_args(node)
     sizes = shape_of(node.args[0])[-n:]
@@ -292,7 +298,7 @@ def _avg_pool(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.
     return _separable(node, captured, operands, matrices)
 
 
-def _adaptive_avg_pool(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
+def _adaptive_avg_pool(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
     wanted: Any = node.args[1]
     n = len(wanted)
     sizes = shape_of(node.args[0])[-n:]
@@ -301,7 +307,7 @@ def _adaptive_avg_pool(node: fx.Node, captured: Captured, operands: Sequence[str
     return _separable(node, captured, operands, matrices)
 
 
-def _interpolate(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
+def _interpolate(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
     name = str(node.target)
     mode = "nearest-exact" if "exact" in name else "nearest" if "nearest" in name else "linear"
     a = bound_args(node)
@@ -312,16 +318,16 @@ def _interpolate(node: fx.Node, captured: Captured, operands: Sequence[str]) -> 
     for size, output, scale in zip(sizes, outputs, scales, strict=True):
         how = {"size": int(output)} if scale is None else {"scale_factor": scale}
         corners = {"align_corners": a["align_corners"]} if mode == "linear" else {}
-        matrices.append(F.interpolate(_eye(int(size)), mode=mode, **how, **corners)[0].T)  # type: ignore[arg-type]
+        matrices.append(F.interpolate(_eye(int(size)), mode=mode, **how, **corners)[0].T)
     return _separable(node, captured, operands, matrices)
 
 
-def _separable(node: fx.Node, captured: Captured, operands: Sequence[str], matrices: list[Tensor]) -> lm.LinearMap:
+def _separable(node: Node, captured: Captured, operands: Sequence[str], matrices: list[Tensor]) -> lm.LinearMap:
     val = node.meta["val"]
     return lm.Separable(node.name, operands, [m.contiguous().to(dtype=val.dtype, device=val.device) for m in matrices])
 
 
-def _reduce(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap | None:
+def _reduce(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap | None:
     a = bound_args(node)
     dims = a.get("dim")
     if not dims:
@@ -329,22 +335,22 @@ def _reduce(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.Li
     return lm.Reduce(node.name, operands, dims, mean=node.target is aten.mean.dim)
 
 
-def _centre(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
+def _centre(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
     _, gamma, beta, axes, groups = node.args
-    return lm.Centre(node.name, operands, _name(gamma), _name(beta), axes, groups)  # type: ignore[arg-type]
+    return lm.Centre(node.name, operands, _name(gamma), _name(beta), axes, groups)
 
 
 # --- diagonal and sum ---------------------------------------------------------------------------------------------
 
 
-def _scale_shift(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
+def _scale_shift(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
     scale: Any = node.args[1]
     known = _weight_of(scale, captured)
     has_negative = scale is not None and (known is None or bool((known < 0).any()))
     return lm.Diagonal(node.name, operands, _name(scale), _name(node.args[2]), has_negative)
 
 
-def _sum(node: fx.Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
+def _sum(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
     alpha: Any = node.kwargs.get("alpha", 1)
     return lm.Sum(node.name, operands, (1.0, float(-alpha if node.target is aten.sub.Tensor else alpha)))
 
@@ -356,27 +362,69 @@ TABLE: dict[Any, Flow] = {
     aten.relu6.default: Flow("rectifier"),
     **dict.fromkeys(
         [
-            aten.hardtanh.default, aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default, aten.threshold.default,
-            aten.leaky_relu.default, aten._prelu_kernel.default, aten.prelu.default, aten.rrelu.default, aten.elu.default,
-            aten.celu.default, aten.selu.default, aten.gelu.default, aten.silu.default, aten.mish.default,
-            aten.hardswish.default, aten.sigmoid.default, aten.hardsigmoid.default, aten.tanh.default,
-            aten.softplus.default, aten.log_sigmoid.default, aten.log_sigmoid_forward.default, aten.hardshrink.default,
-            aten.softshrink.default, aten.abs.default, aten.pow.Tensor_Scalar, aten.square.default, aten.sqrt.default,
-            aten.exp.default, aten.expm1.default, aten.log1p.default, aten.erf.default, aten.sin.default, aten.cos.default,
+            aten.hardtanh.default,
+            aten.clamp.default,
+            aten.clamp_min.default,
+            aten.clamp_max.default,
+            aten.threshold.default,
+            aten.leaky_relu.default,
+            aten._prelu_kernel.default,
+            aten.prelu.default,
+            aten.rrelu.default,
+            aten.elu.default,
+            aten.celu.default,
+            aten.selu.default,
+            aten.gelu.default,
+            aten.silu.default,
+            aten.mish.default,
+            aten.hardswish.default,
+            aten.sigmoid.default,
+            aten.hardsigmoid.default,
+            aten.tanh.default,
+            aten.softplus.default,
+            aten.log_sigmoid.default,
+            aten.log_sigmoid_forward.default,
+            aten.hardshrink.default,
+            aten.softshrink.default,
+            aten.abs.default,
+            aten.pow.Tensor_Scalar,
+            aten.square.default,
+            aten.sqrt.default,
+            aten.exp.default,
+            aten.expm1.default,
+            aten.log1p.default,
+            aten.erf.default,
+            aten.sin.default,
+            aten.cos.default,
             aten.atan.default,
         ],
         Flow("activation"),
     ),
     **dict.fromkeys(
         [
-            aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.flatten.using_ints, aten.unflatten.int,
-            aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default, aten.unsqueeze.default, aten.view_as.default,
+            aten.view.default,
+            aten._unsafe_view.default,
+            aten.reshape.default,
+            aten.flatten.using_ints,
+            aten.unflatten.int,
+            aten.squeeze.dim,
+            aten.squeeze.dims,
+            aten.squeeze.default,
+            aten.unsqueeze.default,
+            aten.view_as.default,
             aten.reshape_as.default,
         ],
         Flow("structural", _reshape),
     ),
     **dict.fromkeys(
-        [aten.permute.default, aten.transpose.int, aten.t.default, aten.numpy_T.default, aten.mT.default, aten.swapaxes.default],
+        [
+            aten.permute.default,
+            aten.transpose.int,
+            aten.t.default,
+            aten.numpy_T.default,
+            aten.mT.default,
+            aten.swapaxes.default,
+        ],
         Flow("structural", _permute),
     ),
     aten.movedim.int: Flow("structural", _movedim),
@@ -401,8 +449,13 @@ TABLE: dict[Any, Flow] = {
     aten.constant_pad_nd.default: Flow("structural", _pad),
     **dict.fromkeys(
         [
-            aten.pad.default, aten.reflection_pad1d.default, aten.reflection_pad2d.default, aten.reflection_pad3d.default,
-            aten.replication_pad1d.default, aten.replication_pad2d.default, aten.replication_pad3d.default,
+            aten.pad.default,
+            aten.reflection_pad1d.default,
+            aten.reflection_pad2d.default,
+            aten.reflection_pad3d.default,
+            aten.replication_pad1d.default,
+            aten.replication_pad2d.default,
+            aten.replication_pad3d.default,
         ],
         Flow("structural", _pad_by_index),
     ),
@@ -414,8 +467,12 @@ TABLE: dict[Any, Flow] = {
     aten.linear.default: Flow("mixing", _linear),
     **dict.fromkeys(
         [
-            aten.conv1d.default, aten.conv2d.default, aten.conv3d.default, aten.conv_transpose1d.default,
-            aten.conv_transpose2d.input, aten.conv_transpose3d.input,
+            aten.conv1d.default,
+            aten.conv2d.default,
+            aten.conv3d.default,
+            aten.conv_transpose1d.default,
+            aten.conv_transpose2d.input,
+            aten.conv_transpose3d.input,
         ],
         Flow("mixing", _convolution),
     ),
@@ -423,19 +480,30 @@ TABLE: dict[Any, Flow] = {
         [aten.matmul.default, aten.mm.default, aten.bmm.default, aten.einsum.default, aten.mul.Tensor], Flow("product")
     ),
     aten.div.Tensor: Flow("quotient"),
-    **dict.fromkeys([aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default], Flow("mixing", _avg_pool)),
+    **dict.fromkeys(
+        [aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default], Flow("mixing", _avg_pool)
+    ),
     **dict.fromkeys(
         [
-            aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default, aten.adaptive_avg_pool3d.default,
-            aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default,
+            aten.adaptive_avg_pool1d.default,
+            aten.adaptive_avg_pool2d.default,
+            aten.adaptive_avg_pool3d.default,
+            aten._adaptive_avg_pool2d.default,
+            aten._adaptive_avg_pool3d.default,
         ],
         Flow("mixing", _adaptive_avg_pool),
     ),
     **dict.fromkeys(
         [
-            aten.upsample_nearest1d.vec, aten.upsample_nearest2d.vec, aten.upsample_nearest3d.vec,
-            aten._upsample_nearest_exact1d.vec, aten._upsample_nearest_exact2d.vec, aten._upsample_nearest_exact3d.vec,
-            aten.upsample_linear1d.vec, aten.upsample_bilinear2d.vec, aten.upsample_trilinear3d.vec,
+            aten.upsample_nearest1d.vec,
+            aten.upsample_nearest2d.vec,
+            aten.upsample_nearest3d.vec,
+            aten._upsample_nearest_exact1d.vec,
+            aten._upsample_nearest_exact2d.vec,
+            aten._upsample_nearest_exact3d.vec,
+            aten.upsample_linear1d.vec,
+            aten.upsample_bilinear2d.vec,
+            aten.upsample_trilinear3d.vec,
         ],
         Flow("mixing", _interpolate),
     ),

@@ -90,7 +90,9 @@ class Structural(LinearMap):
         if kind == "negative" or all(x is None for x in xs):
             return None
         some = next(x for x in xs if x is not None)
-        return self.carry([some.new_zeros(ctx.shape(n)) if x is None else x for x, n in zip(xs, self.operands, strict=True)], ctx)
+        return self.carry(
+            [some.new_zeros(ctx.shape(n)) if x is None else x for x, n in zip(xs, self.operands, strict=True)], ctx
+        )
 
     def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
         if kind == "negative":
@@ -186,7 +188,9 @@ class Cat(Structural):
         if not constants:
             return None
         some = next(iter(constants.values()))
-        return torch.cat([constants[p] if p in constants else some.new_zeros(ctx.shape(p)) for p in self.parts], self.dim)
+        return torch.cat(
+            [constants[p] if p in constants else some.new_zeros(ctx.shape(p)) for p in self.parts], self.dim
+        )
 
     def carry_back(self, s: Tensor, ctx: Context) -> Sequence[Maybe]:
         back: dict[str, Tensor] = {}
@@ -216,7 +220,9 @@ class Stack(Structural):
         if not constants:
             return None
         some = next(iter(constants.values()))
-        return torch.stack([constants[p] if p in constants else some.new_zeros(ctx.shape(p)) for p in self.parts], self.dim)
+        return torch.stack(
+            [constants[p] if p in constants else some.new_zeros(ctx.shape(p)) for p in self.parts], self.dim
+        )
 
     def carry_back(self, s: Tensor, ctx: Context) -> Sequence[Maybe]:
         back: dict[str, Tensor] = {}
@@ -230,7 +236,9 @@ class Stack(Structural):
 class Slice(Structural):
     """slice, select, narrow and the pieces of split and chunk, along one axis."""
 
-    def __init__(self, node: str, operands: Sequence[str], dim: int, start: int, stop: int, step: int, drop: bool) -> None:
+    def __init__(
+        self, node: str, operands: Sequence[str], dim: int, start: int, stop: int, step: int, drop: bool
+    ) -> None:
         super().__init__(node, operands)
         self.dim, self.start, self.stop, self.step, self.drop = dim, start, stop, step, drop
 
@@ -357,7 +365,9 @@ class PixelShuffle(Structural):
 class Keep(Structural):
     """masked_fill and where: elements kept where a mask (a gate) says so, constants elsewhere."""
 
-    def __init__(self, node: str, operands: Sequence[str], mask: str, keep: Sequence[bool], other: str | Tensor | None) -> None:
+    def __init__(
+        self, node: str, operands: Sequence[str], mask: str, keep: Sequence[bool], other: str | Tensor | None
+    ) -> None:
         super().__init__(node, operands)
         self.mask, self.keep = mask, tuple(keep)
         self.other = other if isinstance(other, str) else None
@@ -369,7 +379,7 @@ class Keep(Structural):
         return None if constant is None else constant * self._kept(not self.keep[0], ctx, constant)
 
     def _kept(self, value: bool, ctx: Context, like: Tensor) -> Tensor:
-        mask = ctx.value(self.mask)
+        mask: Tensor = ctx.value(self.mask)
         return (mask if value else ~mask).to(like.dtype)
 
     def carry(self, xs: list[Tensor], ctx: Context) -> Tensor:
@@ -378,7 +388,8 @@ class Keep(Structural):
 
     def carry_back(self, s: Tensor, ctx: Context) -> Sequence[Maybe]:
         return [
-            unbroadcast(s * self._kept(k, ctx, s), ctx.shape(name)) for k, name in zip(self.keep, self.operands, strict=True)
+            unbroadcast(s * self._kept(k, ctx, s), ctx.shape(name))
+            for k, name in zip(self.keep, self.operands, strict=True)
         ]
 
 
@@ -397,7 +408,7 @@ class Separable(LinearMap):
         matrix: Tensor = getattr(self, f"matrix{axis}")
         return (matrix != 0).to(matrix.dtype) if kind == "flat" else reread(matrix, kind)
 
-    def _apply(self, x: Tensor, kind: Kind, back: bool) -> Tensor:
+    def _multiply(self, x: Tensor, kind: Kind, back: bool) -> Tensor:
         for axis in range(self.axes):
             dim = axis - self.axes
             matrix = self._matrix(axis, kind)
@@ -405,10 +416,10 @@ class Separable(LinearMap):
         return x
 
     def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
-        return None if kind == "negative" or xs[0] is None else self._apply(xs[0], kind, back=False)
+        return None if kind == "negative" or xs[0] is None else self._multiply(xs[0], kind, back=False)
 
     def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
-        return [None if kind == "negative" else self._apply(s, kind, back=True)]
+        return [None if kind == "negative" else self._multiply(s, kind, back=True)]
 
 
 class Reduce(LinearMap):
@@ -502,7 +513,11 @@ class Convolution(Weighted):
     ) -> None:  # fmt: skip
         super().__init__(node, operands, name, weight, bias)
         self.n = weight.ndim - 2
-        self.stride, self.padding, self.dilation = _tuple(stride, self.n), _tuple(padding, self.n), _tuple(dilation, self.n)
+        self.stride, self.padding, self.dilation = (
+            _tuple(stride, self.n),
+            _tuple(padding, self.n),
+            _tuple(dilation, self.n),
+        )
         self.output_padding = _tuple(output_padding, self.n)
         self.groups, self.transposed = groups, transposed
 
@@ -513,7 +528,9 @@ class Convolution(Weighted):
         return _CONV[self.n - 1](x, weight, None, self.stride, self.padding, self.dilation, self.groups)
 
     def _up(self, weight: Tensor, x: Tensor, extra: Sequence[int]) -> Tensor:
-        return _CONV_TRANSPOSE[self.n - 1](x, weight, None, self.stride, self.padding, extra, self.groups, self.dilation)
+        return _CONV_TRANSPOSE[self.n - 1](
+            x, weight, None, self.stride, self.padding, extra, self.groups, self.dilation
+        )
 
     def forward_with(self, weight: Tensor, x: Tensor, ctx: Context) -> Tensor:
         return self._up(weight, x, self.output_padding) if self.transposed else self._down(weight, x)
@@ -571,7 +588,9 @@ class Einsum(LinearMap):
 
     mixing = True
 
-    def __init__(self, node: str, operands: Sequence[str], fixed: str, equation: tuple[str, str, str], non_negative: bool) -> None:
+    def __init__(
+        self, node: str, operands: Sequence[str], fixed: str, equation: tuple[str, str, str], non_negative: bool
+    ) -> None:
         super().__init__(node, operands)
         self.fixed, self.equation, self.has_negative = fixed, equation, not non_negative
 
@@ -591,7 +610,9 @@ class Einsum(LinearMap):
 class Diagonal(LinearMap):
     """Multiplication by constants (the shift beside it belongs to the block's bias)."""
 
-    def __init__(self, node: str, operands: Sequence[str], scale: str | None, shift: str | None, has_negative: bool) -> None:
+    def __init__(
+        self, node: str, operands: Sequence[str], scale: str | None, shift: str | None, has_negative: bool
+    ) -> None:
         super().__init__(node, operands)
         self.scale, self.shift, self.has_negative = scale, shift, has_negative
 
@@ -653,7 +674,9 @@ class Centre(LinearMap):
     mixing = True
     has_negative = True
 
-    def __init__(self, node: str, operands: Sequence[str], scale: str | None, shift: str | None, axes: int, groups: int) -> None:
+    def __init__(
+        self, node: str, operands: Sequence[str], scale: str | None, shift: str | None, axes: int, groups: int
+    ) -> None:
         super().__init__(node, operands)
         self.scale, self.shift, self.axes, self.groups = scale, shift, axes, groups
 
@@ -663,7 +686,9 @@ class Centre(LinearMap):
     def _weights(self, kind: Kind, like: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
         """The weight of a unit's own input and of each other member, for every unit."""
         n = ops.group_size(like, self.axes, self.groups)
-        gamma = ctx.value(self.scale) if self.scale is not None else torch.ones((), dtype=like.dtype, device=like.device)
+        gamma = (
+            ctx.value(self.scale) if self.scale is not None else torch.ones((), dtype=like.dtype, device=like.device)
+        )
         return reread(gamma * (1 - 1 / n), kind), reread(-gamma / n, kind)
 
     def _others(self, x: Tensor) -> Tensor:

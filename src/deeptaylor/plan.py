@@ -1,10 +1,10 @@
 """The plan: for every boundary of the network the domain, the rule and why; made before anything runs.
 
-    make_plan(captured, …)
-    ├── infer_domains      along the graph
-    ├── _Planner.signals   which operands carry relevance, gates left aside; every operation without a rule, at once
-    ├── _Planner.blocks    detection blocks (docs/theory.md, section 4)
-    └── _Planner.step      one Step a boundary, with its row for the table
+make_plan(captured, …)
+├── infer_domains      along the graph
+├── _Planner.signals   which operands carry relevance, gates left aside; every operation without a rule, at once
+├── _Planner.blocks    detection blocks (docs/theory.md, section 4)
+└── _Planner.step      one Step a boundary, with its row for the table
 """
 
 from __future__ import annotations
@@ -21,16 +21,22 @@ from torch import Tensor, fx
 from deeptaylor import linear_map as lm
 from deeptaylor import ops, pooling, rules, steps
 from deeptaylor.block import Block
-from deeptaylor.capture import Captured, module_path, where
+from deeptaylor.capture import Captured, Node, module_path, where
 from deeptaylor.domain import Box, Domain, NonNegative, Real
 from deeptaylor.domains import infer_domains
 from deeptaylor.errors import DeepTaylorWarning, PlanError, UnsupportedOpError
-from deeptaylor.flow import AFFINE, flow_of, product_map
+from deeptaylor.flow import AFFINE, flow_of, kind_of, product_map
 from deeptaylor.rewrite import bound_args, data_nodes, shape_of
 from deeptaylor.rules import Rule
 
 aten = torch.ops.aten
-_SET_ASIDE = {aten.softmax.int, aten._softmax.default, aten.log_softmax.int, aten._log_softmax.default, aten.sigmoid.default}
+_SET_ASIDE = {
+    aten.softmax.int,
+    aten._softmax.default,
+    aten.log_softmax.int,
+    aten._log_softmax.default,
+    aten.sigmoid.default,
+}
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,12 @@ class Planned:
 
 
 def make_plan(
-    captured: Captured, domains: Sequence[Domain], overrides: Mapping[str, Rule], first: Rule | None, spread: bool, winner: bool,
+    captured: Captured,
+    domains: Sequence[Domain],
+    overrides: Mapping[str, Rule],
+    first: Rule | None,
+    spread: bool,
+    winner: bool,
 ) -> Planned:
     """Choose a step for every boundary of a rewritten graph."""
     return _Planner(captured, domains, overrides, first, spread, winner).make()
@@ -91,7 +102,13 @@ def make_plan(
 
 class _Planner:
     def __init__(
-        self, captured: Captured, domains: Sequence[Domain], overrides: Mapping[str, Rule], first: Rule | None, spread: bool, winner: bool
+        self,
+        captured: Captured,
+        domains: Sequence[Domain],
+        overrides: Mapping[str, Rule],
+        first: Rule | None,
+        spread: bool,
+        winner: bool,
     ) -> None:
         self.captured, self.overrides, self.first = captured, dict(overrides), first
         self.spread, self.winner = spread, winner
@@ -102,7 +119,7 @@ class _Planner:
         given = dict(zip(captured.inputs, domains, strict=True))
         self.domain, self.pixels = infer_domains(captured, given, self.data, self._structural_map)
         self.used_overrides: set[str] = set()
-        self.problems: list[tuple[fx.Node, str]] = []
+        self.problems: list[tuple[Node, str]] = []
 
     def make(self) -> Planned:
         self.signals = self._find_signals()
@@ -131,21 +148,23 @@ class _Planner:
 
     # --- what is explained ----------------------------------------------------------------------------------------
 
-    def _explained(self, output: fx.Node) -> tuple[fx.Node, list[str]]:
+    def _explained(self, output: Node) -> tuple[Node, list[str]]:
         """Set a final softmax, log-softmax or sigmoid aside: the logit is explained."""
         notes: list[str] = []
         while output.target in _SET_ASIDE:
-            notes.append(f"the final {_op_name(output)} ({output.name}) is set aside: its input, the logit, is explained")
-            output = output.args[0]  # type: ignore[assignment]
+            notes.append(
+                f"the final {_op_name(output)} ({output.name}) is set aside: its input, the logit, is explained"
+            )
+            output = output.args[0]
         if output not in self.data:
             raise PlanError("The network's output does not depend on its input: there is nothing to explain.")
         return output, notes
 
     # --- signals and gates ----------------------------------------------------------------------------------------
 
-    def _find_signals(self) -> dict[fx.Node, list[fx.Node]]:
+    def _find_signals(self) -> dict[Node, list[Node]]:
         """For every node that receives relevance, the operands it goes to (with repetition)."""
-        signals: dict[fx.Node, list[fx.Node]] = {}
+        signals: dict[Node, list[Node]] = {}
         active = {self.output}
         for node in reversed(list(self.captured.graph.nodes)):
             if node not in active or node.op == "placeholder":
@@ -154,7 +173,7 @@ class _Planner:
             active.update(signals[node])
         return signals
 
-    def _signals_of(self, node: fx.Node) -> list[fx.Node]:
+    def _signals_of(self, node: Node) -> list[Node]:
         flow = flow_of(node)
         operands = [n for n in _operands(node) if n in self.data]
         if flow is None:
@@ -167,9 +186,9 @@ class _Planner:
             if top not in self.data:
                 self.problems.append((node, "a constant divided by data: nothing carries the signal"))
                 return []
-            return [top]  # type: ignore[list-item]
+            return [top]
         if flow.kind == "embedding":
-            return [node.args[1]]  # type: ignore[list-item]
+            return [node.args[1]]
         if flow.kind == "structural":
             operands = [n for n in operands if n.meta["val"].is_floating_point()]
             if node.target in (aten.where.self, aten.masked_fill.Scalar):
@@ -184,7 +203,7 @@ class _Planner:
             return operands[:1]
         return operands if flow.kind == "sum" else operands[:1]
 
-    def _signal_of_product(self, node: fx.Node, operands: list[fx.Node]) -> list[fx.Node]:
+    def _signal_of_product(self, node: Node, operands: list[Node]) -> list[Node]:
         """Which factor carries the signal (docs/theory.md, section 6)."""
         if len(operands) == 1:
             return operands
@@ -213,7 +232,7 @@ class _Planner:
         )
         return []
 
-    def _base(self, node: fx.Node) -> fx.Node:
+    def _base(self, node: Node) -> Node:
         """A factor without the constants and rearrangements around it."""
         while node.op == "call_function":
             flow = flow_of(node)
@@ -223,7 +242,7 @@ class _Planner:
             node = operands[0]
         return node
 
-    def _depends(self, a: fx.Node, b: fx.Node) -> bool:
+    def _depends(self, a: Node, b: Node) -> bool:
         """True if factor a is computed from factor b."""
         target, seen, todo = self._base(b), set(), [a]
         while todo:
@@ -235,7 +254,7 @@ class _Planner:
                 todo += [m for m in n.all_input_nodes if m in self.data]
         return False
 
-    def _nonlinear(self, node: fx.Node) -> bool:
+    def _nonlinear(self, node: Node) -> bool:
         flow = flow_of(self._base(node))
         return flow is not None and flow.kind in ("rectifier", "activation", "softmax")
 
@@ -248,31 +267,31 @@ class _Planner:
 
     # --- blocks ---------------------------------------------------------------------------------------------------
 
-    def _count_readers(self) -> dict[fx.Node, list[fx.Node]]:
-        readers: dict[fx.Node, list[fx.Node]] = {}
+    def _count_readers(self) -> dict[Node, list[Node]]:
+        readers: dict[Node, list[Node]] = {}
         for node, operands in self.signals.items():
             for operand in operands:
                 readers.setdefault(operand, []).append(node)
         return readers
 
-    def _affine(self, node: fx.Node) -> bool:
+    def _affine(self, node: Node) -> bool:
         """True if a node can be part of a block."""
         flow = flow_of(node) if node.op == "call_function" else None
         if flow is None or (flow.kind == "diagonal" and node in self.pixels):
             return False
         return flow.kind in AFFINE or (flow.kind == "product" and node.target is not aten.mul.Tensor)
 
-    def _gather(self, head: fx.Node) -> tuple[list[fx.Node], list[fx.Node]]:
+    def _gather(self, head: Node) -> tuple[list[Node], list[Node]]:
         """The members of the block that ends in head, and its leaves, in graph order."""
-        members: list[fx.Node] = []
-        leaves: list[fx.Node] = []
+        members: list[Node] = []
+        leaves: list[Node] = []
 
-        def visit(node: fx.Node, mixed: bool) -> None:
+        def visit(node: Node, mixed: bool) -> None:
             members.append(node)
-            mixed = mixed or flow_of(node).kind in ("mixing", "product")  # type: ignore[union-attr]
+            mixed = mixed or kind_of(node) in ("mixing", "product")
             for operand in self.signals[node]:
                 alone = len(self.readers.get(operand, [])) == 1
-                if alone and self._affine(operand) and (not mixed or flow_of(operand).kind == "structural"):  # type: ignore[union-attr]
+                if alone and self._affine(operand) and (not mixed or kind_of(operand) == "structural"):
                     visit(operand, mixed)
                 elif operand not in leaves:
                     leaves.append(operand)
@@ -280,13 +299,13 @@ class _Planner:
         visit(head, False)
         return sorted(members, key=self.order.__getitem__), sorted(leaves, key=self.order.__getitem__)
 
-    def _structural_map(self, node: fx.Node, operands: Sequence[fx.Node]) -> lm.LinearMap | None:
+    def _structural_map(self, node: Node, operands: Sequence[Node]) -> lm.LinearMap | None:
         flow = flow_of(node)
         if flow is None or flow.kind != "structural" or flow.build is None:
             return None
         return flow.build(node, self.captured, [o.name for o in operands])
 
-    def _map(self, node: fx.Node) -> lm.LinearMap:
+    def _map(self, node: Node) -> lm.LinearMap:
         """The linear map of an affine node, or a problem noted."""
         flow, operands = flow_of(node), self.signals[node]
         assert flow is not None
@@ -294,7 +313,11 @@ class _Planner:
         if flow.kind == "product":
             fixed = next(n for n in _operands(node) if n is not operands[0])
             constant = self.captured.constants.get(str(fixed.target)) if fixed.op == "get_attr" else None
-            non_negative = bool((constant >= 0).all()) if constant is not None else fixed in self.data and self.domain[fixed].non_negative
+            non_negative = (
+                bool((constant >= 0).all())
+                if constant is not None
+                else fixed in self.data and self.domain[fixed].non_negative
+            )
             built = product_map(node, fixed, operands[0], non_negative)
         elif flow.build is not None:
             built = flow.build(node, self.captured, [o.name for o in operands])
@@ -309,7 +332,7 @@ class _Planner:
 
     def _steps(self) -> list[tuple[steps.Step, Row, list[str]]]:
         result: list[tuple[steps.Step, Row, list[str]]] = []
-        covered: set[fx.Node] = set()
+        covered: set[Node] = set()
         if self._affine(self.output):
             members, leaves = self._gather(self.output)
         else:
@@ -324,7 +347,7 @@ class _Planner:
                 continue
             if self._affine(node):
                 members, leaves = self._gather(node)
-                if all(flow_of(m).kind == "structural" for m in members):  # type: ignore[union-attr]
+                if all(kind_of(m) == "structural" for m in members):
                     result += [self._carry(m) for m in reversed(members)]
                 else:
                     result.append(self._block_step(node, members, leaves, score=False))
@@ -333,10 +356,10 @@ class _Planner:
                 result.append(self._plain_step(node))
         return result
 
-    def _row(self, node: fx.Node, op: str, domain: str, rule: str, why: str) -> Row:
+    def _row(self, node: Node, op: str, domain: str, rule: str, why: str) -> Row:
         return Row(node.name, module_path(node), op, domain, rule, why)
 
-    def _carry(self, node: fx.Node) -> tuple[steps.Step, Row, list[str]]:
+    def _carry(self, node: Node) -> tuple[steps.Step, Row, list[str]]:
         built = self._map(node)
         assert isinstance(built, lm.Structural)
         constants = isinstance(built, lm.Keep) or (isinstance(built, lm.Pad) and any(p > 0 for p in built.pads)) or (
@@ -345,7 +368,7 @@ class _Planner:
         row = self._row(node, _op_name(node), str(self.domain[node]), "carry", "elements only change place")
         return step, row, []
 
-    def _plain_step(self, node: fx.Node) -> tuple[steps.Step, Row, list[str]]:
+    def _plain_step(self, node: Node) -> tuple[steps.Step, Row, list[str]]:
         flow = flow_of(node)
         assert flow is not None
         inputs = [n.name for n in self.signals[node]]
@@ -356,9 +379,17 @@ class _Planner:
         if kind == "structural":
             return self._carry(node)
         if kind == "diagonal":
-            step, rule, why = steps.PassStep(node.name, inputs), "pass", "constants at the input: the box is transformed instead"
+            step, rule, why = (
+                steps.PassStep(node.name, inputs),
+                "pass",
+                "constants at the input: the box is transformed instead",
+            )
         elif kind == "rectifier":
-            step, rule, why = steps.PassStep(node.name, inputs), "pass", "rectifier: the block below is read with s = +1"
+            step, rule, why = (
+                steps.PassStep(node.name, inputs),
+                "pass",
+                "rectifier: the block below is read with s = +1",
+            )
         elif kind == "activation":
             step, rule, why = self._activation(node, inputs)
         elif kind in ("product", "quotient"):
@@ -373,7 +404,7 @@ class _Planner:
             step, rule, why = self._max(node, inputs, operand)
         elif kind == "lp":
             _, _, kernel, stride, ceil = node.args
-            windows = pooling.Sliding(kernel, stride, [0] * len(kernel), [1] * len(kernel), ceil)  # type: ignore[arg-type]
+            windows = pooling.Sliding(kernel, stride, [0] * len(kernel), [1] * len(kernel), ceil)
             step, rule, why = steps.LpStep(node.name, inputs, windows, self.spread), "proportional", "L^p pooling"
         else:
             step, rule, why = steps.EmbeddingStep(node.name, inputs), "token sum", "a token's relevance is its vector's"
@@ -385,7 +416,7 @@ class _Planner:
             )
         return step, self._row(node, op, domain, rule, why), []
 
-    def _activation(self, node: fx.Node, inputs: list[str]) -> tuple[steps.Step, str, str]:
+    def _activation(self, node: Node, inputs: list[str]) -> tuple[steps.Step, str, str]:
         at_zero = _at_zero(node, self.captured)
         if at_zero is None or not bool(torch.isfinite(at_zero).all()):
             raise UnsupportedOpError(
@@ -399,13 +430,13 @@ class _Planner:
             return step, "pass", "bias spread: φ(0) goes back to z"
         return step, "φ(0) + d(z)", f"φ(0) = {float(at_zero.flatten()[0]):.3g} is a bias neuron"
 
-    def _max(self, node: fx.Node, inputs: list[str], operand: fx.Node) -> tuple[steps.Step, str, str]:
+    def _max(self, node: Node, inputs: list[str], operand: Node) -> tuple[steps.Step, str, str]:
         windows: pooling.Windows
         if node.target is ops.max_pool:
             _, kernel, stride, padding, dilation, ceil = node.args
-            windows = pooling.Sliding(kernel, stride, padding, dilation, ceil)  # type: ignore[arg-type]
+            windows = pooling.Sliding(kernel, stride, padding, dilation, ceil)
         elif node.target is ops.adaptive_max_pool:
-            windows = pooling.Adaptive(node.args[1])  # type: ignore[arg-type]
+            windows = pooling.Adaptive(node.args[1])
         else:
             dims: Any = bound_args(node)["dim"] or list(range(1, len(shape_of(operand))))
             windows = pooling.Axes(dims)
@@ -417,7 +448,7 @@ class _Planner:
         return step, "proportional", "in proportion to activations" + ("" if clean else "; maximum ≤ 0: the winner")
 
     def _block_step(
-        self, head: fx.Node, members: list[fx.Node], leaves: list[fx.Node], score: bool
+        self, head: Node, members: list[Node], leaves: list[Node], score: bool
     ) -> tuple[steps.Step, Row, list[str]]:
         maps = [self._map(m) for m in members]
         block = Block(head.name, maps, [n.name for n in leaves])
@@ -443,12 +474,20 @@ class _Planner:
         non_negative = [d.non_negative for d in domains]
         step = made(block, rule, non_negative, boxes, rectified, self.spread, list(dict.fromkeys(needs)))
         kinds = [*rule.kinds, *(("squared",) if self.spread else ())]
-        if isinstance(rule, (rules.ZPlus, rules.ZBox)) and rectified and all(b is None for b in boxes) and all(non_negative):
+        if (
+            isinstance(rule, (rules.ZPlus, rules.ZBox))
+            and rectified
+            and all(b is None for b in boxes)
+            and all(non_negative)
+        ):
             kinds = [k for k in kinds if k != "negative"]
         if not score:
-            block.prepare(kinds, {n.name: self.captured.constants[str(n.target)] for n in self.nodes.values() if n.op == "get_attr"})
+            block.prepare(
+                kinds,
+                {n.name: self.captured.constants[str(n.target)] for n in self.nodes.values() if n.op == "get_attr"},
+            )
         domain = " + ".join(dict.fromkeys(str(d) for d in domains))
-        op = " + ".join(dict.fromkeys(_op_name(m) for m in members if flow_of(m).kind != "structural")) or "output"  # type: ignore[union-attr]
+        op = " + ".join(dict.fromkeys(_op_name(m) for m in members if kind_of(m) != "structural")) or "output"
         absorbed = [m.name for m in members if m is not head] + ([head.name] if score and members else [])
         return step, self._row(head, op, domain, str(rule), why), absorbed
 
@@ -462,14 +501,14 @@ class _Planner:
             names += [r for r in read if isinstance(r, str) and self.nodes[r].op != "get_attr"]
         return names
 
-    def _rectified(self, head: fx.Node) -> bool:
+    def _rectified(self, head: Node) -> bool:
         if self.domain[head].non_negative:
             return True
         readers = self.readers.get(head, [])
-        return bool(readers) and all(getattr(flow_of(r), "kind", "") == "rectifier" for r in readers)
+        return bool(readers) and all(kind_of(r) == "rectifier" for r in readers)
 
     def _rule(
-        self, head: fx.Node, members: list[fx.Node], leaves: list[fx.Node], domains: list[Domain], at_input: list[bool],
+        self, head: Node, members: list[Node], leaves: list[Node], domains: list[Domain], at_input: list[bool],
         boxes: list[Box | None],
     ) -> tuple[Rule, str]:  # fmt: skip
         given = {id(r): r for r in (self._override(m) for m in (members or [head])) if r is not None}
@@ -490,22 +529,26 @@ class _Planner:
             return rules.ZPlus(), "the input is non-negative"
         return rules.ZPlus(), "inputs ≥ 0" if all(d.non_negative for d in domains) else "signed inputs"
 
-    def _tokens(self, node: fx.Node) -> bool:
+    def _tokens(self, node: Node) -> bool:
         return node.target is aten.embedding.default
 
-    def _override(self, node: fx.Node) -> Rule | None:
+    def _override(self, node: Node) -> Rule | None:
         """The rule the user gave for a node's name or module path; exact names before patterns."""
         names = [node.name, *self.captured.former_names(node.name)]
         paths = [p for p in (module_path(node), *(self.captured.paths.get(n, "") for n in names)) if p]
         for exact in (True, False):
             for pattern, rule in self.overrides.items():
-                match = pattern in (*names, *paths) if exact else any(fnmatch.fnmatchcase(p, pattern) for p in (*names, *paths))
+                match = (
+                    pattern in (*names, *paths)
+                    if exact
+                    else any(fnmatch.fnmatchcase(p, pattern) for p in (*names, *paths))
+                )
                 if match:
                     self.used_overrides.add(pattern)
                     return rule
         return None
 
-    def _warn_box(self, head: fx.Node, boxes: list[Box | None]) -> None:
+    def _warn_box(self, head: Node, boxes: list[Box | None]) -> None:
         for box in boxes:
             if box is not None and bool((torch.as_tensor(box.low) > 0).any() | (torch.as_tensor(box.high) < 0).any()):
                 warnings.warn(
@@ -516,23 +559,28 @@ class _Planner:
                 )
 
 
-def _operands(node: fx.Node) -> list[fx.Node]:
+def _operands(node: Node) -> list[Node]:
     """Tensor arguments in order, with repetition (all_input_nodes has none)."""
-    found: list[fx.Node] = []
-    fx.map_arg((node.args, node.kwargs), lambda n: found.append(n) or n)  # type: ignore[func-returns-value]
+    found: list[Node] = []
+
+    def note(n: Node) -> Node:
+        found.append(n)
+        return n
+
+    fx.map_arg((node.args, node.kwargs), note)
     return [n for n in found if isinstance(n.meta.get("val"), Tensor)]
 
 
-def _op_name(node: fx.Node) -> str:
+def _op_name(node: Node) -> str:
     target: Any = node.target
     schema = getattr(target, "_schema", None)
     return schema.name.split("::")[-1] if schema is not None else getattr(target, "__name__", str(target))
 
 
-def _at_zero(node: fx.Node, captured: Captured) -> Tensor | None:
+def _at_zero(node: Node, captured: Captured) -> Tensor | None:
     """φ(0), by evaluating the activation at zero; channel-wise parameters keep their shape."""
     x = node.args[0]
-    val = x.meta["val"]  # type: ignore[union-attr]
+    val = x.meta["val"]
     constants = {n: captured.constants[str(n.target)] for n in node.all_input_nodes if n.op == "get_attr"}
     if any(n not in constants and n is not x for n in node.all_input_nodes):
         return None
@@ -540,8 +588,8 @@ def _at_zero(node: fx.Node, captured: Captured) -> Tensor | None:
     zero = torch.zeros(shape, dtype=val.dtype, device=val.device)
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: zero if n is x else constants[n])
     with torch.no_grad():
-        result = node.target(*args, **kwargs)  # type: ignore[operator]
-    return result[0] if isinstance(result, tuple) else result  # type: ignore[no-any-return]
+        result: Tensor | tuple[Tensor, ...] = node.target(*args, **kwargs)
+    return result[0] if isinstance(result, tuple) else result
 
 
 __all__ = ["Box", "NonNegative", "Plan", "Planned", "Real", "Row", "make_plan"]

@@ -39,9 +39,19 @@ class Sliding(Windows):
     """Windows of max_pool and lp_pool over the last axes."""
 
     def __init__(
-        self, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool
+        self,
+        kernel: Sequence[int],
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        ceil_mode: bool,
     ) -> None:
-        self.kernel, self.stride, self.padding, self.dilation = list(kernel), list(stride), list(padding), list(dilation)
+        self.kernel, self.stride, self.padding, self.dilation = (
+            list(kernel),
+            list(stride),
+            list(padding),
+            list(dilation),
+        )
         self.ceil_mode, self.n = ceil_mode, len(kernel)
 
     def _out(self, sizes: Sequence[int]) -> list[int]:
@@ -76,7 +86,9 @@ class Sliding(Windows):
         ):
             pads += [p, (o - 1) * s + d * (k - 1) + 1 - size - p]
         ones = x.new_ones(1, 1, *self.kernel)
-        flat = F.pad(x, pads).reshape(-1, 1, *[n + pads[2 * (self.n - 1 - i)] + pads[2 * (self.n - 1 - i) + 1] for i, n in enumerate(sizes)])
+        flat = F.pad(x, pads).reshape(
+            -1, 1, *[n + pads[2 * (self.n - 1 - i)] + pads[2 * (self.n - 1 - i) + 1] for i, n in enumerate(sizes)]
+        )
         return _CONV[self.n - 1](flat, ones, None, self.stride, 0, self.dilation).reshape(*lead, *out)
 
     def scatter(self, s: Tensor, like: Tensor) -> Tensor:
@@ -84,7 +96,9 @@ class Sliding(Windows):
         lead, out = like.shape[: -self.n], self._out(sizes)
         if self._tiles(sizes):
             apart = s.reshape(*lead, *[v for o in out for v in (o, 1)])
-            return apart.expand(*lead, *[v for o, k in zip(out, self.kernel, strict=True) for v in (o, k)]).reshape(like.shape)
+            return apart.expand(*lead, *[v for o, k in zip(out, self.kernel, strict=True) for v in (o, k)]).reshape(
+                like.shape
+            )
         ones = s.new_ones(1, 1, *self.kernel)
         flat = _CONV_TRANSPOSE[self.n - 1](s.reshape(-1, 1, *out), ones, None, self.stride, 0, 0, 1, self.dilation)
         pads = []
@@ -130,7 +144,9 @@ class Adaptive(Windows):
 
     def winner(self, s: Tensor, x: Tensor) -> Tensor:
         flat = x.reshape(-1, 1, *x.shape[-self.n :])
-        _, index = _ADAPTIVE[self.n - 1](flat, [o if o else n for o, n in zip(self.size, x.shape[-self.n :], strict=True)], return_indices=True)
+        _, index = _ADAPTIVE[self.n - 1](
+            flat, [o if o else n for o, n in zip(self.size, x.shape[-self.n :], strict=True)], return_indices=True
+        )
         return _to_index(s, index, x, self.n)
 
 
@@ -164,7 +180,9 @@ class Axes(Windows):
         return won.permute([order.index(d) for d in range(x.ndim)]) * self.scatter(s, x)
 
 
-def share_max(windows: Windows, x: Tensor, y: Tensor, R: Tensor, winner_only: bool, spread: bool, clean: bool) -> tuple[Tensor, Tensor]:
+def share_max(
+    windows: Windows, x: Tensor, y: Tensor, R: Tensor, winner_only: bool, spread: bool, clean: bool
+) -> tuple[Tensor, Tensor]:
     """Max pooling: R_i = x⁺_i / Σ x⁺ R where the maximum is positive, else to the winner; and what was dropped.
 
     `clean` says that a maximum which is not positive holds no relevance (x ≥ 0 and no rule above hands any to zeros).

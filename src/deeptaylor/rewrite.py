@@ -1,12 +1,12 @@
 """Exact rewrites of a captured graph, until every operation is one that the flow table knows.
 
-    rewrite(captured, keep_input)
-    ├── _unpack       tuples (split, chunk, max with indices, …) become single tensors
-    ├── _drop         identities (dropout in eval mode, clone, …) disappear
-    ├── _canonical    norms, attention, pooling and convolution spellings become few
-    ├── _evaluate     whatever does not depend on the input is computed once
-    ├── _diagonal     + − × ÷ by constants become scale_shift
-    └── _fold         BatchNorm and its like go into the weighted layer beside them (docs/theory.md, section 3)
+rewrite(captured, keep_input)
+├── _unpack       tuples (split, chunk, max with indices, …) become single tensors
+├── _drop         identities (dropout in eval mode, clone, …) disappear
+├── _canonical    norms, attention, pooling and convolution spellings become few
+├── _evaluate     whatever does not depend on the input is computed once
+├── _diagonal     + − × ÷ by constants become scale_shift
+└── _fold         BatchNorm and its like go into the weighted layer beside them (docs/theory.md, section 3)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 
 from deeptaylor import ops
-from deeptaylor.capture import Captured
+from deeptaylor.capture import Captured, Node, is_node
 
 aten = torch.ops.aten
 
@@ -30,7 +30,14 @@ _IDENTITIES = {
     aten.feature_alpha_dropout.default, aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default,
     aten.native_dropout.default,
 }  # fmt: skip
-_SAME_TYPE = {aten.to.dtype, aten.to.dtype_layout, aten._to_copy.default, aten.to.device, aten.to.other, aten.type_as.default}
+_SAME_TYPE = {
+    aten.to.dtype,
+    aten.to.dtype_layout,
+    aten._to_copy.default,
+    aten.to.device,
+    aten.to.other,
+    aten.type_as.default,
+}
 _LINEAR = {aten.linear.default}
 _CONV = {aten.conv1d.default: 1, aten.conv2d.default: 2, aten.conv3d.default: 3}
 _CONV_UP = {aten.conv_transpose1d.default: 1, aten.conv_transpose2d.input: 2, aten.conv_transpose3d.input: 3}
@@ -51,14 +58,19 @@ def rewrite(captured: Captured, keep_diagonal_at_input: bool) -> None:
 
 def shape_of(node: Any) -> torch.Size:
     """The (possibly symbolic) shape of a node's tensor."""
-    return node.meta["val"].shape  # type: ignore[no-any-return]
+    shape: torch.Size = node.meta["val"].shape
+    return shape
 
 
-def data_nodes(captured: Captured) -> set[fx.Node]:
+def data_nodes(captured: Captured) -> set[Node]:
     """The nodes whose values depend on the values of an input."""
-    data: set[fx.Node] = set(captured.inputs)
+    data: set[Node] = set(captured.inputs)
     for node in captured.graph.nodes:
-        if node.op == "call_function" and node.target not in _VALUELESS and any(n in data for n in node.all_input_nodes):
+        if (
+            node.op == "call_function"
+            and node.target not in _VALUELESS
+            and any(n in data for n in node.all_input_nodes)
+        ):
             data.add(node)
     return data
 
@@ -71,7 +83,13 @@ _VALUELESS = {
 }  # fmt: skip
 
 
-def _replace(captured: Captured, node: fx.Node, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> fx.Node:
+def _replace(
+    captured: Captured,
+    node: Node,
+    target: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
+) -> Node:
     """Put another operation in a node's place, keeping its name's meaning, module and source line."""
     with captured.graph.inserting_before(node):
         new = captured.graph.call_function(target, args, kwargs or {})
@@ -80,7 +98,7 @@ def _replace(captured: Captured, node: fx.Node, target: Callable[..., Any], args
     return new
 
 
-def _insert(captured: Captured, like: fx.Node, target: Callable[..., Any], args: tuple[Any, ...], val: Any) -> fx.Node:
+def _insert(captured: Captured, like: Node, target: Callable[..., Any], args: tuple[Any, ...], val: Any) -> Node:
     """A new operation before a node, with a shape of its own."""
     with captured.graph.inserting_before(like):
         new = captured.graph.call_function(target, args)
@@ -88,7 +106,7 @@ def _insert(captured: Captured, like: fx.Node, target: Callable[..., Any], args:
     return new
 
 
-def _retire(captured: Captured, node: fx.Node, by: fx.Node) -> None:
+def _retire(captured: Captured, node: Node, by: Node) -> None:
     node.replace_all_uses_with(by)
     captured.renamed[node.name] = by.name
     if captured.output is node:
@@ -96,7 +114,7 @@ def _retire(captured: Captured, node: fx.Node, by: fx.Node) -> None:
     captured.graph.erase_node(node)
 
 
-def _absorb(captured: Captured, node: fx.Node, by: fx.Node) -> None:
+def _absorb(captured: Captured, node: Node, by: Node) -> None:
     """A node's own value is gone, folded into another."""
     captured.absorbed[node.name] = by.name
     captured.graph.erase_node(node)
@@ -138,9 +156,9 @@ def _drop(captured: Captured) -> None:
             _retire(captured, node, node.args[0])
 
 
-def _same_type(node: fx.Node) -> bool:
-    before, after = node.args[0].meta.get("val"), node.meta.get("val")  # type: ignore[union-attr]
-    return isinstance(before, Tensor) and before.is_floating_point() and after.is_floating_point()  # type: ignore[union-attr]
+def _same_type(node: Node) -> bool:
+    before, after = node.args[0].meta.get("val"), node.meta.get("val")
+    return isinstance(before, Tensor) and before.is_floating_point() and after.is_floating_point()
 
 
 # --- spellings ----------------------------------------------------------------------------------------------------
@@ -160,9 +178,9 @@ def _canonical(captured: Captured) -> None:
     _lp_pools(captured)
 
 
-def bound_args(node: fx.Node) -> dict[str, Any]:
+def bound_args(node: Node) -> dict[str, Any]:
     """A node's arguments by the names of its schema, defaults filled in."""
-    schema = node.target._schema  # type: ignore[union-attr]
+    schema = node.target._schema
     named = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
     named.update(zip([a.name for a in schema.arguments], node.args, strict=False))
     named.update(node.kwargs)
@@ -170,11 +188,11 @@ def bound_args(node: fx.Node) -> dict[str, Any]:
 
 
 def wide(values: Any, n: int) -> list[int]:
-    values = [values] if isinstance(values, int) else list(values)
-    return values * n if len(values) == 1 else values
+    listed: list[int] = [values] if isinstance(values, int) else list(values)
+    return listed * n if len(listed) == 1 else listed
 
 
-def _conv_words(captured: Captured, node: fx.Node) -> None:
+def _conv_words(captured: Captured, node: Node) -> None:
     """padding='same' or 'valid' in numbers; the uneven half of 'same' becomes a pad of its own."""
     a = bound_args(node)
     x, weight = a["input"], a["weight"]
@@ -193,7 +211,7 @@ def _conv_words(captured: Captured, node: fx.Node) -> None:
     _replace(captured, node, plain, (x, weight, a["bias"], wide(a["stride"], n), pads, dilation, a["groups"]))
 
 
-def _convolution(captured: Captured, node: fx.Node) -> None:
+def _convolution(captured: Captured, node: Node) -> None:
     a = bound_args(node)
     n = len(shape_of(a["weight"])) - 2
     common = (a["input"], a["weight"], a["bias"], a["stride"], a["padding"])
@@ -205,14 +223,14 @@ def _convolution(captured: Captured, node: fx.Node) -> None:
         _replace(captured, node, target, (*common, a["dilation"], a["groups"]))
 
 
-def _batch_norm(captured: Captured, node: fx.Node) -> None:
+def _batch_norm(captured: Captured, node: Node) -> None:
     a = bound_args(node)
     if a.get("training") or a["running_mean"] is None:
         return
     _running_norm(captured, node, a)
 
 
-def _running_norm(captured: Captured, node: fx.Node, a: dict[str, Any]) -> None:
+def _running_norm(captured: Captured, node: Node, a: dict[str, Any]) -> None:
     mean, var = _value(captured, a["running_mean"]), _value(captured, a["running_var"])
     gamma, beta = _value(captured, a["weight"]), _value(captured, a["bias"])
     if mean is None or var is None:
@@ -223,7 +241,7 @@ def _running_norm(captured: Captured, node: fx.Node, a: dict[str, Any]) -> None:
     _scale_shift(captured, node, a["input"], scale.reshape(shape), shift.reshape(shape))
 
 
-def _scale_shift(captured: Captured, node: fx.Node, x: fx.Node, scale: Tensor | None, shift: Tensor | None) -> fx.Node:
+def _scale_shift(captured: Captured, node: Node, x: Node, scale: Tensor | None, shift: Tensor | None) -> Node:
     s = None if scale is None else captured.constant(scale, node, "scale")
     t = None if shift is None else captured.constant(shift, node, "shift")
     return _replace(captured, node, ops.scale_shift, (x, s, t))
@@ -231,35 +249,37 @@ def _scale_shift(captured: Captured, node: fx.Node, x: fx.Node, scale: Tensor | 
 
 def _value(captured: Captured, node: Any) -> Tensor | None:
     """The constant behind a get_attr node, or None."""
-    if isinstance(node, fx.Node) and node.op == "get_attr":
+    if is_node(node) and node.op == "get_attr":
         return captured.constants[str(node.target)]
     return None
 
 
-def _centred(captured: Captured, node: fx.Node, x: fx.Node, weight: Any, shift: Any, eps: float, axes: int, groups: int) -> None:
+def _centred(
+    captured: Captured, node: Node, x: Node, weight: Any, shift: Any, eps: float, axes: int, groups: int
+) -> None:
     u = _insert(captured, node, ops.divide_by_std, (x, eps, axes, groups), x.meta["val"])
     _replace(captured, node, ops.centre, (u, weight, shift, axes, groups))
 
 
-def _layer_norm(captured: Captured, node: fx.Node) -> None:
+def _layer_norm(captured: Captured, node: Node) -> None:
     a = bound_args(node)
     _centred(captured, node, a["input"], a["weight"], a["bias"], a["eps"], len(a["normalized_shape"]), 0)
 
 
-def _channelwise(captured: Captured, node: fx.Node, parameter: Any) -> Any:
+def _channelwise(captured: Captured, node: Node, parameter: Any) -> Any:
     value = _value(captured, parameter)
     if value is None:
         return None
     return captured.constant(value.reshape([1, -1] + [1] * (len(shape_of(node)) - 2)), node, "channelwise")
 
 
-def _group_norm(captured: Captured, node: fx.Node) -> None:
+def _group_norm(captured: Captured, node: Node) -> None:
     a = bound_args(node)
     weight, bias = _channelwise(captured, node, a["weight"]), _channelwise(captured, node, a["bias"])
     _centred(captured, node, a["input"], weight, bias, a["eps"], 0, a["num_groups"])
 
 
-def _instance_norm(captured: Captured, node: fx.Node) -> None:
+def _instance_norm(captured: Captured, node: Node) -> None:
     a = bound_args(node)
     if not a["use_input_stats"]:
         _running_norm(captured, node, a)
@@ -268,7 +288,7 @@ def _instance_norm(captured: Captured, node: fx.Node) -> None:
     _centred(captured, node, a["input"], weight, bias, a["eps"], 0, int(shape_of(node)[1]))
 
 
-def _rms_norm(captured: Captured, node: fx.Node) -> None:
+def _rms_norm(captured: Captured, node: Node) -> None:
     a = bound_args(node)
     axes = len(a["normalized_shape"])
     if a["weight"] is None:
@@ -278,7 +298,7 @@ def _rms_norm(captured: Captured, node: fx.Node) -> None:
     _replace(captured, node, ops.scale_shift, (u, a["weight"], None))
 
 
-def _attention(captured: Captured, node: fx.Node) -> None:
+def _attention(captured: Captured, node: Node) -> None:
     a = bound_args(node)
     q, k, v = a["query"], a["key"], a["value"]
     times = 1
@@ -286,14 +306,18 @@ def _attention(captured: Captured, node: fx.Node) -> None:
         times = int(shape_of(q)[-3]) // int(shape_of(v)[-3])
     weights_val = q.meta["val"].new_empty((*shape_of(q)[:-1], shape_of(k)[-2]))
     weights = _insert(
-        captured, node, ops.attention_weights, (q, k, a["attn_mask"], a["is_causal"], a["scale"], times > 1), weights_val
+        captured,
+        node,
+        ops.attention_weights,
+        (q, k, a["attn_mask"], a["is_causal"], a["scale"], times > 1),
+        weights_val,
     )
     if times > 1:
         v = _insert(captured, node, ops.repeat_heads, (v, times), v.meta["val"].repeat_interleave(times, -3))
     _replace(captured, node, aten.matmul.default, (weights, v))
 
 
-def _addmm(captured: Captured, node: fx.Node) -> None:
+def _addmm(captured: Captured, node: Node) -> None:
     a = bound_args(node)
     if a["beta"] != 1 or a["alpha"] != 1:
         return
@@ -302,7 +326,7 @@ def _addmm(captured: Captured, node: fx.Node) -> None:
     _replace(captured, node, aten.add.Tensor, (product, a["self"]))
 
 
-def _max_pool(captured: Captured, node: fx.Node) -> None:
+def _max_pool(captured: Captured, node: Node) -> None:
     if isinstance(node.meta["val"], tuple):
         return
     n = _MAX_POOLS[node.target]
@@ -318,18 +342,18 @@ def _max_pool(captured: Captured, node: fx.Node) -> None:
     )  # fmt: skip
 
 
-def _pad(captured: Captured, node: fx.Node) -> None:
+def _pad(captured: Captured, node: Node) -> None:
     a = bound_args(node)
     if a["mode"] == "constant":
         _replace(captured, node, aten.constant_pad_nd.default, (a["self"], a["pad"], a["value"] or 0.0))
 
 
-def _view(captured: Captured, node: fx.Node) -> None:
+def _view(captured: Captured, node: Node) -> None:
     """A view needs the memory layout that a dropped copy had made; a reshape takes any."""
     _replace(captured, node, aten.reshape.default, (node.args[0], node.args[1]))
 
 
-def _einsum(captured: Captured, node: fx.Node) -> None:
+def _einsum(captured: Captured, node: Node) -> None:
     """Two-factor einsum in explicit form; ellipses are written out."""
     equation, operands = node.args[0], node.args[1]
     if not isinstance(equation, str) or not isinstance(operands, (list, tuple)) or len(operands) != 2:
@@ -344,11 +368,13 @@ def _einsum(captured: Captured, node: fx.Node) -> None:
     spare = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in text]
     widest = max((r - len(t.replace("...", "")) for t, r in zip(terms, ranks, strict=True) if "..." in t), default=0)
     dots = "".join(spare[:widest])
-    terms = [t.replace("...", dots[widest - (r - len(t.replace("...", ""))) :]) for t, r in zip(terms, ranks, strict=True)]
+    terms = [
+        t.replace("...", dots[widest - (r - len(t.replace("...", ""))) :]) for t, r in zip(terms, ranks, strict=True)
+    ]
     node.args = (f"{terms[0]},{terms[1]}->{out.replace('...', dots)}", list(operands))
 
 
-def _glu(captured: Captured, node: fx.Node) -> None:
+def _glu(captured: Captured, node: Node) -> None:
     """The first half times the sigmoid of the second."""
     a = bound_args(node)
     dim, half, val = a["dim"], int(shape_of(node)[a["dim"]]), node.meta["val"]
@@ -363,12 +389,12 @@ def _lp_pools(captured: Captured) -> None:
         if node.op != "call_function" or node.target is not aten.pow.Tensor_Scalar:
             continue
         exponent, scaled = node.args[1], node.args[0]
-        if not isinstance(exponent, float) or not _is(scaled, aten.mul.Tensor) or isinstance(scaled.args[1], fx.Node):
+        if not isinstance(exponent, float) or not _is(scaled, aten.mul.Tensor) or is_node(scaled.args[1]):
             continue
         inner = scaled.args[0]
         if _is(inner, aten.mul.Tensor) and _is(inner.args[0], aten.sign.default):
             inner = inner.args[0].args[0]
-        if not (isinstance(inner, fx.Node) and inner.target in _AVG_POOLS):
+        if not (is_node(inner) and inner.target in _AVG_POOLS):
             continue
         power = inner.args[0]
         squeezed = None
@@ -379,7 +405,11 @@ def _lp_pools(captured: Captured) -> None:
         n = _AVG_POOLS[inner.target]
         a = bound_args(inner)
         kernel = wide(a["kernel_size"], n)
-        if scaled.args[1] != math.prod(kernel) or abs(exponent * power.args[1] - 1) > 1e-9 or any(wide(a["padding"], n)):
+        if (
+            scaled.args[1] != math.prod(kernel)
+            or abs(exponent * power.args[1] - 1) > 1e-9
+            or any(wide(a["padding"], n))
+        ):
             continue
         stride = wide(a["stride"], n) if a["stride"] else kernel
         _replace(captured, node, ops.lp_pool, (power.args[0], float(power.args[1]), kernel, stride, a["ceil_mode"]))
@@ -390,10 +420,10 @@ _AVG_POOLS = {aten.avg_pool1d.default: 1, aten.avg_pool2d.default: 2, aten.avg_p
 
 
 def _is(node: Any, target: Any) -> bool:
-    return isinstance(node, fx.Node) and node.target is target
+    return is_node(node) and node.target is target
 
 
-_CANON: dict[Any, Callable[[Captured, fx.Node], None]] = {
+_CANON: dict[Any, Callable[[Captured, Node], None]] = {
     aten.conv1d.padding: _conv_words,
     aten.conv2d.padding: _conv_words,
     aten.conv3d.padding: _conv_words,
@@ -421,14 +451,14 @@ _CANON: dict[Any, Callable[[Captured, fx.Node], None]] = {
 def _evaluate(captured: Captured) -> None:
     """Compute once whatever depends neither on the input's values nor on the batch size."""
     data = data_nodes(captured)
-    fixed: dict[fx.Node, Any] = {}
+    fixed: dict[Node, Any] = {}
     for node in list(captured.graph.nodes):
         if node.op == "get_attr":
             fixed[node] = captured.constants[str(node.target)]
         elif node.op == "call_function" and node not in data and all(n in fixed for n in node.all_input_nodes):
             with torch.no_grad():
                 args, kwargs = fx.map_arg((node.args, node.kwargs), fixed.__getitem__)
-                fixed[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+                fixed[node] = node.target(*args, **kwargs)
             if isinstance(fixed[node], Tensor):
                 _retire(captured, node, constant := captured.constant(fixed[node], node, node.name))
                 fixed[constant] = captured.constants[str(constant.target)]
@@ -484,9 +514,9 @@ _ARITHMETIC = {
 }  # fmt: skip
 
 
-def _as_node(captured: Captured, value: Any, before: fx.Node, factor: float = 1) -> fx.Node:
+def _as_node(captured: Captured, value: Any, before: Node, factor: float = 1) -> Node:
     """A constant (a number, a tensor, a node without data) as a node, times a factor."""
-    if not isinstance(value, fx.Node):
+    if not is_node(value):
         return captured.constant(torch.tensor(float(value) * factor, dtype=torch.float64), before, "number")
     known = _value(captured, value)
     if factor == 1:
@@ -496,8 +526,8 @@ def _as_node(captured: Captured, value: Any, before: fx.Node, factor: float = 1)
     return _insert(captured, before, aten.mul.Tensor, (value, factor), value.meta["val"])
 
 
-def _reciprocal(captured: Captured, value: Any, before: fx.Node) -> fx.Node:
-    if not isinstance(value, fx.Node):
+def _reciprocal(captured: Captured, value: Any, before: Node) -> Node:
+    if not is_node(value):
         return captured.constant(torch.tensor(1.0 / value, dtype=torch.float64), before, "number")
     known = _value(captured, value)
     if known is not None:
@@ -530,7 +560,7 @@ def _fold(captured: Captured, keep_diagonal_at_input: bool) -> None:
                     changed = _fold_centre(captured, x, node) or changed
 
 
-def _pixels(captured: Captured) -> set[fx.Node]:
+def _pixels(captured: Captured) -> set[Node]:
     """Nodes that are the input but for constants: there a box is transformed instead of the weights."""
     pixels = set(captured.inputs)
     for node in captured.graph.nodes:
@@ -540,10 +570,10 @@ def _pixels(captured: Captured) -> set[fx.Node]:
 
 
 def _weighted(node: Any) -> bool:
-    return isinstance(node, fx.Node) and (node.target in _LINEAR or node.target in _CONV or node.target in _CONV_UP)
+    return is_node(node) and (node.target in _LINEAR or node.target in _CONV or node.target in _CONV_UP)
 
 
-def _fold_diagonals(captured: Captured, first: fx.Node, second: fx.Node) -> bool:
+def _fold_diagonals(captured: Captured, first: Node, second: Node) -> bool:
     """c (a x + b) + d = (ca) x + (cb + d)."""
     (x, a, b), (_, c, d) = first.args, second.args
     values = [_value(captured, n) for n in (a, b, c, d)]
@@ -569,7 +599,7 @@ def _channel_vector(constant: Tensor | None, weight: Tensor, rank: int, axis: in
     return constant.reshape(-1).expand(size).to(weight)
 
 
-def _parts(captured: Captured, layer: fx.Node) -> tuple[Tensor, Tensor | None, int, int] | None:
+def _parts(captured: Captured, layer: Node) -> tuple[Tensor, Tensor | None, int, int] | None:
     """Weight, bias, the output's channel axis and its size, of a weighted layer with constant parameters."""
     a = list(layer.args) + [None] * (3 - len(layer.args))
     weight, bias = _value(captured, a[1]), _value(captured, a[2])
@@ -582,7 +612,7 @@ def _parts(captured: Captured, layer: fx.Node) -> tuple[Tensor, Tensor | None, i
     return weight, bias, axis, int(shape_of(layer)[axis])
 
 
-def _per_output(layer: fx.Node, weight: Tensor, scale: Tensor) -> Tensor:
+def _per_output(layer: Node, weight: Tensor, scale: Tensor) -> Tensor:
     """Rows of the weight (one an output channel) times a vector."""
     if layer.target in _CONV_UP:
         groups = bound_args(layer)["groups"]
@@ -591,7 +621,7 @@ def _per_output(layer: fx.Node, weight: Tensor, scale: Tensor) -> Tensor:
     return weight * scale.reshape(-1, *([1] * (weight.ndim - 1)))
 
 
-def _per_input(layer: fx.Node, weight: Tensor, scale: Tensor) -> Tensor:
+def _per_input(layer: Node, weight: Tensor, scale: Tensor) -> Tensor:
     """Columns of the weight (one an input channel) times a vector."""
     if layer.target in _LINEAR:
         return weight * scale
@@ -602,16 +632,16 @@ def _per_input(layer: fx.Node, weight: Tensor, scale: Tensor) -> Tensor:
     return weight * s.reshape(*s.shape, *([1] * (weight.ndim - 2)))
 
 
-def _with(captured: Captured, layer: fx.Node, at: fx.Node, x: fx.Node, weight: Tensor, bias: Tensor | None) -> fx.Node:
+def _with(captured: Captured, layer: Node, at: Node, x: Node, weight: Tensor, bias: Tensor | None) -> Node:
     """The same layer with other parameters, in the place of `at`."""
     w = captured.constant(weight, at, "weight")
     b = None if bias is None else captured.constant(bias, at, "bias")
     rest = layer.args[3:] if len(layer.args) > 3 else ()
     kwargs = dict(layer.kwargs)
-    return _replace(captured, at, layer.target, (x, w, b, *rest), kwargs)  # type: ignore[arg-type]
+    return _replace(captured, at, layer.target, (x, w, b, *rest), kwargs)
 
 
-def _fold_after(captured: Captured, layer: fx.Node, diagonal: fx.Node) -> bool:
+def _fold_after(captured: Captured, layer: Node, diagonal: Node) -> bool:
     """D(Wx + b) + c = (DW)x + (Db + c)."""
     parts = _parts(captured, layer)
     if parts is None:
@@ -628,12 +658,12 @@ def _fold_after(captured: Captured, layer: fx.Node, diagonal: fx.Node) -> bool:
         bias = None if bias is None else bias * scale
     if shift is not None:
         bias = shift if bias is None else bias + shift
-    new = _with(captured, layer, diagonal, layer.args[0], weight, bias)  # type: ignore[arg-type]
+    new = _with(captured, layer, diagonal, layer.args[0], weight, bias)
     _absorb(captured, layer, new)
     return True
 
 
-def _fold_before(captured: Captured, diagonal: fx.Node, layer: fx.Node) -> bool:
+def _fold_before(captured: Captured, diagonal: Node, layer: Node) -> bool:
     """W(Dx + c) + b = (WD)x + (Wc + b); with padding, Wc is a map."""
     parts = _parts(captured, layer)
     x, scale_node, shift_node = diagonal.args
@@ -654,7 +684,7 @@ def _fold_before(captured: Captured, diagonal: fx.Node, layer: fx.Node) -> bool:
         form[axis] = size
         full = [1 if spatial == 0 and d != axis else int(n) if d else 1 for d, n in enumerate(shape_of(x))]
         with torch.no_grad():
-            extra = layer.target(shift.reshape(form).expand(full), weight, None, *layer.args[3:], **layer.kwargs)  # type: ignore[operator]
+            extra = layer.target(shift.reshape(form).expand(full), weight, None, *layer.args[3:], **layer.kwargs)
         uniform = extra.amax(tuple(range(axis + 1, rank)), keepdim=True) if spatial else extra
         if bool((extra == uniform).all()):
             bias = uniform.reshape(-1) if bias is None else bias + uniform.reshape(-1)
@@ -681,7 +711,7 @@ def _fold_before(captured: Captured, diagonal: fx.Node, layer: fx.Node) -> bool:
     return True
 
 
-def _fold_centre(captured: Captured, norm: fx.Node, layer: fx.Node) -> bool:
+def _fold_centre(captured: Captured, norm: Node, layer: Node) -> bool:
     """W(γ ⊙ C u + β) + b = (W diag(γ) C) u + (Wβ + b), with C = I − 11ᵀ/n."""
     u, gamma_node, beta_node, axes, groups = norm.args
     parts = _parts(captured, layer)
@@ -695,6 +725,6 @@ def _fold_centre(captured: Captured, norm: fx.Node, layer: fx.Node) -> bool:
     if gamma is not None:
         weight = weight * gamma
     weight = weight - weight.mean(1, keepdim=True)
-    new = _with(captured, layer, layer, u, weight, bias)  # type: ignore[arg-type]
+    new = _with(captured, layer, layer, u, weight, bias)
     _absorb(captured, norm, new)
     return True

@@ -145,9 +145,11 @@ class Flat(Rule):
 def _by_weights(W: AffineMap, kind: Kind, R: Tensor, book: Book) -> list[Maybe]:
     Z = _zero(W.map(kind, W.ones()), R)
     S = divide(R, Z)
-    lost = torch.where(Z < torch.finfo(Z.dtype).tiny, R, 0)
+    lost = torch.where(torch.finfo(Z.dtype).tiny > Z, R, 0)
     # A unit without connections is a constant: z = b, so s b = |b|, or b where the unit is rectified.
-    constant = torch.zeros_like(lost) if W.b is None else torch.where((W.b > 0) | ((W.b != 0) & (not W.rectified)), lost, 0)
+    constant = (
+        torch.zeros_like(lost) if W.b is None else torch.where((W.b > 0) | ((W.b != 0) & (not W.rectified)), lost, 0)
+    )
     book.bias(constant)
     book.dropped(lost - constant)
     return W.transpose(kind, S)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from deeptaylor.capture import Captured
+from deeptaylor.capture import Captured, Node
 from deeptaylor.rewrite import shape_of
 
 
@@ -46,7 +46,7 @@ class Layout:
 def layouts(captured: Captured, inputs: Sequence[Tensor]) -> dict[str, Layout]:
     """The layout of every tensor of a graph; where an axis mixes samples with something else, found by trial."""
     result: dict[str, Layout] = {}
-    unsure: list[fx.Node] = []
+    unsure: list[Node] = []
     for node in captured.graph.nodes:
         if not isinstance(node.meta.get("val"), Tensor):
             continue
@@ -71,13 +71,13 @@ def _size(n: Any, batch: Any) -> tuple[int, bool]:
 
 
 def _probe(
-    captured: Captured, unsure: list[fx.Node], known: dict[str, Layout], inputs: Sequence[Tensor]
+    captured: Captured, unsure: list[Node], known: dict[str, Layout], inputs: Sequence[Tensor]
 ) -> dict[str, Layout]:
     """Change the second of two samples and see which elements change: those are the second sample's."""
     if not unsure:
         return {}
     graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
+    copies: dict[Node, Node] = {}
     output = graph.graph_copy(captured.graph, copies)
     del output
     graph.output(tuple(copies[n] for n in unsure))

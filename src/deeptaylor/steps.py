@@ -113,7 +113,9 @@ class SoftmaxStep(Step):
 class MaxStep(Step):
     """Max pooling."""
 
-    def __init__(self, node: str, inputs: Sequence[str], windows: Windows, winner: bool, spread: bool, clean: bool) -> None:
+    def __init__(
+        self, node: str, inputs: Sequence[str], windows: Windows, winner: bool, spread: bool, clean: bool
+    ) -> None:
         super().__init__(node, inputs, (inputs[0],) if winner or clean else (node, inputs[0]))
         self.windows, self.winner, self.spread, self.clean = windows, winner, spread, clean
 

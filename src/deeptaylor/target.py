@@ -65,15 +65,26 @@ def weights(target: Target, output: Tensor) -> tuple[Tensor, bool]:
 
 def check_range(target: Target, classes: int) -> None:
     """Refuse classes that do not exist, before any work."""
-    for name, value in (("target", target),) if not isinstance(target, Margin) else (("target", target.target), ("other", target.other)):
-        if value is None or isinstance(value, bool) or callable(value) or (isinstance(value, Tensor) and value.is_floating_point()):
+    for name, value in (
+        (("target", target),)
+        if not isinstance(target, Margin)
+        else (("target", target.target), ("other", target.other))
+    ):
+        if (
+            value is None
+            or isinstance(value, bool)
+            or callable(value)
+            or (isinstance(value, Tensor) and value.is_floating_point())
+        ):
             continue
         if not isinstance(value, (int, Tensor)):
             continue
         t = torch.as_tensor(value)
         if t.numel() and (int(t.min()) < 0 or int(t.max()) >= classes):
             wrong = int(t.min()) if int(t.min()) < 0 else int(t.max())
-            raise TargetError(f"The {name} {wrong} is out of range: the network has {classes} classes, 0 to {classes - 1}.")
+            raise TargetError(
+                f"The {name} {wrong} is out of range: the network has {classes} classes, 0 to {classes - 1}."
+            )
 
 
 def _one_hot(classes: Tensor, output: Tensor) -> Tensor:
@@ -91,7 +102,9 @@ def _float_weights(target: Tensor, output: Tensor) -> Tensor:
 
 def _margin_weights(target: Margin, output: Tensor) -> Tensor:
     if output.ndim != 2 or output.shape[1] < 2:
-        raise TargetError(f"A margin needs an output of shape (batch, classes ≥ 2); this one has {tuple(output.shape)}.")
+        raise TargetError(
+            f"A margin needs an output of shape (batch, classes ≥ 2); this one has {tuple(output.shape)}."
+        )
     batch = output.shape[0]
 
     def as_classes(value: int | Tensor) -> Tensor:
@@ -99,7 +112,9 @@ def _margin_weights(target: Margin, output: Tensor) -> Tensor:
 
     top = output.argmax(1) if target.target is None else as_classes(target.target)
     plus = _one_hot(top, output)
-    rest = output.masked_fill(plus.bool(), float("-inf")).argmax(1) if target.other is None else as_classes(target.other)
+    rest = (
+        output.masked_fill(plus.bool(), float("-inf")).argmax(1) if target.other is None else as_classes(target.other)
+    )
     return plus - _one_hot(rest, output)
 
 

@@ -1,0 +1,147 @@
+"""The documentation runs: snippets, their printed output, links, pictures, and the table of files."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "deeptaylor"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w*)[ ]*\n(.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
+NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]\d+)?")
+
+page = pytest.mark.parametrize("path", PAGES, ids=lambda p: p.name)
+
+
+def blocks(text: str) -> Iterator[tuple[str, str, int]]:
+    """Fenced blocks: language, text, and the line it begins at."""
+    for match in FENCE.finditer(text):
+        yield match[1], match[2], text.count("\n", 0, match.start(2))
+
+
+def run(text: str, name: str) -> None:
+    """Run a page's Python blocks in order in one namespace; a `text` block after one is what it prints."""
+    # A module name of its own, so that dataclasses find where they were defined.
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    printed = io.StringIO()
+    for language, body, line in blocks(text):
+        if language == "python":
+            printed = io.StringIO()
+            code = compile("\n" * line + body, name, "exec")
+            with contextlib.redirect_stdout(printed):
+                exec(code, namespace)
+        elif language == "text":
+            same_output(printed.getvalue(), body, f"{name}, line {line + 1}")
+
+
+def same_output(found: str, wanted: str, where: str) -> None:
+    """The same words; numbers up to rounding."""
+
+    def words(text: str) -> str:
+        return " ".join(NUMBER.sub("#", text).split())
+
+    assert words(found) == words(wanted), f"{where}:\n{found}"
+    for a, b in zip(NUMBER.findall(found), NUMBER.findall(wanted), strict=True):
+        assert math.isclose(float(a), float(b), rel_tol=1e-3, abs_tol=1e-6), f"{where}: {a}, not {b}\n{found}"
+
+
+@page
+def test_snippets_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a snippet may write a heatmap
+    torch.manual_seed(0)
+    run(path.read_text(encoding="utf-8"), path.name)
+
+
+def test_the_pages_that_should_have_snippets_have_them() -> None:
+    count = {
+        p.name: sum(language == "python" for language, _, _ in blocks(p.read_text(encoding="utf-8"))) for p in PAGES
+    }
+    assert count["README.md"] >= 3
+    assert count["CONTRIBUTING.md"] >= 1
+    assert count["consistency.md"] >= 6
+
+
+def test_a_snippet_that_fails_is_noticed_with_its_line() -> None:
+    with pytest.raises(NameError) as caught:
+        run("Words.\n\n```python\nx = 1\ny = unknown\n```\n", "page.md")
+    assert caught.traceback[-1].path == Path("page.md") or "page.md" in str(caught.traceback[-1].path)
+    assert caught.traceback[-1].lineno + 1 == 5
+
+
+@pytest.mark.parametrize(("printed", "said"), [("8 pixels", "8 voxels"), ("f = 8", "f = 9"), ("a", ""), ("", "a")])
+def test_output_that_differs_is_noticed(printed: str, said: str) -> None:
+    with pytest.raises(AssertionError, match="line 5"):
+        run(f"```python\nprint({printed!r})\n```\n```text\n{said}\n```\n", "page.md")
+
+
+def test_rounding_is_not_a_difference() -> None:
+    run("```python\nprint('gap 5.96e-08, f = 8.0000001')\n```\n```text\ngap 0.00e+00,  f = 8\n```\n", "page.md")
+
+
+@page
+def test_links_and_pictures_exist(path: Path) -> None:
+    text = FENCE.sub("", path.read_text(encoding="utf-8"))
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    for link in links:
+        if not link.startswith(("http://", "https://", "#")):
+            assert (path.parent / link.split("#")[0]).is_file(), f"{path.name}: {link}"
+
+
+@page
+def test_files_and_commands_that_are_named_exist(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for name in re.findall(r"`((?:src|tests|docs|benchmarks)/[\w/.]+)`", text):
+        assert (ROOT / name).exists(), f"{path.name}: {name}"
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"\bmake ([a-z]+)\s+#|`make ([a-z]+)`", text):
+        name = target[0] or target[1]
+        assert re.search(rf"^{name}:", makefile, re.MULTILINE), f"{path.name}: make {name}"
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# The table of files in CONTRIBUTING.md
+# --------------------------------------------------------------------------------------------------------------------
+
+
+def ranks() -> dict[str, int]:
+    """Module to its row in the table."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = text[text.index("| file in `src/deeptaylor/`") :].split("\n\n")[0]
+    rows = [re.findall(r"`(\w+)(?:\.py|/)`", line.split("|")[1]) for line in table.splitlines()[2:]]
+    return {name: rank for rank, row in enumerate(rows) for name in row}
+
+
+def imported(file: Path) -> set[str]:
+    """The package's own modules that a file imports."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module == "deeptaylor":
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("deeptaylor."):
+            names.add(str(node.module).split(".")[1])
+    return names
+
+
+def test_every_file_is_in_the_table_and_imports_only_from_above() -> None:
+    rank = ranks()
+    modules = {
+        p.stem if p.is_file() else p.name
+        for p in PACKAGE.iterdir()
+        if p.suffix == ".py" or (p / "__init__.py").exists()
+    }
+    assert set(rank) == modules - {"__init__"}
+    for file in PACKAGE.rglob("*.py"):
+        own = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if own != "__init__":
+            downwards = {m for m in imported(file) if rank[m] > rank[own]}
+            assert not downwards, f"{file.relative_to(ROOT)} imports {', '.join(sorted(downwards))} from below"
