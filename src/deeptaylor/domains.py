@@ -10,6 +10,7 @@ from torch import Tensor
 
 from deeptaylor import linear_map as lm
 from deeptaylor import ops
+from deeptaylor import structural as st
 from deeptaylor.capture import Captured, Node
 from deeptaylor.domain import Box, Domain, NonNegative, Real
 from deeptaylor.flow import flow_of
@@ -181,10 +182,10 @@ class _OneSample:
 def _carry_box(node: Node, operands: list[Node], box: Box, captured: Captured, structural: Structural) -> Box | None:
     """The box after a rearrangement; None where bounds cannot follow (the batch is not the first axis)."""
     built = structural(node, operands)
-    if not isinstance(built, lm.Structural):
+    if not isinstance(built, st.Structural):
         return None
     uniform = isinstance(box.low, float) and isinstance(box.high, float)
-    if uniform and not isinstance(built, (lm.Pad, lm.Keep, lm.Cat, lm.Stack)):
+    if uniform and not isinstance(built, (st.Pad, st.Keep, st.Cat, st.Stack)):
         return box
     x = operands[0]
     if shape_of(node)[0] is not shape_of(x)[0] and str(shape_of(node)[0]) != str(shape_of(x)[0]):

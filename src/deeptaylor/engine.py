@@ -18,6 +18,7 @@ from deeptaylor import target as targets
 from deeptaylor.capture import Node, capture
 from deeptaylor.domain import Box, Domain
 from deeptaylor.errors import BoundaryError
+from deeptaylor.fold import fold
 from deeptaylor.linear_map import Maybe, plus
 from deeptaylor.plan import Plan, make_plan
 from deeptaylor.rewrite import rewrite
@@ -79,7 +80,8 @@ class Engine(nn.Module):
         super().__init__()
         spread = settings.bias == "spread"
         captured = capture(model, example, settings.output)
-        rewrite(captured, keep_diagonal_at_input=any(isinstance(d, Box) for d in settings.domains))
+        rewrite(captured)
+        fold(captured, {n for n, d in zip(captured.inputs, settings.domains, strict=True) if isinstance(d, Box)})
         planned = make_plan(
             captured, settings.domains, settings.rules, settings.first, spread, settings.max_pool == "winner"
         )

@@ -2,7 +2,7 @@
 
 make_plan(captured, …)
 ├── infer_domains      along the graph
-├── _Planner.signals   which operands carry relevance, gates left aside; every operation without a rule, at once
+├── find_signals       which operands carry relevance, gates left aside; every operation without a rule, at once
 ├── _Planner.blocks    detection blocks (docs/theory.md, section 4)
 └── _Planner.step      one Step a boundary, with its row for the table
 """
@@ -20,14 +20,17 @@ from torch import Tensor, fx
 
 from deeptaylor import linear_map as lm
 from deeptaylor import ops, pooling, rules, steps
+from deeptaylor import structural as st
 from deeptaylor.block import Block
+from deeptaylor.build import product_map
 from deeptaylor.capture import Captured, Node, module_path, where
 from deeptaylor.domain import Box, Domain, NonNegative, Real
 from deeptaylor.domains import infer_domains
 from deeptaylor.errors import DeepTaylorWarning, PlanError, UnsupportedOpError
-from deeptaylor.flow import AFFINE, flow_of, kind_of, product_map
+from deeptaylor.flow import AFFINE, flow_of, kind_of
 from deeptaylor.rewrite import bound_args, data_nodes, shape_of
 from deeptaylor.rules import Rule
+from deeptaylor.signals import find_signals, op_name, operands_of
 
 aten = torch.ops.aten
 _SET_ASIDE = {
@@ -119,12 +122,9 @@ class _Planner:
         given = dict(zip(captured.inputs, domains, strict=True))
         self.domain, self.pixels = infer_domains(captured, given, self.data, self._structural_map)
         self.used_overrides: set[str] = set()
-        self.problems: list[tuple[Node, str]] = []
 
     def make(self) -> Planned:
-        self.signals = self._find_signals()
-        if self.problems:
-            raise UnsupportedOpError(self._problem_text())
+        self.signals = find_signals(self.captured, self.output, self.data, self.domain, self._override)
         self.readers = self._count_readers()
         made: list[steps.Step] = []
         rows: list[Row] = []
@@ -153,117 +153,12 @@ class _Planner:
         notes: list[str] = []
         while output.target in _SET_ASIDE:
             notes.append(
-                f"the final {_op_name(output)} ({output.name}) is set aside: its input, the logit, is explained"
+                f"the final {op_name(output)} ({output.name}) is set aside: its input, the logit, is explained"
             )
             output = output.args[0]
         if output not in self.data:
             raise PlanError("The network's output does not depend on its input: there is nothing to explain.")
         return output, notes
-
-    # --- signals and gates ----------------------------------------------------------------------------------------
-
-    def _find_signals(self) -> dict[Node, list[Node]]:
-        """For every node that receives relevance, the operands it goes to (with repetition)."""
-        signals: dict[Node, list[Node]] = {}
-        active = {self.output}
-        for node in reversed(list(self.captured.graph.nodes)):
-            if node not in active or node.op == "placeholder":
-                continue
-            signals[node] = self._signals_of(node)
-            active.update(signals[node])
-        return signals
-
-    def _signals_of(self, node: Node) -> list[Node]:
-        flow = flow_of(node)
-        operands = [n for n in _operands(node) if n in self.data]
-        if flow is None:
-            self.problems.append((node, f"no rule for {_op_name(node)}"))
-            return []
-        if flow.kind == "product":
-            return self._signal_of_product(node, operands)
-        if flow.kind == "quotient":
-            top = node.args[0]
-            if top not in self.data:
-                self.problems.append((node, "a constant divided by data: nothing carries the signal"))
-                return []
-            return [top]
-        if flow.kind == "embedding":
-            return [node.args[1]]
-        if flow.kind == "structural":
-            operands = [n for n in operands if n.meta["val"].is_floating_point()]
-            if node.target in (aten.where.self, aten.masked_fill.Scalar):
-                mask = node.args[0] if node.target is aten.where.self else node.args[1]
-                operands = [n for n in operands if n is not mask]
-            if node.target is aten.gather.default:
-                operands = operands[:1]
-            return operands
-        if flow.kind in ("mixing", "diagonal"):
-            if any(n in self.data for n in operands[1:]):
-                self.problems.append((node, f"{_op_name(node)} with weights computed from the input"))
-            return operands[:1]
-        return operands if flow.kind == "sum" else operands[:1]
-
-    def _signal_of_product(self, node: Node, operands: list[Node]) -> list[Node]:
-        """Which factor carries the signal (docs/theory.md, section 6)."""
-        if len(operands) == 1:
-            return operands
-        if len(operands) != 2:
-            self.problems.append((node, f"{_op_name(node)} of {len(operands)} data tensors"))
-            return []
-        a, b = operands
-        chosen = self._override(node)
-        if isinstance(chosen, rules.Signal):
-            return [operands[chosen.operand]]
-        if a is b:
-            return [a]
-        for gates in (
-            (self.domain[a].gate, self.domain[b].gate),
-            (self._depends(a, b), self._depends(b, a)),
-            (self._nonlinear(a), self._nonlinear(b)),
-        ):
-            if gates[0] != gates[1]:
-                return [b] if gates[0] else [a]
-        self.problems.append(
-            (
-                node,
-                f"a product of two data tensors ({a.name} and {b.name}) of which neither is recognisably the gate; choose the "
-                f"signal with rules={{{node.name!r}: dt.rules.Signal(0)}} or Signal(1)",
-            )
-        )
-        return []
-
-    def _base(self, node: Node) -> Node:
-        """A factor without the constants and rearrangements around it."""
-        while node.op == "call_function":
-            flow = flow_of(node)
-            operands = [n for n in _operands(node) if n in self.data]
-            if flow is None or flow.kind not in ("structural", "diagonal") or len(operands) != 1:
-                break
-            node = operands[0]
-        return node
-
-    def _depends(self, a: Node, b: Node) -> bool:
-        """True if factor a is computed from factor b."""
-        target, seen, todo = self._base(b), set(), [a]
-        while todo:
-            n = todo.pop()
-            if n is target and n is not self._base(a):
-                return True
-            if n not in seen:
-                seen.add(n)
-                todo += [m for m in n.all_input_nodes if m in self.data]
-        return False
-
-    def _nonlinear(self, node: Node) -> bool:
-        flow = flow_of(self._base(node))
-        return flow is not None and flow.kind in ("rectifier", "activation", "softmax")
-
-    def _problem_text(self) -> str:
-        lines = [f"  {_op_name(n)}: {reason}; at {where(n)}" for n, reason in reversed(self.problems)]
-        return (
-            f"{len(lines)} operation(s) on the path of the relevance cannot be explained:\n" + "\n".join(lines) + "\n"
-            "What to do: replace them by operations that docs/theory.md lists, or explain the part of the network after them."
-        )
 
     # --- blocks ---------------------------------------------------------------------------------------------------
 
@@ -311,7 +206,7 @@ class _Planner:
         assert flow is not None
         built: lm.LinearMap | None = None
         if flow.kind == "product":
-            fixed = next(n for n in _operands(node) if n is not operands[0])
+            fixed = next(n for n in operands_of(node) if n is not operands[0])
             constant = self.captured.constants.get(str(fixed.target)) if fixed.op == "get_attr" else None
             non_negative = (
                 bool((constant >= 0).all())
@@ -323,7 +218,7 @@ class _Planner:
             built = flow.build(node, self.captured, [o.name for o in operands])
         if built is None:
             raise UnsupportedOpError(
-                f"{_op_name(node)} is used in a form that has no rule, at {where(node)}.\n"
+                f"{op_name(node)} is used in a form that has no rule, at {where(node)}.\n"
                 "What to do: use the operation with constant, static arguments, or explain the part of the network after it."
             )
         return built
@@ -361,11 +256,11 @@ class _Planner:
 
     def _carry(self, node: Node) -> tuple[steps.Step, Row, list[str]]:
         built = self._map(node)
-        assert isinstance(built, lm.Structural)
-        constants = isinstance(built, lm.Keep) or (isinstance(built, lm.Pad) and any(p > 0 for p in built.pads)) or (
-            isinstance(built, (lm.Cat, lm.Stack)) and set(built.parts) != set(built.operands))  # fmt: skip
+        assert isinstance(built, st.Structural)
+        constants = isinstance(built, st.Keep) or (isinstance(built, st.Pad) and any(p > 0 for p in built.pads)) or (
+            isinstance(built, (st.Cat, st.Stack)) and set(built.parts) != set(built.operands))  # fmt: skip
         step = steps.CarryStep(built, constants, self._runtime_needs([built]))
-        row = self._row(node, _op_name(node), str(self.domain[node]), "carry", "elements only change place")
+        row = self._row(node, op_name(node), str(self.domain[node]), "carry", "elements only change place")
         return step, row, []
 
     def _plain_step(self, node: Node) -> tuple[steps.Step, Row, list[str]]:
@@ -373,7 +268,7 @@ class _Planner:
         assert flow is not None
         inputs = [n.name for n in self.signals[node]]
         operand = self.signals[node][0]
-        domain, op = str(self.domain[operand]), _op_name(node)
+        domain, op = str(self.domain[operand]), op_name(node)
         step: steps.Step
         kind = flow.kind
         if kind == "structural":
@@ -393,7 +288,7 @@ class _Planner:
         elif kind == "activation":
             step, rule, why = self._activation(node, inputs)
         elif kind in ("product", "quotient"):
-            gate = next((n.name for n in _operands(node) if n is not operand), node.name)
+            gate = next((n.name for n in operands_of(node) if n is not operand), node.name)
             why = "a tensor times itself gates itself" if gate == node.name else f"{gate} is the gate"
             step, rule = steps.PassStep(node.name, inputs[:1]), "pass"
         elif kind == "pass":
@@ -420,7 +315,7 @@ class _Planner:
         at_zero = _at_zero(node, self.captured)
         if at_zero is None or not bool(torch.isfinite(at_zero).all()):
             raise UnsupportedOpError(
-                f"{_op_name(node)} has no finite value at zero, so its relevance has no rule, at {where(node)}.\n"
+                f"{op_name(node)} has no finite value at zero, so its relevance has no rule, at {where(node)}.\n"
                 "What to do: use it only as a gate or a denominator, or explain the part of the network after it."
             )
         if bool((at_zero == 0).all()):
@@ -487,7 +382,7 @@ class _Planner:
                 {n.name: self.captured.constants[str(n.target)] for n in self.nodes.values() if n.op == "get_attr"},
             )
         domain = " + ".join(dict.fromkeys(str(d) for d in domains))
-        op = " + ".join(dict.fromkeys(_op_name(m) for m in members if kind_of(m) != "structural")) or "output"
+        op = " + ".join(dict.fromkeys(op_name(m) for m in members if kind_of(m) != "structural")) or "output"
         absorbed = [m.name for m in members if m is not head] + ([head.name] if score and members else [])
         return step, self._row(head, op, domain, str(rule), why), absorbed
 
@@ -496,7 +391,7 @@ class _Planner:
         names: list[str] = []
         for m in maps:
             read = [getattr(m, k, None) for k in ("fixed", "mask", "index", "scale", "shift", "other", "bias", "name")]
-            if isinstance(m, (lm.Cat, lm.Stack)):
+            if isinstance(m, (st.Cat, st.Stack)):
                 read += [p for p in m.parts if p not in m.operands]
             names += [r for r in read if isinstance(r, str) and self.nodes[r].op != "get_attr"]
         return names
@@ -557,24 +452,6 @@ class _Planner:
                     DeepTaylorWarning,
                     stacklevel=6,
                 )
-
-
-def _operands(node: Node) -> list[Node]:
-    """Tensor arguments in order, with repetition (all_input_nodes has none)."""
-    found: list[Node] = []
-
-    def note(n: Node) -> Node:
-        found.append(n)
-        return n
-
-    fx.map_arg((node.args, node.kwargs), note)
-    return [n for n in found if isinstance(n.meta.get("val"), Tensor)]
-
-
-def _op_name(node: Node) -> str:
-    target: Any = node.target
-    schema = getattr(target, "_schema", None)
-    return schema.name.split("::")[-1] if schema is not None else getattr(target, "__name__", str(target))
 
 
 def _at_zero(node: Node, captured: Captured) -> Tensor | None:

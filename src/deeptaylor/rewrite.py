@@ -1,12 +1,11 @@
 """Exact rewrites of a captured graph, until every operation is one that the flow table knows.
 
-rewrite(captured, keep_input)
+rewrite(captured)
 ├── _unpack       tuples (split, chunk, max with indices, …) become single tensors
 ├── _drop         identities (dropout in eval mode, clone, …) disappear
 ├── _canonical    norms, attention, pooling and convolution spellings become few
 ├── _evaluate     whatever does not depend on the input is computed once
-├── _diagonal     + − × ÷ by constants become scale_shift
-└── _fold         BatchNorm and its like go into the weighted layer beside them (docs/theory.md, section 3)
+└── _diagonal     + − × ÷ by constants become scale_shift
 """
 
 from __future__ import annotations
@@ -38,22 +37,16 @@ _SAME_TYPE = {
     aten.to.other,
     aten.type_as.default,
 }
-_LINEAR = {aten.linear.default}
-_CONV = {aten.conv1d.default: 1, aten.conv2d.default: 2, aten.conv3d.default: 3}
-_CONV_UP = {aten.conv_transpose1d.default: 1, aten.conv_transpose2d.input: 2, aten.conv_transpose3d.input: 3}
 
 
-def rewrite(captured: Captured, keep_diagonal_at_input: bool) -> None:
+def rewrite(captured: Captured) -> None:
     """Bring a captured graph into the form the plan works on, in place."""
     _unpack(captured)
     _drop(captured)
     _canonical(captured)
     _evaluate(captured)
     _diagonal(captured)
-    _fold(captured, keep_diagonal_at_input)
     captured.graph.eliminate_dead_code()
-    captured.constants = {k: v for k, v in captured.constants.items() if any(
-        n.op == "get_attr" and n.target == k for n in captured.graph.nodes)}  # fmt: skip
 
 
 def shape_of(node: Any) -> torch.Size:
@@ -83,7 +76,7 @@ _VALUELESS = {
 }  # fmt: skip
 
 
-def _replace(
+def replace(
     captured: Captured,
     node: Node,
     target: Callable[..., Any],
@@ -114,12 +107,6 @@ def _retire(captured: Captured, node: Node, by: Node) -> None:
     captured.graph.erase_node(node)
 
 
-def _absorb(captured: Captured, node: Node, by: Node) -> None:
-    """A node's own value is gone, folded into another."""
-    captured.absorbed[node.name] = by.name
-    captured.graph.erase_node(node)
-
-
 # --- tuples -------------------------------------------------------------------------------------------------------
 
 
@@ -132,17 +119,17 @@ def _unpack(captured: Captured) -> None:
         if t in (aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.split.sizes):
             dim = a[2] if len(a) > 2 else source.kwargs.get("dim", 0)
             start = sum(int(v.shape[dim]) for v in source.meta["val"][:index])
-            _replace(captured, node, aten.slice.Tensor, (a[0], dim, start, start + int(shape_of(node)[dim])))
+            replace(captured, node, aten.slice.Tensor, (a[0], dim, start, start + int(shape_of(node)[dim])))
         elif t in (aten.unbind.int,):
-            _replace(captured, node, aten.select.int, (a[0], a[1] if len(a) > 1 else 0, index))
+            replace(captured, node, aten.select.int, (a[0], a[1] if len(a) > 1 else 0, index))
         elif t is aten.max.dim and index == 0:
-            _replace(captured, node, aten.amax.default, (a[0], [a[1]], a[2] if len(a) > 2 else False))
+            replace(captured, node, aten.amax.default, (a[0], [a[1]], a[2] if len(a) > 2 else False))
         elif t in _MAX_POOLS and index == 0:
-            _replace(captured, node, t, a, dict(source.kwargs))
+            replace(captured, node, t, a, dict(source.kwargs))
         elif t is aten._native_batch_norm_legit_no_training.default and index == 0:
-            _replace(captured, node, aten.batch_norm.default, (*a[:5], False, *a[5:]))
+            replace(captured, node, aten.batch_norm.default, (*a[:5], False, *a[5:]))
         elif t in (aten.native_layer_norm.default,) and index == 0:
-            _replace(captured, node, aten.layer_norm.default, a)
+            replace(captured, node, aten.layer_norm.default, a)
         elif t is aten.native_dropout.default and index == 0:
             _retire(captured, node, a[0])
     captured.graph.eliminate_dead_code()
@@ -188,6 +175,7 @@ def bound_args(node: Node) -> dict[str, Any]:
 
 
 def wide(values: Any, n: int) -> list[int]:
+    """One number for each of n axes, as PyTorch reads an argument that may be a single number."""
     listed: list[int] = [values] if isinstance(values, int) else list(values)
     return listed * n if len(listed) == 1 else listed
 
@@ -208,7 +196,7 @@ def _conv_words(captured: Captured, node: Node) -> None:
             x = _insert(captured, node, aten.constant_pad_nd.default, (x, amounts, 0.0), val)
         else:
             pads = [t // 2 for t in totals]
-    _replace(captured, node, plain, (x, weight, a["bias"], wide(a["stride"], n), pads, dilation, a["groups"]))
+    replace(captured, node, plain, (x, weight, a["bias"], wide(a["stride"], n), pads, dilation, a["groups"]))
 
 
 def _convolution(captured: Captured, node: Node) -> None:
@@ -217,10 +205,10 @@ def _convolution(captured: Captured, node: Node) -> None:
     common = (a["input"], a["weight"], a["bias"], a["stride"], a["padding"])
     if a["transposed"]:
         target = {1: aten.conv_transpose1d.default, 2: aten.conv_transpose2d.input, 3: aten.conv_transpose3d.input}[n]
-        _replace(captured, node, target, (*common, a["output_padding"], a["groups"], a["dilation"]))
+        replace(captured, node, target, (*common, a["output_padding"], a["groups"], a["dilation"]))
     else:
         target = {1: aten.conv1d.default, 2: aten.conv2d.default, 3: aten.conv3d.default}[n]
-        _replace(captured, node, target, (*common, a["dilation"], a["groups"]))
+        replace(captured, node, target, (*common, a["dilation"], a["groups"]))
 
 
 def _batch_norm(captured: Captured, node: Node) -> None:
@@ -231,23 +219,23 @@ def _batch_norm(captured: Captured, node: Node) -> None:
 
 
 def _running_norm(captured: Captured, node: Node, a: dict[str, Any]) -> None:
-    mean, var = _value(captured, a["running_mean"]), _value(captured, a["running_var"])
-    gamma, beta = _value(captured, a["weight"]), _value(captured, a["bias"])
+    mean, var = constant_of(captured, a["running_mean"]), constant_of(captured, a["running_var"])
+    gamma, beta = constant_of(captured, a["weight"]), constant_of(captured, a["bias"])
     if mean is None or var is None:
         return
     scale = torch.rsqrt(var + a["eps"]) if gamma is None else gamma * torch.rsqrt(var + a["eps"])
     shift = -mean * scale if beta is None else beta - mean * scale
     shape = [1, -1] + [1] * (len(shape_of(node)) - 2)
-    _scale_shift(captured, node, a["input"], scale.reshape(shape), shift.reshape(shape))
+    put_scale_shift(captured, node, a["input"], scale.reshape(shape), shift.reshape(shape))
 
 
-def _scale_shift(captured: Captured, node: Node, x: Node, scale: Tensor | None, shift: Tensor | None) -> Node:
+def put_scale_shift(captured: Captured, node: Node, x: Node, scale: Tensor | None, shift: Tensor | None) -> Node:
     s = None if scale is None else captured.constant(scale, node, "scale")
     t = None if shift is None else captured.constant(shift, node, "shift")
-    return _replace(captured, node, ops.scale_shift, (x, s, t))
+    return replace(captured, node, ops.scale_shift, (x, s, t))
 
 
-def _value(captured: Captured, node: Any) -> Tensor | None:
+def constant_of(captured: Captured, node: Any) -> Tensor | None:
     """The constant behind a get_attr node, or None."""
     if is_node(node) and node.op == "get_attr":
         return captured.constants[str(node.target)]
@@ -258,7 +246,7 @@ def _centred(
     captured: Captured, node: Node, x: Node, weight: Any, shift: Any, eps: float, axes: int, groups: int
 ) -> None:
     u = _insert(captured, node, ops.divide_by_std, (x, eps, axes, groups), x.meta["val"])
-    _replace(captured, node, ops.centre, (u, weight, shift, axes, groups))
+    replace(captured, node, ops.centre, (u, weight, shift, axes, groups))
 
 
 def _layer_norm(captured: Captured, node: Node) -> None:
@@ -267,7 +255,7 @@ def _layer_norm(captured: Captured, node: Node) -> None:
 
 
 def _channelwise(captured: Captured, node: Node, parameter: Any) -> Any:
-    value = _value(captured, parameter)
+    value = constant_of(captured, parameter)
     if value is None:
         return None
     return captured.constant(value.reshape([1, -1] + [1] * (len(shape_of(node)) - 2)), node, "channelwise")
@@ -292,10 +280,10 @@ def _rms_norm(captured: Captured, node: Node) -> None:
     a = bound_args(node)
     axes = len(a["normalized_shape"])
     if a["weight"] is None:
-        _replace(captured, node, ops.divide_by_rms, (a["input"], a["eps"], axes))
+        replace(captured, node, ops.divide_by_rms, (a["input"], a["eps"], axes))
         return
     u = _insert(captured, node, ops.divide_by_rms, (a["input"], a["eps"], axes), node.meta["val"])
-    _replace(captured, node, ops.scale_shift, (u, a["weight"], None))
+    replace(captured, node, ops.scale_shift, (u, a["weight"], None))
 
 
 def _attention(captured: Captured, node: Node) -> None:
@@ -314,7 +302,7 @@ def _attention(captured: Captured, node: Node) -> None:
     )
     if times > 1:
         v = _insert(captured, node, ops.repeat_heads, (v, times), v.meta["val"].repeat_interleave(times, -3))
-    _replace(captured, node, aten.matmul.default, (weights, v))
+    replace(captured, node, aten.matmul.default, (weights, v))
 
 
 def _addmm(captured: Captured, node: Node) -> None:
@@ -323,7 +311,7 @@ def _addmm(captured: Captured, node: Node) -> None:
         return
     first, second = (a["mat1"], a["mat2"]) if "mat1" in a else (a["batch1"], a["batch2"])
     product = _insert(captured, node, aten.matmul.default, (first, second), node.meta["val"])
-    _replace(captured, node, aten.add.Tensor, (product, a["self"]))
+    replace(captured, node, aten.add.Tensor, (product, a["self"]))
 
 
 def _max_pool(captured: Captured, node: Node) -> None:
@@ -332,11 +320,11 @@ def _max_pool(captured: Captured, node: Node) -> None:
     n = _MAX_POOLS[node.target]
     a = bound_args(node)
     if n < 0:
-        _replace(captured, node, ops.adaptive_max_pool, (a["self"], wide(a["output_size"], -n)))
+        replace(captured, node, ops.adaptive_max_pool, (a["self"], wide(a["output_size"], -n)))
         return
     kernel = wide(a["kernel_size"], n)
     stride = wide(a["stride"], n) if a["stride"] else kernel
-    _replace(
+    replace(
         captured, node, ops.max_pool,
         (a["self"], kernel, stride, wide(a["padding"], n), wide(a["dilation"], n), a["ceil_mode"]),
     )  # fmt: skip
@@ -345,12 +333,12 @@ def _max_pool(captured: Captured, node: Node) -> None:
 def _pad(captured: Captured, node: Node) -> None:
     a = bound_args(node)
     if a["mode"] == "constant":
-        _replace(captured, node, aten.constant_pad_nd.default, (a["self"], a["pad"], a["value"] or 0.0))
+        replace(captured, node, aten.constant_pad_nd.default, (a["self"], a["pad"], a["value"] or 0.0))
 
 
 def _view(captured: Captured, node: Node) -> None:
     """A view needs the memory layout that a dropped copy had made; a reshape takes any."""
-    _replace(captured, node, aten.reshape.default, (node.args[0], node.args[1]))
+    replace(captured, node, aten.reshape.default, (node.args[0], node.args[1]))
 
 
 def _einsum(captured: Captured, node: Node) -> None:
@@ -380,7 +368,7 @@ def _glu(captured: Captured, node: Node) -> None:
     dim, half, val = a["dim"], int(shape_of(node)[a["dim"]]), node.meta["val"]
     signal = _insert(captured, node, aten.slice.Tensor, (a["self"], dim, 0, half), val)
     gate = _insert(captured, node, aten.slice.Tensor, (a["self"], dim, half, 2 * half), val)
-    _replace(captured, node, aten.mul.Tensor, (signal, _insert(captured, node, aten.sigmoid.default, (gate,), val)))
+    replace(captured, node, aten.mul.Tensor, (signal, _insert(captured, node, aten.sigmoid.default, (gate,), val)))
 
 
 def _lp_pools(captured: Captured) -> None:
@@ -412,7 +400,7 @@ def _lp_pools(captured: Captured) -> None:
         ):
             continue
         stride = wide(a["stride"], n) if a["stride"] else kernel
-        _replace(captured, node, ops.lp_pool, (power.args[0], float(power.args[1]), kernel, stride, a["ceil_mode"]))
+        replace(captured, node, ops.lp_pool, (power.args[0], float(power.args[1]), kernel, stride, a["ceil_mode"]))
     captured.graph.eliminate_dead_code()
 
 
@@ -471,7 +459,7 @@ def _diagonal(captured: Captured) -> None:
         if node.op != "call_function" or node not in data:
             continue
         if node.target in (aten.neg.default,):
-            data.add(_scale_shift(captured, node, node.args[0], torch.tensor(-1.0, dtype=torch.float64), None))
+            data.add(put_scale_shift(captured, node, node.args[0], torch.tensor(-1.0, dtype=torch.float64), None))
             continue
         if node.target not in _ARITHMETIC or node.kwargs.get("rounding_mode"):
             continue
@@ -504,7 +492,7 @@ def _diagonal(captured: Captured) -> None:
                 shift = _as_node(captured, c, node, -alpha)
         else:
             continue
-        data.add(_replace(captured, node, ops.scale_shift, (x, scale, shift)))
+        data.add(replace(captured, node, ops.scale_shift, (x, scale, shift)))
 
 
 _ARITHMETIC = {
@@ -518,7 +506,7 @@ def _as_node(captured: Captured, value: Any, before: Node, factor: float = 1) ->
     """A constant (a number, a tensor, a node without data) as a node, times a factor."""
     if not is_node(value):
         return captured.constant(torch.tensor(float(value) * factor, dtype=torch.float64), before, "number")
-    known = _value(captured, value)
+    known = constant_of(captured, value)
     if factor == 1:
         return value
     if known is not None:
@@ -529,202 +517,7 @@ def _as_node(captured: Captured, value: Any, before: Node, factor: float = 1) ->
 def _reciprocal(captured: Captured, value: Any, before: Node) -> Node:
     if not is_node(value):
         return captured.constant(torch.tensor(1.0 / value, dtype=torch.float64), before, "number")
-    known = _value(captured, value)
+    known = constant_of(captured, value)
     if known is not None:
         return captured.constant(1.0 / known, before, "number")
     return _insert(captured, before, aten.reciprocal.default, (value,), value.meta["val"])
-
-
-# --- folding ------------------------------------------------------------------------------------------------------
-
-
-def _fold(captured: Captured, keep_diagonal_at_input: bool) -> None:
-    at_input = _pixels(captured) if keep_diagonal_at_input else set()
-    changed = True
-    while changed:
-        changed = False
-        for node in list(captured.graph.nodes):
-            if node.op != "call_function":
-                continue
-            if node.target is ops.scale_shift:
-                x = node.args[0]
-                if x.target is ops.scale_shift and len(x.users) == 1 and x not in at_input:
-                    changed = _fold_diagonals(captured, x, node) or changed
-                elif _weighted(x) and len(x.users) == 1:
-                    changed = _fold_after(captured, x, node) or changed
-            elif _weighted(node):
-                x = node.args[0]
-                if x.target is ops.scale_shift and len(x.users) == 1 and x not in at_input:
-                    changed = _fold_before(captured, x, node) or changed
-                elif x.target is ops.centre and len(x.users) == 1 and node.target in _LINEAR:
-                    changed = _fold_centre(captured, x, node) or changed
-
-
-def _pixels(captured: Captured) -> set[Node]:
-    """Nodes that are the input but for constants: there a box is transformed instead of the weights."""
-    pixels = set(captured.inputs)
-    for node in captured.graph.nodes:
-        if node.target is ops.scale_shift and node.args[0] in pixels:
-            pixels.add(node)
-    return pixels
-
-
-def _weighted(node: Any) -> bool:
-    return is_node(node) and (node.target in _LINEAR or node.target in _CONV or node.target in _CONV_UP)
-
-
-def _fold_diagonals(captured: Captured, first: Node, second: Node) -> bool:
-    """c (a x + b) + d = (ca) x + (cb + d)."""
-    (x, a, b), (_, c, d) = first.args, second.args
-    values = [_value(captured, n) for n in (a, b, c, d)]
-    if any(v is None and n is not None for v, n in zip(values, (a, b, c, d), strict=True)):
-        return False
-    av, bv, cv, dv = values
-    scale = av if cv is None else (cv if av is None else av * cv)
-    moved = bv if cv is None or bv is None else bv * cv
-    shift = dv if moved is None else (moved if dv is None else moved + dv)
-    # A shift may not make the tensor larger before a scale that does not know of it: shapes only grow outwards.
-    new = _scale_shift(captured, second, x, scale, shift)
-    _absorb(captured, first, new)
-    return True
-
-
-def _channel_vector(constant: Tensor | None, weight: Tensor, rank: int, axis: int, size: int) -> Tensor | None:
-    """A constant as a vector along one axis, if that is all it varies along."""
-    if constant is None:
-        return None
-    shape = [1] * (rank - constant.ndim) + list(constant.shape)
-    if len(shape) != rank or any(n != 1 for d, n in enumerate(shape) if d != axis) or shape[axis] not in (1, size):
-        return None
-    return constant.reshape(-1).expand(size).to(weight)
-
-
-def _parts(captured: Captured, layer: Node) -> tuple[Tensor, Tensor | None, int, int] | None:
-    """Weight, bias, the output's channel axis and its size, of a weighted layer with constant parameters."""
-    a = list(layer.args) + [None] * (3 - len(layer.args))
-    weight, bias = _value(captured, a[1]), _value(captured, a[2])
-    if weight is None or (a[2] is not None and bias is None):
-        return None
-    rank = len(shape_of(layer))
-    if layer.target in _LINEAR:
-        return weight, bias, rank - 1, weight.shape[0]
-    axis = rank - (weight.ndim - 2) - 1
-    return weight, bias, axis, int(shape_of(layer)[axis])
-
-
-def _per_output(layer: Node, weight: Tensor, scale: Tensor) -> Tensor:
-    """Rows of the weight (one an output channel) times a vector."""
-    if layer.target in _CONV_UP:
-        groups = bound_args(layer)["groups"]
-        s = scale.reshape(groups, -1).repeat_interleave(weight.shape[0] // groups, 0)
-        return weight * s.reshape(*s.shape, *([1] * (weight.ndim - 2)))
-    return weight * scale.reshape(-1, *([1] * (weight.ndim - 1)))
-
-
-def _per_input(layer: Node, weight: Tensor, scale: Tensor) -> Tensor:
-    """Columns of the weight (one an input channel) times a vector."""
-    if layer.target in _LINEAR:
-        return weight * scale
-    if layer.target in _CONV_UP:
-        return weight * scale.reshape(-1, *([1] * (weight.ndim - 1)))
-    groups = bound_args(layer)["groups"]
-    s = scale.reshape(groups, -1).repeat_interleave(weight.shape[0] // groups, 0)
-    return weight * s.reshape(*s.shape, *([1] * (weight.ndim - 2)))
-
-
-def _with(captured: Captured, layer: Node, at: Node, x: Node, weight: Tensor, bias: Tensor | None) -> Node:
-    """The same layer with other parameters, in the place of `at`."""
-    w = captured.constant(weight, at, "weight")
-    b = None if bias is None else captured.constant(bias, at, "bias")
-    rest = layer.args[3:] if len(layer.args) > 3 else ()
-    kwargs = dict(layer.kwargs)
-    return _replace(captured, at, layer.target, (x, w, b, *rest), kwargs)
-
-
-def _fold_after(captured: Captured, layer: Node, diagonal: Node) -> bool:
-    """D(Wx + b) + c = (DW)x + (Db + c)."""
-    parts = _parts(captured, layer)
-    if parts is None:
-        return False
-    weight, bias, axis, size = parts
-    rank = len(shape_of(layer))
-    _, scale_node, shift_node = diagonal.args
-    scale = _channel_vector(_value(captured, scale_node), weight, rank, axis, size)
-    shift = _channel_vector(_value(captured, shift_node), weight, rank, axis, size)
-    if (scale_node is not None and scale is None) or (shift_node is not None and shift is None):
-        return False
-    if scale is not None:
-        weight = _per_output(layer, weight, scale)
-        bias = None if bias is None else bias * scale
-    if shift is not None:
-        bias = shift if bias is None else bias + shift
-    new = _with(captured, layer, diagonal, layer.args[0], weight, bias)
-    _absorb(captured, layer, new)
-    return True
-
-
-def _fold_before(captured: Captured, diagonal: Node, layer: Node) -> bool:
-    """W(Dx + c) + b = (WD)x + (Wc + b); with padding, Wc is a map."""
-    parts = _parts(captured, layer)
-    x, scale_node, shift_node = diagonal.args
-    if parts is None or shape_of(x) != shape_of(diagonal):
-        return False
-    weight, bias, _, _ = parts
-    rank = len(shape_of(x))
-    spatial = 0 if layer.target in _LINEAR else weight.ndim - 2
-    axis = rank - 1 - spatial
-    size = int(shape_of(x)[axis])
-    scale = _channel_vector(_value(captured, scale_node), weight, rank, axis, size)
-    shift = _channel_vector(_value(captured, shift_node), weight, rank, axis, size)
-    if (scale_node is not None and scale is None) or (shift_node is not None and shift is None):
-        return False
-    extra: Tensor | None = None
-    if shift is not None:
-        form = [1] * rank
-        form[axis] = size
-        full = [1 if spatial == 0 and d != axis else int(n) if d else 1 for d, n in enumerate(shape_of(x))]
-        with torch.no_grad():
-            extra = layer.target(shift.reshape(form).expand(full), weight, None, *layer.args[3:], **layer.kwargs)
-        uniform = extra.amax(tuple(range(axis + 1, rank)), keepdim=True) if spatial else extra
-        if bool((extra == uniform).all()):
-            bias = uniform.reshape(-1) if bias is None else bias + uniform.reshape(-1)
-            extra = None
-    if scale is not None:
-        weight = _per_input(layer, weight, scale)
-    new = _with(captured, layer, layer, x, weight, bias)
-    captured.absorbed[diagonal.name] = new.name
-    captured.graph.erase_node(diagonal)
-    if extra is not None:
-        users = list(new.users)
-        with captured.graph.inserting_after(new):
-            constant = captured.graph.get_attr(key := f"biasmap_{len(captured.constants)}")
-        captured.constants[key] = extra
-        constant.meta["val"] = extra
-        with captured.graph.inserting_after(constant):
-            mapped = captured.graph.call_function(ops.scale_shift, (new, None, constant))
-        mapped.meta = dict(new.meta)
-        for user in users:
-            user.replace_input_with(new, mapped)
-        captured.renamed = {k: mapped.name if v == new.name else v for k, v in captured.renamed.items()}
-        if captured.output is new:
-            captured.output = mapped
-    return True
-
-
-def _fold_centre(captured: Captured, norm: Node, layer: Node) -> bool:
-    """W(γ ⊙ C u + β) + b = (W diag(γ) C) u + (Wβ + b), with C = I − 11ᵀ/n."""
-    u, gamma_node, beta_node, axes, groups = norm.args
-    parts = _parts(captured, layer)
-    if parts is None or axes != 1 or groups:
-        return False
-    weight, bias, _, _ = parts
-    gamma, beta = _value(captured, gamma_node), _value(captured, beta_node)
-    if beta is not None:
-        moved = weight @ beta
-        bias = moved if bias is None else bias + moved
-    if gamma is not None:
-        weight = weight * gamma
-    weight = weight - weight.mean(1, keepdim=True)
-    new = _with(captured, layer, layer, u, weight, bias)
-    _absorb(captured, norm, new)
-    return True

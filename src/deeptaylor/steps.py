@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from deeptaylor.block import AffineMap, Block, Run, ScoreMap
-from deeptaylor.linear_map import Maybe, Structural, unbroadcast
+from deeptaylor.linear_map import Maybe, unbroadcast
 from deeptaylor.pooling import Windows, share_lp, share_max
 from deeptaylor.rules import Book, Rule
+from deeptaylor.structural import Structural
 
 
 class Step(nn.Module):

@@ -1,0 +1,165 @@
+"""Which operands carry relevance, and which are gates (docs/theory.md, section 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from deeptaylor import rules
+from deeptaylor.capture import Captured, Node, where
+from deeptaylor.domain import Domain
+from deeptaylor.errors import UnsupportedOpError
+from deeptaylor.flow import flow_of
+from deeptaylor.rules import Rule
+
+aten = torch.ops.aten
+
+
+def find_signals(
+    captured: Captured,
+    output: Node,
+    data: set[Node],
+    domain: Mapping[Node, Domain],
+    override: Callable[[Node], Rule | None],
+) -> dict[Node, list[Node]]:
+    """For every node that receives relevance, the operands it goes to; an error names every operation without a rule."""
+    return _Finder(captured, output, data, domain, override).find()
+
+
+class _Finder:
+    def __init__(
+        self,
+        captured: Captured,
+        output: Node,
+        data: set[Node],
+        domain: Mapping[Node, Domain],
+        override: Callable[[Node], Rule | None],
+    ) -> None:
+        self.captured, self.output, self.data, self.domain, self.override = captured, output, data, domain, override
+        self.problems: list[tuple[Node, str]] = []
+
+    def find(self) -> dict[Node, list[Node]]:
+        """For every node that receives relevance, the operands it goes to (with repetition)."""
+        signals: dict[Node, list[Node]] = {}
+        active = {self.output}
+        for node in reversed(list(self.captured.graph.nodes)):
+            if node not in active or node.op == "placeholder":
+                continue
+            signals[node] = self._signals_of(node)
+            active.update(signals[node])
+        if self.problems:
+            raise UnsupportedOpError(self._problem_text())
+        return signals
+
+    def _signals_of(self, node: Node) -> list[Node]:
+        flow = flow_of(node)
+        operands = [n for n in operands_of(node) if n in self.data]
+        if flow is None:
+            self.problems.append((node, f"no rule for {op_name(node)}"))
+            return []
+        if flow.kind == "product":
+            return self._signal_of_product(node, operands)
+        if flow.kind == "quotient":
+            top = node.args[0]
+            if top not in self.data:
+                self.problems.append((node, "a constant divided by data: nothing carries the signal"))
+                return []
+            return [top]
+        if flow.kind == "embedding":
+            return [node.args[1]]
+        if flow.kind == "structural":
+            operands = [n for n in operands if n.meta["val"].is_floating_point()]
+            if node.target in (aten.where.self, aten.masked_fill.Scalar):
+                mask = node.args[0] if node.target is aten.where.self else node.args[1]
+                operands = [n for n in operands if n is not mask]
+            if node.target is aten.gather.default:
+                operands = operands[:1]
+            return operands
+        if flow.kind in ("mixing", "diagonal"):
+            if any(n in self.data for n in operands[1:]):
+                self.problems.append((node, f"{op_name(node)} with weights computed from the input"))
+            return operands[:1]
+        return operands if flow.kind == "sum" else operands[:1]
+
+    def _signal_of_product(self, node: Node, operands: list[Node]) -> list[Node]:
+        """Which factor carries the signal (docs/theory.md, section 6)."""
+        if len(operands) == 1:
+            return operands
+        if len(operands) != 2:
+            self.problems.append((node, f"{op_name(node)} of {len(operands)} data tensors"))
+            return []
+        a, b = operands
+        chosen = self.override(node)
+        if isinstance(chosen, rules.Signal):
+            return [operands[chosen.operand]]
+        if a is b:
+            return [a]
+        for gates in (
+            (self.domain[a].gate, self.domain[b].gate),
+            (self._depends(a, b), self._depends(b, a)),
+            (self._nonlinear(a), self._nonlinear(b)),
+        ):
+            if gates[0] != gates[1]:
+                return [b] if gates[0] else [a]
+        self.problems.append(
+            (
+                node,
+                f"a product of two data tensors ({a.name} and {b.name}) of which neither is recognisably the gate; choose the "
+                f"signal with rules={{{node.name!r}: dt.rules.Signal(0)}} or Signal(1)",
+            )
+        )
+        return []
+
+    def _base(self, node: Node) -> Node:
+        """A factor without the constants and rearrangements around it."""
+        while node.op == "call_function":
+            flow = flow_of(node)
+            operands = [n for n in operands_of(node) if n in self.data]
+            if flow is None or flow.kind not in ("structural", "diagonal") or len(operands) != 1:
+                break
+            node = operands[0]
+        return node
+
+    def _depends(self, a: Node, b: Node) -> bool:
+        """True if factor a is computed from factor b."""
+        target, seen, todo = self._base(b), set(), [a]
+        while todo:
+            n = todo.pop()
+            if n is target and n is not self._base(a):
+                return True
+            if n not in seen:
+                seen.add(n)
+                todo += [m for m in n.all_input_nodes if m in self.data]
+        return False
+
+    def _nonlinear(self, node: Node) -> bool:
+        flow = flow_of(self._base(node))
+        return flow is not None and flow.kind in ("rectifier", "activation", "softmax")
+
+    def _problem_text(self) -> str:
+        lines = [f"  {op_name(n)}: {reason}; at {where(n)}" for n, reason in reversed(self.problems)]
+        return (
+            f"{len(lines)} operation(s) on the path of the relevance cannot be explained:\n" + "\n".join(lines) + "\n"
+            "What to do: replace them by operations that docs/theory.md lists, or explain the part of the network after them."
+        )
+
+
+def operands_of(node: Node) -> list[Node]:
+    """Tensor arguments in order, with repetition (all_input_nodes has none)."""
+    found: list[Node] = []
+
+    def note(n: Node) -> Node:
+        found.append(n)
+        return n
+
+    fx.map_arg((node.args, node.kwargs), note)
+    return [n for n in found if isinstance(n.meta.get("val"), Tensor)]
+
+
+def op_name(node: Node) -> str:
+    target: Any = node.target
+    schema = getattr(target, "_schema", None)
+    return schema.name.split("::")[-1] if schema is not None else getattr(target, "__name__", str(target))
