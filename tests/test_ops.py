@@ -177,6 +177,16 @@ def gathered(dim: int, index: Tensor) -> Op:
     return lambda x: x.gather(dim, index.expand(x.shape[0], *index.shape[1:]))
 
 
+def mirrored(x: Tensor) -> Tensor:
+    """Reads a tensor twice, which makes it a leaf of two paths."""
+    return x + x.flip(1)
+
+
+def with_token(x: Tensor, c: Tensor) -> Tensor:
+    """A class token: one constant, expanded over the batch."""
+    return torch.cat([c.expand(x.shape[0], 1, 4), x], 1)
+
+
 def resized(**how: object) -> Op:
     return lambda x: F.interpolate(x, **how)  # type: ignore[arg-type]
 
@@ -218,7 +228,8 @@ CASES = [
     layers("conv2d no bias", IMAGE, nn.Conv2d(4, 3, 3, bias=False)),
     layers("conv3d", VOLUME, nn.Conv3d(2, 3, 3, padding=1, stride=2)),
     layers("conv3d groups dilation", VOLUME, nn.Conv3d(2, 4, 2, dilation=2, groups=2)),
-    layers("conv_transpose1d", LINE, nn.ConvTranspose1d(4, 2, 3, stride=2, output_padding=1)),
+    layers("conv_transpose1d", LINE, nn.ConvTranspose1d(4, 2, 3, stride=2)),
+    layers("conv_transpose1d output_padding", LINE, nn.ConvTranspose1d(4, 2, 3, stride=2, padding=1, output_padding=1)),
     layers("conv_transpose2d", IMAGE, nn.ConvTranspose2d(4, 2, 3, stride=2, padding=1, output_padding=1)),
     layers("conv_transpose2d groups dilation", IMAGE, nn.ConvTranspose2d(4, 4, 2, groups=2, dilation=2)),
     layers("conv_transpose2d with holes", IMAGE, nn.ConvTranspose2d(4, 2, 2, stride=3), constants=True),
@@ -321,6 +332,8 @@ CASES = [
     Case("add a constant", TOKENS, lambda: Constant((3, 4), torch.add), True),
     Case("add a broadcast constant", TOKENS, lambda: Constant((4,), torch.add), True),
     Case("sub from a constant", TOKENS, lambda: Constant((3, 1), lambda x, c: c - x), True),
+    Case("add a constant as wide as the batch", TOKENS, lambda: Constant((3, 4), lambda x, c: mirrored(x + c.expand_as(x))), True),
+    Case("mul by a constant as wide as the batch", TOKENS, lambda: Constant((4,), lambda x, c: mirrored(x * c.expand_as(x)))),
     Case("mul by a constant", TOKENS, lambda: Constant((4,), torch.mul)),
     Case("div by a constant", TOKENS, lambda: Constant((3, 1), torch.div)),
     Case("mul that grows", (4, 1), lambda: Constant((4, 3), torch.mul)),
@@ -329,7 +342,9 @@ CASES = [
     # structure
     plain("cat", LINE, lambda x: torch.cat([x, x.flip(1)], 1)),
     plain("cat of one tensor twice", LINE, lambda x: torch.cat([x, x], 2)),
-    Case("cat with a constant", TOKENS, lambda: Constant((1, 4), lambda x, c: torch.cat([x, c.expand(x.shape[0], 1, 4)], 1)), True),
+    Case("cat with a token", TOKENS, lambda: Constant((1, 4), with_token), True),
+    Case("cat with a token, read twice", TOKENS, lambda: Constant((1, 4), lambda x, c: mirrored(with_token(x, c))), True),
+    Case("stack with a constant", (4,), lambda: Constant((4,), lambda x, c: torch.stack([x, c.expand(x.shape[0], 4)], 1)), True),
     plain("stack", LINE, lambda x: torch.stack([x, x.flip(2), x], 1)),
     plain("split", LINE, lambda x: torch.split(x, 3, 2)[1] * 2 + torch.split(x, 3, 2)[0]),
     plain("split by sizes", LINE, lambda x: torch.split(x, [2, 5], 2)[1]),
@@ -358,7 +373,8 @@ CASES = [
     plain("transpose", LINE, lambda x: x.transpose(-1, -2)),
     plain("movedim", IMAGE, lambda x: x.movedim(1, -1)),
     plain("mT", LINE, lambda x: x.mT),
-    plain("squeeze", (4, 1, 3, 1), lambda x: x.squeeze(2).squeeze()),
+    plain("squeeze", (4, 1, 3, 1), lambda x: x.squeeze(2).squeeze(-1)),
+    plain("squeeze of two axes", (4, 1, 3, 1), lambda x: x.squeeze((2, 4))),
     plain("unsqueeze", LINE, lambda x: x.unsqueeze(1).unsqueeze(-1)),
     plain("expand", (4, 1), lambda x: x.expand(-1, -1, 3)),
     plain("repeat", TOKENS, lambda x: x.repeat(1, 2, 3)),
@@ -401,6 +417,7 @@ CASES = [
     Case("matmul with a constant vector", TOKENS, lambda: Constant((4,), torch.matmul)),
     Case("mm of features", (6,), lambda: Constant((6, 4), torch.mm)),
     Case("bmm", TOKENS, lambda: Constant((1, 4, 2), lambda x, c: torch.bmm(x, c.expand(x.shape[0], 4, 2)))),
+    Case("bmm, read twice", TOKENS, lambda: Constant((1, 4, 2), lambda x, c: mirrored(torch.bmm(x, c.expand(x.shape[0], 4, 2))))),
     Case("einsum with a constant", TOKENS, lambda: Constant((4, 2, 3), lambda x, c: torch.einsum("bti,ioh->btoh", x, c))),
     Case("einsum with dots", IMAGE, lambda: Constant((5, 2), lambda x, c: torch.einsum("...i,io->...o", x, c))),
     Case("attention by hand", TOKENS, lambda: Attention(4, 2, by_hand)),

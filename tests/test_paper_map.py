@@ -119,7 +119,7 @@ def check_function(name: str) -> None:
 
 
 @cache
-def tests_in(file: str) -> frozenset[str]:
+def named_tests(file: str) -> frozenset[str]:
     path = ROOT / file
     assert path.is_file(), f"there is no {file}"
     body = ast.parse(path.read_text(encoding="utf-8")).body
@@ -130,13 +130,13 @@ def check_test(name: str) -> None:
     """`tests/file.py::test_name` exists."""
     file, _, test = name.partition("::")
     assert re.fullmatch(r"tests/test_\w+\.py", file), f"{name}: not of the form tests/test_file.py::test_name"
-    assert test in tests_in(file), f"{name}: there is no such test"
+    assert test in named_tests(file), f"{name}: there is no such test"
 
 
 @row
 def test_names_exist(row: Row) -> None:
     functions, tests = names(row["carried by"]), names(row["checked by"])
-    if NOT_YET == row["checked by"]:
+    if row["checked by"] == NOT_YET:
         assert row["carried by"].startswith(NOT_YET), f"{row['item']}: code without a test"
     else:
         assert functions, f"{row['item']}: a test but no function"

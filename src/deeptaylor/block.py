@@ -59,15 +59,8 @@ class Block(nn.Module):
         """Wᵀ s in one reading of the weights, for every leaf."""
         at: dict[str, Maybe] = {self.head: s}
         for m in reversed(self.maps):
-            self._hand_down(m, kind, at, at, ctx)
+            self._hand_on(m, kind, at.get(m.node), at, None, ctx)
         return [at.get(leaf) for leaf in self.leaves]
-
-    @staticmethod
-    def _hand_down(m: LinearMap, kind: Kind, source: dict[str, Maybe], target: dict[str, Maybe], ctx: Context) -> None:
-        s = source.get(m.node)
-        if s is not None:
-            for name, back in zip(m.operands, m.transpose(kind, s, ctx), strict=True):
-                target[name] = plus(target.get(name), back)
 
     def pair(self, p: Sequence[Maybe], n: Sequence[Maybe], negative: bool, ctx: Context) -> tuple[Maybe, Maybe]:
         """Sums of positive and of negative contributions, P = Σ max(0, w x) and N = Σ max(0, −w x), for x = p − n."""
@@ -89,19 +82,32 @@ class Block(nn.Module):
                 wanted.update(m.operands)
         return wanted
 
-    def pair_transpose(self, a: Maybe, c: Maybe, ctx: Context) -> tuple[list[Maybe], list[Maybe]]:
-        """The transpose of `pair`: what each leaf's p and n are multiplied with."""
+    def pair_transpose(
+        self, a: Maybe, c: Maybe, signed: Sequence[bool], ctx: Context
+    ) -> tuple[list[Maybe], list[Maybe]]:
+        """The transpose of `pair`: what each leaf's p, and its n where the leaf is signed, are multiplied with."""
+        wanted = {leaf for leaf, is_signed in zip(self.leaves, signed, strict=True) if is_signed}
+        for m in self.maps:
+            if m.has_negative or wanted.intersection(m.operands):
+                wanted.add(m.node)
         at: dict[str, Maybe] = {self.head: a}
         ct: dict[str, Maybe] = {self.head: c}
         for m in reversed(self.maps):
             s, t = at.pop(m.node, None), ct.pop(m.node, None)
-            readings: tuple[tuple[Kind, Maybe, Maybe], ...] = (("positive", s, t), ("negative", t, s))
-            for kind, first, second in readings:
-                for source, target in ((first, at), (second, ct)):
-                    if source is not None:
-                        for name, back in zip(m.operands, m.transpose(kind, source, ctx), strict=True):
-                            target[name] = plus(target.get(name), back)
+            self._hand_on(m, "positive", s, at, None, ctx)
+            self._hand_on(m, "negative", t, at, None, ctx)
+            self._hand_on(m, "positive", t, ct, wanted, ctx)
+            self._hand_on(m, "negative", s, ct, wanted, ctx)
         return [at.get(leaf) for leaf in self.leaves], [ct.get(leaf) for leaf in self.leaves]
+
+    @staticmethod
+    def _hand_on(
+        m: LinearMap, kind: Kind, s: Maybe, target: dict[str, Maybe], wanted: set[str] | None, ctx: Context
+    ) -> None:
+        """Add a map's transpose of s to each operand, unless none of them is wanted."""
+        if s is not None and (wanted is None or wanted.intersection(m.operands)):
+            for name, back in zip(m.operands, m.transpose(kind, s, ctx), strict=True):
+                target[name] = plus(target.get(name), back)
 
     def bias(self, ctx: Context) -> Maybe:
         """The block's output when all leaves are zero, in a shape that broadcasts against it."""
@@ -146,9 +152,13 @@ class Block(nn.Module):
 
 
 def divide(a: Tensor, b: Tensor) -> Tensor:
-    """a / b with 0 where b is 0 (or too small to divide by); the caller books what that drops."""
-    usable = b.abs() >= torch.finfo(b.dtype).tiny
-    return torch.where(usable, a / torch.where(usable, b, 1), 0)
+    """a / b for b ≥ 0, with 0 where b is 0 (or too small to divide by); the caller books what that drops."""
+    return torch.where(b >= torch.finfo(b.dtype).tiny, a / b, 0)
+
+
+def divide_signed(a: Tensor, b: Tensor) -> Tensor:
+    """The same for b of either sign."""
+    return torch.where(b.abs() >= torch.finfo(b.dtype).tiny, a / b, 0)
 
 
 class AffineMap:
@@ -177,8 +187,8 @@ class AffineMap:
     def pair(self, p: Sequence[Maybe], n: Sequence[Maybe], negative: bool = True) -> tuple[Maybe, Maybe]:
         return self.block.pair(p, n, negative, self.run)
 
-    def pair_transpose(self, a: Maybe, c: Maybe) -> tuple[list[Maybe], list[Maybe]]:
-        return self.block.pair_transpose(a, c, self.run)
+    def pair_transpose(self, a: Maybe, c: Maybe, n: Sequence[Maybe]) -> tuple[list[Maybe], list[Maybe]]:
+        return self.block.pair_transpose(a, c, [ni is not None for ni in n], self.run)
 
     def even(self, R: Tensor) -> tuple[list[Maybe], Tensor]:
         return self.block.even(R, self.free(), self.run)
@@ -248,11 +258,16 @@ class ScoreMap(AffineMap):
         P = plus(self.map("positive", p), self.map("negative", n))
         return P, plus(self.map("positive", n), self.map("negative", p)) if negative else None
 
-    def pair_transpose(self, a: Maybe, c: Maybe) -> tuple[list[Maybe], list[Maybe]]:
+    def pair_transpose(self, a: Maybe, c: Maybe, n: Sequence[Maybe]) -> tuple[list[Maybe], list[Maybe]]:
         none: list[Maybe] = [None] * len(self.u)
-        ap, an = (self.transpose("positive", a), self.transpose("negative", a)) if a is not None else (none, none)
-        cp, cn = (self.transpose("positive", c), self.transpose("negative", c)) if c is not None else (none, none)
-        return [plus(x, y) for x, y in zip(ap, cn, strict=True)], [plus(x, y) for x, y in zip(an, cp, strict=True)]
+
+        def back(kind: Kind, s: Maybe, needed: bool = True) -> list[Maybe]:
+            return none if s is None or not needed else self.transpose(kind, s)
+
+        signed = any(ni is not None for ni in n)
+        A = [plus(x, y) for x, y in zip(back("positive", a), back("negative", c), strict=True)]
+        C = [plus(x, y) for x, y in zip(back("negative", a, signed), back("positive", c, signed), strict=True)]
+        return A, C
 
     def even(self, R: Tensor) -> tuple[list[Maybe], Tensor]:
         mass = self.map("squared", self.ones())
@@ -261,4 +276,4 @@ class ScoreMap(AffineMap):
         return self.transpose("squared", divide(R, mass)), R * (1 - alive)
 
 
-__all__ = ["AffineMap", "Block", "Run", "ScoreMap", "divide", "times"]
+__all__ = ["AffineMap", "Block", "Run", "ScoreMap", "divide", "divide_signed"]

@@ -14,14 +14,16 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from deeptaylor.block import AffineMap, divide
+from deeptaylor.block import AffineMap, divide, divide_signed
 from deeptaylor.domain import Box
 from deeptaylor.errors import PlanError
 from deeptaylor.linear_map import Kind, Maybe, plus, times
 
 
 class Book(Protocol):
-    """Where a rule writes what did not go on to its inputs."""
+    """Where a rule writes what did not go on to its inputs; when it is not open, nobody reads it."""
+
+    open: bool
 
     def bias(self, share: Tensor) -> None: ...
 
@@ -66,19 +68,25 @@ def _shares(W: AffineMap, p: list[Maybe], n: list[Maybe], R: Tensor, book: Book,
         Z = _zero(plus(Q, None if W.b is None else W.b.clamp(min=0)), R)
     S = divide(R, Z)
     a, c = (S, None) if W.rectified else (torch.where(up, S, 0), torch.where(up, 0, S))
-    A, C = W.pair_transpose(a, c)
+    A, C = W.pair_transpose(a, c, n)
     out = [plus(times(pi, Ai), times(ni, Ci)) for pi, Ai, ni, Ci in zip(p, A, n, C, strict=True)]
-    lost = torch.where(Z.abs() < torch.finfo(Z.dtype).tiny, R, 0)
-    if W.spread:
-        fallback, stuck = W.even(lost)
+    if not W.spread:
+        if book.open:
+            if beta is not None:
+                book.bias(S * beta)
+            book.dropped(_undivided(R, Z))
+        return out
+    fallback, stuck = W.even(_undivided(R, Z))
+    if book.open:
         constant = torch.zeros_like(stuck) if beta is None else torch.where(beta > 0, stuck, 0)
         book.bias(constant)
         book.dropped(stuck - constant)
-        return [plus(o, e) for o, e in zip(out, fallback, strict=True)]
-    if beta is not None:
-        book.bias(S * beta)
-    book.dropped(lost)
-    return out
+    return [plus(o, e) for o, e in zip(out, fallback, strict=True)]
+
+
+def _undivided(R: Tensor, Z: Tensor) -> Tensor:
+    """The relevance of the units whose denominator is zero."""
+    return torch.where(torch.finfo(Z.dtype).tiny > Z, R, 0)
 
 
 def _zero(t: Maybe, like: Tensor) -> Tensor:
@@ -167,7 +175,7 @@ class Epsilon(Rule):
     def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
         Z = W.z if W.b is None or not W.spread else W.z - W.b
         stabiliser = torch.where(Z >= 0, self.epsilon, -self.epsilon).to(Z.dtype)
-        S = divide(R, Z + stabiliser)
+        S = divide_signed(R, Z + stabiliser)
         if W.b is not None and not W.spread:
             book.bias(S * W.b)
         book.dropped(S * stabiliser + torch.where((Z + stabiliser).abs() < torch.finfo(Z.dtype).tiny, R, 0))
@@ -216,7 +224,7 @@ class AlphaBeta(Rule):
         a, c = alpha * divide(R, ZP), -beta * divide(R, ZN)
         book.bias(a * b.clamp(min=0) + c * (-b).clamp(min=0))
         book.dropped(torch.where((ZP == 0) & (ZN == 0), R, 0))
-        A, C = W.pair_transpose(a, c)
+        A, C = W.pair_transpose(a, c, n)
         return [plus(times(pi, Ai), times(ni, Ci)) for pi, Ai, ni, Ci in zip(p, A, n, C, strict=True)]
 
     def __str__(self) -> str:
@@ -241,10 +249,10 @@ class Gamma(Rule):
         s = torch.where(up, 1.0, -1.0).to(R.dtype)
         own = torch.where(up, _zero(P, R), _zero(N, R)) + (s * b).clamp(min=0)
         z = W.z if W.b is None or not W.spread else W.z - W.b
-        S = divide(R, z + self.gamma * s * own)
+        S = divide_signed(R, z + self.gamma * s * own)
         book.bias(S * (b + self.gamma * s * (s * b).clamp(min=0)))
         book.dropped(torch.where((z + self.gamma * s * own).abs() < torch.finfo(z.dtype).tiny, R, 0))
-        A, C = W.pair_transpose(torch.where(up, S, 0) * self.gamma, torch.where(up, 0, -S) * self.gamma)
+        A, C = W.pair_transpose(torch.where(up, S, 0) * self.gamma, torch.where(up, 0, -S) * self.gamma, n)
         plain = [times(x, t) for x, t in zip(W.x, W.transpose("signed", S), strict=True)]
         more = [plus(times(pi, Ai), times(ni, Ci)) for pi, Ai, ni, Ci in zip(p, A, n, C, strict=True)]
         return [plus(o, m) for o, m in zip(plain, more, strict=True)]
