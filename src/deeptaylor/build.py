@@ -203,9 +203,18 @@ def convolution(node: Node, captured: Captured, operands: Sequence[str]) -> lm.L
         return None
     up = "output_padding" in a
     return lm.Convolution(
-        node.name, operands, a["weight"].name, weight, _name(a["bias"]), a["stride"], a["padding"], a["dilation"], a["groups"], up,
+        node.name,
+        operands,
+        a["weight"].name,
+        weight,
+        _name(a["bias"]),
+        a["stride"],
+        a["padding"],
+        a["dilation"],
+        a["groups"],
+        up,
         a.get("output_padding", 0),
-    )  # fmt: skip
+    )
 
 
 def product_map(node: Node, fixed: Node, signal: Node, non_negative: bool) -> lm.LinearMap | None:

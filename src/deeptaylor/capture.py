@@ -125,7 +125,8 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
         noisy = sorted({type(m).__name__ for m in training if _behaves_differently(m)})
         if noisy:
             warnings.warn(
-                f"The network is in training mode ({', '.join(noisy)} behave differently there). It is explained in eval "
+                f"The network is in training mode ({', '.join(noisy)} behave differently there). It is "
+                "explained in eval "
                 "mode; its own mode is restored. Call model.eval() to silence this.",
                 DeepTaylorWarning,
                 stacklevel=4,
@@ -164,13 +165,14 @@ def _export(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, Any, lis
     try:
         program = _quiet_export(model, doubled, free)
         return program, _batch_symbol(program), []
-    except Exception as dynamic_error:
+    except Exception as dynamic_error:  # noqa: BLE001 - export raises many kinds; all mean that it failed
         try:
             program = _quiet_export(model, inputs, None)
-        except Exception:
+        except Exception:  # noqa: BLE001
             raise CaptureError(_explain_failure(dynamic_error)) from dynamic_error
         note = (
-            f"The batch size could not be left free and is fixed at {inputs[0].shape[0]}; other sizes are captured anew "
+            f"The batch size could not be left free and is fixed at {inputs[0].shape[0]}; other sizes are "
+            "captured anew "
             f"({str(dynamic_error).strip().splitlines()[0][:160]})"
         )
         return program, int(inputs[0].shape[0]), [note]
@@ -216,10 +218,12 @@ def _explain_failure(error: Exception) -> str:
     line = _user_line(text) or line
     dependent = any(word in text for word in ("data-dependent", "GuardOnDataDependent", "Could not guard"))
     advice = (
-        "The control flow depends on the values of the data (an `if`, `.item()`, or a Python loop over values). Replace it "
+        "The control flow depends on the values of the data (an `if`, `.item()`, or a Python loop over "
+        "values). Replace it "
         "by torch.where, or explain the part of the network after it."
         if dependent
-        else "Make the forward pass exportable (torch.export.export(model, (x,), strict=False) must succeed), or explain "
+        else "Make the forward pass exportable (torch.export.export(model, (x,), strict=False) must succeed), "
+        "or explain "
         "the part of the network that is."
     )
     return f"The network cannot be captured: {first}\n  at: {line or 'unknown place'}\n  What to do: {advice}"
@@ -326,9 +330,7 @@ def _lift(program: Any, output: int | str | None, batch: Any, notes: list[str]) 
             # The last node made inside a module is its output.
             for path in _module_paths(node):
                 captured.outputs[path] = node.name
-    for node in inputs:
-        if not node.users:
-            notes.append(f"input {node.name!r} does not reach the output")
+    notes += [f"input {node.name!r} does not reach the output" for node in inputs if not node.users]
     return captured
 
 
@@ -352,6 +354,6 @@ def _choose(outputs: list[Any], spec: Any, wanted: int | str | None) -> tuple[No
             f"The network returns {len(tensors)} tensors ({names}); choose one with output=…, by number or name."
         )
     for k, (p, o) in enumerate(tensors):
-        if wanted == k or wanted == p:
+        if wanted in (k, p):
             return o, p
     raise PlanError(f"The network has no output {wanted!r}; it returns {names}.")

@@ -19,9 +19,18 @@ from deeptaylor.rewrite import bound_args, shape_of
 aten = torch.ops.aten
 _UNIT = {aten.sigmoid.default, aten.hardsigmoid.default, aten.softmax.int, aten._softmax.default, ops.attention_weights}
 _NON_NEGATIVE = {
-    aten.relu.default, aten.relu6.default, aten.softplus.default, aten.exp.default, aten.abs.default, aten.square.default,
-    aten.sqrt.default, aten.rsqrt.default, aten.var.correction, aten.linalg_vector_norm.default, ops.lp_pool,
-}  # fmt: skip
+    aten.relu.default,
+    aten.relu6.default,
+    aten.softplus.default,
+    aten.exp.default,
+    aten.abs.default,
+    aten.square.default,
+    aten.sqrt.default,
+    aten.rsqrt.default,
+    aten.var.correction,
+    aten.linalg_vector_norm.default,
+    ops.lp_pool,
+}
 _LIKE_OPERAND = {ops.divide_by_std, ops.divide_by_rms, ops.max_pool, ops.adaptive_max_pool, aten.amax.default}
 
 Structural = Callable[[Node, Sequence[Node]], lm.LinearMap | None]
@@ -196,5 +205,4 @@ def _carry_box(node: Node, operands: list[Node], box: Box, captured: Captured, s
     for bound in (box.low, box.high):
         full = _wide(bound, x).expand(ctx.shape(x.name))
         bounds.append(lm.plus(built.carry([full], ctx), built.offset(ctx)))
-    assert bounds[0] is not None and bounds[1] is not None
-    return Box(bounds[0], bounds[1])
+    return Box(*(b for b in bounds if b is not None))

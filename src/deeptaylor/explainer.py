@@ -185,9 +185,14 @@ class Explainer(nn.Module):
         if known is None:
             domains = self.settings.domains
             scored = Explainer(
-                _Scored(self._model[0], score, self.settings.output), self._example, domains,
-                rules=self.settings.rules, first=self.settings.first, bias=self.settings.bias, max_pool=self.settings.max_pool,
-            )  # fmt: skip
+                _Scored(self._model[0], score, self.settings.output),
+                self._example,
+                domains,
+                rules=self.settings.rules,
+                first=self.settings.first,
+                bias=self.settings.bias,
+                max_pool=self.settings.max_pool,
+            )
             known = self._scored[id(score)] = (score, scored)
         return known[1]
 
@@ -198,9 +203,7 @@ class Explainer(nn.Module):
         entries = result.entries if result.entries.ndim == 4 else result.entries.unsqueeze(0)
         rows = [(r.node, r.module, r.op, r.rule) for r in engine.plan.rows]
         many = result.entries.ndim == 4
-        per_input = torch.stack(
-            [sum_per_sample(r, many) for r in result.relevance], -1
-        )  # fmt: skip
+        per_input = torch.stack([sum_per_sample(r, many) for r in result.relevance], -1)
         ledger = Ledger(
             input=per_input.sum(-1),
             bias=_by_target(entries[:, :, 2].sum(1), many),
@@ -245,12 +248,14 @@ class Explainer(nn.Module):
             return
         if inputs[0].device != constant.device:
             raise InputError(
-                f"The network is on {constant.device}, the input on {inputs[0].device}; move one: x.to({str(constant.device)!r}) or "
+                f"The network is on {constant.device}, the input on {inputs[0].device}; move one: "
+                f"x.to({str(constant.device)!r}) or "
                 f"explainer.to({str(inputs[0].device)!r})."
             )
         if x is not None and x.dtype != constant.dtype:
             raise InputError(
-                f"The network computes in {constant.dtype}, the input is {x.dtype}; convert one: x.to({constant.dtype}) or "
+                f"The network computes in {constant.dtype}, the input is {x.dtype}; convert one: "
+                f"x.to({constant.dtype}) or "
                 f"explainer.to({x.dtype})."
             )
 
@@ -282,7 +287,8 @@ class Explainer(nn.Module):
         if changed or gone:
             names = ", ".join((changed + gone)[:3])
             raise StaleModelError(
-                f"The network changed since it was captured ({len(changed) + len(gone)} tensors, among them {names}). Call "
+                f"The network changed since it was captured ({len(changed) + len(gone)} tensors, among them "
+                f"{names}). Call "
                 "explainer.refresh() to explain the network as it is now."
             )
 
@@ -373,7 +379,8 @@ def _check_like(x: Tensor, example: Tensor, name: str) -> None:
     if x.ndim != example.ndim:
         hint = " Add a batch dimension: x.unsqueeze(0)." if x.ndim == example.ndim - 1 else ""
         raise InputError(
-            f"Input {name!r}: expected {example.ndim} dimensions (batch, {', '.join(map(str, example.shape[1:]))}), got {x.ndim}: "
+            f"Input {name!r}: expected {example.ndim} dimensions (batch, "
+            f"{', '.join(map(str, example.shape[1:]))}), got {x.ndim}: "
             f"{tuple(x.shape)}.{hint}"
         )
     fixed = (x.ndim > 2 or x.is_floating_point()) and x.ndim > 1

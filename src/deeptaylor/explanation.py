@@ -84,9 +84,9 @@ class Explanation:
         parts = self.relevance if isinstance(self.relevance, tuple) else (self.relevance,)
         return check(parts, self.score, self.ledger.input, self.ledger.bias, self.ledger.dropped, self.notes)
 
-    def heatmap(self, input: int = 0) -> Tensor:
+    def heatmap(self, which: int = 0) -> Tensor:
         """Relevance summed over channels: (B, H, W) for images, (B, T) for tokens and vectors."""
-        relevance: Tensor = self.relevance[input] if isinstance(self.relevance, tuple) else self.relevance
+        relevance: Tensor = self.relevance[which] if isinstance(self.relevance, tuple) else self.relevance
         lead = self.score.ndim
         return relevance.sum(lead) if relevance.ndim - lead >= 2 else relevance
 
@@ -112,8 +112,10 @@ class Explanation:
             data = base64.b64encode(pictures.png_bytes(self._picture(sample))).decode()
             score = float(self.score[sample].flatten()[0])
             images.append(
-                f'<figure style="display:inline-block;margin:4px"><img alt="heatmap of sample {sample}" style="min-width:160px;'
-                f'image-rendering:pixelated" src="data:image/png;base64,{data}"><figcaption>f = {score:.4g}</figcaption></figure>'
+                f'<figure style="display:inline-block;margin:4px"><img alt="heatmap of sample {sample}" '
+                'style="min-width:160px;'
+                f'image-rendering:pixelated" src="data:image/png;base64,{data}"><figcaption>f = '
+                f"{score:.4g}</figcaption></figure>"
             )
         return "".join(images) + f"<pre>{html.escape(str(self.check()))}</pre>"
 

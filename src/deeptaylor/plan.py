@@ -138,7 +138,8 @@ class _Planner:
         if unused:
             known = sorted({module_path(n) for n in self.nodes.values() if module_path(n)})
             raise PlanError(
-                f"No step of the plan matches the rule pattern(s) {', '.join(map(repr, unused))}. Patterns are node names or "
+                f"No step of the plan matches the rule pattern(s) {', '.join(map(repr, unused))}. Patterns "
+                "are node names or "
                 f"module paths such as {', '.join(map(repr, known[:4]))}; print(explainer.plan) lists them."
             )
         notes = (*self.captured.notes, *self.notes)
@@ -219,7 +220,8 @@ class _Planner:
         if built is None:
             raise UnsupportedOpError(
                 f"{op_name(node)} is used in a form that has no rule, at {where(node)}.\n"
-                "What to do: use the operation with constant, static arguments, or explain the part of the network after it."
+                "What to do: use the operation with constant, static arguments, or explain the part of the "
+                "network after it."
             )
         return built
 
@@ -235,10 +237,8 @@ class _Planner:
         result.append(self._block_step(self.output, members, leaves, score=True))
         covered.update(members)
         for node in reversed(list(self.captured.graph.nodes)):
-            if node in covered or node.op != "call_function" or node not in self.signals or not self.readers.get(node):
-                if not (node is self.output and not members):
-                    continue
-            if node in covered or node.op != "call_function":
+            relevant = node in self.readers or (node is self.output and not members)
+            if node in covered or node.op != "call_function" or not relevant:
                 continue
             if self._affine(node):
                 members, leaves = self._gather(node)
@@ -306,7 +306,8 @@ class _Planner:
         override = self._override(node)
         if override is not None and not isinstance(override, (rules.Pass, rules.Signal)):
             raise PlanError(
-                f"The rule {override} was given for {where(node)}, which is {op}: only detection blocks (weighted layers, sums, "
+                f"The rule {override} was given for {where(node)}, which is {op}: only detection blocks "
+                "(weighted layers, sums, "
                 "averages) take a rule there."
             )
         return step, self._row(node, op, domain, rule, why), []
@@ -409,7 +410,8 @@ class _Planner:
         given = {id(r): r for r in (self._override(m) for m in (members or [head])) if r is not None}
         if len(given) > 1:
             raise PlanError(
-                f"Several rules ({', '.join(map(str, given.values()))}) were given for one detection block, which ends at "
+                f"Several rules ({', '.join(map(str, given.values()))}) were given for one detection block, "
+                "which ends at "
                 f"{where(head)}: its branches share one denominator, so it takes one rule."
             )
         if given:
@@ -447,7 +449,8 @@ class _Planner:
         for box in boxes:
             if box is not None and bool((torch.as_tensor(box.low) > 0).any() | (torch.as_tensor(box.high) < 0).any()):
                 warnings.warn(
-                    f"The box {box} does not contain zero everywhere, as the z^B rule assumes (at {where(head)}): relevance can "
+                    f"The box {box} does not contain zero everywhere, as the z^B rule assumes (at "
+                    f"{where(head)}): relevance can "
                     "stay behind. Shift the input so that zero lies between low and high.",
                     DeepTaylorWarning,
                     stacklevel=6,

@@ -42,15 +42,18 @@ class Check:
         if self.samples > self.negative + self.empty:
             if self.input_share < 0.5:
                 lines.append(
-                    f"The input holds only {100 * self.input_share:.1f} % of the score; biases took {100 * self.bias_share:.1f} %. "
+                    f"The input holds only {100 * self.input_share:.1f} % of the score; biases took "
+                    f"{100 * self.bias_share:.1f} %. "
                     'The heatmap explains that part alone (bias="spread" hands the rest back to the inputs).'
                 )
             lines += [
                 f"conservative  {_yes(self.conservative)}  |Σ R − f| ≤ {self.conservation_gap:.2e} f",
                 f"positive      {_yes(self.positive)}  smallest relevance {self.most_negative:.2e} f",
                 f"consistent    {_yes(self.consistent)}  conservative and positive",
-                f"accounted     {_yes(self.accounted)}  |input + bias + dropped − f| ≤ {self.accounting_gap:.2e} f, "
-                f"dropped ≤ {self.dropped_share:.2e} f",
+                (
+                    f"accounted     {_yes(self.accounted)}  |input + bias + dropped − f| ≤ {self.accounting_gap:.2e} f, "
+                    f"dropped ≤ {self.dropped_share:.2e} f"
+                ),
             ]
         return "\n".join([*lines, *[f"note: {n}" for n in self.notes]])
 
@@ -60,7 +63,8 @@ class Check:
             texts.append(f"{self.empty} of {self.samples} scores are zero: no evidence, an empty map.")
         if self.negative:
             texts.append(
-                f"{self.negative} of {self.samples} scores are negative: the network sees no such object, so the map is empty. "
+                f"{self.negative} of {self.samples} scores are negative: the network sees no such object, so "
+                "the map is empty. "
                 "To ask why this class rather than another, explain a logit difference: target=dt.margin(a, b)."
             )
         return " ".join(texts)

@@ -25,10 +25,17 @@ from deeptaylor.capture import Captured, Node, is_node
 aten = torch.ops.aten
 
 _IDENTITIES = {
-    aten.clone.default, aten.contiguous.default, aten.dropout.default, aten.alpha_dropout.default, aten.feature_dropout.default,
-    aten.feature_alpha_dropout.default, aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default,
+    aten.clone.default,
+    aten.contiguous.default,
+    aten.dropout.default,
+    aten.alpha_dropout.default,
+    aten.feature_dropout.default,
+    aten.feature_alpha_dropout.default,
+    aten.detach.default,
+    aten.alias.default,
+    aten.lift_fresh_copy.default,
     aten.native_dropout.default,
-}  # fmt: skip
+}
 _SAME_TYPE = {
     aten.to.dtype,
     aten.to.dtype_layout,
@@ -70,10 +77,18 @@ def data_nodes(captured: Captured) -> set[Node]:
 
 # They read a tensor's shape or type, never its values.
 _VALUELESS = {
-    aten.sym_size.int, aten.sym_stride.int, aten.sym_numel.default, aten.zeros_like.default, aten.ones_like.default,
-    aten.full_like.default, aten.empty_like.default, aten.new_zeros.default, aten.new_ones.default, aten.new_full.default,
+    aten.sym_size.int,
+    aten.sym_stride.int,
+    aten.sym_numel.default,
+    aten.zeros_like.default,
+    aten.ones_like.default,
+    aten.full_like.default,
+    aten.empty_like.default,
+    aten.new_zeros.default,
+    aten.new_ones.default,
+    aten.new_full.default,
     aten.new_empty.default,
-}  # fmt: skip
+}
 
 
 def replace(
@@ -151,10 +166,16 @@ def _same_type(node: Node) -> bool:
 # --- spellings ----------------------------------------------------------------------------------------------------
 
 _MAX_POOLS = {
-    aten.max_pool1d.default: 1, aten.max_pool2d.default: 2, aten.max_pool3d.default: 3,
-    aten.max_pool1d_with_indices.default: 1, aten.max_pool2d_with_indices.default: 2, aten.max_pool3d_with_indices.default: 3,
-    aten.adaptive_max_pool1d.default: -1, aten.adaptive_max_pool2d.default: -2, aten.adaptive_max_pool3d.default: -3,
-}  # fmt: skip
+    aten.max_pool1d.default: 1,
+    aten.max_pool2d.default: 2,
+    aten.max_pool3d.default: 3,
+    aten.max_pool1d_with_indices.default: 1,
+    aten.max_pool2d_with_indices.default: 2,
+    aten.max_pool3d_with_indices.default: 3,
+    aten.adaptive_max_pool1d.default: -1,
+    aten.adaptive_max_pool2d.default: -2,
+    aten.adaptive_max_pool3d.default: -3,
+}
 
 
 def _canonical(captured: Captured) -> None:
@@ -230,6 +251,7 @@ def _running_norm(captured: Captured, node: Node, a: dict[str, Any]) -> None:
 
 
 def put_scale_shift(captured: Captured, node: Node, x: Node, scale: Tensor | None, shift: Tensor | None) -> Node:
+    """scale · x + shift in a node's place."""
     s = None if scale is None else captured.constant(scale, node, "scale")
     t = None if shift is None else captured.constant(shift, node, "shift")
     return replace(captured, node, ops.scale_shift, (x, s, t))
@@ -325,9 +347,11 @@ def _max_pool(captured: Captured, node: Node) -> None:
     kernel = wide(a["kernel_size"], n)
     stride = wide(a["stride"], n) if a["stride"] else kernel
     replace(
-        captured, node, ops.max_pool,
+        captured,
+        node,
+        ops.max_pool,
         (a["self"], kernel, stride, wide(a["padding"], n), wide(a["dilation"], n), a["ceil_mode"]),
-    )  # fmt: skip
+    )
 
 
 def _pad(captured: Captured, node: Node) -> None:
@@ -496,10 +520,17 @@ def _diagonal(captured: Captured) -> None:
 
 
 _ARITHMETIC = {
-    aten.add.Tensor: "add", aten.add.Scalar: "add", aten.sub.Tensor: "sub", aten.sub.Scalar: "sub",
-    aten.rsub.Scalar: "rsub", aten.rsub.Tensor: "rsub", aten.mul.Tensor: "mul", aten.mul.Scalar: "mul",
-    aten.div.Tensor: "div", aten.div.Scalar: "div",
-}  # fmt: skip
+    aten.add.Tensor: "add",
+    aten.add.Scalar: "add",
+    aten.sub.Tensor: "sub",
+    aten.sub.Scalar: "sub",
+    aten.rsub.Scalar: "rsub",
+    aten.rsub.Tensor: "rsub",
+    aten.mul.Tensor: "mul",
+    aten.mul.Scalar: "mul",
+    aten.div.Tensor: "div",
+    aten.div.Scalar: "div",
+}
 
 
 def _as_node(captured: Captured, value: Any, before: Node, factor: float = 1) -> Node:

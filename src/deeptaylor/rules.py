@@ -110,7 +110,7 @@ class ZPlus(Rule):
 
 @dataclass(frozen=True)
 class ZBox(Rule):
-    """z^B rule, q_ij = (x_i − l_i) w⁺_ij + (x_i − h_i) w⁻_ij (section III-B and its proof), for l ≤ x ≤ h, l ≤ 0 ≤ h."""
+    """z^B rule, q_ij = (x_i − l_i) w⁺_ij + (x_i − h_i) w⁻_ij (section III-B, proof), for l ≤ x ≤ h, l ≤ 0 ≤ h."""
 
     symbol: ClassVar[str] = "zB"
     kinds: ClassVar[tuple[Kind, ...]] = ("positive", "negative")
@@ -120,8 +120,8 @@ class ZBox(Rule):
     def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
         p, n = W.parts()
         given = None if self.low is None or self.high is None else Box(self.low, self.high)
-        for k, (x, box) in enumerate(zip(W.x, W.boxes, strict=True)):
-            box = given or box
+        for k, (x, own) in enumerate(zip(W.x, W.boxes, strict=True)):
+            box = given or own
             if box is not None:
                 low, high = box.bounds(x)
                 p[k], n[k] = (x - low).clamp(min=0), (high - x).clamp(min=0)
@@ -165,7 +165,7 @@ def _by_weights(W: AffineMap, kind: Kind, R: Tensor, book: Book) -> list[Maybe]:
 
 @dataclass(frozen=True)
 class Epsilon(Rule):
-    """ε rule, R_i = Σ_j z_ij / s(z_j) R_j, s(t) = t + ε sign(t) (supplement, section IV); the stabiliser's share is dropped."""
+    """ε rule, R_i = Σ_j z_ij / s(z_j) R_j, s(t) = t + ε sign(t) (supplement, IV); the stabiliser takes a share."""
 
     symbol: ClassVar[str] = "eps"
     positive: ClassVar[bool] = False

@@ -55,9 +55,7 @@ def layouts(captured: Captured, inputs: Sequence[Tensor]) -> dict[str, Layout]:
         result[node.name] = Layout(sizes, free[0] if free else 0)
         if free and sizes[free[0]][0] != 1:
             unsure.append(node)
-    for node, layout in _probe(captured, unsure, result, inputs).items():
-        result[node] = layout
-    return result
+    return result | _probe(captured, unsure, result, inputs)
 
 
 def _size(n: Any, batch: Any) -> tuple[int, bool]:

@@ -25,7 +25,7 @@ def find_signals(
     domain: Mapping[Node, Domain],
     override: Callable[[Node], Rule | None],
 ) -> dict[Node, list[Node]]:
-    """For every node that receives relevance, the operands it goes to; an error names every operation without a rule."""
+    """For every node that receives relevance, the operands it goes to; an error names all that have no rule."""
     return _Finder(captured, output, data, domain, override).find()
 
 
@@ -107,8 +107,11 @@ class _Finder:
         self.problems.append(
             (
                 node,
-                f"a product of two data tensors ({a.name} and {b.name}) of which neither is recognisably the gate; choose the "
-                f"signal with rules={{{node.name!r}: dt.rules.Signal(0)}} or Signal(1)",
+                (
+                    f"a product of two data tensors ({a.name} and {b.name}) of which neither is recognisably the "
+                    "gate; choose the "
+                    f"signal with rules={{{node.name!r}: dt.rules.Signal(0)}} or Signal(1)"
+                ),
             )
         )
         return []
@@ -143,7 +146,8 @@ class _Finder:
         lines = [f"  {op_name(n)}: {reason}; at {where(n)}" for n, reason in reversed(self.problems)]
         return (
             f"{len(lines)} operation(s) on the path of the relevance cannot be explained:\n" + "\n".join(lines) + "\n"
-            "What to do: replace them by operations that docs/theory.md lists, or explain the part of the network after them."
+            "What to do: replace them by operations that docs/theory.md lists, or explain the part of the "
+            "network after them."
         )
 
 
@@ -160,6 +164,7 @@ def operands_of(node: Node) -> list[Node]:
 
 
 def op_name(node: Node) -> str:
+    """An operation's short name."""
     target: Any = node.target
     schema = getattr(target, "_schema", None)
     return schema.name.split("::")[-1] if schema is not None else getattr(target, "__name__", str(target))

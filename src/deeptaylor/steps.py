@@ -19,7 +19,7 @@ from deeptaylor.structural import Structural
 
 
 class Step(nn.Module):
-    """Base: `node` is the tensor whose relevance it takes, `inputs` those it hands on to, `needs` the values it reads."""
+    """Base: `node` is the tensor whose relevance it takes, `inputs` those it hands on to, `needs` what it reads."""
 
     def __init__(self, node: str, inputs: Sequence[str], needs: Sequence[str] = ()) -> None:
         super().__init__()
@@ -33,9 +33,15 @@ class BlockStep(Step):
     """A detection block under its rule."""
 
     def __init__(
-        self, block: Block, rule: Rule, non_negative: Sequence[bool], boxes: Sequence[Any], rectified: bool, spread: bool,
+        self,
+        block: Block,
+        rule: Rule,
+        non_negative: Sequence[bool],
+        boxes: Sequence[Any],
+        rectified: bool,
+        spread: bool,
         needs: Sequence[str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(block.head, block.leaves, needs)
         self.block, self.rule, self.rectified, self.spread = block, rule, rectified, spread
         self.non_negative, self.boxes = tuple(non_negative), tuple(boxes)

@@ -199,7 +199,7 @@ class Slice(Structural):
 
 
 class IndexAlong(Structural):
-    """Elements picked along one axis by a constant list of positions (index, index_select, roll, flip, reflecting pads)."""
+    """Elements picked along one axis by a constant list of positions (index, reflecting pads, …)."""
 
     def __init__(self, node: str, operands: Sequence[str], dim: int, index: Tensor) -> None:
         super().__init__(node, operands)

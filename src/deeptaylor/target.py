@@ -42,21 +42,24 @@ def weights(target: Target, output: Tensor) -> tuple[Tensor, bool]:
         return torch.ones_like(output), False
     if output.ndim != 2:
         raise TargetError(
-            f"The network's output has shape {tuple(output.shape)}; classes need (batch, classes). Give a float tensor of that "
+            f"The network's output has shape {tuple(output.shape)}; classes need (batch, classes). Give a "
+            "float tensor of that "
             "shape as weights, or a callable that makes one number a sample of it."
         )
     if target is None:
         return _one_hot(output.argmax(1), output), False
     if isinstance(target, bool) or not isinstance(target, (int, Tensor)):
         raise TargetError(
-            f"A target is None, an int, an integer tensor, a float tensor, dt.margin(…) or a callable; got {type(target).__name__}."
+            f"A target is None, an int, an integer tensor, a float tensor, dt.margin(…) or a callable; got "
+            f"{type(target).__name__}."
         )
     classes = torch.as_tensor(target, device=output.device)
     if classes.ndim == 0:
         classes = classes.expand(output.shape[0])
     if classes.ndim not in (1, 2) or classes.shape[0] != output.shape[0]:
         raise TargetError(
-            f"An integer target has shape (batch,) or (batch, K) with batch {output.shape[0]}; got {tuple(classes.shape)}."
+            f"An integer target has shape (batch,) or (batch, K) with batch {output.shape[0]}; got "
+            f"{tuple(classes.shape)}."
         )
     if classes.ndim == 1:
         return _one_hot(classes, output), False
