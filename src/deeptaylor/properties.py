@@ -51,8 +51,8 @@ class Check:
                 f"positive      {_yes(self.positive)}  smallest relevance {self.most_negative:.2e} f",
                 f"consistent    {_yes(self.consistent)}  conservative and positive",
                 (
-                    f"accounted     {_yes(self.accounted)}  |input + bias + dropped − f| ≤ {self.accounting_gap:.2e} f, "
-                    f"dropped ≤ {self.dropped_share:.2e} f"
+                    f"accounted     {_yes(self.accounted)}  |input + bias + dropped − f| ≤ "
+                    f"{self.accounting_gap:.2e} f, dropped ≤ {self.dropped_share:.2e} f"
                 ),
             ]
         return "\n".join([*lines, *[f"note: {n}" for n in self.notes]])

@@ -181,7 +181,9 @@ _MAX_POOLS = {
 def _canonical(captured: Captured) -> None:
     data = data_nodes(captured)
     for node in list(captured.graph.nodes):
-        if node.op == "call_function" and node in data and node.target in _CANON:
+        if node.op == "call_function" and node.target in (aten.view.default, aten._unsafe_view.default):
+            _view(captured, node)
+        elif node.op == "call_function" and node in data and node.target in _CANON:
             _CANON[node.target](captured, node)
     _lp_pools(captured)
 
@@ -449,8 +451,6 @@ _CANON: dict[Any, Callable[[Captured, Node], None]] = {
     aten.addmm.default: _addmm,
     aten.baddbmm.default: _addmm,
     aten.pad.default: _pad,
-    aten.view.default: _view,
-    aten._unsafe_view.default: _view,
     aten.einsum.default: _einsum,
     aten.glu.default: _glu,
     **dict.fromkeys(_MAX_POOLS, _max_pool),
@@ -467,14 +467,30 @@ def _evaluate(captured: Captured) -> None:
     for node in list(captured.graph.nodes):
         if node.op == "get_attr":
             fixed[node] = captured.constants[str(node.target)]
-        elif node.op == "call_function" and node not in data and all(n in fixed for n in node.all_input_nodes):
+        elif (
+            node.op == "call_function"
+            and node not in data
+            and all(n in fixed or _only_type(node, n) for n in node.all_input_nodes)
+        ):
             with torch.no_grad():
-                args, kwargs = fx.map_arg((node.args, node.kwargs), fixed.__getitem__)
+                args, kwargs = fx.map_arg(
+                    (node.args, node.kwargs), lambda n: fixed[n] if n in fixed else _nothing_like(n)
+                )
                 fixed[node] = node.target(*args, **kwargs)
             if isinstance(fixed[node], Tensor):
                 _retire(captured, node, constant := captured.constant(fixed[node], node, node.name))
                 fixed[constant] = captured.constants[str(constant.target)]
     captured.graph.eliminate_dead_code()
+
+
+def _only_type(node: Node, x: Node) -> bool:
+    """True if a node takes nothing but its type and device from x."""
+    return node.target in (aten.new_zeros.default, aten.new_ones.default, aten.new_full.default) and node.args[0] is x
+
+
+def _nothing_like(x: Node) -> Tensor:
+    val = x.meta["val"]
+    return torch.empty(0, dtype=val.dtype, device=val.device)
 
 
 def _diagonal(captured: Captured) -> None:

@@ -1,0 +1,138 @@
+"""Eager, compiled and exported explainers say the same."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import deeptaylor as dt
+
+ONE = torch.tensor([1, 3])
+MANY = torch.tensor([[1, 2, 0], [0, 3, 3]])
+
+
+class Residual(nn.Module):
+    """Convolutions with BatchNorm, a residual sum and max pooling."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.conv2, self.bn2 = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.pool, self.fc = nn.MaxPool2d(2), nn.Linear(36, 4)
+        for bn in (self.bn1, self.bn2):
+            nn.init.uniform_(bn.running_mean, -0.2, 0.2)
+            nn.init.uniform_(bn.running_var, 0.5, 2.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.relu(self.bn1(self.conv1(x)))
+        h = F.relu(self.bn2(self.conv2(h)) + h)
+        return self.fc(self.pool(h).flatten(1))
+
+
+class Attention(nn.Module):
+    """One pre-norm attention layer over a residual stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.norm = nn.Linear(4, 8), nn.LayerNorm(8)
+        self.attend, self.fc = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        n = self.norm(h)
+        h = h + self.attend(n, n, n, need_weights=False)[0]
+        return self.fc(F.gelu(h).mean(1))
+
+
+@dataclass
+class Case:
+    explainer: dt.Explainer
+    shape: tuple[int, ...]
+
+    def batch(self, size: int = 2) -> Tensor:
+        # Always a new tensor: torch marks the tensors it traced with dynamic sizes.
+        return torch.rand(size, *self.shape, generator=torch.Generator().manual_seed(size))
+
+
+@functools.cache
+def make(network: str, bias: str) -> Case:
+    torch.manual_seed(3)
+    if network == "residual":
+        return Case(dt.Explainer(Residual().eval(), torch.rand(1, 3, 6, 6), dt.Box(0, 1), bias=bias), (3, 6, 6))
+    return Case(dt.Explainer(Attention().eval(), torch.rand(1, 3, 4), dt.Real(), bias=bias), (3, 4))
+
+
+CASES = [(network, bias) for network in ("residual", "attention") for bias in ("neuron", "spread")]
+# Every network, bias mode and kind of target, but not every combination: compiling takes seconds.
+TRIALS = [
+    ("residual", "neuron", ONE),
+    ("residual", "spread", MANY),
+    ("attention", "neuron", MANY),
+    ("attention", "spread", ONE),
+]
+IDS = ["residual-neuron-one", "residual-spread-many", "attention-neuron-many", "attention-spread-one"]
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> None:
+    torch._dynamo.reset()
+
+
+def agree(ours: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor]) -> None:
+    scale = float(theirs[0].abs().max())
+    assert float(theirs[1].abs().max()) > 0, "an empty map agrees with anything empty"
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.shape == b.shape
+        assert float((a - b).abs().max()) <= 1e-5 * scale
+
+
+def plain(e: dt.Explanation) -> tuple[Tensor, Tensor]:
+    return e.score, e.relevance
+
+
+@pytest.mark.parametrize("target", [None, ONE, MANY], ids=["top", "one", "many"])
+@pytest.mark.parametrize(("network", "bias"), CASES)
+def test_the_plain_call_says_what_explain_says(network: str, bias: str, target: Tensor | None) -> None:
+    case = make(network, bias)
+    agree(case.explainer(case.batch(), target), plain(case.explainer.explain(case.batch(), target)))
+
+
+@pytest.mark.parametrize(("network", "bias", "target"), TRIALS, ids=IDS)
+def test_compiled_in_one_graph(network: str, bias: str, target: Tensor) -> None:
+    case = make(network, bias)
+    compiled = torch.compile(case.explainer, fullgraph=True, backend="aot_eager")
+    agree(compiled(case.batch(), target), plain(case.explainer.explain(case.batch(), target)))
+
+
+@pytest.mark.parametrize(("network", "bias", "target"), TRIALS, ids=IDS)
+def test_exported(network: str, bias: str, target: Tensor) -> None:
+    case = make(network, bias)
+    program = torch.export.export(case.explainer, (case.batch(), target.clone()), strict=False)
+    agree(program.module()(case.batch(), target), plain(case.explainer.explain(case.batch(), target)))
+
+
+@pytest.mark.parametrize(("network", "bias"), [("residual", "neuron"), ("residual", "spread"), ("attention", "neuron")])
+def test_exported_with_a_free_batch_size(network: str, bias: str) -> None:
+    case, free = make(network, bias), {0: torch.export.Dim.DYNAMIC}
+    program = torch.export.export(
+        case.explainer, (case.batch(), ONE.clone()), dynamic_shapes=(free, free), strict=False
+    )
+    for size in (2, 5):
+        x, target = case.batch(size), torch.arange(size) % 4
+        agree(program.module()(x, target), plain(case.explainer.explain(x, target)))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor's own imports
+def test_compiled_by_inductor() -> None:
+    # Small: inductor calls a C++ compiler for every kernel.
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 4)).eval()
+    nn.init.uniform_(net[2].weight)
+    explainer, x = dt.Explainer(net, torch.rand(1, 4), dt.Box(0, 1)), torch.rand(2, 4)
+    compiled = torch.compile(explainer, fullgraph=True, backend="inductor")
+    agree(compiled(x, ONE), plain(explainer.explain(x, ONE)))

