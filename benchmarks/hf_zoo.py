@@ -106,14 +106,24 @@ FAMILIES: dict[str, Family] = {
         size=64,
         convolutional=True,
     ),
-    "bit": Family("BitForImageClassification", "BitConfig", {**_STAGES, "embedding_size": 8, "num_groups": 4}),
+    "bit": Family(
+        "BitForImageClassification",
+        "BitConfig",
+        {**_STAGES, "embedding_size": 8, "num_groups": 4},
+        convolutional=True,
+    ),
     "poolformer": Family(
-        "PoolFormerForImageClassification", "PoolFormerConfig", {**_STAGES, "layer_scale_init_value": 0.5}, size=64
+        "PoolFormerForImageClassification",
+        "PoolFormerConfig",
+        {**_STAGES, "layer_scale_init_value": 0.5},
+        size=64,
+        convolutional=True,
     ),
     "focalnet": Family(
         "FocalNetForImageClassification",
         "FocalNetConfig",
         {"image_size": 32, "patch_size": 4, "embed_dim": 8, "depths": [1, 1], "focal_levels": [2, 2]},
+        convolutional=True,
     ),
     # attention on images
     "vit": Family("ViTForImageClassification", "ViTConfig", _VIT),

@@ -132,6 +132,7 @@ def main() -> int:
     seconds = take_turns(methods, options.repeats)
     medians = {name: statistics.median(taken) for name, taken in seconds.items()}
     ratio = medians["zennit"] / medians["deeptaylor"]
+    fastest = min(seconds["zennit"]) / min(seconds["deeptaylor"])
 
     print(f"\nVGG-16, batch {options.batch}, float32, {torch.get_num_threads()} threads, torch {torch.__version__}")
     print(f"scores {[round(s, 3) for s in score.tolist()]}")
@@ -141,7 +142,7 @@ def main() -> int:
     for name, median in medians.items():
         print(f"{name:<11} {median:7.3f} s   {median / medians['gradient']:5.2f} x gradient")
     print(f"set-up of deeptaylor, once: {setup:.2f} s")
-    print(f"zennit / deeptaylor = {ratio:.2f} (at least {RATIO} wanted)")
+    print(f"zennit / deeptaylor = {ratio:.2f} (at least {RATIO} wanted); of the fastest calls {fastest:.2f}")
     print(f"max |a - b| / max |a| = {disagreement:.2e} (at most {AGREEMENT} wanted)")
     passed = ratio >= RATIO and disagreement <= AGREEMENT
     print("ok" if passed else "FAIL")
@@ -156,6 +157,7 @@ def main() -> int:
             "median": medians,
             "setup": setup,
             "ratio": ratio,
+            "ratio_of_fastest": fastest,
             "disagreement": disagreement,
             "passed": passed,
         }

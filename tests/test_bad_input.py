@@ -58,6 +58,11 @@ def no_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "capture", captured)
 
 
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
 def cnn() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)).eval()
@@ -182,12 +187,6 @@ def test_floats_for_integers_are_refused(words: dt.Explainer) -> None:
 
 
 @pytest.mark.usefixtures("no_capture")
-def test_an_example_of_integers_for_a_network_of_floats_is_refused() -> None:
-    with pytest.raises(dt.InputError) as info:
-        dt.Explainer(cnn(), torch.ones(1, 3, 4, 4, dtype=torch.uint8))
-    says(info.value, "integers", "torch.uint8", "torch.float32")
-
-
 def test_a_token_that_does_not_exist_is_refused(words: dt.Explainer) -> None:
     with pytest.raises(dt.InputError) as info:
         words.explain(torch.tensor([[0, 1, 2], [4, 9, 0]]))
@@ -251,7 +250,7 @@ def test_another_dtype_is_refused(vectors: dt.Explainer) -> None:
 def test_an_example_of_another_dtype_is_refused() -> None:
     with pytest.raises(dt.InputError) as info:
         dt.Explainer(mlp(), torch.rand(2, 4, dtype=torch.float64))
-    says(info.value, "parameters are torch.float32", "example is torch.float64", "convert")
+    says(info.value, "computes in torch.float32", "example is torch.float64", "convert")
 
 
 # --- float16 ------------------------------------------------------------------------------------------------------
@@ -712,8 +711,8 @@ def test_weights_that_are_not_finite_are_refused(vectors: dt.Explainer) -> None:
 
 @pytest.mark.parametrize(
     "target",
-    [True, False, torch.tensor([True, False]), dt.margin(True), "cat", 1.0, [0, 1], {"class": 1}, object()],
-    ids=str,
+    [True, False, torch.tensor([True, False]), dt.margin(True), "cat", 1.0, [0, 1], {"class": 1}],
+    ids=["True", "False", "tensor of bools", "margin of a bool", "text", "float", "list", "dict"],
 )
 def test_a_target_of_the_wrong_type_names_the_right_ones(vectors: dt.Explainer, target: Any) -> None:
     text = refusal(vectors, torch.rand(2, 4), target, dt.TargetError)

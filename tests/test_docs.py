@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import io
 import math
@@ -14,8 +13,9 @@ from typing import Any
 import pytest
 import torch
 
+from test_layout import ORDER
+
 ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "src" / "deeptaylor"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)[ ]*\n(.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]\d+)?")
@@ -108,40 +108,8 @@ def test_files_and_commands_that_are_named_exist(path: Path) -> None:
         assert re.search(rf"^{name}:", makefile, re.MULTILINE), f"{path.name}: make {name}"
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# The table of files in CONTRIBUTING.md
-# --------------------------------------------------------------------------------------------------------------------
-
-
-def ranks() -> dict[str, int]:
-    """Module to its row in the table."""
+def test_every_file_is_in_the_table_of_contributing_in_the_order_of_imports() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     table = text[text.index("| file in `src/deeptaylor/`") :].split("\n\n")[0]
-    rows = [re.findall(r"`(\w+)(?:\.py|/)`", line.split("|")[1]) for line in table.splitlines()[2:]]
-    return {name: rank for rank, row in enumerate(rows) for name in row}
-
-
-def imported(file: Path) -> set[str]:
-    """The package's own modules that a file imports."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module == "deeptaylor":
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("deeptaylor."):
-            names.add(str(node.module).split(".")[1])
-    return names
-
-
-def test_every_file_is_in_the_table_and_imports_only_from_above() -> None:
-    rank = ranks()
-    modules = {
-        p.stem if p.is_file() else p.name
-        for p in PACKAGE.iterdir()
-        if p.suffix == ".py" or (p / "__init__.py").exists()
-    }
-    assert set(rank) == modules - {"__init__"}
-    for file in PACKAGE.rglob("*.py"):
-        own = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        if own != "__init__":
-            downwards = {m for m in imported(file) if rank[m] > rank[own]}
-            assert not downwards, f"{file.relative_to(ROOT)} imports {', '.join(sorted(downwards))} from below"
+    files = [name for line in table.splitlines()[2:] for name in re.findall(r"`(\w+)(?:\.py|/)`", line.split("|")[1])]
+    assert files == [module for module in ORDER if module != "deeptaylor"]

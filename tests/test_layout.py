@@ -39,6 +39,7 @@ ORDER = [
     "properties",
     "heatmap",
     "explanation",
+    "inputs",
     "explainer",
     "deeptaylor",
     "assets",

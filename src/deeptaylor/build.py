@@ -106,19 +106,22 @@ def narrow(node: Node, captured: Captured, operands: Sequence[str]) -> lm.Linear
 
 
 def index(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap | None:
+    """Constant integer positions along one axis, or along neighbouring axes at once."""
     if node.target is aten.index_select.default:
-        dim, chosen = node.args[1], node.args[2]
+        given = [(node.args[1], node.args[2])]
     else:
-        indices: Any = node.args[1]
-        given = [(d, i) for d, i in enumerate(indices) if i is not None]
-        if len(given) != 1:
+        given = [(d, i) for d, i in enumerate(node.args[1]) if i is not None]
+    first, span = given[0][0], len(given)
+    sizes = shape_of(node.args[0])
+    positions: Tensor | None = None
+    for k, (dim, chosen) in enumerate(given):
+        constant = _weight_of(chosen, captured)
+        if dim != first + k or constant is None or constant.dtype not in (torch.int64, torch.int32):
             return None
-        dim, chosen = given[0]
-    index = captured.constants.get(str(chosen.target)) if is_node(chosen) and chosen.op == "get_attr" else None
-    if index is None or index.dtype not in (torch.int64, torch.int32):
-        return None
-    rank, size = len(shape_of(node.args[0])), shape_of(node.args[0])[dim]
-    return st.IndexAlong(node.name, operands, dim % rank, index.reshape(-1) % int(size))
+        here = constant.long() % int(sizes[dim])
+        positions = here if positions is None else positions * int(sizes[dim]) + here
+    assert positions is not None
+    return st.IndexAlong(node.name, operands, [(first % len(sizes), span, positions.reshape(-1))])
 
 
 def gather(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
@@ -140,19 +143,18 @@ def pad(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap
 
 
 def pad_by_index(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap | None:
-    """Reflecting, replicating and circular padding of one axis copy elements; of several axes, not yet one map."""
+    """Reflecting, replicating and circular padding copy elements, axis by axis."""
     a = bound_args(node)
     pads = list(a["pad"] if "pad" in a else a["padding"])
     mode = a.get("mode") or ("reflect" if "reflection" in str(node.target) else "replicate")
-    touched = [k for k in range(len(pads) // 2) if pads[2 * k] or pads[2 * k + 1]]
-    rank = len(shape_of(node))
-    if len(touched) != 1:
-        return None
-    axis = rank - 1 - touched[0]
-    size = int(shape_of(node.args[0])[axis])
-    positions = torch.arange(size, dtype=torch.float64).reshape(1, 1, -1)
-    index = F.pad(positions, pads[2 * touched[0] : 2 * touched[0] + 2], mode=mode)
-    return st.IndexAlong(node.name, operands, axis, index.reshape(-1).long())
+    rank, picks = len(shape_of(node)), []
+    for k in range(len(pads) // 2):
+        if pads[2 * k] or pads[2 * k + 1]:
+            axis = rank - 1 - k
+            positions = torch.arange(int(shape_of(node.args[0])[axis]), dtype=torch.float64).reshape(1, 1, -1)
+            picked = F.pad(positions, pads[2 * k : 2 * k + 2], mode=mode)
+            picks.append((axis, 1, picked.reshape(-1).long().to(node.meta["val"].device)))
+    return st.IndexAlong(node.name, operands, picks)
 
 
 def pixel_shuffle(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
@@ -161,7 +163,8 @@ def pixel_shuffle(node: Node, captured: Captured, operands: Sequence[str]) -> lm
 
 def channel_shuffle(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
     channels, groups = int(shape_of(node)[1]), int(node.args[1])
-    return st.IndexAlong(node.name, operands, 1, torch.arange(channels).reshape(groups, -1).T.reshape(-1))
+    order = torch.arange(channels, device=node.meta["val"].device).reshape(groups, -1).T.reshape(-1)
+    return st.IndexAlong(node.name, operands, [(1, 1, order)])
 
 
 def _scalar(node: Node, value: float) -> Tensor:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from deeptaylor.errors import CaptureError, DeepTaylorWarning, PlanError
+from deeptaylor.errors import CaptureError, DeepTaylorError, PlanError, warn
 
 if TYPE_CHECKING:
     # fx types a node's arguments as a union too wide to work with; to the type checker a node may be anything.
@@ -124,13 +124,13 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
         training = [m for m in model.modules() if m.training]
         noisy = sorted({type(m).__name__ for m in training if _behaves_differently(m)})
         if noisy:
-            warnings.warn(
+            warn(
                 f"The network is in training mode ({', '.join(noisy)} behave differently there). It is "
                 "explained in eval "
                 "mode; its own mode is restored. Call model.eval() to silence this.",
-                DeepTaylorWarning,
-                stacklevel=4,
             )
+        random = torch.get_rng_state()
+        saved = [(m, dict(m.__dict__), _contents(m)) for m in model.modules()]
         fastpath = torch.backends.mha.get_fastpath_enabled()
         try:
             for module in training:
@@ -140,8 +140,26 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
             yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fastpath)
+            torch.set_rng_state(random)
+            for module, attributes, contents in saved:
+                # Export puts copies in place of lists and dicts, and a forward pass may count its calls.
+                module.__dict__.clear()
+                module.__dict__.update(attributes)
+                for container, items in contents:
+                    _refill(container, items)
             for module in training:
                 module.training = True
+
+
+def _contents(module: nn.Module) -> list[tuple[Any, Any]]:
+    """Copies of what a module's plain lists, dicts and sets hold."""
+    return [(v, v.copy()) for v in module.__dict__.values() if type(v) in (list, dict, set)]
+
+
+def _refill(container: Any, items: Any) -> None:
+    if container != items or (isinstance(items, dict) and list(container) != list(items)):
+        container.clear()
+        (container.extend if isinstance(container, list) else container.update)(items)
 
 
 def _behaves_differently(module: nn.Module) -> bool:
@@ -150,12 +168,12 @@ def _behaves_differently(module: nn.Module) -> bool:
     return isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats
 
 
-def capture(model: nn.Module, inputs: Sequence[Tensor], output: int | str | None = None) -> Captured:
-    """Export a network and return it as a functional graph with one output chosen."""
+def capture(model: nn.Module, inputs: Sequence[Tensor], output: int | str | None = None, root: str = "") -> Captured:
+    """Export a network and return it as a functional graph with one output chosen; paths are named from `root` on."""
     with eval_mode(model), torch.no_grad():
         program, batch, notes = _export(model, tuple(inputs))
     program = _functionalise(program)
-    return _lift(program, output, batch, notes)
+    return _lift(program, output, batch, notes, root)
 
 
 def _export(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, Any, list[str]]:
@@ -165,6 +183,8 @@ def _export(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, Any, lis
     try:
         program = _quiet_export(model, doubled, free)
         return program, _batch_symbol(program), []
+    except DeepTaylorError:
+        raise
     except Exception as dynamic_error:  # noqa: BLE001 - export raises many kinds; all mean that it failed
         try:
             program = _quiet_export(model, inputs, None)
@@ -283,7 +303,7 @@ def _is_view(node: Node) -> bool:
     return aliases or maybe
 
 
-def _lift(program: Any, output: int | str | None, batch: Any, notes: list[str]) -> Captured:
+def _lift(program: Any, output: int | str | None, batch: Any, notes: list[str], root: str) -> Captured:
     """Copy the exported graph with constants by name, functional targets, and one output."""
     signature = program.graph_signature
     tensors = {**program.state_dict, **program.constants}
@@ -325,6 +345,8 @@ def _lift(program: Any, output: int | str | None, batch: Any, notes: list[str]) 
     graph.eliminate_dead_code()
     captured = Captured(graph, constants, inputs, new[chosen], name, batch, notes)
     for node in graph.nodes:
+        if root:
+            node.meta["nn_module_stack"] = _below(root, node.meta.get("nn_module_stack") or {})
         if node.op == "call_function":
             captured.paths[node.name] = module_path(node)
             # The last node made inside a module is its output.
@@ -334,6 +356,11 @@ def _lift(program: Any, output: int | str | None, batch: Any, notes: list[str]) 
     return captured
 
 
+def _below(root: str, stack: dict[str, Any]) -> dict[str, Any]:
+    """A module stack as it reads from one of its modules on."""
+    return {key: (path.removeprefix(root).removeprefix("."), kind) for key, (path, kind) in stack.items()}
+
+
 def _module_paths(node: Node) -> list[str]:
     """The paths of all modules a node was made in, outermost first."""
     return [str(path).split("@")[0] for path, _ in (node.meta.get("nn_module_stack") or {}).values() if path]
@@ -341,11 +368,13 @@ def _module_paths(node: Node) -> list[str]:
 
 def _choose(outputs: list[Any], spec: Any, wanted: int | str | None) -> tuple[Node, str]:
     """One output of several, by position or by name as it appears in the returned structure."""
-    paths = [
-        pytree.keystr(path).strip("[]'\".")
-        for path, _ in pytree.tree_flatten_with_path(pytree.tree_unflatten(list(outputs), spec))[0]
-    ]
-    tensors = [(p, o) for p, o in zip(paths, outputs, strict=True) if isinstance(o, fx.Node)]
+    return pick_output(pytree.tree_unflatten(list(outputs), spec), wanted, fx.Node)
+
+
+def pick_output(returned: Any, wanted: int | str | None, kind: type) -> tuple[Any, str]:
+    """One tensor of whatever structure a network returned, and its name: the keys on the way, with dots between."""
+    flat = pytree.tree_flatten_with_path(returned)[0]
+    tensors = [(".".join(map(_key_text, path)), leaf) for path, leaf in flat if isinstance(leaf, kind)]
     if wanted is None and len(tensors) == 1:
         return tensors[0][1], tensors[0][0]
     names = ", ".join(f"{k}: {p or 'output'}" for k, (p, _) in enumerate(tensors))
@@ -357,3 +386,8 @@ def _choose(outputs: list[Any], spec: Any, wanted: int | str | None) -> tuple[No
         if wanted in (k, p):
             return o, p
     raise PlanError(f"The network has no output {wanted!r}; it returns {names}.")
+
+
+def _key_text(key: Any) -> str:
+    """One step into a structure, as a person would write it."""
+    return str(next(getattr(key, name) for name in ("key", "idx", "name") if hasattr(key, name)))

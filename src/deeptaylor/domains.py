@@ -66,11 +66,13 @@ def infer_domains(
                     domain[node] = moved
                     pixels.add(node)
                     continue
-        domain[node] = _domain(node, [domain[n] for n in operands], captured)
+        constants = _constants(node, data, captured)
+        domain[node] = _domain(node, [domain[n] for n in operands], constants)
     return domain, pixels
 
 
-def _domain(node: Node, operands: list[Domain], captured: Captured) -> Domain:
+def _domain(node: Node, operands: list[Domain], constants: bool) -> Domain:
+    """`constants`: every constant that the node reads is known not to be negative."""
     target = node.target
     flow = flow_of(node)
     positive = bool(operands) and all(d.non_negative for d in operands)
@@ -97,11 +99,11 @@ def _domain(node: Node, operands: list[Domain], captured: Captured) -> Domain:
             and node.target not in (aten.masked_fill.Scalar, aten.where.self)
         ):
             return Box(0.0, 1.0)
-        return NonNegative() if positive and _constants_non_negative(node, captured) else Real()
+        return NonNegative() if positive and constants else Real()
     if flow.kind == "sum":
         return NonNegative() if positive and target is aten.add.Tensor and node.kwargs.get("alpha", 1) > 0 else Real()
     if flow.kind == "diagonal":
-        return NonNegative() if positive and _constants_non_negative(node, captured) else Real()
+        return NonNegative() if positive and constants else Real()
     if flow.kind == "activation":
         # Every activation of the table keeps zero and more at zero and more, but for these.
         return (
@@ -119,9 +121,8 @@ def _domain(node: Node, operands: list[Domain], captured: Captured) -> Domain:
         )
     if flow.kind == "mixing" and flow.build is not None and target not in (ops.centre,):
         return NonNegative() if positive and _averages(node) else Real()
-    if flow.kind == "product" and positive:
-        others = [n for n in node.all_input_nodes if n.op == "get_attr"]
-        return NonNegative() if all(bool((captured.constants[str(n.target)] >= 0).all()) for n in others) else Real()
+    if flow.kind == "product":
+        return NonNegative() if positive and constants else Real()
     return Real()
 
 
@@ -134,18 +135,16 @@ def _averages(node: Node) -> bool:
     return any(word in name for word in ("avg_pool", "upsample", "mean", "sum"))
 
 
-def _constants_non_negative(node: Node, captured: Captured) -> bool:
+def _constants(node: Node, data: set[Node], captured: Captured) -> bool:
     """True if every constant a node brings in is known and not negative."""
     if node.target is aten.constant_pad_nd.default:
         return float(bound_args(node)["value"]) >= 0
     if node.target is aten.masked_fill.Scalar:
         return float(node.args[2]) >= 0
     for n in node.all_input_nodes:
-        if n.op == "get_attr":
-            constant = captured.constants[str(n.target)]
-            if constant.is_floating_point() and bool((constant < 0).any()):
-                return False
-        elif n.op == "call_function" and isinstance(n.meta.get("val"), Tensor) and not n.all_input_nodes:
+        if n in data or not isinstance(n.meta.get("val"), Tensor) or not n.meta["val"].is_floating_point():
+            continue
+        if n.op != "get_attr" or bool((captured.constants[str(n.target)] < 0).any()):
             return False
     return True
 

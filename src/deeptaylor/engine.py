@@ -37,6 +37,7 @@ class Settings:
     bias: str
     max_pool: str
     output: int | str | None
+    root: str = ""  # the module that paths are named from, where the network was wrapped
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Engine(nn.Module):
     def __init__(self, model: nn.Module, example: Sequence[Tensor], settings: Settings) -> None:
         super().__init__()
         spread = settings.bias == "spread"
-        captured = capture(model, example, settings.output)
+        captured = capture(model, example, settings.output, settings.root)
         rewrite(captured)
         fold(captured, {n for n, d in zip(captured.inputs, settings.domains, strict=True) if isinstance(d, Box)})
         planned = make_plan(
@@ -93,6 +94,20 @@ class Engine(nn.Module):
         self.layout = layouts(captured, example)
         self.last_use = self._last_uses()
         self.fixed_batch: int | None = captured.batch if isinstance(captured.batch, int) else None
+        self.token_limits = self._token_limits()
+        for node in (*captured.graph.nodes, *self.network.graph.nodes):
+            # Fake tensors are done with, and cannot be copied.
+            node.meta = {k: v for k, v in node.meta.items() if k in ("nn_module_stack", "stack_trace")}
+        captured.batch = None
+
+    def _token_limits(self) -> dict[str, int]:
+        """For every input that an embedding reads directly, how many tokens there are."""
+        nodes = [n for n in self.captured.graph.nodes if n.target is torch.ops.aten.embedding.default]
+        return {
+            n.args[1].name: int(self.captured.constants[str(n.args[0].target)].shape[0])
+            for n in nodes
+            if n.args[1].op == "placeholder" and n.args[0].op == "get_attr"
+        }
 
     def _values_to_keep(self) -> tuple[str, ...]:
         names = [self.planned.output, *[n for step in self.planned.steps for n in step.needs]]

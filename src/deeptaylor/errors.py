@@ -7,8 +7,13 @@ DeepTaylorError
 ├── InputError          the input cannot be explained (NaN, shape, type, outside its domain)
 ├── TargetError         the target does not exist or does not fit the output
 ├── StaleModelError     the network changed since it was captured
-└── BoundaryError       relevance was asked for at a place inside a detection block
+├── BoundaryError       relevance was asked for at a place inside a detection block
+└── AssetError          weights or data cannot be had (assets.py)
 """
+
+import sys
+import warnings
+from pathlib import Path
 
 
 class DeepTaylorError(Exception):
@@ -48,3 +53,12 @@ class BoundaryError(DeepTaylorError, KeyError):
 
 class DeepTaylorWarning(UserWarning):
     """Something the user should know, with a result nevertheless."""
+
+
+def warn(message: str) -> None:
+    """Warn at the line of the caller outside this package and outside torch."""
+    inside = (str(Path(__file__).parent), "torch/nn/modules", "contextlib")
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and any(part in frame.f_code.co_filename for part in inside):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, DeepTaylorWarning, stacklevel=level)

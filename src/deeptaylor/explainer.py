@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import copy
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from deeptaylor import target as targets
-from deeptaylor.capture import eval_mode
-from deeptaylor.domain import Domain, Real, check_inside
+from deeptaylor.capture import pick_output
+from deeptaylor.domain import Domain
 from deeptaylor.engine import Engine, Result, Settings
-from deeptaylor.errors import CaptureError, DeepTaylorWarning, InputError, PlanError, StaleModelError, TargetError
+from deeptaylor.errors import CaptureError, InputError, PlanError, StaleModelError, TargetError, warn
 from deeptaylor.explanation import Explanation, Ledger
+from deeptaylor.inputs import (
+    Inputs,
+    as_domains,
+    as_tuple,
+    check_choice,
+    check_like,
+    check_place,
+    check_rules,
+    check_tokens,
+    check_values,
+    fingerprint,
+)
 from deeptaylor.plan import Plan
 from deeptaylor.rules import Rule
-
-Inputs = Tensor | Sequence[Tensor]
 
 
 class Explainer(nn.Module):
@@ -54,25 +63,34 @@ class Explainer(nn.Module):
         output: int | str | None = None,
     ) -> None:
         super().__init__()
-        _choice("bias", bias, ("neuron", "spread"))
-        _choice("max_pool", max_pool, ("proportional", "winner"))
-        inputs = _as_tuple(example)
-        for k, x in enumerate(inputs):
-            _check_tensor(x, f"input {k}")
-        self.settings = Settings(_domains(domain, len(inputs)), dict(rules or {}), first, bias, max_pool, output)
-        # In tuples, so that nn.Module does not take the user's network for a part of this one.
+        if not isinstance(model, nn.Module):
+            raise PlanError(f"The network must be a torch.nn.Module, got {type(model).__name__}.")
+        check_choice("bias", bias, ("neuron", "spread"))
+        check_choice("max_pool", max_pool, ("proportional", "winner"))
+        check_rules(rules or {}, first)
+        inputs = as_tuple(example)
+        root = "model" if isinstance(model, _Scored) else ""
+        self.settings = Settings(as_domains(domain, inputs), dict(rules or {}), first, bias, max_pool, output, root)
+        check_place(inputs, _first_float(model.parameters()), "example", "model")
+        # In a tuple, so that nn.Module does not take the user's network for a part of this one.
         self._model = (model,)
         self._example = tuple(x[:2].detach() for x in inputs)
         self._scored: dict[int, tuple[Any, Explainer]] = {}
-        self._check_model_fits(inputs)
+        self._print = fingerprint(model)
         self.engines = nn.ModuleDict()
-        self._print = _fingerprint(model)
         self.engines[_key(inputs)] = self._capture(inputs)
 
     # --- capture --------------------------------------------------------------------------------------------------
 
-    def _capture(self, inputs: Sequence[Tensor]) -> Engine:
-        return Engine(self._model[0], [x[:2].detach() for x in inputs], self.settings)
+    def _capture(self, inputs: Sequence[Tensor], whole: bool = False) -> Engine:
+        """Capture the network for these shapes, and bring the result to where this explainer was moved."""
+        own = _first_float(self._model[0].parameters())
+        example = [x.detach() if whole else x[:2].detach() for x in inputs]
+        if own is not None:
+            example = [x.to(own) if x.is_floating_point() else x.to(own.device) for x in example]
+        engine = Engine(self._model[0], example, self.settings)
+        moved = _first_float(self._first.network.buffers()) if len(self.engines) else None
+        return engine if moved is None else engine.to(device=moved.device, dtype=moved.dtype)
 
     @property
     def plan(self) -> Plan:
@@ -86,9 +104,9 @@ class Explainer(nn.Module):
     def refresh(self) -> Explainer:
         """Capture the network again, after its parameters changed."""
         self._scored.clear()
-        self._print = _fingerprint(self._model[0])
-        example = self._example
-        self.engines = nn.ModuleDict({_key(example): self._capture(example)})
+        self._print = fingerprint(self._model[0])
+        again = self._capture(self._example)
+        self.engines = nn.ModuleDict({_key(self._example): again})
         return self
 
     def _engine(self, inputs: Sequence[Tensor]) -> Engine:
@@ -114,7 +132,7 @@ class Explainer(nn.Module):
 
     def forward(self, x: Inputs, target: Any = None) -> tuple[Tensor, Any]:
         """Score and relevance as plain tensors; this is what compiles and exports."""
-        inputs = _as_tuple(x)
+        inputs = (x,) if isinstance(x, Tensor) else tuple(x)
         if targets.is_callable(target):
             return self._for_score(target).forward(x)
         engine = self._engine_for_batch(inputs)
@@ -129,11 +147,11 @@ class Explainer(nn.Module):
         """
         if targets.is_callable(target):
             return self._for_score(target).explain(x)
-        inputs = tuple(t.detach() for t in self._checked(x))
+        inputs = tuple(t.detach().clone() for t in self._checked(x))
         self._check_fresh()
         with torch.no_grad():
             engine = self._engine_for_batch(inputs)
-            self._check_target(engine, target)
+            self._check_target(engine, target, inputs)
             result, notes = self._run(engine, inputs, target, frozenset())
         return self._explanation(engine, inputs, target, result, notes)
 
@@ -143,9 +161,20 @@ class Explainer(nn.Module):
             return self._for_score(target).relevance_at(name, x)
         inputs = tuple(t.detach() for t in self._checked(x))
         self._check_fresh()
+        engine = self._engine_for_batch(inputs)
+        self._check_target(engine, target, inputs)
+        return self._at(engine, name, inputs, target)
+
+    def _later(self, engine: Engine, name: str, inputs: tuple[Tensor, ...], target: Any) -> Tensor:
+        """More of an explanation that was made before, if the network is still the same."""
+        self._check_fresh()
+        if not any(engine is e for e in self.engines.values()):
+            raise StaleModelError("The explainer was refreshed since this explanation was made; explain again.")
+        return self._at(engine, name, inputs, target)
+
+    def _at(self, engine: Engine, name: str, inputs: tuple[Tensor, ...], target: Any) -> Tensor:
+        node = engine.boundary(name)
         with torch.no_grad():
-            engine = self._engine_for_batch(inputs)
-            node = engine.boundary(name)
             result, _ = self._run(engine, inputs, target, frozenset([node]))
         return result.kept[node]
 
@@ -155,25 +184,26 @@ class Explainer(nn.Module):
             return engine
         key = f"{_key(inputs)}@{inputs[0].shape[0]}"
         if key not in self.engines:
-            self.engines[key] = Engine(self._model[0], list(inputs), self.settings)
+            self.engines[key] = self._capture(inputs, whole=True)
         return cast("Engine", self.engines[key])
 
     def _run(
         self, engine: Engine, inputs: Sequence[Tensor], target: Any, keep: frozenset[str]
     ) -> tuple[Result, list[str]]:
+        """Explain; where a narrow type overflowed, say so and do it again in float32."""
         result = engine.run(inputs, target, ledger=True, keep=keep)
-        if all(bool(torch.isfinite(t).all()) for t in (result.score, *result.relevance)):
+        dtype = next((x.dtype for x in inputs if x.is_floating_point()), result.score.dtype)
+        narrow = dtype in (torch.float16, torch.bfloat16)
+        if _finite(result) and not (narrow and not _closes(result)):
             return result, []
-        dtype = next((x.dtype for x in inputs if x.is_floating_point()), torch.float32)
-        if dtype in (torch.float16, torch.bfloat16):
+        if narrow:
             said = f"{str(dtype).removeprefix('torch.')} overflowed; the explanation was computed again in float32"
-            warnings.warn(said, DeepTaylorWarning, stacklevel=4)
+            warn(said)
             wide = copy.deepcopy(engine).float()
-            again = wide.run(
-                [x.float() if x.is_floating_point() else x for x in inputs], target, ledger=True, keep=keep
-            )
-            if all(bool(torch.isfinite(t).all()) for t in (again.score, *again.relevance)):
-                return again, [said]
+            wider = [x.float() if x.is_floating_point() else x for x in inputs]
+            result = wide.run(wider, target, ledger=True, keep=keep)
+            if _finite(result):
+                return result, [said]
         bad = "score" if not bool(torch.isfinite(result.score).all()) else "relevance"
         raise InputError(
             f"The network's {bad} is not finite for this input: its values overflow. Check weights and input scale."
@@ -183,16 +213,19 @@ class Explainer(nn.Module):
         """An explainer of score(network(x)), captured together and remembered."""
         known = self._scored.get(id(score))
         if known is None:
-            domains = self.settings.domains
+            chosen = self.settings
             scored = Explainer(
-                _Scored(self._model[0], score, self.settings.output),
+                _Scored(self._model[0], score, chosen.output),
                 self._example,
-                domains,
-                rules=self.settings.rules,
-                first=self.settings.first,
-                bias=self.settings.bias,
-                max_pool=self.settings.max_pool,
+                chosen.domains,
+                rules=chosen.rules,
+                first=chosen.first,
+                bias=chosen.bias,
+                max_pool=chosen.max_pool,
             )
+            moved = _first_float(self._first.network.buffers())
+            if moved is not None:
+                scored.to(device=moved.device, dtype=moved.dtype)
             known = self._scored[id(score)] = (score, scored)
         return known[1]
 
@@ -203,7 +236,7 @@ class Explainer(nn.Module):
         entries = result.entries if result.entries.ndim == 4 else result.entries.unsqueeze(0)
         rows = [(r.node, r.module, r.op, r.rule) for r in engine.plan.rows]
         many = result.entries.ndim == 4
-        per_input = torch.stack([sum_per_sample(r, many) for r in result.relevance], -1)
+        per_input = torch.stack([_sum_per_sample(r, many) for r in result.relevance], -1)
         ledger = Ledger(
             input=per_input.sum(-1),
             bias=_by_target(entries[:, :, 2].sum(1), many),
@@ -219,77 +252,37 @@ class Explainer(nn.Module):
             target=target,
             positive=all(getattr(s, "rule", None) is None or s.rule.positive for s in engine.planned.steps),
             notes=(*notes, *engine.plan.notes),
-            source=lambda name: self.relevance_at(name, inputs if len(inputs) > 1 else inputs[0], target),
+            source=lambda name: self._later(engine, name, inputs, target),
         )
 
     # --- checks ---------------------------------------------------------------------------------------------------
 
     def _checked(self, x: Inputs) -> tuple[Tensor, ...]:
         """The inputs, or a clear error before any work."""
-        inputs = _as_tuple(x)
+        inputs, names = as_tuple(x), self._first.planned.inputs
         if len(inputs) != len(self._example):
             raise InputError(f"The network takes {len(self._example)} input(s), got {len(inputs)}.")
-        for k, (x_k, example, domain) in enumerate(zip(inputs, self._example, self.settings.domains, strict=True)):
-            name = self._first.planned.inputs[k]
-            _check_tensor(x_k, name)
-            _check_like(x_k, example, name)
-            _check_finite(x_k, name)
-            if x_k.is_floating_point():
-                check_inside(x_k, domain, name)
+        for x_k, example, name in zip(inputs, self._example, names, strict=True):
+            check_like(x_k, example, name)
         if len({x_k.shape[0] for x_k in inputs}) > 1:
             raise InputError(f"The inputs have different batch sizes: {[x_k.shape[0] for x_k in inputs]}.")
-        self._check_place(inputs)
+        check_place(inputs, _first_float(self._first.network.buffers()), "input", "explainer")
+        check_values(inputs, self.settings.domains, names)
+        for x_k, name in zip(inputs, names, strict=True):
+            if name in self._first.token_limits:
+                check_tokens(x_k, name, self._first.token_limits[name])
         return inputs
 
-    def _check_place(self, inputs: Sequence[Tensor]) -> None:
-        constant = next((b for b in self._first.network.buffers() if b.is_floating_point() and b.ndim), None)
-        x = next((t for t in inputs if t.is_floating_point()), None)
-        if constant is None:
-            return
-        if inputs[0].device != constant.device:
-            raise InputError(
-                f"The network is on {constant.device}, the input on {inputs[0].device}; move one: "
-                f"x.to({str(constant.device)!r}) or "
-                f"explainer.to({str(inputs[0].device)!r})."
-            )
-        if x is not None and x.dtype != constant.dtype:
-            raise InputError(
-                f"The network computes in {constant.dtype}, the input is {x.dtype}; convert one: "
-                f"x.to({constant.dtype}) or "
-                f"explainer.to({x.dtype})."
-            )
-
-    def _check_model_fits(self, inputs: Sequence[Tensor]) -> None:
-        """The network and the example on one device and of one type, before capture."""
-        parameter = next((p for p in self._model[0].parameters() if p.is_floating_point()), None)
-        x = next((t for t in inputs if t.is_floating_point()), None)
-        if parameter is None:
-            return
-        if inputs[0].device != parameter.device:
-            raise InputError(
-                f"The network is on {parameter.device}, the example on {inputs[0].device}; move one of them."
-            )
-        if x is not None and x.dtype != parameter.dtype:
-            raise InputError(
-                f"The network's parameters are {parameter.dtype}, the example is {x.dtype}; convert one of them."
-            )
-
-    def _check_target(self, engine: Engine, target: Any) -> None:
-        sizes = engine.layout[engine.planned.output].sizes
-        if len(sizes) == 2:
-            targets.check_range(target, sizes[1][0])
-        elif isinstance(target, bool):
-            raise TargetError("A target cannot be True or False.")
+    def _check_target(self, engine: Engine, target: Any, inputs: Sequence[Tensor]) -> None:
+        targets.check(target, tuple(engine.layout[engine.planned.output].shape(inputs[0].shape[0])))
 
     def _check_fresh(self) -> None:
-        changed = [k for k, v in _fingerprint(self._model[0]).items() if self._print.get(k) != v]
-        gone = [k for k in self._print if k not in _names(self._model[0])]
-        if changed or gone:
-            names = ", ".join((changed + gone)[:3])
+        now = fingerprint(self._model[0])
+        changed = [k for k in {**now, **self._print} if now.get(k) != self._print.get(k)]
+        if changed:
             raise StaleModelError(
-                f"The network changed since it was captured ({len(changed) + len(gone)} tensors, among them "
-                f"{names}). Call "
-                "explainer.refresh() to explain the network as it is now."
+                f"The network changed since it was captured ({len(changed)} tensors, among them "
+                f"{', '.join(changed[:3])}). Call explainer.refresh() to explain the network as it is now."
             )
 
 
@@ -302,10 +295,9 @@ class _Scored(nn.Module):
         self.training = model.training
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        y = self.model(*inputs)
-        if self.output is not None:
-            y = y[self.output] if not isinstance(self.output, str) or hasattr(y, "keys") else getattr(y, self.output)
-        score: Any = self.score(y)
+        """The score of a batch."""
+        chosen, _ = pick_output(self.model(*inputs), self.output, Tensor)
+        score: Any = self.score(chosen)
         if not isinstance(score, Tensor) or score.ndim not in (1, 2) or (score.ndim == 2 and score.shape[1] != 1):
             raise TargetError(
                 "A callable target must return one number a sample: a tensor of shape (batch,) or (batch, 1)."
@@ -317,10 +309,28 @@ def explain(
     model: nn.Module, x: Inputs, target: Any = None, domain: Domain | Sequence[Domain] | None = None, **settings: Any
 ) -> Explanation:
     """Capture, plan and explain in one call; for many inputs keep an Explainer."""
+    inputs = as_tuple(x)
+    check_values(inputs, as_domains(domain, inputs), [f"input {k}" for k in range(len(inputs))])
     return Explainer(model, x, domain, **settings).explain(x, target)
 
 
-def sum_per_sample(relevance: Tensor, many: bool) -> Tensor:
+def _first_float(tensors: Iterable[Tensor]) -> Tensor | None:
+    """The tensor that tells where and in which type a network computes."""
+    return next((t for t in tensors if t.is_floating_point() and t.ndim), None)
+
+
+def _finite(result: Result) -> bool:
+    return all(bool(torch.isfinite(t).all()) for t in (result.score, *result.relevance))
+
+
+def _closes(result: Result) -> bool:
+    """True if the first step's books balance to a tenth: an infinite denominator swallows relevance silently."""
+    assert result.entries is not None
+    arrived, on, bias, dropped = result.entries.double().unbind(-2)
+    return bool(((arrived - on - bias - dropped).abs() <= 0.1 * arrived.abs() + 1e-12).all())
+
+
+def _sum_per_sample(relevance: Tensor, many: bool) -> Tensor:
     """ΣR over everything but the sample (and the target)."""
     kept = 2 if many else 1
     return relevance.sum(tuple(range(kept, relevance.ndim))) if relevance.ndim > kept else relevance
@@ -330,96 +340,12 @@ def _by_target(t: Tensor, many: bool) -> Tensor:
     return t.movedim(0, 1) if many else t[0]
 
 
-def _choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise PlanError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}.")
-
-
-def _as_tuple(x: Inputs) -> tuple[Tensor, ...]:
-    return (x,) if isinstance(x, Tensor) else tuple(x)
-
-
-def _domains(domain: Domain | Sequence[Domain] | None, n: int) -> tuple[Domain, ...]:
-    if domain is None or isinstance(domain, Domain):
-        return (domain or Real(),) * n
-    if len(domain) != n:
-        raise PlanError(f"{len(domain)} domains were given for {n} inputs.")
-    return tuple(domain)
-
-
 def _key(inputs: Sequence[Tensor]) -> str:
     """Everything but the batch size that a capture depends on; free of dots, as module names must be."""
     return "_".join(
-        "x".join(str(int(n)) for n in x.shape[1:]) + ("i" if not x.is_floating_point() else "f") for x in inputs
+        "x".join(str(int(n)) for n in x.shape[1:]) + ("f" if x.is_floating_point() else "i") for x in inputs
     )
 
 
 def _shapes(shapes: Sequence[tuple[int, ...]]) -> str:
     return ", ".join(map(str, shapes))
-
-
-def _check_tensor(x: Any, name: str) -> None:
-    if not isinstance(x, Tensor):
-        raise InputError(f"Input {name!r} must be a torch tensor, got {type(x).__name__}.")
-    if x.ndim == 0:
-        raise InputError(f"Input {name!r} has no batch dimension; add one: x.unsqueeze(0).")
-    if x.shape[0] == 0:
-        raise InputError(f"Input {name!r} is an empty batch: there is nothing to explain.")
-    if x.is_complex() or x.dtype == torch.bool:
-        raise InputError(f"Input {name!r} is {x.dtype}; real or integer values are needed.")
-
-
-def _check_like(x: Tensor, example: Tensor, name: str) -> None:
-    if example.is_floating_point() and not x.is_floating_point():
-        raise InputError(
-            f"Input {name!r} holds integers ({x.dtype}), the network expects {example.dtype}; convert and normalise it."
-        )
-    if not example.is_floating_point() and x.is_floating_point():
-        raise InputError(f"Input {name!r} holds {x.dtype}, the network expects integers ({example.dtype}).")
-    if x.ndim != example.ndim:
-        hint = " Add a batch dimension: x.unsqueeze(0)." if x.ndim == example.ndim - 1 else ""
-        raise InputError(
-            f"Input {name!r}: expected {example.ndim} dimensions (batch, "
-            f"{', '.join(map(str, example.shape[1:]))}), got {x.ndim}: "
-            f"{tuple(x.shape)}.{hint}"
-        )
-    fixed = (x.ndim > 2 or x.is_floating_point()) and x.ndim > 1
-    if fixed and x.shape[1] != example.shape[1]:
-        what = "channels" if x.ndim > 2 else "features"
-        raise InputError(
-            f"Input {name!r}: expected {example.shape[1]} {what}, got {x.shape[1]} (shape {tuple(x.shape)})."
-        )
-
-
-def _check_finite(x: Tensor, name: str) -> None:
-    if not x.is_floating_point():
-        return
-    bad = ~torch.isfinite(x)
-    if bool(bad.any()):
-        index = tuple(int(i) for i in torch.nonzero(bad)[0])
-        raise InputError(
-            f"Input {name!r} has {int(bad.sum())} value(s) that are NaN or infinite, the first at index {index}."
-        )
-
-
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
-
-
-def _names(model: nn.Module) -> set[str]:
-    return set(_tensors(model))
-
-
-def _fingerprint(model: nn.Module) -> dict[str, tuple[Any, ...]]:
-    """For every parameter and buffer: where it lies, how often it was written, and a few of its values."""
-    found = {}
-    with torch.no_grad():
-        for name, t in _tensors(model).items():
-            # Writing through .data leaves the version counter alone; a few values show it all the same.
-            flat = t.detach().reshape(-1)
-            probe = tuple(flat[:: max(1, flat.numel() // 7)][:8].float().tolist()) if flat.numel() else ()
-            found[name] = (id(t), t._version, t.data_ptr(), t.dtype, t.device, probe)
-    return found
-
-
-__all__ = ["Explainer", "eval_mode", "explain"]

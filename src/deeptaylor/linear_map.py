@@ -123,7 +123,7 @@ class Reduce(LinearMap):
 
     def _weight(self, kind: Kind, ctx: Context) -> float:
         shape = ctx.shape(self.operands[0])
-        size = math.prod(int(shape[d]) for d in self.dims) if self.mean else 1
+        size = math.prod([int(shape[d]) for d in self.dims]) if self.mean else 1
         return {"squared": 1 / size**2, "flat": 1.0}.get(kind, 1 / size)
 
     def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:

@@ -10,7 +10,6 @@ make_plan(captured, …)
 from __future__ import annotations
 
 import fnmatch
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,11 +25,11 @@ from deeptaylor.build import product_map
 from deeptaylor.capture import Captured, Node, module_path, where
 from deeptaylor.domain import Box, Domain, NonNegative, Real
 from deeptaylor.domains import infer_domains
-from deeptaylor.errors import DeepTaylorWarning, PlanError, UnsupportedOpError
+from deeptaylor.errors import PlanError, warn
 from deeptaylor.flow import AFFINE, flow_of, kind_of
 from deeptaylor.rewrite import bound_args, data_nodes, shape_of
 from deeptaylor.rules import Rule
-from deeptaylor.signals import find_signals, op_name, operands_of
+from deeptaylor.signals import find_signals, op_name, operands_of, refuse
 
 aten = torch.ops.aten
 _SET_ASIDE = {
@@ -124,7 +123,16 @@ class _Planner:
         self.used_overrides: set[str] = set()
 
     def make(self) -> Planned:
-        self.signals = find_signals(self.captured, self.output, self.data, self.domain, self._override)
+        self.signals, problems = find_signals(self.captured, self.output, self.data, self.domain, self._override)
+        unknown = {n for n, _ in problems}
+        self.maps = {n: self._build(n) for n in self.signals if n not in unknown and self._affine_kind(n)}
+        problems += [(n, "used in a form that has no rule") for n, built in self.maps.items() if built is None]
+        problems += [
+            (n, "no finite value at zero: it can only be a gate or a denominator")
+            for n in self.signals
+            if kind_of(n) == "activation" and not self._finite_at_zero(n)
+        ]
+        refuse(sorted(problems, key=lambda p: -self.order[p[0]]))
         self.readers = self._count_readers()
         made: list[steps.Step] = []
         rows: list[Row] = []
@@ -173,9 +181,7 @@ class _Planner:
     def _affine(self, node: Node) -> bool:
         """True if a node can be part of a block."""
         flow = flow_of(node) if node.op == "call_function" else None
-        if flow is None or (flow.kind == "diagonal" and node in self.pixels):
-            return False
-        return flow.kind in AFFINE or (flow.kind == "product" and node.target is not aten.mul.Tensor)
+        return flow is not None and not (flow.kind == "diagonal" and node in self.pixels) and self._affine_kind(node)
 
     def _gather(self, head: Node) -> tuple[list[Node], list[Node]]:
         """The members of the block that ends in head, and its leaves, in graph order."""
@@ -201,8 +207,21 @@ class _Planner:
             return None
         return flow.build(node, self.captured, [o.name for o in operands])
 
+    def _affine_kind(self, node: Node) -> bool:
+        kind = kind_of(node)
+        return kind in AFFINE or (kind == "product" and node.target is not aten.mul.Tensor)
+
+    def _finite_at_zero(self, node: Node) -> bool:
+        at_zero = _at_zero(node, self.captured)
+        return at_zero is not None and bool(torch.isfinite(at_zero).all())
+
     def _map(self, node: Node) -> lm.LinearMap:
-        """The linear map of an affine node, or a problem noted."""
+        """The linear map of an affine node."""
+        built = self.maps[node]
+        assert built is not None  # refused before
+        return built
+
+    def _build(self, node: Node) -> lm.LinearMap | None:
         flow, operands = flow_of(node), self.signals[node]
         assert flow is not None
         built: lm.LinearMap | None = None
@@ -217,12 +236,6 @@ class _Planner:
             built = product_map(node, fixed, operands[0], non_negative)
         elif flow.build is not None:
             built = flow.build(node, self.captured, [o.name for o in operands])
-        if built is None:
-            raise UnsupportedOpError(
-                f"{op_name(node)} is used in a form that has no rule, at {where(node)}.\n"
-                "What to do: use the operation with constant, static arguments, or explain the part of the "
-                "network after it."
-            )
         return built
 
     # --- steps ----------------------------------------------------------------------------------------------------
@@ -303,8 +316,8 @@ class _Planner:
             step, rule, why = steps.LpStep(node.name, inputs, windows, self.spread), "proportional", "L^p pooling"
         else:
             step, rule, why = steps.EmbeddingStep(node.name, inputs), "token sum", "a token's relevance is its vector's"
-        override = self._override(node)
-        if override is not None and not isinstance(override, (rules.Pass, rules.Signal)):
+        override = self._override(node, exact=True)
+        if override is not None and not self._fits(override, kind):
             raise PlanError(
                 f"The rule {override} was given for {where(node)}, which is {op}: only detection blocks "
                 "(weighted layers, sums, "
@@ -312,13 +325,14 @@ class _Planner:
             )
         return step, self._row(node, op, domain, rule, why), []
 
+    @staticmethod
+    def _fits(override: Rule, kind: str) -> bool:
+        """True if a rule given by name makes sense for a step that is no block."""
+        return isinstance(override, rules.Pass) or (isinstance(override, rules.Signal) and kind == "product")
+
     def _activation(self, node: Node, inputs: list[str]) -> tuple[steps.Step, str, str]:
         at_zero = _at_zero(node, self.captured)
-        if at_zero is None or not bool(torch.isfinite(at_zero).all()):
-            raise UnsupportedOpError(
-                f"{op_name(node)} has no finite value at zero, so its relevance has no rule, at {where(node)}.\n"
-                "What to do: use it only as a gate or a denominator, or explain the part of the network after it."
-            )
+        assert at_zero is not None  # refused before
         if bool((at_zero == 0).all()):
             return steps.PassStep(node.name, inputs), "pass", "φ(0) = 0: φ(z) = z · gate"
         step = steps.ActivationStep(node.name, inputs, at_zero, self.spread)
@@ -353,7 +367,7 @@ class _Planner:
         boxes = [d if p and isinstance(d, Box) else None for d, p in zip(domains, at_input, strict=True)]
         rectified = score or self._rectified(head)
         rule, why = self._rule(head, members, leaves, domains, at_input, boxes)
-        if isinstance(rule, rules.Pass) and (len(leaves) != 1 or shape_of(leaves[0]).numel() != shape_of(head).numel()):
+        if isinstance(rule, rules.Pass) and (score or len(leaves) != 1 or not _same_size(leaves[0], head)):
             raise PlanError(f"The rule pass needs input and output of one shape; {where(head)} changes it.")
         if isinstance(rule, rules.ZBox) and any(b is not None for b in boxes):
             self._warn_box(head, boxes)
@@ -407,15 +421,22 @@ class _Planner:
         self, head: Node, members: list[Node], leaves: list[Node], domains: list[Domain], at_input: list[bool],
         boxes: list[Box | None],
     ) -> tuple[Rule, str]:  # fmt: skip
-        given = {id(r): r for r in (self._override(m) for m in (members or [head])) if r is not None}
+        given: list[Rule] = []
+        for rule in (self._override(m) for m in (members or [head])):
+            if rule is not None and not any(rule is g or repr(rule) == repr(g) for g in given):
+                given.append(rule)
         if len(given) > 1:
             raise PlanError(
-                f"Several rules ({', '.join(map(str, given.values()))}) were given for one detection block, "
+                f"Several rules ({', '.join(map(str, given))}) were given for one detection block, "
                 "which ends at "
                 f"{where(head)}: its branches share one denominator, so it takes one rule."
             )
         if given:
-            return next(iter(given.values())), "chosen by the user"
+            if isinstance(given[0], rules.Signal):
+                raise PlanError(
+                    f"The rule signal was given for {where(head)}, which is no product of two data tensors."
+                )
+            return given[0], "chosen by the user"
         if any(at_input) and self.first is not None:
             return self.first, "first=, chosen by the user"
         if any(b is not None for b in boxes):
@@ -429,32 +450,30 @@ class _Planner:
     def _tokens(self, node: Node) -> bool:
         return node.target is aten.embedding.default
 
-    def _override(self, node: Node) -> Rule | None:
-        """The rule the user gave for a node's name or module path; exact names before patterns."""
+    def _override(self, node: Node, exact: bool = False) -> Rule | None:
+        """The rule the user gave for a node's name or module path; exact names come before patterns."""
         names = [node.name, *self.captured.former_names(node.name)]
-        paths = [p for p in (module_path(node), *(self.captured.paths.get(n, "") for n in names)) if p]
-        for exact in (True, False):
-            for pattern, rule in self.overrides.items():
-                match = (
-                    pattern in (*names, *paths)
-                    if exact
-                    else any(fnmatch.fnmatchcase(p, pattern) for p in (*names, *paths))
-                )
-                if match:
-                    self.used_overrides.add(pattern)
-                    return rule
-        return None
+        names += [p for p in (module_path(node), *(self.captured.paths.get(n, "") for n in names)) if p]
+        found = next((p for p in self.overrides if p in names), None)
+        if found is None and not exact:
+            found = next((p for p in self.overrides if any(fnmatch.fnmatchcase(n, p) for n in names)), None)
+        if found is None:
+            return None
+        self.used_overrides.add(found)
+        return self.overrides[found]
 
     def _warn_box(self, head: Node, boxes: list[Box | None]) -> None:
         for box in boxes:
             if box is not None and bool((torch.as_tensor(box.low) > 0).any() | (torch.as_tensor(box.high) < 0).any()):
-                warnings.warn(
+                warn(
                     f"The box {box} does not contain zero everywhere, as the z^B rule assumes (at "
                     f"{where(head)}): relevance can "
                     "stay behind. Shift the input so that zero lies between low and high.",
-                    DeepTaylorWarning,
-                    stacklevel=6,
                 )
+
+
+def _same_size(a: Node, b: Node) -> bool:
+    return str(shape_of(a).numel()) == str(shape_of(b).numel())
 
 
 def _at_zero(node: Node, captured: Captured) -> Tensor | None:

@@ -37,15 +37,16 @@ class Check:
 
     def __str__(self) -> str:
         lines = []
+        explained = self.samples > self.negative + self.empty
+        if explained and self.input_share < 0.5:
+            lines.append(
+                f"The input holds only {_percent(self.input_share)} of the score; biases took "
+                f"{_percent(self.bias_share)}. "
+                'The heatmap explains that part alone (bias="spread" hands the rest back to the inputs).'
+            )
         if self.negative or self.empty:
             lines.append(self._empty_text())
-        if self.samples > self.negative + self.empty:
-            if self.input_share < 0.5:
-                lines.append(
-                    f"The input holds only {100 * self.input_share:.1f} % of the score; biases took "
-                    f"{100 * self.bias_share:.1f} %. "
-                    'The heatmap explains that part alone (bias="spread" hands the rest back to the inputs).'
-                )
+        if explained:
             lines += [
                 f"conservative  {_yes(self.conservative)}  |Σ R − f| ≤ {self.conservation_gap:.2e} f",
                 f"positive      {_yes(self.positive)}  smallest relevance {self.most_negative:.2e} f",
@@ -64,10 +65,15 @@ class Check:
         if self.negative:
             texts.append(
                 f"{self.negative} of {self.samples} scores are negative: the network sees no such object, so "
-                "the map is empty. "
-                "To ask why this class rather than another, explain a logit difference: target=dt.margin(a, b)."
+                "the map is empty."
             )
+        texts.append("To ask why one class rather than another, explain a logit difference: target=dt.margin(a, b).")
         return " ".join(texts)
+
+
+def _percent(share: float) -> str:
+    """A share with digits enough to be told from none."""
+    return f"{100 * share:.1f} %" if share >= 0.001 else f"{100 * share:.2g} %"
 
 
 def _yes(value: bool) -> str:

@@ -5,6 +5,7 @@ rewrite(captured)
 ├── _drop         identities (dropout in eval mode, clone, …) disappear
 ├── _canonical    norms, attention, pooling and convolution spellings become few
 ├── _evaluate     whatever does not depend on the input is computed once
+├── _products     x @ constant becomes a linear layer
 └── _diagonal     + − × ÷ by constants become scale_shift
 """
 
@@ -16,7 +17,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, fx
 
 from deeptaylor import ops
@@ -52,6 +52,7 @@ def rewrite(captured: Captured) -> None:
     _drop(captured)
     _canonical(captured)
     _evaluate(captured)
+    _products(captured)
     _diagonal(captured)
     captured.graph.eliminate_dead_code()
 
@@ -66,14 +67,14 @@ def data_nodes(captured: Captured) -> set[Node]:
     """The nodes whose values depend on the values of an input."""
     data: set[Node] = set(captured.inputs)
     for node in captured.graph.nodes:
-        if (
-            node.op == "call_function"
-            and node.target not in _VALUELESS
-            and any(n in data for n in node.all_input_nodes)
-        ):
+        read = node.all_input_nodes[:1] if node.target in SHAPED_LIKE else node.all_input_nodes
+        if node.op == "call_function" and node.target not in _VALUELESS and any(n in data for n in read):
             data.add(node)
     return data
 
+
+# They take values from their first argument and only the shape from the second.
+SHAPED_LIKE = {aten.expand_as.default, aten.view_as.default, aten.reshape_as.default}
 
 # They read a tensor's shape or type, never its values.
 _VALUELESS = {
@@ -154,7 +155,8 @@ def _drop(captured: Captured) -> None:
     for node in list(captured.graph.nodes):
         if node.op != "call_function":
             continue
-        if node.target in _IDENTITIES or (node.target in _SAME_TYPE and _same_type(node)):
+        random = "dropout" in str(node.target) and bool(bound_args(node).get("train"))
+        if (node.target in _IDENTITIES and not random) or (node.target in _SAME_TYPE and _same_type(node)):
             _retire(captured, node, node.args[0])
 
 
@@ -215,7 +217,8 @@ def _conv_words(captured: Captured, node: Node) -> None:
         totals = [d * (int(k) - 1) for d, k in zip(dilation, shape_of(weight)[2:], strict=True)]
         if any(t % 2 for t in totals):
             amounts = [v for t in reversed(totals) for v in (t // 2, t - t // 2)]
-            val = F.pad(x.meta["val"], amounts)
+            sizes = [s + t for s, t in zip(shape_of(x)[-n:], totals, strict=True)]
+            val = x.meta["val"].new_empty([*shape_of(x)[:-n], *sizes])
             x = _insert(captured, node, aten.constant_pad_nd.default, (x, amounts, 0.0), val)
         else:
             pads = [t // 2 for t in totals]
@@ -325,7 +328,13 @@ def _attention(captured: Captured, node: Node) -> None:
         weights_val,
     )
     if times > 1:
-        v = _insert(captured, node, ops.repeat_heads, (v, times), v.meta["val"].repeat_interleave(times, -3))
+        v = _insert(
+            captured,
+            node,
+            ops.repeat_heads,
+            (v, times),
+            v.meta["val"].new_empty((*shape_of(q)[:-2], *shape_of(v)[-2:])),
+        )
     replace(captured, node, aten.matmul.default, (weights, v))
 
 
@@ -481,6 +490,23 @@ def _evaluate(captured: Captured) -> None:
                 _retire(captured, node, constant := captured.constant(fixed[node], node, node.name))
                 fixed[constant] = captured.constants[str(constant.target)]
     captured.graph.eliminate_dead_code()
+
+
+def _products(captured: Captured) -> None:
+    data = data_nodes(captured)
+    for node in list(captured.graph.nodes):
+        if node.target not in (aten.matmul.default, aten.mm.default, aten.mv.default) or node.args[0] not in data:
+            continue
+        matrix = constant_of(captured, node.args[1])
+        if matrix is None or matrix.ndim > 2:
+            continue
+        weight = captured.constant(matrix.T.contiguous() if matrix.ndim == 2 else matrix.unsqueeze(0), node, "weight")
+        if matrix.ndim == 2:
+            replace(captured, node, aten.linear.default, (node.args[0], weight))
+        else:
+            val = node.meta["val"].new_empty((*shape_of(node), 1))
+            column = _insert(captured, node, aten.linear.default, (node.args[0], weight), val)
+            replace(captured, node, aten.squeeze.dim, (column, -1))
 
 
 def _only_type(node: Node, x: Node) -> bool:

@@ -277,3 +277,9 @@ class Signal(Rule):
 
     symbol: ClassVar[str] = "signal"
     operand: int = 0
+
+    def __post_init__(self) -> None:
+        if self.operand not in (0, 1):
+            raise PlanError(
+                f"Signal takes operand 0 or 1, the factor that carries the relevance; got {self.operand!r}."
+            )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from deeptaylor.capture import Captured, Node, where
 from deeptaylor.domain import Domain
 from deeptaylor.errors import UnsupportedOpError
 from deeptaylor.flow import flow_of
+from deeptaylor.rewrite import SHAPED_LIKE
 from deeptaylor.rules import Rule
 
 aten = torch.ops.aten
@@ -24,9 +25,10 @@ def find_signals(
     data: set[Node],
     domain: Mapping[Node, Domain],
     override: Callable[[Node], Rule | None],
-) -> dict[Node, list[Node]]:
-    """For every node that receives relevance, the operands it goes to; an error names all that have no rule."""
-    return _Finder(captured, output, data, domain, override).find()
+) -> tuple[dict[Node, list[Node]], list[tuple[Node, str]]]:
+    """For every node that receives relevance, the operands it goes to; and the nodes without a rule, and why."""
+    finder = _Finder(captured, output, data, domain, override)
+    return finder.find(), finder.problems
 
 
 class _Finder:
@@ -50,16 +52,15 @@ class _Finder:
                 continue
             signals[node] = self._signals_of(node)
             active.update(signals[node])
-        if self.problems:
-            raise UnsupportedOpError(self._problem_text())
         return signals
 
     def _signals_of(self, node: Node) -> list[Node]:
         flow = flow_of(node)
         operands = [n for n in operands_of(node) if n in self.data]
         if flow is None:
+            # Go on below it, so that every such operation is named at once.
             self.problems.append((node, f"no rule for {op_name(node)}"))
-            return []
+            return [n for n in operands if n.meta["val"].is_floating_point()]
         if flow.kind == "product":
             return self._signal_of_product(node, operands)
         if flow.kind == "quotient":
@@ -75,7 +76,7 @@ class _Finder:
             if node.target in (aten.where.self, aten.masked_fill.Scalar):
                 mask = node.args[0] if node.target is aten.where.self else node.args[1]
                 operands = [n for n in operands if n is not mask]
-            if node.target is aten.gather.default:
+            if node.target is aten.gather.default or node.target in SHAPED_LIKE:
                 operands = operands[:1]
             return operands
         if flow.kind in ("mixing", "diagonal"):
@@ -142,13 +143,17 @@ class _Finder:
         flow = flow_of(self._base(node))
         return flow is not None and flow.kind in ("rectifier", "activation", "softmax")
 
-    def _problem_text(self) -> str:
-        lines = [f"  {op_name(n)}: {reason}; at {where(n)}" for n, reason in reversed(self.problems)]
-        return (
-            f"{len(lines)} operation(s) on the path of the relevance cannot be explained:\n" + "\n".join(lines) + "\n"
-            "What to do: replace them by operations that docs/theory.md lists, or explain the part of the "
-            "network after them."
-        )
+
+def refuse(problems: Sequence[tuple[Node, str]]) -> None:
+    """Raise one error that names every operation without a rule."""
+    if not problems:
+        return
+    lines = [f"  {op_name(n)}: {reason}; at {where(n)}" for n, reason in reversed(problems)]
+    raise UnsupportedOpError(
+        f"{len(lines)} operation(s) on the path of the relevance cannot be explained:\n" + "\n".join(lines) + "\n"
+        "What to do: replace them by operations that docs/theory.md lists, use them with static arguments, or "
+        "explain the part of the network after them."
+    )
 
 
 def operands_of(node: Node) -> list[Node]:

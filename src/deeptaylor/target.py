@@ -30,64 +30,91 @@ def margin(target: int | Tensor | None = None, other: int | Tensor | None = None
     return Margin(target, other)
 
 
+def check(target: Target, shape: tuple[int, ...]) -> None:
+    """Refuse a target that does not fit an output of this shape, before any work."""
+    if target is None or is_callable(target):
+        if target is None and len(shape) > 2:
+            raise TargetError(_no_classes(shape))
+        return
+    if isinstance(target, Margin):
+        if len(shape) != 2 or shape[1] < 2:
+            raise TargetError(f"A margin needs an output of shape (batch, classes ≥ 2); this one has {shape}.")
+        for name, value in (("target", target.target), ("other", target.other)):
+            if value is not None:
+                _check_classes(value, shape, name, (1,))
+        return
+    if isinstance(target, Tensor) and target.is_floating_point():
+        if tuple(target.shape) != shape:
+            raise TargetError(f"Weights must have the output's shape {shape}; got {tuple(target.shape)}.")
+        if not bool(torch.isfinite(target).all()):
+            raise TargetError("Weights must be finite: some are NaN or infinite.")
+        return
+    if not _is_integer(target):
+        raise TargetError(
+            "A target is None, an int, an integer tensor, a float tensor, dt.margin(…) or a callable; "
+            f"got {_type_name(target)}."
+        )
+    if len(shape) == 1 and (isinstance(target, Tensor) or target != 0):
+        raise TargetError("The network gives one number a sample; there is no class to choose. Leave target out.")
+    if len(shape) > 2:
+        raise TargetError(_no_classes(shape))
+    if len(shape) == 2:
+        _check_classes(target, shape, "target", (1, 2))
+
+
+def _type_name(target: Target) -> str:
+    return f"a tensor of {target.dtype}" if isinstance(target, Tensor) else type(target).__name__
+
+
+def _no_classes(shape: tuple[int, ...]) -> str:
+    return (
+        f"The network's output has shape {shape}; classes need (batch, classes). Give a float tensor of that shape as "
+        "weights, or a callable that makes one number a sample of it."
+    )
+
+
+def _is_integer(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_classes(value: Any, shape: tuple[int, ...], name: str, ranks: tuple[int, ...]) -> None:
+    """Integers of the right shape that are classes of the network."""
+    if not _is_integer(value):
+        raise TargetError(
+            f"The {name} of dt.margin(target, other) is None, an int or an integer tensor (a callable is a target of its "
+            f"own); got {_type_name(value)}."
+        )
+    t = torch.as_tensor(value)
+    if t.ndim and (t.ndim not in ranks or t.shape[0] != shape[0] or t.numel() == 0):
+        wanted = " or ".join(["(batch,)", "(batch, K)"][: len(ranks)])
+        raise TargetError(
+            f"An integer target (or margin) has shape {wanted} with batch {shape[0]} and K ≥ 1; got {tuple(t.shape)}."
+        )
+    if int(t.min()) < 0 or int(t.max()) >= shape[1]:
+        wrong = int(t.min()) if int(t.min()) < 0 else int(t.max())
+        raise TargetError(
+            f"The {name} {wrong} is out of range: the network has {shape[1]} classes, 0 to {shape[1] - 1}."
+        )
+
+
 def weights(target: Target, output: Tensor) -> tuple[Tensor, bool]:
     """The target as weights v over the output, f = Σ v z: shaped like it, or (K, …) for K targets; and whether K."""
     if isinstance(target, Margin):
         return _margin_weights(target, output), False
     if isinstance(target, Tensor) and target.is_floating_point():
-        return _float_weights(target, output), False
+        return target.to(output), False
     if output.ndim == 1:
-        if target not in (None, 0):
-            raise TargetError("The network gives one number a sample; there is no class to choose. Leave target out.")
         return torch.ones_like(output), False
-    if output.ndim != 2:
-        raise TargetError(
-            f"The network's output has shape {tuple(output.shape)}; classes need (batch, classes). Give a "
-            "float tensor of that "
-            "shape as weights, or a callable that makes one number a sample of it."
-        )
     if target is None:
         return _one_hot(output.argmax(1), output), False
-    if isinstance(target, bool) or not isinstance(target, (int, Tensor)):
-        raise TargetError(
-            f"A target is None, an int, an integer tensor, a float tensor, dt.margin(…) or a callable; got "
-            f"{type(target).__name__}."
-        )
     classes = torch.as_tensor(target, device=output.device)
     if classes.ndim == 0:
         classes = classes.expand(output.shape[0])
-    if classes.ndim not in (1, 2) or classes.shape[0] != output.shape[0]:
-        raise TargetError(
-            f"An integer target has shape (batch,) or (batch, K) with batch {output.shape[0]}; got "
-            f"{tuple(classes.shape)}."
-        )
     if classes.ndim == 1:
         return _one_hot(classes, output), False
     return torch.stack([_one_hot(c, output) for c in classes.unbind(1)]), True
-
-
-def check_range(target: Target, classes: int) -> None:
-    """Refuse classes that do not exist, before any work."""
-    for name, value in (
-        (("target", target),)
-        if not isinstance(target, Margin)
-        else (("target", target.target), ("other", target.other))
-    ):
-        if (
-            value is None
-            or isinstance(value, bool)
-            or callable(value)
-            or (isinstance(value, Tensor) and value.is_floating_point())
-        ):
-            continue
-        if not isinstance(value, (int, Tensor)):
-            continue
-        t = torch.as_tensor(value)
-        if t.numel() and (int(t.min()) < 0 or int(t.max()) >= classes):
-            wrong = int(t.min()) if int(t.min()) < 0 else int(t.max())
-            raise TargetError(
-                f"The {name} {wrong} is out of range: the network has {classes} classes, 0 to {classes - 1}."
-            )
 
 
 def _one_hot(classes: Tensor, output: Tensor) -> Tensor:
@@ -95,19 +122,7 @@ def _one_hot(classes: Tensor, output: Tensor) -> Tensor:
     return hot.scatter(1, classes.reshape(-1, 1).long(), 1.0)
 
 
-def _float_weights(target: Tensor, output: Tensor) -> Tensor:
-    if target.shape != output.shape:
-        raise TargetError(f"Weights must have the output's shape {tuple(output.shape)}; got {tuple(target.shape)}.")
-    if not bool(torch.isfinite(target).all()):
-        raise TargetError("Weights must be finite.")
-    return target.to(output)
-
-
 def _margin_weights(target: Margin, output: Tensor) -> Tensor:
-    if output.ndim != 2 or output.shape[1] < 2:
-        raise TargetError(
-            f"A margin needs an output of shape (batch, classes ≥ 2); this one has {tuple(output.shape)}."
-        )
     batch = output.shape[0]
 
     def as_classes(value: int | Tensor) -> Tensor:

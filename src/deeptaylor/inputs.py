@@ -1,0 +1,150 @@
+"""Checks before any work: what the user gave, and whether the network is still the one that was captured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from deeptaylor.domain import Box, Domain, Real, check_inside
+from deeptaylor.errors import InputError, PlanError
+from deeptaylor.rules import Rule
+
+Inputs = Tensor | Sequence[Tensor]
+
+
+def as_tuple(x: Any) -> tuple[Tensor, ...]:
+    """One input or several, as a tuple of tensors with a batch dimension."""
+    if not isinstance(x, (Tensor, tuple, list)):
+        raise InputError(f"An input must be a torch tensor (or a tuple of tensors), got {type(x).__name__}.")
+    inputs = (x,) if isinstance(x, Tensor) else tuple(x)
+    if not inputs:
+        raise InputError("No input was given.")
+    for k, x_k in enumerate(inputs):
+        _check_tensor(x_k, f"input {k}")
+    return inputs
+
+
+def as_domains(domain: Any, inputs: Sequence[Tensor]) -> tuple[Domain, ...]:
+    """One domain an input, each a domain, each box of a shape that fits."""
+    listed = list(domain) if isinstance(domain, (tuple, list)) else [domain or Real()] * len(inputs)
+    for d in listed:
+        if not isinstance(d, Domain):
+            raise PlanError(f"A domain is dt.Real(), dt.NonNegative() or dt.Box(low, high); got {d!r}.")
+    if len(listed) != len(inputs):
+        raise PlanError(f"{len(listed)} domains were given for {len(inputs)} inputs.")
+    for d, x in zip(listed, inputs, strict=True):
+        if isinstance(d, Box) and x.is_floating_point():
+            d.bounds(x)
+    return tuple(listed)
+
+
+def check_rules(rules: Mapping[str, Any], first: Any) -> None:
+    """Rules must be instances, such as dt.rules.Epsilon(0.25)."""
+    for name, rule in (*rules.items(), *([("first", first)] if first is not None else [])):
+        if not isinstance(rule, Rule):
+            raise PlanError(f"The rule for {name!r} must be one of dt.rules, such as dt.rules.ZPlus(); got {rule!r}.")
+
+
+def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    """One of a few words."""
+    if value not in allowed:
+        raise PlanError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}.")
+
+
+def check_values(inputs: Sequence[Tensor], domains: Sequence[Domain], names: Sequence[str]) -> None:
+    """Finite and inside their domains."""
+    for x, domain, name in zip(inputs, domains, names, strict=True):
+        if x.is_floating_point():
+            _check_finite(x, name)
+            check_inside(x, domain, name)
+
+
+def check_tokens(x: Tensor, name: str, limit: int) -> None:
+    """Token numbers that exist."""
+    if bool(((x < 0) | (x >= limit)).any()):
+        wrong = x[(x < 0) | (x >= limit)].flatten()[0]
+        raise InputError(
+            f"Input {name!r} holds the token {int(wrong)}; the network knows {limit} tokens, 0 to {limit - 1}."
+        )
+
+
+def _check_tensor(x: Any, name: str) -> None:
+    if not isinstance(x, Tensor):
+        raise InputError(f"Input {name!r} must be a torch tensor, got {type(x).__name__}.")
+    if x.ndim == 0:
+        raise InputError(f"Input {name!r} has no batch dimension; add one: x.unsqueeze(0).")
+    if x.shape[0] == 0:
+        raise InputError(f"Input {name!r} is an empty batch: there is nothing to explain.")
+    if x.is_complex() or x.dtype == torch.bool:
+        raise InputError(f"Input {name!r} is {x.dtype}; real or integer values are needed.")
+
+
+def check_like(x: Tensor, example: Tensor, name: str) -> None:
+    """Of the example's type and shape, but for the sizes that may vary."""
+    if example.is_floating_point() and not x.is_floating_point():
+        raise InputError(
+            f"Input {name!r} holds integers ({x.dtype}), the network expects {example.dtype}; convert and normalise it."
+        )
+    if not example.is_floating_point() and x.is_floating_point():
+        raise InputError(f"Input {name!r} holds {x.dtype}, the network expects integers ({example.dtype}).")
+    if x.ndim != example.ndim:
+        wanted = ", ".join(map(str, example.shape[1:]))
+        hint = " Add a batch dimension: x.unsqueeze(0)." if x.ndim == example.ndim - 1 else ""
+        raise InputError(
+            f"Input {name!r}: expected {example.ndim} dimensions (batch, {wanted}), got {x.ndim}: "
+            f"{tuple(x.shape)}.{hint}"
+        )
+    fixed = (x.ndim > 2 or x.is_floating_point()) and x.ndim > 1
+    if fixed and x.shape[1] != example.shape[1]:
+        what = "channels" if x.ndim > 2 else "features"
+        raise InputError(
+            f"Input {name!r}: expected {example.shape[1]} {what}, got {x.shape[1]} (shape {tuple(x.shape)})."
+        )
+
+
+def _check_finite(x: Tensor, name: str) -> None:
+    bad = ~torch.isfinite(x)
+    if bool(bad.any()):
+        index = tuple(int(i) for i in torch.nonzero(bad)[0])
+        raise InputError(
+            f"Input {name!r} has {int(bad.sum())} value(s) that are NaN or infinite, the first at index {index}."
+        )
+
+
+def check_place(inputs: Sequence[Tensor], like: Tensor | None, whose: str, to: str) -> None:
+    """On the device and of the type of a network's own tensors."""
+    x = next((t for t in inputs if t.is_floating_point()), None)
+    if like is None:
+        return
+    if inputs[0].device != like.device:
+        raise InputError(
+            f"The network is on {like.device}, the {whose} on {inputs[0].device}; move one: "
+            f"x.to({str(like.device)!r}) or {to}.to({str(inputs[0].device)!r})."
+        )
+    if x is not None and x.dtype != like.dtype:
+        raise InputError(
+            f"The network computes in {like.dtype}, the {whose} is {x.dtype}; convert one: x.to({like.dtype}) or "
+            f"{to}.to({x.dtype})."
+        )
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """A network's parameters and buffers by name."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def fingerprint(model: nn.Module) -> dict[str, tuple[Any, ...]]:
+    """For every parameter and buffer: which object it is, where it lies, and a sum over all its bits."""
+    return {name: (id(t), t.data_ptr(), t.dtype, t.device, _bits(t)) for name, t in tensors_of(model).items()}
+
+
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _bits(t: Tensor) -> int:
+    """A checksum of a tensor; version counters miss what is written through `.data`."""
+    words = t.detach().contiguous().reshape(-1).view(_WORDS.get(t.element_size(), torch.uint8))
+    return int(words.sum(dtype=torch.int64)) if words.numel() else 0
