@@ -431,7 +431,7 @@ def test_diagonal_before_a_weighted_operation_folds_also_when_squared() -> None:
     relu_then_output(g, "fc", [[1]])
     expected = {"relu": [1], "fc": [1], "first": [0.9, 0.1], "input": [0.9, 0.1]}
     same(explain(g, [0, 0], bias="spread"), expected)
-    # Before an average it is no fold but a block of its own: bn = (1, 0) gets all at bn_0, which passes it to its one input.
+    # Before an average it is no fold but a block of its own: bn = (1, 0) gets all at bn_0 and passes it on.
     g = start()
     g.activation("first", torch.relu, "input", rectifier=True)
     g.affine("bn", lambda x: x * scale + shift, "first", kind="diagonal")

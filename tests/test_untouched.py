@@ -96,9 +96,10 @@ def test_after_capture() -> None:
 def test_after_explaining_in_every_way() -> None:
     net, x = busy(), pictures()
     explainer = dt.Explainer(net, x, dt.Box(0, 1), bias="spread")
+    weights = torch.rand(2, 3)
 
     def act() -> None:
-        for target in (None, 1, torch.tensor([0, 2]), torch.tensor([[0, 1], [2, 1]]), torch.rand(2, 3), dt.margin()):
+        for target in (None, 1, torch.tensor([0, 2]), torch.tensor([[0, 1], [2, 1]]), weights, dt.margin()):
             explainer.explain(x, target)
         explainer(x, torch.tensor([0, 1]))
         explainer.explain(x, net.score)

@@ -242,13 +242,13 @@ class Gamma(Rule):
     gamma: float = 0.25
 
     def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
-        up = W.z >= 0
+        z = W.z if W.b is None or not W.spread else W.z - W.b
+        up = z >= 0
         p, n = W.parts()
         P, N = W.pair(p, n)
         b = torch.zeros_like(R) if W.b is None or W.spread else W.b
         s = torch.where(up, 1.0, -1.0).to(R.dtype)
         own = torch.where(up, _zero(P, R), _zero(N, R)) + (s * b).clamp(min=0)
-        z = W.z if W.b is None or not W.spread else W.z - W.b
         S = divide_signed(R, z + self.gamma * s * own)
         book.bias(S * (b + self.gamma * s * (s * b).clamp(min=0)))
         book.dropped(torch.where((z + self.gamma * s * own).abs() < torch.finfo(z.dtype).tiny, R, 0))

@@ -83,8 +83,8 @@ def _check_classes(value: Any, shape: tuple[int, ...], name: str, ranks: tuple[i
     """Integers of the right shape that are classes of the network."""
     if not _is_integer(value):
         raise TargetError(
-            f"The {name} of dt.margin(target, other) is None, an int or an integer tensor (a callable is a target of its "
-            f"own); got {_type_name(value)}."
+            f"The {name} of dt.margin(target, other) is None, an int or an integer tensor (a callable is a target "
+            f"of its own); got {_type_name(value)}."
         )
     t = torch.as_tensor(value)
     if t.ndim and (t.ndim not in ranks or t.shape[0] != shape[0] or t.numel() == 0):
