@@ -34,7 +34,7 @@ zoo: $(VENV)/bench.stamp
 	$(PY) benchmarks/zoo.py
 
 bench: $(VENV)/bench.stamp
-	$(PY) benchmarks/speed.py
+	$(PY) benchmarks/versus_zennit.py
 
 clean:
 	rm -rf $(VENV) demo_output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
