@@ -638,6 +638,16 @@ def test_a_changed_network_is_refused_until_refreshed(change: Any) -> None:
     assert not torch.equal(after.score, before.score)
 
 
+def test_plain_tensors_are_refused_too_where_the_network_changed() -> None:
+    net, x = mlp(), torch.rand(2, 4)
+    explainer = dt.Explainer(net, x, dt.NonNegative())
+    explainer(x, 0)
+    with torch.no_grad():
+        net[0].weight.mul_(2)
+    with pytest.raises(dt.StaleModelError, match="refresh"):
+        explainer(x, 0)
+
+
 def test_a_changed_buffer_is_refused() -> None:
     net, x = noisy().eval(), torch.rand(3, 4)
     explainer = dt.Explainer(net, x)

@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 import hf_zoo
 import zoo
 
-FAST = ("resnet", "regnet", "mobilenet_v2", "efficientnet", "convnextv2", "vit", "swin", "bert")
+FAST = ("resnet", "regnet", "efficientnet", "convnextv2", "vit", "swin", "bert")
 
 
 @functools.cache
@@ -29,8 +29,6 @@ def network(name: str) -> zoo.Network:
 def test_family_holds(name: str, bias: str) -> None:
     result = zoo.check(network(name), bias)
     assert not result.problems, str(result)
-    if name != "bert" and bias == "spread":
-        assert result.input > 0
 
 
 def test_networks_are_seeded() -> None:

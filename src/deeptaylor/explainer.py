@@ -26,6 +26,7 @@ from deeptaylor.inputs import (
     check_tokens,
     check_values,
     fingerprint,
+    versions,
 )
 from deeptaylor.plan import Plan
 from deeptaylor.rules import Rule
@@ -135,6 +136,8 @@ class Explainer(nn.Module):
         inputs = (x,) if isinstance(x, Tensor) else tuple(x)
         if targets.is_callable(target):
             return self._for_score(target).forward(x)
+        if not torch.compiler.is_compiling():
+            self._check_fresh(versions(self._model[0]))
         engine = self._engine_for_batch(inputs)
         result = engine.run(inputs, target)
         return result.score, result.relevance[0] if len(inputs) == 1 else result.relevance
@@ -276,9 +279,10 @@ class Explainer(nn.Module):
     def _check_target(self, engine: Engine, target: Any, inputs: Sequence[Tensor]) -> None:
         targets.check(target, tuple(engine.layout[engine.planned.output].shape(inputs[0].shape[0])))
 
-    def _check_fresh(self) -> None:
-        now = fingerprint(self._model[0])
-        changed = [k for k in {**now, **self._print} if now.get(k) != self._print.get(k)]
+    def _check_fresh(self, now: dict[str, tuple[Any, ...]] | None = None) -> None:
+        """Refuse a network that changed; `versions` alone is the quick look, `fingerprint` the thorough one."""
+        now = fingerprint(self._model[0]) if now is None else now
+        changed = [k for k in {**now, **self._print} if now.get(k) != self._print.get(k, ())[: len(now.get(k, ()))]]
         if changed:
             raise StaleModelError(
                 f"The network changed since it was captured ({len(changed)} tensors, among them "

@@ -136,15 +136,21 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
+def versions(model: nn.Module) -> dict[str, tuple[Any, ...]]:
+    """For every parameter and buffer: which object it is, where it lies, and how often it was written to."""
+    return {name: (id(t), t.data_ptr(), t.dtype, t.device, t._version) for name, t in tensors_of(model).items()}
+
+
 def fingerprint(model: nn.Module) -> dict[str, tuple[Any, ...]]:
-    """For every parameter and buffer: which object it is, where it lies, and a sum over all its bits."""
-    return {name: (id(t), t.data_ptr(), t.dtype, t.device, _bits(t)) for name, t in tensors_of(model).items()}
+    """The same with a sum over all bits, which also shows what was written through `.data`."""
+    bits = {name: _bits(t) for name, t in tensors_of(model).items()}
+    return {name: (*version, bits[name]) for name, version in versions(model).items()}
 
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _bits(t: Tensor) -> int:
-    """A checksum of a tensor; version counters miss what is written through `.data`."""
+    """A checksum of a tensor."""
     words = t.detach().contiguous().reshape(-1).view(_WORDS.get(t.element_size(), torch.uint8))
     return int(words.sum(dtype=torch.int64)) if words.numel() else 0
