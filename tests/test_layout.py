@@ -26,6 +26,8 @@ ORDER = [
     "pooling",
     "steps",
     "capture",
+    "graph",
+    "spellings",
     "rewrite",
     "build",
     "flow",

@@ -17,7 +17,7 @@ from deeptaylor import linear_map as lm
 from deeptaylor import ops
 from deeptaylor import structural as st
 from deeptaylor.capture import Captured, Node, is_node
-from deeptaylor.rewrite import bound_args, shape_of, wide
+from deeptaylor.graph import bound_args, shape_of, wide
 
 aten = torch.ops.aten
 

@@ -14,7 +14,7 @@ from deeptaylor import structural as st
 from deeptaylor.capture import Captured, Node
 from deeptaylor.domain import Box, Domain, NonNegative, Real
 from deeptaylor.flow import flow_of
-from deeptaylor.rewrite import bound_args, shape_of
+from deeptaylor.graph import bound_args, shape_of
 
 aten = torch.ops.aten
 _UNIT = {aten.sigmoid.default, aten.hardsigmoid.default, aten.softmax.int, aten._softmax.default, ops.attention_weights}

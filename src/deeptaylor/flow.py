@@ -31,7 +31,7 @@ import torch
 from deeptaylor import build, ops
 from deeptaylor import linear_map as lm
 from deeptaylor.capture import Captured, Node
-from deeptaylor.rewrite import bound_args
+from deeptaylor.graph import bound_args
 
 aten = torch.ops.aten
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from deeptaylor import ops
 from deeptaylor.capture import Captured, Node, is_node
 from deeptaylor.flow import kind_of
-from deeptaylor.rewrite import bound_args, constant_of, data_nodes, put_scale_shift, replace, shape_of
+from deeptaylor.graph import bound_args, constant_of, data_nodes, put_scale_shift, replace, shape_of
 
 aten = torch.ops.aten
 _LINEAR = {aten.linear.default}

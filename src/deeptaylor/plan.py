@@ -28,7 +28,7 @@ from deeptaylor.domain import Box, Domain, NonNegative, Real
 from deeptaylor.domains import infer_domains
 from deeptaylor.errors import PlanError, warn
 from deeptaylor.flow import AFFINE, flow_of, kind_of
-from deeptaylor.rewrite import bound_args, data_nodes, shape_of
+from deeptaylor.graph import bound_args, data_nodes, shape_of
 from deeptaylor.rules import Rule
 from deeptaylor.signals import find_signals, op_name, operands_of, refuse
 

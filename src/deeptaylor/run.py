@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from deeptaylor.capture import Captured, Node
-from deeptaylor.rewrite import shape_of
+from deeptaylor.graph import shape_of
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from deeptaylor.capture import Captured, Node, where
 from deeptaylor.domain import Domain
 from deeptaylor.errors import UnsupportedOpError
 from deeptaylor.flow import flow_of
-from deeptaylor.rewrite import SHAPED_LIKE
+from deeptaylor.graph import SHAPED_LIKE
 from deeptaylor.rules import Rule
 
 aten = torch.ops.aten
