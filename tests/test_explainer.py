@@ -974,3 +974,24 @@ def test_bfloat16_is_close() -> None:
     assert coarse.relevance.dtype == torch.bfloat16
     gap = (coarse.relevance.double() - exact.relevance).abs().sum() / exact.relevance.sum()
     assert float(gap) < 0.03
+
+
+def test_vectors_picked_by_positions_are_constants() -> None:
+    class Positions(nn.Module):
+        """Positions counted from the tokens, as RoBERTa does."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.places = nn.Embedding(7, 4), nn.Embedding(9, 4)
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            positions = torch.cumsum((tokens != 0).long(), 1) + 1
+            return self.head(torch.relu(self.words(tokens) + self.places(positions)).mean(1))
+
+    net, tokens = Positions().double(), torch.tensor([[1, 2, 0, 4], [5, 3, 6, 1]])
+    e = dt.explain(net, tokens, dt.margin())
+    assert e.relevance.shape == tokens.shape
+    assert float(e.relevance.min()) >= 0
+    assert torch.allclose(e.ledger.total, e.score, atol=0, rtol=1e-12)
+    assert float(e.ledger.bias.min()) > 0

@@ -281,6 +281,11 @@ class _Planner:
         flow = flow_of(node)
         assert flow is not None
         inputs = [n.name for n in self.signals[node]]
+        if not inputs:
+            row = self._row(
+                node, op_name(node), str(self.domain[node]), "constant", "no input reaches it with relevance"
+            )
+            return steps.ConstantStep(node.name, ()), row, []
         operand = self.signals[node][0]
         domain, op = str(self.domain[operand]), op_name(node)
         step: steps.Step

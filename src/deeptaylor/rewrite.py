@@ -152,10 +152,15 @@ def _nothing_like(x: Node) -> Tensor:
     return torch.empty(0, dtype=val.dtype, device=val.device)
 
 
+def _is_float(node: Node) -> bool:
+    val = node.meta.get("val")
+    return isinstance(val, Tensor) and val.is_floating_point()
+
+
 def _diagonal(captured: Captured) -> None:
     data = data_nodes(captured)
     for node in list(captured.graph.nodes):
-        if node.op != "call_function" or node not in data:
+        if node.op != "call_function" or node not in data or not _is_float(node):
             continue
         if node.target in (aten.neg.default,):
             data.add(put_scale_shift(captured, node, node.args[0], torch.tensor(-1.0, dtype=torch.float64), None))

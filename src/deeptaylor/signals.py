@@ -70,7 +70,8 @@ class _Finder:
                 return []
             return [top]
         if flow.kind == "embedding":
-            return [node.args[1]]
+            # Numbers computed from the tokens (positions) are no tokens: what they pick is a constant.
+            return [node.args[1]] if self._base(node.args[1]).op == "placeholder" else []
         if flow.kind == "structural":
             operands = [n for n in operands if n.meta["val"].is_floating_point()]
             if node.target in (aten.where.self, aten.masked_fill.Scalar):

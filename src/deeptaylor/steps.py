@@ -80,6 +80,14 @@ class PassStep(Step):
         return [unbroadcast(R, run.shape(self.inputs[0]))]
 
 
+class ConstantStep(Step):
+    """What no input reaches with relevance, such as position embeddings: all of it is a constant's."""
+
+    def back(self, R: Tensor, run: Run, book: Book) -> list[Maybe]:
+        book.bias(R)
+        return []
+
+
 class ActivationStep(Step):
     """φ(z) = φ(0) + d(z) with φ(0) ≠ 0: φ(0) is a bias neuron, d(z) goes on."""
 

@@ -177,7 +177,9 @@ class Slice(Structural):
     def _range(self, ctx: Context) -> tuple[int, int, int]:
         shape = ctx.shape(self.operands[0])
         dim = self.dim % len(shape)
-        start, stop, _ = slice(self.start, self.stop).indices(int(shape[dim]))
+        size = int(shape[dim])
+        start = max(0, self.start + size) if self.start < 0 else min(self.start, size)
+        stop = max(0, self.stop + size) if self.stop < 0 else min(self.stop, size)
         return dim, start, max(start, stop)
 
     def carry(self, xs: list[Tensor], ctx: Context) -> Tensor:
