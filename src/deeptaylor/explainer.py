@@ -253,7 +253,6 @@ class Explainer(nn.Module):
             score=result.score,
             ledger=ledger,
             target=target,
-            positive=all(getattr(s, "rule", None) is None or s.rule.positive for s in engine.planned.steps),
             notes=(*notes, *engine.plan.notes),
             source=lambda name: self._later(engine, name, inputs, target),
         )
@@ -328,7 +327,7 @@ def _finite(result: Result) -> bool:
 
 
 def _closes(result: Result) -> bool:
-    """True if the first step's books balance to a tenth: an infinite denominator swallows relevance silently."""
+    """True if the books of every step balance to a tenth: an infinite denominator swallows relevance silently."""
     assert result.entries is not None
     arrived, on, bias, dropped = result.entries.double().unbind(-2)
     return bool(((arrived - on - bias - dropped).abs() <= 0.1 * arrived.abs() + 1e-12).all())

@@ -71,7 +71,6 @@ class Explanation:
     score: Tensor
     ledger: Ledger
     target: Any
-    positive: bool
     notes: tuple[str, ...]
     source: Callable[[str], Tensor]
 

@@ -24,7 +24,7 @@ from deeptaylor import structural as st
 from deeptaylor.block import Block
 from deeptaylor.build import product_map
 from deeptaylor.capture import Captured, Node, module_path, where
-from deeptaylor.domain import Box, Domain, NonNegative, Real
+from deeptaylor.domain import Box, Domain, Real
 from deeptaylor.domains import infer_domains
 from deeptaylor.errors import PlanError, warn
 from deeptaylor.flow import AFFINE, flow_of, kind_of
@@ -496,6 +496,3 @@ def _at_zero(node: Node, captured: Captured) -> Tensor | None:
     with torch.no_grad():
         result: Tensor | tuple[Tensor, ...] = node.target(*args, **kwargs)
     return result[0] if isinstance(result, tuple) else result
-
-
-__all__ = ["Box", "NonNegative", "Plan", "Planned", "Real", "Row", "make_plan"]

@@ -31,11 +31,10 @@ class Book(Protocol):
 
 
 class Rule:
-    """Base of the rules. `kinds`: the readings of W it uses; `positive`: it never hands out negative relevance."""
+    """Base of the rules. `kinds`: the readings of W it uses; `needs_z`: it reads the output z."""
 
     symbol: ClassVar[str] = ""
     kinds: ClassVar[tuple[Kind, ...]] = ()
-    positive: ClassVar[bool] = True
     needs_z: ClassVar[bool] = False
 
     def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
@@ -168,7 +167,6 @@ class Epsilon(Rule):
     """ε rule, R_i = Σ_j z_ij / s(z_j) R_j, s(t) = t + ε sign(t) (supplement, IV); the stabiliser takes a share."""
 
     symbol: ClassVar[str] = "eps"
-    positive: ClassVar[bool] = False
     needs_z: ClassVar[bool] = True
     epsilon: float = 1e-6
 
@@ -190,7 +188,6 @@ class Z(Rule):
     """z rule, R_i = Σ_j z_ij / Σ_i' z_i'j R_j (supplement, section I-B), the bias a neuron; it can be negative."""
 
     symbol: ClassVar[str] = "z"
-    positive: ClassVar[bool] = False
     needs_z: ClassVar[bool] = True
 
     def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
@@ -206,7 +203,6 @@ class AlphaBeta(Rule):
 
     symbol: ClassVar[str] = "ab"
     kinds: ClassVar[tuple[Kind, ...]] = ("positive", "negative")
-    positive: ClassVar[bool] = False
     alpha: float = 2.0
     beta: float = 1.0
 
@@ -237,7 +233,6 @@ class Gamma(Rule):
 
     symbol: ClassVar[str] = "gamma"
     kinds: ClassVar[tuple[Kind, ...]] = ("positive", "negative")
-    positive: ClassVar[bool] = False
     needs_z: ClassVar[bool] = True
     gamma: float = 0.25
 
