@@ -61,7 +61,7 @@ $(VENV)/demo.stamp: $(VENV)/core.stamp
 
 $(VENV)/test.stamp: $(VENV)/demo.stamp
 	@echo "[set-up] tools for the tests"
-	@$(PIP) --no-build-isolation --editable '.[test]'
+	@$(PIP) --no-build-isolation --editable '.[test,paper]'
 	@touch $@
 
 # torchvision without its dependencies: only its network definitions are used, beside the torch that is there.

@@ -124,12 +124,20 @@ def test_public_names() -> None:
         "NonNegative",
         "PlanError",
         "Real",
+        "Root",
+        "RootPoint",
+        "SmoothReLU",
         "StaleModelError",
         "TargetError",
         "UnsupportedOpError",
         "explain",
         "margin",
+        "nearest_root",
+        "root_point",
         "rules",
+        "sensitivity",
+        "smoothed",
+        "taylor",
     ]
     for name in dt.__all__:
         assert hasattr(dt, name)

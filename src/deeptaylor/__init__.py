@@ -4,6 +4,9 @@ import deeptaylor as dt
 explainer = dt.Explainer(model, example, domain=dt.Box(low, high))
 e = explainer.explain(x)
 e.relevance, e.score, e.ledger, e.check(), e.heatmap(), e.save("heatmap.png")
+
+dt.sensitivity(model, x)
+dt.taylor(model, x, root=dt.nearest_root(model, x, domain=dt.Box(low, high)))
 """
 
 from deeptaylor import rules
@@ -22,7 +25,12 @@ from deeptaylor.errors import (
 from deeptaylor.explainer import Explainer, explain
 from deeptaylor.explanation import Explanation, Ledger
 from deeptaylor.properties import Check
+from deeptaylor.root_point import RootPoint, root_point
+from deeptaylor.root_search import Root, nearest_root
+from deeptaylor.sensitivity import sensitivity
+from deeptaylor.smooth import SmoothReLU, smoothed
 from deeptaylor.target import margin
+from deeptaylor.taylor import taylor
 
 __version__ = "0.1.0"
 
@@ -41,10 +49,18 @@ __all__ = [
     "NonNegative",
     "PlanError",
     "Real",
+    "Root",
+    "RootPoint",
+    "SmoothReLU",
     "StaleModelError",
     "TargetError",
     "UnsupportedOpError",
     "explain",
     "margin",
+    "nearest_root",
+    "root_point",
     "rules",
+    "sensitivity",
+    "smoothed",
+    "taylor",
 ]

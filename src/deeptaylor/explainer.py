@@ -244,6 +244,7 @@ class Explainer(nn.Module):
             input=per_input.sum(-1),
             bias=_by_target(entries[:, :, 2].sum(1), many),
             dropped=_by_target(entries[:, :, 3].sum(1), many),
+            residual=torch.zeros_like(result.score),
             score=result.score.clamp(min=0),
             rows=tuple(rows),
             entries=entries if many else entries[0],

@@ -13,27 +13,30 @@ import torch
 from torch import Tensor
 
 from deeptaylor import heatmap as pictures
-from deeptaylor.properties import Check, check
+from deeptaylor.errors import BoundaryError
+from deeptaylor.properties import DEEP_TAYLOR, Check, check
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """f(x) = input + bias + dropped, one number a sample (and target); each summed from its own entries.
+    """f(x) = input + bias + dropped + residual, one number a sample (and target); each summed from its own entries.
 
-    entries   ([K,] steps, 4, batch): what arrived at each step, went on, biases took, was dropped
+    entries    ([K,] steps, 4, batch): what arrived at each step, went on, biases took, was dropped
+    residual   what a method that does not redistribute the whole score leaves out; deep Taylor has none
     """
 
     input: Tensor
     bias: Tensor
     dropped: Tensor
+    residual: Tensor
     score: Tensor
     rows: tuple[tuple[str, str, str, str], ...]
     entries: Tensor
 
     @property
     def total(self) -> Tensor:
-        """input + bias + dropped; equal to max(0, f) but for rounding."""
-        return self.input + self.bias + self.dropped
+        """input + bias + dropped + residual; equal to max(0, f) but for rounding."""
+        return self.input + self.bias + self.dropped + self.residual
 
     def table(self, sample: int = 0, target: int = 0) -> str:
         """The ledger along the network, for one sample."""
@@ -53,6 +56,8 @@ class Ledger:
         def pick(t: Tensor) -> float:
             return float(t[sample, target] if t.ndim == 2 else t[sample])
 
+        if not self.rows:
+            return f"f = {pick(self.score):.6g} = input {pick(self.input):.6g} + residual {pick(self.residual):.6g}"
         return (
             f"f = {pick(self.score):.6g} = input {pick(self.input):.6g} + bias {pick(self.bias):.6g} + "
             f"dropped {pick(self.dropped):.6g}"
@@ -73,6 +78,7 @@ class Explanation:
     target: Any
     notes: tuple[str, ...]
     source: Callable[[str], Tensor]
+    method: str = DEEP_TAYLOR
 
     def at(self, name: str) -> Tensor:
         """The relevance at an inner node, by module path or node name."""
@@ -81,7 +87,10 @@ class Explanation:
     def check(self) -> Check:
         """Conservative, positive, consistent, accounted: with the measured gaps."""
         parts = self.relevance if isinstance(self.relevance, tuple) else (self.relevance,)
-        return check(parts, self.score, self.ledger.input, self.ledger.bias, self.ledger.dropped, self.notes)
+        ledger = self.ledger
+        return check(
+            parts, self.score, ledger.input, ledger.bias, ledger.dropped, self.notes, ledger.residual, self.method
+        )
 
     def heatmap(self, which: int = 0) -> Tensor:
         """Relevance summed over channels: (B, H, W) for images, (B, T) for tokens and vectors."""
@@ -126,3 +135,23 @@ class Explanation:
 
     def __str__(self) -> str:
         return f"{self.check()}\n{self.ledger}"
+
+
+def of_function(method: str, relevance: Tensor, score: Tensor, target: Any, notes: tuple[str, ...]) -> Explanation:
+    """The explanation of a method that sees f from outside: all that it did not hand out is the residual."""
+
+    def inner(name: str) -> Tensor:
+        raise BoundaryError(f"{method} explains f as a whole: there is no relevance at {name!r} inside of it.")
+
+    held = relevance.flatten(1).sum(1)
+    none = torch.zeros_like(score)
+    ledger = Ledger(
+        input=held,
+        bias=none,
+        dropped=none,
+        residual=score - held,
+        score=score,
+        rows=(),
+        entries=score.new_zeros(0, 4, len(score)),
+    )
+    return Explanation(relevance, score, ledger, target, notes, inner, method)

@@ -16,6 +16,9 @@ from torch import Tensor
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 1e-1}
 
 
+DEEP_TAYLOR = "deep Taylor"
+
+
 @dataclass(frozen=True)
 class Check:
     """Definitions 1–3 of the paper on a batch of explanations, with the worst measured gaps, relative to the score."""
@@ -33,17 +36,15 @@ class Check:
     empty: int  # samples with f = 0: no evidence
     negative: int  # samples with f < 0
     samples: int
+    residual_share: float = 0.0  # of a Taylor expansion: what its first-order terms leave out
+    method: str = DEEP_TAYLOR
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = []
         explained = self.samples > self.negative + self.empty
         if explained and self.input_share < 0.5:
-            lines.append(
-                f"The input holds only {_percent(self.input_share)} of the score; biases took "
-                f"{_percent(self.bias_share)}. "
-                'The heatmap explains that part alone (bias="spread" hands the rest back to the inputs).'
-            )
+            lines.append(self._little_text())
         if self.negative or self.empty:
             lines.append(self._empty_text())
         if explained:
@@ -51,21 +52,37 @@ class Check:
                 f"conservative  {_yes(self.conservative)}  |Σ R − f| ≤ {self.conservation_gap:.2e} f",
                 f"positive      {_yes(self.positive)}  smallest relevance {self.most_negative:.2e} f",
                 f"consistent    {_yes(self.consistent)}  conservative and positive",
-                (
-                    f"accounted     {_yes(self.accounted)}  |input + bias + dropped − f| ≤ "
-                    f"{self.accounting_gap:.2e} f, dropped ≤ {self.dropped_share:.2e} f"
-                ),
+                self._account_text(),
             ]
         return "\n".join([*lines, *[f"note: {n}" for n in self.notes]])
 
+    def _little_text(self) -> str:
+        held = f"The input holds only {_percent(self.input_share)} of the score"
+        if self.method != DEEP_TAYLOR:
+            return f"{held}; the rest is not redistributed. The heatmap explains that part alone."
+        return (
+            f"{held}; biases took {_percent(self.bias_share)}. "
+            'The heatmap explains that part alone (bias="spread" hands the rest back to the inputs).'
+        )
+
+    def _account_text(self) -> str:
+        if self.method != DEEP_TAYLOR:
+            return (
+                f"residual           |f − Σ R| ≤ {self.residual_share:.2e} f: what {self.method} does not redistribute"
+            )
+        return (
+            f"accounted     {_yes(self.accounted)}  |input + bias + dropped − f| ≤ "
+            f"{self.accounting_gap:.2e} f, dropped ≤ {self.dropped_share:.2e} f"
+        )
+
     def _empty_text(self) -> str:
         texts = []
+        empty = ", so the map is empty" if self.method == DEEP_TAYLOR else ""
         if self.empty:
-            texts.append(f"{self.empty} of {self.samples} scores are zero: no evidence, an empty map.")
+            texts.append(f"{self.empty} of {self.samples} scores are zero: no evidence{empty and ', an empty map'}.")
         if self.negative:
             texts.append(
-                f"{self.negative} of {self.samples} scores are negative: the network sees no such object, so "
-                "the map is empty."
+                f"{self.negative} of {self.samples} scores are negative: the network sees no such object{empty}."
             )
         texts.append("To ask why one class rather than another, explain a logit difference: target=dt.margin(a, b).")
         return " ".join(texts)
@@ -81,7 +98,14 @@ def _yes(value: bool) -> str:
 
 
 def check(
-    relevance: Sequence[Tensor], score: Tensor, held: Tensor, bias: Tensor, dropped: Tensor, notes: tuple[str, ...] = ()
+    relevance: Sequence[Tensor],
+    score: Tensor,
+    held: Tensor,
+    bias: Tensor,
+    dropped: Tensor,
+    notes: tuple[str, ...] = (),
+    residual: Tensor | None = None,
+    method: str = DEEP_TAYLOR,
 ) -> Check:
     """Measure the properties of a batch of heatmaps against max(0, f)."""
     f = score.detach().to(torch.float64).clamp(min=0)
@@ -92,10 +116,11 @@ def check(
         ratio = (t.detach().to(torch.float64).abs() / torch.where(alive, f, 1))[alive]
         return float(ratio.max()) if ratio.numel() else 0.0
 
-    h, b, d = (t.detach().to(torch.float64) for t in (held, bias, dropped))
+    rest = torch.zeros_like(held) if residual is None else residual
+    h, b, d, e = (t.detach().to(torch.float64) for t in (held, bias, dropped, rest))
     lowest = torch.stack([_lowest(r, score.ndim) for r in relevance]).amin(0).to(torch.float64)
     negative = float((lowest / torch.where(alive, f, 1)).amin())
-    conservation, accounting = worst(h - f), worst(h + b + d - f)
+    conservation, accounting = worst(h - f), worst(h + b + d + e - f)
     share = (h / torch.where(alive, f, 1))[alive]
     conservative, positive = conservation <= tolerance, negative >= 0
     return Check(
@@ -112,6 +137,8 @@ def check(
         empty=int((score == 0).sum()),
         negative=int((score < 0).sum()),
         samples=score.numel(),
+        residual_share=worst(e),
+        method=method,
         notes=notes,
     )
 
