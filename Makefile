@@ -2,6 +2,7 @@
 #
 #   make demo     explain five photographs; pictures and report.html in demo_output/
 #   make test     ruff, mypy and the tests (without the slow ones)
+#   make slow     the tests that take minutes
 #   make zoo      the slow suite: the whole zoo of networks in every mode
 #   make lint     ruff and mypy alone
 #   make bench    timings against other tools
@@ -13,11 +14,11 @@ PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PINS   := pyproject.toml constraints.txt
 
-.PHONY: demo test zoo lint bench clean help
+.PHONY: demo test slow zoo lint bench clean help
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n '3,8s/^# *//p' Makefile
+	@sed -n '3,9s/^# *//p' Makefile
 
 demo: $(VENV)/demo.stamp
 	$(PY) -m deeptaylor.demo --out demo_output
@@ -29,6 +30,9 @@ lint: $(VENV)/test.stamp
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+
+slow: $(VENV)/test.stamp
+	$(PY) -m pytest -m slow
 
 zoo: $(VENV)/bench.stamp
 	$(PY) benchmarks/zoo.py

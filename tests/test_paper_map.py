@@ -112,6 +112,9 @@ def check_function(name: str) -> None:
         found = importlib.import_module(f"deeptaylor.{module}")
     except ModuleNotFoundError as error:
         raise AssertionError(f"{name}: there is no module deeptaylor.{module}") from error
+    if hasattr(found, "__path__"):  # a folder: paper.root_points.draw
+        inner, _, path = path.partition(".")
+        found = importlib.import_module(f"deeptaylor.{module}.{inner}")
     for part in path.split("."):
         assert hasattr(found, part), f"{name}: no {part}"
         found = getattr(found, part)

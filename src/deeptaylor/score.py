@@ -31,8 +31,7 @@ class Score:
         self.x = checked_input(f, x)
         self.weights: Tensor | None = None
         if not targets.is_callable(target):
-            with torch.no_grad():
-                self.weights = self._settle()
+            self.weights = self._settle()
         self.at_x, self.gradient_at_x = self.with_gradient(self.x)
         check_finite(self.at_x, "f(x)")
         check_finite(self.gradient_at_x, "the gradient of f at x")
@@ -71,7 +70,7 @@ class Score:
 
     def with_gradient(self, points: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """f and ∂f/∂ξ at points."""
-        with torch.inference_mode(False), torch.enable_grad():
+        with torch.enable_grad():
             xi = points.detach().clone().requires_grad_()
             value = self.values(xi, rows)
             gradient = torch.autograd.grad(value.sum(), xi, allow_unused=True)[0] if value.requires_grad else None
@@ -85,8 +84,9 @@ class Score:
 
 @contextlib.contextmanager
 def quiet(f: Function) -> Iterator[None]:
-    """A network in eval mode, and as it was afterwards; a plain function as it is."""
-    with eval_mode(f) if isinstance(f, nn.Module) else contextlib.nullcontext():
+    """Without gradients but for those asked for, a network in eval mode, and all as it was afterwards."""
+    eval_or_not = eval_mode(f) if isinstance(f, nn.Module) else contextlib.nullcontext()
+    with torch.inference_mode(False), torch.no_grad(), eval_or_not:
         yield
 
 

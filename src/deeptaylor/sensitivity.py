@@ -22,7 +22,7 @@ def sensitivity(
     >>> dt.sensitivity(lambda x: 3 * x[:, 0] - x[:, 1], torch.tensor([[2.0, 1.0]])).relevance
     tensor([[9., 1.]])
     """
-    with quiet(f), torch.no_grad():
+    with quiet(f):
         score = Score(f, x, target, output)
         R = score.gradient_at_x.square()
         notes = ["Sensitivity measures a local effect and does not decompose the score."]

@@ -33,7 +33,7 @@ def taylor(
             f"taylor expands at a root point: give root=dt.nearest_root(f, x, …) or points shaped like x; got "
             f"{type(root).__name__}."
         )
-    with quiet(f), torch.no_grad():
+    with quiet(f):
         score = Score(f, x, target, output)
         point = (root.point if isinstance(root, Root) else root).to(score.x)
         if point.shape != score.x.shape:
