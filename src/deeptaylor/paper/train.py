@@ -1,0 +1,368 @@
+"""`python -m deeptaylor.paper.train`: teach the paper's networks to see a digit 0–3 beside a distractor (section III).
+
+Plain stochastic gradient descent on the mean square error between the score and its target, 0 or 100:
+
+    θ ← θ − η_t ∂/∂θ mean (f(x) − t)²,    then  b ← min(b, 0)
+
+The learning rate η_t rises along a straight line in the first hundredth of the steps, is constant for two thirds, then
+falls to zero along a straight line. Without the rise most detection neurons die in the first steps, when the scores of
+random weights, about 200, are pulled down to 50.
+
+    train ──► for every stretch of steps
+                 PairSampler.sample    the images of the whole stretch at once
+                 _Descent.run          the steps; on a GPU one recorded graph, replayed
+                 checkpoint, progress
+
+Chance comes from one generator. A run that is interrupted and resumed from its checkpoint ends with the same bits as
+one that is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import math
+import os
+import pickle
+import sys
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from deeptaylor.data.digits import Digits, load_digits
+from deeptaylor.data.pairs import PRESENT, TRAIN_SHIFT, Absent, Pairs, PairSampler, held_out_pairs
+from deeptaylor.errors import DeepTaylorError
+from deeptaylor.files import write_whole
+from deeptaylor.networks.detection_pooling import NETWORKS, DetectionPooling, save
+
+__all__ = ["LEARNING_RATES", "Progress", "TrainingError", "evaluate", "main", "train"]
+
+STEPS, BATCH = 300_000, 20
+LEARNING_RATES = {"one-layer": 2e-4, "two-layer": 1e-4}
+_RISE, _FALL = 1 / 100, 1 / 3  # shares of the steps at the beginning and at the end
+_HELD_OUT = 20_000
+
+
+class TrainingError(DeepTaylorError, ValueError):
+    """Training cannot begin, go on or be resumed as asked."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a training is: ``loss`` is the mean square error over the stretch of steps just made."""
+
+    step: int
+    steps: int
+    loss: float
+    learning_rate: float
+
+
+def train(
+    network: DetectionPooling,
+    digits: Digits,
+    *,
+    learning_rate: float,
+    steps: int = STEPS,
+    batch: int = BATCH,
+    seed: int = 0,
+    max_shift: int = TRAIN_SHIFT,
+    absent: Absent = "either",
+    device: torch.device | str = "cpu",
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: int = 20_000,
+    stretch: int = 500,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> Progress:
+    """Train a network in place, moved to a device; what `progress` was last told is returned.
+
+    With a ``checkpoint`` the state is written to that file about every ``checkpoint_every`` steps; if the file is
+    there already, training goes on from it, provided that it is of the same training. ``stretch`` is how many steps
+    are made between two calls of ``progress``.
+    """
+    for name, value in (
+        ("steps", steps),
+        ("batch", batch),
+        ("stretch", stretch),
+        ("checkpoint_every", checkpoint_every),
+    ):
+        if type(value) is not int or value < 1:
+            raise TrainingError(f"{name} is a whole number, at least 1; got {value!r}")
+    if not 0 < learning_rate < math.inf:
+        raise TrainingError(f"learning_rate is a positive number; got {learning_rate!r}")
+    device = _device(device)
+    sampler = PairSampler(digits.train_images, digits.train_labels, max_shift=max_shift, absent=absent, device=device)
+    generator = torch.Generator().manual_seed(seed)
+    network.to(device).project_()
+    state = _State(
+        network,
+        generator,
+        Path(checkpoint) if checkpoint is not None else None,
+        {
+            "network": type(network).__name__,
+            "learning_rate": learning_rate,
+            "steps": steps,
+            "batch": batch,
+            "seed": seed,
+            "max_shift": max_shift,
+            "absent": absent,
+            "stretch": stretch,
+            "digits": zlib.crc32(digits.train_labels.tobytes(), zlib.crc32(digits.train_images.tobytes())),
+        },
+    )
+    now = state.resume()
+    descent = _Descent(network, batch, stretch)
+    while now.step < steps:
+        count = min(stretch, steps - now.step)
+        rates = [_rate(step, steps, learning_rate) for step in range(now.step, now.step + count)]
+        loss = descent.run(sampler.sample(count * batch, generator), rates)
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"the loss is no longer a number after step {now.step}; "
+                f"the learning rate {learning_rate:g} is too large"
+            )
+        before, now = now, Progress(now.step + count, steps, loss, rates[-1])
+        if now.step == steps or now.step // checkpoint_every > before.step // checkpoint_every:
+            state.write(now)
+        progress(now)
+    return now
+
+
+def evaluate(network: torch.nn.Module, pairs: Pairs, batch: int = 1000) -> dict[str, float]:
+    """The mean square error, and the share of pairs on whose right side of 50 the score is."""
+    device = next(network.parameters()).device
+    with torch.no_grad():
+        score = torch.cat([network(images.to(device)) for images in pairs.images.split(batch)]).double()
+    target = pairs.target.to(score)
+    middle = PRESENT / 2
+    return {
+        "mse": float((score - target).square().mean()),
+        "accuracy": float(((score > middle) == (target > middle)).double().mean()),
+    }
+
+
+def _rate(step: int, steps: int, learning_rate: float) -> float:
+    """η_t: up from zero before the first step, constant, down to zero after the last."""
+    return learning_rate * min((step + 1) / (_RISE * steps), 1.0, (steps - step) / (_FALL * steps))
+
+
+def _device(name: torch.device | str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise TrainingError(f"there is no device {name!r}: {str(error).splitlines()[0]}") from error
+    if device.type not in ("cpu", "cuda"):
+        raise TrainingError(f"training runs on cpu or cuda; got {name!r}")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise TrainingError("there is no CUDA device here; leave the device out to train on the CPU")
+    return device
+
+
+class _Descent:
+    """Steps of gradient descent, a stretch of them at a time.
+
+    A step is some fifteen kernels of microseconds each; launching them one by one from Python would take longer than
+    running them. On a GPU the kernels of a whole stretch are therefore recorded once, reading from tensors that stay
+    where they are (`_images`, `_targets`, `_rates`), and replayed with new contents.
+    """
+
+    def __init__(self, network: DetectionPooling, batch: int, stretch: int) -> None:
+        self._network, self._batch, self._stretch = network, batch, stretch
+        self._parameters = list(network.parameters())
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._images = self._targets = self._rates = self._losses = torch.empty(0)
+
+    def run(self, pairs: Pairs, rates: Sequence[float]) -> float:
+        """One step for every learning rate; the mean of their losses."""
+        eta = torch.tensor(rates, device=pairs.images.device)
+        if not pairs.images.is_cuda or len(rates) != self._stretch:
+            return float(self._steps(pairs.images, pairs.target, eta).mean())
+        if self._graph is None:
+            self._graph = self._record(pairs, eta)
+        self._images.copy_(pairs.images)
+        self._targets.copy_(pairs.target)
+        self._rates.copy_(eta)
+        self._graph.replay()
+        return float(self._losses.mean())
+
+    def _steps(self, images: Tensor, targets: Tensor, eta: Tensor) -> Tensor:
+        losses = torch.empty_like(eta)
+        stretch = zip(images.split(self._batch), targets.split(self._batch), eta, losses, strict=True)
+        for x, t, rate, kept in stretch:
+            loss = (self._network(x) - t).square().mean()
+            gradients = torch.autograd.grad(loss, self._parameters)
+            with torch.no_grad():
+                for parameter, gradient in zip(self._parameters, gradients, strict=True):
+                    parameter.addcmul_(gradient, rate, value=-1)
+            self._network.project_()
+            kept.copy_(loss.detach())
+        return losses
+
+    def _record(self, pairs: Pairs, eta: Tensor) -> torch.cuda.CUDAGraph:
+        self._images, self._targets, self._rates = (x.clone() for x in (pairs.images, pairs.target, eta))
+        # Libraries set themselves up at the first use, which must not be recorded. At a rate of zero nothing moves.
+        aside = torch.cuda.Stream(eta.device)
+        aside.wait_stream(torch.cuda.current_stream(eta.device))
+        with torch.cuda.stream(aside):
+            few = 3 * self._batch
+            self._steps(self._images[:few], self._targets[:few], torch.zeros_like(eta[:3]))
+        torch.cuda.current_stream(eta.device).wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(eta.device), torch.cuda.graph(graph):
+            self._losses = self._steps(self._images, self._targets, self._rates)
+        return graph
+
+
+@dataclass(frozen=True)
+class _State:
+    """What a checkpoint holds; ``settings`` are what must be the same for a run to be resumed."""
+
+    network: DetectionPooling
+    generator: torch.Generator
+    path: Path | None
+    settings: dict[str, Any]
+
+    def write(self, now: Progress) -> None:
+        if self.path is None:
+            return
+        buffer = io.BytesIO()
+        torch.save(
+            {
+                "settings": self.settings,
+                "step": now.step,
+                "loss": now.loss,
+                "network": self.network.state_dict(),
+                "generator": self.generator.get_state(),
+            },
+            buffer,
+        )
+        write_whole(self.path, buffer.getvalue())
+
+    def resume(self) -> Progress:
+        """Where to go on: the network and the generator are set to the checkpoint, if there is one."""
+        settings = self.settings
+        if self.path is None or not self.path.exists():
+            return Progress(0, settings["steps"], math.nan, settings["learning_rate"])
+        try:
+            kept = torch.load(self.path, map_location="cpu", weights_only=True)
+            different = [
+                f"{name} {kept['settings'].get(name)!r}, now {value!r}"
+                for name, value in settings.items()
+                if kept["settings"].get(name) != value
+            ]
+            if different:
+                raise TrainingError(
+                    f"{self.path} is the checkpoint of another training ({'; '.join(different)}); "
+                    "name another file, or remove this one to begin anew"
+                )
+            self.network.load_state_dict(kept["network"])
+            self.generator.set_state(kept["generator"])
+            last = _rate(max(kept["step"] - 1, 0), settings["steps"], settings["learning_rate"])
+            return Progress(kept["step"], settings["steps"], kept["loss"], last)
+        except (OSError, EOFError, RuntimeError, KeyError, TypeError, AttributeError, pickle.UnpicklingError) as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise TrainingError(
+                f"{self.path} is not a checkpoint that can be read ({reason}); remove it to begin anew"
+            ) from error
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train one network and write its weights; 0 if all went well, 2 if not."""
+    options = _parser().parse_args(arguments)
+    rate = LEARNING_RATES[options.network] if options.learning_rate is None else options.learning_rate
+    try:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        digits = load_digits(options.digits)
+        network = NETWORKS[options.network](seed=options.seed)
+        line = _Line()
+        done = train(
+            network,
+            digits,
+            learning_rate=rate,
+            steps=options.steps,
+            batch=options.batch,
+            seed=options.seed,
+            max_shift=options.max_shift,
+            absent=options.absent,
+            device=options.device,
+            checkpoint=options.checkpoint,
+            progress=line.show,
+        )
+        line.clear()
+        about = {
+            name: str(getattr(options, name)) for name in ("network", "steps", "batch", "seed", "max_shift", "absent")
+        }
+        about["learning_rate"] = f"{rate:g}"
+        report = [
+            f"{options.network}: {done.steps} steps in {line.seconds():.0f} s, last training loss {done.loss:.1f}"
+        ]
+        for name, shift in (("held_out", 0), ("held_out_moved", options.max_shift)):
+            pairs = held_out_pairs(digits, _HELD_OUT, max_shift=shift, absent=options.absent)
+            found = evaluate(network, pairs)
+            about |= {f"{name}_mse": f"{found['mse']:.2f}", f"{name}_accuracy": f"{found['accuracy']:.4f}"}
+            report.append(
+                f"held-out digits moved by up to {shift} pixels: accuracy {100 * found['accuracy']:.2f} %, "
+                f"mean square error {found['mse']:.1f}"
+            )
+        report.append(f"weights in {save(network, options.out, about)}")
+    except (DeepTaylorError, OSError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    sys.stdout.write("\n".join(report) + "\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m deeptaylor.paper.train", description="Train a network of the paper."
+    )
+    add = parser.add_argument
+    add("--network", choices=list(NETWORKS), required=True)
+    add("--out", type=Path, required=True, help="safetensors file to write the weights to")
+    add("--steps", type=int, default=STEPS, help="steps of gradient descent (%(default)s)")
+    add("--batch", type=int, default=BATCH, help="pairs a step (%(default)s)")
+    add("--learning-rate", type=float, help=f"by default {LEARNING_RATES}")
+    add("--seed", type=int, default=0, help="of the first weights and of the pairs (%(default)s)")
+    add("--max-shift", type=int, default=TRAIN_SHIFT, help="pixels that digits are moved by at most (%(default)s)")
+    add("--absent", choices=get_args(Absent), default="either", help="what stands in for no digit 0–3")
+    add("--device", default="cpu", help="cpu or cuda (%(default)s)")
+    add("--digits", type=Path, help="folder with the four files of MNIST; by default they are fetched")
+    add("--checkpoint", type=Path, help="file to keep the state in, and to go on from")
+    return parser
+
+
+class _Line:
+    """One line on a terminal that is written over; elsewhere nothing."""
+
+    def __init__(self) -> None:
+        self._began, self._first = time.monotonic(), -1
+
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def show(self, now: Progress) -> None:
+        if not sys.stderr.isatty():
+            return
+        if self._first < 0:
+            self._began, self._first = time.monotonic(), now.step
+            return
+        pace = (now.step - self._first) / max(self.seconds(), 1e-9)
+        left = (now.steps - now.step) / pace
+        sys.stderr.write(
+            f"\r\x1b[Kstep {now.step} of {now.steps}, loss {now.loss:.1f}, {pace:.0f} steps/s, {left:.0f} s left"
+        )
+        sys.stderr.flush()
+
+    def clear(self) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
