@@ -21,6 +21,7 @@ from deeptaylor.projection import clip, project
 PLANES = 8  # linearisations of f that a row remembers
 SHORTEST = 1e-3  # step, as a share of the full one, at which a row gives up
 LOWEST_AIM = 0.3  # below the level, as a share of f(x)
+LAP = 10  # steps in which a row with a root must come nearer
 GAIN = 1e-3  # of the distance: less is not worth another turn
 
 Evaluate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -47,6 +48,7 @@ class Rows:
     aim: Tensor  # how far below the level to aim, as a share of f(x): small once roots are hit
     step: Tensor
     nulls: Tensor  # steps since the centre moved
+    mark: Tensor  # distance and violation together, a lap ago
     G: Tensor  # (n, m, d): the linearisations G ξ ≤ e
     e: Tensor
     multipliers: Tensor  # (n, m): the shares of the linearisations in the last projection
@@ -86,6 +88,7 @@ class Rows:
             aim=each(1e-3),
             step=each(1),
             nulls=torch.zeros_like(number),
+            mark=each(torch.inf),
             G=x.new_zeros(n, m, d),
             e=x.new_zeros(n, m),
             multipliers=x.new_zeros(n, m),
@@ -127,9 +130,17 @@ class Rows:
         # Without a root yet, rounding may be what holds it: it aims lower.
         held = still & ~torch.isfinite(self.distance) & (self.aim < LOWEST_AIM)
         self.aim = torch.where(held, 4 * self.aim, self.aim)
-        ended = ~sound | (self.step <= SHORTEST) | (still & ~held & self._near(trial, self.centre))
+        ended = ~sound | (self.step <= SHORTEST) | (still & ~held & self._near(trial, self.centre)) | self._idle()
         self.trial = trial
         return ~ended | self._turn(turned | ended, tighten)
+
+    def _idle(self) -> Tensor:
+        """True where a lap has ended that brought a row with a root no nearer."""
+        lap = self.spent % LAP == 0
+        merit = self._merit(self.centre, self.centre_value)
+        idle = lap & torch.isfinite(self.distance) & (merit > (1 - GAIN) * self.mark)
+        self.mark = torch.where(lap, merit, self.mark)
+        return idle
 
     def _near(self, a: Tensor, b: Tensor) -> Tensor:
         """True where two points are the same but for rounding."""

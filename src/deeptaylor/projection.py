@@ -22,7 +22,7 @@ def project(
     went in circles, with the best of a few parts of each step. Where nothing satisfies all inequalities, y is the
     point of the box that came nearest to the conditions.
     """
-    boxes = _Boxes(a, G, e, low, high)
+    boxes = _Boxes(a, G, e, low, high, G.square().sum(2))
     multipliers, gap = _newton(boxes, torch.zeros_like(e) if guess is None else guess, QUICK, (1.0,))
     rest = torch.nonzero(~torch.isfinite(gap) | (gap > 0)).flatten()
     if len(rest):
@@ -40,6 +40,7 @@ class _Boxes:
     e: Tensor
     low: Tensor
     high: Tensor
+    scale: Tensor  # ‖G_i‖² of every inequality
 
     def keep(self, these: Tensor) -> _Boxes:
         return _Boxes(*(getattr(self, field.name)[these] for field in fields(self)))
@@ -69,8 +70,7 @@ def _newton(boxes: _Boxes, start: Tensor, steps: int, shares: tuple[float, ...])
         u = boxes.unclipped(multipliers)
         y = clip(u, boxes.low, boxes.high)
         r = boxes.violation(y)
-        scale = boxes.G.square().sum(2)
-        gap = _gap(boxes, y, multipliers, r, scale)
+        gap = _gap(boxes, y, multipliers, r)
         better = gap < least[rows]
         best[rows[better]], least[rows[better]] = multipliers[better], gap[better]
         going = torch.nonzero(gap > 0).flatten()
@@ -78,8 +78,8 @@ def _newton(boxes: _Boxes, start: Tensor, steps: int, shares: tuple[float, ...])
             break
         if 2 * len(going) < len(gap):
             boxes, rows = boxes.keep(going), rows[going]
-            u, r, scale, multipliers = u[going], r[going], scale[going], multipliers[going]
-        new = _step(boxes, u, r, scale, multipliers)
+            u, r, multipliers = u[going], r[going], multipliers[going]
+        new = _step(boxes, u, r, multipliers)
         if len(shares) > 1:
             tried = torch.stack([multipliers + share * (new - multipliers) for share in shares])
             which = torch.stack([boxes.dual(t) for t in tried]).argmax(0)
@@ -88,22 +88,22 @@ def _newton(boxes: _Boxes, start: Tensor, steps: int, shares: tuple[float, ...])
     return best, least
 
 
-def _gap(boxes: _Boxes, y: Tensor, multipliers: Tensor, r: Tensor, scale: Tensor) -> Tensor:
+def _gap(boxes: _Boxes, y: Tensor, multipliers: Tensor, r: Tensor) -> Tensor:
     """How far λ ≥ 0, r ≤ 0, λ r = 0 are from holding, in units of y; 0 if that is rounding."""
     eps = torch.finfo(y.dtype).eps
-    gap = torch.minimum(multipliers * scale, -r).abs().div(scale.sqrt().clamp(min=eps)).amax(1)
+    gap = torch.minimum(multipliers * boxes.scale, -r).abs().div(boxes.scale.sqrt().clamp(min=eps)).amax(1)
     small = eps**0.5 * torch.linalg.vector_norm(y - boxes.a, dim=1) + 10 * eps * boxes.a.abs().amax(1)
     return torch.where(gap <= small, 0, gap)
 
 
-def _step(boxes: _Boxes, u: Tensor, r: Tensor, scale: Tensor, multipliers: Tensor) -> Tensor:
+def _step(boxes: _Boxes, u: Tensor, r: Tensor, multipliers: Tensor) -> Tensor:
     """Newton's step: r would vanish on the active inequalities if the free coordinates stayed the same."""
     eps = torch.finfo(u.dtype).eps
     free = (u >= boxes.low) & (u <= boxes.high)
     H = torch.bmm(boxes.G * free[:, None], boxes.G.transpose(1, 2))
     h = H.diagonal(dim1=1, dim2=2)
-    movable = h > eps * scale
-    active = (multipliers * scale + r > 0) & movable
+    movable = h > eps * boxes.scale
+    active = (multipliers * boxes.scale + r > 0) & movable
     ridge = torch.where(active, 1e2 * eps * h.amax(1, keepdim=True), 1)
     system = torch.where(active[:, :, None] & active[:, None, :], H, 0) + torch.diag_embed(ridge)
     right = torch.where(active, r + torch.bmm(H, multipliers[:, :, None])[:, :, 0], 0)

@@ -26,7 +26,7 @@ from deeptaylor.score import Function, Score, quiet
 
 ELEMENTS = 1 << 24  # of the rows that are searched at once, with their linearisations: bounds the memory
 AGAIN = 8  # starts, at least, for a sample without a root
-NUDGES = 8
+NUDGES = 12  # beyond a root that rounding undid, each four times as far
 
 
 @dataclass(frozen=True)
