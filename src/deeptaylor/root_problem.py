@@ -166,12 +166,14 @@ class Problem:
         if not len(found):
             return outcome
         own = samples[found]
-        x, low, high, goal = self.x[own], self.low[own], self.high[own], self.goal[own]
+        x, low, high = self.x[own], self.low[own], self.high[own]
+        # A little below the goal, so that what remains of the error does not lift it above.
+        goal = self.goal[own] - SLACK[x.dtype] * self.f[own]
         point = outcome.point[found]
         exact, spent = polish(x, point, low, high, goal, lambda xi, rows: self.evaluate(xi, own[rows]))
         exact = torch.where((self.excess(exact, own) > 0)[:, None], self.tighten(exact, point, own), exact)
         distance = torch.linalg.vector_norm(exact - x, dim=1)
-        nearer = distance <= outcome.distance[found]
+        nearer = distance <= (1 + 1e-6) * outcome.distance[found]
         outcome.point[found] = torch.where(nearer[:, None], exact, point)
         outcome.distance[found] = torch.where(nearer, distance, outcome.distance[found])
         outcome.spent[found] += spent
