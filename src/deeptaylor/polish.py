@@ -28,7 +28,7 @@ def polish(
     goal: Tensor,
     evaluate: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
 ) -> tuple[Tensor, Tensor]:
-    """The points with the smallest residual ‖T(ξ) − ξ‖ / ‖x − ξ‖ on the way from `start`, and how many evaluations."""
+    """T(ξ) of the point with the smallest residual ‖T(ξ) − ξ‖ / ‖x − ξ‖ on the way, and how many evaluations."""
     n, d = x.shape
     best, least = start.clone(), torch.full_like(goal, torch.inf)
     spent = torch.zeros(n, dtype=torch.long, device=x.device)
@@ -45,7 +45,7 @@ def polish(
         size = torch.linalg.vector_norm(r, dim=1) / torch.linalg.vector_norm(y - x[rows], dim=1)
         size = torch.where(torch.isfinite(size), size, torch.inf)
         better = size < least[rows]
-        best[rows[better]], least[rows[better]] = xi[better], size[better]
+        best[rows[better]], least[rows[better]] = y[better], size[better]
         if last is not None:
             steps = torch.cat([steps, (xi - last[0])[:, None]], 1)[:, -MEMORY:]
             residuals = torch.cat([residuals, (r - last[1])[:, None]], 1)[:, -MEMORY:]
