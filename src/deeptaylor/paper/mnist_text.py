@@ -1,0 +1,252 @@
+"""The MNIST report: its sections, and the sentences between figures and tables, with their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from deeptaylor.paper import mnist_tables as tables
+from deeptaylor.paper.mnist_tables import percent
+from deeptaylor.paper.report import Picture, Section, page
+
+__all__ = ["report"]
+
+Numbers = Mapping[str, Any]
+Figures = Mapping[str, Path]
+
+
+def report(found: Numbers, figures: Figures) -> str:
+    """The whole page."""
+    versions = found["versions"]
+    lead = f"""Deep Taylor decomposition (Montavon et al.) of two networks that see whether a digit 0–3 stands beside a
+        distractor 4–9: sections III-C and IV-C of the paper, and section IV of its supplement, with a number wherever
+        the paper shows a picture. {found["settings"]["pairs"]} pairs of held-out digits, the same for every method."""
+    foot = f"""deeptaylor {versions["deeptaylor"]}, torch {versions["torch"]}, {found["threads"]} thread(s); weights
+        {", ".join(found["weights"].values())}. All numbers are in numbers.json, what they were computed from is in
+        arrays/."""
+    sections = [
+        _summary(found),
+        _networks(found),
+        _one_layer(found, figures),
+        _two_layer(found, figures),
+        _roots(found, figures),
+        _properties(found),
+        _shares(found, figures),
+        _without(found),
+        _min_max(found, figures),
+        _lrp(found, figures),
+        _differences(found),
+    ]
+    return page("The paper's MNIST experiments", _text(lead), sections, _text(foot))
+
+
+def _summary(found: Numbers) -> Section:
+    lines = [(r["claim"], r["holds"], r["measured"]) for r in found["requirements"]]
+    precision = """Maps are computed in float64 and kept in float32, from which all numbers are computed: rounding is
+        below 1e-7 of the score. That w², zB and training-free are conservative and positive is checked while this page
+        is made; without that it would not be here."""
+    return Section("What holds", [tables.required(lines), _text(precision)])
+
+
+def _networks(found: Numbers) -> Section:
+    data = """Images are 28 × 56 pixels, coded from −0.5 (black) to 1.5 (white): a digit 0–3 and a distractor 4–9, left
+        and right at random; where there is no target, a distractor stands beside an empty half or beside another
+        distractor, as likely. Digits come from the test set of MNIST, where they are; training moves digits of its
+        own by up to three pixels."""
+    return Section("The networks", [_text(data), tables.quality(found), tables.training(found)])
+
+
+def _one_layer(found: Numbers, figures: Figures) -> Section:
+    of = found["methods"]["one-layer"]
+    names = {"sensitivity": "sensitivity", "taylor": "Taylor", "w2": "w²", "zB": "zB"}
+    places = f"""The border, where there is no information (the outermost four pixels), gets
+        {_each(of, names, "on_border")} of the positive relevance. Completeness: of the target digit's ink pixels,
+        {_each(of, names, "coverage")} get more than the map's average pixel."""
+    hottest = ", ".join(f"{of[key]['largest']:.2g} ({name})" for key, name in names.items())
+    consistency = f"""Nearest-root Taylor keeps {percent(of["taylor"]["kept"])} of all scores and dissipates the rest;
+        {percent(of["taylor"]["negative_share"])} of its relevance is negative. Sensitivity is scaled by one factor for
+        all pairs; over the pairs its sum has a correlation of {_number(of["sensitivity"]["correlation_with_score"])}
+        with the score. The hottest pixel has {hottest}: the shorter the tail of the histogram, the more pixels share
+        the relevance."""
+    return Section(
+        "One-layer network (figures 5 and 6)",
+        [
+            Picture(figures["figure5"], f"Figure 5. {_SCALE}", _HEATMAPS_ALT),
+            _text(places),
+            Picture(figures["figure6"], f"Figure 6. {_QUANTITIES}", _QUANTITIES_ALT),
+            _text(consistency),
+        ],
+    )
+
+
+def _two_layer(found: Numbers, figures: Figures) -> Section:
+    of = found["methods"]["two-layer"]
+    names = {"sensitivity": "sensitivity", "taylor": "Taylor"} | {key: key for key in ("min-max", "training-free")}
+    places = f"""Ink pixels of the target digit that get more than the map's average pixel:
+        {_each(of, names, "coverage")}. On the border: {_each(of, names, "on_border")}."""
+    consistency = f"""Taylor keeps {percent(of["taylor"]["kept"])} of all scores, and
+        {percent(of["taylor"]["negative_share"])} of its relevance is negative. Maps of the min-max model hold
+        {percent(of["min-max"]["kept"])} of the scores; a pair's map misses its score by
+        {percent(found["min_max"]["mean_gap_over_mean_score"])} of the mean score on average. Training-free is
+        conservative to {of["training-free"]["conservation_gap"]["worst"]:.0e}."""
+    return Section(
+        "Two-layer network (figures 8 and 9)",
+        [
+            Picture(figures["figure8"], f"Figure 8. {_SCALE}", _HEATMAPS_ALT),
+            _text(places),
+            Picture(figures["figure9"], f"Figure 9. {_QUANTITIES}", _QUANTITIES_ALT),
+            _text(consistency),
+        ],
+    )
+
+
+def _roots(found: Numbers, figures: Figures) -> Section:
+    roots = found["roots"]
+    caption = "The root points of the rules, for three relevance functions of two inputs."
+    alt = "Twelve panels with a data point, its root and the segment that was searched"
+    outside = percent(roots["w2-in-box"]["outside"])
+    text = f"""In the one-layer network, at {roots["w2"]["neurons"]} active neurons of {found["settings"]["roots"]}
+        pairs: the w² root is the nearest in ℝᵈ, but {outside} of these roots are no images, pixels leave the box. The
+        zB root stays inside, and at the median is {_number(roots["zB"].get("median"))} times as far away as the nearest
+        root in the box. The z⁺ root of the two-layer network's upper neurons is
+        {_number(roots["zplus"].get("median"))} times as far away as the nearest one in ℝᵈ₊."""
+    return Section("Root points", [Picture(figures["root_points"], caption, alt), _text(text)])
+
+
+def _properties(found: Numbers) -> Section:
+    settings, roots = found["settings"], found["roots"]
+    one, two = (found["unique"][name] for name in ("one-layer", "two-layer"))
+    better = roots["taylor_over_best_restart_two-layer"]
+    first = f"""Gap: |Σ R − f| / f over pairs with f > 0; the worst is where f is next to nothing. Nearest
+        root of Taylor: f of this network is convex, so that its tangents prove how near a root can be at all;
+        the ratio is to that bound, on {roots["taylor"]["pairs"]} pairs. Smooth (the paper's footnote *): the
+        same with t⁻¹ log(0.5 + 0.5 exp(t x)), t = {settings["t"]:g}, in place of max(0, x). Spread: Σ |R −
+        R'| over the mean Σ |R| of two maps of a pair, 0 to 2; the search begins at {settings["starts"]}
+        places drawn with {one["seeds"]} seeds, on {one["pairs"]} pairs. Roots of the one-layer network are
+        equally far to {percent(one["taylor_distance_spread"])}; the maps differ more, because the root lies
+        on kinks of f, where the gradient jumps. Time: of the processor, in forward and backward passes of the
+        same pairs through the same network, in the same run."""
+    second = f"""† up to the fit of the relevance model. ‡ neither problem is convex: the root found from x alone is
+        {_number(better["mean"])} times as far away as the best found from {settings["starts"]} places with
+        {two["seeds"]} seeds, on average (at most {_number(better["most"])} times), and between seeds distances differ
+        by {percent(two["taylor_distance_spread"])}. Min-max: two models, each trained for {settings["fit_steps"]}
+        steps on other pairs; the spread between their maps and the given model's is
+        {_number(two["min_max_to_given"])}."""
+    return Section(
+        "The paper's property tables, measured",
+        [tables.one_layer_properties(found), _text(first), tables.two_layer_properties(found), _text(second)],
+    )
+
+
+def _shares(found: Numbers, figures: Figures) -> Section:
+    one, two = found["methods"]["one-layer"], found["methods"]["two-layer"]
+    caption = """Share of the positive relevance on the target digit's half and on its ink. Red: trained; grey: the same
+        network before its training. Dashed: one half, which a map that knows nothing has."""
+    alt = "Shares of relevance with intervals, trained and untrained"
+    meaning = f"""What this means. In the one-layer network {_compare(one, "zB", "zB")}; in the two-layer network
+        {_compare(two, "training-free", "training-free")}. A high share on the half says that a method is selective,
+        not that it is complete. The ink tells more: with sensitivity its share is
+        {_number(one["sensitivity"]["on_ink"]["mean"])} in the one-layer network, and
+        {_number(one["sensitivity"]["untrained_on_ink"]["mean"])} before training; with zB it is
+        {_number(one["zB"]["on_ink"]["mean"])} and {_number(one["zB"]["untrained_on_ink"]["mean"])}. A digit is
+        recognised by its black parts as well, the inside of a zero for one, so that no good map has all of its
+        relevance on ink. The distractor gets some relevance from every method: detection neurons see both halves, and
+        zB gives a share to every pixel that is not at its least favourable value."""
+    return Section(
+        "Where the relevance is",
+        [Picture(figures["shares"], _text(caption), alt), tables.shares(found), _text(meaning)],
+    )
+
+
+def _compare(of: Numbers, key: str, name: str) -> str:
+    s, d = of["sensitivity"], of[key]
+    word = "more" if (s["on_half"]["mean"] or 0) > (d["on_half"]["mean"] or 0) else "less"
+    return _text(f"""sensitivity puts {word} on the target's half than {name} ({_number(s["on_half"]["mean"])} and
+        {_number(d["on_half"]["mean"])}) and covers {percent(s["coverage"]["mean"])} of its ink, {name}
+        {percent(d["coverage"]["mean"])}""")
+
+
+def _without(found: Numbers) -> Section:
+    lines = [
+        _text(f"""{network}: the mean score is {_number(of["mean_score"]["without"])} without a target and
+            {_number(of["mean_score"]["with_target"])} with one; {percent(of["scores_of_zero"])} of the scores without a
+            target are exactly zero.""")
+        for network, of in found["without_target"].items()
+    ]
+    meaning = """A conservative method then has as little relevance to show as there is score. Sensitivity, scaled by
+        one factor for all pairs, need not follow: it says what would change the score, not what made it."""
+    return Section("Pairs without a target digit", [tables.without(found), " ".join([*lines, _text(meaning)])])
+
+
+def _min_max(found: Numbers, figures: Figures) -> Section:
+    fit = found["min_max"]
+    caption = (
+        "Predicted against true relevance of the 100 pooled units, all pairs; darker is more often, on a log scale."
+    )
+    text = f"""R̂_k explains {percent(fit["r_squared"])} of the variance of R_k on these held-out pairs, and Σ_k R̂_k
+        {percent(fit["r_squared_of_sum"])} of the variance of the score. What it misses is all that maps of the min-max
+        model lack in conservation: {percent(fit["mean_gap_over_mean_score"])} of the mean score on average."""
+    picture = Picture(figures["min_max_fit"], caption, "Density plot along the diagonal", 560)
+    return Section("The min-max relevance model", [picture, _text(text)])
+
+
+def _lrp(found: Numbers, figures: Figures) -> Section:
+    one, two = found["methods"]["one-layer"], found["methods"]["two-layer"]
+    how = """LRP applies one rule in every detection layer; sums hand on in proportion. Deep Taylor is zB in the
+        one-layer network and min-max in the two-layer network, as in the supplement."""
+    text = f"""Negative relevance with α = 2, β = 1: {percent(one["alpha2beta1"]["negative_share"])} and
+        {percent(two["alpha2beta1"]["negative_share"])} of all relevance in the two networks; with ε:
+        {percent(one["epsilon"]["negative_share"])} and {percent(two["epsilon"]["negative_share"])}. The stabiliser
+        takes its share of the score: {percent(one["epsilon"]["kept"])} (ε = 10) and {percent(two["epsilon"]["kept"])}
+        (ε = 3) of it reach the pixels."""
+    alt = "Pairs of digits and their heatmaps by deep Taylor decomposition and LRP"
+    return Section(
+        "Comparison with LRP (supplement, section IV)",
+        [
+            _text(how),
+            Picture(figures["lrp_one_layer"], f"One-layer network. {_SCALE}", alt),
+            Picture(figures["lrp_one_layer_numbers"], f"One-layer network. {_QUANTITIES}", _QUANTITIES_ALT),
+            Picture(figures["lrp_two_layer"], f"Two-layer network. {_SCALE}", alt),
+            Picture(figures["lrp_two_layer_numbers"], f"Two-layer network. {_QUANTITIES}", _QUANTITIES_ALT),
+            tables.lrp(found),
+            _text(text),
+        ],
+    )
+
+
+def _differences(found: Numbers) -> Section:
+    choices = [
+        """Sensitivity is rescaled by one factor for all pairs. One factor a map would make every map sum to its score,
+        and the scatter plot a straight line that says nothing.""",
+        """The paper does not say what stands in for the missing target. Here it is nothing or a second distractor.""",
+        """LRP's ε is applied where there are weights. The paper says “the same rules in both layers”; whether sums
+        were stabilised too, it does not say.""",
+        f"""The paper's root has f(root) < 0.1 f(x); here f(root) ≤ {found["settings"]["level"]:g} f(x), in the box of
+        pixels, by a search for the nearest such point.""",
+        """Neither the paper's pairs nor its weights are known, so that heatmaps can be compared in kind only.""",
+    ]
+    return Section("Choices where the paper leaves one", [_text(choice) for choice in choices])
+
+
+def _text(prose: str) -> str:
+    """A paragraph written over several lines."""
+    return " ".join(prose.split())
+
+
+_SCALE = _text("""Red speaks for the decision, blue against it. One colour scale a method, full colour at the 99.5th
+    percentile of what is shown. The first ten pairs with a target digit, then the first with an empty half and the
+    first with two distractors; none was chosen by hand.""")
+_QUANTITIES = _text("""Above: the sum of the pixels' relevances against the score; on the diagonal a method is
+    conservative. Below: how often a pixel has a relevance, on a log scale, negative ones blue; the same range for all
+    methods, pixels of exactly zero left out.""")
+_QUANTITIES_ALT = "Scatter plots of summed relevance against score, and histograms of pixel relevance"
+_HEATMAPS_ALT = "Twelve pairs of digits and their heatmaps by four methods"
+
+
+def _each(of: Numbers, names: Mapping[str, str], what: str) -> str:
+    return ", ".join(f"{percent(of[key][what]['mean'])} ({name})" for key, name in names.items())
+
+
+def _number(value: float | None) -> str:
+    return "—" if value is None else f"{value:.3g}"
