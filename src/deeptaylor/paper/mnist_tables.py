@@ -83,10 +83,10 @@ def one_layer_properties(found: Numbers) -> Table:
         ),
         [
             "spread of maps over seeds",
-            ("0", "paper: yes"),
+            ("0: no chance in it", "paper: yes"),
             (f"{_number(unique['taylor_map_spread']):.2g}", "paper: yes"),
-            ("0", "paper: yes"),
-            ("0", "paper: yes"),
+            ("0: no chance in it", "paper: yes"),
+            ("0: no chance in it", "paper: yes"),
         ],
         ["time, in gradients", *_times(of, keys, ("yes", "no", "yes", "yes"))],
     ]
@@ -106,10 +106,10 @@ def two_layer_properties(found: Numbers) -> Table:
         *_consistency(of, keys, consistent, positive, percent(smooth["negative_share"])),
         [
             "spread of maps over seeds",
-            ("0", "paper: yes"),
+            ("0: no chance in it", "paper: yes"),
             (f"{_number(unique['taylor_map_spread']):.2g}", "paper: no‡"),
             (f"{_number(unique['min_max_map_spread']):.2g}", "paper: no‡"),
-            ("0", "paper: yes"),
+            ("0: no chance in it", "paper: yes"),
         ],
         ["training steps", ("0", "paper: yes"), ("0", "paper: yes"), (steps, "paper: no"), ("0", "paper: yes")],
         ["time, in gradients", *_times(of, keys, ("yes", "no", "yes", "yes"))],
