@@ -135,6 +135,8 @@ def test_the_numbers_are_those_of_the_arrays(out: Path) -> None:
                     halves.append(positive[:, half].sum() / positive.sum())
                     inks.append(positive[:, half][image[:, half] > 0.5].sum() / positive.sum())
             assert found["conservation_gap"]["worst"] == pytest.approx(max(gaps), rel=1e-3, abs=1e-12)
+            detected = [g for g, score in zip(gaps, f[f > 0], strict=True) if score > 50]
+            assert found["conservation_gap"]["worst_detected"] == pytest.approx(max(detected), rel=1e-3, abs=1e-12)
             assert found["conservation_gap"]["median"] == pytest.approx(np.median(gaps), rel=1e-3, abs=1e-12)
             assert found["negative_share"] == pytest.approx(-R[R < 0].sum() / abs(R).sum(), abs=1e-9)
             assert found["kept"] == pytest.approx(R.sum() / f.sum())
@@ -223,6 +225,7 @@ def test_measures_by_hand() -> None:
     assert measures.conservation_gap(R, f).tolist() == [0.1]
     assert measures.kept(R, f) == 0.9
     assert measures.negative_share(R) == pytest.approx(1 / 11)
+    assert str(measures.negative_share(np.abs(R))) == "0.0"  # not −0
     left = np.broadcast_to(np.arange(56) < 28, R.shape)
     assert measures.on(R, left)[0] == 0.8
     assert np.isnan(measures.on(R, left)[1])

@@ -67,7 +67,7 @@ def kept(R: Array, f: Array) -> float:
 def negative_share(R: Array) -> float:
     """Σ |R⁻| / Σ |R| over all maps; 0 where all are empty."""
     size = float(np.abs(R).sum(dtype=np.float64))
-    return float(-R.sum(where=R < 0, dtype=np.float64)) / size if size else 0.0
+    return abs(float(R.sum(where=R < 0, dtype=np.float64))) / size if size else 0.0
 
 
 def on(R: Array, mask: Mask) -> Array:

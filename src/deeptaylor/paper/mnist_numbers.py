@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from deeptaylor.data.pairs import Pairs
+from deeptaylor.data.pairs import PRESENT, Pairs
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.paper import measures
 from deeptaylor.paper.methods import METHODS, shares
@@ -60,7 +60,11 @@ def method_numbers(arrays: Arrays, pairs: Pairs) -> dict[str, Any]:
     gap = measures.conservation_gap(R, f)
     found: dict[str, Any] = {
         "explained_pairs": int((f > 0).sum()),
-        "conservation_gap": {"median": _median(gap), "worst": float(gap.max()) if len(gap) else 0.0},
+        "conservation_gap": {
+            "median": _median(gap),
+            "worst": float(gap.max()) if len(gap) else 0.0,
+            "worst_detected": _most(gap[f[f > 0] > PRESENT / 2]),
+        },
         "kept": measures.kept(R, f),
         "correlation_with_score": _correlation(measures.sums(R), f),
         "relevance_without_score": float(np.abs(R[f <= 0]).max()) if (f <= 0).any() else 0.0,

@@ -118,7 +118,8 @@ def _properties(found: Numbers) -> Section:
     settings, roots = found["settings"], found["roots"]
     one, two = (found["unique"][name] for name in ("one-layer", "two-layer"))
     better = roots["taylor_over_best_restart_two-layer"]
-    first = f"""Gap: |Σ R − f| / f over pairs with f > 0; the worst is where f is next to nothing. Nearest
+    first = f"""Gap: |Σ R − f| / f over pairs with f > 0. Where f > 50 the worst is {_worst(found, "one-layer")}
+        and {_worst(found, "two-layer")}; larger ones in the tables are of smaller scores. Nearest
         root of Taylor: f of this network is convex, so that its tangents prove how near a root can be at all;
         the ratio is to that bound, on {roots["taylor"]["pairs"]} pairs. Smooth (the paper's footnote *): the
         same with t⁻¹ log(0.5 + 0.5 exp(t x)), t = {settings["t"]:g}, in place of max(0, x). Spread: Σ |R −
@@ -227,6 +228,13 @@ def _differences(found: Numbers) -> Section:
         """Neither the paper's pairs nor its weights are known, so that heatmaps can be compared in kind only.""",
     ]
     return Section("Choices where the paper leaves one", [_text(choice) for choice in choices])
+
+
+def _worst(found: Numbers, network: str) -> str:
+    """The worst gaps of a network's detected pairs, for the methods that have one."""
+    keys = {"one-layer": ("sensitivity", "taylor"), "two-layer": ("sensitivity", "taylor", "min-max")}[network]
+    gaps = [(key, found["methods"][network][key]["conservation_gap"]["worst_detected"]) for key in keys]
+    return ", ".join(f"{_number(gap)} ({key.replace('taylor', 'Taylor')}, {network})" for key, gap in gaps)
 
 
 def _text(prose: str) -> str:
