@@ -25,7 +25,7 @@ demo: $(VENV)/demo.stamp
 	$(PY) -m deeptaylor.demo --out demo_output
 
 test: lint
-	$(PY) -m pytest -m "not slow"
+	$(PY) -m pytest -n auto -m "not slow"
 
 lint: $(VENV)/test.stamp
 	$(PY) -m ruff check .
