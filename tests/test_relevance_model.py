@@ -459,6 +459,18 @@ def test_two_layer_network() -> None:
     assert train_relevance.evaluate(model, network, images)["r_squared"] > 0.9
 
 
+def test_the_places_of_the_two_layer_network() -> None:
+    """x_i are the pixels, R_l = x_l, and R_k = Σ_l x_k w⁺_kl / Σ_k' x_k' w⁺_k'l R_l."""
+    network, images = TwoLayer(seed=0), held_out_pairs(digits(), 10).images
+    samples = collect(min_max.two_layer_explainer(network), min_max.TWO_LAYER, images)
+    with torch.no_grad():
+        x_k, w = network.features(images), network.detection2.weight.T.clamp(min=0)
+        x_l = network.relu2(network.detection2(x_k))
+    assert torch.equal(samples.x, images)
+    np.testing.assert_allclose(samples.R_l.numpy(), x_l.numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(samples.R_k.numpy(), (x_k * ((x_l / (x_k @ w)) @ w.T)).numpy(), rtol=1e-4, atol=1e-5)
+
+
 def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(train_relevance, "load_digits", lambda folder: digits())
     monkeypatch.setattr(train_relevance, "_HELD_OUT", 50)
@@ -469,6 +481,8 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert "20 steps" in said
     assert said.count("R² 0.") == 2
     assert tuple(min_max.load(out).v_ij.shape) == (1568, 100, 4)
+    assert train_relevance.main(["--out", str(out), "--steps", "1", "--network", str(tmp_path / "none")]) == 2
+    assert "no weights could be read" in capsys.readouterr().err
     assert train_relevance.main(["--out", str(out), "--steps", "0", "--network", str(weights)]) == 2
     assert "error: steps is a whole number" in capsys.readouterr().err
 
