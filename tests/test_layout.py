@@ -57,6 +57,7 @@ ORDER = [
     "relevance_fit",
     "deeptaylor",
     "assets",
+    "caffe",
     "data",
     "networks",
     "paper",

@@ -8,7 +8,8 @@ DeepTaylorError
 ├── TargetError         the target does not exist or does not fit the output
 ├── StaleModelError     the network changed since it was captured
 ├── BoundaryError       relevance was asked for at a place inside a detection block
-└── AssetError          weights or data cannot be had (assets.py)
+├── AssetError          weights or data cannot be had (assets.py)
+└── CaffeError          a file of Caffe cannot be read (caffe/weights.py)
 """
 
 import sys
