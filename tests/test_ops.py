@@ -725,3 +725,62 @@ def leaves_of(cls: type) -> Iterator[type]:
         yield cls
     for sub in cls.__subclasses__():
         yield from leaves_of(sub)
+
+
+class Picked(nn.Module):
+    """An embedding of tokens on which something was done first."""
+
+    def __init__(self, first: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.embedding, self.hidden, self.out = nn.Embedding(9, 4), nn.Linear(4, 6), nn.Linear(6, 2)
+        self.double()
+        self.first = first
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.out(torch.relu(self.hidden(self.embedding(self.first(tokens)))).mean(1))
+
+
+SOME_TOKENS = torch.tensor([[1, 2, 3], [8, 0, 5]])
+
+
+@pytest.mark.parametrize(
+    "first",
+    [lambda t: t.long(), lambda t: t.to(torch.int64), lambda t: t.to(t.device), lambda t: t.reshape(-1, 3).clone()],
+    ids=["long", "to", "device", "reshape"],
+)
+def test_tokens_that_are_cast_or_rearranged_are_still_the_tokens(first: Callable[[Tensor], Tensor]) -> None:
+    plain = dt.explain(Picked(lambda t: t), SOME_TOKENS, target=dt.margin())
+    assert (plain.ledger.input > 0).any()
+    e = dt.explain(Picked(first), SOME_TOKENS, target=dt.margin())
+    assert torch.equal(e.relevance, plain.relevance)
+
+
+def test_relevance_reaches_the_tokens_that_were_sliced() -> None:
+    e = dt.explain(Picked(lambda t: t[:, 1:]), SOME_TOKENS, target=dt.margin())
+    alone = dt.explain(Picked(lambda t: t), SOME_TOKENS[:, 1:], target=dt.margin())
+    assert not e.relevance[:, 0].any()
+    assert torch.equal(e.relevance[:, 1:], alone.relevance)
+
+
+@pytest.mark.parametrize("first", [lambda t: t + 0, lambda t: t.abs(), lambda t: t % 9], ids=["+ 0", "abs", "%"])
+def test_an_embedding_of_computed_numbers_is_refused(first: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(dt.UnsupportedOpError, match="an embedding of numbers computed from the input, not of"):
+        dt.explain(Picked(first), SOME_TOKENS, target=dt.margin())
+
+
+def test_a_cast_that_does_nothing_changes_nothing() -> None:
+    class Cast(nn.Module):
+        def __init__(self, cast: bool) -> None:
+            super().__init__()
+            torch.manual_seed(2)
+            self.norm, self.hidden, self.out, self.cast = nn.LayerNorm(4), nn.Linear(4, 6), nn.Linear(6, 2), cast
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.norm(x)
+            return self.out(torch.relu(self.hidden(y.float().to(y.device) if self.cast else y)))
+
+    x = torch.linspace(-1, 2, 8).reshape(2, 4)
+    plain, cast = (dt.explain(Cast(c), x, target=dt.margin()).relevance for c in (False, True))
+    assert plain.any()
+    assert torch.equal(plain, cast)

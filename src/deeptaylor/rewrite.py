@@ -89,6 +89,9 @@ def _drop(captured: Captured) -> None:
     for node in list(captured.graph.nodes):
         if node.op != "call_function":
             continue
+        if node.target is aten._assert_tensor_metadata.default:
+            captured.graph.erase_node(node)  # it has no value, but would count as a reader of one
+            continue
         random = "dropout" in str(node.target) and bool(bound_args(node).get("train"))
         if (node.target in _IDENTITIES and not random) or (node.target in _SAME_TYPE and _same_type(node)):
             retire(captured, node, node.args[0])
@@ -96,7 +99,13 @@ def _drop(captured: Captured) -> None:
 
 def _same_type(node: Node) -> bool:
     before, after = node.args[0].meta.get("val"), node.meta.get("val")
-    return isinstance(before, Tensor) and before.is_floating_point() and after.is_floating_point()
+    if not isinstance(before, Tensor):
+        return False
+    if before.is_floating_point():
+        return bool(after.is_floating_point())
+    # Tokens: whole numbers that are made no narrower.
+    whole = torch.bool not in (before.dtype, after.dtype) and not after.is_floating_point()
+    return whole and after.dtype.itemsize >= before.dtype.itemsize
 
 
 # --- constants ----------------------------------------------------------------------------------------------------

@@ -70,10 +70,15 @@ class _Finder:
                 return []
             return [top]
         if flow.kind == "embedding":
+            if self._reads_tokens(node):
+                return [node.args[1]]
             # Numbers computed from the tokens (positions) are no tokens: what they pick is a constant.
-            return [node.args[1]] if self._base(node.args[1]).op == "placeholder" else []
+            if node.args[1] in self.data and not any(self._reads_tokens(n) for n in self.captured.graph.nodes):
+                self.problems.append((node, "an embedding of numbers computed from the input, not of the input itself"))
+            return []
         if flow.kind == "structural":
-            operands = [n for n in operands if n.meta["val"].is_floating_point()]
+            if node.meta["val"].is_floating_point():
+                operands = [n for n in operands if n.meta["val"].is_floating_point()]
             if node.target in (aten.where.self, aten.masked_fill.Scalar):
                 mask = node.args[0] if node.target is aten.where.self else node.args[1]
                 operands = [n for n in operands if n is not mask]
@@ -118,12 +123,18 @@ class _Finder:
         )
         return []
 
-    def _base(self, node: Node) -> Node:
+    def _reads_tokens(self, node: Node) -> bool:
+        """True for an embedding of an input, rearranged at most."""
+        if node.target is not aten.embedding.default:
+            return False
+        return bool(self._base(node.args[1], ("structural",)).op == "placeholder")
+
+    def _base(self, node: Node, around: tuple[str, ...] = ("structural", "diagonal")) -> Node:
         """A factor without the constants and rearrangements around it."""
         while node.op == "call_function":
             flow = flow_of(node)
             operands = [n for n in operands_of(node) if n in self.data]
-            if flow is None or flow.kind not in ("structural", "diagonal") or len(operands) != 1:
+            if flow is None or flow.kind not in around or len(operands) != 1:
                 break
             node = operands[0]
         return node
