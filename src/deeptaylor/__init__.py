@@ -24,6 +24,9 @@ from deeptaylor.errors import (
 )
 from deeptaylor.explainer import Explainer, explain
 from deeptaylor.explanation import Explanation, Ledger
+from deeptaylor.load import LoadError, load
+from deeptaylor.networks.preparation import Preparation
+from deeptaylor.networks.pretrained import Pretrained
 from deeptaylor.properties import Check
 from deeptaylor.root_point import RootPoint, root_point
 from deeptaylor.root_search import Root, nearest_root
@@ -46,8 +49,11 @@ __all__ = [
     "Explanation",
     "InputError",
     "Ledger",
+    "LoadError",
     "NonNegative",
     "PlanError",
+    "Preparation",
+    "Pretrained",
     "Real",
     "Root",
     "RootPoint",
@@ -56,6 +62,7 @@ __all__ = [
     "TargetError",
     "UnsupportedOpError",
     "explain",
+    "load",
     "margin",
     "nearest_root",
     "root_point",
