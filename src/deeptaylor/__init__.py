@@ -17,6 +17,7 @@ from deeptaylor.errors import (
     DeepTaylorError,
     DeepTaylorWarning,
     InputError,
+    LoadError,
     PlanError,
     StaleModelError,
     TargetError,
@@ -24,6 +25,9 @@ from deeptaylor.errors import (
 )
 from deeptaylor.explainer import Explainer, explain
 from deeptaylor.explanation import Explanation, Ledger
+from deeptaylor.loading.load import load
+from deeptaylor.networks.preparation import Preparation
+from deeptaylor.networks.pretrained import Pretrained
 from deeptaylor.properties import Check
 from deeptaylor.root_point import RootPoint, root_point
 from deeptaylor.root_search import Root, nearest_root
@@ -46,8 +50,11 @@ __all__ = [
     "Explanation",
     "InputError",
     "Ledger",
+    "LoadError",
     "NonNegative",
     "PlanError",
+    "Preparation",
+    "Pretrained",
     "Real",
     "Root",
     "RootPoint",
@@ -56,6 +63,7 @@ __all__ = [
     "TargetError",
     "UnsupportedOpError",
     "explain",
+    "load",
     "margin",
     "nearest_root",
     "root_point",

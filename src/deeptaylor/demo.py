@@ -20,7 +20,6 @@ import deeptaylor as dt
 from deeptaylor import assets, heatmap
 from deeptaylor.demo_page import Account, Explained, Subject, page
 from deeptaylor.files import write_whole
-from deeptaylor.networks import Pretrained, pretrained_efficientnet_lite0
 
 PHOTOGRAPHS = ("cat", "coffee", "rocket", "pagoda", "flower")
 BIAS_MODES = ("neuron", "spread")
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(out: Path) -> None:
     """Explain every photograph with every bias mode and write the results into a folder that exists."""
-    model = pretrained_efficientnet_lite0()
+    model = dt.load("efficientnet-lite0")
     parameters = sum(p.numel() for p in model.network.parameters())
     about = f"EfficientNet-Lite0, trained on ImageNet: {parameters / 1e6:.1f} million parameters, 1000 classes."
     print(about)
@@ -68,7 +67,7 @@ def run(out: Path) -> None:
     heatmap.save_png(out / "montage.png", _montage(subjects))
 
 
-def _explainer(model: Pretrained, example: torch.Tensor, bias: str) -> dt.Explainer:
+def _explainer(model: dt.Pretrained, example: torch.Tensor, bias: str) -> dt.Explainer:
     print(f'Capturing and planning the network, bias="{bias}" …', end=" ", flush=True)
     start = time.perf_counter()
     explainer = dt.Explainer(model.network, example, domain=model.domain, bias=bias)
@@ -76,14 +75,12 @@ def _explainer(model: Pretrained, example: torch.Tensor, bias: str) -> dt.Explai
     return explainer
 
 
-def _explain(model: Pretrained, explainers: dict[str, dt.Explainer], name: str, photo: Image.Image) -> Subject:
+def _explain(model: dt.Pretrained, explainers: dict[str, dt.Explainer], name: str, photo: Image.Image) -> Subject:
     x, seen = model.preprocess(photo)
-    with torch.no_grad():
-        probabilities = model.network(x).softmax(dim=1)[0]
-    best = probabilities.topk(3)
-    recognised = [(model.class_names[int(i)], float(p)) for p, i in zip(*best, strict=True)]
+    best = model.top(x, 3)[0]
+    recognised = [(found.name, found.probability) for found in best]
     print("  recognised: " + ", ".join(f"{label} {p:.1%}" for label, p in recognised))
-    target = int(best.indices[0])
+    target = best[0].index
     explained = []
     for bias, explainer in explainers.items():
         start = time.perf_counter()

@@ -9,7 +9,10 @@ DeepTaylorError
 ├── StaleModelError     the network changed since it was captured
 ├── BoundaryError       relevance was asked for at a place inside a detection block
 ├── AssetError          weights or data cannot be had (assets.py)
-└── CaffeError          a file of Caffe cannot be read (caffe/weights.py)
+├── MissingPackageError an optional package is not installed (optional.py)
+└── LoadError           a model cannot be loaded
+    ├── CaffeError      a file of Caffe cannot be read (caffe/weights.py)
+    └── OnnxError       an ONNX file cannot be read (onnx/tensors.py)
 """
 
 import sys
@@ -50,6 +53,10 @@ class BoundaryError(DeepTaylorError, KeyError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class LoadError(DeepTaylorError, ValueError):
+    """A model cannot be loaded: the file, what it lacks, or what it would take."""
 
 
 class DeepTaylorWarning(UserWarning):

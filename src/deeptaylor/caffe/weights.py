@@ -26,7 +26,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from deeptaylor.errors import DeepTaylorError
+from deeptaylor.errors import LoadError
 
 __all__ = ["Blob", "CaffeError", "read_bytes", "read_weights"]
 
@@ -35,7 +35,7 @@ MAX_RECORDS = 1_000_000  # fields in the file, an array of numbers being one
 MAX_AXES = 32
 
 
-class CaffeError(DeepTaylorError, ValueError):
+class CaffeError(LoadError):
     """A Caffe file cannot be read or holds a network that cannot be built."""
 
 

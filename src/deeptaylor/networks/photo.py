@@ -1,0 +1,91 @@
+"""A photograph, from a file or from memory, made upright and eight bits a channel before a network sees it.
+
+What the file holds is never guessed: a picture that is damaged, or not what its name says, is refused. What had to be
+converted is said with a warning; nothing is clipped, and nothing missing is filled in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from deeptaylor.errors import InputError, warn
+
+__all__ = ["upright"]
+
+_SIXTEEN_BITS = 257  # 65535 / 255: white stays white
+_SAME_FORMAT = {"MPO": "JPEG"}  # what cameras call .jpg and Pillow tells apart
+_SAME = {"RGB": ("RGB", "RGBA", "RGBX"), "L": ("L", "LA")}  # beside the alpha channel, which is another matter
+_WORDS = {
+    "1": "black and white",
+    "L": "grayscale",
+    "LA": "grayscale",
+    "P": "in palette colours",
+    "PA": "in palette colours",
+}
+
+
+def upright(photo: str | os.PathLike[str] | Image.Image, mode: Literal["RGB", "L"]) -> Image.Image:
+    """The first frame of a photograph, turned as its EXIF data say, in a mode; on white where it is transparent."""
+    if isinstance(photo, Image.Image):
+        return _converted(photo, mode)
+    with _opened(Path(photo)) as image:
+        return _converted(image, mode)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    try:
+        if path.stat().st_size == 0:
+            raise InputError(f"{path} is empty.")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            image = Image.open(path)
+    except UnidentifiedImageError as error:
+        raise InputError(f"{path} is not a picture that can be read, whatever its name says.") from error
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise InputError(f"{path} is refused before decoding: {error}") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be opened: {error.strerror or error}") from error
+    with image:
+        said = Image.registered_extensions().get(path.suffix.lower())
+        found = _SAME_FORMAT.get(image.format or "", image.format)
+        if said is not None and found != _SAME_FORMAT.get(said, said):
+            raise InputError(f"{path} is called {path.suffix} but holds a {found} picture; give it its right name.")
+        yield image
+
+
+def _converted(photo: Image.Image, mode: Literal["RGB", "L"]) -> Image.Image:
+    name = Path(getattr(photo, "filename", "") or "the picture").name
+    try:
+        if (frames := getattr(photo, "n_frames", 1)) > 1:
+            warn(f"{name} holds {frames} frames; the first one is taken.")
+            photo.seek(0)
+        image = ImageOps.exif_transpose(photo)
+        image.load()
+    except (OSError, EOFError, SyntaxError, ValueError) as error:
+        raise InputError(f"{name} is damaged or cut short: {error}") from error
+    if image.mode == "I" and photo.format == "PNG":
+        image = Image.fromarray(np.asarray(image).astype(np.uint16))
+    if image.mode.startswith("I;16"):
+        warn(f"{name} has sixteen bits a channel; they are scaled to eight.")
+        image = Image.fromarray(np.round(np.asarray(image) / _SIXTEEN_BITS).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise InputError(
+            f"{name} has mode {image.mode!r}: numbers without a known white. Scale it to eight bits a channel first."
+        )
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        if image.getchannel("A").getextrema() != (255, 255):
+            warn(f"{name} is transparent in places; they are put on white.")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    if photo.mode not in _SAME[mode] and not photo.mode.startswith("I"):
+        warn(f"{name} is {_WORDS.get(photo.mode, photo.mode)}; converted to {'RGB' if mode == 'RGB' else 'gray'}.")
+    return image.convert(mode)

@@ -1,0 +1,9 @@
+"""Networks out of ONNX files.
+
+tensors.py    stored numbers, inside the file or beside it            ┐
+file.py       the file: its graph, checked                            │
+shapes.py     arithmetic of shapes, so that the batch stays free      │
+elements.py   moves.py   windows.py   ops.py   operators in torch     ├──► importer.py: read_onnx
+network.py    what comes of it: an ordinary module                    │
+nodes.py      a node of the file as a step of the network             ┘
+"""
