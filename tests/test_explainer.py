@@ -1007,3 +1007,35 @@ def test_vectors_picked_by_positions_are_constants() -> None:
     assert float(e.relevance.min()) >= 0
     assert torch.allclose(e.ledger.total, e.score, atol=0, rtol=1e-12)
     assert float(e.ledger.bias.min()) > 0
+
+
+# --- where the samples are ----------------------------------------------------------------------------------------
+
+
+class Sideways(nn.Module):
+    """A network that works on (length, batch, features), and may insist on its batch size."""
+
+    def __init__(self, fixed: int | None) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.first, self.second, self.fixed = nn.Linear(4, 6), nn.Linear(6, 2), fixed
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        turned = x.transpose(0, 1)
+        if self.fixed is not None:
+            turned = turned.reshape(3, self.fixed, 4)
+        hidden = torch.relu(self.first(turned))
+        return self.second(hidden.reshape(3, -1, 6).mean(0))
+
+
+@pytest.mark.parametrize("fixed", [1, 2, 3])
+def test_a_fixed_batch_that_is_not_the_first_axis(fixed: int) -> None:
+    x = torch.rand(fixed, 3, 4, dtype=torch.float64)
+    target = torch.tensor([[1, 0]] * fixed)
+    e = dt.explain(Sideways(fixed), x, target, dt.NonNegative())
+    expected = dt.explain(Sideways(None), x, target, dt.NonNegative())
+    assert expected.relevance.any()
+    close(e.relevance, expected.relevance)
+    close(e.ledger.bias, expected.ledger.bias)
+    close(e.ledger.input + e.ledger.bias + e.ledger.dropped, e.score.clamp(min=0))

@@ -79,7 +79,13 @@ class Explainer(nn.Module):
         self._scored: dict[int, tuple[Any, Explainer]] = {}
         self._print = fingerprint(model)
         self.engines = nn.ModuleDict()
-        self.engines[_key(inputs)] = self._capture(inputs)
+        try:
+            engine = self._capture(inputs)
+        except CaptureError:  # two samples were not enough for a network that insists on its batch size
+            if inputs[0].shape[0] <= 2:
+                raise
+            engine = self._capture(inputs, whole=True)
+        self.engines[_key(inputs)] = engine
 
     # --- capture --------------------------------------------------------------------------------------------------
 

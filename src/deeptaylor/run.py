@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,15 +47,18 @@ def layouts(captured: Captured, inputs: Sequence[Tensor]) -> dict[str, Layout]:
     """The layout of every tensor of a graph; where an axis mixes samples with something else, found by trial."""
     result: dict[str, Layout] = {}
     unsure: list[Node] = []
+    fixed = captured.batch if isinstance(captured.batch, int) else None
     for node in captured.graph.nodes:
         if not isinstance(node.meta.get("val"), Tensor):
             continue
         sizes = tuple(_size(n, captured.batch) for n in shape_of(node))
         free = [d for d, (_, is_free) in enumerate(sizes) if is_free]
         result[node.name] = Layout(sizes, free[0] if free else 0)
-        if free and sizes[free[0]][0] != 1:
+        if fixed == 1 and sizes:
+            result[node.name] = Layout(sizes, 0, 1, sizes[0][0])  # all of it is the one sample's
+        elif fixed is not None or (free and sizes[free[0]][0] != 1):
             unsure.append(node)
-    return result | _probe(captured, unsure, result, inputs)
+    return result | _probe(captured, unsure, result, inputs, fixed or 2)
 
 
 def _size(n: Any, batch: Any) -> tuple[int, bool]:
@@ -69,9 +72,9 @@ def _size(n: Any, batch: Any) -> tuple[int, bool]:
 
 
 def _probe(
-    captured: Captured, unsure: list[Node], known: dict[str, Layout], inputs: Sequence[Tensor]
+    captured: Captured, unsure: list[Node], known: dict[str, Layout], inputs: Sequence[Tensor], batch: int
 ) -> dict[str, Layout]:
-    """Change the second of two samples and see which elements change: those are the second sample's."""
+    """Change the second of the samples and see which elements change: those are the second sample's."""
     if not unsure:
         return {}
     graph = fx.Graph()
@@ -80,21 +83,33 @@ def _probe(
     del output
     graph.output(tuple(copies[n] for n in unsure))
     module = fx.GraphModule(captured.constants, graph)
-    two = [torch.cat([x, x])[:2] for x in inputs]
-    other = [torch.stack([x[0], _different(x[1])]) for x in two]
+    before = [torch.cat([x] * batch)[:batch] for x in inputs]
+    other = [torch.cat([x[:1], _different(x[1:2]), x[2:]]) for x in before]
     with torch.no_grad():
-        before, after = module(*two), module(*other)
+        pairs = zip(unsure, module(*before), module(*other), strict=True)
     found: dict[str, Layout] = {}
-    for node, a, b in zip(unsure, before, after, strict=True):
-        layout = known[node.name]
-        multiple = layout.sizes[layout.dim][0]
+    for node, a, b in pairs:
         changed = (a != b).to(torch.float32)
-        for outer in [k for k in range(1, multiple + 1) if multiple % k == 0]:
-            candidate = Layout(layout.sizes, layout.dim, outer, multiple // outer)
-            if a.shape == candidate.shape(2) and float(candidate.per_sample(changed, 2)[0]) == 0:
+        for candidate in _candidates(known[node.name], batch):
+            if a.shape == candidate.shape(batch) and not _elsewhere(candidate.per_sample(changed, batch)):
                 found[node.name] = candidate
                 break
     return found
+
+
+def _candidates(layout: Layout, batch: int) -> Iterator[Layout]:
+    """Where the samples may be: along the free axis, or, where the batch is fixed, along any that is long enough."""
+    free = layout.sizes[layout.dim][1] if layout.sizes else False
+    for dim in [layout.dim] if free else range(len(layout.sizes)):
+        size = layout.sizes[dim][0]
+        multiple = size if free else size // batch if size % batch == 0 else 0
+        for outer in [k for k in range(1, multiple + 1) if multiple % k == 0]:
+            yield Layout(layout.sizes, dim, outer, multiple // outer)
+
+
+def _elsewhere(changed: Tensor) -> bool:
+    """True if a sample other than the second changed."""
+    return float(changed.sum() - changed[1]) != 0
 
 
 def _different(x: Tensor) -> Tensor:
