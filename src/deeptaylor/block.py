@@ -13,7 +13,18 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from deeptaylor.linear_map import Context, Kind, LinearMap, Maybe, Sum, Weighted, plus, reread, times, unbroadcast
+from deeptaylor.linear_map import (
+    Context,
+    Kind,
+    LinearMap,
+    Maybe,
+    Sum,
+    Weighted,
+    plus,
+    reread,
+    times,
+    unbroadcast,
+)
 
 
 class Run(Context, Protocol):
@@ -34,10 +45,13 @@ class Block(nn.Module):
         self.registered = nn.ModuleList(maps)  # so that they move and convert with the block
         self.has_negative = any(m.has_negative for m in maps)
 
-    def prepare(self, kinds: Sequence[Kind], constants: dict[str, Tensor]) -> None:
-        """Compute the readings of the weights that the rule will use, once."""
+    def prepare(self, kinds: Sequence[Kind], constants: dict[str, Tensor], signed: Sequence[bool]) -> None:
+        """Compute the readings of the weights that the rule will use, once; `signed` leaves come as p and n."""
+        in_parts = {leaf for leaf, is_signed in zip(self.leaves, signed, strict=True) if is_signed}
         for m in self.maps:
             if isinstance(m, Weighted):
+                if {"positive", "negative"} <= set(kinds) and in_parts.intersection(m.operands):
+                    m.stack(constants[m.name])
                 for kind in kinds:
                     m.prepare(kind, constants[m.name])
 
@@ -59,7 +73,7 @@ class Block(nn.Module):
         """Wᵀ s in one reading of the weights, for every leaf."""
         at: dict[str, Maybe] = {self.head: s}
         for m in reversed(self.maps):
-            self._hand_on(m, kind, at.get(m.node), at, None, ctx)
+            self._hand_on(m, kind, at.get(m.node), at, ctx)
         return [at.get(leaf) for leaf in self.leaves]
 
     def pair(self, p: Sequence[Maybe], n: Sequence[Maybe], negative: bool, ctx: Context) -> tuple[Maybe, Maybe]:
@@ -69,9 +83,9 @@ class Block(nn.Module):
         wanted = self._wanted(negative)
         for m in self.maps:
             a, b = self._inputs(m, ps, ctx), self._inputs(m, ns, ctx)
-            ps[m.node] = plus(m.map("positive", a, ctx), m.map("negative", b, ctx))
+            ps[m.node] = m.both(a, b, ctx)
             if m.node in wanted:
-                ns[m.node] = plus(m.map("positive", b, ctx), m.map("negative", a, ctx))
+                ns[m.node] = m.both(b, a, ctx)
         return ps.get(self.head), ns.get(self.head) if negative else None
 
     def _wanted(self, negative: bool) -> set[str]:
@@ -94,20 +108,28 @@ class Block(nn.Module):
         ct: dict[str, Maybe] = {self.head: c}
         for m in reversed(self.maps):
             s, t = at.pop(m.node, None), ct.pop(m.node, None)
-            self._hand_on(m, "positive", s, at, None, ctx)
-            self._hand_on(m, "negative", t, at, None, ctx)
-            self._hand_on(m, "positive", t, ct, wanted, ctx)
-            self._hand_on(m, "negative", s, ct, wanted, ctx)
+            if wanted.intersection(m.operands):
+                self._hand_on_both(m, s, at, ct, ctx)
+                self._hand_on_both(m, t, ct, at, ctx)
+            else:
+                self._hand_on(m, "positive", s, at, ctx)
+                self._hand_on(m, "negative", t, at, ctx)
         return [at.get(leaf) for leaf in self.leaves], [ct.get(leaf) for leaf in self.leaves]
 
     @staticmethod
-    def _hand_on(
-        m: LinearMap, kind: Kind, s: Maybe, target: dict[str, Maybe], wanted: set[str] | None, ctx: Context
-    ) -> None:
-        """Add a map's transpose of s to each operand, unless none of them is wanted."""
-        if s is not None and (wanted is None or wanted.intersection(m.operands)):
+    def _hand_on(m: LinearMap, kind: Kind, s: Maybe, target: dict[str, Maybe], ctx: Context) -> None:
+        """Add a map's transpose of s to each operand."""
+        if s is not None:
             for name, back in zip(m.operands, m.transpose(kind, s, ctx), strict=True):
                 target[name] = plus(target.get(name), back)
+
+    @staticmethod
+    def _hand_on_both(m: LinearMap, s: Maybe, same: dict[str, Maybe], other: dict[str, Maybe], ctx: Context) -> None:
+        """Add W⁺ᵀ s to each operand on the same side, |W⁻|ᵀ s on the other."""
+        if s is not None:
+            for target, backs in zip((same, other), m.both_transposed(s, ctx), strict=True):
+                for name, back in zip(m.operands, backs, strict=True):
+                    target[name] = plus(target.get(name), back)
 
     def bias(self, ctx: Context) -> Maybe:
         """The block's output when all leaves are zero, in a shape that broadcasts against it."""
@@ -153,12 +175,12 @@ class Block(nn.Module):
 
 def divide(a: Tensor, b: Tensor) -> Tensor:
     """a / b for b ≥ 0, with 0 where b is 0 (or too small to divide by); the caller books what that drops."""
-    return torch.where(b >= torch.finfo(b.dtype).tiny, a / b, 0)
+    return (a / b).masked_fill(b < torch.finfo(b.dtype).tiny, 0)
 
 
 def divide_signed(a: Tensor, b: Tensor) -> Tensor:
     """The same for b of either sign."""
-    return torch.where(b.abs() >= torch.finfo(b.dtype).tiny, a / b, 0)
+    return (a / b).masked_fill(b.abs() < torch.finfo(b.dtype).tiny, 0)
 
 
 class AffineMap:

@@ -1,6 +1,6 @@
-"""Linear maps and their transposes, with any of five readings of the weights.
+"""Linear maps and their transposes, with any of six readings of the weights.
 
-A rule needs the same map with other weights: W, W⁺, |W⁻|, W² or ones. `map(kind, xs, ctx)` applies it to its data
+A rule needs the same map with other weights: W, W⁺, |W⁻|, |W|, W² or ones. `map(kind, xs, ctx)` applies it to its data
 operands, `transpose(kind, s, ctx)` carries a tensor from the output back to each operand. `None` stands for zero, so
 that branches which a domain makes zero are never computed. `ctx` gives shapes and run-time constants (gates).
 """
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from deeptaylor import ops
 
-Kind = Literal["signed", "positive", "negative", "squared", "flat"]
+Kind = Literal["signed", "positive", "negative", "magnitude", "squared", "flat"]
 Maybe = Tensor | None
 
 
@@ -49,6 +49,8 @@ def reread(weight: Tensor, kind: Kind) -> Tensor:
         return weight.clamp(min=0)
     if kind == "negative":
         return (-weight).clamp(min=0)
+    if kind == "magnitude":
+        return weight.abs()
     if kind == "squared":
         return weight * weight
     return torch.ones_like(weight)
@@ -77,6 +79,14 @@ class LinearMap(nn.Module):
 
     def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
         raise NotImplementedError
+
+    def both(self, p: Sequence[Maybe], n: Sequence[Maybe], ctx: Context) -> Maybe:
+        """W⁺ p + |W⁻| n."""
+        return plus(self.map("positive", p, ctx), self.map("negative", n, ctx))
+
+    def both_transposed(self, s: Tensor, ctx: Context) -> tuple[list[Maybe], list[Maybe]]:
+        """W⁺ᵀ s and |W⁻|ᵀ s."""
+        return self.transpose("positive", s, ctx), self.transpose("negative", s, ctx)
 
     def offset(self, ctx: Context) -> Maybe:
         """The constant this operation adds, in a shape that broadcasts against its output."""
@@ -161,6 +171,9 @@ class Weighted(LinearMap):
         if kind != "signed" and not hasattr(self, kind) and not self.is_zero(kind):
             self.register_buffer(kind, reread(weight, kind), persistent=False)
 
+    def stack(self, weight: Tensor) -> None:
+        """Keep W⁺ and |W⁻| as one, where one operation can then do the work of two."""
+
     def is_zero(self, kind: Kind) -> bool:
         return (kind == "negative" and not self.has_negative) or (kind == "positive" and not self.has_positive)
 
@@ -210,9 +223,37 @@ class Convolution(Weighted):
         )
         self.output_padding = _tuple(output_padding, self.n)
         self.groups, self.transposed = groups, transposed
+        self.register_buffer("stacked", None, persistent=False)
+        self.stacked: Tensor | None
 
     def offset(self, ctx: Context) -> Maybe:
         return None if self.bias is None else ctx.value(self.bias).reshape(-1, *([1] * self.n))
+
+    def stack(self, weight: Tensor) -> None:
+        # Side by side: one convolution of p and n side by side does for two.
+        if self.groups == 1 and not self.transposed and self.has_negative and self.has_positive:
+            both = torch.cat([reread(weight, "positive"), reread(weight, "negative")], 1)
+            self.register_buffer("stacked", both, persistent=False)
+
+    def prepare(self, kind: Kind, weight: Tensor) -> None:
+        if self.stacked is None or kind not in ("positive", "negative"):
+            super().prepare(kind, weight)
+
+    def weight(self, kind: Kind, ctx: Context) -> Tensor:
+        if self.stacked is None or kind not in ("positive", "negative"):
+            return super().weight(kind, ctx)
+        return self.stacked.chunk(2, 1)[kind == "negative"]
+
+    def both(self, p: Sequence[Maybe], n: Sequence[Maybe], ctx: Context) -> Maybe:
+        if self.stacked is None or p[0] is None or n[0] is None:
+            return super().both(p, n, ctx)
+        return self._down(self.stacked, torch.cat([p[0], n[0]], -self.n - 1))
+
+    def both_transposed(self, s: Tensor, ctx: Context) -> tuple[list[Maybe], list[Maybe]]:
+        if self.stacked is None:
+            return super().both_transposed(s, ctx)
+        positive, negative = self.back_with(self.stacked, s, ctx).chunk(2, -self.n - 1)
+        return [positive], [negative]
 
     def _down(self, weight: Tensor, x: Tensor) -> Tensor:
         return _CONV[self.n - 1](x, weight, None, self.stride, self.padding, self.dilation, self.groups)
@@ -338,6 +379,7 @@ class Sum(LinearMap):
             "signed": factor,
             "positive": max(0.0, factor),
             "negative": max(0.0, -factor),
+            "magnitude": abs(factor),
             "squared": factor**2,
             "flat": 1.0,
         }[kind]

@@ -389,19 +389,13 @@ class _Planner:
         made = steps.ScoreStep if score else steps.BlockStep
         non_negative = [d.non_negative for d in domains]
         step = made(block, rule, non_negative, boxes, rectified, self.spread, list(dict.fromkeys(needs)))
-        kinds = [*rule.kinds, *(("squared",) if self.spread else ())]
-        if (
-            isinstance(rule, (rules.ZPlus, rules.ZBox))
-            and rectified
-            and all(b is None for b in boxes)
-            and all(non_negative)
-        ):
-            kinds = [k for k in kinds if k != "negative"]
         if not score:
-            block.prepare(
-                kinds,
-                {n.name: self.captured.constants[str(n.target)] for n in self.nodes.values() if n.op == "get_attr"},
-            )
+            signed = [box is not None or not nn for box, nn in zip(boxes, non_negative, strict=True)]
+            kinds = rule.readings(any(signed), rectified, self.spread)
+            constants = {
+                n.name: self.captured.constants[str(n.target)] for n in self.nodes.values() if n.op == "get_attr"
+            }
+            block.prepare([*kinds, *(("squared",) if self.spread else ())], constants, signed)
         domain = " + ".join(dict.fromkeys(str(d) for d in domains))
         op = " + ".join(dict.fromkeys(op_name(m) for m in members if kind_of(m) != "structural")) or "output"
         absorbed = [m.name for m in members if m is not head] + ([head.name] if score and members else [])

@@ -37,6 +37,10 @@ class Rule:
     kinds: ClassVar[tuple[Kind, ...]] = ()
     needs_z: ClassVar[bool] = False
 
+    def readings(self, signed: bool, rectified: bool, spread: bool) -> tuple[Kind, ...]:
+        """The readings of W that are used where inputs are signed or not, units rectified or not: kept as buffers."""
+        return self.kinds
+
     def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
         raise NotImplementedError
 
@@ -83,6 +87,26 @@ def _shares(W: AffineMap, p: list[Maybe], n: list[Maybe], R: Tensor, book: Book,
     return [plus(o, e) for o, e in zip(out, fallback, strict=True)]
 
 
+def _signed_shares(W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
+    """The same where inputs and units are signed and the bias is a neuron, with |W| and W instead of parts of both.
+
+    2 (Σ q + β) = Σ |w x| + |z| + |b|, and 2 Σ_j q_ij S_j = |x_i| Σ_j |w_ij| S_j + x_i Σ_j w_ij s_j S_j.
+    """
+    twice = plus(W.map("magnitude", [x.abs() for x in W.x]), W.z.abs())
+    Z = _zero(twice if W.b is None else plus(twice, W.b.abs()), R)
+    S = divide(R, Z)
+    up = W.z >= 0
+    if book.open:
+        if W.b is not None:
+            book.bias(2 * S * torch.where(up, W.b, -W.b).clamp(min=0))
+        book.dropped(_undivided(R, Z))
+    own = W.transpose("magnitude", S)
+    turned = W.transpose("signed", torch.where(up, S, -S))
+    sums = [plus(times(x.abs(), a), times(x, c)) for x, a, c in zip(W.x, own, turned, strict=True)]
+    # What cancels leaves a rounding error behind, which may be negative.
+    return [None if t is None else t.clamp(min=0) for t in sums]
+
+
 def _undivided(R: Tensor, Z: Tensor) -> Tensor:
     """The relevance of the units whose denominator is zero."""
     return torch.where(torch.finfo(Z.dtype).tiny > Z, R, 0)
@@ -102,7 +126,14 @@ class ZPlus(Rule):
     symbol: ClassVar[str] = "z+"
     kinds: ClassVar[tuple[Kind, ...]] = ("positive", "negative")
 
+    def readings(self, signed: bool, rectified: bool, spread: bool) -> tuple[Kind, ...]:
+        if rectified and not signed:
+            return ("positive",)
+        return ("magnitude",) if signed and not rectified and not spread else self.kinds
+
     def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
+        if not (all(W.non_negative) or W.rectified or W.spread):
+            return _signed_shares(W, R, book)
         p, n = W.parts()
         return _shares(W, p, n, R, book, derive=True)
 
@@ -115,6 +146,9 @@ class ZBox(Rule):
     kinds: ClassVar[tuple[Kind, ...]] = ("positive", "negative")
     low: float | Sequence[float] | Tensor | None = None
     high: float | Sequence[float] | Tensor | None = None
+
+    def readings(self, signed: bool, rectified: bool, spread: bool) -> tuple[Kind, ...]:
+        return ("positive",) if rectified and not signed and self.low is None else self.kinds
 
     def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
         p, n = W.parts()
