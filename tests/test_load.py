@@ -950,6 +950,21 @@ def test_transformers_without_class_names_or_without_a_model(transformers: Any, 
     refused("hf:net: transformers needs its own folder with config.json", "a.pth", architecture="hf:net", **SAID)
 
 
+def test_the_code_of_a_repository_is_not_run_whatever_is_answered(
+    transformers: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resnet_folder(transformers, None)
+    config = json.loads(Path("net/config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}
+    Path("net/config.json").write_text(json.dumps(config))
+    Path("net/own.py").write_text(
+        "import pathlib\n\npathlib.Path('ran').touch()\nfrom transformers import ResNetConfig as Config\n"
+    )
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    refused("hf:net could not be had: ", "hf:net", **SAID)
+    assert not Path("ran").exists()
+
+
 # --- the page -------------------------------------------------------------------------------------------------------
 
 
