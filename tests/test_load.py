@@ -252,7 +252,10 @@ def test_free_memory_is_a_plausible_number() -> None:
 # --- state dicts ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["zip", "legacy", "checkpoint", "parallel", "safetensors"])
+PREFIXES = {"parallel": "module.", "compiled": "_orig_mod.", "both": "module._orig_mod.", "lightning": "model."}
+
+
+@pytest.mark.parametrize("how", ["zip", "legacy", "checkpoint", *PREFIXES, "safetensors"])
 def test_state_dicts(folder: Path, how: str) -> None:
     state: dict[str, Any] = small().state_dict()
     file = "a.safetensors" if how == "safetensors" else "a.pth"
@@ -260,8 +263,8 @@ def test_state_dicts(folder: Path, how: str) -> None:
         importlib.import_module("safetensors.torch").save_file(state, file)
     elif how == "checkpoint":
         torch.save({"epoch": 3, "state_dict": state, "optimizer": {"lr": 0.1}}, file)
-    elif how == "parallel":
-        torch.save({f"module.{k}": v for k, v in state.items()}, file)
+    elif how in PREFIXES:
+        torch.save({PREFIXES[how] + k: v for k, v in state.items()}, file)
     else:
         torch.save(state, file, _use_new_zipfile_serialization=how == "zip")
     model = dt.load(file, architecture=small, **SAID)
@@ -294,6 +297,13 @@ def test_architectures_by_module_and_function(folder: Path, monkeypatch: pytest.
     )
     refused("no architecture is called 'resnet'. Names: squeezenet1_1,", "a.pth", architecture="resnet", **SAID)
     monkeypatch.delitem(sys.modules, "nets_of_mine")
+
+
+def test_architectures_that_cannot_be_built(folder: Path) -> None:
+    torch.save(small().state_dict(), "a.pth")
+    refused("architecture is a network already, a Sequential", "a.pth", architecture=small(), **SAID)
+    refused("could not be called without arguments: TypeError", "a.pth", architecture="math:sqrt", **SAID)
+    refused("could not be called without arguments: TypeError", "a.pth", architecture=nn.Linear, **SAID)
 
 
 def test_own_weights_in_a_network_by_name(folder: Path) -> None:
@@ -346,6 +356,41 @@ def test_long_lists_are_cut(folder: Path) -> None:
     message = refused("the weights in a.pth do not fit MobileNetV2:", "a.pth", architecture="mobilenet_v2", **SAID)
     assert re.search(r"\n    … and \d+ more\n", message)
     assert len(message.splitlines()) < 25
+
+
+def test_a_name_that_the_network_has_is_no_wrapper(folder: Path) -> None:
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = small()
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.module(x)
+            return y
+
+    torch.save(Whole().state_dict(), "a.pth")
+    explained(dt.load("a.pth", architecture=Whole, **SAID))
+    torch.save({f"other.{k}": v for k, v in Whole().module[:1].state_dict().items()}, "a.pth")
+    assert "other.0.weight" in refused("the network does not know (2)", "a.pth", architecture=Whole, **SAID)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda w: (10 * w).to(torch.int8), "0.weight: torch.int8, on cpu"),
+        (lambda w: w.to(torch.complex64), "0.weight: torch.complex64, on cpu"),
+        (lambda w: w.to(torch.float8_e4m3fn), "0.weight: torch.float8_e4m3fn, on cpu"),
+        (lambda w: w.to_sparse(), "0.weight: sparse, torch.float32, on cpu"),
+        (lambda w: torch.empty_like(w, device="meta"), "0.weight: torch.float32, on meta"),
+    ],
+    ids=["int8", "complex", "float8", "sparse", "meta"],
+)
+def test_weights_that_are_not_real_numbers(folder: Path, change: Callable[[Tensor], Tensor], said: str) -> None:
+    state = small().state_dict()
+    state["0.weight"] = change(state["0.weight"])
+    torch.save(state, "a.pth")
+    words = refused("not plain real numbers: quantised, sparse, complex", "a.pth", architecture=small, **SAID)
+    assert said in words
 
 
 def test_weights_that_are_not_finite(folder: Path) -> None:
@@ -441,10 +486,28 @@ def test_a_pickled_module_with_trust(folder: Path) -> None:
 
 def test_a_pickle_of_something_else_with_trust(folder: Path) -> None:
     torch.save(SimpleNamespace(w=1), "a.pt")
-    refused("a.pt holds no torch.nn.Module but a SimpleNamespace.", "a.pt", trust=True, **SAID)
+    refused("a.pt holds no state dict (names and tensors), but a SimpleNamespace.", "a.pt", trust=True, **SAID)
     content = pickle.dumps(SimpleNamespace, protocol=2).replace(b"SimpleNamespace", b"NoSuchThingHere")
     Path("a.pt").write_bytes(content)
     refused("a.pt cannot be unpickled: ", "a.pt", trust=True, **SAID)
+
+
+def test_a_checkpoint_with_other_objects_beside_its_state_dict(folder: Path) -> None:
+    torch.save({"state_dict": small().state_dict(), "args": SimpleNamespace(lr=0.1)}, "a.ckpt")
+    refused("it holds Python objects (types.SimpleNamespace)", "a.ckpt", architecture=small, **SAID)
+    refused("does not say what network its tensors belong to", "a.ckpt", trust=True, **SAID)
+    explained(dt.load("a.ckpt", architecture=small, trust=True, **SAID))
+    torch.save(small(), "a.pt")
+    refused("a.pt holds a whole Sequential.", "a.pt", architecture=small, trust=True, **SAID)
+
+
+def test_a_pickle_that_unpacks_to_more_than_a_network_needs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zipfile.ZipFile("a.pth", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/data.pkl", b"N0" * 2**26)
+    monkeypatch.setattr(model_files, "_globals", lambda file: pytest.fail("it was read"))
+    refused("a.pth is refused: its list of names unpacks to 0.12 GiB", "a.pth", architecture=small, **SAID)
+    monkeypatch.setattr(model_files, "_free_memory", lambda: 1000)
+    refused("a.pth would take about 0.25 GiB of memory", "a.pth", architecture=small, **SAID)
 
 
 @pytest.mark.parametrize("free", [True, False])

@@ -20,6 +20,7 @@ import difflib
 import hashlib
 import importlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -30,7 +31,7 @@ from deeptaylor.domain import Domain
 from deeptaylor.errors import LoadError, warn
 from deeptaylor.loading import programs
 from deeptaylor.loading.asked import Architecture, Asked, ClassNames, Found, gray
-from deeptaylor.loading.files import Kind, check_memory, fill, kind_of, pickled_names, read_state
+from deeptaylor.loading.files import Kind, check_memory, fill, kind_of, pickled_names, read_state, unwrapped
 from deeptaylor.loading.hubs import HUBS, from_hub, untrained
 from deeptaylor.networks import detection_pooling
 from deeptaylor.networks.named import NAMED, Named, imagenet_names
@@ -174,9 +175,9 @@ def _from_file(path: Path, architecture: Architecture | None, asked: Asked) -> F
             f'{path} holds the weights alone. Give the definition too, prototxt="deploy.prototxt", or the network\'s '
             f'name: dt.load("caffenet", weights="{path}").'
         )
+    check_memory(path)
     plain = kind is Kind.SAFETENSORS or (kind is Kind.PICKLE and not pickled_names(path))
     asked.require(architecture=plain and architecture is None)
-    check_memory(path)
     if kind is Kind.ONNX:
         from deeptaylor.onnx.importer import read_onnx
 
@@ -194,22 +195,32 @@ def _from_file(path: Path, architecture: Architecture | None, asked: Asked) -> F
         network, free = programs.torchscript(path, gray(asked.preparation))
         return Found(network, notes=() if free else (f"{path.name}: its batch size is fixed at one",))
     state = read_state(path, kind)
-    if state is not None:
-        asked.require(architecture=architecture is None)
-        network = _built(architecture)
-        fill(network, state, str(path))
-        return Found(network.eval())
-    if not asked.trust:
+    if state is None and not asked.trust:
         names = pickled_names(path)
         raise _distrusted(path, f"it holds Python objects ({_shown(names)}), and to unpickle them is to run code")
-    return Found(programs.unpickled(path))
+    if state is None:
+        held = programs.unpickled(path)
+        if isinstance(held, nn.Module) and architecture is None:
+            return Found(held.eval())
+        if isinstance(held, nn.Module):
+            raise LoadError(f"an architecture belongs to a state dict; {path} holds a whole {type(held).__name__}.")
+        state = unwrapped(path, held)
+    asked.require(architecture=architecture is None)
+    network = _built(architecture)
+    fill(network, state, str(path))
+    return Found(network.eval())
 
 
 def _built(architecture: Architecture | None) -> nn.Module:
     """The untrained network that a state dict belongs to."""
     assert architecture is not None
+    if isinstance(architecture, nn.Module):
+        raise LoadError(
+            f"architecture is a network already, a {type(architecture).__name__}, and is not written to; give the "
+            "function that builds it, without the brackets: architecture=my_network."
+        )
     if callable(architecture):
-        return _module(architecture(), repr(architecture))
+        return _module(architecture, repr(architecture))
     if architecture in NAMED:
         return NAMED[architecture].build()
     module, colon, function = architecture.partition(":")
@@ -223,10 +234,16 @@ def _built(architecture: Architecture | None) -> nn.Module:
         raise LoadError(
             f"architecture={architecture!r}: {error}. The module must be importable from where you are (PYTHONPATH)."
         ) from error
-    return _module(build(), architecture)
+    return _module(build, architecture)
 
 
-def _module(built: object, source: str) -> nn.Module:
+def _module(build: Callable[[], object], source: str) -> nn.Module:
+    try:
+        built = build()
+    except Exception as error:  # whatever the user's own function raises
+        raise LoadError(
+            f"architecture={source} could not be called without arguments: {type(error).__name__}: {error}"
+        ) from error
     if isinstance(built, nn.Module):
         return built
     raise LoadError(f"architecture={source} gave a {type(built).__name__}, not a torch.nn.Module.")
