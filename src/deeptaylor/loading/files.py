@@ -134,9 +134,9 @@ def _members(path: Path) -> dict[str, zipfile.ZipInfo]:
         return {info.filename: info for info in archive.infolist()}
 
 
-def check_memory(path: Path) -> None:
-    """Refuse a model that does not fit into memory, with the numbers, before it is read."""
-    size = path.stat().st_size
+def check_memory(path: Path, size: int = 0) -> None:
+    """Refuse a model that does not fit into memory, with the numbers, before it is read; `size`: if that is known."""
+    size = max(size, path.stat().st_size)
     if zipfile.is_zipfile(path):
         size = max(size, sum(info.file_size for info in _members(path).values()))  # members may be compressed
     free = _free_memory()
@@ -178,7 +178,9 @@ def pickled_names(path: Path) -> list[str]:
             inner = next(name for name in archive.namelist() if name.partition("/")[2] == "data.pkl")
             size = archive.getinfo(inner).file_size
             if size > _LARGEST_PICKLE:
-                raise LoadError(f"{path} is refused: its list of names unpacks to {_gib(size)}, which no network needs.")
+                raise LoadError(
+                    f"{path} is refused: its list of names unpacks to {_gib(size)}, which no network needs."
+                )
             names = set(_globals(io.BytesIO(archive.read(inner))))
     else:
         with path.open("rb") as file:
@@ -289,7 +291,7 @@ def fill(network: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
 
 
 def _without_wrappers(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The names as the network has them, where all begin with more: DataParallel, torch.compile and Lightning add it."""
+    """The names as the network has them, where all begin with more, as DataParallel and torch.compile do it."""
     inner = state
     while inner and not inner.keys() <= wanted.keys():
         heads = {name.partition(".")[0] for name in inner}
