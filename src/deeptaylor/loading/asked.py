@@ -139,8 +139,8 @@ class Asked:
         if not bool(output.isfinite().all()):
             given = ", ".join(f"{y:g}" for y in output.flatten()[:3].tolist())
             raise LoadError(
-                f"{self.name} gives {given}, … for a gray picture: its weights are damaged, or the preparation is not the one "
-                "it was trained with."
+                f"{self.name} gives {given}, … for a gray picture: its weights are damaged, or the preparation "
+                "is not the one it was trained with."
             )
         classes = output.numel()
         if model.class_names is not None and len(model.class_names) != classes:
