@@ -443,7 +443,14 @@ def test_rules_and_names_hold_for_a_callable_target() -> None:
 
 
 @pytest.mark.parametrize(
-    "last", [nn.Softmax(1), nn.LogSoftmax(1), nn.Sigmoid(), nn.Sequential(nn.Identity(), nn.Softmax(-1))]
+    "last",
+    [
+        nn.Softmax(1),
+        nn.LogSoftmax(1),
+        nn.Sigmoid(),
+        nn.Sequential(nn.Identity(), nn.Softmax(-1)),
+        nn.Sequential(nn.Unflatten(1, (-1, 1, 1)), nn.Softmax(1), nn.Flatten()),  # as many files have it
+    ],
 )
 def test_the_final_activation_is_set_aside(last: nn.Module) -> None:
     x = torch.rand(3, 4, dtype=torch.float64)

@@ -133,6 +133,33 @@ def test_class_names() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"class_names": {"a": 0, "b": 1, "c": 2}}, "class_names is a dict; it must be a list of names, in order."),
+        ({"class_names": {"a", "b", "c"}}, "class_names is a set; it must be a list of names, in order."),
+        ({"class_names": [1, 2, 3]}, "class_names must be text, each of them."),
+        ({"preparation": {"size": 16}}, "preparation is a dict; it must be a dt.Preparation."),
+        ({"preparation": None, "domain": (0, 1)}, "domain is a tuple; it must be a domain, such as dt.Box(0, 1)."),
+        ({"output": "logits"}, "an output is chosen in an ONNX or Caffe file; Sequential is none."),
+    ],
+)
+def test_what_is_said_in_another_type(said: dict[str, Any], message: str) -> None:
+    refused(message, small(), **SAID | said)
+
+
+def test_a_source_of_another_type() -> None:
+    refused("source is a OrderedDict; it must be a name, a file or a torch.nn.Module.", small().state_dict(), **SAID)
+
+
+def test_a_network_that_gives_no_numbers() -> None:
+    network = small()
+    network[0].weight.data[0, 0, 0, 0] = torch.nan
+    refused("Sequential gives nan, nan, nan, … for a gray picture: its weights are damaged", network, **SAID)
+    refused("Sequential has no weights yet: they are on the device 'meta'.", small().to("meta"), **SAID)
+    refused("It computes in torch.float64; convert it: network.float()", small().double(), **SAID)
+
+
 @pytest.mark.skipif(
     assets._installed(assets.ASSETS["imagenet-names"]) is None, reason="the demo extra is not installed"
 )
@@ -252,7 +279,10 @@ def test_free_memory_is_a_plausible_number() -> None:
 # --- state dicts ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["zip", "legacy", "checkpoint", "parallel", "safetensors"])
+PREFIXES = {"parallel": "module.", "compiled": "_orig_mod.", "both": "module._orig_mod.", "lightning": "model."}
+
+
+@pytest.mark.parametrize("how", ["zip", "legacy", "checkpoint", *PREFIXES, "safetensors"])
 def test_state_dicts(folder: Path, how: str) -> None:
     state: dict[str, Any] = small().state_dict()
     file = "a.safetensors" if how == "safetensors" else "a.pth"
@@ -260,8 +290,8 @@ def test_state_dicts(folder: Path, how: str) -> None:
         importlib.import_module("safetensors.torch").save_file(state, file)
     elif how == "checkpoint":
         torch.save({"epoch": 3, "state_dict": state, "optimizer": {"lr": 0.1}}, file)
-    elif how == "parallel":
-        torch.save({f"module.{k}": v for k, v in state.items()}, file)
+    elif how in PREFIXES:
+        torch.save({PREFIXES[how] + k: v for k, v in state.items()}, file)
     else:
         torch.save(state, file, _use_new_zipfile_serialization=how == "zip")
     model = dt.load(file, architecture=small, **SAID)
@@ -294,6 +324,13 @@ def test_architectures_by_module_and_function(folder: Path, monkeypatch: pytest.
     )
     refused("no architecture is called 'resnet'. Names: squeezenet1_1,", "a.pth", architecture="resnet", **SAID)
     monkeypatch.delitem(sys.modules, "nets_of_mine")
+
+
+def test_architectures_that_cannot_be_built(folder: Path) -> None:
+    torch.save(small().state_dict(), "a.pth")
+    refused("architecture is a network already, a Sequential", "a.pth", architecture=small(), **SAID)
+    refused("could not be called without arguments: TypeError", "a.pth", architecture="math:sqrt", **SAID)
+    refused("could not be called without arguments: TypeError", "a.pth", architecture=nn.Linear, **SAID)
 
 
 def test_own_weights_in_a_network_by_name(folder: Path) -> None:
@@ -346,6 +383,41 @@ def test_long_lists_are_cut(folder: Path) -> None:
     message = refused("the weights in a.pth do not fit MobileNetV2:", "a.pth", architecture="mobilenet_v2", **SAID)
     assert re.search(r"\n    … and \d+ more\n", message)
     assert len(message.splitlines()) < 25
+
+
+def test_a_name_that_the_network_has_is_no_wrapper(folder: Path) -> None:
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = small()
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.module(x)
+            return y
+
+    torch.save(Whole().state_dict(), "a.pth")
+    explained(dt.load("a.pth", architecture=Whole, **SAID))
+    torch.save({f"other.{k}": v for k, v in Whole().module[:1].state_dict().items()}, "a.pth")
+    assert "other.0.weight" in refused("the network does not know (2)", "a.pth", architecture=Whole, **SAID)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda w: (10 * w).to(torch.int8), "0.weight: torch.int8, on cpu"),
+        (lambda w: w.to(torch.complex64), "0.weight: torch.complex64, on cpu"),
+        (lambda w: w.to(torch.float8_e4m3fn), "0.weight: torch.float8_e4m3fn, on cpu"),
+        (lambda w: w.to_sparse(), "0.weight: sparse, torch.float32, on cpu"),
+        (lambda w: torch.empty_like(w, device="meta"), "0.weight: torch.float32, on meta"),
+    ],
+    ids=["int8", "complex", "float8", "sparse", "meta"],
+)
+def test_weights_that_are_not_real_numbers(folder: Path, change: Callable[[Tensor], Tensor], said: str) -> None:
+    state = small().state_dict()
+    state["0.weight"] = change(state["0.weight"])
+    torch.save(state, "a.pth")
+    words = refused("not plain real numbers: quantised, sparse, complex", "a.pth", architecture=small, **SAID)
+    assert said in words
 
 
 def test_weights_that_are_not_finite(folder: Path) -> None:
@@ -441,10 +513,28 @@ def test_a_pickled_module_with_trust(folder: Path) -> None:
 
 def test_a_pickle_of_something_else_with_trust(folder: Path) -> None:
     torch.save(SimpleNamespace(w=1), "a.pt")
-    refused("a.pt holds no torch.nn.Module but a SimpleNamespace.", "a.pt", trust=True, **SAID)
+    refused("a.pt holds no state dict (names and tensors), but a SimpleNamespace.", "a.pt", trust=True, **SAID)
     content = pickle.dumps(SimpleNamespace, protocol=2).replace(b"SimpleNamespace", b"NoSuchThingHere")
     Path("a.pt").write_bytes(content)
     refused("a.pt cannot be unpickled: ", "a.pt", trust=True, **SAID)
+
+
+def test_a_checkpoint_with_other_objects_beside_its_state_dict(folder: Path) -> None:
+    torch.save({"state_dict": small().state_dict(), "args": SimpleNamespace(lr=0.1)}, "a.ckpt")
+    refused("it holds Python objects (types.SimpleNamespace)", "a.ckpt", architecture=small, **SAID)
+    refused("does not say what network its tensors belong to", "a.ckpt", trust=True, **SAID)
+    explained(dt.load("a.ckpt", architecture=small, trust=True, **SAID))
+    torch.save(small(), "a.pt")
+    refused("a.pt holds a whole Sequential.", "a.pt", architecture=small, trust=True, **SAID)
+
+
+def test_a_pickle_that_unpacks_to_more_than_a_network_needs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zipfile.ZipFile("a.pth", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/data.pkl", b"N0" * 2**26)
+    monkeypatch.setattr(model_files, "_globals", lambda file: pytest.fail("it was read"))
+    refused("a.pth is refused: its list of names unpacks to 0.12 GiB", "a.pth", architecture=small, **SAID)
+    monkeypatch.setattr(model_files, "_free_memory", lambda: 1000)
+    refused("a.pth would take about 0.25 GiB of memory", "a.pth", architecture=small, **SAID)
 
 
 @pytest.mark.parametrize("free", [True, False])
@@ -503,8 +593,8 @@ def test_torchscript(folder: Path, how: str) -> None:
 # --- ONNX and Caffe -------------------------------------------------------------------------------------------------
 
 
-def onnx_file(path: str) -> None:
-    """`small` without BatchNorm's statistics as ONNX, written node by node."""
+def onnx_file(path: str, change: Callable[[Any, Any], None] = lambda helper, model: None) -> None:
+    """`small` as ONNX, written node by node, and changed."""
     onnx = pytest.importorskip("onnx", reason="the onnx package is not installed")
     helper, numpy_helper = onnx.helper, onnx.numpy_helper
     state = {k.replace(".", "_"): v.numpy() for k, v in small().state_dict().items() if v.ndim}
@@ -524,7 +614,9 @@ def onnx_file(path: str) -> None:
         [value("y", 1, ["batch", 3])],
         [numpy_helper.from_array(v, k) for k, v in state.items()],
     )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    change(helper, model)
+    onnx.save(model, path)
 
 
 def test_onnx(folder: Path) -> None:
@@ -538,6 +630,116 @@ def test_onnx(folder: Path) -> None:
         preparation=larger,
         class_names=None,
     )
+
+
+def test_onnx_with_the_channels_last(folder: Path) -> None:
+    """As Keras and TensorFlow are exported; the shape that the file declares leaves no doubt."""
+
+    def turn(helper: Any, model: Any) -> None:
+        graph = model.graph
+        graph.input[0].CopyFrom(helper.make_tensor_value_info("nhwc", 1, ["batch", 16, 16, 3]))
+        graph.node.insert(0, helper.make_node("Transpose", ["nhwc"], ["x"], perm=[0, 3, 1, 2]))
+
+    onnx_file("a.onnx", turn)
+    model = dt.load("a.onnx", **SAID)
+    explained(model)
+    assert model.notes == ("the file has the channels last; here they come first",)
+
+
+def test_onnx_with_several_outputs(folder: Path) -> None:
+    def twice(helper: Any, model: Any) -> None:
+        model.graph.node.append(helper.make_node("Softmax", ["y"], ["probability"]))
+        model.graph.output.insert(0, helper.make_tensor_value_info("probability", 1, ["batch", 3]))
+
+    onnx_file("a.onnx", twice)
+    message = refused(
+        "a.onnx has 2 outputs; say which is meant, the logits where they are there: output=", "a.onnx", **SAID
+    )
+    assert message.endswith("There are: probability, y.")
+    explained(dt.load("a.onnx", output="y", **SAID))
+    refused("has no value called 'z'", "a.onnx", output="z", **SAID)
+
+
+def test_a_softmax_at_the_end_of_a_file_is_set_aside(folder: Path) -> None:
+    def last(helper: Any, model: Any) -> None:
+        model.graph.node[-1].output[0] = "logits"
+        model.graph.node.append(helper.make_node("Softmax", ["logits"], ["y"]))
+
+    onnx_file("plain.onnx")
+    onnx_file("a.onnx", last)
+    x = torch.rand(1, 3, 16, 16)
+    plain, after = (dt.load(file, **SAID) for file in ("plain.onnx", "a.onnx"))
+    explainer = dt.Explainer(after.network, x, domain=after.domain)
+    assert any("softmax" in note and "the logit, is explained" in note for note in explainer.plan.notes)
+    expected = dt.Explainer(plain.network, x, domain=plain.domain).explain(x, target=1)
+    torch.testing.assert_close(explainer.explain(x, target=1).relevance, expected.relevance)
+
+
+@pytest.mark.parametrize("kind", [10, 11, 16], ids=["float16", "float64", "bfloat16"])
+def test_onnx_in_another_precision_is_computed_in_float32(folder: Path, kind: int) -> None:
+    onnx = pytest.importorskip("onnx", reason="the onnx package is not installed")
+
+    def convert(helper: Any, model: Any) -> None:
+        for tensor in model.graph.initializer:
+            values = onnx.numpy_helper.to_array(tensor).flatten().tolist()
+            tensor.CopyFrom(helper.make_tensor(tensor.name, kind, tensor.dims, values))
+        model.graph.node[0].input[0] = "cast"
+        model.graph.node.insert(0, helper.make_node("Cast", ["x"], ["cast"], to=kind))
+
+    onnx_file("a.onnx", convert)
+    model = dt.load("a.onnx", **SAID)
+    assert model.notes == ("a.onnx: what it computes in other precisions is computed in float32",)
+    x = torch.rand(1, 3, 16, 16)
+    torch.testing.assert_close(model.network(x), small()(x), rtol=0.02, atol=0.02)
+    assert dt.Explainer(model.network, x, domain=model.domain).explain(x, target=dt.margin()).check().accounted
+
+
+def test_onnx_that_takes_no_photograph(folder: Path) -> None:
+    def two(helper: Any, model: Any) -> None:
+        model.graph.input.append(helper.make_tensor_value_info("age", 1, ["batch", 1]))
+
+    onnx_file("two.onnx", two)
+    refused("two.onnx takes 2 inputs (x, age), a photograph is one.", "two.onnx", **SAID)
+
+    def whole(helper: Any, model: Any) -> None:
+        model.graph.input[0].CopyFrom(helper.make_tensor_value_info("pixels", 2, ["batch", 3, 16, 16]))
+        model.graph.node.insert(0, helper.make_node("Cast", ["pixels"], ["x"], to=1))
+
+    onnx_file("whole.onnx", whole)
+    refused(
+        "whole.onnx takes pixels as whole numbers from 0 to 255, but the preparation makes -2 to 3; say white=255,",
+        "whole.onnx",
+        **SAID,
+    )
+    pixels = dt.Preparation(size=16, resize=20, channels="RGB", white=255, mean=0, std=1, interpolation="bilinear")
+    assert dt.load("whole.onnx", preparation=pixels, class_names=NAMES).domain == dt.Box(0.0, 255.0)
+
+    def mixed(helper: Any, model: Any) -> None:
+        model.graph.node[-1].output[0] = "z"
+        model.graph.node.append(helper.make_node("Transpose", ["z"], ["y"], perm=[1, 0]))
+        model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4
+
+    onnx_file("mixed.onnx", mixed)
+    refused("mixed.onnx takes 4 pictures at once and mixes them; export it with a free batch.", "mixed.onnx", **SAID)
+
+
+def test_onnx_of_a_future_version(folder: Path) -> None:
+    def later(helper: Any, model: Any) -> None:
+        model.opset_import[0].version = 1000
+
+    onnx_file("a.onnx", later)
+    refused("a.onnx uses opset 1000, and the onnx package here knows opsets up to", "a.onnx", **SAID)
+
+
+def test_tensors_in_other_files_count_for_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnx_file("a.onnx")
+    onnx = pytest.importorskip("onnx")
+    how: dict[str, Any] = {"save_as_external_data": True, "location": "a.data", "size_threshold": 0}
+    onnx.save(onnx.load("a.onnx"), "b.onnx", **how)
+    size = Path("b.onnx").stat().st_size
+    monkeypatch.setattr(model_files, "_free_memory", lambda: 2 * size)
+    monkeypatch.setattr("deeptaylor.onnx.importer.tensor_of", lambda *_: pytest.fail("it was read"))
+    refused("b.onnx would take about", "b.onnx", **SAID)
 
 
 def caffe_layers() -> list[Layer]:
@@ -575,6 +777,26 @@ def test_caffe_with_its_definition(folder: Path) -> None:
     )
     assert 'dt.load("caffenet", weights="a.caffemodel")' in message
     refused("a.caffemodel does not say", "a.caffemodel", prototxt="deploy.prototxt")
+
+
+def test_caffe_where_the_text_says_neither_size_nor_output(folder: Path) -> None:
+    """A network's text for training: the size follows from the preparation."""
+    layers = caffe_layers()
+    Path("a.caffemodel").write_bytes(caffemodel(layers))
+    text = prototxt((3, 16, 16), [*layers, Layer("more", "ReLU", "conv", "more")])
+    Path("train.prototxt").write_text(re.sub(r"(?s)layer \{.*?\n\}", 'input: "data"', text, count=1))
+    refused("it has 2 outputs: choose one with output=…", "a.caffemodel", prototxt="train.prototxt", **SAID)
+    model = dt.load("a.caffemodel", prototxt="train.prototxt", output="fc", **SAID)
+    assert model.network(torch.rand(2, 3, 16, 16)).shape == (2, 3)
+    Path("deploy.prototxt").write_text(prototxt((3, 16, 16), layers))
+    larger = dt.Preparation(size=24, resize=24, channels="RGB", white=1, mean=0, std=1, interpolation="box")
+    refused(
+        "takes samples of shape (3, 16, 16), but the preparation makes (3, 24, 24).",
+        "a.caffemodel",
+        prototxt="deploy.prototxt",
+        preparation=larger,
+        class_names=None,
+    )
 
 
 @pytest.mark.parametrize("old", [True, False])
@@ -948,6 +1170,21 @@ def test_transformers_without_class_names_or_without_a_model(transformers: Any, 
     refused("hf:empty could not be had: ", "hf:empty")
     torch.save(small().state_dict(), "a.pth")
     refused("hf:net: transformers needs its own folder with config.json", "a.pth", architecture="hf:net", **SAID)
+
+
+def test_the_code_of_a_repository_is_not_run_whatever_is_answered(
+    transformers: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resnet_folder(transformers, None)
+    config = json.loads(Path("net/config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}
+    Path("net/config.json").write_text(json.dumps(config))
+    Path("net/own.py").write_text(
+        "import pathlib\n\npathlib.Path('ran').touch()\nfrom transformers import ResNetConfig as Config\n"
+    )
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    refused("hf:net could not be had: ", "hf:net", **SAID)
+    assert not Path("ran").exists()
 
 
 # --- the page -------------------------------------------------------------------------------------------------------

@@ -224,6 +224,8 @@ def test_height_comes_before_width_and_proportions_may_be_given_up() -> None:
             {"mean": (0.485, 0.456, 0.406)},
             "is that of pixels from 0 to 1, but white=255; say white=1, or give the mean",
         ),
+        ({"std": (0.229, 0.224, 0.225)}, "is that of pixels from 0 to 1, but white=255; say white=1, or give the std"),
+        ({"mean": 0.5, "std": 58, "white": 1}, "std=58.0 is that of pixels from 0 to 255, but white=1; say white=255"),
         ({"mean": 104, "white": 1}, "mean=104.0 is that of pixels from 0 to 255, but white=1; say white=255"),
     ],
 )

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from deeptaylor import build, ops, pooling, rules, steps
 from deeptaylor import linear_map as lm
-from deeptaylor import ops, pooling, rules, steps
 from deeptaylor import structural as st
 from deeptaylor.block import Block
 from deeptaylor.build import product_map
@@ -159,16 +159,30 @@ class _Planner:
     # --- what is explained ----------------------------------------------------------------------------------------
 
     def _explained(self, output: Node) -> tuple[Node, list[str]]:
-        """Set a final softmax, log-softmax or sigmoid aside: the logit is explained."""
+        """Set a final softmax, log-softmax or sigmoid aside: the logit is explained, reshaped as they are."""
         notes: list[str] = []
-        while output.target in _SET_ASIDE:
-            notes.append(
-                f"the final {op_name(output)} ({output.name}) is set aside: its input, the logit, is explained"
-            )
-            output = output.args[0]
+        reader, node = None, output
+        while node.target in _SET_ASIDE or self._reshapes(node):
+            if node.target not in _SET_ASIDE:
+                reader, node = node, node.args[0]
+                continue
+            notes.append(f"the final {op_name(node)} ({node.name}) is set aside: its input, the logit, is explained")
+            logits = node.args[0]
+            if reader is None:
+                output = logits
+            else:
+                reader.replace_input_with(node, logits)
+            node = logits
         if output not in self.data:
             raise PlanError("The network's output does not depend on its input: there is nothing to explain.")
         return output, notes
+
+    def _reshapes(self, node: Node) -> bool:
+        """Whether a node only moves the elements of one that nothing else reads."""
+        flow = flow_of(node)
+        if flow is None or flow.build not in (build.reshape, build.permute):
+            return False
+        return [n for n in node.args[0].users if n in self.data] == [node]
 
     # --- blocks ---------------------------------------------------------------------------------------------------
 

@@ -91,7 +91,7 @@ def read_caffe(
 
 def _input_shape(blob: str, declared: Shape | None, given: Sequence[int] | None) -> Shape:
     """The shape of a batch of the network's input."""
-    shape = (declared[0] if declared else 1, *map(int, given)) if given is not None else declared
+    shape = declared or (None if given is None else (1, *map(int, given)))
     if not shape:
         raise CaffeError(
             f"the shape of the input {blob!r} is not said. Give it: input_shape=(channels, height, width)."

@@ -73,6 +73,7 @@ class Asked:
     weights: Path | None = None
     prototxt: Path | None = None
     architecture: Architecture | None = None
+    output: str | None = None
     trust: bool = False
 
     def require(self, preparation: bool = True, class_names: bool = True, architecture: bool = False) -> None:
@@ -99,16 +100,24 @@ class Asked:
         class_names = None if names is None or isinstance(names, EllipsisType) else tuple(names)
         if self.domain is not None:
             return Pretrained(found.network, class_names, None, self.domain, found.notes)
-        model = Pretrained(found.network, class_names, self.preparation or found.preparation, notes=found.notes)
+        preparation = self.preparation or found.preparation
+        assert preparation is not None
+        network, notes = found.network, found.notes
+        if _channels_last(network, preparation):
+            network, notes = _ChannelsLast(network), (*notes, "the file has the channels last; here they come first")
+        model = Pretrained(network, class_names, preparation, notes=notes)
         self._try(model)
         return model
 
     def _try(self, model: Pretrained) -> None:
         """One gray picture through the network: size, channels and number of classes fit, or it is said here."""
         assert model.preparation is not None
-        x = gray(model.preparation)
+        weights = list(model.network.parameters())
+        if any(w.is_meta for w in weights):
+            raise LoadError(f"{self.name} has no weights yet: they are on the device 'meta'.")
+        x = gray(model.preparation).to(weights[0].device if weights else "cpu")
         declared = getattr(model.network, "input_shape", None)
-        if declared is not None and not _fits(tuple(declared), tuple(x.shape[1:])):
+        if declared is not None and not _fits(declared, tuple(x.shape[1:])):
             raise LoadError(
                 f"{self.name} takes samples of shape {tuple(declared)}, but the preparation makes {tuple(x.shape[1:])}."
             )
@@ -119,6 +128,7 @@ class Asked:
             raise LoadError(
                 f"{self.name} does not take an input of shape {tuple(x.shape)}, as it is prepared: "
                 + (str(error).strip().splitlines() or [type(error).__name__])[0]
+                + "".join(f". It computes in {kind}; convert it: network.float()" for kind in _unusual(weights))
             ) from error
         if not isinstance(output, Tensor) or output.ndim not in (1, 2) or len(output) != 1:
             given = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
@@ -126,9 +136,40 @@ class Asked:
                 f"{self.name} gives {given} for one picture, and not one number a class, (1, classes); "
                 "wrap the network in a module that returns that."
             )
+        if not bool(output.isfinite().all()):
+            given = ", ".join(f"{y:g}" for y in output.flatten()[:3].tolist())
+            raise LoadError(
+                f"{self.name} gives {given}, … for a gray picture: its weights are damaged, or the preparation "
+                "is not the one it was trained with."
+            )
         classes = output.numel()
         if model.class_names is not None and len(model.class_names) != classes:
             raise LoadError(f"{self.name} has {classes} outputs, but there are {len(model.class_names)} class names.")
+
+
+def _unusual(weights: list[nn.Parameter]) -> list[str]:
+    """Real types of weights that are not the type of a photograph."""
+    return sorted({str(w.dtype) for w in weights if w.is_floating_point() and w.dtype is not torch.float32})
+
+
+class _ChannelsLast(nn.Module):
+    """A network that takes (batch, height, width, channels), for inputs with the channels first."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.network(x.permute(0, 2, 3, 1))
+        return y
+
+
+def _channels_last(network: nn.Module, preparation: Preparation) -> bool:
+    """Whether the shape that a network declares can only be meant with the channels last."""
+    declared, (channels, *sides) = getattr(network, "input_shape", None), preparation.shape
+    if declared is None or _fits(declared, preparation.shape):
+        return False
+    return _fits(declared, (*sides, channels))
 
 
 def gray(preparation: Preparation) -> Tensor:

@@ -29,10 +29,11 @@ from torch import Tensor, nn
 from deeptaylor.errors import LoadError
 from deeptaylor.optional import optional_package
 
-__all__ = ["Kind", "check_memory", "fill", "kind_of", "pickled_names", "read_state"]
+__all__ = ["Kind", "check_memory", "fill", "kind_of", "pickled_names", "read_state", "unwrapped"]
 
 _COPIES = 2  # the file's tensors, and the network that they are copied into
 _SHOWN = 6
+_LARGEST_PICKLE = 2**26  # names and shapes of a state dict; its numbers lie beside it
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "weights")
 # What a pickle of names and tensors needs; torch's own restricted reader decides, this is for telling them apart.
 _OF_TENSORS = re.compile(
@@ -115,7 +116,7 @@ def _by_content(path: Path, start: bytes) -> Kind | str | None:
         names = {name.partition("/")[2] for name in members}
         if "archive_format" in names or any(name.startswith("serialized_exported_program") for name in members):
             return Kind.PT2
-        if "constants.pkl" in names and any(name.startswith("code/") for name in names):
+        if "constants.pkl" in names:
             return Kind.TORCHSCRIPT
         if "data.pkl" in names:
             return Kind.PICKLE
@@ -133,9 +134,9 @@ def _members(path: Path) -> dict[str, zipfile.ZipInfo]:
         return {info.filename: info for info in archive.infolist()}
 
 
-def check_memory(path: Path) -> None:
-    """Refuse a model that does not fit into memory, with the numbers, before it is read."""
-    size = path.stat().st_size
+def check_memory(path: Path, size: int = 0) -> None:
+    """Refuse a model that does not fit into memory, with the numbers, before it is read; `size`: if that is known."""
+    size = max(size, path.stat().st_size)
     if zipfile.is_zipfile(path):
         size = max(size, sum(info.file_size for info in _members(path).values()))  # members may be compressed
     free = _free_memory()
@@ -175,6 +176,11 @@ def pickled_names(path: Path) -> list[str]:
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             inner = next(name for name in archive.namelist() if name.partition("/")[2] == "data.pkl")
+            size = archive.getinfo(inner).file_size
+            if size > _LARGEST_PICKLE:
+                raise LoadError(
+                    f"{path} is refused: its list of names unpacks to {_gib(size)}, which no network needs."
+                )
             names = set(_globals(io.BytesIO(archive.read(inner))))
     else:
         with path.open("rb") as file:
@@ -227,20 +233,17 @@ def read_state(path: Path, kind: Kind) -> dict[str, Tensor] | None:
         return None
     except (RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
         raise LoadError(f"{path} is damaged or cut short: {str(error).splitlines()[0]}") from error
-    return _unwrapped(path, saved)
+    return unwrapped(path, saved)
 
 
-def _unwrapped(path: Path, saved: Any) -> dict[str, Tensor]:
+def unwrapped(path: Path, saved: Any) -> dict[str, Tensor]:
     """The state dict itself, where a training program put it beside other things."""
     if isinstance(saved, Mapping):
         inside = [key for key in _WRAPPERS if _is_state(saved.get(key))]
         if not _is_state(saved) and len(inside) == 1:
             saved = saved[inside[0]]
         if _is_state(saved):
-            names = list(saved)
-            # DataParallel puts itself around the network.
-            cut = len("module.") if all(name.startswith("module.") for name in names) else 0
-            return {name[cut:]: saved[name] for name in names}
+            return dict(saved)
         held = f"a dict with the keys {', '.join(map(repr, list(saved)[:_SHOWN]))}"
     else:
         held = f"a {type(saved).__name__}"
@@ -258,6 +261,7 @@ def _is_state(value: Any) -> bool:
 def fill(network: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
     """Put weights into a network; refused, with every difference, where they do not fit it exactly."""
     wanted = network.state_dict()
+    state = _without_wrappers(state, wanted)
     # Only counted in training, and left out by old files.
     missing = [k for k in wanted if k not in state and not k.endswith("num_batches_tracked")]
     unexpected = [k for k in state if k not in wanted]
@@ -266,18 +270,40 @@ def fill(network: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
         for k in wanted
         if k in state and state[k].shape != wanted[k].shape
     ]
-    if missing or unexpected or shapes:
+    numbers = [
+        f"{k}: {'sparse, ' if v.layout is not torch.strided else ''}{v.dtype}, on {v.device}"
+        for k, v in state.items()
+        if k in wanted and wanted[k].is_floating_point() and not _is_real(v)
+    ]
+    if missing or unexpected or shapes or numbers:
         raise LoadError(
             f"the weights in {source} do not fit {type(network).__name__}:"
             + _listed("the network needs and the file lacks", missing)
             + _listed("the file has and the network does not know", unexpected)
             + _listed("of another shape", shapes)
+            + _listed("not plain real numbers: quantised, sparse, complex or without data", numbers)
             + "\nIs this the architecture, with as many classes, that the file was saved from?"
         )
     broken = [k for k, v in state.items() if v.is_floating_point() and not bool(v.isfinite().all())]
     if broken:
         raise LoadError(f"the weights in {source} are damaged:" + _listed("not finite", broken))
     network.load_state_dict(dict(state), strict=False)
+
+
+def _without_wrappers(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The names as the network has them, where all begin with more, as DataParallel and torch.compile do it."""
+    inner = state
+    while inner and not inner.keys() <= wanted.keys():
+        heads = {name.partition(".")[0] for name in inner}
+        if len(heads) > 1 or not all("." in name for name in inner):
+            return state
+        inner = {name.partition(".")[2]: tensor for name, tensor in inner.items()}
+    return inner
+
+
+def _is_real(tensor: Tensor) -> bool:
+    plain = tensor.layout is torch.strided and not tensor.is_meta
+    return plain and tensor.is_floating_point() and tensor.element_size() > 1  # a float8 is nothing without its scale
 
 
 def _listed(title: str, lines: list[str]) -> str:

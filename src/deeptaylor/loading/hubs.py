@@ -117,13 +117,15 @@ class _Logits(nn.Module):
 
 def _transformers(name: str) -> Found:
     library = _package("transformers")
-    # Never trust_remote_code: a repository's own Python files are not run.
-    network = _called(f"hf:{name}", lambda: library.AutoModelForImageClassification.from_pretrained(name)).eval()
+    # Said each time: left unsaid, transformers asks at the terminal whether a repository's own Python files may run.
+    safe = {"trust_remote_code": False}
+    automatic = library.AutoModelForImageClassification
+    network = _called(f"hf:{name}", lambda: automatic.from_pretrained(name, **safe)).eval()
     labels = {int(index): str(label) for index, label in network.config.id2label.items()}
     named = any(label != f"LABEL_{index}" for index, label in labels.items())
     names = tuple(labels[index] for index in sorted(labels)) if named else ...
     try:
-        processor = library.AutoImageProcessor.from_pretrained(name, backend="pil")
+        processor = library.AutoImageProcessor.from_pretrained(name, backend="pil", **safe)
     except (OSError, ValueError, ImportError, TypeError):
         return Found(_Logits(network), None, names)
     said = _from_processor(processor.to_dict())

@@ -20,7 +20,10 @@ import difflib
 import hashlib
 import importlib
 import os
+from collections.abc import Callable
 from pathlib import Path
+from types import EllipsisType, NoneType
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -30,12 +33,15 @@ from deeptaylor.domain import Domain
 from deeptaylor.errors import LoadError, warn
 from deeptaylor.loading import programs
 from deeptaylor.loading.asked import Architecture, Asked, ClassNames, Found, gray
-from deeptaylor.loading.files import Kind, check_memory, fill, kind_of, pickled_names, read_state
+from deeptaylor.loading.files import Kind, check_memory, fill, kind_of, pickled_names, read_state, unwrapped
 from deeptaylor.loading.hubs import HUBS, from_hub, untrained
 from deeptaylor.networks import detection_pooling
 from deeptaylor.networks.named import NAMED, Named, imagenet_names
 from deeptaylor.networks.preparation import Preparation
 from deeptaylor.networks.pretrained import Pretrained
+
+if TYPE_CHECKING:
+    from deeptaylor.onnx.network import OnnxNetwork
 
 __all__ = ["load"]
 
@@ -51,6 +57,7 @@ def load(
     preparation: Preparation | None = None,
     domain: Domain | None = None,
     class_names: ClassNames = ...,
+    output: str | None = None,
     trust: bool = False,
 ) -> Pretrained:
     """A trained network with its preparation, its domain and its class names.
@@ -65,6 +72,8 @@ def load(
     place of the preparation where inputs are no photographs; ``class_names=None`` says that classes have no names,
     ``class_names="imagenet"`` that they are the thousand of ILSVRC.
 
+    ``output``: the name of what an ONNX or Caffe file computes, where it computes several things.
+
     ``trust=True`` runs the program in a TorchScript, ``.pt2`` or pickle file: only for files from people you trust.
     """
     if preparation is not None and domain is not None:
@@ -73,6 +82,7 @@ def load(
         if class_names != "imagenet":
             raise LoadError(f'class_names={class_names!r}: give a list of names, None, or "imagenet".')
         class_names = imagenet_names()
+    _check_types(source, preparation, domain, class_names)
     asked = Asked(
         type(source).__name__ if isinstance(source, nn.Module) else os.fspath(source),
         preparation,
@@ -81,6 +91,7 @@ def load(
         None if weights is None else Path(weights),
         None if prototxt is None else Path(prototxt),
         architecture,
+        output,
         trust,
     )
     is_file = not (isinstance(source, nn.Module) or asked.name.partition(":")[0] in HUBS or asked.name in NAMED)
@@ -88,6 +99,8 @@ def load(
         raise LoadError(f"an architecture belongs to a file with a state dict; {asked.name} brings its own.")
     if prototxt is not None and not (is_file and asked.name.lower().endswith(".caffemodel")):
         raise LoadError(f"a prototxt belongs to a .caffemodel file; {asked.name} is none.")
+    if output is not None and not (is_file and Path(asked.name).suffix.lower() in (".onnx", ".caffemodel")):
+        raise LoadError(f"an output is chosen in an ONNX or Caffe file; {asked.name} is none.")
     if isinstance(source, nn.Module):
         asked.require()
         found = Found(source)
@@ -100,6 +113,20 @@ def load(
     else:
         found = _from_file(Path(asked.name), asked.architecture, asked)
     return asked.complete(found)
+
+
+def _check_types(source: object, preparation: object, domain: object, class_names: object) -> None:
+    """What a type checker would have said; a dict or a set of class names would be read in a wrong order."""
+    for name, given, kinds, wanted in (
+        ("source", source, (str, os.PathLike, nn.Module), "a name, a file or a torch.nn.Module"),
+        ("preparation", preparation, (Preparation, NoneType), "a dt.Preparation"),
+        ("domain", domain, (Domain, NoneType), "a domain, such as dt.Box(0, 1)"),
+        ("class_names", class_names, (list, tuple, NoneType, EllipsisType), "a list of names, in order"),
+    ):
+        if not isinstance(given, kinds):
+            raise LoadError(f"{name} is a {type(given).__name__}; it must be {wanted}.")
+    if isinstance(class_names, list | tuple) and not all(isinstance(name, str) for name in class_names):
+        raise LoadError("class_names must be text, each of them.")
 
 
 def _from_hub(asked: Asked) -> Found:
@@ -174,18 +201,17 @@ def _from_file(path: Path, architecture: Architecture | None, asked: Asked) -> F
             f'{path} holds the weights alone. Give the definition too, prototxt="deploy.prototxt", or the network\'s '
             f'name: dt.load("caffenet", weights="{path}").'
         )
+    check_memory(path)
     plain = kind is Kind.SAFETENSORS or (kind is Kind.PICKLE and not pickled_names(path))
     asked.require(architecture=plain and architecture is None)
-    check_memory(path)
     if kind is Kind.ONNX:
-        from deeptaylor.onnx.importer import read_onnx
-
-        return Found(read_onnx(path, flatten=True))
+        return _from_onnx(path, asked)
     if kind is Kind.CAFFE:
         from deeptaylor.caffe import read_caffe
 
         assert asked.prototxt is not None
-        return Found(read_caffe(asked.prototxt, path))
+        shape = None if asked.preparation is None else asked.preparation.shape
+        return Found(read_caffe(asked.prototxt, path, input_shape=shape, output=asked.output))
     if kind is Kind.PT2:
         return Found(programs.exported(path))
     if kind is Kind.TORCHSCRIPT:
@@ -194,22 +220,71 @@ def _from_file(path: Path, architecture: Architecture | None, asked: Asked) -> F
         network, free = programs.torchscript(path, gray(asked.preparation))
         return Found(network, notes=() if free else (f"{path.name}: its batch size is fixed at one",))
     state = read_state(path, kind)
-    if state is not None:
-        asked.require(architecture=architecture is None)
-        network = _built(architecture)
-        fill(network, state, str(path))
-        return Found(network.eval())
-    if not asked.trust:
+    if state is None and not asked.trust:
         names = pickled_names(path)
         raise _distrusted(path, f"it holds Python objects ({_shown(names)}), and to unpickle them is to run code")
-    return Found(programs.unpickled(path))
+    if state is None:
+        held = programs.unpickled(path)
+        if isinstance(held, nn.Module) and architecture is None:
+            return Found(held.eval())
+        if isinstance(held, nn.Module):
+            raise LoadError(f"an architecture belongs to a state dict; {path} holds a whole {type(held).__name__}.")
+        state = unwrapped(path, held)
+    asked.require(architecture=architecture is None)
+    network = _built(architecture)
+    fill(network, state, str(path))
+    return Found(network.eval())
+
+
+def _from_onnx(path: Path, asked: Asked) -> Found:
+    """The network in an ONNX file, with one output, and one input if that is a photograph; in float32."""
+    from deeptaylor.onnx.importer import read_onnx
+
+    chosen = None if asked.output is None else [asked.output]
+    network = read_onnx(path, chosen, flatten=True, before_reading=lambda size: check_memory(path, size))
+    if len(network.output_names) > 1:
+        raise LoadError(
+            f"{path} has {len(network.output_names)} outputs; say which is meant, the logits where they are there: "
+            f"output={network.output_names[0]!r}. There are: {', '.join(network.output_names)}."
+        )
+    notes = []
+    if network.batch is not None:
+        notes.append(f"{path.name}: its batch size is fixed at {network.batch}")
+    if network.in_float32():
+        notes.append(f"{path.name}: what it computes in other precisions is computed in float32")
+    if asked.preparation is not None:
+        _check_photograph(path, network, asked.preparation)
+    return Found(network, notes=tuple(notes))
+
+
+def _check_photograph(path: Path, network: OnnxNetwork, preparation: Preparation) -> None:
+    """Refuse a network that takes more than a picture, several at once, or pixels that are not those prepared."""
+    if len(network.input_names) > 1:
+        raise LoadError(
+            f"{path} takes {len(network.input_names)} inputs ({', '.join(network.input_names)}), a photograph is one. "
+            "Export it with the others as constants."
+        )
+    if network.batch not in (None, 1):
+        raise LoadError(f"{path} takes {network.batch} pictures at once and mixes them; export it with a free batch.")
+    low, high = preparation.domain.bounds(torch.zeros(1, *preparation.shape))
+    whole = not network.input_types[0].is_floating_point
+    if whole and (bool((low != 0).any()) or bool((high != 255).any())):
+        raise LoadError(
+            f"{path} takes pixels as whole numbers from 0 to 255, but the preparation makes {low.min():g} to "
+            f"{high.max():g}; say white=255, mean=0, std=1."
+        )
 
 
 def _built(architecture: Architecture | None) -> nn.Module:
     """The untrained network that a state dict belongs to."""
     assert architecture is not None
+    if isinstance(architecture, nn.Module):
+        raise LoadError(
+            f"architecture is a network already, a {type(architecture).__name__}, and is not written to; give the "
+            "function that builds it, without the brackets: architecture=my_network."
+        )
     if callable(architecture):
-        return _module(architecture(), repr(architecture))
+        return _module(architecture, repr(architecture))
     if architecture in NAMED:
         return NAMED[architecture].build()
     module, colon, function = architecture.partition(":")
@@ -223,10 +298,16 @@ def _built(architecture: Architecture | None) -> nn.Module:
         raise LoadError(
             f"architecture={architecture!r}: {error}. The module must be importable from where you are (PYTHONPATH)."
         ) from error
-    return _module(build(), architecture)
+    return _module(build, architecture)
 
 
-def _module(built: object, source: str) -> nn.Module:
+def _module(build: Callable[[], object], source: str) -> nn.Module:
+    try:
+        built = build()
+    except Exception as error:  # whatever the user's own function raises
+        raise LoadError(
+            f"architecture={source} could not be called without arguments: {type(error).__name__}: {error}"
+        ) from error
     if isinstance(built, nn.Module):
         return built
     raise LoadError(f"architecture={source} gave a {type(built).__name__}, not a torch.nn.Module.")

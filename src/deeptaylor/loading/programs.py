@@ -70,17 +70,14 @@ def _traced(program: nn.Module, example: Tensor) -> nn.Module:
     return graph
 
 
-def unpickled(path: Path) -> nn.Module:
-    """The module in a file of torch.save(module)."""
+def unpickled(path: Path) -> Any:
+    """What is in a file of torch.save."""
     try:
-        found = torch.load(path, map_location="cpu", weights_only=False)
+        return torch.load(path, map_location="cpu", weights_only=False)
     except Exception as error:
         raise LoadError(
             f"{path} cannot be unpickled: {_first_line(error)}. The code of its classes must be importable here."
         ) from error
-    if isinstance(found, nn.Module):
-        return found.eval()
-    raise LoadError(f"{path} holds no torch.nn.Module but a {type(found).__name__}.")
 
 
 def _first_line(error: Exception) -> str:

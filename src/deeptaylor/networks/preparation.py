@@ -61,15 +61,15 @@ class Preparation:
             object.__setattr__(self, name, self._numbers(name, getattr(self, name)))
         if bool((torch.as_tensor(self.std) <= 0).any()):
             raise InputError(f"Preparation: std={self.std}; it must be positive.")
-        means = torch.as_tensor(self.mean)
-        if (self.white == 255 and bool(((means > 0) & (means < 1)).all())) or (
-            self.white == 1 and bool((means > 1).any())
-        ):
-            other = 1 if self.white == 255 else 255
-            raise InputError(
-                f"Preparation: mean={self.mean} is that of pixels from 0 to {other}, but white={self.white:g}; "
-                f"say white={other}, or give the mean of pixels from 0 to {self.white:g}."
-            )
+        for name in ("mean", "std"):
+            numbers = torch.as_tensor(getattr(self, name))
+            fractions = bool(((numbers > 0) & (numbers < 1)).all())
+            if (self.white == 255 and fractions) or (self.white == 1 and bool((numbers > 1).any())):
+                other = 1 if self.white == 255 else 255
+                raise InputError(
+                    f"Preparation: {name}={getattr(self, name)} is that of pixels from 0 to {other}, but "
+                    f"white={self.white:g}; say white={other}, or give the {name} of pixels from 0 to {self.white:g}."
+                )
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -121,6 +121,12 @@ def _refuse_foreign(model: onnx.ModelProto, path: Path) -> None:
             f"{path.name} uses functions or operators outside the ONNX standard: {', '.join(called)}. "
             "Export the network again with standard operators alone (onnx.inliner writes functions out)."
         )
+    newest = onnx_package().defs.onnx_opset_version()
+    if opset_of(model) > newest:
+        raise OnnxError(
+            f"{path.name} uses opset {opset_of(model)}, and the onnx package here knows opsets up to {newest}: what "
+            "its operators mean may have changed. Export it with an earlier opset, or install a newer onnx."
+        )
     if model.graph.sparse_initializer:
         raise OnnxError(f"{path.name} has sparse initialisers, which are not read; store them densely.")
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,7 @@ from deeptaylor.onnx.network import (
 from deeptaylor.onnx.nodes import attributes_of, constant_of, folded, numbers_of, refuse_unknown, where
 from deeptaylor.onnx.ops import OPS
 from deeptaylor.onnx.shapes import SHAPES, Array, settled
-from deeptaylor.onnx.tensors import MOST_BYTES, TYPES, OnnxError, tensor_of
+from deeptaylor.onnx.tensors import MOST_BYTES, TYPES, OnnxError, size_of, tensor_of
 
 if TYPE_CHECKING:
     import onnx
@@ -50,16 +50,24 @@ __all__ = ["OnnxNetwork", "read_onnx"]
 
 
 def read_onnx(
-    path: str | os.PathLike[str], outputs: Sequence[str] | None = None, *, flatten: bool = False
+    path: str | os.PathLike[str],
+    outputs: Sequence[str] | None = None,
+    *,
+    flatten: bool = False,
+    before_reading: Callable[[int], None] | None = None,
 ) -> OnnxNetwork:
     """A network in ONNX's format as a torch module, its batch size free wherever the file's graph allows it.
 
     outputs   names of values to return in place of the file's outputs: the logits before a softmax, say
     flatten   return outputs of the shape (batch, classes, 1, 1) as (batch, classes)
+
+    before_reading   told how many bytes all tensors take, those in other files too; may raise
     """
     path = Path(path)
     try:
         model = parse(path)
+        if before_reading is not None:
+            before_reading(sum(size_of(i) for i in model.graph.initializer))
         refuse_unknown(model, path)
         check_schema(model, path)
         importer = _Importer(model, path)

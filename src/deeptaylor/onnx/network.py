@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from deeptaylor.onnx.ops import OPS
 from deeptaylor.onnx.shapes import SHAPES, Array, as_tensor, settled
-from deeptaylor.onnx.tensors import MOST_BYTES, OnnxError
+from deeptaylor.onnx.tensors import MOST_BYTES, TYPES, OnnxError
 
 __all__ = [
     "FAILURES",
@@ -97,6 +97,15 @@ class OnnxNode(nn.Module):
             )
         return op.function(*arguments, **self.attributes)
 
+    def in_float32(self) -> bool:
+        """Make float32 what this node makes in another precision; whether it did."""
+        before = dict(self.attributes)
+        if self.op_type == "Cast" and TYPES[self.attributes["to"]].is_floating_point:
+            self.attributes["to"] = 1
+        if getattr(self.attributes.get("dtype"), "is_floating_point", False):
+            self.attributes["dtype"] = torch.float32
+        return self.attributes != before
+
     def extra_repr(self) -> str:
         return ", ".join([self.op_type, *[f"{k}={v}" for k, v in self.attributes.items()]])
 
@@ -132,6 +141,18 @@ class OnnxNetwork(nn.Module):
     def input_shape(self) -> Shape:
         """The shape of a sample of the first input."""
         return self.input_shapes[0]
+
+    def in_float32(self) -> bool:
+        """Compute in float32 all that the file computes in another precision; whether there was such a thing."""
+        real = [torch.float16, torch.bfloat16, torch.float64]
+        kinds = [*self.input_types, *[p.dtype for p in self.parameters()], *[b.dtype for b in self.buffers()]]
+        found = any(kind in real for kind in kinds)
+        for node in self.children():
+            if isinstance(node, OnnxNode):
+                found = node.in_float32() or found
+        self.input_types = tuple(torch.float32 if kind in real else kind for kind in self.input_types)
+        self.float()
+        return found
 
     def forward(self, *inputs: Tensor) -> Any:
         """The outputs for a batch."""

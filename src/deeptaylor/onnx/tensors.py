@@ -20,7 +20,7 @@ from deeptaylor.errors import LoadError
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["MOST_BYTES", "TYPES", "OnnxError", "onnx_package", "tensor_of"]
+__all__ = ["MOST_BYTES", "TYPES", "OnnxError", "onnx_package", "size_of", "tensor_of"]
 
 # What a tensor may take, read from a file or made by the graph.
 MOST_BYTES = 2**33
@@ -60,8 +60,8 @@ def onnx_package() -> Any:
     return onnx
 
 
-def tensor_of(proto: onnx.TensorProto, folder: Path | None) -> Tensor:
-    """A tensor of the file, in memory of its own; `folder`: where external data may lie, None: nowhere."""
+def size_of(proto: onnx.TensorProto) -> int:
+    """How many bytes a tensor's numbers are, by what the file says of it."""
     name = proto.name or "without a name"
     if proto.data_type not in TYPES:
         onnx = onnx_package()
@@ -71,20 +71,28 @@ def tensor_of(proto: onnx.TensorProto, folder: Path | None) -> Tensor:
             "quantised and textual networks cannot be decomposed; use the network in floating point."
         )
     dims = [int(d) for d in proto.dims]
-    kind = np.dtype(np.uint16) if proto.data_type == 16 else _numpy_type(proto.data_type)
-    size = math.prod(dims) * kind.itemsize
+    size = math.prod(dims) * _stored_type(proto.data_type).itemsize
     if any(d < 0 for d in dims) or size > MOST_BYTES:
         raise OnnxError(f"Tensor {name!r} has the shape {tuple(dims)}: negative, or more than {MOST_BYTES} bytes.")
+    return size
+
+
+def tensor_of(proto: onnx.TensorProto, folder: Path | None) -> Tensor:
+    """A tensor of the file, in memory of its own; `folder`: where external data may lie, None: nowhere."""
+    name, size = proto.name or "without a name", size_of(proto)
     if proto.data_location == 1:
         if folder is None:
             raise OnnxError(f"Tensor {name!r} lies in a file of its own; only initialisers may.")
+        kind = _stored_type(proto.data_type)
         array = np.frombuffer(_external(proto, folder, size), kind.newbyteorder("<")).astype(kind)
     else:
         array = _inside(proto, name, size)
-    return _as_torch(array, proto.data_type).reshape(dims)
+    return _as_torch(array, proto.data_type).reshape(list(proto.dims))
 
 
-def _numpy_type(number: int) -> np.dtype[Any]:
+def _stored_type(number: int) -> np.dtype[Any]:
+    if number == 16:  # bfloat16, which NumPy does not have
+        return np.dtype(np.uint16)
     onnx = onnx_package()
     kind: np.dtype[Any] = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number))
     return kind

@@ -41,8 +41,7 @@ def conv(
     before, after = _margins(x, kernel, stride, dilation, pads, auto_pad)
     if before != after:
         x, before = _padded(x, before, after, 0.0), [0] * n
-    result: Tensor = _CONV[n - 1](x, weight, bias, stride, before, dilation, group)
-    return result
+    return cast("Tensor", _CONV[n - 1](x, weight, bias, stride, before, dilation, group))
 
 
 def conv_transpose(
@@ -75,9 +74,8 @@ def conv_transpose(
     else:
         before, after = _given(pads, n) if auto_pad in ("", "NOTSET") else ([0] * n, [0] * n)
     if before == after:
-        result: Tensor = _CONV_TRANSPOSE[n - 1](x, weight, bias, stride, before, extra, group, dilation)
-        return result
-    result = _CONV_TRANSPOSE[n - 1](x, weight, bias, stride, 0, extra, group, dilation)
+        return cast("Tensor", _CONV_TRANSPOSE[n - 1](x, weight, bias, stride, before, extra, group, dilation))
+    result: Tensor = _CONV_TRANSPOSE[n - 1](x, weight, bias, stride, 0, extra, group, dilation)
     cut = [slice(b, f - a) for b, f, a in zip(before, full, after, strict=True)]
     return result[(slice(None), slice(None), *cut)]
 
@@ -98,11 +96,9 @@ def max_pool(
     stride, dilation = list(strides or [1] * n), list(dilations or [1] * n)
     before, after = _margins(x, kernel, stride, dilation, pads, auto_pad)
     there = _counts(x, kernel, stride, dilation, before, after, bool(ceil_mode))
-    for ceil in (False, True):
-        even = all(2 * b <= k for b, k in zip(before, kernel, strict=True))
-        if even and _counts(x, kernel, stride, dilation, before, before, ceil) == there:
-            result: Tensor = _MAX[n - 1](x, kernel, stride, before, dilation, ceil)
-            return result
+    ceil = _ceiling(x, kernel, stride, dilation, before, there)
+    if ceil is not None:
+        return cast("Tensor", _MAX[n - 1](x, kernel, stride, before, dilation, ceil))
     padded = _padded(x, before, _reach(x, kernel, stride, dilation, before, there), float("-inf"))
     return cast("Tensor", _MAX[n - 1](padded, kernel, stride, 0, dilation))
 
@@ -124,23 +120,17 @@ def average_pool(
         raise ValueError("average pooling with a dilation is not read")
     stride, one, pool = list(strides or [1] * n), [1] * n, _AVERAGE[n - 1]
     before, after = _margins(x, kernel, stride, one, pads, auto_pad)
-    result: Tensor
     if count_include_pad and any(before + after):
-        if before == after and all(2 * b <= k for b, k in zip(before, kernel, strict=True)):
-            result = pool(x, kernel, stride, before, bool(ceil_mode), True)
-        else:
-            result = pool(_padded(x, before, after, 0.0), kernel, stride, 0, bool(ceil_mode), True)
-        return result
+        if before == after and _even(before, kernel):
+            return cast("Tensor", pool(x, kernel, stride, before, bool(ceil_mode), True))
+        return cast("Tensor", pool(_padded(x, before, after, 0.0), kernel, stride, 0, bool(ceil_mode), True))
     there = _counts(x, kernel, stride, one, before, after, bool(ceil_mode))
-    for ceil in (False, True):
-        even = all(2 * b <= k for b, k in zip(before, kernel, strict=True))
-        if even and _counts(x, kernel, stride, one, before, before, ceil) == there:
-            result = pool(x, kernel, stride, before, ceil, False)
-            return result
+    ceil = _ceiling(x, kernel, stride, one, before, there)
+    if ceil is not None:
+        return cast("Tensor", pool(x, kernel, stride, before, ceil, False))
     after = _reach(x, kernel, stride, one, before, there)
     inside = pool(_padded(x.new_ones((1, 1, *x.shape[2:])), before, after, 0.0), kernel, stride)
-    result = pool(_padded(x, before, after, 0.0), kernel, stride) / inside
-    return result
+    return cast("Tensor", pool(_padded(x, before, after, 0.0), kernel, stride) / inside)
 
 
 def lp_pool(
@@ -162,8 +152,7 @@ def lp_pool(
     before, after = _margins(x, kernel, stride, [1] * n, pads, auto_pad)
     if any(before + after):
         x = _padded(x, before, after, 0.0)
-    result: Tensor = _LP[n - 1](x if p % 2 == 0 else x.abs(), float(p), kernel, stride, bool(ceil_mode))
-    return result
+    return cast("Tensor", _LP[n - 1](x if p % 2 == 0 else x.abs(), float(p), kernel, stride, bool(ceil_mode)))
 
 
 # --- arithmetic of windows ----------------------------------------------------------------------------------------
@@ -214,6 +203,19 @@ def _counts(
             count -= 1
         counts.append(count)
     return counts
+
+
+def _even(before: list[int], kernel: list[int]) -> bool:
+    """torch pads a pooling by half a window at most."""
+    return all(2 * b <= k for b, k in zip(before, kernel, strict=True))
+
+
+def _ceiling(
+    x: Tensor, kernel: list[int], stride: list[int], dilation: list[int], before: list[int], there: list[int]
+) -> bool | None:
+    """The rounding with which torch, padding both sides alike, makes these windows; None if neither does."""
+    both = (False, True) if _even(before, kernel) else ()
+    return next((up for up in both if _counts(x, kernel, stride, dilation, before, before, up) == there), None)
 
 
 def _reach(
