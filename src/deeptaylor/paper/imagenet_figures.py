@@ -26,9 +26,11 @@ __all__ = ["Shown", "across_edge", "heatmaps", "lrp", "similarity", "stride", "t
 
 DPI = 130
 ROWS = 8  # photographs in a figure, as many as in the paper
-GAP, STRIP, HEAD = 6, 22, 52  # pixels between cells, below a cell for its caption, above all for titles
+GAP, STRIP, HEAD = 6, 22, 66  # pixels between cells, below a cell for its caption, above all for titles
 TITLES = {method.key: method.title for method in METHODS}
+NEW_LINE = "\n"
 COLOURS = {"sensitivity": GREY, "neuron": RED, "spread": BLUE, "lrp": INK, "lrp-spread": "#2e7d32"}
+LINES = {"spread": "--", "lrp-spread": "--"}  # where biases are small these lie on the lines of the others
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def sheet(rows: Sequence[Sequence[Cell]], titles: Sequence[str]) -> Figure:
 
 def _titles(shown: Shown, columns: Sequence[tuple[str, str]]) -> list[str]:
     networks = shown.found["networks"]
-    return ["", *[f"{networks[key]['title']}\n{TITLES[method].replace(', ', chr(10))}" for key, method in columns]]
+    return ["", *[f"{networks[key]['title']}\n{TITLES[method].replace(', biases', NEW_LINE + 'biases')}" for key, method in columns]]
 
 
 def _caption(of: Mapping[str, Any], method: str, n: int) -> str:
@@ -189,7 +191,7 @@ def across_edge(found: Mapping[str, Any]) -> Figure:
             for method, measured in found["edge"][place][key].items():
                 values = [np.nan if v is None else v for v in measured["profile"]]
                 x = np.arange(len(values)) - len(values) // 2
-                ax.plot(x, values, color=COLOURS[method], linewidth=1.4, label=TITLES[method])
+                ax.plot(x, values, LINES.get(method, "-"), color=COLOURS[method], linewidth=1.4, label=TITLES[method])
             ax.axvline(0, color=INK, linewidth=0.6)
             ax.axhline(1, color=INK, linewidth=0.6, linestyle=":")
             ax.set_ylim(0, None)
@@ -210,7 +212,8 @@ def stride(found: Mapping[str, Any]) -> Figure:
     for ax, (key, of) in zip(panels[0], networks.items(), strict=True):
         for method, power in found["stride"][key].items():
             values = [power[str(period)] for period in PERIODS]
-            ax.plot(range(len(PERIODS)), values, "o-", color=COLOURS[method], markersize=4, label=TITLES[method])
+            style = {"color": COLOURS[method], "markersize": 4, "label": TITLES[method]}
+            ax.plot(range(len(PERIODS)), values, "o" + LINES.get(method, "-"), **style)
         ax.axhline(1, color=INK, linewidth=0.8, linestyle=":")
         ax.set_yscale("log")
         ax.set_xticks(range(len(PERIODS)), [str(period) for period in PERIODS])
