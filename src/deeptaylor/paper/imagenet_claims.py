@@ -90,11 +90,12 @@ def _exhaustive(found: Numbers) -> Iterator[Line]:
 def _instances(found: Numbers) -> Iterator[Line]:
     for key, method, name in _both(found):
         of = found["twice"][key][method]
+        weaker, empty = percent(of["weaker_mean"]), percent(of["empty_mean"])
+        text = f"{of['both']} of {of['explained']}; of both places the weaker copy has {weaker}, an empty one {empty}"
         yield (
             f"{name}: of two copies of an object each gets more than the empty place of one",
             bool(of["explained"]) and of["both"] == of["explained"],
-            f"{of['both']} of {of['explained']} photographs; the weaker copy {percent(of['weaker_mean'])}, the empty "
-            f"place {percent(of['empty_mean'])} of what both places have",
+            text,
         )
 
 
@@ -114,7 +115,7 @@ def _strides(found: Numbers) -> Iterator[Line]:
         power, stride = found["stride"][key][method], str(found["networks"][key]["stride"])
         strongest = max(power, key=lambda period: _number(power[period]))
         yield (
-            f"{name}: the first convolution's stride, {stride}, shows as a pattern of that period, stronger than others",
+            f"{name}: the first convolution's stride, {stride}, is the period of the strongest pattern",
             _number(power[stride]) > STANDS_OUT and strongest == stride,
             ", ".join(f"{_number(p):.3g} (period {period})" for period, p in power.items()),
         )

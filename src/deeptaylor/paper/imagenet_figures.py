@@ -1,6 +1,6 @@
 """The figures of the ILSVRC experiment: heatmaps side by side (10, S4), the zoom (11), and a plot for each measure.
 
-Heatmaps are drawn pixel for pixel: any resampling would change the pattern of the strides. Each has its own colour scale.
+Heatmaps are drawn pixel for pixel: resampling would change the pattern of the strides. Each has its own colour scale.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Shown:
 
     def heat(self, network: str, method: str, n: int, part: str = "maps") -> npt.NDArray[np.floating]:
         """A map of that middle."""
-        return self.cases[network].common(self.maps[network][method][part])[n]
+        found: npt.NDArray[np.floating] = self.cases[network].common(self.maps[network][method][part])[n]
+        return found
 
     def columns(self, methods: Sequence[str]) -> list[tuple[str, str]]:
         """Networks and methods in order; the spread variants only of a network whose input holds less than half."""
@@ -87,7 +88,13 @@ def sheet(rows: Sequence[Sequence[Cell]], titles: Sequence[str]) -> Figure:
 
 def _titles(shown: Shown, columns: Sequence[tuple[str, str]]) -> list[str]:
     networks = shown.found["networks"]
-    return ["", *[f"{networks[key]['title']}\n{TITLES[method].replace(', biases', NEW_LINE + 'biases')}" for key, method in columns]]
+    return [
+        "",
+        *[
+            f"{networks[key]['title']}\n{TITLES[method].replace(', biases', NEW_LINE + 'biases')}"
+            for key, method in columns
+        ],
+    ]
 
 
 def _caption(of: Mapping[str, Any], method: str, n: int) -> str:
@@ -141,7 +148,10 @@ def zoom(shown: Shown) -> Figure:
     heats = [shown.heat(key, method, n) for key, method in columns]
     whole = [shown.photo(n), *[colours(heat) for heat in heats]]
     parts = [shown.photo(n)[inside], *[colours(heat[inside]) for heat in heats]]
-    strides = ["", *[f"stride of the first convolution: {shown.found['networks'][key]['stride']}" for key, _ in columns]]
+    strides = [
+        "",
+        *[f"stride of the first convolution: {shown.found['networks'][key]['stride']}" for key, _ in columns],
+    ]
     rows = [
         [(_framed(picture, top, left, side), "") for picture in whole],
         [(p.repeat(larger, 0).repeat(larger, 1), text) for p, text in zip(parts, strides, strict=True)],
@@ -168,7 +178,7 @@ def similarity(found: Mapping[str, Any]) -> Figure:
     ax = drawn.subplots()
     for method, at in found["similarity"].items():
         x = [int(blur) for blur in at]
-        style = {"color": COLOURS[method], "markersize": 4}
+        style: dict[str, Any] = {"color": COLOURS[method], "markersize": 4}
         ax.plot(x, [of["same_mean"] for of in at.values()], "o-", label=f"{TITLES[method]}: same photograph", **style)
         others = [np.nan if of["others"] is None else of["others"] for of in at.values()]
         ax.plot(x, others, "o--", label="different photographs", linewidth=0.9, **style)
@@ -212,7 +222,7 @@ def stride(found: Mapping[str, Any]) -> Figure:
     for ax, (key, of) in zip(panels[0], networks.items(), strict=True):
         for method, power in found["stride"][key].items():
             values = [power[str(period)] for period in PERIODS]
-            style = {"color": COLOURS[method], "markersize": 4, "label": TITLES[method]}
+            style: dict[str, Any] = {"color": COLOURS[method], "markersize": 4, "label": TITLES[method]}
             ax.plot(range(len(PERIODS)), values, "o" + LINES.get(method, "-"), **style)
         ax.axhline(1, color=INK, linewidth=0.8, linestyle=":")
         ax.set_yscale("log")

@@ -5,8 +5,8 @@
                                                   └── once: the left one alone
 
 Each network prepares a photograph in its own way: some keep proportions, some do not, and they cut differently. Of a
-square of 256 pixels all of them cut out the middle and resample nothing, so that a pixel of one network's map is a pixel
-of the other's (`Case.common`); this is checked for every photograph.
+square of 256 pixels all of them cut out the middle and resample nothing, so that a pixel of one network's map is a
+pixel of the other's (`Case.common`); this is checked for every photograph.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,8 @@ GRAY = (128, 128, 128)
 BATCH = 4
 PHOTOGRAPHS = ("cat", "coffee", "rocket", "pagoda", "flower", "motorcycle")
 CREDIT = (
-    "cat, coffee and rocket from scikit-image (public domain), motorcycle from the Middlebury stereo datasets by way of "
-    "scikit-image; pagoda by danielbuechele and flower by vultilion on Flickr, both CC BY 2.0, from scikit-learn"
+    "cat, coffee and rocket from scikit-image (public domain), motorcycle from the Middlebury stereo datasets by way "
+    "of scikit-image; pagoda by danielbuechele and flower by vultilion on Flickr, both CC BY 2.0, from scikit-learn"
 )
 
 Picture = npt.NDArray[np.uint8]
@@ -191,7 +192,7 @@ def explain_all(
     for key, case in cases.items():
         x = {name: case.inputs(pictures) for name, pictures in made.items()}
         known = {"network": digest(case.model.network), "photos": digest(*x.values()), "version": dt.__version__}
-        seen = saved.get(f"{key}-recognised", known, lambda case=case, x=x: _recognised(case, x))
+        seen = saved.get(f"{key}-recognised", known, partial(_recognised, case, x))
         found[key] = {"recognised": seen}
         for method in METHODS:
             make = _explaining(case, method, x, torch.from_numpy(seen["index"]), saved)

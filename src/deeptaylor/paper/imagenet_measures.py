@@ -42,7 +42,8 @@ TINY = np.finfo(np.float64).tiny
 
 def luminance(pictures: npt.NDArray[np.uint8]) -> Array:
     """(N, H, W) from RGB pictures (N, H, W, 3), 0 to 1, with the weights of ITU-R BT.601."""
-    return pictures @ np.array([0.299, 0.587, 0.114]) / 255
+    light: Array = pictures @ np.array([0.299, 0.587, 0.114]) / 255
+    return light
 
 
 def smoothed(R: npt.NDArray[np.floating], sigma: float) -> Array:
@@ -83,7 +84,7 @@ def _ranks(values: npt.NDArray[np.floating]) -> Array:
 
 
 def few_pixels(R: npt.NDArray[np.floating]) -> Array:
-    """The least share of the pixels with half of the positive relevance, each map; 1/2 if all are alike, NaN if none."""
+    """The least share of the pixels with half of the positive relevance: 1/2 in an even map, NaN in an empty one."""
     P = np.sort(np.maximum(R.reshape(len(R), -1).astype(np.float64), 0), axis=1)[:, ::-1]
     held = np.cumsum(P, axis=1)
     need = (held < held[:, -1:] / 2).sum(axis=1) + 1
@@ -95,7 +96,8 @@ def neighbours(R: npt.NDArray[np.floating], distance: int) -> Array:
     d = distance
     below = [rank_correlation(r[None, d:], r[None, :-d])[0, 0] for r in R]
     beside = [rank_correlation(r[None, :, d:], r[None, :, :-d])[0, 0] for r in R]
-    return np.array([below, beside]).mean(axis=0)
+    found: Array = np.array([below, beside]).mean(axis=0)
+    return found
 
 
 def stride_power(R: npt.NDArray[np.floating], period: int) -> Array:

@@ -174,13 +174,13 @@ def _twice(case: Case, of: Arrays) -> dict[str, Any]:
     left, right = inside & (columns < COMMON // 2), inside & (columns >= COMMON // 2)
     both, alone = case.common(of["twice_maps"]), case.common(of["once_maps"])
     alive = (of["twice_score"] > 0) & (of["once_score"] > 0)
-    l, r = (np.where(alive, measures.on(both, mask), np.nan) for mask in (left, right))
-    L, E = (np.where(alive, measures.on(alone, mask), np.nan) for mask in (left, right))
-    weaker, empty = np.minimum(l, r) / (l + r), E / (L + E)
-    gray = 1 - l - r
+    a, b = (np.where(alive, measures.on(both, mask), np.nan) for mask in (left, right))
+    c, d = (np.where(alive, measures.on(alone, mask), np.nan) for mask in (left, right))
+    weaker, empty = np.minimum(a, b) / (a + b), d / (c + d)
+    gray = 1 - a - b
     return {
-        "left": l.tolist(),
-        "right": r.tolist(),
+        "left": a.tolist(),
+        "right": b.tolist(),
         "gray_mean": _mean(gray),
         "weaker": weaker.tolist(),
         "weaker_mean": _mean(weaker),
@@ -192,7 +192,7 @@ def _twice(case: Case, of: Arrays) -> dict[str, Any]:
 
 
 def region(light: im.Array) -> tuple[int, int, int]:
-    """The region of interest: photograph, top row and left column. Chosen by the photographs alone, not by relevance."""
+    """The region of interest: photograph, top row, left column. Chosen by the photographs alone, not by relevance."""
     best = [im.two_sides(picture, ZOOM) for picture in light]
     n = int(np.argmax([separation for separation, _, _ in best]))
     return n, best[n][1], best[n][2]

@@ -19,7 +19,10 @@ def recognised(found: Numbers) -> Table:
     """What each network saw in each photograph."""
     networks = found["networks"].values()
     rows = [
-        [name, *[f"{of['classes'][n]} ({percent(of['probabilities'][n])}), f = {of['scores'][n]:.1f}" for of in networks]]
+        [
+            name,
+            *[f"{of['classes'][n]} ({percent(of['probabilities'][n])}), f = {of['scores'][n]:.1f}" for of in networks],
+        ]
         for n, name in enumerate(found["photographs"])
     ]
     return Table(

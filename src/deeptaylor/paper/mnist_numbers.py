@@ -48,8 +48,8 @@ def numbers(maps: Mapping[str, Mapping[str, Arrays]], extra: Mapping[str, Arrays
         },
         "min_max": _min_max(maps["two-layer"], extra["two-layer-relevance"]["R_k"]),
     }
-    plain: dict[str, Any] = plain(found)
-    return plain
+    result: dict[str, Any] = plain(found)
+    return result
 
 
 def method_numbers(arrays: Arrays, pairs: Pairs) -> dict[str, Any]:
