@@ -153,7 +153,8 @@ def edges(light: Array, sigma: float = 1.5) -> Edges:
     along = direction[tuple(where.astype(int).T)]
     greatest = np.ones(len(where), dtype=bool)
     for step in (-1.0, 1.0):
-        greatest &= size[tuple(where.astype(int).T)] >= _at(size, where + step * along)
+        # Of two neighbours that are as steep both count, whatever rounding says.
+        greatest &= size[tuple(where.astype(int).T)] >= (1 - 1e-9) * _at(size, where + step * along)
     return Edges(where[greatest], along[greatest])
 
 

@@ -77,8 +77,8 @@ def _networks(found: Numbers) -> Section:
         normalisation bypassed or folded into the layer before it, relevance summed over the three colour channels."""
     if others:
         text += f""" The weights of {" and ".join(of["place"] for of in others)} lie in no package; they
-            are taken from files (--caffenet, --googlenet). {" and ".join(of["title"] for of in others)} stand in: pictures can be
-            compared with the paper's in kind only."""
+            are taken from files (--caffenet, --googlenet). {" and ".join(of["title"] for of in others)} stand in:
+            pictures can be compared with the paper's in kind only."""
     indices = [of["class_indices"] for of in networks]
     same = sum(a == b for a, b in zip(*indices, strict=True))
     text += f""" The two networks chose the same class for {same} of {len(indices[0])} photographs; where they did not,
@@ -109,8 +109,8 @@ def _similarity(found: Numbers, figures: Figures) -> Section:
     one, other = (of["title"] for of in found["networks"].values())
     caption = "Rank correlation between the networks; small points are single photographs."
     text = f"""The paper: heatmaps of the two networks have a high level of similarity. Maps are blurred by a Gaussian
-        of 0 to 16 pixels first, because strides put relevance on different pixels. “Different photographs” is what any two
-        maps have in common, such as a preference for the middle. Deep Taylor maps also follow the edges of a
+        of 0 to 16 pixels first, because strides put relevance on different pixels. “Different photographs” is what any
+        two maps have in common, such as a preference for the middle. Deep Taylor maps also follow the edges of a
         photograph, whatever the network: with bias neurons and a blur of 8 pixels the correlation with the strength of
         its edges (the gradient of the luminance) is {tables.number(at["edges"][0])} ({one}) and
         {tables.number(at["edges"][1])} ({other}). What is left when these are taken out (the partial correlation) is
