@@ -139,6 +139,9 @@ def test_scores_and_maps_are_those_of_the_networks(out: Path, photos: Path) -> N
         assert arrays(out, f"{key}-recognised")["index"].tolist() == best.tolist()
         e = dt.Explainer(case.model.network, x[:1], domain=case.model.domain).explain(x)
         np.testing.assert_allclose(kept["maps"], e.relevance.sum(1).numpy(), rtol=1e-4, atol=1e-9)
+        composed = case.inputs([imagenet_maps.twice(photo) for photo in squares.values()])
+        same_class = case.model.network(composed).gather(1, best[:, None])[:, 0]
+        np.testing.assert_allclose(kept["twice_score"], same_class.detach().numpy(), rtol=1e-5)
         gradient = dt.sensitivity(case.model.network, x).relevance.sum(1).numpy()
         np.testing.assert_allclose(arrays(out, f"{key}-sensitivity")["maps"], gradient, rtol=1e-4, atol=1e-12)
 
@@ -168,6 +171,18 @@ def test_similarity_is_that_of_the_arrays(out: Path, method: str) -> None:
         np.testing.assert_allclose(found["same"], np.diag(C), atol=1e-6)
         assert found["same_mean"] == pytest.approx(np.diag(C).mean(), abs=1e-6)
         assert found["others"] == pytest.approx((C[0, 1] + C[1, 0]) / 2, abs=1e-6)
+        pictures = arrays(out, "photographs")["pictures"][:, 16:240, 16:240]
+        light = pictures @ [0.299, 0.587, 0.114] / 255
+        E = [ndimage.gaussian_filter(np.hypot(*np.gradient(one)), blur, truncate=3) for one in light]
+        a, b = ([stats.spearmanr(m, e, axis=None).statistic for m, e in zip(M, E, strict=True)] for M in (A, B))
+        np.testing.assert_allclose(found["edges"], [np.mean(a), np.mean(b)], atol=1e-6)
+        # The correlation of what is left of both ranks when the edges' ranks are regressed out.
+        left = []
+        for maps in zip(A, B, E, strict=True):
+            one, other, edge = (stats.rankdata(m) - (m.size + 1) / 2 for m in maps)
+            one, other = (m - edge * (m @ edge) / (edge @ edge) for m in (one, other))
+            left.append(np.corrcoef(one, other)[0, 1])
+        assert found["beyond"] == pytest.approx(np.mean(left), abs=1e-6)
         assert found["nearest"] == int(C[0, 0] > C[0, 1]) + int(C[1, 1] > C[1, 0])
 
 
@@ -206,6 +221,43 @@ def test_the_other_numbers_are_those_of_the_arrays(out: Path) -> None:
                 assert found["empty"][n] == pytest.approx(empty / (L + empty), rel=1e-5)
             assert found["explained"] >= 1
     assert {c["claim"]: c["holds"] for c in numbers["claims"]} == {c: bool(h) for c, h, _ in claims(numbers)}
+
+
+def test_the_region_its_edges_and_the_patterns_are_those_of_the_arrays(out: Path) -> None:
+    numbers = read(out)
+    light = arrays(out, "photographs")["pictures"][:, 16:240, 16:240] @ [0.299, 0.587, 0.114] / 255
+    best = [im.two_sides(one, 56) for one in light]
+    place = numbers["region"]
+    n = place["photograph"]
+    assert best[n] == max(best)
+    assert (place["top"], place["left"]) == best[n][1:]
+    found = im.edges(light[n][place["top"] :, place["left"] :][:56, :56])
+    assert len(found.at) > 20
+    for key in SIZES:
+        for method in ("sensitivity", "neuron", "spread"):
+            maps, measured = common(out, key, method), numbers["edge"]["region"][key][method]
+            at = found.at + np.array([place["top"], place["left"]])
+            sides = {}
+            for name, sign in (("dark", -1), ("bright", 1)):
+                for far, distances in (("", range(1, 5)), ("far_", range(13, 17))):
+                    values = []
+                    for distance in distances:
+                        places = at + sign * distance * found.brighter
+                        inside = ((places >= 0) & (places <= 223)).all(1)
+                        values.append(
+                            ndimage.map_coordinates(maps[n], places[inside].T, order=1, mode="nearest").mean()
+                        )
+                    sides[far + name] = np.mean(values) / maps[n].mean()
+            assert {name: measured[name] for name in sides} == pytest.approx(sides, rel=1e-4)
+            both = sides["dark"] > sides["far_dark"] and sides["bright"] > sides["far_bright"]
+            assert measured["on_both_sides"] == int(both)
+            assert numbers["edge"]["whole"][key][method]["photographs"] == 2
+        for method in METHODS:
+            R = common(out, key, method.key)
+            expected = {str(p): np.median(im.stride_power(R, p)) for p in im.PERIODS}
+            assert numbers["stride"][key][method.key] == pytest.approx(expected, rel=1e-6)
+    # The stand-ins' own strides: 4 and 2.
+    assert [numbers["networks"][key]["stride"] for key in SIZES] == [4, 2]
 
 
 def test_a_claim_that_does_not_hold_is_said_to_fail(out: Path) -> None:
