@@ -146,6 +146,16 @@ def test_scores_and_maps_are_those_of_the_networks(out: Path, photos: Path) -> N
         np.testing.assert_allclose(arrays(out, f"{key}-sensitivity")["maps"], gradient, rtol=1e-4, atol=1e-12)
 
 
+def test_the_class_of_the_photograph_is_explained_and_no_other(photos: Path, tmp_path: Path) -> None:
+    case = cases()["small"]
+    x = case.inputs(list(photographs(photos).values()))
+    output = case.model.network(x)
+    lesser = output.argsort(1)[:, -2]  # not the top class
+    for method in METHODS[:2]:
+        make = imagenet_maps._explaining(case, method, {"": x}, lesser, Saved(tmp_path, Talk(quiet=True)))
+        np.testing.assert_allclose(make()["score"], output.gather(1, lesser[:, None])[:, 0].detach().numpy(), rtol=1e-5)
+
+
 def test_every_score_is_accounted_for(out: Path) -> None:
     networks = read(out)["networks"]
     for key in SIZES:
@@ -158,6 +168,11 @@ def test_every_score_is_accounted_for(out: Path) -> None:
             assert ledger["gap"] <= 1e-5
             if method.deep_taylor:
                 assert ledger["lowest"] == min(a[f"{name}maps"].min() for name in ("", "twice_", "once_")) >= 0
+    other = networks["other"]["ledger"]
+    for method in ("neuron", "lrp"):
+        assert min(other[method]["bias_share"]) > 0.5  # a neuron of its own
+    for method in ("spread", "lrp-spread"):
+        assert max(other[method]["bias_share"]) < 1e-5  # handed back to the pixels
     assert networks["small"]["input_holds_half"]
     assert not networks["other"]["input_holds_half"]
 
