@@ -52,8 +52,8 @@ def little(found: Numbers) -> list[str]:
             said.append(
                 _text(f"""{of["title"]}: with bias neurons, as in the paper, the pixels hold only {least} to {most} of
                 a score; biases took the rest. Its maps of that kind explain that part alone, and say nothing about the
-                rest, however clear they look. With biases spread the pixels hold the whole score, but the share of each
-                bias is handed to whatever its neuron sees, so that these maps are paler. Both are shown.""")
+                rest, however clear they look. With biases spread each bias's share goes on to whatever its neuron
+                sees; these maps hold the score, but not by what the pixels contribute themselves. Both are shown.""")
             )
     return said
 
@@ -130,7 +130,7 @@ def _instances(found: Numbers, figures: Figures) -> Section:
     text = f"""The paper: two instances of the same object within an image are both detected. Explained is the class of
         the photograph itself; it is still the most probable one when there are two small copies for {still} of
         {len(found["photographs"])} photographs. Beside it, the same place left empty: what a place gets without an
-        object. {"Sensitivity finds both copies as well: this tells networks, not methods." if as_well else ""}"""
+        object. {"Sensitivity passes this as well: it does not set deep Taylor apart." if as_well else ""}"""
     alt = "Pictures with two copies of an object and their heatmaps"
     return Section(
         "Two instances of an object",
