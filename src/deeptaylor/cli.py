@@ -1,7 +1,8 @@
 """The command `deeptaylor`: parses the first words and hands the rest to the module that does the work.
 
-deeptaylor paper mnist    sections III and IV: every figure and table on pairs of digits
-deeptaylor paper rules    the supplement's picture of the rules' root points
+deeptaylor paper mnist      sections III and IV: every figure and table on pairs of digits
+deeptaylor paper imagenet   section IV-D: photographs and large networks, with the paper's claims as numbers
+deeptaylor paper rules      the supplement's picture of the rules' root points
 """
 
 from __future__ import annotations
@@ -10,7 +11,11 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-EXPERIMENTS = {"mnist": "deeptaylor.paper.mnist", "rules": "deeptaylor.paper.root_points"}
+EXPERIMENTS = {
+    "mnist": "deeptaylor.paper.mnist",
+    "imagenet": "deeptaylor.paper.imagenet",
+    "rules": "deeptaylor.paper.root_points",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["chosen", "fit", "heatmaps", "quantities", "share_of_relevance", "write"]
+__all__ = ["chosen", "figure_class", "fit", "heatmaps", "quantities", "share_of_relevance", "write"]
 
 STYLE: list[str | Path | dict[str, Any]] = [
     "default",
@@ -55,7 +55,7 @@ def heatmaps(pairs: Pairs, arrays: Mapping[str, Arrays], methods: Sequence[Metho
 
     All of it is one picture: sixty panels would take their time.
     """
-    Figure = _matplotlib()
+    Figure = figure_class()
     rows = chosen(pairs)
     scales = {m.key: robust_scale(arrays[m.key]["maps"][rows]) for m in methods}
     lines = []
@@ -91,7 +91,7 @@ def _framed(picture: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 def quantities(arrays: Mapping[str, Arrays], methods: Sequence[Method]) -> Figure:
     """Above, Σ_p R_p against f with the diagonal; below, how often a pixel has a relevance, blue where negative."""
-    Figure = _matplotlib()
+    Figure = figure_class()
     drawn = Figure(figsize=(2.75 * len(methods), 5.4), dpi=130)
     top, bottom = drawn.subplots(2, len(methods), sharey="row")
     drawn.subplots_adjust(left=0.06, right=0.99, top=0.945, bottom=0.085, wspace=0.08, hspace=0.28)
@@ -166,7 +166,7 @@ def _extent(maps: Sequence[measures.Array]) -> tuple[float, float]:
 
 def fit(predicted: measures.Array, true: measures.Array) -> Figure:
     """The min-max model: predicted against true relevance of every pooled unit, as a density."""
-    Figure = _matplotlib()
+    Figure = figure_class()
     drawn = Figure(figsize=(4.6, 3.9), dpi=130, layout="constrained")
     ax = drawn.subplots()
     edge = max(float(np.quantile(true, 0.9999)), 1e-9)
@@ -189,7 +189,7 @@ def fit(predicted: measures.Array, true: measures.Array) -> Figure:
 
 def share_of_relevance(found: Mapping[str, Any], methods: Mapping[str, Sequence[Method]]) -> Figure:
     """Positive relevance on the target's half and ink: trained (red) beside untrained (grey), with 95 % intervals."""
-    Figure = _matplotlib()
+    Figure = figure_class()
     drawn = Figure(figsize=(9.6, 4.9), dpi=130, layout="constrained")
     panels = drawn.subplots(len(methods), 2, sharex="col", sharey="row")
     for line, (network, some) in zip(panels, methods.items(), strict=True):
@@ -219,7 +219,7 @@ def _interval(ax: Axes, y: float, of: Mapping[str, Any] | None, colour: str, lab
 
 def write(make: Callable[[], Figure], folder: Path, name: str) -> list[Path]:
     """Draw a figure and write it as PNG and SVG, the same bytes every time."""
-    _matplotlib()
+    figure_class()
     import matplotlib.style
 
     paths = []
@@ -232,7 +232,7 @@ def write(make: Callable[[], Figure], folder: Path, name: str) -> list[Path]:
     return paths
 
 
-def _matplotlib() -> type[Figure]:
+def figure_class() -> type[Figure]:
     """matplotlib's Figure, if it is installed."""
     try:
         from matplotlib.figure import Figure

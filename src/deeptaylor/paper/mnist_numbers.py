@@ -15,7 +15,7 @@ from deeptaylor.paper import measures
 from deeptaylor.paper.methods import METHODS, shares
 from deeptaylor.paper.saved import Arrays
 
-__all__ = ["ConsistencyError", "check_consistent", "method_numbers", "numbers", "requirements"]
+__all__ = ["ConsistencyError", "check_consistent", "method_numbers", "numbers", "plain", "requirements"]
 
 TOLERANCE = 1e-5  # of the score: the conservation gap of a consistent method
 _QUARTILES = ("least", "lower_quartile", "median", "upper_quartile", "most")
@@ -48,8 +48,8 @@ def numbers(maps: Mapping[str, Mapping[str, Arrays]], extra: Mapping[str, Arrays
         },
         "min_max": _min_max(maps["two-layer"], extra["two-layer-relevance"]["R_k"]),
     }
-    plain: dict[str, Any] = _plain(found)
-    return plain
+    result: dict[str, Any] = plain(found)
+    return result
 
 
 def method_numbers(arrays: Arrays, pairs: Pairs) -> dict[str, Any]:
@@ -212,12 +212,12 @@ def requirements(found: Mapping[str, Any]) -> list[tuple[str, bool, str]]:
     return lines
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Numbers of Python, and None for what is not a number: JSON has no NaN."""
     if isinstance(value, Mapping):
-        return {key: _plain(v) for key, v in value.items()}
+        return {key: plain(v) for key, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     if isinstance(value, (float, np.floating)):
         return float(value) if math.isfinite(value) else None
     return int(value) if isinstance(value, np.integer) else value

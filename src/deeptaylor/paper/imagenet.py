@@ -1,0 +1,136 @@
+"""`python -m deeptaylor.paper.imagenet`: the paper's experiment on large networks and photographs, and its numbers.
+
+    build ──► photographs, networks
+                explain_all        every method's maps, kept in OUT/arrays     (imagenet_maps.py)
+                numbers            from these arrays alone                     (imagenet_numbers.py)
+                claims             what the paper says, and whether it holds   (imagenet_claims.py) ──► OUT/numbers.json
+                figures            OUT/*.png, OUT/*.svg                        (imagenet_figures.py)
+                report             figures, tables and what they say           (imagenet_text.py) ──► OUT/report.html
+
+A second run reads the arrays that are there if they come from the same photographs, weights, settings and version.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+import deeptaylor as dt
+from deeptaylor.errors import DeepTaylorError
+from deeptaylor.files import write_whole
+from deeptaylor.paper import imagenet_figures, imagenet_text
+from deeptaylor.paper.imagenet_claims import claims
+from deeptaylor.paper.imagenet_maps import Case, Picture, explain_all, load_cases, photographs, twice
+from deeptaylor.paper.imagenet_numbers import check_accounted, numbers
+from deeptaylor.paper.mnist_figures import figure_class, write
+from deeptaylor.paper.saved import Saved, Talk, digest
+
+__all__ = ["build", "main"]
+
+
+def build(
+    photos: Mapping[str, Image.Image],
+    cases: Mapping[str, Case],
+    out: Path,
+    *,
+    credit: str,
+    again: bool = False,
+    talk: Talk | None = None,
+) -> dict[str, Any]:
+    """Make the report in a folder, and return its numbers. Photographs are squares, as `photographs` gives them."""
+    talk = talk or Talk()
+    began = time.monotonic()
+    figure_class()  # before minutes of work: without it there is no report
+    saved = Saved(out / "arrays", talk, again=again)
+    pictures = _stacked(list(photos.values()))
+    known = {"photographs": digest(torch.from_numpy(pictures))}
+    saved.get("photographs", known, lambda: {"pictures": pictures, "names": np.array(list(photos))})
+    maps = explain_all(cases, photos, saved)
+    with talk.doing("numbers"):
+        found = _about(cases, credit) | numbers(cases, maps, pictures, list(photos))
+    check_accounted(found)
+    found["claims"] = [{"claim": claim, "holds": holds, "measured": text} for claim, holds, text in claims(found)]
+    composed = _stacked([twice(photo) for photo in photos.values()])
+    shown = imagenet_figures.Shown(cases, maps, pictures, composed, found)
+    figures = draw(shown, out, talk)
+    write_whole(out / "numbers.json", (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode())
+    write_whole(out / "report.html", imagenet_text.report(found, figures).encode())
+    talk.say(f"done in {time.monotonic() - began:.0f} s ({saved.computed} of the arrays were computed)")
+    return found
+
+
+def draw(shown: imagenet_figures.Shown, out: Path, talk: Talk) -> dict[str, Path]:
+    """Every figure as PNG and SVG; the PNG by its name."""
+    make = {
+        "figure10": lambda: imagenet_figures.heatmaps(shown),
+        "similarity": lambda: imagenet_figures.similarity(shown.found),
+        "two_instances": lambda: imagenet_figures.two_instances(shown),
+        "figure11": lambda: imagenet_figures.zoom(shown),
+        "edges": lambda: imagenet_figures.across_edge(shown.found),
+        "stride": lambda: imagenet_figures.stride(shown.found),
+        "figureS4": lambda: imagenet_figures.lrp(shown),
+    }
+    with talk.doing("figures"):
+        return {name: write(figure, out, name)[0] for name, figure in make.items()}
+
+
+def _stacked(pictures: Sequence[Image.Image]) -> Picture:
+    return np.stack([np.asarray(picture) for picture in pictures])
+
+
+def _about(cases: Mapping[str, Case], credit: str) -> dict[str, Any]:
+    """Versions, and where the weights and the photographs come from."""
+    return {
+        "versions": {"deeptaylor": dt.__version__, "torch": torch.__version__, "numpy": np.__version__},
+        "weights": {key: digest(case.model.network) for key, case in cases.items()},
+        "notes": {key: list(case.model.notes) for key, case in cases.items()},
+        "credit": credit,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make the report and say where it is; 2 if that failed."""
+    options = _parser().parse_args(arguments)
+    talk = Talk()
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+        figure_class()
+        photos = photographs(options.photos)
+        with talk.doing("loading the networks"):
+            cases = load_cases(options.caffenet, options.googlenet)
+        credit = imagenet_text.credit(own=options.photos is not None)
+        found = build(photos, cases, options.out, credit=credit, again=options.again, talk=talk)
+    except (DeepTaylorError, OSError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    lines = [f"{'yes' if c['holds'] else 'NO '}  {c['claim']}: {c['measured']}" for c in found["claims"]]
+    files = [str(options.out / "report.html"), str(options.out / "numbers.json")]
+    sys.stdout.write("\n".join([*imagenet_text.little(found), *lines, *files]) + "\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m deeptaylor.paper.imagenet",
+        description="The paper's experiment on ILSVRC: heatmaps of photographs by two large networks.",
+    )
+    add = parser.add_argument
+    add("--out", type=Path, default=Path("paper_output/imagenet"), help="folder to write to (%(default)s)")
+    add("--photos", type=Path, help="folder with photographs of your own, instead of those that packages bring")
+    add("--caffenet", type=Path, help="bvlc_reference_caffenet.caffemodel, the paper's first network")
+    add("--googlenet", type=Path, help="bvlc_googlenet.caffemodel, the paper's second network")
+    add("--again", action="store_true", help="compute everything anew")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,245 @@
+"""Photographs, networks and their heatmaps for the ILSVRC experiment (section IV-D), kept as arrays.
+
+    photograph ──► the middle square, 256 × 256 ──┬──► cut by each network's own preparation ──► maps
+                                                  ├── twice: two small copies side by side on gray
+                                                  └── once: the left one alone
+
+Each network prepares a photograph in its own way: some keep proportions, some do not, and they cut differently. Of a
+square of 256 pixels all of them cut out the middle and resample nothing, so that a pixel of one network's map is a
+pixel of the other's (`Case.common`); this is checked for every photograph.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor, nn
+
+import deeptaylor as dt
+from deeptaylor import assets
+from deeptaylor.errors import DeepTaylorError
+from deeptaylor.networks.photo import upright
+from deeptaylor.paper.saved import Arrays, Saved, digest
+
+__all__ = ["METHODS", "Case", "ImagenetError", "explain_all", "load_cases", "once", "photographs", "square", "twice"]
+
+SIDE = 256  # of the squares, which every network's preparation cuts and leaves as they are
+COMMON = 224  # of the middle that every network sees
+COPY = 112  # of a small copy
+GRAY = (128, 128, 128)
+BATCH = 4
+PHOTOGRAPHS = ("cat", "coffee", "rocket", "pagoda", "flower", "motorcycle")
+CREDIT = (
+    "cat, coffee and rocket from scikit-image (public domain), motorcycle from the Middlebury stereo datasets by way "
+    "of scikit-image; pagoda by danielbuechele and flower by vultilion on Flickr, both CC BY 2.0, from scikit-learn"
+)
+
+Picture = npt.NDArray[np.uint8]
+
+
+class ImagenetError(DeepTaylorError, ValueError):
+    """The experiment cannot be made as asked."""
+
+
+# --- photographs ------------------------------------------------------------------------------------------------------
+
+
+def photographs(folder: Path | None = None) -> dict[str, Image.Image]:
+    """The squares of the photographs in a folder, by name; of those in packages if none is given."""
+    if folder is None:
+        return {name: square(assets.path(name)) for name in PHOTOGRAPHS}
+    if not folder.is_dir():
+        raise ImagenetError(f"{folder} is not a folder; --photos takes one with photographs in it.")
+    known = Image.registered_extensions()
+    files = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in known and path.is_file()]
+    if not files:
+        raise ImagenetError(f"{folder} has no picture in it: no file ends in .jpg, .png or the like.")
+    stems = [path.stem for path in files]
+    return {path.stem if stems.count(path.stem) == 1 else path.name: square(path) for path in files}
+
+
+def square(photo: Path | Image.Image) -> Image.Image:
+    """The middle of a photograph as a square of 256 pixels."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dt.DeepTaylorWarning)  # gray or transparent pictures are shown as converted
+        image = upright(photo, "RGB")
+    return ImageOps.fit(image, (SIDE, SIDE), Image.Resampling.LANCZOS)
+
+
+def twice(photo: Image.Image) -> Image.Image:
+    """Two small copies of a square side by side, gray above and below."""
+    found = once(photo)
+    found.paste(_copy(photo), (SIDE // 2, (SIDE - COPY) // 2))
+    return found
+
+
+def once(photo: Image.Image) -> Image.Image:
+    """The left one of the two copies alone; where the right one was there is gray."""
+    found = Image.new("RGB", (SIDE, SIDE), GRAY)
+    found.paste(_copy(photo), (SIDE // 2 - COPY, (SIDE - COPY) // 2))
+    return found
+
+
+def _copy(photo: Image.Image) -> Image.Image:
+    margin = (SIDE - COMMON) // 2
+    middle = photo.crop((margin, margin, margin + COMMON, margin + COMMON))
+    return middle.resize((COPY, COPY), Image.Resampling.LANCZOS)
+
+
+# --- networks ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network of the experiment; ``place`` is the paper's network whose place it takes."""
+
+    key: str
+    title: str
+    place: str
+    model: dt.Pretrained
+
+    @property
+    def stride(self) -> int:
+        """Of the first convolution."""
+        first = next(m for m in self.model.network.modules() if isinstance(m, nn.Conv2d))
+        return int(first.stride[0])
+
+    def inputs(self, photos: Sequence[Image.Image]) -> Tensor:
+        """Inputs of squares; refused where this network sees anything but their middle."""
+        found = []
+        for photo in photos:
+            x, seen = self.model.preprocess(photo)
+            side = seen.width
+            start = (SIDE - side) // 2
+            expected = photo.crop((start, start, start + side, start + side))
+            if side < COMMON or seen.size != expected.size or seen.tobytes() != expected.tobytes():
+                raise ImagenetError(
+                    f"{self.title} resamples a square of {SIDE} pixels, so that its maps cannot be laid over others."
+                )
+            found.append(x)
+        return torch.cat(found)
+
+    def common(self, maps: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+        """The part of maps (N, H, W) that every network sees: the middle 224 × 224 of the square."""
+        start = (SIDE - COMMON) // 2 - (SIDE - maps.shape[-1]) // 2
+        return maps[..., start : start + COMMON, start : start + COMMON]
+
+
+def load_cases(caffenet: Path | None = None, googlenet: Path | None = None) -> dict[str, Case]:
+    """The paper's networks from their files; in the place of one without a file, a network that packages bring."""
+    known = {
+        "CaffeNet": ("caffenet", caffenet, "squeezenet1_1", "SqueezeNet v1.1"),
+        "GoogLeNet": ("googlenet", googlenet, "efficientnet-lite0", "EfficientNet-Lite0"),
+    }
+    found = {}
+    for place, (name, file, other, title) in known.items():
+        if file is not None and not file.is_file():
+            raise ImagenetError(f"{file} is not a file; --{name} takes the published .caffemodel of {place}.")
+        key = other if file is None else name
+        model = dt.load(other) if file is None else dt.load(name, weights=file)
+        found[key] = Case(key, title if file is None else place, place, model)
+    return found
+
+
+# --- methods ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to explain: its settings for an Explainer, or None for sensitivity."""
+
+    key: str
+    title: str
+    settings: Mapping[str, Any] | None
+    deep_taylor: bool = False  # must be positive
+    composed: bool = True  # also explains the composed pictures
+
+
+_LRP = {"rules": {"*": dt.rules.AlphaBeta(2, 1)}}
+METHODS = (
+    Method("sensitivity", "Sensitivity", None),
+    Method("neuron", "Deep Taylor", {"bias": "neuron"}, deep_taylor=True),
+    Method("spread", "Deep Taylor, biases spread", {"bias": "spread"}, deep_taylor=True),
+    Method("lrp", "LRP (α = 2, β = 1)", {"bias": "neuron"} | _LRP, composed=False),
+    Method("lrp-spread", "LRP (α = 2, β = 1), biases spread", {"bias": "spread"} | _LRP, composed=False),
+)
+
+
+def explain_all(
+    cases: Mapping[str, Case], photos: Mapping[str, Image.Image], saved: Saved
+) -> dict[str, dict[str, Arrays]]:
+    """Of every network: "recognised", and every method's maps.
+
+    recognised   "index", "probability" (N,) of each photograph; "twice", "once": the top class of the composed picture
+    a method     "maps" (N, H, W), "score", "input", "bias", "dropped" (N,); for the composed pictures the same with
+                 "twice_" and "once_" before them, always of the class that the photograph itself was given
+    """
+    made = {
+        "": list(photos.values()),
+        "twice_": [twice(photo) for photo in photos.values()],
+        "once_": [once(photo) for photo in photos.values()],
+    }
+    found: dict[str, dict[str, Arrays]] = {}
+    for key, case in cases.items():
+        x = {name: case.inputs(pictures) for name, pictures in made.items()}
+        known = {"network": digest(case.model.network), "photos": digest(*x.values()), "version": dt.__version__}
+        seen = saved.get(f"{key}-recognised", known, partial(_recognised, case, x))
+        found[key] = {"recognised": seen}
+        for method in METHODS:
+            make = _explaining(case, method, x, torch.from_numpy(seen["index"]), saved)
+            settings = known | {"method": f"{method.key} {method.settings}"}
+            found[key][method.key] = saved.get(f"{key}-{method.key}", settings, make)
+    return found
+
+
+def _recognised(case: Case, x: Mapping[str, Tensor]) -> Arrays:
+    tops = {name: [case.model.top(one, 1)[0][0] for one in inputs.split(1)] for name, inputs in x.items()}
+    return {
+        "index": np.array([top.index for top in tops[""]]),
+        "probability": np.array([top.probability for top in tops[""]]),
+        "twice": np.array([top.index for top in tops["twice_"]]),
+        "once": np.array([top.index for top in tops["once_"]]),
+    }
+
+
+def _explaining(
+    case: Case, method: Method, x: Mapping[str, Tensor], target: Tensor, saved: Saved
+) -> Callable[[], Arrays]:
+    def make() -> Arrays:
+        explain = _explainer(case, method, x[""][:1])
+        names = [name for name in x if method.composed or not name]
+        found: dict[str, list[npt.NDArray[Any]]] = {}
+        for n, name in enumerate(names):
+            for start in range(0, len(target), BATCH):
+                some = slice(start, start + BATCH)
+                e = explain(x[name][some], target[some])
+                for part, value in _parts(e).items():
+                    found.setdefault(f"{name}{part}", []).append(value)
+                saved.talk.share(f"  {case.title}, {method.title}", n * len(target) + start, len(names) * len(target))
+        return {part: np.concatenate(values) for part, values in found.items()}
+
+    return make
+
+
+def _explainer(case: Case, method: Method, example: Tensor) -> Callable[[Tensor, Tensor], dt.Explanation]:
+    network, settings = case.model.network, method.settings
+    if settings is None:
+        return lambda x, target: dt.sensitivity(network, x, target=target)
+    explainer = dt.Explainer(network, example, domain=case.model.domain, **settings)
+    return lambda x, target: explainer.explain(x, target=target)
+
+
+def _parts(e: dt.Explanation) -> Arrays:
+    """Heatmaps, and where the scores went."""
+    ledger = {name: getattr(e.ledger, name) for name in ("input", "bias", "dropped")}
+    parts = {"maps": e.heatmap(), "score": e.score} | ledger
+    return {name: value.detach().numpy() for name, value in parts.items()}

@@ -1,0 +1,208 @@
+"""What section IV-D says of heatmaps of photographs, as numbers: functions of maps R (N, H, W), in NumPy.
+
+smoothed           blurred by a Gaussian; the maps' borders are mirrored
+rank_correlation   Spearman's correlation of every map of one set with every map of another
+few_pixels         the share of the pixels, the hottest first, that together hold half of the relevance
+neighbours         Spearman's correlation of a map with itself, moved by some pixels: 0 for noise
+stride_power       how much stronger a map repeats with a period than at the frequencies around it: 1 for noise
+edges, profile     where a photograph's strong edges are, and the mean relevance across them
+two_sides          the square of a photograph that is most nearly two even areas, one bright and one dark
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "Edges",
+    "edges",
+    "few_pixels",
+    "luminance",
+    "neighbours",
+    "profile",
+    "rank_correlation",
+    "smoothed",
+    "stride_power",
+    "two_sides",
+]
+
+Array = npt.NDArray[np.float64]
+
+PERIODS = (2, 3, 4, 6, 8)
+ENVELOPE = 8.0  # pixels: the blur that a map is divided by, to leave the pattern and not the object
+AROUND = 12  # bins of the spectrum on either side that a peak is compared with
+STRONG = 0.95  # the quantile of the gradient above which an edge is strong
+REACH = 16  # pixels on either side of an edge
+TINY = np.finfo(np.float64).tiny
+
+
+def luminance(pictures: npt.NDArray[np.uint8]) -> Array:
+    """(N, H, W) from RGB pictures (N, H, W, 3), 0 to 1, with the weights of ITU-R BT.601."""
+    light: Array = pictures @ np.array([0.299, 0.587, 0.114]) / 255
+    return light
+
+
+def smoothed(R: npt.NDArray[np.floating], sigma: float) -> Array:
+    """Maps blurred by a Gaussian of that standard deviation in pixels; 0 leaves them as they are."""
+    found = R.astype(np.float64)
+    if sigma == 0:
+        return found
+    reach = min(int(np.ceil(3 * sigma)), min(R.shape[-2:]) - 1)
+    kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
+    kernel /= kernel.sum()
+    for axis in (-2, -1):
+        moved = np.moveaxis(found, axis, 0)
+        padded = np.pad(moved, [(reach, reach)] + [(0, 0)] * (moved.ndim - 1), mode="symmetric")
+        blurred = sum(weight * padded[k : k + len(moved)] for k, weight in enumerate(kernel))
+        found = np.moveaxis(np.asarray(blurred), 0, axis)
+    return found
+
+
+def rank_correlation(R: npt.NDArray[np.floating], other: npt.NDArray[np.floating]) -> Array:
+    """Spearman's correlation of each of N maps (rows) with each of M others (columns); NaN for a constant map."""
+    found: Array = _standard_ranks(R) @ _standard_ranks(other).T
+    return found
+
+
+def _standard_ranks(R: npt.NDArray[np.floating]) -> Array:
+    """Each map's ranks, ties shared, with mean 0 and length 1."""
+    ranks = np.stack([_ranks(r.ravel()) for r in R])
+    ranks -= ranks.mean(axis=1, keepdims=True)
+    length = np.linalg.norm(ranks, axis=1, keepdims=True)
+    return ranks / np.where(length > 0, length, np.nan)
+
+
+def _ranks(values: npt.NDArray[np.floating]) -> Array:
+    _, where, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    mean: Array = last - (counts - 1) / 2
+    return mean[where]
+
+
+def few_pixels(R: npt.NDArray[np.floating]) -> Array:
+    """The least share of the pixels with half of the positive relevance: 1/2 in an even map, NaN in an empty one."""
+    P = np.sort(np.maximum(R.reshape(len(R), -1).astype(np.float64), 0), axis=1)[:, ::-1]
+    held = np.cumsum(P, axis=1)
+    need = (held < held[:, -1:] / 2).sum(axis=1) + 1
+    return np.where(held[:, -1] > 0, need / P.shape[1], np.nan)
+
+
+def neighbours(R: npt.NDArray[np.floating], distance: int) -> Array:
+    """Spearman's correlation of pixels with those so many rows below and columns beside, the mean of both; each map."""
+    d = distance
+    below = [rank_correlation(r[None, d:], r[None, :-d])[0, 0] for r in R]
+    beside = [rank_correlation(r[None, :, d:], r[None, :, :-d])[0, 0] for r in R]
+    found: Array = np.array([below, beside]).mean(axis=0)
+    return found
+
+
+def stride_power(R: npt.NDArray[np.floating], period: int) -> Array:
+    """Power of a pattern that repeats every so many pixels, over the median power at frequencies around; each map.
+
+    Maps are divided by their blurred selves first, so that a pattern counts alike where there is much relevance and
+    where there is little. The frequencies (i, j) / period with no common divisor belong to this period alone: what
+    repeats every second pixel has no part in period 4.
+    """
+    side = min(R.shape[-2:]) // 24 * 24  # every period of PERIODS fits a whole number of times
+    if side == 0 or 24 % period:
+        raise ValueError(f"stride_power: maps of {R.shape[-2:]} pixels and period {period}; it takes 24 pixels or more")
+    flat = R[..., :side, :side] / np.maximum(smoothed(np.abs(R), ENVELOPE)[..., :side, :side], TINY)
+    power = np.abs(np.fft.fft2(flat - flat.mean(axis=(-2, -1), keepdims=True))) ** 2
+    peaks = [(i, j) for i in range(period) for j in range(period) if gcd(i, j, period) == 1]
+    ratios = [_over_neighbours(power, i * side // period, j * side // period) for i, j in peaks]
+    found: Array = np.mean(ratios, axis=0)
+    return found
+
+
+def _over_neighbours(power: Array, row: int, column: int) -> Array:
+    """The power of one bin over its neighbours' typical power, the bins right beside it left out.
+
+    Typical is the median over ln 2: for noise, whose power is distributed exponentially, this is the mean.
+    """
+    side = power.shape[-1]
+    far = min(AROUND, side // 8)
+    d = np.arange(-far, far + 1)
+    near = np.maximum(np.abs(d)[:, None], np.abs(d)[None, :]) <= 1
+    around = power[..., ((row + d) % side)[:, None], ((column + d) % side)[None, :]]
+    typical = np.median(around[..., ~near], axis=-1) / np.log(2)
+    ratio: Array = power[..., row, column] / np.maximum(typical, TINY)
+    return ratio
+
+
+# --- edges ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Places of strong edges, and at each the direction (row, column) to the brighter side, of length 1."""
+
+    at: Array  # (E, 2): rows and columns
+    brighter: Array  # (E, 2)
+
+
+def edges(light: Array, sigma: float = 1.5) -> Edges:
+    """Pixels of one picture (H, W) where the gradient of the blurred luminance is strong and greatest along itself."""
+    rows, columns = np.gradient(smoothed(light, sigma))
+    size = np.hypot(rows, columns)
+    direction = np.stack([rows, columns], axis=-1) / np.maximum(size, TINY)[..., None]
+    where = np.argwhere((size >= np.quantile(size, STRONG)) & (size > 0)).astype(np.float64)
+    along = direction[tuple(where.astype(int).T)]
+    greatest = np.ones(len(where), dtype=bool)
+    for step in (-1.0, 1.0):
+        # Of two neighbours that are as steep both count, whatever rounding says.
+        greatest &= size[tuple(where.astype(int).T)] >= (1 - 1e-9) * _at(size, where + step * along)
+    return Edges(where[greatest], along[greatest])
+
+
+def profile(R: npt.NDArray[np.floating], found: Edges, reach: int = REACH) -> Array:
+    """Mean relevance at −reach … reach pixels from the edges, dark side first, in units of the map's mean.
+
+    Pixels beyond the border of the map do not count.
+    """
+    mean = float(R.mean(dtype=np.float64))
+    values = np.full(2 * reach + 1, np.nan)
+    for k, distance in enumerate(range(-reach, reach + 1)):
+        places = found.at + distance * found.brighter
+        inside = ((places >= 0) & (places <= np.array(R.shape) - 1)).all(axis=1)
+        if inside.any() and mean > 0:
+            values[k] = _at(R.astype(np.float64), places[inside]).mean() / mean
+    return values
+
+
+def _at(picture: Array, places: Array) -> Array:
+    """Values between pixels, bilinear; the border goes on beyond it."""
+    last = np.array(picture.shape) - 1
+    p = np.clip(places, 0, last)
+    low = np.minimum(p.astype(int), np.maximum(last - 1, 0))
+    high = np.minimum(low + 1, last)
+    t, u = (p - low).T
+    (a, b), (c, d) = low.T, high.T
+    found: Array = (1 - t) * ((1 - u) * picture[a, b] + u * picture[a, d]) + t * (
+        (1 - u) * picture[c, b] + u * picture[c, d]
+    )
+    return found
+
+
+def two_sides(light: Array, side: int, step: int = 8) -> tuple[float, int, int]:
+    """The square of ``side`` pixels most nearly made of two even areas: how nearly, its top row, its left column.
+
+    How nearly: for the threshold that is best (Otsu's), the variance between bright and dark pixels minus the variance
+    within them. It looks at the photograph alone, not at relevance.
+    """
+    best = (-np.inf, 0, 0)
+    for top in range(0, light.shape[0] - side + 1, step):
+        for left in range(0, light.shape[1] - side + 1, step):
+            best = max(best, (_separation(light[top : top + side, left : left + side]), top, left))
+    return best
+
+
+def _separation(light: Array) -> float:
+    values = np.sort(light.ravel())
+    n, total = len(values), float(values.sum())
+    count, below = np.arange(1, n), np.cumsum(values)[:-1]
+    between = count * (n - count) * (below / count - (total - below) / (n - count)) ** 2 / n**2
+    return float(2 * between.max() - values.var())

@@ -1,0 +1,237 @@
+"""Every number of the ILSVRC report, computed from the saved arrays alone: the same arrays give the same numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deeptaylor.paper import imagenet_measures as im
+from deeptaylor.paper import measures
+from deeptaylor.paper.imagenet_maps import COMMON, COPY, METHODS, SIDE, Case, Picture
+from deeptaylor.paper.mnist_numbers import ConsistencyError, plain
+from deeptaylor.paper.saved import Arrays
+
+__all__ = ["check_accounted", "numbers", "region"]
+
+TOLERANCE = 1e-4  # of the score: float32 through a deep network
+BLURS = (0, 4, 8, 16)
+APART = 8  # pixels between neighbours
+ZOOM = 56  # pixels of the region of interest: drawn four times as large, it is as wide as a map
+NEAR, FAR = (1, 4), (13, 16)  # pixels from an edge
+EXPLAINED = tuple(m.key for m in METHODS if m.settings is not None)
+COMPARED = ("sensitivity", "neuron", "spread")
+
+Maps = Mapping[str, Mapping[str, Arrays]]
+
+
+def numbers(cases: Mapping[str, Case], maps: Maps, pictures: Picture, names: Sequence[str]) -> dict[str, Any]:
+    """All numbers, as JSON takes them; ``pictures`` are the squares (N, 256, 256, 3)."""
+    light = im.luminance(_middle(pictures))
+    zoom = region(light)
+    found = {
+        "photographs": list(names),
+        "networks": {key: _network(case, maps[key]) for key, case in cases.items()},
+        "similarity": {method: _similarity(cases, maps, light, method) for method in COMPARED},
+        "noise": _each(cases, maps, COMPARED, _noise),
+        "twice": _each(cases, maps, COMPARED, _twice),
+        "region": dict(zip(("photograph", "top", "left"), zoom, strict=True)) | {"side": ZOOM},
+        "edge": {
+            "region": _each(cases, maps, COMPARED, lambda case, of: _across(case, of, light, zoom)),
+            "whole": _each(cases, maps, COMPARED, lambda case, of: _across(case, of, light, None)),
+        },
+        "stride": _each(cases, maps, [m.key for m in METHODS], _stride),
+    }
+    result: dict[str, Any] = plain(found)
+    return result
+
+
+def _each(cases: Mapping[str, Case], maps: Maps, methods: Sequence[str], measure: Any) -> dict[str, dict[str, Any]]:
+    return {key: {method: measure(case, maps[key][method]) for method in methods} for key, case in cases.items()}
+
+
+def _middle(pictures: Picture) -> Picture:
+    start = (SIDE - COMMON) // 2
+    return pictures[:, start : start + COMMON, start : start + COMMON]
+
+
+# --- what a network saw, and where its scores went --------------------------------------------------------------------
+
+
+def _network(case: Case, of: Mapping[str, Arrays]) -> dict[str, Any]:
+    seen, names = of["recognised"], case.model.class_names
+    ledgers = {method: _ledger(of[method]) for method in EXPLAINED}
+    return {
+        "title": case.title,
+        "place": case.place,
+        "stride": case.stride,
+        "classes": [names[i] if names else f"class {i}" for i in seen["index"]],
+        "class_indices": seen["index"].tolist(),
+        "probabilities": seen["probability"].tolist(),
+        "scores": of["neuron"]["score"].tolist(),
+        "still_recognised": {made: (seen[made] == seen["index"]).tolist() for made in ("twice", "once")},
+        "ledger": ledgers,
+        "input_holds_half": bool(min(ledgers["neuron"]["input_share"]) >= 0.5),
+    }
+
+
+def _ledger(a: Arrays) -> dict[str, Any]:
+    """f = Σ R + bias + dropped, each explanation: shares of f, and what the account misses; the composed ones too."""
+    names = ["", *(name for name in ("twice_", "once_") if f"{name}maps" in a)]
+    gaps, lowest = [], []
+    for name in names:
+        f = np.maximum(a[f"{name}score"].astype(np.float64), 0)
+        rest = f - measures.sums(a[f"{name}maps"]) - a[f"{name}bias"] - a[f"{name}dropped"]
+        gaps.append(np.abs(rest) / np.where(f > 0, f, 1))
+        lowest.append(a[f"{name}maps"].min())
+    f = np.maximum(a["score"].astype(np.float64), 0)
+    whole = np.where(f > 0, f, np.nan)
+    return {
+        "input_share": (measures.sums(a["maps"]) / whole).tolist(),
+        "bias_share": (a["bias"] / whole).tolist(),
+        "dropped_share": (a["dropped"] / whole).tolist(),
+        "negative_share": measures.negative_share(a["maps"]),
+        "gap": float(np.max(gaps)),
+        "lowest": float(min(lowest)),
+        "explanations": len(f) * len(names),
+    }
+
+
+def check_accounted(found: Mapping[str, Any]) -> None:
+    """Refuse a report in which a score is not accounted for, or deep Taylor gives a pixel less than nothing."""
+    for of in found["networks"].values():
+        for method in METHODS:
+            if method.settings is None:
+                continue
+            ledger = of["ledger"][method.key]
+            if not ledger["gap"] <= TOLERANCE:
+                raise ConsistencyError(
+                    f"{of['title']}, {method.title}: pixels, biases and what was dropped miss the score by up to "
+                    f"{ledger['gap']:.2e} of it, more than {TOLERANCE:g}."
+                )
+            if method.deep_taylor and not ledger["lowest"] >= 0:
+                raise ConsistencyError(
+                    f"{of['title']}, {method.title}: pixels are negative, down to {ledger['lowest']:.2e}."
+                )
+
+
+# --- the two networks -------------------------------------------------------------------------------------------------
+
+
+def _similarity(cases: Mapping[str, Case], maps: Maps, light: im.Array, method: str) -> dict[str, Any]:
+    """Spearman's correlation between the networks' maps, at each blur.
+
+    same       of one photograph, each
+    others     of two different ones, the mean
+    nearest    photographs whose map by the one network is nearest to the other network's map of the same photograph
+    edges      of a network's maps with the strength of the photograph's edges, the mean
+    beyond     the part of `same` that edges do not explain: the partial correlation, the mean
+    """
+    one, other = (case.common(maps[key][method]["maps"]) for key, case in cases.items())
+    strength = np.hypot(*np.gradient(light, axis=(1, 2)))
+    return {str(blur): _at_blur(one, other, strength, blur) for blur in BLURS}
+
+
+def _at_blur(
+    one: npt.NDArray[np.floating], other: npt.NDArray[np.floating], strength: im.Array, blur: int
+) -> dict[str, Any]:
+    A, B, E = (im.smoothed(m, blur) for m in (one, other, strength))
+    C = im.rank_correlation(A, B)
+    same, a, b = np.diag(C), np.diag(im.rank_correlation(A, E)), np.diag(im.rank_correlation(B, E))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        beyond = (same - a * b) / np.sqrt((1 - a**2) * (1 - b**2))
+    apart = ~np.eye(len(C), dtype=bool)
+    return {
+        "same": same.tolist(),
+        "same_mean": _mean(same),
+        "others": _mean(C[apart]),
+        "nearest": int((np.argmax(np.nan_to_num(C, nan=-2), axis=1) == np.arange(len(C))).sum()),
+        "edges": [_mean(a), _mean(b)],
+        "beyond": _mean(beyond),
+    }
+
+
+# --- one map ----------------------------------------------------------------------------------------------------------
+
+
+def _noise(case: Case, of: Arrays) -> dict[str, Any]:
+    R = case.common(of["maps"])
+    few, near = im.few_pixels(R), im.neighbours(R, APART)
+    return {"few": few.tolist(), "few_mean": _mean(few), "neighbours": near.tolist(), "neighbours_mean": _mean(near)}
+
+
+def _twice(case: Case, of: Arrays) -> dict[str, Any]:
+    """Shares of the relevance on each copy and on gray; and on the right place when there is no copy.
+
+    weaker   the lesser copy's share of what both have
+    empty    the same of the right place when it is gray
+    """
+    rows, columns = np.arange(COMMON)[:, None], np.arange(COMMON)[None, :]
+    inside = np.abs(rows - (COMMON - 1) / 2) < COPY / 2
+    left, right = inside & (columns < COMMON // 2), inside & (columns >= COMMON // 2)
+    both, alone = case.common(of["twice_maps"]), case.common(of["once_maps"])
+    alive = (of["twice_score"] > 0) & (of["once_score"] > 0)
+    a, b = (np.where(alive, measures.on(both, mask), np.nan) for mask in (left, right))
+    c, d = (np.where(alive, measures.on(alone, mask), np.nan) for mask in (left, right))
+    weaker, empty = np.minimum(a, b) / (a + b), d / (c + d)
+    gray = 1 - a - b
+    return {
+        "left": a.tolist(),
+        "right": b.tolist(),
+        "gray_mean": _mean(gray),
+        "weaker": weaker.tolist(),
+        "weaker_mean": _mean(weaker),
+        "empty": empty.tolist(),
+        "empty_mean": _mean(empty),
+        "explained": int(alive.sum()),
+        "both": int((weaker > empty).sum()),
+    }
+
+
+def region(light: im.Array) -> tuple[int, int, int]:
+    """The region of interest: photograph, top row, left column. Chosen by the photographs alone, not by relevance."""
+    best = [im.two_sides(picture, ZOOM) for picture in light]
+    n = int(np.argmax([separation for separation, _, _ in best]))
+    return n, best[n][1], best[n][2]
+
+
+def _across(case: Case, of: Arrays, light: im.Array, zoom: tuple[int, int, int] | None) -> dict[str, Any]:
+    """The mean profile across the strong edges of the region, or of every whole photograph, and its two sides."""
+    R = case.common(of["maps"])
+    if zoom is None:
+        profiles = [im.profile(r, im.edges(picture)) for r, picture in zip(R, light, strict=True)]
+    else:
+        n, top, left = zoom
+        found = im.edges(light[n, top : top + ZOOM, left : left + ZOOM])
+        profiles = [im.profile(R[n], im.Edges(found.at + np.array([top, left]), found.brighter))]
+    sides = [_sides(profile) for profile in profiles]
+    return {
+        "profile": np.nanmean(profiles, axis=0).tolist() if np.isfinite(profiles).any() else [],
+        **{name: _mean(np.array([s[name] for s in sides])) for name in sides[0]},
+        "on_both_sides": sum(s["dark"] > s["far_dark"] and s["bright"] > s["far_bright"] for s in sides),
+        "photographs": len(sides),
+    }
+
+
+def _sides(profile: im.Array) -> dict[str, float]:
+    """Means near an edge and far from it, on the dark side and on the bright one."""
+    middle = len(profile) // 2
+    found = {}
+    for name, (first, last) in (("", NEAR), ("far_", FAR)):
+        found[f"{name}dark"] = _mean(profile[middle - last : middle - first + 1])
+        found[f"{name}bright"] = _mean(profile[middle + first : middle + last + 1])
+    return found
+
+
+def _stride(case: Case, of: Arrays) -> dict[str, float]:
+    """How much a pattern of each period stands out, the median over the photographs."""
+    R = case.common(of["maps"])
+    return {str(period): float(np.median(im.stride_power(R, period))) for period in im.PERIODS}
+
+
+def _mean(values: npt.NDArray[np.floating]) -> float:
+    v = values[np.isfinite(values)]
+    return float(v.mean()) if v.size else math.nan

