@@ -76,6 +76,13 @@ class Block(nn.Module):
             self._hand_on(m, kind, at.get(m.node), at, ctx)
         return [at.get(leaf) for leaf in self.leaves]
 
+    def total(self, p: Sequence[Maybe], n: Sequence[Maybe], bias: Maybe, ctx: Context) -> Maybe:
+        """The sum of positive contributions, P = Σ max(0, w x), and a bias, for x = p − n."""
+        only = self.maps[0] if len(self.maps) == 1 else None
+        if isinstance(only, Weighted):
+            return only.both(self._inputs(only, dict(zip(self.leaves, p, strict=True)), ctx), list(n), ctx, bias)
+        return plus(self.pair(p, n, False, ctx)[0], bias)
+
     def pair(self, p: Sequence[Maybe], n: Sequence[Maybe], negative: bool, ctx: Context) -> tuple[Maybe, Maybe]:
         """Sums of positive and of negative contributions, P = Σ max(0, w x) and N = Σ max(0, −w x), for x = p − n."""
         ps: dict[str, Maybe] = dict(zip(self.leaves, p, strict=True))
@@ -175,12 +182,12 @@ class Block(nn.Module):
 
 def divide(a: Tensor, b: Tensor) -> Tensor:
     """a / b for b ≥ 0, with 0 where b is 0 (or too small to divide by); the caller books what that drops."""
-    return (a / b).masked_fill(b < torch.finfo(b.dtype).tiny, 0)
+    return (a / b).masked_fill_(b < torch.finfo(b.dtype).tiny, 0)
 
 
 def divide_signed(a: Tensor, b: Tensor) -> Tensor:
     """The same for b of either sign."""
-    return (a / b).masked_fill(b.abs() < torch.finfo(b.dtype).tiny, 0)
+    return (a / b).masked_fill_(b.abs() < torch.finfo(b.dtype).tiny, 0)
 
 
 class AffineMap:
@@ -208,6 +215,9 @@ class AffineMap:
 
     def pair(self, p: Sequence[Maybe], n: Sequence[Maybe], negative: bool = True) -> tuple[Maybe, Maybe]:
         return self.block.pair(p, n, negative, self.run)
+
+    def total(self, p: Sequence[Maybe], n: Sequence[Maybe], bias: Maybe) -> Maybe:
+        return self.block.total(p, n, bias, self.run)
 
     def pair_transpose(self, a: Maybe, c: Maybe, n: Sequence[Maybe]) -> tuple[list[Maybe], list[Maybe]]:
         return self.block.pair_transpose(a, c, [ni is not None for ni in n], self.run)
@@ -279,6 +289,9 @@ class ScoreMap(AffineMap):
     def pair(self, p: Sequence[Maybe], n: Sequence[Maybe], negative: bool = True) -> tuple[Maybe, Maybe]:
         P = plus(self.map("positive", p), self.map("negative", n))
         return P, plus(self.map("positive", n), self.map("negative", p)) if negative else None
+
+    def total(self, p: Sequence[Maybe], n: Sequence[Maybe], bias: Maybe) -> Maybe:
+        return plus(self.pair(p, n, negative=False)[0], bias)
 
     def pair_transpose(self, a: Maybe, c: Maybe, n: Sequence[Maybe]) -> tuple[list[Maybe], list[Maybe]]:
         none: list[Maybe] = [None] * len(self.u)

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from deeptaylor import target as targets
+from deeptaylor.again import find
 from deeptaylor.capture import Node, capture
 from deeptaylor.domain import Box, Domain
 from deeptaylor.errors import BoundaryError
-from deeptaylor.fold import fold
-from deeptaylor.linear_map import Maybe, plus
+from deeptaylor.fold import CONVOLUTIONS, fold
+from deeptaylor.linear_map import Convolution, Maybe, channels_last, plus
 from deeptaylor.plan import Plan, make_plan
 from deeptaylor.rewrite import rewrite
 from deeptaylor.rules import Rule
@@ -89,6 +91,9 @@ class Engine(nn.Module):
         self.plan: Plan = planned.plan
         self.planned, self.captured = planned, captured
         self.steps = nn.ModuleList(planned.steps)  # so that they move and convert with the engine
+        self.again = find(captured, self._readers())
+        self.register_buffer("one", torch.ones((), device=example[0].device), persistent=False)
+        self.one: Tensor
         self.kept = self._values_to_keep()
         self.network = self._network()
         self.layout = layouts(captured, example)
@@ -99,6 +104,7 @@ class Engine(nn.Module):
             # Fake tensors are done with, and cannot be copied.
             node.meta = {k: v for k, v in node.meta.items() if k in ("nn_module_stack", "stack_trace")}
         captured.batch = None
+        self._lay_out_weights()
 
     def _token_limits(self) -> dict[str, int]:
         """For every input that an embedding reads directly, how many tokens there are."""
@@ -109,13 +115,25 @@ class Engine(nn.Module):
             if n.args[1].op == "placeholder" and n.args[0].op == "get_attr"
         }
 
+    def _readers(self) -> dict[str, list[int]]:
+        """For every value that steps read, the numbers of these steps."""
+        readers: dict[str, list[int]] = {}
+        for k, step in enumerate(self.planned.steps):
+            for name in step.needs:
+                readers.setdefault(name, []).append(k)
+        return readers
+
     def _values_to_keep(self) -> tuple[str, ...]:
-        names = [self.planned.output, *[n for step in self.planned.steps for n in step.needs]]
+        names = [self.planned.output, *[n for step in self.planned.steps for n in step.needs if n not in self.again]]
+        names += [n for again in self.again.values() for n in again.reads if n not in again.constants]
         return tuple(dict.fromkeys(names))
 
     def _last_uses(self) -> dict[int, list[str]]:
         """After which step a kept value can go."""
-        last = {name: k for k, step in enumerate(self.planned.steps) for name in step.needs}
+        last = {name: max(steps) for name, steps in self._readers().items() if name not in self.again}
+        for name, again in self.again.items():
+            for read in again.reads:
+                last[read] = max(last.get(read, 0), *self._readers()[name])
         after: dict[int, list[str]] = {}
         for name, k in last.items():
             after.setdefault(k, []).append(name)
@@ -148,14 +166,34 @@ class Engine(nn.Module):
     def _constant(self, name: str) -> Any:
         return getattr(self.network, self.constant_names[name])
 
+    def _apply(self, fn: Any, recurse: bool = True) -> Engine:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._lay_out_weights()
+        return self
+
+    def _lay_out_weights(self) -> None:
+        weights = {str(n.args[1].target) for n in self.network.graph.nodes if n.target in CONVOLUTIONS}
+        for module in self.modules():
+            names = weights if module is self.network else module._buffers if isinstance(module, Convolution) else ()
+            for name in names:
+                value = module._buffers.get(name)
+                if value is not None:
+                    module._buffers[name] = channels_last(value)
+
+    def forward_pass(self, inputs: Sequence[Tensor]) -> Pass:
+        """The network once, with the values that steps will read."""
+        values = self.network(*[channels_last(x) for x in inputs])
+        again = {name: partial(again.value, one=self.one) for name, again in self.again.items()}
+        kept = dict(zip(self.kept, values, strict=True))
+        return Pass(kept, self._constant, self.layout, inputs[0].shape[0], again)
+
     def run(
         self, inputs: Sequence[Tensor], target: Any, ledger: bool = False, keep: frozenset[str] = frozenset()
     ) -> Result:
         """Explain a batch."""
-        values = dict(zip(self.kept, self.network(*inputs), strict=True))
-        output = values[self.planned.output]
+        run = self.forward_pass(inputs)
+        output = run.values[self.planned.output]
         v, many = targets.weights(target, output)
-        run = Pass(values, self._constant, self.layout, inputs[0].shape[0])
         if not many:
             return self._reverse(run, output, v, ledger, keep)
 
@@ -202,6 +240,8 @@ class Engine(nn.Module):
                 )
             for name in self.last_use.get(k, ()):
                 run.values.pop(name, None)
+            out = None
+            del R, outs, handed
         final = []
         for name in self.planned.inputs:
             R = _or_zeros(relevance.get(name), run.shape(name), f).expand(run.shape(name))

@@ -23,6 +23,7 @@ aten = torch.ops.aten
 _LINEAR = {aten.linear.default}
 _CONV = {aten.conv1d.default: 1, aten.conv2d.default: 2, aten.conv3d.default: 3}
 _CONV_UP = {aten.conv_transpose1d.default: 1, aten.conv_transpose2d.input: 2, aten.conv_transpose3d.input: 3}
+CONVOLUTIONS = frozenset(_CONV) | frozenset(_CONV_UP)
 
 
 def fold(captured: Captured, boxes: set[Node]) -> None:

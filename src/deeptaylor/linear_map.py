@@ -64,6 +64,11 @@ def unbroadcast(s: Tensor, shape: Sequence[int]) -> Tensor:
     return s.sum(repeated, keepdim=True) if repeated else s
 
 
+def channels_last(x: Tensor) -> Tensor:
+    """Pictures as GPUs compute with them fastest."""
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 and x.is_cuda else x
+
+
 class LinearMap(nn.Module):
     """Base: knows its node and its data operands by name."""
 
@@ -80,9 +85,9 @@ class LinearMap(nn.Module):
     def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
         raise NotImplementedError
 
-    def both(self, p: Sequence[Maybe], n: Sequence[Maybe], ctx: Context) -> Maybe:
-        """W⁺ p + |W⁻| n."""
-        return plus(self.map("positive", p, ctx), self.map("negative", n, ctx))
+    def both(self, p: Sequence[Maybe], n: Sequence[Maybe], ctx: Context, bias: Maybe = None) -> Maybe:
+        """W⁺ p + |W⁻| n, and a bias where one is given."""
+        return plus(plus(self.map("positive", p, ctx), self.map("negative", n, ctx)), bias)
 
     def both_transposed(self, s: Tensor, ctx: Context) -> tuple[list[Maybe], list[Maybe]]:
         """W⁺ᵀ s and |W⁻|ᵀ s."""
@@ -181,12 +186,17 @@ class Weighted(LinearMap):
         return None if self.bias is None else ctx.value(self.bias)
 
     def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
-        return None if xs[0] is None or self.is_zero(kind) else self.forward_with(self.weight(kind, ctx), xs[0], ctx)
+        return None if xs[0] is None or self.is_zero(kind) else self.forward_with(self.weight(kind, ctx), xs[0])
+
+    def both(self, p: Sequence[Maybe], n: Sequence[Maybe], ctx: Context, bias: Maybe = None) -> Maybe:
+        if n[0] is not None or p[0] is None or bias is None or self.is_zero("positive"):
+            return super().both(p, n, ctx, bias)
+        return self.forward_with(self.weight("positive", ctx), p[0], bias.reshape(-1))
 
     def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
         return [None if self.is_zero(kind) else self.back_with(self.weight(kind, ctx), s, ctx)]
 
-    def forward_with(self, weight: Tensor, x: Tensor, ctx: Context) -> Tensor:
+    def forward_with(self, weight: Tensor, x: Tensor, bias: Maybe = None) -> Tensor:
         raise NotImplementedError
 
     def back_with(self, weight: Tensor, s: Tensor, ctx: Context) -> Tensor:
@@ -196,13 +206,14 @@ class Weighted(LinearMap):
 class Linear(Weighted):
     """x Wᵀ over the last axis."""
 
-    def forward_with(self, weight: Tensor, x: Tensor, ctx: Context) -> Tensor:
-        return F.linear(x, weight)
+    def forward_with(self, weight: Tensor, x: Tensor, bias: Maybe = None) -> Tensor:
+        return F.linear(x, weight, bias)
 
     def back_with(self, weight: Tensor, s: Tensor, ctx: Context) -> Tensor:
         return s @ weight
 
 
+_ALIGNED = 8  # channels: what matrix units take at once
 _CONV = (F.conv1d, F.conv2d, F.conv3d)
 _CONV_TRANSPOSE = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 
@@ -232,7 +243,9 @@ class Convolution(Weighted):
     def stack(self, weight: Tensor) -> None:
         # Side by side: one convolution of p and n side by side does for two.
         if self.groups == 1 and not self.transposed and self.has_negative and self.has_positive:
-            both = torch.cat([reread(weight, "positive"), reread(weight, "negative")], 1)
+            self.spare = -2 * weight.shape[1] % _ALIGNED
+            parts = [reread(weight, "positive"), reread(weight, "negative"), torch.zeros_like(weight[:, :1])]
+            both = torch.cat([*parts[:2], *[parts[2]] * self.spare], 1)
             self.register_buffer("stacked", both, persistent=False)
 
     def prepare(self, kind: Kind, weight: Tensor) -> None:
@@ -242,29 +255,37 @@ class Convolution(Weighted):
     def weight(self, kind: Kind, ctx: Context) -> Tensor:
         if self.stacked is None or kind not in ("positive", "negative"):
             return super().weight(kind, ctx)
-        return self.stacked.chunk(2, 1)[kind == "negative"]
+        return self._parts(self.stacked, 1)[kind == "negative"]
 
-    def both(self, p: Sequence[Maybe], n: Sequence[Maybe], ctx: Context) -> Maybe:
+    def _parts(self, stacked: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+        size = (stacked.shape[dim] - self.spare) // 2
+        return stacked.narrow(dim, 0, size), stacked.narrow(dim, size, size)
+
+    def both(self, p: Sequence[Maybe], n: Sequence[Maybe], ctx: Context, bias: Maybe = None) -> Maybe:
         if self.stacked is None or p[0] is None or n[0] is None:
-            return super().both(p, n, ctx)
-        return self._down(self.stacked, torch.cat([p[0], n[0]], -self.n - 1))
+            return super().both(p, n, ctx, bias)
+        spare = [p[0].narrow(-self.n - 1, 0, 1)] * self.spare  # their weights are zero
+        x = torch.cat([p[0], n[0], *spare], -self.n - 1)
+        return self._down(self.stacked, x, None if bias is None else bias.reshape(-1))
 
     def both_transposed(self, s: Tensor, ctx: Context) -> tuple[list[Maybe], list[Maybe]]:
         if self.stacked is None:
             return super().both_transposed(s, ctx)
-        positive, negative = self.back_with(self.stacked, s, ctx).chunk(2, -self.n - 1)
+        positive, negative = self._parts(self.back_with(self.stacked, s, ctx), -self.n - 1)
         return [positive], [negative]
 
-    def _down(self, weight: Tensor, x: Tensor) -> Tensor:
-        return _CONV[self.n - 1](x, weight, None, self.stride, self.padding, self.dilation, self.groups)
+    def _down(self, weight: Tensor, x: Tensor, bias: Maybe = None) -> Tensor:
+        x = channels_last(x)
+        return _CONV[self.n - 1](x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
 
-    def _up(self, weight: Tensor, x: Tensor, extra: Sequence[int]) -> Tensor:
+    def _up(self, weight: Tensor, x: Tensor, extra: Sequence[int], bias: Maybe = None) -> Tensor:
+        x = channels_last(x)
         return _CONV_TRANSPOSE[self.n - 1](
-            x, weight, None, self.stride, self.padding, extra, self.groups, self.dilation
+            x, weight, bias, self.stride, self.padding, extra, self.groups, self.dilation
         )
 
-    def forward_with(self, weight: Tensor, x: Tensor, ctx: Context) -> Tensor:
-        return self._up(weight, x, self.output_padding) if self.transposed else self._down(weight, x)
+    def forward_with(self, weight: Tensor, x: Tensor, bias: Maybe = None) -> Tensor:
+        return self._up(weight, x, self.output_padding, bias) if self.transposed else self._down(weight, x, bias)
 
     def back_with(self, weight: Tensor, s: Tensor, ctx: Context) -> Tensor:
         if self.transposed:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from deeptaylor.block import divide
 
+aten = torch.ops.aten
 _CONV = (F.conv1d, F.conv2d, F.conv3d)
 _CONV_TRANSPOSE = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 _MAX_POOL = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
@@ -72,10 +73,29 @@ class Sliding(Windows):
             and all(size % k == 0 for size, k in zip(sizes, self.kernel, strict=True))
         )
 
+    def _fast(self) -> bool:
+        """True if average pooling, which is fast, can be used: it knows no dilation, and its transpose no export."""
+        exporting = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+        return all(d == 1 for d in self.dilation) and not exporting
+
+    def _planes(self, x: Tensor) -> Tensor:
+        """x as average pooling wants it: two or three axes of windows, one of channels, one of samples."""
+        sizes = x.shape[-self.n :]
+        return x if x.ndim == self.n + 2 and self.n > 1 else x.reshape(-1, 1, *([1] if self.n == 1 else []), *sizes)
+
+    def _window(self) -> tuple[list[int], list[int], list[int]]:
+        if self.n == 1:
+            return [1, *self.kernel], [1, *self.stride], [0, *self.padding]
+        return self.kernel, self.stride, self.padding
+
     def gather(self, x: Tensor) -> Tensor:
         sizes = [int(n) for n in x.shape[-self.n :]]
         out = self._out(sizes)
         lead = x.shape[: -self.n]
+        if self._fast():
+            pool = F.avg_pool3d if self.n == 3 else F.avg_pool2d
+            sums = pool(self._planes(x), *self._window(), self.ceil_mode, divisor_override=1)
+            return sums.reshape(*lead, *out)
         if self._tiles(sizes):
             split = [v for o, k in zip(out, self.kernel, strict=True) for v in (o, k)]
             cells = x.reshape(*lead, *split)
@@ -94,6 +114,12 @@ class Sliding(Windows):
     def scatter(self, s: Tensor, like: Tensor) -> Tensor:
         sizes = [int(n) for n in like.shape[-self.n :]]
         lead, out = like.shape[: -self.n], self._out(sizes)
+        if self._fast():
+            back = aten.avg_pool3d_backward if self.n == 3 else aten.avg_pool2d_backward
+            planes = self._planes(s.reshape(*lead, *out))
+            window = self._window()
+            spread: Tensor = back(planes, self._planes(like), *window, self.ceil_mode, True, 1)
+            return spread.reshape(like.shape)
         if self._tiles(sizes):
             apart = s.reshape(*lead, *[v for o in out for v in (o, 1)])
             return apart.expand(*lead, *[v for o, k in zip(out, self.kernel, strict=True) for v in (o, k)]).reshape(

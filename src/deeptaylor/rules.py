@@ -50,41 +50,41 @@ class Rule:
 
 def _shares(W: AffineMap, p: list[Maybe], n: list[Maybe], R: Tensor, book: Book, derive: bool) -> list[Maybe]:
     """q_ij / (Σ q + β_j) · R_j with q = max(0, s w x), x = p − n, s the sign of the unit, β = max(0, s b)."""
-    if W.rectified:
-        Q, _ = W.pair(p, n, negative=False)
-        beta = None if W.b is None else W.b.clamp(min=0)
-    else:
-        up = W.z >= 0
-        beta = None if W.b is None else torch.where(up, W.b, -W.b).clamp(min=0)
-        if derive and not W.spread:
-            # Σq + β is P + b⁺ where z ≥ 0 and N + b⁻ = P + b⁺ − z where z < 0: N need not be computed.
-            P, _ = W.pair(p, n, negative=False)
-            Q = plus(P, (-W.z).clamp(min=0))
-        else:
-            P, N = W.pair(p, n)
-            Q = torch.where(up, _zero(P, R), _zero(N, R))
-    if W.spread:
-        Z = _zero(Q, R)
-    elif W.rectified or not derive:
-        Z = _zero(plus(Q, beta), R)
-    else:
-        Z = _zero(plus(Q, None if W.b is None else W.b.clamp(min=0)), R)
+    up = None if W.rectified else W.z >= 0
+    beta = None if W.b is None else (W.b if up is None else torch.where(up, W.b, -W.b)).clamp(min=0)
+    Z = _zero(_denominator(W, p, n, up, beta, derive), R)
     S = divide(R, Z)
-    a, c = (S, None) if W.rectified else (torch.where(up, S, 0), torch.where(up, 0, S))
+    if book.open and not W.spread:
+        if beta is not None:
+            book.bias(S * beta)
+        book.dropped(_undivided(R, Z))
+    left = _undivided(R, Z) if W.spread else None
+    del Z  # the largest tensors are those of the first layers: no more of them than needed
+    a, c = (S, None) if up is None else (torch.where(up, S, 0), torch.where(up, 0, S))
+    del S
     A, C = W.pair_transpose(a, c, n)
+    del a, c
     out = [plus(times(pi, Ai), times(ni, Ci)) for pi, Ai, ni, Ci in zip(p, A, n, C, strict=True)]
-    if not W.spread:
-        if book.open:
-            if beta is not None:
-                book.bias(S * beta)
-            book.dropped(_undivided(R, Z))
+    if left is None:
         return out
-    fallback, stuck = W.even(_undivided(R, Z))
+    fallback, stuck = W.even(left)
     if book.open:
         constant = torch.zeros_like(stuck) if beta is None else torch.where(beta > 0, stuck, 0)
         book.bias(constant)
         book.dropped(stuck - constant)
     return [plus(o, e) for o, e in zip(out, fallback, strict=True)]
+
+
+def _denominator(W: AffineMap, p: list[Maybe], n: list[Maybe], up: Maybe, beta: Maybe, derive: bool) -> Maybe:
+    """Σ q + β; without β where the bias is spread."""
+    if up is None:
+        return W.total(p, n, None if W.spread else beta)
+    if derive and not W.spread:
+        # It is P + b⁺ where z ≥ 0 and N + b⁻ = P + b⁺ − z where z < 0: N need not be computed.
+        return plus(W.total(p, n, None if W.b is None else W.b.clamp(min=0)), (-W.z).clamp(min=0))
+    P, N = W.pair(p, n)
+    Q = torch.where(up, _zero(P, W.z), _zero(N, W.z))
+    return Q if W.spread else plus(Q, beta)
 
 
 def _signed_shares(W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,14 +120,25 @@ def _different(x: Tensor) -> Tensor:
 class Pass:
     """The context that steps see: values kept by the forward pass, constants, shapes, and per-sample sums."""
 
-    def __init__(self, values: dict[str, Any], constants: Any, layout: dict[str, Layout], batch: int) -> None:
+    def __init__(
+        self,
+        values: dict[str, Any],
+        constants: Any,
+        layout: dict[str, Layout],
+        batch: int,
+        again: Mapping[str, Callable[[Pass], Tensor]] | None = None,
+    ) -> None:
         self.values, self.constants, self.layout, self.batch = values, constants, layout, batch
+        self.again = again or {}
 
     def shape(self, name: str) -> torch.Size:
         return self.layout[name].shape(self.batch)
 
     def value(self, name: str) -> Any:
-        return self.values[name] if name in self.values else self.constants(name)
+        """A value that was kept, or is computed again; or a constant."""
+        if name in self.values:
+            return self.values[name]
+        return self.again[name](self) if name in self.again else self.constants(name)
 
     def per_sample(self, name: str, t: Tensor) -> Tensor:
         return self.layout[name].per_sample(t, self.batch)

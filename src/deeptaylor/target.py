@@ -99,6 +99,15 @@ def _check_classes(value: Any, shape: tuple[int, ...], name: str, ranks: tuple[i
         )
 
 
+def settled(target: Target, x: Tensor) -> Target:
+    """The same target with tensors for numbers, beside the input: compiled code would be made anew for each number."""
+    if isinstance(target, Margin):
+        return Margin(settled(target.target, x), settled(target.other, x))
+    if isinstance(target, int):
+        return torch.full((x.shape[0],), target, device=x.device)
+    return target.to(x.device) if isinstance(target, Tensor) else target
+
+
 def weights(target: Target, output: Tensor) -> tuple[Tensor, bool]:
     """The target as weights v over the output, f = Σ v z: shaped like it, or (K, …) for K targets; and whether K."""
     if isinstance(target, Margin):
@@ -118,8 +127,7 @@ def weights(target: Target, output: Tensor) -> tuple[Tensor, bool]:
 
 
 def _one_hot(classes: Tensor, output: Tensor) -> Tensor:
-    hot = torch.zeros_like(output)
-    return hot.scatter(1, classes.reshape(-1, 1).long(), 1.0)
+    return (torch.arange(output.shape[1], device=output.device) == classes.reshape(-1, 1)).to(output.dtype)
 
 
 def _margin_weights(target: Margin, output: Tensor) -> Tensor:
