@@ -10,10 +10,12 @@ capture(model, inputs)
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +32,7 @@ else:
 
 # Capture lowers training flags and a global switch for a moment; two captures at once would restore them wrongly.
 _LOCK = threading.RLock()
+_HERE, _TORCH = (f"{Path(file).parent}{os.sep}" for file in (__file__, torch.__file__))
 
 
 @dataclass
@@ -102,7 +105,7 @@ def _user_line(trace: str) -> str:
         for k, line in enumerate(lines)
         if line.strip().startswith("File ")
     ]
-    own = [f for f in frames if "/torch/" not in f[0]] or frames
+    own = [f for f in frames if _TORCH not in f[0]] or frames
     if not own:
         return ""
     where, code = own[-1]
@@ -232,7 +235,7 @@ def _explain_failure(error: Exception) -> str:
     tb = error.__traceback__
     while tb is not None:
         filename = tb.tb_frame.f_code.co_filename
-        if "/torch/" not in filename and "/deeptaylor/" not in filename and not filename.startswith("<"):
+        if not filename.startswith((_HERE, _TORCH, "<")):
             line = f"{filename}:{tb.tb_lineno}"
         tb = tb.tb_next
     line = _user_line(text) or line
