@@ -19,7 +19,7 @@ from deeptaylor.linear_map import Context
 
 __all__ = ["Again", "find"]
 
-_FEW = 160  # inputs of a unit: three channels under a window of 7 × 7 are 147
+_FEW = 32  # inputs of a unit: three channels under a window of 3 × 3 are 27
 _CHAIN = 3  # operations in a row
 
 

@@ -259,6 +259,8 @@ def adaptive_avg_pool(node: Node, captured: Captured, operands: Sequence[str]) -
     n = len(wanted)
     sizes = shape_of(node.args[0])[-n:]
     outputs = [int(size) if w is None else w for size, w in zip(sizes, wanted, strict=True)]
+    if all(w == 1 for w in outputs):
+        return lm.Reduce(node.name, operands, range(-n, 0), mean=True)
     matrices = [F.adaptive_avg_pool1d(_eye(int(s)), w)[0].T for s, w in zip(sizes, outputs, strict=True)]
     return _separable(node, captured, operands, matrices)
 

@@ -1,39 +1,80 @@
-"""An engine's pass compiled by torch.compile: once for every shape, with CUDA graphs where there is a GPU."""
+"""An engine's pass compiled by torch.compile, once for every shape; on a GPU recorded as a CUDA graph and replayed.
+
+A recorded pass costs the processor almost nothing, however many kernels it has: at small batches they are all there is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from deeptaylor import target as targets
 from deeptaylor.engine import Engine, Result
+from deeptaylor.linear_map import Maybe
 
 __all__ = ["Compiled"]
 
+_WARM_UP = 3  # calls before a recording: compilation, choice of algorithms, work space
+
 
 class Compiled:
-    """`Engine.run`, compiled; its results are the caller's own, though the memory they came in is used again."""
+    """`Engine.run`, compiled. Its results are the caller's own."""
 
-    def __init__(self, engine: Engine, options: dict[str, Any]) -> None:
-        def tensors(inputs: tuple[Tensor, ...], target: Any, ledger: bool, keep: frozenset[str]) -> tuple[Any, ...]:
-            result = engine.run(inputs, target, ledger, keep)
-            return result.score, result.relevance, result.entries, result.kept
+    def __init__(self, engine: Engine, options: dict[str, Any], graphs: bool) -> None:
+        self._engine, self._graphs = engine, graphs
+        self._tensors = torch.compile(self._plain, dynamic=False, fullgraph=True, options=options)
+        self._recorded: dict[Any, Callable[..., Any]] = {}
 
-        self._tensors = torch.compile(tensors, dynamic=False, fullgraph=True, options=options)
+    def _plain(self, inputs: tuple[Tensor, ...], target: Any, ledger: bool, keep: frozenset[str]) -> tuple[Any, ...]:
+        result = self._engine.run(inputs, target, ledger, keep)
+        return result.score, result.relevance, result.entries, result.kept
 
     def __call__(
         self, inputs: Sequence[Tensor], target: Any, ledger: bool = False, keep: frozenset[str] = frozenset()
     ) -> Result:
-        settled = targets.settled(target, inputs[0])
-        torch.compiler.cudagraph_mark_step_begin()
+        given = (tuple(inputs), targets.settled(target, inputs[0]))
         with torch.no_grad():
-            score, relevance, entries, kept = self._tensors(tuple(inputs), settled, ledger, keep)
-        return Result(
-            score.clone(),
-            tuple(r.clone() for r in relevance),
-            None if entries is None else entries.clone(),
-            {name: r.clone() for name, r in kept.items()},
-        )
+            if not (self._graphs and inputs[0].is_cuda):
+                return Result(*self._tensors(*given, ledger, keep))
+            margin = isinstance(given[1], targets.Margin)
+            target = (given[1].target, given[1].other) if margin else given[1]
+            tensors, form = pytree.tree_flatten((given[0], target))
+            sizes = tuple(None if t is None else (t.shape, t.dtype, t.device) for t in tensors)
+            key = (form, margin, ledger, keep, sizes)
+            if key not in self._recorded:
+                self._recorded[key] = _record(
+                    lambda ts: self._tensors(*_given(ts, form, margin), ledger, keep), tensors
+                )
+            return Result(*self._recorded[key](tensors))
+
+
+def _given(tensors: Sequence[Maybe], form: Any, margin: bool) -> tuple[Any, Any]:
+    inputs, target = pytree.tree_unflatten(list(tensors), form)
+    return inputs, targets.Margin(*target) if margin else target
+
+
+def _record(run: Callable[[Sequence[Maybe]], Any], example: Sequence[Maybe]) -> Callable[[Sequence[Maybe]], Any]:
+    """A function of tensors as a CUDA graph: its inputs are copied in, its outputs copied out."""
+    held = [None if t is None else t.clone() for t in example]
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(_WARM_UP):
+            run(held)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = run(held)
+
+    def replay(tensors: Sequence[Maybe]) -> Any:
+        for ours, theirs in zip(held, tensors, strict=True):
+            if ours is not None and theirs is not None:
+                ours.copy_(theirs)
+        graph.replay()
+        return pytree.tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, results)
+
+    return replay

@@ -91,9 +91,15 @@ class Box(Domain):
     def gate(self) -> bool:
         return self.non_negative and bool((_tensor(self.high) <= 1).all())
 
+    def like(self, x: Tensor) -> Box:
+        """The same box with tensors for bounds, of the type and on the device of x."""
+        return Box(
+            *(torch.as_tensor(bound, dtype=x.dtype, device=x.device).detach() for bound in (self.low, self.high))
+        )
+
     def bounds(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """low and high as tensors that broadcast against the batch x."""
-        return _fit(self.low, x), _fit(self.high, x)
+        return fit(self.low, x), fit(self.high, x)
 
     def __str__(self) -> str:
         low, high = _tensor(self.low), _tensor(self.high)
@@ -104,7 +110,7 @@ def _tensor(bound: float | Sequence[float] | Tensor) -> Tensor:
     return torch.as_tensor(bound, dtype=None if isinstance(bound, Tensor) else torch.get_default_dtype()).detach()
 
 
-def _fit(bound: float | Sequence[float] | Tensor, x: Tensor) -> Tensor:
+def fit(bound: float | Sequence[float] | Tensor, x: Tensor) -> Tensor:
     """A bound broadcast against a batch: a number, one a channel (dim 1), or the shape of one sample."""
     t = _tensor(bound).to(dtype=x.dtype, device=x.device)
     if t.ndim == 0:

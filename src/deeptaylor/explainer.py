@@ -32,6 +32,15 @@ from deeptaylor.inputs import (
 from deeptaylor.plan import Plan
 from deeptaylor.rules import Rule
 
+# The reverse pass reads what the forward pass kept, in the order in which it was written: reordered, it keeps more at
+# once. Channels are last already. Padded matrix products cost more than they give here.
+_INDUCTOR = {
+    "reorder_for_locality": False,
+    "reorder_for_peak_memory": False,
+    "layout_optimization": False,
+    "shape_padding": False,
+}
+
 
 class Explainer(nn.Module):
     """Explains the decisions of a network by deep Taylor decomposition.
@@ -78,7 +87,7 @@ class Explainer(nn.Module):
         self._model = (model,)
         self._example = tuple(x[:2].detach() for x in inputs)
         self._scored: dict[int, tuple[Any, Explainer]] = {}
-        self._options: dict[str, Any] | None = None  # of torch.compile, once asked for
+        self._compile: tuple[bool, dict[str, Any]] | None = None  # CUDA graphs, and inductor's options; once asked for
         self._runs: dict[int, Compiled] = {}
         self._print = fingerprint(model)
         self.engines = nn.ModuleDict()
@@ -139,24 +148,31 @@ class Explainer(nn.Module):
         self.engines[key] = engine
         return engine
 
-    def compile(self, **options: Any) -> Explainer:  # type: ignore[override]
-        """Compile every pass from now on: slow the first time for each shape, then faster; with CUDA graphs on a GPU.
+    def compile(self, graphs: bool = True, **options: Any) -> Explainer:  # type: ignore[override]
+        """Compile every pass from now on: slow the first time for each shape, then faster.
 
+        On a GPU a compiled pass is recorded as a CUDA graph, unless ``graphs=False``: a recording keeps its memory.
         ``options`` are those of torch.compile's inductor.
         """
-        self._options = {"triton.cudagraphs": True} | options
+        self._compile = (graphs, _INDUCTOR | options)
         self._runs.clear()
         for _, scored in self._scored.values():
-            scored.compile(**options)
+            scored.compile(graphs, **options)
         return self
 
     def _runner(self, engine: Engine) -> Callable[..., Result]:
         """How a batch is run: by the engine itself, or compiled."""
-        if self._options is None or torch.compiler.is_compiling():
+        if self._compile is None or torch.compiler.is_compiling():
             return engine.run
         if id(engine) not in self._runs:
-            self._runs[id(engine)] = Compiled(engine, self._options)
+            graphs, options = self._compile
+            self._runs[id(engine)] = Compiled(engine, options, graphs)
         return self._runs[id(engine)]
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Explainer:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._runs.clear()  # weights that moved are elsewhere
+        return self
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_runs": {}}  # compiled code belongs to this object; a copy makes its own
@@ -261,8 +277,7 @@ class Explainer(nn.Module):
             moved = _first_float(self._first.network.buffers())
             if moved is not None:
                 scored.to(device=moved.device, dtype=moved.dtype)
-            if self._options is not None:
-                scored.compile(**self._options)
+            scored._compile = self._compile
             known = self._scored[id(score)] = (score, scored)
         return known[1]
 

@@ -110,8 +110,10 @@ class Separable(LinearMap):
             self.register_buffer(f"matrix{k}", matrix, persistent=False)
 
     def _matrix(self, axis: int, kind: Kind) -> Tensor:
-        matrix: Tensor = getattr(self, f"matrix{axis}")
-        return (matrix != 0).to(matrix.dtype) if kind == "flat" else reread(matrix, kind)
+        matrix: Tensor = getattr(self, f"matrix{axis}")  # never negative
+        if kind == "flat":
+            return (matrix != 0).to(matrix.dtype)
+        return matrix * matrix if kind == "squared" else matrix
 
     def _multiply(self, x: Tensor, kind: Kind, back: bool) -> Tensor:
         for axis in range(self.axes):

@@ -387,6 +387,8 @@ class _Planner:
         boxes = [d if p and isinstance(d, Box) else None for d, p in zip(domains, at_input, strict=True)]
         rectified = score or self._rectified(head)
         rule, why = self._rule(head, members, leaves, domains, at_input, boxes)
+        if isinstance(rule, rules.ZBox) and rule.low is not None and rule.high is not None:
+            boxes = [Box(rule.low, rule.high)] * len(leaves)
         if isinstance(rule, rules.Pass) and (score or len(leaves) != 1 or not _same_size(leaves[0], head)):
             raise PlanError(f"The rule pass needs input and output of one shape; {where(head)} changes it.")
         if isinstance(rule, rules.ZBox) and any(b is not None for b in boxes):
@@ -400,6 +402,7 @@ class _Planner:
         needs = [n.name for n in leaves] + self._runtime_needs(maps)
         if not score and (rule.needs_z or not rectified):
             needs.append(head.name)
+        boxes = [None if box is None else box.like(leaf.meta["val"]) for box, leaf in zip(boxes, leaves, strict=True)]
         made = steps.ScoreStep if score else steps.BlockStep
         non_negative = [d.non_negative for d in domains]
         step = made(block, rule, non_negative, boxes, rectified, self.spread, list(dict.fromkeys(needs)))

@@ -116,9 +116,11 @@ class Sliding(Windows):
         lead, out = like.shape[: -self.n], self._out(sizes)
         if self._fast():
             back = aten.avg_pool3d_backward if self.n == 3 else aten.avg_pool2d_backward
-            planes = self._planes(s.reshape(*lead, *out))
-            window = self._window()
-            spread: Tensor = back(planes, self._planes(like), *window, self.ceil_mode, True, 1)
+            planes, over = self._planes(s.reshape(*lead, *out)), self._planes(like)
+            if like.is_cuda and any(self.padding) and not torch.compiler.is_compiling():
+                # Channels last and padding together give wrong sums on a GPU (torch 2.11); only the shape counts.
+                planes, over = planes.contiguous(), over.new_empty(over.shape)
+            spread: Tensor = back(planes, over, *self._window(), self.ceil_mode, True, 1)
             return spread.reshape(like.shape)
         if self._tiles(sizes):
             apart = s.reshape(*lead, *[v for o in out for v in (o, 1)])

@@ -36,6 +36,13 @@ _IDENTITIES = {
     aten.lift_fresh_copy.default,
     aten.native_dropout.default,
 }
+_ADAPTIVE = {
+    aten.adaptive_avg_pool1d.default,
+    aten.adaptive_avg_pool2d.default,
+    aten.adaptive_avg_pool3d.default,
+    aten._adaptive_avg_pool2d.default,
+    aten._adaptive_avg_pool3d.default,
+}
 _SAME_TYPE = {
     aten.to.dtype,
     aten.to.dtype_layout,
@@ -93,8 +100,19 @@ def _drop(captured: Captured) -> None:
             captured.graph.erase_node(node)  # it has no value, but would count as a reader of one
             continue
         random = "dropout" in str(node.target) and bool(bound_args(node).get("train"))
-        if (node.target in _IDENTITIES and not random) or (node.target in _SAME_TYPE and _same_type(node)):
+        if (
+            (node.target in _IDENTITIES and not random)
+            or (node.target in _SAME_TYPE and _same_type(node))
+            or (node.target in _ADAPTIVE and _same_sides(node))
+        ):
             retire(captured, node, node.args[0])
+
+
+def _same_sides(node: Node) -> bool:
+    """True for an adaptive pooling that has nothing to do."""
+    sides = len(node.args[1])
+    before, after = shape_of(node.args[0])[-sides:], shape_of(node)[-sides:]
+    return all(isinstance(n, int) for n in (*before, *after)) and list(before) == list(after)
 
 
 def _same_type(node: Node) -> bool:

@@ -154,7 +154,7 @@ class ZBox(Rule):
         p, n = W.parts()
         given = None if self.low is None or self.high is None else Box(self.low, self.high)
         for k, (x, own) in enumerate(zip(W.x, W.boxes, strict=True)):
-            box = given or own
+            box = own or given
             if box is not None:
                 low, high = box.bounds(x)
                 p[k], n[k] = (x - low).clamp(min=0), (high - x).clamp(min=0)

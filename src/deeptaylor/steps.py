@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from deeptaylor.block import AffineMap, Block, Run, ScoreMap
+from deeptaylor.domain import Box, fit
 from deeptaylor.linear_map import Maybe, unbroadcast
 from deeptaylor.pooling import Windows, share_lp, share_max
 from deeptaylor.rules import Book, Rule
@@ -29,6 +30,20 @@ class Step(nn.Module):
         raise NotImplementedError
 
 
+class _Bounds(nn.Module):
+    """A box whose bounds move and convert with the step."""
+
+    def __init__(self, box: Box) -> None:
+        super().__init__()
+        for name, bound in (("low", box.low), ("high", box.high)):
+            self.register_buffer(name, torch.as_tensor(bound), persistent=False)
+        self.low: Tensor
+        self.high: Tensor
+
+    def bounds(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return fit(self.low, x), fit(self.high, x)
+
+
 class BlockStep(Step):
     """A detection block under its rule."""
 
@@ -37,14 +52,20 @@ class BlockStep(Step):
         block: Block,
         rule: Rule,
         non_negative: Sequence[bool],
-        boxes: Sequence[Any],
+        boxes: Sequence[Box | None],
         rectified: bool,
         spread: bool,
         needs: Sequence[str],
     ) -> None:
         super().__init__(block.head, block.leaves, needs)
         self.block, self.rule, self.rectified, self.spread = block, rule, rectified, spread
-        self.non_negative, self.boxes = tuple(non_negative), tuple(boxes)
+        self.non_negative = tuple(non_negative)
+        self.bounds = nn.ModuleList([nn.Module() if box is None else _Bounds(box) for box in boxes])
+
+    @property
+    def boxes(self) -> list[_Bounds | None]:
+        """For every leaf the box that it lies in, if any."""
+        return [b if isinstance(b, _Bounds) else None for b in self.bounds]
 
     def back(self, R: Tensor, run: Run, book: Book) -> list[Maybe]:
         W = AffineMap(self.block, run, self.non_negative, self.boxes, self.rectified, self.spread)
