@@ -6,7 +6,6 @@ A step takes the relevance of its node and returns the relevance of each of its 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
