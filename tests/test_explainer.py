@@ -1046,3 +1046,27 @@ def test_a_fixed_batch_that_is_not_the_first_axis(fixed: int) -> None:
     close(e.relevance, expected.relevance)
     close(e.ledger.bias, expected.ledger.bias)
     close(e.ledger.input + e.ledger.bias + e.ledger.dropped, e.score.clamp(min=0))
+
+
+def test_tiny_scores_are_explained_as_exactly_as_others() -> None:
+    """Relevances near the smallest numbers there are: they would lose digits, and make convolutions slow."""
+
+    def network(scale: float) -> nn.Module:
+        torch.manual_seed(0)
+        layers = [nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten()]
+        last = nn.Linear(8 * 36, 4)
+        with torch.no_grad():
+            last.weight.mul_(scale)
+            last.bias.mul_(scale)
+        return nn.Sequential(*layers, last)
+
+    x = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    plain = dt.explain(network(1.0), x, domain=dt.Box(0, 1))
+    tiny = dt.explain(network(2.0**-110), x, domain=dt.Box(0, 1))
+    assert (plain.score > 0).all()
+    assert torch.equal(tiny.score, plain.score * 2.0**-110)
+    # The results themselves are as exact as so small numbers can be: a step of the smallest is 1.4e-45.
+    assert ((tiny.relevance.double() - plain.relevance.double() * 2.0**-110).abs() <= 1.5e-45).all()
+    assert torch.allclose(tiny.ledger.bias * 2.0**110, plain.ledger.bias, rtol=1e-4)
+    boundary = (tiny.at("1").double() - plain.at("1").double() * 2.0**-110).abs()
+    assert (boundary <= 1.5e-45).all()
