@@ -931,3 +931,23 @@ def test_a_signal_that_is_no_operand_is_refused(operand: Any) -> None:
 
 def test_a_signal_for_what_is_no_product_is_refused() -> None:
     says(plan_error(mlp(), {"0": dt.rules.Signal(0)}), "signal", "linear", "module '0'")
+
+
+@pytest.mark.parametrize("rule", [dt.rules.Epsilon(), dt.rules.Z(), dt.rules.Gamma(), dt.rules.AlphaBeta()], ids=str)
+def test_rules_that_take_differences_are_refused_in_types_of_few_digits(rule: dt.rules.Rule) -> None:
+    net = half([[1.0] * 4] * 4, 1.0)
+    x = torch.ones(2, 4, dtype=torch.float16)
+    explainer = dt.Explainer(net, x, dt.NonNegative(), rules={"0": rule})
+    for explain in (explainer.explain, explainer, lambda x: explainer.relevance_at("1", x)):
+        with pytest.raises(dt.PlanError) as info:
+            explain(x)
+        says(info.value, str(rule), "differences", "float16", "explainer.float()")
+    explainer.float().explain(x.float())
+
+
+def test_a_logit_difference_is_refused_in_types_of_few_digits() -> None:
+    x = torch.ones(2, 4, dtype=torch.float16)
+    two = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)).eval().half()
+    with pytest.raises(dt.TargetError) as info:
+        dt.explain(two, x, dt.margin(1, 0), dt.NonNegative())
+    says(info.value, "float16", "float32")

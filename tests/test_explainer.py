@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import deeptaylor as dt
 from deeptaylor import engine as engine_module
+from deeptaylor.engine import Engine
 
 GOLDEN = Path(__file__).parent / "golden"
 LEDGER_GAP = 1e-12  # of the score, in float64
@@ -1070,3 +1071,47 @@ def test_tiny_scores_are_explained_as_exactly_as_others() -> None:
     assert torch.allclose(tiny.ledger.bias * 2.0**110, plain.ledger.bias, rtol=1e-4)
     boundary = (tiny.at("1").double() - plain.at("1").double() * 2.0**-110).abs()
     assert (boundary <= 1.5e-45).all()
+
+
+# --- memory -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "target",
+    [None, 4, torch.tensor([4, 7, 9, 1, 2]), torch.tensor([[4, 7]] * 5), dt.margin(torch.arange(5), 6)],
+    ids=["top", "int", "each", "many", "margin"],
+)
+def test_a_batch_that_does_not_fit_is_halved(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, explainer = net("neuron")
+    x = batch(5)
+    whole, inside = explainer.explain(x, target), explainer.relevance_at("pool", x, target)
+    run = Engine.run
+
+    def small(self: Engine, inputs: Any, *rest: Any, **named: Any) -> Any:
+        if len(inputs[0]) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return run(self, inputs, *rest, **named)
+
+    monkeypatch.setattr(Engine, "run", small)
+    with pytest.warns(
+        dt.DeepTaylorWarning, match="A batch of 5 does not fit into memory; it was explained 2 at a time"
+    ):
+        halves = explainer.explain(x, target)
+    close(halves.relevance, whole.relevance)
+    close(halves.score, whole.score)
+    close(halves.ledger.entries, whole.ledger.entries)
+    with pytest.warns(dt.DeepTaylorWarning, match="does not fit"):
+        close(explainer.relevance_at("pool", x, target), inside)
+    with pytest.warns(dt.DeepTaylorWarning, match="does not fit"):
+        close(explainer(x, target)[1], whole.relevance)
+
+
+def test_a_single_sample_that_does_not_fit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, explainer = net("neuron")
+
+    def none(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Engine, "run", none)
+    with pytest.raises(torch.OutOfMemoryError):
+        explainer.explain(batch(1))

@@ -25,9 +25,8 @@ from deeptaylor.linear_map import Convolution, Maybe, channels_last, plus
 from deeptaylor.plan import Plan, make_plan
 from deeptaylor.rewrite import rewrite
 from deeptaylor.rules import Rule
-from deeptaylor.run import Pass, layouts
+from deeptaylor.run import Layout, Pass, layouts
 from deeptaylor.steps import ScoreStep
-
 
 _LIFTED = 40  # the exponent that scores are lifted to: twelve decimal powers, and far from overflow
 _HIGHEST = 100  # the highest lift, a number of float32 itself
@@ -54,6 +53,26 @@ class Result:
     relevance: tuple[Tensor, ...]
     entries: Tensor | None  # ([K,] steps, 4, batch): arrived, went on, bias, dropped
     kept: dict[str, Tensor]
+
+
+def joined(parts: Sequence[Result], layout: Mapping[str, Layout]) -> Result:
+    """The results of parts of a batch as those of the whole; `layout` tells where kept tensors have their samples."""
+    entries = [p.entries for p in parts if p.entries is not None]
+    return Result(
+        torch.cat([p.score for p in parts]),
+        tuple(torch.cat(rs) for rs in zip(*(p.relevance for p in parts), strict=True)),
+        torch.cat(entries, -1) if entries else None,
+        {name: _joined_at([p.kept[name] for p in parts], where) for name, where in layout.items()},
+    )
+
+
+def _joined_at(parts: Sequence[Tensor], where: Layout) -> Tensor:
+    if where.outer != 1:
+        raise BoundaryError(
+            "This batch was explained in parts, and here samples lie between each other: give smaller batches."
+        )
+    many = parts[0].ndim > len(where.sizes)  # an axis of targets, behind the first
+    return torch.cat(list(parts), where.dim + (many and where.dim > 0))
 
 
 class _Book:

@@ -13,7 +13,7 @@ from deeptaylor import target as targets
 from deeptaylor.capture import pick_output
 from deeptaylor.compiled import Compiled
 from deeptaylor.domain import Domain
-from deeptaylor.engine import Engine, Result, Settings
+from deeptaylor.engine import Engine, Result, Settings, joined
 from deeptaylor.errors import CaptureError, InputError, PlanError, StaleModelError, TargetError, warn
 from deeptaylor.explanation import Explanation, Ledger
 from deeptaylor.inputs import (
@@ -31,6 +31,7 @@ from deeptaylor.inputs import (
 )
 from deeptaylor.plan import Plan
 from deeptaylor.rules import Rule
+from deeptaylor.steps import BlockStep
 
 # The reverse pass reads what the forward pass kept, in the order in which it was written: reordered, it keeps more at
 # once. Channels are last already. Padded matrix products cost more than they give here.
@@ -40,6 +41,9 @@ _INDUCTOR = {
     "layout_optimization": False,
     "shape_padding": False,
 }
+
+
+NARROW = (torch.float16, torch.bfloat16)
 
 
 class Explainer(nn.Module):
@@ -160,6 +164,35 @@ class Explainer(nn.Module):
             scored.compile(graphs, **options)
         return self
 
+    def _result(
+        self,
+        engine: Engine,
+        inputs: Sequence[Tensor],
+        target: Any,
+        ledger: bool = False,
+        keep: frozenset[str] = frozenset(),
+    ) -> Result:
+        """Run a batch; what does not fit into memory at once is explained in parts, and that is said."""
+        run, batch = self._runner(engine), inputs[0].shape[0]
+        if torch.compiler.is_compiling():
+            return run(inputs, target, ledger, keep)
+        size = batch
+        while True:
+            samples = [slice(k, k + size) for k in range(0, batch, size)]
+            try:
+                parts = [run([x[s] for x in inputs], targets.part(target, s), ledger, keep) for s in samples]
+                break
+            except RuntimeError as error:
+                if size == 1 or engine.fixed_batch is not None or not _out_of_memory(error):
+                    raise
+            if inputs[0].is_cuda:
+                torch.cuda.empty_cache()
+            size = (size + 1) // 2
+        if len(parts) == 1:
+            return parts[0]
+        warn(f"A batch of {batch} does not fit into memory; it was explained {size} at a time.")
+        return joined(parts, {name: engine.layout[name] for name in keep})
+
     def _runner(self, engine: Engine) -> Callable[..., Result]:
         """How a batch is run: by the engine itself, or compiled."""
         if self._compile is None or torch.compiler.is_compiling():
@@ -187,7 +220,8 @@ class Explainer(nn.Module):
         if not torch.compiler.is_compiling():
             self._check_fresh(versions(self._model[0]))
         engine = self._engine_for_batch(inputs)
-        result = self._runner(engine)(inputs, target)
+        check_precision(engine, inputs, target)
+        result = self._result(engine, inputs, target)
         return result.score, result.relevance[0] if len(inputs) == 1 else result.relevance
 
     def explain(self, x: Inputs, target: Any = None) -> Explanation:
@@ -203,6 +237,7 @@ class Explainer(nn.Module):
         with torch.no_grad():
             engine = self._engine_for_batch(inputs)
             self._check_target(engine, target, inputs)
+            check_precision(engine, inputs, target)
             result, notes = self._run(engine, inputs, target, frozenset())
         return self._explanation(engine, inputs, target, result, notes)
 
@@ -214,6 +249,7 @@ class Explainer(nn.Module):
         self._check_fresh()
         engine = self._engine_for_batch(inputs)
         self._check_target(engine, target, inputs)
+        check_precision(engine, inputs, target)
         return self._at(engine, name, inputs, target)
 
     def _later(self, engine: Engine, name: str, inputs: tuple[Tensor, ...], target: Any) -> Tensor:
@@ -242,9 +278,9 @@ class Explainer(nn.Module):
         self, engine: Engine, inputs: Sequence[Tensor], target: Any, keep: frozenset[str]
     ) -> tuple[Result, list[str]]:
         """Explain; where a narrow type overflowed, say so and do it again in float32."""
-        result = self._runner(engine)(inputs, target, ledger=True, keep=keep)
+        result = self._result(engine, inputs, target, ledger=True, keep=keep)
         dtype = next((x.dtype for x in inputs if x.is_floating_point()), result.score.dtype)
-        narrow = dtype in (torch.float16, torch.bfloat16)
+        narrow = dtype in NARROW
         if _finite(result) and not (narrow and not _closes(result)):
             return result, []
         if narrow:
@@ -365,6 +401,26 @@ def explain(
     inputs = as_tuple(x)
     check_values(inputs, as_domains(domain, inputs), [f"input {k}" for k in range(len(inputs))])
     return Explainer(model, x, domain, **settings).explain(x, target)
+
+
+def check_precision(engine: Engine, inputs: Sequence[Tensor], target: Any) -> None:
+    """Refuse what a type of few digits cannot do: differences of numbers that are nearly the same."""
+    dtype = next((x.dtype for x in inputs if x.is_floating_point()), torch.float32)
+    if dtype not in NARROW:
+        return
+    name = str(dtype).removeprefix("torch.")
+    instead = "Explain it in float32: explainer.float(), and x.float()."
+    for step in engine.planned.steps:
+        if isinstance(step, BlockStep) and step.rule.cancels:
+            raise PlanError(
+                f"The rule {step.rule} (at {step.node}) takes differences, and {name} is too coarse. {instead}"
+            )
+    if isinstance(target, targets.Margin):
+        raise TargetError(f"A logit difference is too fine for {name}. {instead}")
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _first_float(tensors: Iterable[Tensor]) -> Tensor | None:

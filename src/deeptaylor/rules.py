@@ -31,11 +31,15 @@ class Book(Protocol):
 
 
 class Rule:
-    """Base of the rules. `kinds`: the readings of W it uses; `needs_z`: it reads the output z."""
+    """Base of the rules. `kinds`: the readings of W it uses; `needs_z`: it reads the output z.
+
+    `cancels`: it subtracts shares from each other, so that the types with few digits would leave only rounding errors.
+    """
 
     symbol: ClassVar[str] = ""
     kinds: ClassVar[tuple[Kind, ...]] = ()
     needs_z: ClassVar[bool] = False
+    cancels: ClassVar[bool] = False
 
     def readings(self, signed: bool, rectified: bool, spread: bool) -> tuple[Kind, ...]:
         """The readings of W that are used where inputs are signed or not, units rectified or not: kept as buffers."""
@@ -201,6 +205,7 @@ class Epsilon(Rule):
     """ε rule, R_i = Σ_j z_ij / s(z_j) R_j, s(t) = t + ε sign(t) (supplement, IV); the stabiliser takes a share."""
 
     symbol: ClassVar[str] = "eps"
+    cancels: ClassVar[bool] = True
     needs_z: ClassVar[bool] = True
     epsilon: float = 1e-6
 
@@ -222,6 +227,7 @@ class Z(Rule):
     """z rule, R_i = Σ_j z_ij / Σ_i' z_i'j R_j (supplement, section I-B), the bias a neuron; it can be negative."""
 
     symbol: ClassVar[str] = "z"
+    cancels: ClassVar[bool] = True
     needs_z: ClassVar[bool] = True
 
     def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
@@ -236,6 +242,7 @@ class AlphaBeta(Rule):
     """
 
     symbol: ClassVar[str] = "ab"
+    cancels: ClassVar[bool] = True
     kinds: ClassVar[tuple[Kind, ...]] = ("positive", "negative")
     alpha: float = 2.0
     beta: float = 1.0
@@ -266,6 +273,7 @@ class Gamma(Rule):
     """γ rule: contributions that share the unit's sign count 1 + γ times (w + γ w⁺ at a positive unit with x ≥ 0)."""
 
     symbol: ClassVar[str] = "gamma"
+    cancels: ClassVar[bool] = True
     kinds: ClassVar[tuple[Kind, ...]] = ("positive", "negative")
     needs_z: ClassVar[bool] = True
     gamma: float = 0.25

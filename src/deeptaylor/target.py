@@ -99,6 +99,13 @@ def _check_classes(value: Any, shape: tuple[int, ...], name: str, ranks: tuple[i
         )
 
 
+def part(target: Target, samples: slice) -> Target:
+    """The target of some of the samples."""
+    if isinstance(target, Margin):
+        return Margin(part(target.target, samples), part(target.other, samples))
+    return target[samples] if isinstance(target, Tensor) and target.ndim else target
+
+
 def settled(target: Target, x: Tensor) -> Target:
     """The same target with tensors for numbers, beside the input: compiled code would be made anew for each number."""
     if isinstance(target, Margin):
