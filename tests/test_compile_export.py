@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from dataclasses import dataclass
 
@@ -136,3 +137,20 @@ def test_compiled_by_inductor() -> None:
     explainer, x = dt.Explainer(net, torch.rand(1, 4), dt.Box(0, 1)), torch.rand(2, 4)
     compiled = torch.compile(explainer, fullgraph=True, backend="inductor")
     agree(compiled(x, ONE), plain(explainer.explain(x, ONE)))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # of torch about itself
+def test_the_explainer_compiles_itself() -> None:
+    """With inductor, as users call it; one compilation for all classes, another for the ledger."""
+    torch.manual_seed(5)
+    network = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.GELU(), nn.Linear(5, 3)).eval()
+    nn.init.constant_(network[4].bias, 1.0)  # every class has a positive score
+    x = torch.rand(2, 4)
+    eager = dt.Explainer(network, x, dt.Box(0, 1))
+    compiled = dt.Explainer(network, x, dt.Box(0, 1)).compile()
+    for target in (0, 1, 2):
+        agree(compiled(x, target), eager(x, target))
+    explained, expected = compiled.explain(x), eager.explain(x)
+    agree(plain(explained), plain(expected))
+    assert torch.allclose(explained.ledger.entries, expected.ledger.entries, atol=1e-6)
+    assert copy.deepcopy(compiled).explain(x).relevance.shape == x.shape  # a copy compiles by itself

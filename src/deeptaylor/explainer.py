@@ -152,10 +152,10 @@ class Explainer(nn.Module):
         self.engines[key] = engine
         return engine
 
-    def compile(self, graphs: bool = True, **options: Any) -> Explainer:  # type: ignore[override]
+    def compile(self, graphs: bool = False, **options: Any) -> Explainer:  # type: ignore[override]
         """Compile every pass from now on: slow the first time for each shape, then faster.
 
-        On a GPU a compiled pass is recorded as a CUDA graph, unless ``graphs=False``: a recording keeps its memory.
+        ``graphs=True`` records every compiled pass on a GPU as a CUDA graph, which keeps its memory: for small batches.
         ``options`` are those of torch.compile's inductor.
         """
         self._compile = (graphs, _INDUCTOR | options)
