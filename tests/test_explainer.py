@@ -1115,3 +1115,31 @@ def test_a_single_sample_that_does_not_fit_is_an_error(monkeypatch: pytest.Monke
     monkeypatch.setattr(Engine, "run", none)
     with pytest.raises(torch.OutOfMemoryError):
         explainer.explain(batch(1))
+
+
+# --- folding ------------------------------------------------------------------------------------------------------
+
+
+class Turned(nn.Module):
+    """A normalisation, axes that change place, and a linear layer: as nn.MultiheadAttention does with batch_first."""
+
+    def __init__(self, turn: bool) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.norm, self.linear, self.head, self.turn = nn.LayerNorm(4), nn.Linear(4, 6), nn.Linear(6, 2), turn
+        nn.init.normal_(self.norm.weight)
+        nn.init.normal_(self.norm.bias)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(x)
+        h = torch.relu(self.linear(y.transpose(0, 1)).transpose(0, 1) if self.turn else self.linear(y))
+        return self.head(h.mean(1)) + 3
+
+
+def test_a_normalisation_is_folded_through_axes_that_change_place() -> None:
+    x = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    turned, plain = (dt.Explainer(Turned(turn), x) for turn in (True, False))
+    assert not any("centre" in row.op for row in turned.plan.rows)
+    close(turned.explain(x).relevance, plain.explain(x).relevance)
+    assert plain.explain(x).relevance.any()

@@ -45,8 +45,8 @@ def fold(captured: Captured, boxes: set[Node]) -> None:
                 x = node.args[0]
                 if x.target is ops.scale_shift and len(x.users) == 1 and x not in at_input:
                     changed = _fold_before(captured, x, node) or changed
-                elif x.target is ops.centre and len(x.users) == 1 and node.target in _LINEAR:
-                    changed = _fold_centre(captured, x, node) or changed
+                elif node.target in _LINEAR and (norm := _centre_below(node)) is not None:
+                    changed = _fold_centre(captured, norm, node) or changed
     captured.graph.eliminate_dead_code()
     used = {str(n.target) for n in captured.graph.nodes if n.op == "get_attr"}
     captured.constants = {k: v for k, v in captured.constants.items() if k in used}
@@ -210,6 +210,26 @@ def _fold_before(captured: Captured, diagonal: Node, layer: Node) -> bool:
     return True
 
 
+def _last_stays(node: Node) -> bool:
+    """True for a permutation of axes that leaves the last where it is."""
+    last = len(shape_of(node)) - 1
+    if node.target is aten.transpose.int:
+        return all(d % (last + 1) != last for d in node.args[1:])
+    return node.target is aten.permute.default and node.args[1][-1] % (last + 1) == last
+
+
+def _centre_below(layer: Node) -> Node | None:
+    """The normalisation that a linear layer reads, through axes that only change place (attention turns its input)."""
+    x = layer.args[0]
+    while x.op == "call_function" and len(x.users) == 1:
+        if x.target is ops.centre:
+            return x
+        if not _last_stays(x):
+            break
+        x = x.args[0]
+    return None
+
+
 def _fold_centre(captured: Captured, norm: Node, layer: Node) -> bool:
     """W(γ ⊙ C u + β) + b = (W diag(γ) C) u + (Wβ + b), with C = I − 11ᵀ/n."""
     u, gamma_node, beta_node, axes, groups = norm.args
@@ -224,6 +244,9 @@ def _fold_centre(captured: Captured, norm: Node, layer: Node) -> bool:
     if gamma is not None:
         weight = weight * gamma
     weight = weight - weight.mean(1, keepdim=True)
-    new = _with(captured, layer, layer, u, weight, bias)
+    (reader,) = norm.users
+    if reader is not layer:
+        reader.replace_input_with(norm, u)
+    new = _with(captured, layer, layer, u if reader is layer else layer.args[0], weight, bias)
     _absorb(captured, norm, new)
     return True
