@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import re
+import subprocess
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 import deeptaylor as dt
 from deeptaylor import engine as engine_module
+from deeptaylor import inputs
 
 HERE = __file__
 
@@ -951,3 +953,20 @@ def test_a_logit_difference_is_refused_in_types_of_few_digits() -> None:
     with pytest.raises(dt.TargetError) as info:
         dt.explain(two, x, dt.margin(1, 0), dt.NonNegative())
     says(info.value, "float16", "float32")
+
+
+@pytest.mark.parametrize("survives", [False, True])
+def test_bfloat16_on_a_processor_that_dies_of_it_is_refused(survives: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "" if survives else "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
+    real = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda command, **rest: real([*command[:2], code], **rest))
+    inputs._survives_bfloat16.cache_clear()
+    try:
+        if survives:
+            inputs.check_processor([torch.ones(2, dtype=torch.bfloat16)])
+            return
+        with pytest.raises(dt.InputError) as info:
+            dt.Explainer(mlp().bfloat16(), torch.ones(2, 4, dtype=torch.bfloat16))
+        says(info.value, "bfloat16", "explainer.float()")
+    finally:
+        inputs._survives_bfloat16.cache_clear()

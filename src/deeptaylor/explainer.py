@@ -23,6 +23,7 @@ from deeptaylor.inputs import (
     check_choice,
     check_like,
     check_place,
+    check_processor,
     check_rules,
     check_tokens,
     check_values,
@@ -87,6 +88,7 @@ class Explainer(nn.Module):
         root = "model" if isinstance(model, _Scored) else ""
         self.settings = Settings(as_domains(domain, inputs), dict(rules or {}), first, bias, max_pool, output, root)
         check_place(inputs, _first_float(model.parameters()), "example", "model")
+        check_processor(inputs)
         # In a tuple, so that nn.Module does not take the user's network for a part of this one.
         self._model = (model,)
         self._example = tuple(x[:2].detach() for x in inputs)
@@ -408,6 +410,7 @@ def check_precision(engine: Engine, inputs: Sequence[Tensor], target: Any) -> No
     dtype = next((x.dtype for x in inputs if x.is_floating_point()), torch.float32)
     if dtype not in NARROW:
         return
+    check_processor(inputs)
     name = str(dtype).removeprefix("torch.")
     instead = "Explain it in float32: explainer.float(), and x.float()."
     for step in engine.planned.steps:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -129,6 +132,22 @@ def check_place(inputs: Sequence[Tensor], like: Tensor | None, whose: str, to: s
             f"The network computes in {like.dtype}, the {whose} is {x.dtype}; convert one: x.to({like.dtype}) or "
             f"{to}.to({x.dtype})."
         )
+
+
+def check_processor(inputs: Sequence[Tensor]) -> None:
+    """Refuse bfloat16 on a processor that dies of it, whatever it says of itself."""
+    if any(x.dtype is torch.bfloat16 and x.device.type == "cpu" for x in inputs) and not _survives_bfloat16():
+        raise InputError(
+            "This processor stops programs that multiply matrices in bfloat16 (a small one was tried). Explain in "
+            "float32: explainer.float(), and x.float()."
+        )
+
+
+@functools.cache
+def _survives_bfloat16() -> bool:
+    """Try it in a process of its own: an illegal instruction cannot be caught."""
+    program = "import torch; a = torch.rand(64, 64).bfloat16(); a @ a"
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, check=False).returncode == 0  # noqa: S603
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
