@@ -28,7 +28,7 @@ from deeptaylor.rules import Rule
 from deeptaylor.run import Layout, Pass, layouts
 from deeptaylor.steps import ScoreStep
 
-_LIFTED = 40  # the exponent that scores are lifted to: twelve decimal powers, and far from overflow
+_LIFTED = 1  # small scores are lifted to about one; higher, a tiny denominator (biases spread) would overflow
 _HIGHEST = 100  # the highest lift, a number of float32 itself
 
 
@@ -100,7 +100,7 @@ def _or_zeros(R: Maybe, shape: torch.Size, like: Tensor) -> Tensor:
 
 
 def _lift(f: Tensor) -> Tensor | None:
-    """A power of two for each sample that lifts its relevance out of the range where processors become slow.
+    """A power of two for each sample that lifts a small score's relevance out of the range where processors are slow.
 
     Convolutions with denormal numbers take hundreds of times as long on a CPU. Relevance is linear in its start, and a
     power of two changes no digit. None where it is not needed, or would not be traced.
