@@ -58,10 +58,15 @@ class Pretrained:
             )
         return self.preparation(photo)
 
-    def top(self, x: Tensor, k: int = 5) -> list[list[Recognised]]:
-        """The k most probable classes of each sample, the first one first."""
+    def output(self, x: Tensor) -> Tensor:
+        """What the network says, in eval mode: (batch, classes), or one number a sample."""
         with eval_mode(self.network), torch.no_grad():
             output: Tensor = self.network(x)
+        return output
+
+    def top(self, x: Tensor, k: int = 5) -> list[list[Recognised]]:
+        """The k most probable classes of each sample, the first one first."""
+        output = self.output(x)
         if output.ndim != 2:
             raise InputError(
                 f"The network's output has shape {tuple(output.shape)}; classes are told from (batch, classes)."
