@@ -77,11 +77,12 @@ class Pretrained:
             )
         probability, index = _probabilities(output).topk(min(k, output.shape[1]))
         return [
-            [Recognised(self._name(i), p, i) for p, i in zip(ps, indices, strict=True)]
+            [Recognised(self.class_name(i), p, i) for p, i in zip(ps, indices, strict=True)]
             for ps, indices in zip(probability.tolist(), index.tolist(), strict=True)
         ]
 
-    def _name(self, index: int) -> str:
+    def class_name(self, index: int) -> str:
+        """What a class is called; its number where classes have no names."""
         return self.class_names[index] if self.class_names is not None else f"class {index}"
 
 
