@@ -32,7 +32,11 @@ Photo = str | os.PathLike[str] | Image.Image | npt.NDArray[np.uint8]
 
 
 def explain(
-    model: nn.Module | Pretrained, x: Any, target: Any = None, domain: Domain | Sequence[Domain] | None = None, **kw: Any
+    model: nn.Module | Pretrained,
+    x: Any,
+    target: Any = None,
+    domain: Domain | Sequence[Domain] | None = None,
+    **kw: Any,
 ) -> Explanation:
     """Capture, plan and explain in one call; for many inputs keep an Explainer.
 
@@ -70,7 +74,9 @@ def class_index(model: Pretrained, text: str) -> int:
     if text.isdecimal():
         index = int(text)
         if model.class_names is not None and index >= len(model.class_names):
-            raise TargetError(f"There is no class {index}: the network has {len(model.class_names)} classes, from 0 on.")
+            raise TargetError(
+                f"There is no class {index}: the network has {len(model.class_names)} classes, from 0 on."
+            )
         return index
     if model.class_names is None:
         raise TargetError(f"The classes of this network have no names; give the number of the class, not {text!r}.")

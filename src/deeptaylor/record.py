@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
+import math
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -27,8 +29,8 @@ from deeptaylor.plan import Plan
 from deeptaylor.properties import Check
 
 __all__ = [
-    "about_check", "about_explainer", "about_explanation", "about_model", "about_plan", "npz", "safetensors_bytes",
-    "versions", "weights_fingerprint",
+    "about_check", "about_domain", "about_explainer", "about_explanation", "about_model", "about_plan", "finite",
+    "json_bytes", "npz", "safetensors_bytes", "versions", "weights_fingerprint",
 ]  # fmt: skip
 
 
@@ -131,3 +133,17 @@ def safetensors_bytes(arrays: Mapping[str, Any]) -> bytes:
 
 def _numbers(value: Any) -> Any:
     return value.tolist() if isinstance(value, Tensor) else value
+
+
+def json_bytes(found: Mapping[str, Any]) -> bytes:
+    """A record as the bytes of a JSON file; what is not finite is null."""
+    return (json.dumps(finite(found), indent=2, ensure_ascii=False, default=str, allow_nan=False) + "\n").encode()
+
+
+def finite(value: Any) -> Any:
+    """The same with null for every number that JSON has no word for."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

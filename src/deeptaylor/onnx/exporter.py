@@ -79,7 +79,7 @@ def export_explainer(
     if not (score_gap <= TOLERANCE and relevance_gap <= TOLERANCE):  # a NaN is no agreement
         raise ExportError(
             f"{path} was not written: run by onnxruntime, the exported explainer differs from the explainer by "
-            f"{score_gap:.1e} of the score and {relevance_gap:.1e} of the largest relevance; {TOLERANCE:.0e} is allowed."
+            f"{score_gap:.1e} of the score and {relevance_gap:.1e} of the largest relevance, more than {TOLERANCE:.0e}."
         )
     write_whole(path, data)
     return Exported(
@@ -200,7 +200,9 @@ def _compare(
         empty += int((largest == 0).sum())
         scale = largest.reshape(-1, *[1] * (relevance.ndim - 1))
         gaps.append((_gap(found[0], score, score.abs().max()), _gap(found[1], relevance, scale)))
-    score_gap, relevance_gap = torch.tensor(gaps, dtype=torch.float64).amax(0).tolist()  # keeps a NaN, as max() would not
+    score_gap, relevance_gap = (
+        torch.tensor(gaps, dtype=torch.float64).amax(0).tolist()
+    )  # keeps a NaN, as max() would not
     return score_gap, relevance_gap, empty
 
 
