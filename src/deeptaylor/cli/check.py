@@ -43,12 +43,12 @@ def check(
     settings = how.settings()
     found: dict[str, Any] = {}
     with talk.progress() as step, noted() as notes:
-        step(f"loading {source}", 0, 0)
+        step(f"loading {source}")
         network = model.load(source)
         x = example(network, shape)
         about = record.about_model(source, network)
         for bias, chosen in settings.items():
-            step(f"capturing and planning {source}, bias={bias}", 0, 0)
+            step(f"capturing and planning {source}, bias={bias}")
             try:
                 found[bias] = dt.Explainer(network.network, x, network.domain, **chosen).plan
             except (CaptureError, UnsupportedOpError, PlanError) as error:

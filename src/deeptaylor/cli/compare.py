@@ -66,7 +66,7 @@ def compare(
     rows: list[dict[str, Any]] = []
     maps = {}
     with talk.progress() as step:
-        step(f"loading {source}", 0, 0)
+        step(f"loading {source}")
         with noted() as notes:
             network = model.load(source)
         asked_target(network, target, None, None)

@@ -23,7 +23,7 @@ def doctor(talk: Talk) -> int:
       deeptaylor doctor
     """  # noqa: D301
     with talk.progress() as step:
-        step("looking", 0, 0)
+        step("looking")
         findings = examine()
     code = CHECK_FAILED if any(f.state == "problem" for f in findings) else FINE
     talk.table(

@@ -25,7 +25,7 @@ ARRAYS = ("npz", "safetensors", "both", "none")
 
 
 def explain(
-    photos: Annotated[list[Path], typer.Argument(help="Photographs.", metavar="PHOTO...", show_default=False)],
+    photos: Annotated[list[Path], typer.Argument(help="Photographs.", metavar="PHOTO", show_default=False)],
     source: Annotated[
         str,
         typer.Option(
@@ -77,7 +77,7 @@ def explain(
     folder(out)
     names, results, failed, explainers = stems(paths), [], 0, dict[str, dt.Explainer]()
     with talk.progress() as step:
-        step(f"loading {source}", 0, 0)
+        step(f"loading {source}")
         with noted() as notes:
             network = model.load(source)
         asked_target(network, target, against, None)

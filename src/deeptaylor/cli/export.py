@@ -63,14 +63,14 @@ def export(
     paths = looked_at(photo or [])
     ((_, chosen),) = settings.items()
     with talk.progress() as step, noted() as notes:
-        step(f"loading {source}", 0, 0)
+        step(f"loading {source}")
         network = model.load(source)
         what: int | Literal["top", "input"]
         what = target if target in ("top", "input") else class_index(network, target)  # type: ignore[assignment]
         x = torch.cat([prepared(network, path).x for path in paths]) if paths else example(network, shape)
-        step(f"capturing and planning {source}", 0, 0)
+        step(f"capturing and planning {source}")
         explainer = dt.Explainer(network.network, x, network.domain, **chosen)
-        step(f"exporting to {file}, and comparing", 0, 0)
+        step(f"exporting to {file}, and comparing")
         about = {
             "deeptaylor": dt.__version__,
             "fingerprint": record.weights_fingerprint(network.network),

@@ -24,6 +24,12 @@ EXPERIMENTS = {
     "rules": "deeptaylor.paper.root_points",
 }
 _SERVER = "deeptaylor.server.main"
+_EXAMPLES = {
+    "demo": "deeptaylor demo --out demo_output",
+    "mnist": "deeptaylor paper mnist --quick --out paper_output",
+    "imagenet": "deeptaylor paper imagenet --photos FOLDER --out paper_output/imagenet",
+    "rules": "deeptaylor paper rules --out paper_output",
+}
 _ALSO = f"""
 also:
   --json        one JSON object on standard output: exit code, seconds, the files written
@@ -45,7 +51,8 @@ def run(words: Sequence[str]) -> int:
     count = 2 if words[0] == "paper" else 1
     verb, rest = list(words[:count]), list(words[count:])
     if verb in (["paper"], ["paper", "--help"], ["paper", "-h"]):
-        lines = [f"  deeptaylor paper {name}   {import_module(m).__doc__.splitlines()[0]}" for name, m in _papers()]
+        firsts = {name: str(import_module(module).__doc__).splitlines()[0] for name, module in EXPERIMENTS.items()}
+        lines = [f"  deeptaylor paper {name:9} {first}" for name, first in firsts.items()]
         sys.stdout.write("The paper's experiments; each has --help:\n\n" + "\n".join(lines) + f"\n{_ALSO}")
         return FINE
     if verb == ["serve"]:
@@ -54,10 +61,12 @@ def run(words: Sequence[str]) -> int:
     as_json, quiet = "--json" in rest, bool({"--quiet", "-q"} & set(rest))
     rest = [word for word in rest if word not in ("--json", "--quiet", "-q")]
     began = time.time()
-    with _silence(as_json or quiet):
+    with _silence(as_json or quiet, quiet) as kept:
         code = _call(main, rest)
+    if code != FINE:
+        sys.stderr.write(kept.getvalue())
     if {"--help", "-h"} & set(rest):
-        sys.stdout.write(_ALSO)
+        sys.stdout.write(f"{_ALSO}\nExample: {_EXAMPLES[verb[-1]]}\n")
     elif as_json:
         out = _out(verb[0], rest)
         files = [str(p) for p in sorted(out.rglob("*")) if p.is_file() and p.stat().st_mtime >= began - 1]
@@ -65,10 +74,6 @@ def run(words: Sequence[str]) -> int:
         found = {"verb": " ".join(verb), "exit_code": code, "seconds": seconds, "out": str(out), "files": files}
         sys.stdout.write(json.dumps(found, indent=2) + "\n")
     return code
-
-
-def _papers() -> list[tuple[str, str]]:
-    return list(EXPERIMENTS.items())
 
 
 def _main(verb: Sequence[str]) -> Callable[[list[str]], int]:
@@ -98,17 +103,17 @@ def _call(main: Callable[[list[str]], int], words: list[str]) -> int:
 
 
 @contextlib.contextmanager
-def _silence(wanted: bool) -> Iterator[None]:
-    """Standard output into nothing, and no more than warnings in the log."""
-    if not wanted:
-        yield
-        return
-    logging.disable(logging.INFO)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
+def _silence(wanted: bool, errors_too: bool) -> Iterator[io.StringIO]:
+    """Standard output into nothing, and no more than warnings in the log; what goes to standard error may be kept."""
+    kept = io.StringIO()
+    with contextlib.ExitStack() as stack:
+        if wanted:
+            logging.disable(logging.INFO)
+            stack.callback(logging.disable, logging.NOTSET)
+            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        if errors_too:
+            stack.enter_context(contextlib.redirect_stderr(kept))
+        yield kept
 
 
 def _out(verb: str, words: Sequence[str]) -> Path:

@@ -20,7 +20,7 @@ from deeptaylor.networks.named import NAMED
 __all__ = ["How", "Model", "complete_model"]
 
 _MODEL = "What the model's file does not say"
-_PHOTOGRAPHS = "How photographs were prepared when the model was trained (all of them, or none)"
+_PHOTOGRAPHS = "How photographs were prepared in training (all of it, or none)"
 _HOW = "How it is explained"
 
 

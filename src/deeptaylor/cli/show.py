@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import typer
 from rich.console import Console
@@ -22,7 +22,12 @@ __all__ = ["Talk", "noted"]
 
 PATIENCE = 2.0  # seconds before a progress bar appears
 _PANEL = "What is said"
-Step = Callable[[str, int, int], None]
+
+
+class Step(Protocol):
+    """Says what is being done, and how far it is where that is known."""
+
+    def __call__(self, text: str, done: int = 0, of: int = 0) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,8 @@ class Talk:
 
     def say(self, text: str = "", style: str | None = None) -> None:
         """Plain words, brackets and all."""
-        self._out.print(escape(text), style=style)
+        with _bar_aside():
+            self._out.print(escape(text), style=style)
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
         """A table; ``right``: the columns with numbers."""
@@ -54,7 +60,8 @@ class Talk:
             table.add_column(escape(name), justify="right" if k in right else "left", overflow="fold")
         for row in rows:
             table.add_row(*[escape(cell) for cell in row])
-        console.print(table)
+        with _bar_aside():
+            console.print(table)
 
     def result(self, found: dict[str, Any]) -> None:
         """The same for programs, where --json asks for it."""
@@ -63,7 +70,8 @@ class Talk:
 
     def error(self, text: str) -> None:
         """To standard error, whatever --quiet says."""
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(text)}")
+        with _bar_aside():
+            Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(text)}")
 
     @contextmanager
     def progress(self) -> Iterator[Step]:
@@ -77,6 +85,7 @@ class Talk:
             bar.update(task, description=escape(text), completed=done, total=of or None)
 
         clock = threading.Timer(PATIENCE, bar.start)
+        _bars.append(bar)
         clock.daemon = True
         clock.start()
         try:
@@ -85,6 +94,23 @@ class Talk:
             clock.cancel()
             clock.join()  # it may be about to begin
             bar.stop()
+            _bars.remove(bar)
+
+
+_bars: list[Progress] = []
+
+
+@contextmanager
+def _bar_aside() -> Iterator[None]:
+    """Take a bar that is shown off the terminal while something else is written there."""
+    shown = [bar for bar in _bars if bar.live.is_started]
+    for bar in shown:
+        bar.stop()
+    try:
+        yield
+    finally:
+        for bar in shown:
+            bar.start()
 
 
 @contextmanager

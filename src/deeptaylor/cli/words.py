@@ -180,7 +180,7 @@ _ARGUMENTS = (
     "size|resize|channels|white|mean|std|interpolation|class_names|architecture|prototxt|weights|output|preparation"
     "|domain|bias|max_pool"
 )
-_BACK: tuple[tuple[str, str], ...] = (
+_BACK: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r'dt\.load\("([^"]+)", weights="([^"]+)"\)', r"--model \1 --weights \2"),
     (r"dt\.load\(…, trust=True\)", "--trust"),
     (r"\btrust=True\b", "--trust"),
@@ -190,7 +190,7 @@ _BACK: tuple[tuple[str, str], ...] = (
     (r"give a list of names, None, or \"imagenet\"", "give a file of names, `none` or `imagenet`"),
     (r"preparation=(?=[\s.,;)]|$)", "--size, --resize, …"),
     (rf"""\b({_ARGUMENTS})=["']([^"'\s]+)["']""", r"--\1 \2"),
-    (rf"\b({_ARGUMENTS})=\(([^()]*)\)", r"--\1 \2"),
+    (rf"\b({_ARGUMENTS})=\(([^()]*)\)", lambda m: f"--{m[1]} {m[2].replace(', ', ',').rstrip(',')}"),
     (rf"\b({_ARGUMENTS})=([^\s,;)(]+?)(?=[.]?(?:[\s,;)]|$))", r"--\1 \2"),
     (rf"\b({_ARGUMENTS})=(?=[\s.,;)]|$)", r"--\1"),
     (r"^Preparation: ", ""),

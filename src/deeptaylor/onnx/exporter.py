@@ -30,6 +30,7 @@ __all__ = ["TOLERANCE", "ExportError", "Exported", "export_explainer"]
 
 TOLERANCE = 1e-4  # of the largest score, and of the largest relevance of a sample
 _WHY, _INSTALL = "explainers are exported by way of ONNX", "pip install 'deeptaylor[export]'"
+_MOST_DRAWN = 24  # batches
 _LARGEST = 2**31 - 1  # bytes of one protobuf message
 
 
@@ -68,11 +69,11 @@ def export_explainer(
     path = Path(path)
     for name in ("onnx", "onnxscript", "onnxruntime"):
         optional_package(name, _WHY, _INSTALL)
-    if len(explainer.plan.rows) == 0 or not isinstance(example, Tensor) or not example.is_floating_point():
+    if len(explainer.settings.domains) != 1 or not example.is_floating_point():
         raise InputError("An explainer with one input of real numbers can be exported; give such an example.")
     if not path.parent.is_dir():
         raise InputError(f"there is no folder {path.parent} to write {path.name} to.")
-    batches = _batches(explainer, example)
+    batches = _batches(explainer, example, target)
     data = _model(explainer, batches[0], target, dict(about or {}))
     session = _session(data)
     score_gap, relevance_gap, empty = _compare(explainer, session, batches, target)
@@ -106,12 +107,32 @@ class _Fixed(nn.Module):
         return score, relevance
 
 
-def _batches(explainer: Explainer, example: Tensor) -> list[Tensor]:
-    """What is compared: inputs drawn from the domain, as many as the network takes at once; and the example."""
+def _batches(explainer: Explainer, example: Tensor, target: int | str) -> list[Tensor]:
+    """What is compared: inputs drawn from the domain, as many as the network takes at once; and the example.
+
+    Two batches at least, and more until one has a positive score: an empty map agrees with anything.
+    """
     domain, fixed = explainer.settings.domains[0], _fixed_batch(explainer, example)
-    if fixed is not None:
-        return [_drawn(domain, example, fixed, 0), _drawn(domain, example, fixed, 1), *example.split(fixed)]
-    return [_drawn(domain, example, 2, 0), _drawn(domain, example, 3, 1), *example.split(1)]
+    batches = list(example.split(fixed or 1))
+    drawn = (_drawn(domain, example, fixed or 2 + seed % 2, seed) for seed in range(_MOST_DRAWN))
+    for k, batch in enumerate(drawn):
+        if k >= 2 and any(_speaks(explainer, x, target) for x in batches):
+            return [*batches[-2:], *batches[:-2]]
+        batches.append(batch)
+    raise ExportError(
+        f"none of {sum(len(b) for b in batches)} inputs has a positive score, so there is no relevance to compare; "
+        "give an example that the network recognises (at the command line: --photo FILE)."
+    )
+
+
+def _speaks(explainer: Explainer, x: Tensor, target: int | str) -> bool:
+    """Whether there is relevance to compare."""
+    score, _ = explainer(x, _asked(explainer, x, target))
+    return bool((score > 0).any())
+
+
+def _asked(explainer: Explainer, x: Tensor, target: int | str) -> Any:
+    return _best_classes(explainer, x) if target == "input" else None if target == "top" else target
 
 
 def _fixed_batch(explainer: Explainer, x: Tensor) -> int | None:
@@ -131,8 +152,7 @@ def _drawn(domain: Domain, like: Tensor, batch: int, seed: int) -> Tensor:
 
 def _model(explainer: Explainer, x: Tensor, target: int | str, about: dict[str, str]) -> bytes:
     """The bytes of the ONNX file."""
-    import onnx
-
+    onnx = optional_package("onnx", _WHY, _INSTALL)
     module: nn.Module = explainer if isinstance(target, str) else _Fixed(explainer, target)
     given = (x, torch.zeros(len(x), dtype=torch.int64, device=x.device)) if target == "input" else (x,)
     batch = {0: torch.export.Dim("batch")} if _fixed_batch(explainer, x) is None else {}
@@ -171,8 +191,7 @@ def _name_batch(graph: Any) -> None:
 
 
 def _session(data: bytes) -> Any:
-    import onnxruntime
-
+    onnxruntime = optional_package("onnxruntime", _WHY, _INSTALL)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = torch.get_num_threads()
@@ -190,7 +209,7 @@ def _compare(
     gaps, empty = [(0.0, 0.0)], 0
     for x in batches:
         with torch.no_grad():
-            asked = _best_classes(explainer, x) if target == "input" else None if target == "top" else target
+            asked = _asked(explainer, x, target)
             score, relevance = explainer(x, asked)
         feed = {"x": x.cpu().numpy()}
         if isinstance(asked, Tensor):
