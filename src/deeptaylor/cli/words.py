@@ -7,6 +7,7 @@ as_options("say white=255, mean=0")  ──►  "say --white 255, --mean 0"
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -43,7 +44,10 @@ def rule(text: str) -> rules.Rule:
     if symbol not in _RULES:
         raise InputError(f"no rule is called {symbol!r}. There are: {RULES_HELP}.")
     try:
-        return _RULES[symbol](*(_floats(rest) if colon else ()))
+        given = _floats(rest) if colon else ()
+        if not all(0 <= number < math.inf for number in given):
+            raise ValueError("its numbers are finite and not negative")
+        return _RULES[symbol](*given)
     except (TypeError, ValueError) as error:
         raise InputError(f"the rule {text!r} cannot be made: {error}. Rules: {RULES_HELP}.") from error
 
