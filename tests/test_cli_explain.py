@@ -23,6 +23,7 @@ import deeptaylor as dt
 from cli_model import MODEL, SAID, flower_net, pixels, write
 from deeptaylor import files
 from deeptaylor.cli import main
+from deeptaylor.cli.show import Talk
 
 SRC = Path(__file__).parents[1] / "src"
 
@@ -223,42 +224,49 @@ def test_ctrl_c_as_a_process() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="terminals")
-def test_the_progress_bar_comes_late_and_only_on_a_terminal() -> None:
+def test_the_progress_bar_comes_late_on_a_terminal() -> None:
     import pty
 
     code = (
-        "import sys, time; from deeptaylor.cli import show\n"
-        "show.PATIENCE = float(sys.argv[1])\n"
-        "talk = show.Talk()\n"
-        "with talk.progress() as step:\n"
-        "    step('looking hard'); time.sleep(0.6); talk.say('a word')"
+        "import time; from deeptaylor.cli import show\n"
+        "for show.PATIENCE, name in ((20, 'early'), (0.1, 'late')):\n"
+        "    with show.Talk().progress() as step:\n"
+        "        step(name); time.sleep(0.6); show.Talk().say('a word')"
     )
+    ours, theirs = pty.openpty()
+    read: list[bytes] = []
+
+    def listen() -> None:
+        try:
+            while data := os.read(ours, 4096):
+                read.append(data)
+        except OSError:  # the other end is closed
+            pass
+
     env = os.environ | {"PYTHONPATH": str(SRC), "TERM": "xterm"}
+    process = subprocess.Popen([sys.executable, "-c", code], env=env, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    listener = threading.Thread(target=listen)
+    listener.start()
+    assert process.wait(60) == 0
+    listener.join(10)
+    os.close(ours)
+    shown = b"".join(read).decode()
+    assert shown.startswith("a word\r\n")  # and no bar before it
+    assert "late" in shown
+    # The bar is wiped away before a word, and in the end.
+    assert re.search(r"\x1b\[2Ka word\r\n", shown)
+    assert shown.rstrip().endswith("\x1b[2K")
 
-    def on_terminal(patience: str) -> str:
-        ours, theirs = pty.openpty()
-        read: list[bytes] = []
 
-        def listen() -> None:
-            try:
-                while data := os.read(ours, 4096):
-                    read.append(data)
-            except OSError:  # the other end is closed
-                pass
-
-        process = subprocess.Popen([sys.executable, "-c", code, patience], env=env, stdout=theirs, stderr=theirs)
-        os.close(theirs)
-        listener = threading.Thread(target=listen)
-        listener.start()
-        assert process.wait(60) == 0
-        listener.join(10)
-        os.close(ours)
-        return b"".join(read).decode()
-
-    assert "looking hard" in on_terminal("0.1")
-    assert "looking hard" not in on_terminal("20")
-    done = subprocess.run([sys.executable, "-c", code, "0.1"], env=env, capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("a word\n", "")
+def test_no_progress_bar_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("deeptaylor.cli.show.PATIENCE", 0.01)
+    with Talk().progress() as step:
+        step("looking")
+        time.sleep(0.1)
+    assert capsys.readouterr() == ("", "")
 
 
 # --- mutated pictures -------------------------------------------------------------------------------------------------
