@@ -82,6 +82,8 @@ def explain(
             network = model.load(source)
         asked_target(network, target, against, None)
         about = record.about_model(source, network) | {"notes": [*network.notes, *notes]}
+        for note in about["notes"]:
+            talk.say(f"note: {note}")
         for n, path in enumerate(paths):
             step(f"explaining {path.name}", n, len(paths))
             try:
