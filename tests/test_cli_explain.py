@@ -52,11 +52,11 @@ def test_what_is_said_and_written(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"\(\d\) +neuron +[\d.]+ +[\d.e-]+ \([\d.e-]+ %\)", out)
     assert re.search(r"bias=spread\n +conservative  yes", out)
     kinds = [f"photo_{bias}_{kind}.png" for bias in ("neuron", "spread") for kind in ("heatmap", "overlay")]
-    assert {p.name for p in Path("new/folder").iterdir()} == {*kinds, "photo_relevance.npz", "photo.json"}
+    assert {p.name for p in Path("new/folder").iterdir()} == {*kinds, "photo_relevance.npz", "photo_record.json"}
     for name in kinds:
         with Image.open(Path("new/folder") / name) as picture:
             assert picture.size == (24, 24)
-    check_record(json.loads(Path("new/folder/photo.json").read_text()), Path("new/folder/photo_relevance.npz"))
+    check_record(json.loads(Path("new/folder/photo_record.json").read_text()), Path("new/folder/photo_relevance.npz"))
 
 
 def check_record(record: dict[str, object], raw: Path) -> None:
@@ -215,10 +215,12 @@ def test_ctrl_c_as_a_process() -> None:
     assert process.returncode == 130, err
     assert "interrupted" in err
     assert "Traceback" not in err
-    done = [p.stem for p in Path("o").glob("*.json")]
+    done = [p.stem.removesuffix("_record") for p in Path("o").glob("*.json")]
     assert 0 < len(done) < len(many)
     wanted = {
-        f"{n}{end}" for n in done for end in (".json", "_relevance.npz", "_neuron_heatmap.png", "_neuron_overlay.png")
+        f"{n}{end}"
+        for n in done
+        for end in ("_record.json", "_relevance.npz", "_neuron_heatmap.png", "_neuron_overlay.png")
     }
     assert {p.name for p in Path("o").iterdir()} == wanted
 

@@ -102,7 +102,7 @@ def explain(
                 continue
             made = done.files(out, names[path], arrays)
             found = done.record(about, explainers, [p.name for p in made])
-            made[out / f"{names[path]}.json"] = record.json_bytes(found)
+            made[out / f"{names[path]}_record.json"] = record.json_bytes(found)
             write_together(made)
             _show(talk, done, list(made))
             results.append(found)
