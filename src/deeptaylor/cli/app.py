@@ -72,9 +72,15 @@ def _exit_code(run: Callable[[], int], talk: Talk) -> int:
     return code
 
 
+def _flowing(text: str) -> str:
+    """Help whose paragraphs run on; those that begin with click's mark keep their lines."""
+    parts = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(part if part.startswith("\b") else " ".join(part.split()) for part in parts)
+
+
 for module in (explain, check, compare, export, doctor):
     name = module.__name__.rpartition(".")[2]
-    app.command(name, epilog=EXITS)(command(getattr(module, name)))
+    app.command(name, epilog=EXITS, help=_flowing(getattr(module, name).__doc__))(command(getattr(module, name)))
 
 
 def _handed_over(verb: str, text: str) -> None:
