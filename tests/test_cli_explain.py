@@ -24,6 +24,7 @@ from cli_model import MODEL, SAID, flower_net, pixels, write
 from deeptaylor import files
 from deeptaylor.cli import main
 from deeptaylor.cli.show import Talk
+from deeptaylor.networks.photo import upright
 
 SRC = Path(__file__).parents[1] / "src"
 
@@ -376,6 +377,16 @@ def test_the_originals_are_all_explained_and_conversions_noted(capsys: pytest.Ca
     }.items():
         assert words in notes[name], name
     assert notes["rgb.png"] == notes["turned.jpg"] == ""
+
+
+@pytest.mark.parametrize("name", [name for name in originals() if not name.startswith("moving")])
+def test_cut_short_in_every_format(name: str) -> None:
+    # Animations are left out: where their first frame is whole, so is what is explained.
+    data = originals()[name]
+    for share in (0.3, 0.6, 0.9):
+        Path(name).write_bytes(data[: int(share * len(data))])
+        with pytest.raises(dt.InputError):
+            upright(name, "RGB")
 
 
 def test_fifty_mutated_pictures(capsys: pytest.CaptureFixture[str]) -> None:
