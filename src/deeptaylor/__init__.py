@@ -23,11 +23,12 @@ from deeptaylor.errors import (
     TargetError,
     UnsupportedOpError,
 )
-from deeptaylor.explainer import Explainer, explain
+from deeptaylor.explainer import Explainer
 from deeptaylor.explanation import Explanation, Ledger
 from deeptaylor.loading.load import load
 from deeptaylor.networks.preparation import Preparation
 from deeptaylor.networks.pretrained import Pretrained
+from deeptaylor.photographs import explain
 from deeptaylor.properties import Check
 from deeptaylor.root_point import RootPoint, root_point
 from deeptaylor.root_search import Root, nearest_root

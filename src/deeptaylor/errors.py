@@ -10,7 +10,9 @@ DeepTaylorError
 ├── BoundaryError       relevance was asked for at a place inside a detection block
 ├── AssetError          weights or data cannot be had (assets.py)
 ├── MissingPackageError an optional package is not installed (optional.py)
+├── ExportError         an explainer cannot be exported, or its export differs (onnx/exporter.py)
 └── LoadError           a model cannot be loaded
+    ├── UnsaidError     the source does not say what is needed, and the user did not either (loading/asked.py)
     ├── CaffeError      a file of Caffe cannot be read (caffe/weights.py)
     └── OnnxError       an ONNX file cannot be read (onnx/tensors.py)
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import html
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +15,10 @@ import torch
 from torch import Tensor
 
 from deeptaylor import heatmap as pictures
-from deeptaylor.errors import BoundaryError
+from deeptaylor.errors import BoundaryError, InputError
 from deeptaylor.properties import DEEP_TAYLOR, Check, check
+
+_MOST_SHOWN = 8  # heatmaps in a notebook
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,8 @@ class Explanation:
     notes: tuple[str, ...]
     source: Callable[[str], Tensor]
     method: str = DEEP_TAYLOR
+    photos: tuple[pictures.Picture, ...] = ()  # of each sample, what the network saw; where photographs were explained
+    titles: tuple[tuple[str, ...], ...] = ()  # of each sample, the names of the classes that are explained
 
     def at(self, name: str) -> Tensor:
         """The relevance at an inner node, by module path or node name."""
@@ -102,30 +108,48 @@ class Explanation:
         """Write one sample's heatmap as a PNG, whole or not at all."""
         return pictures.save_png(path, self._picture(sample, target))
 
-    def _picture(self, sample: int = 0, target: int = 0) -> Any:
+    def overlay(self, sample: int = 0, target: int = 0) -> pictures.Picture:
+        """One sample's heatmap over its photograph, as the network saw it."""
+        if not self.photos:
+            raise InputError(
+                "This explanation knows no photograph: explain one with a dt.Pretrained, or use "
+                "deeptaylor.heatmap.overlay(photo, e.heatmap()[0])."
+            )
+        return pictures.overlay(self.photos[sample], self._heat(sample, target))
+
+    def _heat(self, sample: int, target: int) -> Tensor:
         heat = self.heatmap()[sample]
-        if self.score.ndim == 2:
-            heat = heat[target]
-        return pictures.colours(heat.detach().to("cpu", torch.float64))
+        return (heat[target] if self.score.ndim == 2 else heat).detach().to("cpu", torch.float64)
+
+    def _picture(self, sample: int = 0, target: int = 0) -> pictures.Picture:
+        return pictures.colours(self._heat(sample, target))
 
     def _repr_png_(self) -> bytes:
         return pictures.png_bytes(self._picture())
 
     def _repr_html_(self) -> str:
-        import base64
-        import html
+        targets = self.score.shape[1] if self.score.ndim == 2 else 1
+        shown = [(s, t) for s in range(self.score.shape[0]) for t in range(targets)]
+        figures = "".join(self._figure(s, t) for s, t in shown[:_MOST_SHOWN])
+        more = len(shown) - _MOST_SHOWN
+        rest = f"<p>… and {more} more</p>" if more > 0 else ""
+        return f"{figures}{rest}<pre>{html.escape(str(self.check()))}</pre>"
 
-        images = []
-        for sample in range(min(self.score.shape[0], 8)):
-            data = base64.b64encode(pictures.png_bytes(self._picture(sample))).decode()
-            score = float(self.score[sample].flatten()[0])
-            images.append(
-                f'<figure style="display:inline-block;margin:4px"><img alt="heatmap of sample {sample}" '
-                'style="min-width:160px;'
-                f'image-rendering:pixelated" src="data:image/png;base64,{data}"><figcaption>f = '
-                f"{score:.4g}</figcaption></figure>"
-            )
-        return "".join(images) + f"<pre>{html.escape(str(self.check()))}</pre>"
+    def _figure(self, sample: int, target: int) -> str:
+        images = [(self._picture(sample, target), f"heatmap of sample {sample}")]
+        if self.photos:
+            images.append((self.overlay(sample, target), f"the same over the photograph of sample {sample}"))
+        shown = "".join(
+            f'<img alt="{alt}" style="min-width:160px;image-rendering:pixelated" '
+            f'src="data:image/png;base64,{base64.b64encode(pictures.png_bytes(picture)).decode()}">'
+            for picture, alt in images
+        )
+        title = f"{html.escape(self.titles[sample][target])}: " if self.titles else ""
+        score = float(self.score[sample].flatten()[target])
+        return (
+            f'<figure style="display:inline-block;margin:4px">{shown}'
+            f"<figcaption>{title}f = {score:.4g}</figcaption></figure>"
+        )
 
     def numpy(self) -> Any:
         """The relevance as NumPy array(s)."""

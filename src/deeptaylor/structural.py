@@ -165,6 +165,9 @@ class Stack(Structural):
         return [back[name] for name in self.operands]
 
 
+_OPEN_END = 2**62  # torch.export writes x[a:] as a slice to 2⁶³ − 1
+
+
 class Slice(Structural):
     """slice, select, narrow and the pieces of split and chunk, along one axis."""
 
@@ -173,6 +176,8 @@ class Slice(Structural):
     ) -> None:
         super().__init__(node, operands)
         self.dim, self.start, self.stop, self.step, self.drop = dim, start, stop, step, drop
+        # x[:] of an axis, the batch's too: told without asking for its size, so that a free batch stays free.
+        self.whole = start == 0 and stop >= _OPEN_END and step == 1 and not drop
 
     def _range(self, ctx: Context) -> tuple[int, int, int]:
         shape = ctx.shape(self.operands[0])
@@ -183,6 +188,8 @@ class Slice(Structural):
         return dim, start, max(start, stop)
 
     def carry(self, xs: list[Tensor], ctx: Context) -> Tensor:
+        if self.whole:
+            return xs[0]
         dim, start, stop = self._range(ctx)
         y = xs[0].narrow(dim, start, stop - start)
         if self.step != 1:
@@ -190,6 +197,8 @@ class Slice(Structural):
         return y.squeeze(dim) if self.drop else y
 
     def carry_back(self, s: Tensor, ctx: Context) -> Sequence[Maybe]:
+        if self.whole:
+            return [s]
         dim, start, stop = self._range(ctx)
         shape = ctx.shape(self.operands[0])
         if self.drop:

@@ -22,7 +22,7 @@ from deeptaylor.networks.named import NAMED
 from deeptaylor.networks.preparation import Preparation
 from deeptaylor.networks.pretrained import Pretrained
 
-__all__ = ["Architecture", "Asked", "ClassNames", "Found", "gray"]
+__all__ = ["Architecture", "Asked", "ClassNames", "Found", "UnsaidError", "gray"]
 
 Architecture = str | Callable[[], nn.Module]
 ClassNames = Sequence[str] | None | EllipsisType  # None: they have no names; ...: nobody said
@@ -50,6 +50,17 @@ _CLASS_NAMES = (
     'class_names=["cat", "dog", "fish"]',
     'class_names: None if classes have no names, "imagenet" for the thousand of ILSVRC.',
 )
+
+
+class UnsaidError(LoadError):
+    """The source does not say what is needed, and neither did the user.
+
+    missing   what, in words, and the argument of `load` that says it
+    """
+
+    def __init__(self, name: str, missing: tuple[tuple[str, str], ...], message: str) -> None:
+        super().__init__(message)
+        self.name, self.missing = name, missing
 
 
 @dataclass(frozen=True)
@@ -85,12 +96,14 @@ class Asked:
         ]
         asked = [(what, example, advice) for needed, what, example, advice in missing if needed]
         if asked:
-            raise LoadError(
+            raise UnsaidError(
+                self.name,
+                tuple((what, example.partition("=")[0]) for what, example, _ in asked),
                 f"{self.name} does not say {', nor '.join(what for what, _, _ in asked)}. A wrong guess would not be "
                 "noticed, so nothing is guessed; please say it. An example, with numbers that are not yours:\n\n"
                 + ",\n          ".join([f'  dt.load("{self.name}"', *(example for _, example, _ in asked)])
                 + ")\n\n"
-                + "\n".join(advice for _, _, advice in asked)
+                + "\n".join(advice for _, _, advice in asked),
             )
 
     def complete(self, found: Found) -> Pretrained:

@@ -21,6 +21,8 @@ from deeptaylor.errors import InputError, warn
 __all__ = ["upright"]
 
 _SIXTEEN_BITS = 257  # 65535 / 255: white stays white
+# Read by code inside Pillow alone; EPS, for one, would start another program.
+_FORMATS = ("AVIF", "BMP", "DIB", "GIF", "ICO", "JPEG", "JPEG2000", "MPO", "PCX", "PNG", "PPM", "TGA", "TIFF", "WEBP")
 _SAME_FORMAT = {"MPO": "JPEG"}  # what cameras call .jpg and Pillow tells apart
 _SAME = {"RGB": ("RGB", "RGBA", "RGBX"), "L": ("L", "LA")}  # beside the alpha channel, which is another matter
 _WORDS = {
@@ -43,17 +45,23 @@ def upright(photo: str | os.PathLike[str] | Image.Image, mode: Literal["RGB", "L
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Image.Image]:
     try:
+        if path.is_dir():
+            raise InputError(f"{path} is a folder, not a picture.")
         if path.stat().st_size == 0:
             raise InputError(f"{path} is empty.")
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image = Image.open(path)
+        Image.init()
+        with _bombs_refused():
+            image = Image.open(path, formats=[name for name in _FORMATS if name in Image.OPEN])
     except UnidentifiedImageError as error:
         raise InputError(f"{path} is not a picture that can be read, whatever its name says.") from error
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+    except _BOMBS as error:
         raise InputError(f"{path} is refused before decoding: {error}") from error
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"{path} cannot be opened: {error.strerror or error}") from error
+    except Exception as error:  # a damaged header makes Pillow raise nearly anything
+        raise InputError(f"{path} is damaged or cut short: {_words(error)}") from error
     with image:
         said = Image.registered_extensions().get(path.suffix.lower())
         found = _SAME_FORMAT.get(image.format or "", image.format)
@@ -62,20 +70,42 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         yield image
 
 
+_BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)
+
+
+@contextlib.contextmanager
+def _bombs_refused() -> Iterator[None]:
+    """Pillow only warns of pictures up to twice its limit. What else it would say of a damaged file, errors say."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
+
+
+def _words(error: Exception) -> str:
+    return str(error).strip() or type(error).__name__
+
+
 def _converted(photo: Image.Image, mode: Literal["RGB", "L"]) -> Image.Image:
     name = Path(getattr(photo, "filename", "") or "the picture").name
+    deep = _is_deep(photo)
     try:
-        if (frames := getattr(photo, "n_frames", 1)) > 1:
-            warn(f"{name} holds {frames} frames; the first one is taken.")
-            photo.seek(0)
-        image = ImageOps.exif_transpose(photo)
-        image.load()
-    except (OSError, EOFError, SyntaxError, ValueError) as error:
-        raise InputError(f"{name} is damaged or cut short: {error}") from error
+        with _bombs_refused():
+            if (frames := getattr(photo, "n_frames", 1)) > 1:
+                photo.seek(0)
+            image = ImageOps.exif_transpose(photo)
+            image.load()
+    except _BOMBS as error:
+        raise InputError(f"{name} is refused before decoding: {error}") from error
+    except Exception as error:  # OSError mostly; but damaged data make Pillow raise nearly anything
+        raise InputError(f"{name} is damaged or cut short: {_words(error)}") from error
+    if frames > 1:
+        warn(f"{name} holds {frames} frames; the first one is taken.")
     if image.mode == "I" and photo.format == "PNG":
         image = Image.fromarray(np.asarray(image).astype(np.uint16))
-    if image.mode.startswith("I;16"):
+    if deep or image.mode.startswith("I;16"):
         warn(f"{name} has sixteen bits a channel; they are scaled to eight.")
+    if image.mode.startswith("I;16"):
         image = Image.fromarray(np.round(np.asarray(image) / _SIXTEEN_BITS).astype(np.uint8))
     if image.mode in ("I", "F"):
         raise InputError(
@@ -89,3 +119,8 @@ def _converted(photo: Image.Image, mode: Literal["RGB", "L"]) -> Image.Image:
     if photo.mode not in _SAME[mode] and not photo.mode.startswith("I"):
         warn(f"{name} is {_WORDS.get(photo.mode, photo.mode)}; converted to {'RGB' if mode == 'RGB' else 'gray'}.")
     return image.convert(mode)
+
+
+def _is_deep(photo: Image.Image) -> bool:
+    """Sixteen bits a channel in colour: Pillow makes eight of them by itself, and says nothing."""
+    return any("16" in str(tile[3]) for tile in getattr(photo, "tile", ())) and not photo.mode.startswith("I")

@@ -24,6 +24,7 @@ from deeptaylor.networks.photo import upright
 __all__ = ["Preparation"]
 
 Channels = Literal["RGB", "BGR", "L"]
+_MOST_PIXELS = 2**27  # of a photograph after resizing; what Pillow takes for a bomb is smaller than that
 Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 
 
@@ -103,7 +104,13 @@ class Preparation:
             return self.resize
         factor = self.resize / min(height, width)
         rows, columns = _pair(self.size)
-        return max(rows, round(height * factor)), max(columns, round(width * factor))
+        resized = max(rows, round(height * factor)), max(columns, round(width * factor))
+        if resized[0] * resized[1] > _MOST_PIXELS:
+            raise InputError(
+                f"a photograph of {height} x {width} pixels is too narrow: with its short side resized to "
+                f"{self.resize} it would have {resized[0]} x {resized[1]}. Cut out the part that matters first."
+            )
+        return resized
 
     def _normalised(self, values: Tensor) -> Tensor:
         mean, std = (_a_channel(getattr(self, name)) for name in ("mean", "std"))

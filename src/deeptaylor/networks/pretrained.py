@@ -58,10 +58,15 @@ class Pretrained:
             )
         return self.preparation(photo)
 
-    def top(self, x: Tensor, k: int = 5) -> list[list[Recognised]]:
-        """The k most probable classes of each sample, the first one first."""
+    def output(self, x: Tensor) -> Tensor:
+        """What the network says, in eval mode: (batch, classes), or one number a sample."""
         with eval_mode(self.network), torch.no_grad():
             output: Tensor = self.network(x)
+        return output
+
+    def top(self, x: Tensor, k: int = 5) -> list[list[Recognised]]:
+        """The k most probable classes of each sample, the first one first."""
+        output = self.output(x)
         if output.ndim != 2:
             raise InputError(
                 f"The network's output has shape {tuple(output.shape)}; classes are told from (batch, classes)."
@@ -72,11 +77,12 @@ class Pretrained:
             )
         probability, index = _probabilities(output).topk(min(k, output.shape[1]))
         return [
-            [Recognised(self._name(i), p, i) for p, i in zip(ps, indices, strict=True)]
+            [Recognised(self.class_name(i), p, i) for p, i in zip(ps, indices, strict=True)]
             for ps, indices in zip(probability.tolist(), index.tolist(), strict=True)
         ]
 
-    def _name(self, index: int) -> str:
+    def class_name(self, index: int) -> str:
+        """What a class is called; its number where classes have no names."""
         return self.class_names[index] if self.class_names is not None else f"class {index}"
 
 

@@ -1,0 +1,205 @@
+"""`dt.explain` on photographs with a trained network, how the explanation shows itself, records and files."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import deeptaylor as dt
+from cli_model import flower_net, pixels
+from deeptaylor import record
+from deeptaylor.files import write_together
+from deeptaylor.photographs import class_index
+
+
+@pytest.fixture(scope="module")
+def flowers() -> dt.Pretrained:
+    torch.manual_seed(0)
+    network = flower_net()
+    nn.init.constant_(network[7].bias, 0.5)
+    return dt.load(network, preparation=preparation(), class_names=["daisy", "rose", "<tulip>"])
+
+
+def preparation(**change: object) -> dt.Preparation:
+    said = {
+        "size": 24, "resize": 28, "channels": "RGB", "white": 1, "mean": 0.5, "std": 0.25, "interpolation": "bilinear",
+    }  # fmt: skip
+    return dt.Preparation(**(said | change))  # type: ignore[arg-type]
+
+
+# --- explain ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_an_image_an_array_and_a_tensor_are_the_same(flowers: dt.Pretrained, tmp_path: Path) -> None:
+    array, image = pixels(), Image.fromarray(pixels())
+    image.save(tmp_path / "a.png")
+    x, seen = flowers.preprocess(image)
+    wanted = dt.Explainer(flowers.network, x, flowers.domain).explain(x)
+    for photo in (tmp_path / "a.png", str(tmp_path / "a.png"), image, array):
+        e = dt.explain(flowers, photo)
+        assert torch.equal(e.relevance, wanted.relevance)
+        assert np.array_equal(e.photos[0], np.asarray(seen))
+    assert torch.equal(dt.explain(flowers, x).relevance, wanted.relevance)
+
+
+def test_several_photographs_targets_and_settings(flowers: dt.Pretrained) -> None:
+    e = dt.explain(flowers, [pixels(0), Image.fromarray(pixels(1))], target="ROSE", bias="spread")
+    assert e.relevance.shape == (2, 3, 24, 24)
+    assert e.titles == (("rose",), ("rose",))
+    assert e.check().conservative
+    many = dt.explain(flowers, pixels(), target=torch.tensor([[2, 0]]))
+    assert many.titles == (("<tulip>", "daisy"),)
+
+
+def test_it_shows_itself_with_its_photograph(flowers: dt.Pretrained) -> None:
+    e = dt.explain(flowers, pixels(), target=torch.tensor([[2, 0]]))
+    html = e._repr_html_()
+    assert html.count("<img") == 4  # heatmap and overlay, twice
+    assert "&lt;tulip&gt;: f = " in html
+    assert "<tulip>" not in html
+    assert "daisy: f = " in html
+    assert Image.open(io.BytesIO(e._repr_png_())).size == (24, 24)
+    assert e.overlay(0, 1).shape == (24, 24, 3)
+
+
+def test_many_maps_are_not_all_shown(flowers: dt.Pretrained) -> None:
+    html = dt.explain(flowers, [pixels(n) for n in range(10)])._repr_html_()
+    assert html.count("<figure") == 8
+    assert "… and 2 more" in html
+
+
+def test_without_a_photograph_there_is_no_overlay(flowers: dt.Pretrained) -> None:
+    x, _ = flowers.preprocess(Image.fromarray(pixels()))
+    with pytest.raises(dt.InputError, match="knows no photograph"):
+        dt.explain(flowers, x).overlay()
+
+
+def test_networks_alone_are_explained_as_before() -> None:
+    network = nn.Sequential(nn.Linear(3, 2)).eval()
+    assert dt.explain(network, torch.rand(2, 3), domain=dt.Box(0, 1)).photos == ()
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (pixels().astype(np.float32), "uint8, 0 to 255, of shape .* got float32"),
+        (pixels().transpose(2, 0, 1), "got uint8 .3, 40, 50.. Its white is not guessed"),
+        (7, "A photograph is a file, a Pillow image or an array of pixels, got int"),
+        ([], "No photograph was given"),
+        ("nothing.png", "nothing.png cannot be opened: No such file"),
+    ],
+)
+def test_no_photograph(x: object, said: str, flowers: dt.Pretrained) -> None:
+    with pytest.raises(dt.InputError, match=said):
+        dt.explain(flowers, x)
+
+
+def test_the_domain_comes_with_the_network(flowers: dt.Pretrained) -> None:
+    with pytest.raises(dt.InputError, match="belongs to the Pretrained already"):
+        dt.explain(flowers, pixels(), domain=dt.Real())
+
+
+def test_classes_by_name() -> None:
+    names = ("crane", "Cat", "crane", "tiger cat")
+    model = dt.Pretrained(nn.Identity(), names, None, domain=dt.Real())
+    assert class_index(model, " cat ") == 1
+    assert class_index(model, "3") == 3
+    with pytest.raises(dt.TargetError, match="2 classes are called 'crane'; give a number: 0, 2"):
+        class_index(model, "crane")
+    with pytest.raises(dt.TargetError, match="There is no class 4: the network has 4 classes, from 0 on"):
+        class_index(model, "4")
+    with pytest.raises(dt.TargetError, match="Names like it:\n  3  tiger cat"):
+        class_index(model, "tiger")
+    with pytest.raises(dt.TargetError, match="have no names; give the number"):
+        class_index(dt.Pretrained(nn.Identity(), None, None, domain=dt.Real()), "cat")
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
+
+
+def chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def png(width: int, height: int, depth: int, colour: int, rows: bytes, *extra: bytes) -> bytes:
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + b"".join(extra) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def test_sixteen_bits_of_colour_are_scaled_and_noted(tmp_path: Path) -> None:
+    values = np.array([[[0, 257, 65535], [257 * 128, 257 * 7, 0]]], dtype=">u2")
+    (tmp_path / "deep.png").write_bytes(png(2, 1, 16, 2, b"\0" + values.tobytes()))
+    with pytest.warns(dt.DeepTaylorWarning, match="deep.png has sixteen bits a channel; they are scaled to eight"):
+        _, seen = preparation(size=(1, 2), resize=(1, 2))(tmp_path / "deep.png")
+    assert np.asarray(seen).tolist() == [[[0, 1, 255], [128, 7, 0]]]
+
+
+def test_cmyk_from_a_file_has_the_right_colours(tmp_path: Path) -> None:
+    Image.new("CMYK", (8, 8), (255, 0, 0, 0)).save(tmp_path / "cyan.jpg")
+    with pytest.warns(dt.DeepTaylorWarning, match="cyan.jpg is CMYK; converted to RGB"):
+        _, seen = preparation()(tmp_path / "cyan.jpg")
+    assert np.abs(np.asarray(seen).astype(int) - [0, 255, 255]).max() <= 3
+
+
+def test_a_strip_that_would_grow_beyond_all_bounds_is_refused(tmp_path: Path) -> None:
+    Image.new("L", (1_000_000, 1)).save(tmp_path / "strip.png")
+    with pytest.warns(dt.DeepTaylorWarning), pytest.raises(dt.InputError, match=r"1 x 1000000 pixels is too narrow"):
+        preparation(size=224, resize=256)(tmp_path / "strip.png")
+
+
+def test_text_that_unpacks_to_gigabytes(tmp_path: Path) -> None:
+    bomb = chunk(b"zTXt", b"note\0\0" + zlib.compress(bytes(20_000_000)))
+    (tmp_path / "text.png").write_bytes(png(1, 1, 8, 2, b"\0\1\2\3", bomb))
+    with pytest.raises(dt.InputError, match=r"text.png is damaged or cut short: Decompressed data too large"):
+        preparation()(tmp_path / "text.png")
+
+
+def test_postscript_starts_no_other_program(tmp_path: Path) -> None:
+    (tmp_path / "a.eps").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n")
+    with pytest.raises(dt.InputError, match="is not a picture that can be read"):
+        preparation()(tmp_path / "a.eps")
+
+
+def test_a_folder_is_no_picture(tmp_path: Path) -> None:
+    with pytest.raises(dt.InputError, match="is a folder, not a picture"):
+        preparation()(tmp_path)
+
+
+# --- records and files ------------------------------------------------------------------------------------------------
+
+
+def test_the_fingerprint_sees_every_bit_and_name() -> None:
+    def network() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).to(torch.bfloat16)
+
+    first = record.weights_fingerprint(network())
+    assert first == record.weights_fingerprint(network())
+    changed = network()
+    changed[1].running_var[1] += 0.125  # type: ignore[index,operator]
+    assert record.weights_fingerprint(changed) != first
+    assert record.weights_fingerprint(nn.Sequential(network())) != first
+
+
+def test_json_has_no_word_for_infinity() -> None:
+    assert json.loads(record.json_bytes({"a": [float("inf"), 1.5, (float("nan"),)]})) == {"a": [None, 1.5, [None]]}
+
+
+def test_files_that_belong_together(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    with pytest.raises(FileNotFoundError):
+        write_together({tmp_path / "a": b"new", tmp_path / "nowhere" / "b": b"new"})
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a").read_bytes() == b"old"
+    write_together({tmp_path / "a": b"new", tmp_path / "b": b"new"})
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
+    assert (tmp_path / "a").read_bytes() == b"new"
