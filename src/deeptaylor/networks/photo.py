@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
 import warnings
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from deeptaylor.errors import InputError, warn
 
-__all__ = ["upright"]
+__all__ = ["opened", "upright"]
 
+# What Pillow's readers raise for bytes that no writer would have made, beside OSError.
+_DAMAGED = (EOFError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError, struct.error, zlib.error)
 _SIXTEEN_BITS = 257  # 65535 / 255: white stays white
 _SAME_FORMAT = {"MPO": "JPEG"}  # what cameras call .jpg and Pillow tells apart
 _SAME = {"RGB": ("RGB", "RGBA", "RGBX"), "L": ("L", "LA")}  # beside the alpha channel, which is another matter
@@ -36,25 +40,44 @@ def upright(photo: str | os.PathLike[str] | Image.Image, mode: Literal["RGB", "L
     """The first frame of a photograph, turned as its EXIF data say, in a mode; on white where it is transparent."""
     if isinstance(photo, Image.Image):
         return _converted(photo, mode)
-    with _opened(Path(photo)) as image:
+    with _from_path(Path(photo)) as image:
         return _converted(image, mode)
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
+def opened(
+    file: Path | BinaryIO, name: str, formats: tuple[str, ...] | None = None, most_pixels: int | None = None
+) -> Iterator[Image.Image]:
+    """A picture that is not decoded yet: its kind and its size are known, and too large a one is refused here."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            image = Image.open(file, formats=formats)
+    except UnidentifiedImageError as error:
+        raise InputError(f"{name} is not a picture that can be read, whatever its name says.") from error
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise InputError(f"{name} is refused before decoding: {error}") from error
+    except OSError as error:
+        raise InputError(f"{name} cannot be opened: {error.strerror or error}") from error
+    except _DAMAGED as error:
+        raise InputError(f"{name} is damaged or cut short: {error}") from error
+    with image:
+        if most_pixels is not None and image.width * image.height > most_pixels:
+            raise InputError(
+                f"{name} is refused before decoding: {image.width} × {image.height} pixels, at most "
+                f"{most_pixels / 1e6:g} million are taken."
+            )
+        yield image
+
+
+@contextlib.contextmanager
+def _from_path(path: Path) -> Iterator[Image.Image]:
     try:
         if path.stat().st_size == 0:
             raise InputError(f"{path} is empty.")
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image = Image.open(path)
-    except UnidentifiedImageError as error:
-        raise InputError(f"{path} is not a picture that can be read, whatever its name says.") from error
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise InputError(f"{path} is refused before decoding: {error}") from error
     except OSError as error:
         raise InputError(f"{path} cannot be opened: {error.strerror or error}") from error
-    with image:
+    with opened(path, str(path)) as image:
         said = Image.registered_extensions().get(path.suffix.lower())
         found = _SAME_FORMAT.get(image.format or "", image.format)
         if said is not None and found != _SAME_FORMAT.get(said, said):
@@ -70,7 +93,7 @@ def _converted(photo: Image.Image, mode: Literal["RGB", "L"]) -> Image.Image:
             photo.seek(0)
         image = ImageOps.exif_transpose(photo)
         image.load()
-    except (OSError, EOFError, SyntaxError, ValueError) as error:
+    except (OSError, *_DAMAGED) as error:
         raise InputError(f"{name} is damaged or cut short: {error}") from error
     if image.mode == "I" and photo.format == "PNG":
         image = Image.fromarray(np.asarray(image).astype(np.uint16))
