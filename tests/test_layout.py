@@ -64,6 +64,7 @@ ORDER = [
     "deeptaylor",
     "data",
     "paper",
+    "server",
     "cli",
     "demo_page",
     "demo",

@@ -143,6 +143,11 @@ def _add_api(app: FastAPI, page: Page) -> None:
         """How far a network has been loaded."""
         return _model(page.models.get(name))
 
+    @app.get("/api/models/{name}/classes")
+    async def classes(name: Text) -> list[str]:
+        """What the classes of a loaded network are called, in order; none where they have no names."""
+        return list(page.models.ready(name).class_names or ())
+
     @app.post("/api/models/{name}/load")
     async def load(name: Text) -> ModelAnswer:
         """Begin to load a network; ask for its state until it is ready."""
