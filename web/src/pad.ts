@@ -115,7 +115,12 @@ export class Pad {
     pen.lineWidth = PEN * ZOOM;
     pen.lineCap = pen.lineJoin = "round";
     pen.beginPath();
-    points.forEach(([x, y], k) => (k ? pen.lineTo(x * ZOOM, y * ZOOM) : pen.moveTo(x * ZOOM, y * ZOOM)));
+    // Through the midpoints, so that corners are round.
+    points.forEach(([x, y], k) => {
+      const [u, v] = points[k + 1] ?? [x, y];
+      if (k === 0) pen.moveTo(x * ZOOM, y * ZOOM);
+      pen.quadraticCurveTo(x * ZOOM, y * ZOOM, ((x + u) / 2) * ZOOM, ((y + v) / 2) * ZOOM);
+    });
     pen.stroke();
     this.empty = false;
     this.show();

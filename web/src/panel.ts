@@ -14,10 +14,10 @@ export interface Subject {
   target: string;
 }
 
-const METHODS: [string, string][] = [
-  ["deep-taylor", "Deep Taylor decomposition: split the score, layer by layer"],
-  ["sensitivity", "Sensitivity: where would a small change matter most?"],
-  ["taylor", "Taylor at the nearest root (takes some seconds)"],
+const METHODS: [string, string, string][] = [
+  ["deep-taylor", "Deep Taylor decomposition", "splits the score, layer by layer, down to the pixels"],
+  ["sensitivity", "Sensitivity", "where a small change would matter most: the squared gradient"],
+  ["taylor", "Taylor at the nearest root", "compares with the nearest picture that the network does not care for; takes some seconds"],
 ];
 
 export class Panel {
@@ -31,7 +31,7 @@ export class Panel {
   private readonly busy = make("p", { class: "busy", role: "status" });
   private readonly warning = make("div", { class: "warning", role: "alert", hidden: true });
   private readonly heading = make("h3");
-  private readonly score = make("p", { class: "score" });
+  private readonly score = make("p", { class: "score", role: "status" });
   private readonly notes = make("ul", { class: "notes" });
   private readonly view = new View();
   private readonly ledger = new Ledger((node) => void this.showLayer(node));
@@ -89,7 +89,7 @@ export class Panel {
   private what(): string {
     const rather = this.get("against");
     const named = this.answer?.target_name ? `“${this.answer.target_name}”` : "the network’s answer";
-    return rather ? `${named} rather than class ${rather}` : named;
+    return rather ? `${named} rather than “${rather.replace(/^\d+: /, "")}”` : named;
   }
 
   private options(): api.Options {
@@ -99,6 +99,7 @@ export class Panel {
       for (const name of ["bias", "max_pool", "first", "above", "rules"]) delete given[name];
     }
     if (given["method"] !== "taylor") delete given["level"];
+    given["against"] = /^\d+/.exec(given["against"] ?? "")?.[0] ?? "";
     return { ...given, model: subject.model, target: subject.target, file: subject.file };
   }
 
@@ -182,6 +183,7 @@ export class Panel {
     const known = newId("rules");
     const list = make("datalist", { id: known }, ...rules.map((rule) => make("option", { value: EXAMPLES[rule] ?? rule })));
     const method = make("select", { name: "method" }, ...METHODS.map(([value, words]) => make("option", { value }, words)));
+    method.addEventListener("change", () => this.adapt());
     const expert = make(
       "details",
       { class: "deep" },
@@ -207,9 +209,9 @@ export class Panel {
       radio("bias", "spread", "give it back to the inputs", false),
     );
     this.form.append(
-      field("Method", method),
+      field("Method", method, " "),
       bias,
-      field("Rather than class", make("input", { name: "against", type: "number", min: "0", max: "999999", placeholder: "none" }), "explain the difference to another class, by its number"),
+      field("Rather than class", make("input", { name: "against", list: "class-names", placeholder: "none", autocomplete: "off" }), "explain the difference to another class"),
       field("Level of the root", make("input", { name: "level", type: "number", min: "0", max: "0.99", step: "0.01", value: "0.1" }), "where the score has fallen to this part"),
       expert,
     );
@@ -220,6 +222,7 @@ export class Panel {
   // Only what the chosen method knows is shown.
   private adapt(): void {
     const method = this.get("method");
+    this.form.querySelector("small")!.textContent = METHODS.find(([value]) => value === method)![2];
     for (const part of this.form.querySelectorAll<HTMLElement>(".deep")) part.hidden = method !== "deep-taylor";
     for (const part of this.form.querySelectorAll<HTMLElement>(".taylor")) part.hidden = method !== "taylor";
   }

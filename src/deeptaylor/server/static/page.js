@@ -256,7 +256,11 @@ ${COLUMNS} ${ROWS}
     pen.lineWidth = PEN * ZOOM;
     pen.lineCap = pen.lineJoin = "round";
     pen.beginPath();
-    points.forEach(([x, y], k) => k ? pen.lineTo(x * ZOOM, y * ZOOM) : pen.moveTo(x * ZOOM, y * ZOOM));
+    points.forEach(([x, y], k) => {
+      const [u, v] = points[k + 1] ?? [x, y];
+      if (k === 0) pen.moveTo(x * ZOOM, y * ZOOM);
+      pen.quadraticCurveTo(x * ZOOM, y * ZOOM, (x + u) / 2 * ZOOM, (y + v) / 2 * ZOOM);
+    });
     pen.stroke();
     this.empty = false;
     this.show();
@@ -544,9 +548,9 @@ function where(heat) {
 
 // src/panel.ts
 var METHODS = [
-  ["deep-taylor", "Deep Taylor decomposition: split the score, layer by layer"],
-  ["sensitivity", "Sensitivity: where would a small change matter most?"],
-  ["taylor", "Taylor at the nearest root (takes some seconds)"]
+  ["deep-taylor", "Deep Taylor decomposition", "splits the score, layer by layer, down to the pixels"],
+  ["sensitivity", "Sensitivity", "where a small change would matter most: the squared gradient"],
+  ["taylor", "Taylor at the nearest root", "compares with the nearest picture that the network does not care for; takes some seconds"]
 ];
 var Panel = class {
   constructor(label, rules, events) {
@@ -573,7 +577,7 @@ var Panel = class {
   busy = make("p", { class: "busy", role: "status" });
   warning = make("div", { class: "warning", role: "alert", hidden: true });
   heading = make("h3");
-  score = make("p", { class: "score" });
+  score = make("p", { class: "score", role: "status" });
   notes = make("ul", { class: "notes" });
   view = new View();
   ledger = new Ledger((node) => void this.showLayer(node));
@@ -608,7 +612,7 @@ var Panel = class {
   what() {
     const rather = this.get("against");
     const named = this.answer?.target_name ? `“${this.answer.target_name}”` : "the network’s answer";
-    return rather ? `${named} rather than class ${rather}` : named;
+    return rather ? `${named} rather than “${rather.replace(/^\d+: /, "")}”` : named;
   }
   options() {
     const subject = this.subject;
@@ -617,6 +621,7 @@ var Panel = class {
       for (const name of ["bias", "max_pool", "first", "above", "rules"]) delete given[name];
     }
     if (given["method"] !== "taylor") delete given["level"];
+    given["against"] = /^\d+/.exec(given["against"] ?? "")?.[0] ?? "";
     return { ...given, model: subject.model, target: subject.target, file: subject.file };
   }
   async run() {
@@ -691,6 +696,7 @@ var Panel = class {
     const known = newId("rules");
     const list = make("datalist", { id: known }, ...rules.map((rule2) => make("option", { value: EXAMPLES[rule2] ?? rule2 })));
     const method = make("select", { name: "method" }, ...METHODS.map(([value, words]) => make("option", { value }, words)));
+    method.addEventListener("change", () => this.adapt());
     const expert = make(
       "details",
       { class: "deep" },
@@ -716,9 +722,9 @@ var Panel = class {
       radio("bias", "spread", "give it back to the inputs", false)
     );
     this.form.append(
-      field("Method", method),
+      field("Method", method, " "),
       bias,
-      field("Rather than class", make("input", { name: "against", type: "number", min: "0", max: "999999", placeholder: "none" }), "explain the difference to another class, by its number"),
+      field("Rather than class", make("input", { name: "against", list: "class-names", placeholder: "none", autocomplete: "off" }), "explain the difference to another class"),
       field("Level of the root", make("input", { name: "level", type: "number", min: "0", max: "0.99", step: "0.01", value: "0.1" }), "where the score has fallen to this part"),
       expert
     );
@@ -728,6 +734,7 @@ var Panel = class {
   // Only what the chosen method knows is shown.
   adapt() {
     const method = this.get("method");
+    this.form.querySelector("small").textContent = METHODS.find(([value]) => value === method)[2];
     for (const part of this.form.querySelectorAll(".deep")) part.hidden = method !== "deep-taylor";
     for (const part of this.form.querySelectorAll(".taylor")) part.hidden = method !== "taylor";
   }
