@@ -146,15 +146,14 @@ def test_another_class(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("method", ["sensitivity", "taylor"])
-def test_other_methods(client: TestClient, own: dt.Pretrained, method: str) -> None:
-    found = explain(client, png(3), method=method)
-    x, _ = own.preprocess(Image.open(io.BytesIO(png(3))))
-    target = found["target"]
+def test_other_methods(client: TestClient, method: str) -> None:
+    found = explain(client, digits(), model="two-layer", method=method)
+    p = dt.load("two-layer")
+    x, _ = p.preprocess(Image.open(io.BytesIO(digits())))
     if method == "sensitivity":
-        e = dt.sensitivity(own.network, x, target)
+        e = dt.sensitivity(p.network, x)
     else:
-        root = dt.nearest_root(own.network, x, target, domain=own.domain, level=0.1)
-        e = dt.taylor(own.network, x, target, root=root)
+        e = dt.taylor(p.network, x, root=dt.nearest_root(p.network, x, domain=p.domain, level=0.1))
     assert np.allclose(values(found["heat"]), e.heatmap()[0].numpy(), rtol=1e-5)
     assert found["layers"] == []
     assert found["account"]["residual"] == pytest.approx(float(e.ledger.residual[0]), rel=1e-4)
@@ -192,7 +191,7 @@ def test_every_layer_but_the_output_can_be_seen(client: TestClient) -> None:
         {"above": "gamma:0.5", "first": "flat"},
         {"rules": "fc=ab:2:1", "against": 0, "target": 2},
         {"method": "sensitivity", "target": 1},
-        {"method": "taylor", "level": 0.3},
+        {"method": "taylor", "level": 0.3, "model": "two-layer"},
     ],
     ids=str,
 )
@@ -200,17 +199,19 @@ def test_the_snippet_gives_the_same(
     client: TestClient, own: dt.Pretrained, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "a 'quoted' name.png").write_bytes(png(5))
-    found = explain(client, png(5), file="a 'quoted' name.png", **options)
+    options = {"model": OWN, **options}
+    sent = png(5) if options["model"] == OWN else digits(5)
+    (tmp_path / "a 'quoted' name.png").write_bytes(sent)
+    found = explain(client, sent, file="a 'quoted' name.png", **options)
     space: dict[str, Any] = {"own": own}
     exec(found["snippet"].replace("dt.load(…)", "own"), space)
-    heat = client.post("/api/explanation.npz", params={"model": OWN, **options}, content=png(5))
+    heat = client.post("/api/explanation.npz", params=options, content=sent)
     with np.load(io.BytesIO(heat.content)) as arrays:
         assert np.allclose(arrays["relevance"], space["e"].numpy()[0], rtol=1e-5, atol=1e-12)
         assert float(arrays["score"][0]) == pytest.approx(float(space["e"].score[0]))
-        assert arrays["heatmap"].shape == (8, 8)
+        assert arrays["heatmap"].shape == arrays["relevance"].shape[1:]
         assert arrays["layer_entries"].shape == (len(arrays["layers"]), 4)
-    picture = client.post("/api/heatmap.png", params={"model": OWN, **options}, content=png(5))
+    picture = client.post("/api/heatmap.png", params=options, content=sent)
     assert picture.content == (tmp_path / "heatmap.png").read_bytes()
 
 

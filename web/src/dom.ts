@@ -36,7 +36,7 @@ export function percent(part: number, whole: number): string {
   const size = Math.abs(share);
   if (size === 0) return "0 %";
   if (size < 0.001) return share > 0 ? "< 0.001 %" : "> −0.001 %";
-  return `${size >= 99.995 && size < 100 ? share.toFixed(3) : Number(share.toPrecision(3))} %`;
+  return `${Number(size > 99 ? share.toFixed(3) : share.toPrecision(3))} %`;
 }
 
 // Unique ids for labels.

@@ -191,6 +191,8 @@ class Page {
     this.repaint();
     if (panel !== this.panels[0] || !panel.answer) return;
     const { classes, target } = panel.answer;
+    // The buttons are made anew; the keyboard stays where it was.
+    const focused = [...byId("classes").querySelectorAll("button")].findIndex((b) => b === document.activeElement);
     byId("classes").replaceChildren(
       ...classes.map((found) => {
         const chosen = found.index === target;
@@ -207,18 +209,14 @@ class Page {
         return make("li", {}, button);
       }),
     );
+    byId("classes").querySelectorAll("button")[focused]?.focus();
     const outside = target !== null && classes.every((found) => found.index !== target);
     byId("asked").textContent = outside ? `Explained: ${panel.answer.target_name}, which is not among the five.` : "";
   }
 
   private ask(index: number): void {
-    const pressed = document.activeElement?.closest("#classes") ? index : null;
     this.target = String(index);
     this.explain();
-    // The buttons are made anew with the answer; the keyboard stays where it was.
-    if (pressed !== null) for (const button of byId("classes").querySelectorAll("button")) button.setAttribute("aria-pressed", "false");
-    const active = document.activeElement;
-    if (active?.closest("#classes")) active.setAttribute("aria-pressed", "true");
   }
 
   private otherClass(event: Event): void {

@@ -76,8 +76,12 @@ class Guard:
         if scope["type"] != "http":
             raise RuntimeError(f"the page speaks HTTP only, not {scope['type']}")
 
+        body = _Body(receive, self.most_bytes)
+
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
+                if message["status"] >= 400:
+                    await body.drain()
                 own = [(k, v) for k, v in message.get("headers", []) if k.decode("latin-1").lower() not in HEADERS]
                 message["headers"] = own + [(k.encode(), v.encode()) for k, v in HEADERS.items()]
             await send(message)
@@ -85,14 +89,14 @@ class Guard:
         headers = _headers(scope)
         refused = self._refused(scope, headers)
         if refused is not None:
+            body.ended = True  # a stranger's is not worth reading
             await _answer(guarded, *refused)
             return
         length = headers.get("content-length", ["0"])[0]
         if length.isascii() and length.isdigit() and int(length) > self.most_bytes:
-            await self._drain(receive)
             await _answer(guarded, 413, str(TooLargeError(self.most_bytes)))
             return
-        await self.app(scope, self._counted(receive), guarded)
+        await self.app(scope, body, guarded)
 
     def _refused(self, scope: MutableMapping[str, Any], headers: dict[str, list[str]]) -> tuple[int, str] | None:
         """Status and words for a request that is not ours."""
@@ -110,30 +114,32 @@ class Guard:
                 return 401, "the token is missing or old; open the address that the command printed last."
         return None
 
-    def _counted(self, receive: Receive) -> Receive:
-        seen = 0
 
-        async def counted() -> Message:
-            nonlocal seen
-            message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > self.most_bytes:
-                await self._drain(receive)
-                raise TooLargeError(self.most_bytes)
-            return message
+class _Body:
+    """The body of a request as it streams in, counted."""
 
-        return counted
+    def __init__(self, receive: Receive, most_bytes: int) -> None:
+        self._receive, self._most, self._seen = receive, most_bytes, 0
+        self.ended = False
 
-    async def _drain(self, receive: Receive) -> None:
+    async def __call__(self) -> Message:
+        """The next piece, or TooLargeError."""
+        message = await self._receive()
+        self._seen += len(message.get("body", b""))
+        self.ended = self.ended or not message.get("more_body", False)
+        if self._seen > self._most:
+            raise TooLargeError(self._most)
+        return message
+
+    async def drain(self) -> None:
         """Read on for a while: a browser that is still sending would not see an answer. Nothing of it is kept."""
-        left = 4 * self.most_bytes
+        left = 4 * self._most
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DRAIN_SECONDS):
-                while left > 0:
-                    message = await receive()
+                while left > 0 and not self.ended:
+                    message = await self._receive()
                     left -= len(message.get("body", b""))
-                    if not message.get("more_body", False):
-                        return
+                    self.ended = not message.get("more_body", False)
 
 
 def _headers(scope: MutableMapping[str, Any]) -> dict[str, list[str]]:

@@ -95,7 +95,7 @@ function percent(part, whole) {
   const size = Math.abs(share);
   if (size === 0) return "0 %";
   if (size < 1e-3) return share > 0 ? "< 0.001 %" : "> −0.001 %";
-  return `${size >= 99.995 && size < 100 ? share.toFixed(3) : Number(share.toPrecision(3))} %`;
+  return `${Number(size > 99 ? share.toFixed(3) : share.toPrecision(3))} %`;
 }
 var count = 0;
 function newId(stem) {
@@ -991,6 +991,7 @@ var Page = class {
     this.repaint();
     if (panel !== this.panels[0] || !panel.answer) return;
     const { classes, target } = panel.answer;
+    const focused = [...byId("classes").querySelectorAll("button")].findIndex((b) => b === document.activeElement);
     byId("classes").replaceChildren(
       ...classes.map((found) => {
         const chosen = found.index === target;
@@ -1007,16 +1008,13 @@ var Page = class {
         return make("li", {}, button);
       })
     );
+    byId("classes").querySelectorAll("button")[focused]?.focus();
     const outside = target !== null && classes.every((found) => found.index !== target);
     byId("asked").textContent = outside ? `Explained: ${panel.answer.target_name}, which is not among the five.` : "";
   }
   ask(index) {
-    const pressed = document.activeElement?.closest("#classes") ? index : null;
     this.target = String(index);
     this.explain();
-    if (pressed !== null) for (const button of byId("classes").querySelectorAll("button")) button.setAttribute("aria-pressed", "false");
-    const active = document.activeElement;
-    if (active?.closest("#classes")) active.setAttribute("aria-pressed", "true");
   }
   otherClass(event) {
     event.preventDefault();
