@@ -272,7 +272,7 @@ export class Panel {
   }
 }
 
-const EXAMPLES: Record<string, string> = { eps: "eps:0.25", gamma: "gamma:0.25", ab: "ab:2:1" };
+const EXAMPLES: Record<string, string> = { eps: "eps:0.25", gamma: "gamma:0.25", ab: "ab:2,1" };
 
 function rule(name: string, list: string): HTMLInputElement {
   return make("input", { name, list, maxlength: "200", placeholder: "automatic", autocomplete: "off", spellcheck: "false" });

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Annotated, Any, TypeVar
 
-from fastapi import FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from fastapi.security import APIKeyHeader
 from starlette.exceptions import HTTPException
 
 from deeptaylor.errors import BoundaryError, DeepTaylorError
@@ -22,7 +23,7 @@ from deeptaylor.server.jobs import BusyError, GoneError, Jobs
 from deeptaylor.server.models import Model, Models, NotReadyError, UnknownModelError
 from deeptaylor.server.options import RULES, Options, Text
 from deeptaylor.server.schema import Answer, ErrorAnswer, LayerAnswer, Limits, ModelAnswer, ModelsAnswer
-from deeptaylor.server.security import Guard, TooLargeError
+from deeptaylor.server.security import TOKEN_HEADER, Guard, TooLargeError
 
 __all__ = ["Bounds", "make_app"]
 
@@ -38,7 +39,7 @@ _PICTURE: dict[str, Any] = {
     }
 }
 _ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorAnswer, "description": what}
+    status: {"description": what, "content": {"application/json": {"schema": ErrorAnswer.model_json_schema()}}}
     for status, what in {
         400: "the request is not HTTP as it should be",
         401: "the token is missing or old",
@@ -122,6 +123,8 @@ def make_app(
         redoc_url=None,
         openapi_url="/api/openapi.json",
         responses=_ERRORS,
+        # For the schema alone: the guard has looked at the token before.
+        dependencies=[Depends(APIKeyHeader(name=TOKEN_HEADER, auto_error=False))],
         redirect_slashes=False,
     )
     _add_errors(app)

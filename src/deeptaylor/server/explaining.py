@@ -9,8 +9,9 @@ import base64
 import io
 import warnings
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,12 @@ from PIL import Image
 from torch import Tensor
 
 from deeptaylor import heatmap, rules
-from deeptaylor.domain import Box, NonNegative
 from deeptaylor.errors import DeepTaylorWarning, InputError
 from deeptaylor.explainer import Explainer
 from deeptaylor.explanation import Explanation
 from deeptaylor.networks.photo import opened
 from deeptaylor.networks.pretrained import Pretrained, Recognised
+from deeptaylor.plan import Row
 from deeptaylor.root_search import nearest_root
 from deeptaylor.rules import Rule
 from deeptaylor.sensitivity import sensitivity
@@ -39,6 +40,7 @@ __all__ = ["Explained", "Explaining"]
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 KEPT = 6  # explainers; each holds the weights of its network some three times
 NAME = "the picture"
+_BLOCK_RULES = {rules.ZPlus.symbol, rules.ZBox.symbol, rules.WSquare.symbol}  # what a plan chooses by itself
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Explained:
             ],
             plan="" if self.explainer is None else str(self.explainer.plan),
             snippet=self._snippet(),
-            command=command(self.options, self.target),
+            command=self._command(),
         )
 
     def layer(self, node: str) -> LayerAnswer:
@@ -124,8 +126,17 @@ class Explained:
         target = "" if self.target is None else str(self.target)
         if self.options.against is not None:
             target = f"dt.margin({target}, {self.options.against})"
-        layers, first = ({}, None) if self.explainer is None else _given(self.explainer)
-        return snippet(self.options, load, layers, first, target)
+        return snippet(self.options, load, *self._rules(), target)
+
+    def _command(self) -> str:
+        model = "…" if self.options.model == OWN else self.options.model
+        return command(self.options, model, *self._rules(), self.target)
+
+    def _rules(self) -> tuple[dict[str, Rule], Rule | None]:
+        """Those that were chosen, not those that follow from the domains."""
+        if self.explainer is None:
+            return {}, None
+        return dict(self.explainer.settings.rules), self.explainer.settings.first
 
 
 class Explaining:
@@ -168,10 +179,7 @@ class Explaining:
             first = parse_rule(settings.first) if settings.first else None
             if settings.above:
                 plain = self._explainer(loaded, x, model, Settings())
-                # Patterns come before `first`, and exact names before patterns: so the lowest layer is named.
-                lowest = plain.plan.rows[-1].node
-                layers = {lowest: first or _default(loaded), **layers, "*": parse_rule(settings.above)}
-                first = None
+                layers |= _above(plain.plan.rows, layers, parse_rule(settings.above))
             made = Explainer(
                 loaded.network,
                 x,
@@ -195,14 +203,12 @@ def _classes(loaded: Pretrained, x: Tensor) -> Sequence[Recognised]:
     return loaded.top(x, 5)[0] if isinstance(output, Tensor) and output.ndim == 2 and output.shape[1] > 1 else ()
 
 
-def _default(loaded: Pretrained) -> Rule:
-    if isinstance(loaded.domain, Box):
-        return rules.ZBox()
-    return rules.ZPlus() if isinstance(loaded.domain, NonNegative) else rules.WSquare()
-
-
-def _given(explainer: Explainer) -> tuple[dict[str, Rule], Rule | None]:
-    return dict(explainer.settings.rules), explainer.settings.first
+def _above(rows: Sequence[Row], given: Mapping[str, Rule], rule: Rule) -> dict[str, Rule]:
+    """A rule for every block but the lowest and those that have one: by name, for a pattern would reach into others."""
+    blocks = [row for row in rows[:-1] if row.rule in _BLOCK_RULES]
+    return {
+        row.node: rule for row in blocks if not any(fnmatchcase(n, p) for p in given for n in (row.node, row.module))
+    }
 
 
 def _heat(heat: Tensor) -> Heat:

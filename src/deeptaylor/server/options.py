@@ -1,6 +1,6 @@
 """What can be asked of an explanation, and the Python and the command that give the same.
 
-A rule is written as its symbol with its numbers, never as code: ``eps:0.25``, ``ab:2:1``, ``z+``.
+A rule is written as its symbol with its numbers, never as code: ``eps:0.25``, ``ab:2,1``, ``z+``.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ RULES: Mapping[str, type[Rule]] = {
     "flat": rules.Flat,
     "pass": rules.Pass,
 }
+_LEVEL = 0.1  # of the root, as the command has it
 _NUMBERS = {"eps": 1, "gamma": 1, "ab": 2}
 
 Text = Annotated[str, Field(max_length=200)]
@@ -60,7 +61,7 @@ class Options(Settings):
     method: Literal["deep-taylor", "sensitivity", "taylor"] = Field(default="deep-taylor", description="the method")
     target: Class | None = Field(default=None, description="the class to explain; left out: the most probable one")
     against: Class | None = Field(default=None, description="explain why `target` rather than this class")
-    level: float = Field(default=0.1, ge=0, le=0.99, description="taylor: the score at the root, as a part of f(x)")
+    level: float = Field(default=_LEVEL, ge=0, le=0.99, description="taylor: the score at the root, as a part of f(x)")
     file: Text = Field(
         default="picture.png", description="the picture's name, for the Python and the command; never opened"
     )
@@ -73,19 +74,19 @@ class Options(Settings):
 
 def parse_rule(text: str) -> Rule:
     """A rule from its symbol and numbers."""
-    symbol, *given = (part.strip() for part in text.split(":"))
+    symbol, colon, rest = (part.strip() for part in text.partition(":"))
     if symbol not in RULES:
         raise PlanError(f"no rule is called {symbol!r}; there are: {', '.join(RULES)}.")
     try:
-        numbers = [float(part) for part in given]
+        numbers = [float(part) for part in rest.split(",")] if colon else []
     except ValueError as error:
-        raise PlanError(f"the rule {text!r}: what follows a colon is a number.") from error
+        raise PlanError(f"the rule {text!r}: what follows the colon are numbers.") from error
     if len(numbers) > _NUMBERS.get(symbol, 0):
         raise PlanError(f"the rule {symbol} takes {_NUMBERS.get(symbol, 0)} number(s), got {len(numbers)}.")
     if not all(math.isfinite(n) and 0 <= n <= 1e6 for n in numbers):
         raise PlanError(f"the rule {text!r}: its numbers lie between 0 and a million.")
     if symbol == "ab" and len(numbers) == 1:
-        raise PlanError("the rule ab takes both numbers, alpha and beta: ab:2:1.")
+        raise PlanError("the rule ab takes both numbers, alpha and beta: ab:2,1.")
     return RULES[symbol](*numbers)
 
 
@@ -123,27 +124,28 @@ def snippet(options: Options, load: str, layers: Mapping[str, Rule], first: Rule
     return "\n".join([*lines, "print(e.check())", "print(e.ledger.table())", 'e.save("heatmap.png")', ""])
 
 
-def command(options: Options, target: int | None) -> str:
-    """The command that gives the same explanation."""
-    words = ["deeptaylor", "explain", options.file, "--model", options.model]
+def command(options: Options, model: str, layers: Mapping[str, Rule], first: Rule | None, target: int | None) -> str:
+    """The command that gives the same explanation; words where there is none."""
+    explains = options.method == "deep-taylor"
+    if not explains and (options.against is not None or (options.method == "taylor" and options.level != _LEVEL)):
+        return "# No command gives this one; the Python does."
+    words = ["deeptaylor", "explain" if explains else "compare", options.file, "--model", model]
+    if options.file.startswith("-"):
+        words[2] = f"./{options.file}"
+    if not explains:
+        words += ["--methods", options.method]
     if target is not None:
         words += ["--target", str(target)]
     if options.against is not None:
         words += ["--against", str(options.against)]
-    if options.method != "deep-taylor":
-        words += ["--method", options.method]
-        if options.method == "taylor":
-            words += ["--level", repr(options.level)]
-        return shlex.join(words)
-    words += ["--bias", options.bias]
-    if options.max_pool != "proportional":
-        words += ["--max-pool", options.max_pool]
-    if options.first:
-        words += ["--first", options.first]
-    if options.above:
-        words += ["--above", options.above]
-    for name, rule in parse_rules(options.rules).items():
-        words += ["--rule", f"{name}={_symbol(rule)}"]
+    if explains:
+        words += ["--bias", options.bias]
+        if options.max_pool != "proportional":
+            words += ["--max-pool", options.max_pool]
+        if first is not None:
+            words += ["--first", _symbol(first)]
+        for name, rule in layers.items():
+            words += ["--rule", f"{name}={_symbol(rule)}"]
     return shlex.join(words)
 
 
@@ -154,4 +156,4 @@ def _call(rule: Rule) -> str:
 def _symbol(rule: Rule) -> str:
     symbol = next(name for name, kind in RULES.items() if type(rule) is kind)
     numbers = [getattr(rule, name) for name in vars(rule)][: _NUMBERS.get(symbol, 0)]
-    return ":".join([symbol, *(f"{n:g}" for n in numbers)])
+    return f"{symbol}:{','.join(f'{n:g}' for n in numbers)}" if numbers else symbol

@@ -777,7 +777,7 @@ var Panel = class {
     );
   }
 };
-var EXAMPLES = { eps: "eps:0.25", gamma: "gamma:0.25", ab: "ab:2:1" };
+var EXAMPLES = { eps: "eps:0.25", gamma: "gamma:0.25", ab: "ab:2,1" };
 function rule(name, list) {
   return make("input", { name, list, maxlength: "200", placeholder: "automatic", autocomplete: "off", spellcheck: "false" });
 }
