@@ -7,12 +7,14 @@ a folder to keep a picture of every state.
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.server
 import io
 import os
 import queue
 import re
 import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -528,6 +530,51 @@ def test_another_site_cannot_use_the_page(chromium: Any, address: str) -> None:
         base,
     )
     assert framed in ("null", "undefined", "SecurityError", "")
+    page.close()
+    server.shutdown()
+    server.server_close()
+
+
+class Files(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_the_digits_page_as_files_alone(chromium: Any, tmp_path: Path) -> None:
+    """Network and explanation inside the browser; nothing but the folder's files is asked for."""
+    web, node = Path(__file__).parents[1] / "web", shutil.which("node")
+    if node is None or not (web / "node_modules" / "onnxruntime-web").is_dir():
+        pytest.skip("this page is built with node: `npm ci` in web/ installs what it needs")
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+    from deeptaylor.server import digits
+
+    subprocess.run([node, "build_digits.mjs", str(tmp_path)], cwd=web, check=True, capture_output=True)
+    assert digits.main([str(tmp_path)]) == 0
+    handler = functools.partial(Files, directory=str(tmp_path))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    base = f"http://127.0.0.1:{server.server_port}"
+    page, asked, errors = chromium.new_page(viewport=DESK), list[str](), list[str]()
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.goto(f"{base}/index.html")
+    for name in ("two-layer", "one-layer"):
+        page.select_option("#model", name)
+        page.get_by_text("Ready.", exact=True).wait_for(timeout=60_000)
+        page.get_by_role("button", name="Write them for me").click()
+        page.locator("#score", has_text="which pixels hold it").wait_for()
+        page.wait_for_timeout(300)
+        network = dt.load(name)
+        x, _ = network.preprocess(Image.fromarray(pixels(page, "canvas.input")[..., 0].astype(np.uint8)))
+        e = dt.Explainer(network.network, x, domain=network.domain).explain(x)
+        said = re.search(r"score is (\S+);", page.inner_text("#score"))
+        assert said
+        assert float(said[1]) == pytest.approx(float(e.score[0]), rel=1e-3)
+        assert np.abs(pixels(page, "canvas.heatmap") - colours(e.heatmap()[0])).max() <= 1
+        shoot(page, f"files_{name}")
+    assert errors == []
+    assert all(url.startswith((base, "blob:", "data:")) for url in asked)
     page.close()
     server.shutdown()
     server.server_close()

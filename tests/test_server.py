@@ -121,7 +121,7 @@ def test_less_than_half_is_said_first(client: TestClient) -> None:
     neuron, spread = (explain(client, png(3), bias=bias) for bias in ("neuron", "spread"))
     assert neuron["account"]["input"] < 0.5 * neuron["account"]["score"]
     assert neuron["warning"].startswith("The input holds only")
-    assert neuron["check"].startswith(neuron["warning"])
+    assert neuron["check"].startswith(neuron["warning"].split(" (")[0])
     assert spread["warning"] == ""
 
 
@@ -131,6 +131,9 @@ def test_a_negative_score_is_said_first(client: TestClient) -> None:
     negative = explain(client, png(3), target=worst)
     assert negative["score"] < 0
     assert negative["warning"].startswith("The score is negative")
+    assert "Rather than class" in negative["warning"]
+    nothing = explain(client, b"P5\n56 28\n255\n" + bytes(28 * 56), model="two-layer")
+    assert nothing["warning"] == "The score is zero: no evidence, an empty map."
     assert not values(negative["heat"]).any()
     rather = explain(client, png(3), target=found["target"], against=worst)
     assert rather["score"] == pytest.approx(found["score"] - negative["score"], rel=1e-5)

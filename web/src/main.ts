@@ -2,7 +2,7 @@
 
 import * as api from "./api";
 import { byId, make } from "./dom";
-import { Pad } from "./pad";
+import { Pad, wireWriting } from "./pad";
 import { Panel } from "./panel";
 
 const TYPES = "image/jpeg,image/png,image/webp,image/gif,image/bmp,image/tiff";
@@ -35,7 +35,11 @@ class Page {
     this.panels.push(this.panel("Explanation"));
     byId("panels").append(this.panels[0]!.element);
     this.wirePhotograph();
-    this.wireDigits();
+    wireWriting(this.pad, () => {
+      this.picture = null;
+      for (const panel of this.panels) panel.clear();
+      byId("result").hidden = true;
+    });
     this.compare.addEventListener("change", () => this.second(this.compare.checked));
     this.same.addEventListener("change", () => this.repaint());
     byId<HTMLFormElement>("other-class").addEventListener("submit", (event) => this.otherClass(event));
@@ -146,26 +150,6 @@ class Page {
     preview.hidden = false;
     this.say("");
     this.explain();
-  }
-
-  private wireDigits(): void {
-    const choices = ["write-left", "write-right"].map((id, half) => {
-      const select = byId<HTMLSelectElement>(id);
-      select.append(make("option", { value: "" }, "nothing"));
-      for (let digit = 0; digit < 10; digit += 1) select.append(make("option", { value: String(digit) }, String(digit)));
-      select.value = half ? "8" : "3";
-      return select;
-    });
-    byId("write").addEventListener("click", () => {
-      const [left, right] = choices.map((select) => (select.value === "" ? null : Number(select.value)));
-      this.pad.write(left ?? null, right ?? null);
-    });
-    byId("clear").addEventListener("click", () => {
-      this.pad.clear();
-      this.picture = null;
-      for (const panel of this.panels) panel.clear();
-      byId("result").hidden = true;
-    });
   }
 
   private drawn(): void {

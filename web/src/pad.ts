@@ -1,7 +1,7 @@
 // Two digits drawn by pointer, by keyboard, or written from strokes: 28 × 56 pixels, white ink on black.
 
 import { context } from "./colours";
-import { byId } from "./dom";
+import { byId, make } from "./dom";
 
 export const ROWS = 28;
 export const COLUMNS = 56;
@@ -45,6 +45,7 @@ export class Pad {
       this.stroke([this.last, this.last]);
       event.preventDefault();
       this.canvas.focus();
+      this.showCursor(false);
     });
     this.canvas.addEventListener("pointermove", (event) => {
       if (!this.last) return;
@@ -173,4 +174,23 @@ export class Pad {
 
 function clip(value: number, most: number): number {
   return Math.max(0, Math.min(most, value));
+}
+
+// The two choices of digits, and the buttons that write them and clear the pad.
+export function wireWriting(pad: Pad, cleared: () => void): void {
+  const choices = ["write-left", "write-right"].map((id, half) => {
+    const select = byId<HTMLSelectElement>(id);
+    select.append(make("option", { value: "" }, "nothing"));
+    for (let digit = 0; digit < 10; digit += 1) select.append(make("option", { value: String(digit) }, String(digit)));
+    select.value = half ? "8" : "3";
+    return select;
+  });
+  byId("write").addEventListener("click", () => {
+    const [left, right] = choices.map((select) => (select.value === "" ? null : Number(select.value)));
+    pad.write(left ?? null, right ?? null);
+  });
+  byId("clear").addEventListener("click", () => {
+    pad.clear();
+    cleared();
+  });
 }

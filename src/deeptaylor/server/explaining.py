@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -71,7 +72,7 @@ class Explained:
             target_name=named,
             classes=[Found(index=c.index, name=c.name, probability=c.probability) for c in self.classes],
             score=float(e.score[0]),
-            warning=_one(said_first),
+            warning=_on_the_page(said_first, bool(self.classes)),
             account=Account(
                 score=float(ledger.score[0]),
                 input=float(ledger.input[0]),
@@ -224,3 +225,10 @@ def _heat(heat: Tensor) -> Heat:
 def _one(text: str) -> str:
     """The library speaks of batches; here there is one picture."""
     return text.replace("1 of 1 scores are", "The score is")
+
+
+def _on_the_page(text: str, classes: bool) -> str:
+    """The library's words about what to write in Python, as what to choose on the page."""
+    rather = " Choose another class under “Rather than class” to ask why one and not the other." if classes else ""
+    text = re.sub(r" To ask why one class .*$", rather, _one(text))
+    return text.replace('bias="spread" hands', "the other way to treat biases hands")

@@ -180,6 +180,7 @@ var Pad = class {
       this.stroke([this.last, this.last]);
       event.preventDefault();
       this.canvas.focus();
+      this.showCursor(false);
     });
     this.canvas.addEventListener("pointermove", (event) => {
       if (!this.last) return;
@@ -309,6 +310,23 @@ ${COLUMNS} ${ROWS}
 };
 function clip(value, most) {
   return Math.max(0, Math.min(most, value));
+}
+function wireWriting(pad, cleared) {
+  const choices = ["write-left", "write-right"].map((id, half) => {
+    const select = byId(id);
+    select.append(make("option", { value: "" }, "nothing"));
+    for (let digit = 0; digit < 10; digit += 1) select.append(make("option", { value: String(digit) }, String(digit)));
+    select.value = half ? "8" : "3";
+    return select;
+  });
+  byId("write").addEventListener("click", () => {
+    const [left, right] = choices.map((select) => select.value === "" ? null : Number(select.value));
+    pad.write(left ?? null, right ?? null);
+  });
+  byId("clear").addEventListener("click", () => {
+    pad.clear();
+    cleared();
+  });
 }
 
 // src/ledger.ts
@@ -832,7 +850,11 @@ var Page = class {
     this.panels.push(this.panel("Explanation"));
     byId("panels").append(this.panels[0].element);
     this.wirePhotograph();
-    this.wireDigits();
+    wireWriting(this.pad, () => {
+      this.picture = null;
+      for (const panel of this.panels) panel.clear();
+      byId("result").hidden = true;
+    });
     this.compare.addEventListener("change", () => this.second(this.compare.checked));
     this.same.addEventListener("change", () => this.repaint());
     byId("other-class").addEventListener("submit", (event) => this.otherClass(event));
@@ -951,25 +973,6 @@ var Page = class {
     preview.hidden = false;
     this.say("");
     this.explain();
-  }
-  wireDigits() {
-    const choices = ["write-left", "write-right"].map((id, half) => {
-      const select = byId(id);
-      select.append(make("option", { value: "" }, "nothing"));
-      for (let digit = 0; digit < 10; digit += 1) select.append(make("option", { value: String(digit) }, String(digit)));
-      select.value = half ? "8" : "3";
-      return select;
-    });
-    byId("write").addEventListener("click", () => {
-      const [left, right] = choices.map((select) => select.value === "" ? null : Number(select.value));
-      this.pad.write(left ?? null, right ?? null);
-    });
-    byId("clear").addEventListener("click", () => {
-      this.pad.clear();
-      this.picture = null;
-      for (const panel of this.panels) panel.clear();
-      byId("result").hidden = true;
-    });
   }
   drawn() {
     this.picture = this.pad.picture();
