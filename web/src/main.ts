@@ -260,6 +260,7 @@ async function start(): Promise<void> {
     const problem = byId("problem");
     problem.textContent = error instanceof Error ? error.message : String(error);
     problem.hidden = false;
+    document.querySelector<HTMLElement>(".choose")!.hidden = true;
   }
 }
 

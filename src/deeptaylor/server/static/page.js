@@ -1071,6 +1071,7 @@ async function start() {
     const problem = byId("problem");
     problem.textContent = error instanceof Error ? error.message : String(error);
     problem.hidden = false;
+    document.querySelector(".choose").hidden = true;
   }
 }
 void start();
