@@ -489,7 +489,8 @@ def test_explainers_kept_are_bounded(own: dt.Pretrained) -> None:
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
-def test_it_listens_on_this_machine_only(capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_listens_on_this_machine_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main, "_bound", lambda host, port: pytest.fail(f"it would listen on {host}"))
     assert main.main(["--host", "0.0.0.0"]) == 2
     assert "this machine alone" in capsys.readouterr().err
 
