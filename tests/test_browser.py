@@ -155,6 +155,8 @@ def test_upload(page: Any, own: dt.Pretrained) -> None:
     x, seen = own.preprocess(Image.open(io.BytesIO(photo())))
     assert page.locator("#classes button").count() == 5
     assert page.inner_text("#classes li:first-child button span:first-child") == own.top(x)[0][0].name
+    assert "<b>bold</b>" in [button.inner_text() for button in page.locator("#classes button span:first-child").all()]
+    assert page.locator("#classes b, #file-name img").count() == 0
     assert np.abs(pixels(page, "canvas.heatmap") - colours(e.heatmap()[0])).max() <= 1
     assert (pixels(page, "canvas.input") == np.asarray(seen)).all()
     # The whole of the account is on the page.
@@ -458,6 +460,7 @@ def test_phone_and_dark(chromium: Any, address: str, look: str) -> None:
             summary.click()
         shoot(page, f"{look}_compared")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it scrolls sideways"
+        assert page.eval_on_selector(".scroll", "s => s.scrollWidth <= s.clientWidth"), "the layers scroll sideways"
         page.select_option("#model", "one-layer")
         page.get_by_text("Ready.", exact=True).wait_for()
         page.get_by_role("button", name="Write them for me").click()
