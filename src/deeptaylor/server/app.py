@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.security import APIKeyHeader
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from deeptaylor.errors import BoundaryError, DeepTaylorError
 from deeptaylor.networks.pretrained import Pretrained
@@ -84,8 +85,10 @@ class Page:
         """Read the picture, wait for a turn, explain, and make of it what was asked for."""
         async with self.jobs.place():
             loaded = self.models.ready(options.model)
+            picture = bytearray()
             async with asyncio.timeout(self.bounds.read_seconds):
-                picture = await request.body()
+                async for piece in request.stream():
+                    picture += piece
 
             def work() -> T:
                 return then(self.explaining.explain(loaded, picture, options), loaded)
@@ -246,6 +249,7 @@ def _add_errors(app: FastAPI) -> None:
     app.add_exception_handler(TooLargeError, said(413))
     app.add_exception_handler(TimeoutError, said(408, "the picture did not arrive in time."))
     app.add_exception_handler(GoneError, said(499, "the caller left."))
+    app.add_exception_handler(ClientDisconnect, said(499, "the caller left."))
     busy = "many explanations are waiting already; try again in a moment."
     app.add_exception_handler(BusyError, said(429, busy, **{"Retry-After": "1"}))
     app.add_exception_handler(Exception, unexpected)

@@ -147,7 +147,7 @@ class Explaining:
         self.most_pixels = most_pixels
         self._kept: OrderedDict[tuple[str, Settings], Explainer] = OrderedDict()
 
-    def explain(self, loaded: Pretrained, picture: bytes, options: Options) -> Explained:
+    def explain(self, loaded: Pretrained, picture: bytes | bytearray, options: Options) -> Explained:
         """Decode, classify, explain; what the library warned of is in the notes."""
         if not picture:
             raise InputError(f"{NAME} is empty.")
