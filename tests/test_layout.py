@@ -70,6 +70,7 @@ ORDER = [
     "deeptaylor",
     "data",
     "paper",
+    "server",
     "demo_page",
     "demo",
     "cli",

@@ -11,14 +11,14 @@ import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from deeptaylor.errors import InputError, warn
 
-__all__ = ["upright"]
+__all__ = ["opened", "upright"]
 
 _SIXTEEN_BITS = 257  # 65535 / 255: white stays white
 # Read by code inside Pillow alone; EPS, for one, would start another program.
@@ -38,31 +38,47 @@ def upright(photo: str | os.PathLike[str] | Image.Image, mode: Literal["RGB", "L
     """The first frame of a photograph, turned as its EXIF data say, in a mode; on white where it is transparent."""
     if isinstance(photo, Image.Image):
         return _converted(photo, mode)
-    with _opened(Path(photo)) as image:
+    with _from_path(Path(photo)) as image:
         return _converted(image, mode)
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
+def opened(
+    file: Path | BinaryIO, name: str, formats: tuple[str, ...] | None = None, most_pixels: int | None = None
+) -> Iterator[Image.Image]:
+    """A picture that is not decoded yet: its kind and its size are known, and too large a one is refused here."""
+    Image.init()
+    known = [kind for kind in formats or _FORMATS if kind in Image.OPEN]
+    try:
+        with _bombs_refused():
+            image = Image.open(file, formats=known)
+    except UnidentifiedImageError as error:
+        raise InputError(f"{name} is not a picture that can be read, whatever its name says.") from error
+    except _BOMBS as error:
+        raise InputError(f"{name} is refused before decoding: {error}") from error
+    except OSError as error:
+        raise InputError(f"{name} cannot be opened: {error.strerror or error}") from error
+    except Exception as error:  # a damaged header makes Pillow raise nearly anything
+        raise InputError(f"{name} is damaged or cut short: {_words(error)}") from error
+    with image:
+        if most_pixels is not None and image.width * image.height > most_pixels:
+            raise InputError(
+                f"{name} is refused before decoding: {image.width} × {image.height} pixels, at most "
+                f"{most_pixels / 1e6:g} million are taken."
+            )
+        yield image
+
+
+@contextlib.contextmanager
+def _from_path(path: Path) -> Iterator[Image.Image]:
     try:
         if path.is_dir():
             raise InputError(f"{path} is a folder, not a picture.")
         if path.stat().st_size == 0:
             raise InputError(f"{path} is empty.")
-        Image.init()
-        with _bombs_refused():
-            image = Image.open(path, formats=[name for name in _FORMATS if name in Image.OPEN])
-    except UnidentifiedImageError as error:
-        raise InputError(f"{path} is not a picture that can be read, whatever its name says.") from error
-    except _BOMBS as error:
-        raise InputError(f"{path} is refused before decoding: {error}") from error
-    except InputError:
-        raise
     except OSError as error:
         raise InputError(f"{path} cannot be opened: {error.strerror or error}") from error
-    except Exception as error:  # a damaged header makes Pillow raise nearly anything
-        raise InputError(f"{path} is damaged or cut short: {_words(error)}") from error
-    with image:
+    with opened(path, str(path)) as image:
         said = Image.registered_extensions().get(path.suffix.lower())
         found = _SAME_FORMAT.get(image.format or "", image.format)
         if said is not None and found != _SAME_FORMAT.get(said, said):

@@ -1,0 +1,160 @@
+// The server's side of this is src/deeptaylor/server/schema.py and options.py.
+
+import type { Heat } from "./colours";
+
+export interface Model {
+  name: string;
+  title: string;
+  about: string;
+  kind: "photograph" | "digits";
+  state: "waiting" | "loading" | "ready" | "failed";
+  message: string;
+  seconds: number;
+}
+
+export interface Models {
+  models: Model[];
+  chosen: string;
+  rules: string[];
+  limits: { bytes: number; pixels: number };
+}
+
+export interface Layer {
+  node: string;
+  module: string;
+  op: string;
+  rule: string;
+  arrived: number;
+  onward: number;
+  bias: number;
+  dropped: number;
+}
+
+export interface Account {
+  score: number;
+  input: number;
+  bias: number;
+  dropped: number;
+  residual: number;
+}
+
+export interface Found {
+  index: number;
+  name: string;
+  probability: number;
+}
+
+export interface Answer {
+  model: string;
+  method: string;
+  target: number | null;
+  target_name: string;
+  classes: Found[];
+  score: number;
+  warning: string;
+  account: Account;
+  check: string;
+  notes: string[];
+  seen: string;
+  heat: Heat;
+  layers: Layer[];
+  plan: string;
+  snippet: string;
+  command: string;
+}
+
+export interface LayerAnswer {
+  node: string;
+  shape: number[];
+  total: number;
+  heat: Heat;
+}
+
+// What goes into the address with a picture; empty values are left out.
+export type Options = Record<string, string>;
+
+export class ServerError extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+const KEY = "deeptaylor-token";
+
+// The token comes in the part of the address that a browser never sends, and is taken out of sight.
+export function takeToken(): void {
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (given) {
+    sessionStorage.setItem(KEY, given);
+    history.replaceState(null, "", location.pathname);
+  }
+}
+
+const AGAIN = 20; // how often a request is made again when the server is busy
+
+async function send(path: string, init: RequestInit = {}): Promise<Response> {
+  const headers = { "X-Deeptaylor-Token": sessionStorage.getItem(KEY) ?? "" };
+  for (let attempt = 1; ; attempt += 1) {
+    let response: Response;
+    try {
+      response = await fetch(path, { ...init, headers });
+    } catch (error) {
+      if (error instanceof DOMException && error.name === "AbortError") throw error;
+      throw new ServerError(0, "The server does not answer. Is the command still running?");
+    }
+    if (response.ok) return response;
+    if (response.status === 429 && attempt < AGAIN) {
+      await new Promise((done) => setTimeout(done, 500 + 500 * Math.random()));
+      continue;
+    }
+    let words = `The server answered with status ${response.status}.`;
+    try {
+      words = ((await response.json()) as { error: string }).error;
+    } catch {
+      // No words came with it.
+    }
+    throw new ServerError(response.status, words);
+  }
+}
+
+async function json<T>(response: Promise<Response>): Promise<T> {
+  return (await (await response).json()) as T;
+}
+
+export const getModels = (): Promise<Models> => json(send("/api/models"));
+export const getModel = (name: string): Promise<Model> => json(send(`/api/models/${encodeURIComponent(name)}`));
+export const loadModel = (name: string): Promise<Model> =>
+  json(send(`/api/models/${encodeURIComponent(name)}/load`, { method: "POST" }));
+export const getClasses = (name: string): Promise<string[]> =>
+  json(send(`/api/models/${encodeURIComponent(name)}/classes`));
+
+function ask(path: string, options: Options, picture: Blob, signal?: AbortSignal): Promise<Response> {
+  const query = new URLSearchParams(Object.entries(options).filter(([, value]) => value !== ""));
+  return send(`${path}?${query.toString()}`, { method: "POST", body: picture, signal: signal ?? null });
+}
+
+export async function explain(options: Options, picture: Blob, signal: AbortSignal): Promise<Answer> {
+  const answer = await json<Answer>(ask("/api/explain", options, picture, signal));
+  return { ...answer, heat: decoded(answer.heat) };
+}
+
+export async function explainLayer(node: string, options: Options, picture: Blob): Promise<LayerAnswer> {
+  const answer = await json<LayerAnswer>(ask(`/api/layers/${encodeURIComponent(node)}`, options, picture));
+  return { ...answer, heat: decoded(answer.heat) };
+}
+
+export const heatmapPng = async (options: Options, picture: Blob): Promise<Blob> =>
+  (await ask("/api/heatmap.png", options, picture)).blob();
+export const arrays = async (options: Options, picture: Blob): Promise<Blob> =>
+  (await ask("/api/explanation.npz", options, picture)).blob();
+
+export function bytes(base64: string): Uint8Array<ArrayBuffer> {
+  return Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
+}
+
+function decoded(heat: Heat): Heat {
+  return { ...heat, values: new Float32Array(bytes(heat.values as unknown as string).buffer) };
+}

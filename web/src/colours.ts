@@ -1,0 +1,75 @@
+// Relevance to colours, as deeptaylor/heatmap.py does it: white is zero, red speaks for the decision, blue against it.
+
+export interface Heat {
+  height: number;
+  width: number;
+  scale: number; // the relevance that gets full colour
+  values: Float32Array;
+}
+
+const ANCHORS: readonly (readonly [number, number, number])[] = [
+  [255, 255, 255],
+  [250, 92, 70],
+  [150, 0, 16],
+];
+
+export function normalised(value: number, scale: number): number {
+  return Math.max(-1, Math.min(1, value / scale));
+}
+
+export function colour(t: number): [number, number, number] {
+  const size = Math.abs(t) * 2;
+  const k = size >= 1 ? 1 : 0;
+  const part = size - k;
+  const below = ANCHORS[k]!;
+  const above = ANCHORS[k + 1]!;
+  const red = below.map((c, n) => c + part * (above[n]! - c)) as [number, number, number];
+  return t < 0 ? [red[2], red[1], red[0]] : red;
+}
+
+export function paintHeat(canvas: HTMLCanvasElement, heat: Heat, scale = heat.scale): void {
+  canvas.width = heat.width;
+  canvas.height = heat.height;
+  const image = new ImageData(heat.width, heat.height);
+  heat.values.forEach((value, k) => {
+    image.data.set([...colour(normalised(value, scale)).map(Math.round), 255], 4 * k);
+  });
+  context(canvas).putImageData(image, 0, 0);
+}
+
+// Heat over its picture in pale grey: opaque where the heat is strong, only the picture where it is zero.
+export function paintOverlay(
+  canvas: HTMLCanvasElement,
+  seen: ImageData,
+  heat: Heat,
+  opacity: number,
+  scale = heat.scale,
+): void {
+  canvas.width = heat.width;
+  canvas.height = heat.height;
+  const image = new ImageData(heat.width, heat.height);
+  heat.values.forEach((value, k) => {
+    const [r, g, b] = [seen.data[4 * k]!, seen.data[4 * k + 1]!, seen.data[4 * k + 2]!];
+    const grey = 255 - 0.6 * (255 - Math.round((299 * r + 587 * g + 114 * b) / 1000));
+    const t = normalised(value, scale);
+    const alpha = opacity * Math.sqrt(Math.abs(t));
+    const mixed = colour(t).map((c) => Math.round((1 - alpha) * grey + alpha * Math.round(c)));
+    image.data.set([...mixed, 255], 4 * k);
+  });
+  context(canvas).putImageData(image, 0, 0);
+}
+
+export function context(canvas: HTMLCanvasElement): CanvasRenderingContext2D {
+  const found = canvas.getContext("2d", { willReadFrequently: true });
+  if (!found) throw new Error("this browser cannot draw");
+  return found;
+}
+
+// The 99.5th percentile of |heat|, its maximum if that is zero, never zero: `robust_scale`.
+export function robustScale(values: Float32Array): number {
+  const sizes = Float32Array.from(values, Math.abs).sort();
+  const place = 0.995 * (sizes.length - 1);
+  const below = sizes[Math.floor(place)] ?? 0;
+  const above = sizes[Math.ceil(place)] ?? 0;
+  return below + (place - Math.floor(place)) * (above - below) || sizes[sizes.length - 1] || 1;
+}

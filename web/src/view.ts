@@ -1,0 +1,140 @@
+// Input, heatmap and overlay side by side: point at a pixel, or move with the arrow keys, to read its relevance.
+
+import { context, paintHeat, paintOverlay, type Heat } from "./colours";
+import { make, newId, percent, shown } from "./dom";
+
+export class View {
+  readonly element = make("div", { class: "view" });
+  private readonly canvases: HTMLCanvasElement[] = [];
+  private readonly marks: HTMLElement[] = [];
+  private readonly readout: HTMLElement;
+  private readonly slider: HTMLInputElement;
+  private heat: Heat | null = null;
+  private seen: ImageData | null = null;
+  private score = 0;
+  private at: [number, number] | null = null;
+  private scale = 1;
+
+  constructor() {
+    const row = make("div", { class: "pictures" });
+    const hint = newId("hint");
+    for (const [name, words] of [
+      ["input", "What the network saw"],
+      ["heatmap", "Relevance of each pixel"],
+      ["overlay", "Both"],
+    ] as const) {
+      const canvas = make("canvas", { class: name, role: "img", tabindex: name === "heatmap" ? "0" : "-1" });
+      if (name === "heatmap") canvas.setAttribute("aria-describedby", hint);
+      const mark = make("span", { class: "mark", hidden: true, "aria-hidden": "true" });
+      this.canvases.push(canvas);
+      this.marks.push(mark);
+      row.append(make("figure", {}, make("div", { class: "frame" }, canvas, mark), make("figcaption", {}, words)));
+      canvas.addEventListener("pointermove", (event) => this.point(canvas, event));
+      canvas.addEventListener("pointerdown", (event) => this.point(canvas, event));
+      canvas.addEventListener("pointerleave", () => this.read(null));
+      canvas.addEventListener("keydown", (event) => this.key(event));
+    }
+    this.slider = make("input", { type: "range", min: "0", max: "100", value: "85", class: "opacity" });
+    this.slider.addEventListener("input", () => this.paintOverlay());
+    this.readout = make("output", { class: "readout", "aria-live": "polite" });
+    this.element.append(
+      row,
+      make(
+        "div",
+        { class: "legend-row" },
+        make("div", { class: "legend", role: "img", "aria-label": "Colours: blue against, white nothing, red for it" }),
+        make("div", { class: "ends", "aria-hidden": "true" }, make("span", {}, "against"), make("span", {}, "0"), make("span", {}, "for")),
+      ),
+      make("label", { class: "slider" }, "Heatmap over picture ", this.slider),
+      this.readout,
+      make("p", { id: hint, class: "visually-hidden" }, "Move with the arrow keys to read the relevance of single pixels; with Shift by ten."),
+    );
+    this.read(null);
+  }
+
+  show(seen: ImageData, heat: Heat, score: number, what: string, scale = heat.scale): void {
+    this.heat = heat;
+    this.seen = seen;
+    this.score = score;
+    this.scale = scale;
+    const [input, heatmap, overlay] = this.canvases as [HTMLCanvasElement, HTMLCanvasElement, HTMLCanvasElement];
+    input.width = seen.width;
+    input.height = seen.height;
+    context(input).putImageData(seen, 0, 0);
+    paintHeat(heatmap, heat, scale);
+    this.paintOverlay();
+    input.setAttribute("aria-label", "The picture as the network saw it");
+    heatmap.setAttribute("aria-label", `Heatmap for ${what}. ${where(heat)}`);
+    overlay.setAttribute("aria-label", `Heatmap for ${what} over the picture in grey`);
+    this.read(this.at);
+  }
+
+  private paintOverlay(): void {
+    if (this.seen && this.heat) {
+      paintOverlay(this.canvases[2]!, this.seen, this.heat, Number(this.slider.value) / 100, this.scale);
+    }
+  }
+
+  private point(canvas: HTMLCanvasElement, event: PointerEvent): void {
+    if (!this.heat) return;
+    const box = canvas.getBoundingClientRect();
+    const x = Math.floor(((event.clientX - box.left) / box.width) * this.heat.width);
+    const y = Math.floor(((event.clientY - box.top) / box.height) * this.heat.height);
+    this.read([x, y]);
+  }
+
+  private key(event: KeyboardEvent): void {
+    const step = event.shiftKey ? 10 : 1;
+    const moves: Record<string, [number, number]> = {
+      ArrowLeft: [-step, 0],
+      ArrowRight: [step, 0],
+      ArrowUp: [0, -step],
+      ArrowDown: [0, step],
+    };
+    const move = moves[event.key];
+    if (!move || !this.heat) return;
+    const [x, y] = this.at ?? [this.heat.width >> 1, this.heat.height >> 1];
+    this.read([x + move[0], y + move[1]]);
+    event.preventDefault();
+  }
+
+  private read(at: [number, number] | null): void {
+    const heat = this.heat;
+    if (!at || !heat) {
+      this.at = null;
+      this.readout.textContent = "Point at a pixel to read its relevance.";
+      for (const mark of this.marks) mark.hidden = true;
+      return;
+    }
+    const x = Math.max(0, Math.min(heat.width - 1, at[0]));
+    const y = Math.max(0, Math.min(heat.height - 1, at[1]));
+    this.at = [x, y];
+    const value = heat.values[y * heat.width + x]!;
+    const share = this.score > 0 ? `, ${percent(value, this.score)} of the score` : "";
+    this.readout.textContent = `Column ${x}, row ${y}: relevance ${shown(value)}${share}`;
+    for (const mark of this.marks) {
+      mark.hidden = false;
+      mark.style.left = `${(100 * (x + 0.5)) / heat.width}%`;
+      mark.style.top = `${(100 * (y + 0.5)) / heat.height}%`;
+    }
+  }
+}
+
+// In words, for those who do not see it: which of nine parts of the picture hold most.
+function where(heat: Heat): string {
+  const rows = ["top", "middle", "bottom"];
+  const columns = ["left", "centre", "right"];
+  const sums = new Array<number>(9).fill(0);
+  let total = 0;
+  heat.values.forEach((value, k) => {
+    const row = Math.floor((3 * Math.floor(k / heat.width)) / heat.height);
+    const column = Math.floor((3 * (k % heat.width)) / heat.width);
+    sums[3 * row + column]! += Math.abs(value);
+    total += Math.abs(value);
+  });
+  if (!(total > 0)) return "It is empty.";
+  const best = sums.map((sum, k) => ({ sum, name: `${rows[Math.floor(k / 3)]!} ${columns[k % 3]!}` }));
+  best.sort((a, b) => b.sum - a.sum);
+  const words = best.slice(0, 3).map(({ sum, name }) => `${name} ${Math.round((100 * sum) / total)} %`);
+  return `Most of it: ${words.join(", ")}.`;
+}
