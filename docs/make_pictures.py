@@ -1,0 +1,103 @@
+"""`python docs/make_pictures.py`: the pictures of the documentation, computed from photographs that anyone may use.
+
+Cat, cup of coffee and rocket come with scikit-image and are in the public domain (CC0 or NASA). Needs the extra `demo`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+
+import deeptaylor as dt
+from deeptaylor import assets, heatmap
+from deeptaylor.files import write_whole
+from deeptaylor.methods import METHODS, USUAL
+
+OUT = Path(__file__).parent / "pictures"
+SIDE = 176  # of one picture in a row
+RED, GREY, INK = (200, 30, 30), (190, 190, 190), (40, 40, 40)
+
+
+def cell(picture: np.ndarray) -> np.ndarray:
+    return np.asarray(Image.fromarray(picture).resize((SIDE, SIDE), Image.Resampling.LANCZOS))
+
+
+def bar(width: int, name: str, ledger: dt.Ledger) -> Image.Image:
+    """The ledger as a bar: what the input holds in red, what biases took in grey."""
+    score, held, bias = (float(t[0]) for t in (ledger.score, ledger.input, ledger.bias))
+    image = Image.new("RGB", (width, 44), "white")
+    draw, font = ImageDraw.Draw(image), ImageFont.load_default(size=13)
+    split = 8 + round((width - 16) * held / score)
+    draw.rectangle((8, 22, width - 8, 38), fill=GREY)
+    if split > 8:
+        draw.rectangle((8, 22, split, 38), fill=RED)
+    text = (
+        f'bias="{name}":  f = {score:.3f} = input {held:.3g} + bias {bias:.3g} + dropped {float(ledger.dropped[0]):.3g}'
+    )
+    draw.text((8, 3), text, fill=INK, font=font)
+    return image
+
+
+def stacked(rows: Sequence[Image.Image]) -> Image.Image:
+    whole = Image.new("RGB", (max(r.width for r in rows), sum(r.height for r in rows)), "white")
+    top = 0
+    for row in rows:
+        whole.paste(row, (0, top))
+        top += row.height
+    return whole
+
+
+def save(name: str, picture: Image.Image) -> None:
+    """As PNG with 128 colours: a page loads it at once, and the repository stays small."""
+    few = picture.quantize(128, dither=Image.Dither.NONE)
+    OUT.mkdir(exist_ok=True)
+    few.save(OUT / f"{name}.part", format="PNG", optimize=True)
+    data = (OUT / f"{name}.part").read_bytes()
+    (OUT / f"{name}.part").unlink()
+    write_whole(OUT / f"{name}.png", data)
+    print(f"{name}.png: {len(data) / 1000:.0f} kB")
+
+
+def ledger(p: dt.Pretrained) -> None:
+    """A cat in both bias modes, with where the score went."""
+    photo = assets.path("cat")
+    neuron, spread = (dt.explain(p, photo, bias=bias) for bias in ("neuron", "spread"))
+    pictures = [neuron.photos[0], neuron.overlay(), spread.overlay()]
+    row = heatmap.montage(
+        [cell(x) for x in pictures], [f"explained: {neuron.titles[0][0]}", 'bias="neuron"', 'bias="spread"']
+    )
+    image = Image.fromarray(row)
+    save(
+        "ledger", stacked([image, bar(image.width, "neuron", neuron.ledger), bar(image.width, "spread", spread.ledger)])
+    )
+
+
+def targets(p: dt.Pretrained) -> None:
+    """The three most probable classes of one photograph."""
+    x, seen = p.preprocess(assets.path("coffee"))
+    best = p.top(x, 3)[0]
+    e = dt.Explainer(p.network, x, domain=p.domain, bias="spread").explain(
+        x, target=torch.tensor([[found.index for found in best]])
+    )
+    maps = [heatmap.overlay(seen, heat) for heat in e.heatmap()[0]]
+    labels = ["photograph", *[f"{found.name} {found.probability:.0%}" for found in best]]
+    save("targets", Image.fromarray(heatmap.montage([cell(m) for m in (np.asarray(seen), *maps)], labels)))
+
+
+def methods(p: dt.Pretrained) -> None:
+    """Four methods on the same decision."""
+    x, seen = p.preprocess(assets.path("rocket"))
+    pictures, labels = [np.asarray(seen)], [p.top(x, 1)[0][0].name]
+    for key in USUAL:
+        e = METHODS[key].prepare(p.network, x, p.domain)(x, None)
+        pictures.append(heatmap.colours(e.heatmap()[0]))
+        labels.append(METHODS[key].title)
+    save("methods", Image.fromarray(heatmap.montage([cell(m) for m in pictures], labels)))
+
+
+if __name__ == "__main__":
+    network = dt.load("efficientnet-lite0")
+    for draw in (ledger, targets, methods):
+        draw(network)
