@@ -199,7 +199,7 @@ def test_interrupted_while_writing(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 def test_ctrl_c_as_a_process() -> None:
     env = os.environ | {"PYTHONPATH": f"{SRC}{os.pathsep}{Path(__file__).parent}", "OMP_NUM_THREADS": "1"}
     code = "import sys; from deeptaylor.cli import main; print('ready', flush=True); sys.exit(main(sys.argv[1:]))"
-    many = [f"{n}.png" for n in range(60)]
+    many = [f"{n}.png" for n in range(400)]  # more than are done before the signal arrives on a busy machine
     for n, name in enumerate(many):
         Image.fromarray(pixels(n)).save(name)
     words = ["explain", *many, *MODEL, "--out", "o"]

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 import deeptaylor as dt
 from deeptaylor import engine as engine_module
 from deeptaylor.engine import Engine
+from deeptaylor.inputs import _survives_bfloat16
 
 GOLDEN = Path(__file__).parent / "golden"
 LEDGER_GAP = 1e-12  # of the score, in float64
@@ -987,6 +988,8 @@ def test_a_moved_explainer_stays_moved() -> None:
 
 
 def test_bfloat16_is_close() -> None:
+    if not _survives_bfloat16():
+        pytest.skip("this processor dies of matrix products in bfloat16")
     model = Net().eval()
     exact = dt.Explainer(model.double(), batch(1), dt.Box(0, 1)).explain(batch(), TOP)
     x = batch().bfloat16()
