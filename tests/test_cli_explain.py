@@ -204,7 +204,13 @@ def test_ctrl_c_as_a_process() -> None:
         Image.fromarray(pixels(n)).save(name)
     words = ["explain", *many, *MODEL, "--out", "o"]
     process = subprocess.Popen(
-        [sys.executable, "-c", code, *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, *words],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell that puts the tests into the background has them ignore this signal, and their children with them.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
