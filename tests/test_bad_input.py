@@ -970,3 +970,20 @@ def test_bfloat16_on_a_processor_that_dies_of_it_is_refused(survives: bool, monk
         says(info.value, "bfloat16", "explainer.float()")
     finally:
         inputs._survives_bfloat16.cache_clear()
+
+
+@pytest.mark.parametrize("inside", ["cause", "context", "text"])
+def test_ctrl_c_during_capture_stays_an_interrupt(inside: str) -> None:
+    class Interrupted(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if inside == "text":
+                raise RuntimeError("argument 'size' failed: KeyboardInterrupt: <EMPTY MESSAGE>")
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt as error:
+                if inside == "cause":
+                    raise RuntimeError("wrapped") from error
+                raise AttributeError("module has no attribute 'exc'")  # noqa: B904
+
+    with pytest.raises(KeyboardInterrupt):
+        dt.Explainer(Interrupted(), torch.ones(1, 4))

@@ -189,9 +189,11 @@ def _export(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, Any, lis
     except DeepTaylorError:
         raise
     except Exception as dynamic_error:  # noqa: BLE001 - export raises many kinds; all mean that it failed
+        _pass_on_interrupt(dynamic_error)
         try:
             program = _quiet_export(model, inputs, None)
-        except Exception:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001
+            _pass_on_interrupt(error)
             raise CaptureError(_explain_failure(dynamic_error)) from dynamic_error
         note = (
             f"The batch size could not be left free and is fixed at {inputs[0].shape[0]}; other sizes are "
@@ -199,6 +201,15 @@ def _export(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, Any, lis
             f"({str(dynamic_error).strip().splitlines()[0][:160]})"
         )
         return program, int(inputs[0].shape[0]), [note]
+
+
+def _pass_on_interrupt(error: BaseException) -> None:
+    """Ctrl-C inside torch.export may come out as another error, raised from it or with its name in the text."""
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, KeyboardInterrupt) or "KeyboardInterrupt" in str(link):
+            raise KeyboardInterrupt from error
+        link = link.__cause__ or link.__context__
 
 
 def _quiet_export(model: nn.Module, inputs: tuple[Tensor, ...], dynamic: Any) -> Any:
