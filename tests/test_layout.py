@@ -34,6 +34,7 @@ ORDER = [
     "flow",
     "fold",
     "again",
+    "packed",
     "domains",
     "signals",
     "plan",

@@ -60,7 +60,8 @@ class Block(nn.Module):
         xs = [at.get(name) for name in m.operands]
         if isinstance(m, Sum) or type(m).__name__ == "Diagonal":
             return xs
-        return [x if x is None else x.expand(ctx.shape(n)) for x, n in zip(xs, m.operands, strict=True)]
+        wide = [ctx.shape(name) for name in m.operands]
+        return [x if x is None or x.shape == w else x.expand(w) for x, w in zip(xs, wide, strict=True)]
 
     def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
         """W x in one reading of the weights, without the bias."""

@@ -1,10 +1,12 @@
-"""An engine's pass compiled by torch.compile, once for every shape; on a GPU recorded as a CUDA graph and replayed.
+"""An engine's pass compiled by torch.compile, once for every shape; on a GPU recorded as a CUDA graph where that helps.
 
 A recorded pass costs the processor almost nothing, however many kernels it has: at small batches they are all there is.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,15 +21,19 @@ from deeptaylor.linear_map import Maybe
 __all__ = ["Compiled"]
 
 _WARM_UP = 3  # calls before a recording: compilation, choice of algorithms, work space
+_TRIALS = 3
+_BUSY = 0.7  # the part of a pass that its launches may take before it is recorded
 
 
 class Compiled:
     """`Engine.run`, compiled. Its results are the caller's own."""
 
-    def __init__(self, engine: Engine, options: dict[str, Any], graphs: bool) -> None:
+    def __init__(self, engine: Engine, options: dict[str, Any], graphs: bool | None) -> None:
         self._engine, self._graphs = engine, graphs
         self._tensors = torch.compile(self._plain, dynamic=False, fullgraph=True, options=options)
-        self._recorded: dict[Any, Callable[..., Any]] = {}
+        self._ready: dict[Any, Callable[[Sequence[Maybe]], Any]] = {}
+        self._pool: Any = None  # of memory, one for all recordings: no two are replayed at once
+        self._lock = threading.Lock()
 
     def _plain(self, inputs: tuple[Tensor, ...], target: Any, ledger: bool, keep: frozenset[str]) -> tuple[Any, ...]:
         result = self._engine.run(inputs, target, ledger, keep)
@@ -38,43 +44,65 @@ class Compiled:
     ) -> Result:
         given = (tuple(inputs), targets.settled(target, inputs[0]))
         with torch.no_grad():
-            if not (self._graphs and inputs[0].is_cuda):
+            if self._graphs is False or not inputs[0].is_cuda:
                 return Result(*self._tensors(*given, ledger, keep))
             margin = isinstance(given[1], targets.Margin)
             target = (given[1].target, given[1].other) if margin else given[1]
             tensors, form = pytree.tree_flatten((given[0], target))
             sizes = tuple(None if t is None else (t.shape, t.dtype, t.device) for t in tensors)
             key = (form, margin, ledger, keep, sizes)
-            if key not in self._recorded:
-                self._recorded[key] = _record(
-                    lambda ts: self._tensors(*_given(ts, form, margin), ledger, keep), tensors
-                )
-            return Result(*self._recorded[key](tensors))
+            with self._lock:
+                if key not in self._ready:
+                    self._ready[key] = self._prepare(
+                        lambda ts: self._tensors(*_given(ts, form, margin), ledger, keep), tensors
+                    )
+                return Result(*self._ready[key](tensors))
+
+    def _prepare(
+        self, run: Callable[[Sequence[Maybe]], Any], example: Sequence[Maybe]
+    ) -> Callable[[Sequence[Maybe]], Any]:
+        """A pass for these sizes, recorded if that was asked for, or if its launches keep the GPU waiting."""
+        held = [None if t is None else t.clone() for t in example]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UP):
+                run(held)
+            record = self._graphs or _launching(lambda: run(held)) > _BUSY
+        torch.cuda.current_stream().wait_stream(stream)
+        if not record:
+            return run
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            results = run(held)
+
+        def replay(tensors: Sequence[Maybe]) -> Any:
+            for ours, theirs in zip(held, tensors, strict=True):
+                if ours is not None and theirs is not None:
+                    ours.copy_(theirs)
+            graph.replay()
+            return pytree.tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, results)
+
+        return replay
+
+
+def _launching(run: Callable[[], Any]) -> float:
+    """Which part of a pass goes by until the processor has launched it."""
+    parts: list[float] = []
+    for _ in range(_TRIALS):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        begin.record()
+        start = time.perf_counter()
+        run()
+        launched = 1000 * (time.perf_counter() - start)
+        end.record()
+        torch.cuda.synchronize()
+        parts.append(launched / begin.elapsed_time(end))
+    return min(parts)
 
 
 def _given(tensors: Sequence[Maybe], form: Any, margin: bool) -> tuple[Any, Any]:
     inputs, target = pytree.tree_unflatten(list(tensors), form)
     return inputs, targets.Margin(*target) if margin else target
-
-
-def _record(run: Callable[[Sequence[Maybe]], Any], example: Sequence[Maybe]) -> Callable[[Sequence[Maybe]], Any]:
-    """A function of tensors as a CUDA graph: its inputs are copied in, its outputs copied out."""
-    held = [None if t is None else t.clone() for t in example]
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(_WARM_UP):
-            run(held)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = run(held)
-
-    def replay(tensors: Sequence[Maybe]) -> Any:
-        for ours, theirs in zip(held, tensors, strict=True):
-            if ours is not None and theirs is not None:
-                ours.copy_(theirs)
-        graph.replay()
-        return pytree.tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, results)
-
-    return replay

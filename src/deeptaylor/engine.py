@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from deeptaylor import ops
 from deeptaylor import target as targets
 from deeptaylor.again import find
 from deeptaylor.capture import Node, capture
@@ -22,6 +23,7 @@ from deeptaylor.domain import Box, Domain
 from deeptaylor.errors import BoundaryError
 from deeptaylor.fold import CONVOLUTIONS, fold
 from deeptaylor.linear_map import Convolution, Maybe, channels_last, plus
+from deeptaylor.packed import split
 from deeptaylor.plan import Plan, make_plan
 from deeptaylor.rewrite import rewrite
 from deeptaylor.rules import Rule
@@ -120,6 +122,7 @@ class Engine(nn.Module):
         captured = capture(model, example, settings.output, settings.root)
         rewrite(captured)
         fold(captured, {n for n, d in zip(captured.inputs, settings.domains, strict=True) if isinstance(d, Box)})
+        split(captured)
         planned = make_plan(
             captured, settings.domains, settings.rules, settings.first, spread, settings.max_pool == "winner"
         )
@@ -165,10 +168,10 @@ class Engine(nn.Module):
 
     def _last_uses(self) -> dict[int, list[str]]:
         """After which step a kept value can go."""
-        last = {name: max(steps) for name, steps in self._readers().items() if name not in self.again}
+        last = {name: max(steps) for name, steps in self._readers().items()}
         for name, again in self.again.items():
             for read in again.reads:
-                last[read] = max(last.get(read, 0), *self._readers()[name])
+                last[read] = max(last.get(read, 0), min(self._readers()[name]))
         after: dict[int, list[str]] = {}
         for name, k in last.items():
             after.setdefault(k, []).append(name)
@@ -182,6 +185,9 @@ class Engine(nn.Module):
         by_name = {old.name: new for old, new in copies.items()}
         graph.output(tuple(by_name[name] for name in self.kept))
         graph.eliminate_dead_code()
+        for node in graph.nodes:
+            if node.target is torch.ops.aten.linear.default:
+                node.target = ops.linear
         used = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
         constants = {k: v for k, v in self.captured.constants.items() if k in used or self._read_by_step(k)}
         module = fx.GraphModule({k: v for k, v in constants.items() if k in used}, graph)

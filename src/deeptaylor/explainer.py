@@ -93,7 +93,7 @@ class Explainer(nn.Module):
         self._model = (model,)
         self._example = tuple(x[:2].detach() for x in inputs)
         self._scored: dict[int, tuple[Any, Explainer]] = {}
-        self._compile: tuple[bool, dict[str, Any]] | None = None  # CUDA graphs, and inductor's options; once asked for
+        self._compile: tuple[bool | None, dict[str, Any]] | None = None  # CUDA graphs, inductor's options; once asked
         self._runs: dict[int, Compiled] = {}
         self._print = fingerprint(model)
         self.engines = nn.ModuleDict()
@@ -154,11 +154,11 @@ class Explainer(nn.Module):
         self.engines[key] = engine
         return engine
 
-    def compile(self, graphs: bool = False, **options: Any) -> Explainer:  # type: ignore[override]
+    def compile(self, graphs: bool | None = None, **options: Any) -> Explainer:  # type: ignore[override]
         """Compile every pass from now on: slow the first time for each shape, then faster.
 
-        ``graphs=True`` records every compiled pass on a GPU as a CUDA graph, which keeps its memory: for small batches.
-        ``options`` are those of torch.compile's inductor.
+        ``graphs``: record passes on a GPU as CUDA graphs, which keep their memory; None: where launching them takes
+        most of the time. ``options`` are those of torch.compile's inductor.
         """
         self._compile = (graphs, _INDUCTOR | options)
         self._runs.clear()

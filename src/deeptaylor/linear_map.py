@@ -209,10 +209,10 @@ class Linear(Weighted):
     """x Wᵀ over the last axis."""
 
     def forward_with(self, weight: Tensor, x: Tensor, bias: Maybe = None) -> Tensor:
-        return F.linear(x, weight, bias)
+        return ops.linear(x, weight, bias)
 
     def back_with(self, weight: Tensor, s: Tensor, ctx: Context) -> Tensor:
-        return s @ weight
+        return (s.reshape(-1, s.shape[-1]) @ weight).reshape(*s.shape[:-1], weight.shape[1])
 
 
 _ALIGNED = 8  # channels: what matrix units take at once
@@ -236,6 +236,8 @@ class Convolution(Weighted):
         )
         self.output_padding = _tuple(output_padding, self.n)
         self.groups, self.transposed = groups, transposed
+        plain = not any(self.padding) and set(self.dilation) == {1} and groups == 1 and not transposed
+        self.patches = plain and math.prod(self.stride) > 1 and self.stride == tuple(weight.shape[2:])
         self.register_buffer("stacked", None, persistent=False)
         self.stacked: Tensor | None
 
@@ -277,6 +279,8 @@ class Convolution(Weighted):
         return [positive], [negative]
 
     def _down(self, weight: Tensor, x: Tensor, bias: Maybe = None) -> Tensor:
+        if self.patches:
+            return self._from_patches(weight, x, bias)
         x = channels_last(x)
         return _CONV[self.n - 1](x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
 
@@ -285,6 +289,31 @@ class Convolution(Weighted):
         return _CONV_TRANSPOSE[self.n - 1](
             x, weight, bias, self.stride, self.padding, extra, self.groups, self.dilation
         )
+
+    def _from_patches(self, weight: Tensor, x: Tensor, bias: Maybe) -> Tensor:
+        """Windows that lie side by side, as in a transformer's first layer, are rows of one matrix."""
+        n, *lead = self.n, *x.shape[: -self.n]
+        counts = [size // k for size, k in zip(x.shape[-n:], self.stride, strict=True)]
+        for d, (count, k) in enumerate(zip(counts, self.stride, strict=True)):
+            x = x.narrow(d - n, 0, count * k)
+        cells = [size for pair in zip(counts, self.stride, strict=True) for size in pair]
+        x = x.reshape(*lead, *cells).permute(*self._cells(len(lead)))
+        rows = F.linear(x.reshape(-1, weight[0].numel()), weight.flatten(1), bias)
+        return rows.reshape(*lead[:-1], *counts, -1).movedim(-1, -n - 1)
+
+    def _to_patches(self, weight: Tensor, s: Tensor, extra: Sequence[int]) -> Tensor:
+        n, *lead = self.n, *s.shape[: -self.n - 1]
+        counts, channels = s.shape[-n:], weight.shape[1]
+        rows = s.movedim(-n - 1, -1).reshape(-1, weight.shape[0]) @ weight.flatten(1)
+        there = self._cells(len(lead) + 1)
+        x = rows.reshape(*lead, *counts, channels, *self.stride).permute(*[there.index(d) for d in range(len(there))])
+        x = x.reshape(*lead, channels, *[count * k for count, k in zip(counts, self.stride, strict=True)])
+        return F.pad(x, [v for more in reversed(extra) for v in (0, more)]) if any(extra) else x
+
+    def _cells(self, lead: int) -> list[int]:
+        """Axes (…, channels, count, size, count, size) in the order (…, counts, channels, sizes)."""
+        counts = [lead + 2 * d for d in range(self.n)]
+        return [*range(lead - 1), *counts, lead - 1, *[d + 1 for d in counts]]
 
     def forward_with(self, weight: Tensor, x: Tensor, bias: Maybe = None) -> Tensor:
         return self._up(weight, x, self.output_padding, bias) if self.transposed else self._down(weight, x, bias)
@@ -300,7 +329,7 @@ class Convolution(Weighted):
                 sizes, out, self.stride, self.padding, self.dilation, weight.shape[2:], strict=True
             )
         ]
-        return self._up(weight, s, extra)
+        return self._to_patches(weight, s, extra) if self.patches else self._up(weight, s, extra)
 
 
 def _tuple(value: int | Sequence[int], n: int) -> tuple[int, ...]:

@@ -14,6 +14,11 @@ def scale_shift(x: Tensor, scale: Tensor | None, shift: Tensor | None) -> Tensor
     return x if shift is None else x + shift
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x Wᵀ + b as one product of matrices; torch makes one for every sample where the rows lie apart in memory."""
+    return F.linear(x.reshape(-1, x.shape[-1]), weight, bias).reshape(*x.shape[:-1], weight.shape[0])
+
+
 def _groups(x: Tensor, groups: int) -> Tensor:
     """x as (outer, groups, members): groups = 0 means the trailing axis alone holds the members."""
     return x if groups == 0 else x.reshape(x.shape[0], groups, -1)

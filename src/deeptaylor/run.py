@@ -135,10 +135,10 @@ class Pass:
         return self.layout[name].shape(self.batch)
 
     def value(self, name: str) -> Any:
-        """A value that was kept, or is computed again; or a constant."""
-        if name in self.values:
-            return self.values[name]
-        return self.again[name](self) if name in self.again else self.constants(name)
+        """A value that was kept, or is computed again (once); or a constant."""
+        if name in self.again and name not in self.values:
+            self.values[name] = self.again[name](self)
+        return self.values[name] if name in self.values else self.constants(name)
 
     def per_sample(self, name: str, t: Tensor) -> Tensor:
         return self.layout[name].per_sample(t, self.batch)
