@@ -121,6 +121,17 @@ def gradient(model: nn.Module, x: Tensor, target: Tensor, mode: str | None) -> M
     return run
 
 
+def fold_norms(model: nn.Module) -> None:
+    """BatchNorm into the convolution before it: zennit does so itself, but leaves norms that cuDNN refuses."""
+    for block in model.modules():
+        pairs = [("conv1", "bn1"), ("conv2", "bn2"), ("conv3", "bn3"), ("0", "1")]
+        for first, second in pairs:
+            conv, norm = getattr(block, first, None), getattr(block, second, None)
+            if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+                setattr(block, first, nn.utils.fusion.fuse_conv_bn_eval(conv, norm))
+                setattr(block, second, nn.Identity())
+
+
 def zennit(name: str, model: nn.Module, x: Tensor, target: Tensor) -> Method:
     """The same rules by zennit's hooks."""
     from zennit.attribution import Gradient  # type: ignore[import-untyped]
@@ -131,6 +142,7 @@ def zennit(name: str, model: nn.Module, x: Tensor, target: Tensor) -> Method:
 
     if not name.startswith(("vgg", "resnet")):
         raise NotImplementedError("zennit has no canonizer for it")
+    fold_norms(model)
     low, high = DOMAIN.bounds(x)
     composite = SpecialFirstLayerMapComposite(
         layer_map=[(Activation, Pass()), (AvgPool, Norm()), (Convolution, ZPlus()), (Linear, ZPlus())],

@@ -81,9 +81,7 @@ def rows(explainer: dt.Explainer) -> list[int]:
 
 @pytest.mark.parametrize("bias", ["neuron", "spread"])
 @pytest.mark.parametrize("name", CASES)
-def test_a_packed_layer_is_split_and_explained_as_before(
-    name: str, bias: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_packed_layer_is_split_and_explained_as_before(name: str, bias: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     make, splits = CASES[name]
     model = make().double().eval()

@@ -105,6 +105,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "conv3d": (lambda: nn.Conv3d(2, 3, 2, stride=(1, 2, 1)), (2, 2, 3, 2)),
     "conv1d of patches": (lambda: nn.Conv1d(2, 3, 2, stride=2), (2, 6)),
     "conv2d of patches, rows left over": (lambda: nn.Conv2d(2, 3, (2, 3), stride=(2, 3)), (2, 5, 4)),
+    "conv2d of single elements, far apart": (lambda: nn.Conv2d(2, 3, 1, stride=(2, 3)), (2, 4, 5)),
     "conv3d of patches": (lambda: nn.Conv3d(1, 2, 2, stride=2), (1, 2, 3, 2)),
     "conv3d groups, padding, dilation": (lambda: nn.Conv3d(2, 4, 2, padding=1, dilation=2, groups=2), (2, 2, 2, 2)),
     "conv_transpose1d, output_padding": (lambda: nn.ConvTranspose1d(2, 3, 3, 2, 1, 1), (2, 3)),

@@ -249,3 +249,33 @@ def test_a_change_would_be_noticed() -> None:
         check(net, net.bn.train)
     with pytest.raises(AssertionError, match=r"head\.weight"):
         check(net, lambda: net.head.weight.data.add_(1))
+
+
+def _written(model: nn.Sequential) -> None:
+    with torch.no_grad():
+        model[0].weight.mul_(2)
+
+
+def _other_data(model: nn.Sequential) -> None:
+    model[0].weight.data = model[0].weight.data.clone()
+
+
+def _other_layer(model: nn.Sequential) -> None:
+    model[0] = nn.Linear(4, 3)
+
+
+def _other_parameter(model: nn.Sequential) -> None:
+    model[0].weight = nn.Parameter(model[0].weight.detach().clone())
+
+
+@pytest.mark.parametrize("change", [_written, _other_data, _other_layer, _other_parameter])
+def test_the_quick_look_sees_that_a_network_changed(change: Callable[[nn.Sequential], None]) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    x = torch.rand(2, 4)
+    explainer = dt.Explainer(model, x, dt.NonNegative())
+    for _ in range(2):
+        explainer(x)
+    change(model)
+    with pytest.raises(dt.StaleModelError, match="refresh"):
+        explainer(x)
+    explainer.refresh()(x)

@@ -183,12 +183,18 @@ class Block(nn.Module):
 
 def divide(a: Tensor, b: Tensor) -> Tensor:
     """a / b for b ≥ 0, with 0 where b is 0 (or too small to divide by); the caller books what that drops."""
-    return (a / b).masked_fill_(b < torch.finfo(b.dtype).tiny, 0)
+    return _without(a / b, b < torch.finfo(b.dtype).tiny)
 
 
 def divide_signed(a: Tensor, b: Tensor) -> Tensor:
     """The same for b of either sign."""
-    return (a / b).masked_fill_(b.abs() < torch.finfo(b.dtype).tiny, 0)
+    return _without(a / b, b.abs() < torch.finfo(b.dtype).tiny)
+
+
+def _without(quotient: Tensor, nothing: Tensor) -> Tensor:
+    if torch.compiler.is_compiling():
+        return torch.where(nothing, 0, quotient)  # a compiler would give what is changed in place another layout
+    return quotient.masked_fill_(nothing, 0)
 
 
 class AffineMap:

@@ -18,6 +18,7 @@ from deeptaylor.errors import CaptureError, InputError, PlanError, StaleModelErr
 from deeptaylor.explanation import Explanation, Ledger
 from deeptaylor.inputs import (
     Inputs,
+    Watch,
     as_domains,
     as_tuple,
     check_choice,
@@ -96,6 +97,7 @@ class Explainer(nn.Module):
         self._compile: tuple[bool | None, dict[str, Any]] | None = None  # CUDA graphs, inductor's options; once asked
         self._runs: dict[int, Compiled] = {}
         self._print = fingerprint(model)
+        self._watch: Watch | None = None
         self.engines = nn.ModuleDict()
         try:
             engine = self._capture(inputs)
@@ -129,6 +131,7 @@ class Explainer(nn.Module):
     def refresh(self) -> Explainer:
         """Capture the network again, after its parameters changed."""
         self._scored.clear()
+        self._watch = None
         self._print = fingerprint(self._model[0])
         again = self._capture(self._example)
         self.engines = nn.ModuleDict({_key(self._example): again})
@@ -210,7 +213,7 @@ class Explainer(nn.Module):
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_runs": {}}  # compiled code belongs to this object; a copy makes its own
+        return {**self.__dict__, "_runs": {}, "_watch": None}  # they belong to this object; a copy makes its own
 
     # --- explain --------------------------------------------------------------------------------------------------
 
@@ -220,7 +223,7 @@ class Explainer(nn.Module):
         if targets.is_callable(target):
             return self._for_score(target).forward(x)
         if not torch.compiler.is_compiling():
-            self._check_fresh(versions(self._model[0]))
+            self._look()
         engine = self._engine_for_batch(inputs)
         check_precision(engine, inputs, target)
         result = self._result(engine, inputs, target)
@@ -365,6 +368,12 @@ class Explainer(nn.Module):
 
     def _check_target(self, engine: Engine, target: Any, inputs: Sequence[Tensor]) -> None:
         targets.check(target, tuple(engine.layout[engine.planned.output].shape(inputs[0].shape[0])))
+
+    def _look(self) -> None:
+        """Refuse a network that changed, if that is easily seen; `explain` looks at every bit."""
+        if self._watch is None or not self._watch.same():
+            self._check_fresh(versions(self._model[0]))
+            self._watch = Watch(self._model[0])
 
     def _check_fresh(self, now: dict[str, tuple[Any, ...]] | None = None) -> None:
         """Refuse a network that changed; `versions` alone is the quick look, `fingerprint` the thorough one."""

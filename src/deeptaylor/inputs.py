@@ -160,6 +160,21 @@ def versions(model: nn.Module) -> dict[str, tuple[Any, ...]]:
     return {name: (id(t), t.data_ptr(), t.dtype, t.device, t._version) for name, t in tensors_of(model).items()}
 
 
+class Watch:
+    """A quick look whether a network is the one it was: the same parts, and no tensor written to since."""
+
+    def __init__(self, model: nn.Module) -> None:
+        places = [d for m in model.modules() for d in (m._modules, m._parameters, m._buffers)]
+        self._parts = [(d, name, part) for d in places for name, part in d.items()]
+        self._tensors = [(t, t._version, t.data_ptr()) for t in tensors_of(model).values()]
+
+    def same(self) -> bool:
+        """True if nothing changed that can be seen without a look at the values."""
+        return all(d.get(name) is part for d, name, part in self._parts) and all(
+            t._version == version and t.data_ptr() == place for t, version, place in self._tensors
+        )
+
+
 def fingerprint(model: nn.Module) -> dict[str, tuple[Any, ...]]:
     """The same with a sum over all bits, which also shows what was written through `.data`."""
     bits = {name: _bits(t) for name, t in tensors_of(model).items()}

@@ -66,7 +66,8 @@ def unbroadcast(s: Tensor, shape: Sequence[int]) -> Tensor:
 
 def channels_last(x: Tensor) -> Tensor:
     """Pictures as GPUs compute with them fastest."""
-    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 and x.is_cuda else x
+    # Not by its memory_format, which torch.vmap does not know.
+    return x.movedim(1, -1).contiguous().movedim(-1, 1) if x.ndim == 4 and x.is_cuda else x
 
 
 class LinearMap(nn.Module):
@@ -238,6 +239,7 @@ class Convolution(Weighted):
         self.groups, self.transposed = groups, transposed
         plain = not any(self.padding) and set(self.dilation) == {1} and groups == 1 and not transposed
         self.patches = plain and math.prod(self.stride) > 1 and self.stride == tuple(weight.shape[2:])
+        self.sparse = plain and math.prod(self.stride) > 1 and set(weight.shape[2:]) == {1}
         self.register_buffer("stacked", None, persistent=False)
         self.stacked: Tensor | None
 
@@ -281,8 +283,13 @@ class Convolution(Weighted):
     def _down(self, weight: Tensor, x: Tensor, bias: Maybe = None) -> Tensor:
         if self.patches:
             return self._from_patches(weight, x, bias)
+        stride: Sequence[int] = self.stride
+        if self.sparse:  # windows of one element: most of the picture is not read, and kernels are slow to see it
+            for d, k in enumerate(stride):
+                x = x[(slice(None),) * (x.ndim - self.n + d) + (slice(None, None, k),)]
+            stride = [1] * self.n
         x = channels_last(x)
-        return _CONV[self.n - 1](x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+        return _CONV[self.n - 1](x, weight, bias, stride, self.padding, self.dilation, self.groups)
 
     def _up(self, weight: Tensor, x: Tensor, extra: Sequence[int], bias: Maybe = None) -> Tensor:
         x = channels_last(x)
@@ -329,7 +336,17 @@ class Convolution(Weighted):
                 sizes, out, self.stride, self.padding, self.dilation, weight.shape[2:], strict=True
             )
         ]
+        if self.sparse:
+            return self._between_zeros(_CONV_TRANSPOSE[self.n - 1](channels_last(s), weight), sizes)
         return self._to_patches(weight, s, extra) if self.patches else self._up(weight, s, extra)
+
+    def _between_zeros(self, y: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Each element at its place in a picture of these sizes, where the strides put it."""
+        for d, (k, size) in enumerate(zip(self.stride, sizes, strict=True)):
+            dim = y.ndim - self.n + d
+            cells = F.pad(y.unsqueeze(dim + 1), [0, 0] * (y.ndim - dim - 1) + [0, k - 1])
+            y = cells.flatten(dim, dim + 1).narrow(dim, 0, int(size))
+        return y
 
 
 def _tuple(value: int | Sequence[int], n: int) -> tuple[int, ...]:
