@@ -136,6 +136,7 @@ def zennit(name: str, model: nn.Module, x: Tensor, target: Tensor) -> Method:
     """The same rules by zennit's hooks."""
     from zennit.attribution import Gradient  # type: ignore[import-untyped]
     from zennit.composites import SpecialFirstLayerMapComposite  # type: ignore[import-untyped]
+    from zennit.layer import Sum  # type: ignore[import-untyped]
     from zennit.rules import Norm, Pass, ZBox, ZPlus  # type: ignore[import-untyped]
     from zennit.torchvision import ResNetCanonizer, VGGCanonizer  # type: ignore[import-untyped]
     from zennit.types import Activation, AvgPool, Convolution, Linear  # type: ignore[import-untyped]
@@ -145,7 +146,7 @@ def zennit(name: str, model: nn.Module, x: Tensor, target: Tensor) -> Method:
     fold_norms(model)
     low, high = DOMAIN.bounds(x)
     composite = SpecialFirstLayerMapComposite(
-        layer_map=[(Activation, Pass()), (AvgPool, Norm()), (Convolution, ZPlus()), (Linear, ZPlus())],
+        layer_map=[(Activation, Pass()), (AvgPool, Norm()), (Sum, Norm()), (Convolution, ZPlus()), (Linear, ZPlus())],
         first_map=[(Convolution, ZBox(low=low, high=high))],
         canonizers=[(VGGCanonizer if name.startswith("vgg") else ResNetCanonizer)()],
     )
