@@ -31,6 +31,7 @@ from deeptaylor.run import Layout, Pass, layouts
 from deeptaylor.steps import ScoreStep
 
 _LIFTED = 1  # small scores are lifted to about one; higher, a tiny denominator (biases spread) would overflow
+_HALF = 12  # in float16 every score is lifted to about 2¹²: what is left of its range is for the steps
 _HIGHEST = 100  # the highest lift, a number of float32 itself
 
 
@@ -102,11 +103,13 @@ def _or_zeros(R: Maybe, shape: torch.Size, like: Tensor) -> Tensor:
 
 
 def _lift(f: Tensor) -> Tensor | None:
-    """A power of two for each sample that lifts a small score's relevance out of the range where processors are slow.
+    """A power of two for each sample that lifts a small score's relevance out of the range of denormal numbers.
 
-    Convolutions with denormal numbers take hundreds of times as long on a CPU. Relevance is linear in its start, and a
-    power of two changes no digit. None where it is not needed, or would not be traced.
+    There convolutions take hundreds of times as long on a CPU, and float16 has few digits left. Relevance is linear in
+    its start, and a power of two changes no digit. None where it is not needed, or would not be traced.
     """
+    if f.dtype is torch.float16:
+        return torch.exp2(torch.floor(_HALF - torch.log2(f.clamp(min=torch.finfo(f.dtype).tiny))).clamp(max=15))
     if f.device.type != "cpu" or f.dtype is not torch.float32 or torch.compiler.is_compiling():
         return None
     _, exponent = torch.frexp(f.clamp(min=0))
