@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,30 @@ def test_interrupted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     monkeypatch.setattr("deeptaylor.cli.doctor.examine", stop)
     assert main(["doctor"]) == 130
     assert "interrupted" in capsys.readouterr().err
+
+
+def test_interrupted_while_the_words_are_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object) -> None:  # typer imports more at its first word
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer.core.TyperGroup.parse_args", stop)
+    assert main(["doctor"]) == 130
+    assert capsys.readouterr().err == "interrupted; no file was left half-written\n"
+
+
+def test_interrupted_while_torch_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise KeyboardInterrupt")
+    env = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{SRC}"}
+    code = "import sys; from deeptaylor_command import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "interrupted; nothing was begun\n")
+
+
+def test_the_command_is_the_one_that_survives_that() -> None:
+    with (SRC.parent / "pyproject.toml").open("rb") as file:
+        assert tomllib.load(file)["project"]["scripts"] == {"deeptaylor": "deeptaylor_command:main"}
 
 
 def test_our_own_errors_are_told_apart(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,6 +72,8 @@ def _typed(words: list[str]) -> int:
     try:
         app(args=words, prog_name="deeptaylor")
     except SystemExit as end:
+        if end.code == INTERRUPTED:  # a verb's own, or typer's, which says nothing
+            raise KeyboardInterrupt from None
         return end.code if isinstance(end.code, int) else BAD_INPUT if end.code else FINE
     return FINE
 
