@@ -120,12 +120,38 @@ def test_interrupted_while_the_words_are_read(
     assert capsys.readouterr().err == "interrupted; no file was left half-written\n"
 
 
-def test_interrupted_while_torch_is_loaded(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("raise KeyboardInterrupt")
-    env = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{SRC}"}
-    code = "import sys; from deeptaylor_command import main; sys.exit(main())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False, timeout=60)
+SWALLOWED = "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException:\n    pass"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("while_loading", ["raise KeyboardInterrupt", SWALLOWED])
+def test_interrupted_while_the_command_is_loaded(while_loading: str, tmp_path: Path) -> None:
+    (tmp_path / "deeptaylor").mkdir()
+    (tmp_path / "deeptaylor" / "__init__.py").write_text(while_loading)
+    (tmp_path / "deeptaylor" / "cli.py").write_text("def main():\n    return 0\n")
+    done = command_of(tmp_path)
     assert (done.returncode, done.stderr) == (130, "interrupted; nothing was begun\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_interrupted_when_it_is_over(tmp_path: Path) -> None:
+    (tmp_path / "deeptaylor").mkdir()
+    (tmp_path / "deeptaylor" / "__init__.py").touch()
+    late = "atexit.register(os.kill, os.getpid(), signal.SIGINT)"
+    late = f"import atexit, os, signal\ndef main():\n    {late}\n    return 3\n"
+    (tmp_path / "deeptaylor" / "cli.py").write_text(late)
+    done = command_of(tmp_path)
+    assert (done.returncode, done.stderr) == (3, "")
+
+
+def command_of(folder: Path) -> subprocess.CompletedProcess[str]:
+    """The command with another package of our name in the place of ours."""
+    env = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{SRC}"}
+    code = "import sys, signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "from deeptaylor_command import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False, timeout=60
+    )
 
 
 def test_the_command_is_the_one_that_survives_that() -> None:
