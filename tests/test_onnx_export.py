@@ -164,5 +164,5 @@ def test_no_classes_to_ask_for(tmp_path: Path) -> None:
 def test_without_onnxruntime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     explainer, x = small()
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(dt.DeepTaylorError, match=r"pip install 'deeptaylor\[export\]'"):
+    with pytest.raises(dt.DeepTaylorError, match=r'pip install "deeptaylor\[export\]" '):
         export_explainer(explainer, x, tmp_path / "e.onnx")

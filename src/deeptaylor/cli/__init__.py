@@ -64,9 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _typed(words: list[str]) -> int:
     """The verbs whose words are read by typer."""
-    why, install = f"`deeptaylor {' '.join(words[:1])}` reads its options with typer", "pip install 'deeptaylor[cli]'"
+    why = f"`deeptaylor {' '.join(words[:1])}` reads its options with typer and speaks with rich"
     for name in ("typer", "rich"):
-        optional_package(name, why, install)
+        optional_package(name, why, "cli")
     from deeptaylor.cli.app import app
 
     try:

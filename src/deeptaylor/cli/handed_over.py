@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 from deeptaylor.cli.exits import EXITS, FINE
-from deeptaylor.optional import MissingPackageError
+from deeptaylor.optional import MissingPackageError, how_to_install
 
 __all__ = ["EXPERIMENTS", "run", "takes"]
 
@@ -89,8 +89,7 @@ def _serve() -> Callable[[list[str]], int]:
         missing = error.name or str(error)
         why = "this version has no page" if missing.startswith("deeptaylor.server") else f"{missing} is not installed"
         raise MissingPackageError(
-            f"`deeptaylor serve` shows explanations in a browser, and {why}; install it with: "
-            "pip install 'deeptaylor[web]'"
+            f"`deeptaylor serve` shows explanations in a browser, and {why}. Install it with: {how_to_install('web')}"
         ) from error
     return found
 

@@ -29,7 +29,7 @@ from deeptaylor.optional import optional_package
 __all__ = ["TOLERANCE", "ExportError", "Exported", "export_explainer"]
 
 TOLERANCE = 1e-4  # of the largest score, and of the largest relevance of a sample
-_WHY, _INSTALL = "explainers are exported by way of ONNX", "pip install 'deeptaylor[export]'"
+_WHY, _EXTRA = "explainers are exported by way of ONNX", "export"
 _MOST_DRAWN = 24  # batches
 _LARGEST = 2**31 - 1  # bytes of one protobuf message
 
@@ -68,7 +68,7 @@ def export_explainer(
     """
     path = Path(path)
     for name in ("onnx", "onnxscript", "onnxruntime"):
-        optional_package(name, _WHY, _INSTALL)
+        optional_package(name, _WHY, _EXTRA)
     if len(explainer.settings.domains) != 1 or not example.is_floating_point():
         raise InputError("An explainer with one input of real numbers can be exported; give such an example.")
     if not path.parent.is_dir():
@@ -152,7 +152,7 @@ def _drawn(domain: Domain, like: Tensor, batch: int, seed: int) -> Tensor:
 
 def _model(explainer: Explainer, x: Tensor, target: int | str, about: dict[str, str]) -> bytes:
     """The bytes of the ONNX file."""
-    onnx = optional_package("onnx", _WHY, _INSTALL)
+    onnx = optional_package("onnx", _WHY, _EXTRA)
     module: nn.Module = explainer if isinstance(target, str) else _Fixed(explainer, target)
     given = (x, torch.zeros(len(x), dtype=torch.int64, device=x.device)) if target == "input" else (x,)
     batch = {0: torch.export.Dim("batch")} if _fixed_batch(explainer, x) is None else {}
@@ -191,7 +191,7 @@ def _name_batch(graph: Any) -> None:
 
 
 def _session(data: bytes) -> Any:
-    onnxruntime = optional_package("onnxruntime", _WHY, _INSTALL)
+    onnxruntime = optional_package("onnxruntime", _WHY, _EXTRA)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = torch.get_num_threads()

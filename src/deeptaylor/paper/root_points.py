@@ -21,6 +21,7 @@ import torch
 from deeptaylor.domain import Box, Domain, NonNegative, Real
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.files import write_whole
+from deeptaylor.optional import optional_package
 from deeptaylor.root_point import RootPoint, root_point
 from deeptaylor.rules import Rule, WSquare, Z, ZBox, ZPlus
 
@@ -107,14 +108,11 @@ def draw(folder: str | os.PathLike[str]) -> list[Path]:
 
 def figure() -> Figure:
     """The panels; needs matplotlib."""
-    try:
-        import matplotlib.style
-        from matplotlib.figure import Figure
-        from matplotlib.patches import Patch
-    except ImportError as error:
-        raise DeepTaylorError(
-            'The figures are drawn with matplotlib, which is not installed: pip install "deeptaylor[paper]".'
-        ) from error
+    optional_package("matplotlib", "the figures are drawn with matplotlib", "paper")
+    import matplotlib.style
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
     with matplotlib.style.context(STYLE):
         drawn = Figure(figsize=(11.5, 9.9), dpi=150)
         panels = drawn.subplots(len(FUNCTIONS), len(COLUMNS), sharex=True, sharey=True)

@@ -29,7 +29,7 @@ __all__ = ["export", "main"]
 def export(name: str, folder: Path) -> Path:
     """Write the explainer of one of the paper's networks into a folder that exists."""
     for package in ("onnx", "onnxscript"):
-        optional_package(package, "the explainer is written as ONNX", f"pip install {package}")
+        optional_package(package, "the explainer is written as ONNX", "export")
     loaded = load(name)
     x = torch.zeros(1, 1, 28, 56)
     explainer = Explainer(loaded.network, x, domain=loaded.domain)
