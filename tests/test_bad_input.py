@@ -7,7 +7,7 @@ import inspect
 import re
 import subprocess
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -899,6 +899,29 @@ def test_what_is_no_rule_is_refused(rule: Any) -> None:
 def test_alpha_and_beta_must_differ_by_one() -> None:
     with pytest.raises(dt.PlanError, match=r"alpha − beta = 1.*got 2 and 2"):
         dt.rules.AlphaBeta(2.0, 2.0)
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: dt.rules.Epsilon(-1), "Epsilon needs a finite number epsilon ≥ 0, got -1"),
+        (lambda: dt.rules.Epsilon(NAN), "Epsilon needs a finite number epsilon ≥ 0, got nan"),
+        (lambda: dt.rules.Epsilon("small"), "Epsilon needs a finite number epsilon ≥ 0, got 'small'"),  # type: ignore[arg-type]
+        (lambda: dt.rules.Gamma(-0.5), "Gamma needs a finite number gamma ≥ 0, got -0.5"),
+        (lambda: dt.rules.Gamma(INF), "Gamma needs a finite number gamma ≥ 0, got inf"),
+        (lambda: dt.rules.AlphaBeta(NAN, 1), "AlphaBeta needs a finite number alpha ≥ 0, got nan"),
+        (lambda: dt.rules.AlphaBeta(0, -1), "AlphaBeta needs a finite number beta ≥ 0, got -1"),
+        (lambda: dt.rules.ZBox(1, 0), "ZBox: low must not exceed high"),
+        (lambda: dt.rules.ZBox(NAN, 1), "ZBox: bounds must be finite"),
+        (lambda: dt.rules.ZBox(0), "ZBox needs both bounds"),
+    ],
+)
+def test_a_rule_with_bad_numbers(make: Callable[[], dt.rules.Rule], message: str) -> None:
+    with pytest.raises(dt.PlanError, match=re.escape(message)):
+        make()
 
 
 class Product(Layers):
