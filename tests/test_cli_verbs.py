@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +75,22 @@ def test_check_of_what_cannot_be_explained(capsys: pytest.CaptureFixture[str]) -
 )
 def test_check_with_wrong_words(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert message in said(capsys, 2, "check", *words)[1]
+
+
+def test_an_architecture_in_the_current_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("my_nets.py").write_text("from my_layers import layers\n\n\ndef net():\n    return layers()\n")
+    Path("my_layers.py").write_text("from torch import nn\n\n\ndef layers():\n    return nn.Linear(4, 3)\n")
+    Path("json.py").write_text("raise RuntimeError('not the one that is meant')")
+    torch.save(torch.nn.Linear(4, 3).state_dict(), "mine.pth")
+    before = list(sys.path)
+    words = ["mine.pth", "--class-names", "none", "--domain", "real", "--shape", "4", "--architecture"]
+    assert "can be explained" in said(capsys, 0, "check", *words, "my_nets:net")[0]
+    assert sys.path == before
+    assert "No module named 'my_pets'" in said(capsys, 2, "check", *words, "my_pets:net")[1]
+    assert (
+        f"the module that was found is {Path.cwd() / 'my_nets.py'}" in said(capsys, 2, "check", *words, "my_nets:x")[1]
+    )
+    assert "json/__init__.py" in said(capsys, 2, "check", *words, "json:net")[1]  # installed modules go first
 
 
 # --- compare ----------------------------------------------------------------------------------------------------------
