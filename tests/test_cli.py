@@ -52,6 +52,30 @@ def test_an_unknown_verb(said: list[str], capsys: pytest.CaptureFixture[str]) ->
     assert f"error: there is no `deeptaylor {' '.join(said)}`" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("said", "guess"),
+    [
+        (["explian", "cat.jpg"], "Did you mean `deeptaylor explain`?"),
+        (["Compare"], "Did you mean `deeptaylor compare`?"),
+        (["paper", "minst"], "Did you mean `deeptaylor paper mnist`?"),
+        (["cat.jpg"], "To explain a photograph: deeptaylor explain cat.jpg --model NAME."),
+        (["xyzzy"], "`deeptaylor xyzzy`. There are: explain, check, compare, export, doctor, demo, serve, paper;"),
+    ],
+)
+def test_a_mistyped_verb_is_guessed(
+    said: list[str], guess: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("cat.jpg").touch()
+    assert main(said) == 2
+    assert guess in capsys.readouterr().err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == main(["-V"]) == 0
+    assert capsys.readouterr().out == 2 * f"deeptaylor {dt.__version__}\n"
+
+
 @pytest.mark.parametrize("said", [["explain"], ["explain", "a.png"], ["check", "a", "--what"], ["doctor", "more"]])
 def test_wrong_words(said: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(said) == 2

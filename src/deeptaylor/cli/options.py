@@ -80,9 +80,9 @@ class Model:
         str | None,
         _option(
             "--architecture",
-            "What a state dict belongs to; MODULE:FUNCTION is imported, also from here.",
+            "What a state dict belongs to; a module is imported, from the current folder too.",
             _MODEL,
-            "NAME",
+            "NAME|MODULE:FUNCTION",
         ),
     ] = None
     weights: Annotated[str | None, _option("--weights", "A file for a network by name.", _MODEL, "FILE")] = None
