@@ -8,10 +8,11 @@ Nothing is written unless the file says what the explainer says, on the example 
 from __future__ import annotations
 
 import io
+import logging
 import os
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +27,7 @@ from deeptaylor.explainer import Explainer
 from deeptaylor.files import write_whole
 from deeptaylor.optional import optional_package
 
-__all__ = ["TOLERANCE", "ExportError", "Exported", "export_explainer"]
+__all__ = ["TOLERANCE", "ExportError", "Exported", "export_explainer", "quietly"]
 
 TOLERANCE = 1e-4  # of the largest score, and of the largest relevance of a sample
 _WHY, _EXTRA = "explainers are exported by way of ONNX", "export"
@@ -150,6 +151,20 @@ def _drawn(domain: Domain, like: Tensor, batch: int, seed: int) -> Tensor:
     return drawn.abs() if isinstance(domain, NonNegative) else drawn
 
 
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without what torch, onnxscript and torchvision say about each other: whoever exports cannot mend it."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+
+
 def _model(explainer: Explainer, x: Tensor, target: int | str, about: dict[str, str]) -> bytes:
     """The bytes of the ONNX file."""
     onnx = optional_package("onnx", _WHY, _EXTRA)
@@ -157,8 +172,7 @@ def _model(explainer: Explainer, x: Tensor, target: int | str, about: dict[str, 
     given = (x, torch.zeros(len(x), dtype=torch.int64, device=x.device)) if target == "input" else (x,)
     batch = {0: torch.export.Dim("batch")} if _fixed_batch(explainer, x) is None else {}
     try:
-        with warnings.catch_warnings(), torch.no_grad(), redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")  # of torch and onnxscript, about each other
+        with quietly(), torch.no_grad():
             program = torch.export.export(module, given, dynamic_shapes=(batch,) * len(given), strict=False)
             made = torch.onnx.export(
                 program,
