@@ -12,8 +12,8 @@ deeptaylor paper imagenet                   section IV-D: photographs and large 
 deeptaylor paper rules                      the supplement's picture of the rules' root points
 
 Each has --help with an example, and all but serve have --json and --quiet. deeptaylor --version says which this is.
-Shell completion: deeptaylor --install-completion. Exit codes: 0 fine; 1 a check failed; 2 bad input; 3 some of several photographs
-could not be explained; 70 an error in deeptaylor itself; 130 interrupted.
+Shell completion: deeptaylor --install-completion. Exit codes: 0 fine; 1 a check failed; 2 bad input; 3 some of several
+photographs could not be explained; 70 an error in deeptaylor itself; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -70,10 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _no_such_verb(words: Sequence[str]) -> str:
     """What was written, and what may have been meant."""
-    said, known = (
-        (words[1], list(EXPERIMENTS)) if words[0] == "paper" else (words[0], [*VERBS, "demo", "serve", "paper"])
-    )
-    front = "deeptaylor paper" if words[0] == "paper" else "deeptaylor"
+    front, said, known = "deeptaylor", words[0], [*VERBS, "demo", "serve", "paper"]
+    if words[0] == "paper":
+        front, said, known = "deeptaylor paper", words[1], list(EXPERIMENTS)
     near = difflib.get_close_matches(said.lower(), known, n=1, cutoff=0.5)
     guess = f"Did you mean `{front} {near[0]}`? " if near else ""
     if Path(said).exists():

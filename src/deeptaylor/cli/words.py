@@ -163,7 +163,7 @@ _SAY = {
 }
 _ADVICE = {
     "architecture": (
-        "--architecture: a name, torchvision:NAME, timm:NAME or module:function (imported, from the current folder too)."
+        "--architecture: a name, torchvision:NAME, timm:NAME or module:function (imported; it may lie in this folder)."
     ),
     "preparation": "--domain real, nonnegative or box:LOW,HIGH in its place if inputs are no photographs.",
     "class_names": "--class-names: a file with a name a line, `imagenet` for the thousand of ILSVRC, or `none`.",
