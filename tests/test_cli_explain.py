@@ -51,7 +51,10 @@ def test_what_is_said_and_written(capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert re.match(r"  recognised: \w+ [\d.]+%, ", lines[2])
     assert re.search(r"\(\d\) +neuron +[\d.]+ +[\d.e-]+ \([\d.e-]+ %\)", out)
-    assert re.search(r"bias=spread\n +conservative  yes", out)
+    assert re.search(r"bias=neuron, .*\n +conservative  no   the input holds [\d.]+ % of the score: ", out)
+    assert re.search(r"bias=spread, .*\n +conservative  yes  the input holds the whole score: ", out)
+    assert "accounted     yes  all of the score is accounted for: " in out
+    assert "NO" not in out  # the exit code is 0: nothing here looks like a failure
     kinds = [f"photo_{bias}_{kind}.png" for bias in ("neuron", "spread") for kind in ("heatmap", "overlay")]
     assert {p.name for p in Path("new/folder").iterdir()} == {*kinds, "photo_relevance.npz", "photo_record.json"}
     for name in kinds:
