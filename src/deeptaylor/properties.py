@@ -48,9 +48,10 @@ class Check:
         if self.negative or self.empty:
             lines.append(self._empty_text())
         if explained:
-            some, least = "no" if self.positive else "some", f"{self.most_negative:.2e} f"
+            gap, least = f"|Σ R − f| ≤ {self.conservation_gap:.2e} f", f"{self.most_negative:.2e} f"
+            some = "no" if self.positive else "some"
             lines += [
-                f"conservative  {_yes(self.conservative)}  {self._held_text()}: |Σ R − f| ≤ {self.conservation_gap:.2e} f",
+                f"conservative  {_yes(self.conservative)}  {self._held_text()}: {gap}",
                 f"positive      {_yes(self.positive)}  {some} relevance is negative: the smallest is {least}",
                 f"consistent    {_yes(self.consistent)}  conservative and positive, both",
                 self._account_text(),
@@ -81,8 +82,8 @@ class Check:
             )
         answer = "yes  all" if self.accounted else "NO   not all"  # in capitals: this one is a failure
         return (
-            f"accounted     {answer} of the score is accounted for: |input + bias + dropped − f| ≤ {self.accounting_gap:.2e} f, "
-            f"dropped ≤ {self.dropped_share:.2e} f"
+            f"accounted     {answer} of the score is accounted for: "
+            f"|input + bias + dropped − f| ≤ {self.accounting_gap:.2e} f, dropped ≤ {self.dropped_share:.2e} f"
         )
 
     def _empty_text(self) -> str:
