@@ -890,7 +890,7 @@ def test_the_check_measures_the_gaps() -> None:
     assert check.conservation_gap == pytest.approx(0.25)
     assert check.accounting_gap <= 1e-6
     assert check.input_share == pytest.approx(0.75)
-    assert str(check).startswith("conservative  no   the input holds 75.0 % of the score or more: |Σ R − f| ≤ 2.50e-01 f")
+    assert str(check).startswith("conservative  no   the input holds 75.0 % of the score or more: |Σ R − f| ≤ 2.50e-01")
     assert "NO" not in str(check)
     spread = dt.explain(with_bias(0.25), torch.ones(2, 2), domain=dt.NonNegative(), bias="spread").check()
     assert spread.consistent
