@@ -180,6 +180,21 @@ def test_a_ledger_that_does_not_close_is_a_failed_check(
     said(capsys, 1, "explain", "photo.png", *MODEL)
 
 
+def test_a_photograph_is_no_pair_of_digits(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("safetensors")
+    model = ["--model", "one-layer", "--out", "o"]
+    _, err = said(capsys, 2, "explain", "photo.png", *model)
+    assert "this network reads two digits side by side" in err
+    assert "this picture is 40 x 50 and in colour" in err
+    assert "choose another network" in err
+    gray = Image.fromarray(pixels()).convert("L")
+    gray.save("square.png")
+    assert "this picture is 40 x 50. For" in said(capsys, 2, "explain", "square.png", *model)[1]
+    gray.resize((56, 28)).save("pair.png")
+    gray.resize((60, 28)).convert("RGB").save("near.png")  # gray, whatever the file calls it
+    assert said(capsys, 0, "explain", "pair.png", "near.png", *model)[1] == ""
+
+
 # --- nothing half-written ---------------------------------------------------------------------------------------------
 
 

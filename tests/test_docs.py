@@ -67,7 +67,7 @@ def test_snippets_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     run(path.read_text(encoding="utf-8"), path.name)
 
 
-@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize("seed", [6, 10])
 @pytest.mark.parametrize("name", ["README.md", "docs/own_models.md"])
 def test_networks_with_random_weights_give_maps_that_are_not_empty(
     name: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
