@@ -426,6 +426,18 @@ def test_cut_short_in_every_format(name: str) -> None:
             upright(name, "RGB")
 
 
+def test_a_damaged_tiff_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
+    data = io.BytesIO()
+    Image.fromarray(pixels()).save(data, "TIFF", compression="tiff_deflate")
+    body = bytearray(data.getvalue())
+    body[40:60] = bytes(20)
+    Path("bad.tif").write_bytes(body)
+    assert main(["explain", "bad.tif", *MODEL, "--out", "o"]) == 2
+    assert capfd.readouterr().err == "error: bad.tif is damaged or cut short: decoder error -2\n"  # not libtiff's words
+    os.write(2, b"still there")
+    assert capfd.readouterr().err == "still there"
+
+
 def test_fifty_mutated_pictures(capsys: pytest.CaptureFixture[str]) -> None:
     good, bad = explain_mutated(50, 1, capsys)
     assert min(good, bad) >= 5
