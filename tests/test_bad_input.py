@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import re
+import signal
 import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -1010,3 +1013,25 @@ def test_ctrl_c_during_capture_stays_an_interrupt(inside: str) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         dt.Explainer(Interrupted(), torch.ones(1, 4))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("becomes", ["another error", "nothing"])
+def test_ctrl_c_that_torch_swallows_stays_an_interrupt(becomes: str) -> None:
+    class Interrupted(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if torch.compiler.is_compiling():
+                with contextlib.suppress(KeyboardInterrupt):
+                    os.kill(os.getpid(), signal.SIGINT)
+                if becomes == "another error":  # seen of a sum that was interrupted
+                    raise TypeError("unsupported operand type(s) for +: 'FakeTensor' and 'FakeTensor'")
+            return x.relu()
+
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            dt.Explainer(Interrupted(), torch.rand(2, 4))
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)

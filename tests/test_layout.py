@@ -21,6 +21,7 @@ ORDER = [
     "domain",
     "files",
     "optional",
+    "interrupts",
     "ops",
     "linear_map",
     "structural",

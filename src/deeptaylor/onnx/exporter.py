@@ -25,6 +25,7 @@ from deeptaylor.domain import Box, Domain, NonNegative
 from deeptaylor.errors import DeepTaylorError, InputError
 from deeptaylor.explainer import Explainer
 from deeptaylor.files import write_whole
+from deeptaylor.interrupts import interrupts_kept
 from deeptaylor.optional import optional_package
 
 __all__ = ["TOLERANCE", "ExportError", "Exported", "export_explainer", "quietly"]
@@ -172,7 +173,7 @@ def _model(explainer: Explainer, x: Tensor, target: int | str, about: dict[str, 
     given = (x, torch.zeros(len(x), dtype=torch.int64, device=x.device)) if target == "input" else (x,)
     batch = {0: torch.export.Dim("batch")} if _fixed_batch(explainer, x) is None else {}
     try:
-        with quietly(), torch.no_grad():
+        with quietly(), interrupts_kept(), torch.no_grad():
             program = torch.export.export(module, given, dynamic_shapes=(batch,) * len(given), strict=False)
             made = torch.onnx.export(
                 program,
