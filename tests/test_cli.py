@@ -82,6 +82,13 @@ def test_wrong_words(said: list[str], capsys: pytest.CaptureFixture[str]) -> Non
     assert "Usage: deeptaylor" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("verb", ["demo", "serve", *[f"paper {name}" for name in EXPERIMENTS]])
+def test_wrong_words_of_verbs_that_read_their_own(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    assert main([*verb.split(), "--what"]) == 2
+    assert capsys.readouterr().err.startswith(f"usage: deeptaylor {verb} [-h]")
+
+
 def test_paper_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["paper", "rules", "--out", str(tmp_path), "--json"]) == 0
     assert (tmp_path / "root_points.png").stat().st_size > 10_000

@@ -183,7 +183,7 @@ def _search(found: RootPoint) -> tuple[list[float], list[float]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Draw the figure and print where it is; 2 if it could not be drawn."""
-    parser = argparse.ArgumentParser(prog="python -m deeptaylor.paper.root_points", description=__doc__)
+    parser = argparse.ArgumentParser(prog="deeptaylor paper rules", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("paper_output"), help="folder to write to (%(default)s)")
     try:
         for path in draw(parser.parse_args(arguments).out):

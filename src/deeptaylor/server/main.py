@@ -82,7 +82,8 @@ def _bound(host: str, port: int) -> socket.socket:
         made.listen(256)
     except (OSError, OverflowError) as error:
         made.close()
-        raise DeepTaylorError(f"port {port} of {host} cannot be had: {error}; --port 0 takes a free one.") from error
+        why = str(error).rstrip(".")
+        raise DeepTaylorError(f"port {port} of {host} cannot be had: {why}; --port 0 takes a free one.") from error
     return made
 
 
