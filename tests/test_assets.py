@@ -107,7 +107,7 @@ def test_without_network_the_error_says_what_to_do() -> None:
     message = str(caught.value)
     assert "a-package==1.0" in message
     assert "ERROR: no network here" in message
-    assert "pip install 'deeptaylor[demo]'" in message
+    assert 'pip install -e ".[demo]"' in message
     assert "noise" not in message
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import re
+import signal
 import subprocess
+import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -901,6 +904,29 @@ def test_alpha_and_beta_must_differ_by_one() -> None:
         dt.rules.AlphaBeta(2.0, 2.0)
 
 
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: dt.rules.Epsilon(-1), "Epsilon needs a finite number epsilon ≥ 0, got -1"),
+        (lambda: dt.rules.Epsilon(NAN), "Epsilon needs a finite number epsilon ≥ 0, got nan"),
+        (lambda: dt.rules.Epsilon("small"), "Epsilon needs a finite number epsilon ≥ 0, got 'small'"),  # type: ignore[arg-type]
+        (lambda: dt.rules.Gamma(-0.5), "Gamma needs a finite number gamma ≥ 0, got -0.5"),
+        (lambda: dt.rules.Gamma(INF), "Gamma needs a finite number gamma ≥ 0, got inf"),
+        (lambda: dt.rules.AlphaBeta(NAN, 1), "AlphaBeta needs a finite number alpha ≥ 0, got nan"),
+        (lambda: dt.rules.AlphaBeta(0, -1), "AlphaBeta needs a finite number beta ≥ 0, got -1"),
+        (lambda: dt.rules.ZBox(1, 0), "ZBox: low must not exceed high"),
+        (lambda: dt.rules.ZBox(NAN, 1), "ZBox: bounds must be finite"),
+        (lambda: dt.rules.ZBox(0), "ZBox needs both bounds"),
+    ],
+)
+def test_a_rule_with_bad_numbers(make: Callable[[], dt.rules.Rule], message: str) -> None:
+    with pytest.raises(dt.PlanError, match=re.escape(message)):
+        make()
+
+
 class Product(Layers):
     def forward(self, x: Tensor) -> Tensor:
         return self.c(self.a(x) * self.b(x))
@@ -987,3 +1013,25 @@ def test_ctrl_c_during_capture_stays_an_interrupt(inside: str) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         dt.Explainer(Interrupted(), torch.ones(1, 4))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("becomes", ["another error", "nothing"])
+def test_ctrl_c_that_torch_swallows_stays_an_interrupt(becomes: str) -> None:
+    class Interrupted(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if torch.compiler.is_compiling():
+                with contextlib.suppress(KeyboardInterrupt):
+                    os.kill(os.getpid(), signal.SIGINT)
+                if becomes == "another error":  # seen of a sum that was interrupted
+                    raise TypeError("unsupported operand type(s) for +: 'FakeTensor' and 'FakeTensor'")
+            return x.relu()
+
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            dt.Explainer(Interrupted(), torch.rand(2, 4))
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)

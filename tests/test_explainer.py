@@ -890,7 +890,8 @@ def test_the_check_measures_the_gaps() -> None:
     assert check.conservation_gap == pytest.approx(0.25)
     assert check.accounting_gap <= 1e-6
     assert check.input_share == pytest.approx(0.75)
-    assert "NO" in str(check).splitlines()[0]
+    assert str(check).startswith("conservative  no   the input holds 75.0 % of the score or more: |Σ R − f| ≤ 2.50e-01")
+    assert "NO" not in str(check)
     spread = dt.explain(with_bias(0.25), torch.ones(2, 2), domain=dt.NonNegative(), bias="spread").check()
     assert spread.consistent
     assert spread.conservation_gap <= 1e-6
@@ -901,6 +902,7 @@ def test_negative_relevance_is_not_positive() -> None:
     check = dt.explain(mlp(bias=False), x, dt.margin(), dt.NonNegative(), rules={"linear*": dt.rules.Z()}).check()
     assert (check.conservative, check.positive, check.consistent) == (True, False, False)
     assert check.most_negative < 0
+    assert "positive      no   some relevance is negative: the smallest is -" in str(check)
 
 
 def test_the_check_catches_a_map_that_was_tampered_with() -> None:
@@ -908,7 +910,9 @@ def test_the_check_catches_a_map_that_was_tampered_with() -> None:
     e = explainer.explain(batch(), dt.margin())
     assert e.check().accounted
     ledger = dataclasses.replace(e.ledger, bias=e.ledger.bias * 1.01 + 1e-3)
-    assert not dataclasses.replace(e, ledger=ledger).check().accounted
+    tampered = dataclasses.replace(e, ledger=ledger).check()
+    assert not tampered.accounted
+    assert "accounted     NO   not all of the score is accounted for: " in str(tampered)
     assert not dataclasses.replace(e, relevance=e.relevance - 1e-3).check().positive
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from deeptaylor.optional import how_to_install
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "deeptaylor"
 
@@ -19,6 +21,7 @@ ORDER = [
     "domain",
     "files",
     "optional",
+    "interrupts",
     "ops",
     "linear_map",
     "structural",
@@ -166,3 +169,9 @@ def test_the_command_loads_no_server_and_no_plots() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_how_to_install_an_extra_is_said_in_one_place() -> None:
+    said = {p.name for p in PACKAGE.rglob("*.py") if "deeptaylor[" in p.read_text(encoding="utf-8")}
+    assert said == {"optional.py"}
+    assert how_to_install("x") == 'pip install "deeptaylor[x]" (in a clone of the repository: pip install -e ".[x]")'

@@ -890,7 +890,7 @@ def test_a_keras_file_without_the_layers(packages: Path) -> None:
 
 def test_without_h5py(packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
-    refused('install what reads it with: pip install "deeptaylor[networks]"', "squeezenet1_1")
+    refused('the package h5py is not installed. Install it with: pip install "deeptaylor[networks]"', "squeezenet1_1")
 
 
 @pytest.mark.parametrize("name", ["one-layer", "two-layer"])
@@ -1080,7 +1080,8 @@ def test_libraries_that_are_not_there(package: str, source: str, monkeypatch: py
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.setattr(sys, "path_importer_cache", {})
-    refused(f"names a network of the package {package}; install what reads it with: pip install {package}", source)
+    missing = f"the package {package} is not installed. Install it with: pip install {package}"
+    refused(f"names a network of the package {package}; {missing}", source)
 
 
 def test_a_library_that_does_not_import(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

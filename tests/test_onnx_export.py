@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -164,5 +166,16 @@ def test_no_classes_to_ask_for(tmp_path: Path) -> None:
 def test_without_onnxruntime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     explainer, x = small()
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(dt.DeepTaylorError, match=r"pip install 'deeptaylor\[export\]'"):
+    with pytest.raises(dt.DeepTaylorError, match=r'pip install "deeptaylor\[export\]" '):
         export_explainer(explainer, x, tmp_path / "e.onnx")
+
+
+def test_what_packages_say_about_each_other_is_not_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n, *a: None if n == "torchvision" else found(n, *a))
+    x = torch.rand(2, 4)
+    export_explainer(dt.Explainer(nn.Linear(4, 3), x), x, tmp_path / "e.onnx")
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == []
+    assert logging.getLogger("torch.onnx").level != logging.ERROR

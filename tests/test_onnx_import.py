@@ -780,7 +780,7 @@ def refused(model: Any, folder: Path, text: str) -> None:
 def test_the_onnx_package_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(flattened_by_hand(), tmp_path)
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(OnnxError, match=r"pip install 'deeptaylor\[onnx\]'"):
+    with pytest.raises(OnnxError, match=r'pip install -e "\.\[onnx\]"'):
         read_onnx(path)
 
 

@@ -13,6 +13,7 @@ import torch
 
 import deeptaylor as dt
 from deeptaylor.domain import check_inside
+from deeptaylor.optional import how_to_install
 from deeptaylor.paper import root_points
 from deeptaylor.paper.root_points import COLUMNS, FUNCTIONS, POINT
 
@@ -78,7 +79,8 @@ def test_without_matplotlib(
     for name in [m for m in sys.modules if m.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    text = 'The figures are drawn with matplotlib, which is not installed: pip install "deeptaylor[paper]".'
+    text = "the figures are drawn with matplotlib; the package matplotlib is not installed. Install it with: "
+    text += how_to_install("paper")
     with pytest.raises(dt.DeepTaylorError, match=re.escape(text)):
         root_points.draw(tmp_path / "new")
     assert root_points.main(["--out", str(tmp_path / "new")]) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import os
 import re
 import shutil
 import subprocess
@@ -26,6 +27,7 @@ from torch import nn
 import deeptaylor as dt
 from deeptaylor.server import explaining, main
 from deeptaylor.server.app import Bounds, make_app
+from deeptaylor.server.folders import without_folders
 from deeptaylor.server.models import OWN, Models
 from deeptaylor.server.options import RULES, Options, command, parse_rule, parse_rules
 
@@ -540,3 +542,58 @@ def test_the_page_loads_nothing_from_elsewhere() -> None:
         found = re.findall(r"""(?:https?:)?//[\w.-]+\.\w+""", file.read_text(encoding="utf-8"))
         assert [address for address in found if "www.w3.org" not in address] == [], file.name
     assert "http" not in (WEB / "package-lock.json").read_text(encoding="utf-8")
+
+
+# --- no word about this machine ---------------------------------------------------------------------------------------
+
+
+class Sums(nn.Module):
+    """An operation without a rule; the error says where it stands."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cumsum(x.flatten(1)[:, :4], 1)
+
+
+class Branching(nn.Module):
+    """Cannot be captured; the error says where."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.flatten(1)[:, :4] if x.sum() > 0 else -x.flatten(1)[:, :4]
+
+
+@pytest.mark.parametrize(("network", "said"), [(Sums(), "cumsum"), (Branching(), "cannot be captured")])
+def test_errors_on_the_page_do_not_name_folders(network: nn.Module, said: str, own: dt.Pretrained) -> None:
+    assert own.preparation is not None
+    bad = dt.load(network.eval(), preparation=own.preparation, class_names=own.class_names)
+    app = make_app(frozenset({HOST}), TOKEN, models=Models(bad), chosen=OWN, bounds=BOUNDS)
+    with TestClient(app, base_url=ORIGIN, headers={"X-Deeptaylor-Token": TOKEN}) as made:
+        response = made.post("/api/explain", params={"model": OWN}, content=png())
+    assert response.status_code == 422
+    words = response.json()["error"]
+    assert said in words
+    assert "test_server.py:" in words  # where it stands is said, in which folder is not
+    assert str(ROOT) not in words
+    assert str(Path.home()) not in words
+
+
+def test_weights_that_cannot_be_had_do_not_name_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(_: str) -> None:
+        raise dt.LoadError(f"weights.h5 cannot be kept in the cache folder {tmp_path / 'a cache'} (full)")
+
+    monkeypatch.setattr("deeptaylor.server.models.load", fail)
+    app = make_app(frozenset({HOST}), TOKEN, models=Models(), bounds=BOUNDS)
+    with TestClient(app, base_url=ORIGIN, headers={"X-Deeptaylor-Token": TOKEN}) as made:
+        made.post("/api/models/mobilenet_v2/load")
+        late = time.monotonic() + 10
+        while (state := made.get("/api/models/mobilenet_v2").json())["state"] != "failed" and time.monotonic() < late:
+            time.sleep(0.02)
+    assert state["state"] == "failed"
+    assert "weights.h5 cannot be kept" in state["message"]
+    assert str(tmp_path) not in state["message"]
+
+
+def test_other_words_stay() -> None:
+    for text in ("0/0 and/or 1/2", "see https://example.org/a/b.html", "mean=0.485, std=0.229 / white", "conv/relu_1"):
+        assert without_folders(text) == text
+    assert without_folders(r"at C:\Users\jo\nets\mine.py:3: x") == "at mine.py:3: x"
+    assert without_folders(f"at {Path.cwd() / 'two words' / 'a.py'}:3") == f"at two words{os.sep}a.py:3"

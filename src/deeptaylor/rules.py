@@ -7,16 +7,17 @@ neurons' shares and what was dropped, summed from its own entries. Domains and f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from deeptaylor.block import AffineMap, divide, divide_signed
 from deeptaylor.domain import Box
-from deeptaylor.errors import PlanError
+from deeptaylor.errors import InputError, PlanError
 from deeptaylor.linear_map import Kind, Maybe, plus, times
 
 
@@ -50,6 +51,15 @@ class Rule:
 
     def __str__(self) -> str:
         return self.symbol
+
+
+def _refuse_unless_number(rule: str, name: str, value: Any) -> None:
+    try:
+        fine = not isinstance(value, str) and 0 <= float(value) < math.inf
+    except (TypeError, ValueError):
+        fine = False
+    if not fine:
+        raise PlanError(f"{rule} needs a finite number {name} ≥ 0, got {value!r}.")
 
 
 def _shares(W: AffineMap, p: list[Maybe], n: list[Maybe], R: Tensor, book: Book, derive: bool) -> list[Maybe]:
@@ -151,6 +161,15 @@ class ZBox(Rule):
     low: float | Sequence[float] | Tensor | None = None
     high: float | Sequence[float] | Tensor | None = None
 
+    def __post_init__(self) -> None:
+        if (self.low is None) != (self.high is None):
+            raise PlanError("ZBox needs both bounds, ZBox(low, high), or none: it then takes those of the domain.")
+        if self.low is not None and self.high is not None:
+            try:
+                Box(self.low, self.high)
+            except InputError as error:
+                raise PlanError(f"Z{error}") from error
+
     def readings(self, signed: bool, rectified: bool, spread: bool) -> tuple[Kind, ...]:
         return ("positive",) if rectified and not signed and self.low is None else self.kinds
 
@@ -209,6 +228,9 @@ class Epsilon(Rule):
     needs_z: ClassVar[bool] = True
     epsilon: float = 1e-6
 
+    def __post_init__(self) -> None:
+        _refuse_unless_number("Epsilon", "epsilon", self.epsilon)
+
     def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
         Z = W.z if W.b is None or not W.spread else W.z - W.b
         stabiliser = torch.where(Z >= 0, self.epsilon, -self.epsilon).to(Z.dtype)
@@ -248,8 +270,10 @@ class AlphaBeta(Rule):
     beta: float = 1.0
 
     def __post_init__(self) -> None:
-        if abs(self.alpha - self.beta - 1) > 1e-9 or self.beta < 0:
-            raise PlanError(f"AlphaBeta needs alpha − beta = 1 and beta ≥ 0, got {self.alpha:g} and {self.beta:g}.")
+        _refuse_unless_number("AlphaBeta", "alpha", self.alpha)
+        _refuse_unless_number("AlphaBeta", "beta", self.beta)
+        if abs(self.alpha - self.beta - 1) > 1e-9:
+            raise PlanError(f"AlphaBeta needs alpha − beta = 1, got {self.alpha:g} and {self.beta:g}.")
 
     def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
         p, n = W.parts()
@@ -277,6 +301,9 @@ class Gamma(Rule):
     kinds: ClassVar[tuple[Kind, ...]] = ("positive", "negative")
     needs_z: ClassVar[bool] = True
     gamma: float = 0.25
+
+    def __post_init__(self) -> None:
+        _refuse_unless_number("Gamma", "gamma", self.gamma)
 
     def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
         z = W.z if W.b is None or not W.spread else W.z - W.b

@@ -11,18 +11,21 @@ deeptaylor paper mnist                      sections III and IV: every figure an
 deeptaylor paper imagenet                   section IV-D: photographs and large networks, the claims as numbers
 deeptaylor paper rules                      the supplement's picture of the rules' root points
 
-Each has --help with an example, and all but serve have --json and --quiet. Shell completion:
-deeptaylor --install-completion. Exit codes: 0 fine; 1 a check failed; 2 bad input; 3 some of several photographs
-could not be explained; 70 an error in deeptaylor itself; 130 interrupted.
+Each has --help with an example, and all but serve have --json and --quiet. deeptaylor --version says which this is.
+Shell completion: deeptaylor --install-completion. Exit codes: 0 fine; 1 a check failed; 2 bad input; 3 some of several
+photographs could not be explained; 70 an error in deeptaylor itself; 130 interrupted.
 """
 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+from deeptaylor import __version__
 from deeptaylor.cli import handed_over
 from deeptaylor.cli.exits import BAD_INPUT, FINE, INTERRUPTED
 from deeptaylor.cli.handed_over import EXPERIMENTS
@@ -47,8 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not words or words in (["-h"], ["--help"]):
             sys.stdout.write(f"{__doc__.partition(chr(10))[2].lstrip()}")
             return FINE
+        if words in (["--version"], ["-V"]):
+            sys.stdout.write(f"deeptaylor {__version__}\n")
+            return FINE
         if not (words[0].startswith("-") or words[0] in VERBS):
-            sys.stderr.write(f"error: there is no `deeptaylor {' '.join(words[:2])}`\n\n{__doc__}")
+            sys.stderr.write(f"error: {_no_such_verb(words)}\n")
             return BAD_INPUT
         return _typed(words)
     except DeepTaylorError as error:
@@ -62,16 +68,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FINE
 
 
+def _no_such_verb(words: Sequence[str]) -> str:
+    """What was written, and what may have been meant."""
+    front, said, known = "deeptaylor", words[0], [*VERBS, "demo", "serve", "paper"]
+    if words[0] == "paper":
+        front, said, known = "deeptaylor paper", words[1], list(EXPERIMENTS)
+    near = difflib.get_close_matches(said.lower(), known, n=1, cutoff=0.5)
+    guess = f"Did you mean `{front} {near[0]}`? " if near else ""
+    if Path(said).exists():
+        guess = f"To explain a photograph: deeptaylor explain {said} --model NAME. "
+    listed = f"There are: {', '.join(known)}; `deeptaylor --help` says what they do."
+    return f"there is no `{front} {said}`. {guess}{listed}"
+
+
 def _typed(words: list[str]) -> int:
     """The verbs whose words are read by typer."""
-    why, install = f"`deeptaylor {' '.join(words[:1])}` reads its options with typer", "pip install 'deeptaylor[cli]'"
+    why = f"`deeptaylor {' '.join(words[:1])}` reads its options with typer and speaks with rich"
     for name in ("typer", "rich"):
-        optional_package(name, why, install)
+        optional_package(name, why, "cli")
     from deeptaylor.cli.app import app
 
     try:
         app(args=words, prog_name="deeptaylor")
     except SystemExit as end:
+        if end.code == INTERRUPTED:  # a verb's own, or typer's, which says nothing
+            raise KeyboardInterrupt from None
         return end.code if isinstance(end.code, int) else BAD_INPUT if end.code else FINE
     return FINE
 

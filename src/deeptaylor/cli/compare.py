@@ -48,8 +48,9 @@ def compare(
 ) -> int:
     """Explain one decision by several methods, side by side.
 
-    Prints for each how much of the score its map holds, its most negative relevance, how alike it orders the pixels to
-    the first (Spearman), and the time. Writes one picture with all maps, the maps as .npz and a record as JSON.
+    Prints for each how much of the score its map sums to, its most negative relevance, how alike it ranks the pixels to
+    the first (Spearman's correlation: 1 where alike), and the time. Writes one picture with all maps, the maps as .npz
+    and a record as JSON.
 
     \b
     Examples:
@@ -106,9 +107,13 @@ def compare(
         talk.say(f"  note: {note}")
     talk.say(f"  explained: {name}" + ("" if index is None else f" ({index})") + f", score {rows[0]['score']:.4g}")
     talk.table(
-        ("", "method", "input holds", "most negative", "like the first", "seconds"),
+        ("", "method", "of the score", "lowest relevance", "order of pixels", "seconds"),
         [("", r["title"], *_numbers(r)) for r in rows],
         right=(2, 3, 4, 5),
+    )
+    talk.say(
+        "  of the score: how much of it the heatmap's pixels sum to; lowest relevance: the most negative pixel, of the "
+        f"score; order of pixels: 1 where they are ranked as by {chosen[0].title}, 0 where by nothing of the kind"
     )
     for r in rows:
         for note in (*r["notes"], *r["check"]["notes"]):
@@ -121,6 +126,6 @@ def compare(
 def _numbers(row: dict[str, Any]) -> tuple[str, ...]:
     share, like = row["input_share"], row["likeness"]
     # Squared gradients have no scale of their own; their share of the score says nothing.
-    held = "-" if share is None or row["method"] == "sensitivity" else f"{100 * share:.3g} %"
-    negative = "-" if share is None or row["method"] == "sensitivity" else f"{row['check']['most_negative']:.1e} f"
+    shares = None if row["method"] == "sensitivity" or share is None else (share, row["check"]["most_negative"])
+    held, negative = ("-", "-") if shares is None else (f"{100 * part:.3g} %" for part in shares)
     return held, negative, "-" if like is None else f"{like:.2f}", f"{row['seconds']:.2f}"

@@ -200,7 +200,7 @@ def _show(talk: Talk, done: _Done, files: list[Path]) -> None:
     for bias, e in done.explanations.items():
         lines = as_options(str(e.check())).splitlines()
         shown = [line for line in lines if f"bias={bias}: {line}" not in done.little()]
-        talk.say(f"  bias={bias}\n    " + "\n    ".join(shown))
+        talk.say(f"  bias={bias}, measured (f is the score; only `accounted` can fail)\n    " + "\n    ".join(shown))
     talk.say("  wrote " + ", ".join(str(file) for file in files))
 
 

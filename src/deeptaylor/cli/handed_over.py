@@ -10,11 +10,13 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 
 from deeptaylor.cli.exits import EXITS, FINE
-from deeptaylor.optional import MissingPackageError
+from deeptaylor.cli.fetching import fetching_said
+from deeptaylor.optional import MissingPackageError, how_to_install
 
 __all__ = ["EXPERIMENTS", "run", "takes"]
 
@@ -61,7 +63,7 @@ def run(words: Sequence[str]) -> int:
     as_json, quiet = "--json" in rest, bool({"--quiet", "-q"} & set(rest))
     rest = [word for word in rest if word not in ("--json", "--quiet", "-q")]
     began = time.time()
-    with _silence(as_json or quiet, quiet) as kept:
+    with _silence(as_json or quiet, quiet) as kept, fetching_said(_tell) if verb[0] == "paper" else nullcontext():
         code = _call(main, rest)
     if code != FINE:
         sys.stderr.write(kept.getvalue())
@@ -74,6 +76,11 @@ def run(words: Sequence[str]) -> int:
         found = {"verb": " ".join(verb), "exit_code": code, "seconds": seconds, "out": str(out), "files": files}
         sys.stdout.write(json.dumps(found, indent=2) + "\n")
     return code
+
+
+def _tell(text: str) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"{text}\n")
 
 
 def _main(verb: Sequence[str]) -> Callable[[list[str]], int]:
@@ -89,8 +96,7 @@ def _serve() -> Callable[[list[str]], int]:
         missing = error.name or str(error)
         why = "this version has no page" if missing.startswith("deeptaylor.server") else f"{missing} is not installed"
         raise MissingPackageError(
-            f"`deeptaylor serve` shows explanations in a browser, and {why}; install it with: "
-            "pip install 'deeptaylor[web]'"
+            f"`deeptaylor serve` shows explanations in a browser, and {why}. Install it with: {how_to_install('web')}"
         ) from error
     return found
 

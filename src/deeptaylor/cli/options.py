@@ -6,6 +6,10 @@ How      what is explained of it, and by which rules
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +31,23 @@ _HOW = "How it is explained"
 def complete_model(incomplete: str) -> list[str]:
     """Names of networks that begin so; files complete themselves."""
     return [n for n in (*NAMED, "timm:", "torchvision:", "hf:") if n.startswith(incomplete)]
+
+
+@contextmanager
+def _this_folder_too() -> Iterator[None]:
+    """Modules in the current folder are found, as whoever writes module:function expects; after all others.
+
+    A command, unlike `python -m`, does not look there: whoever can put a file there could put code into it. So it does
+    for the module that the user names alone, and no file there comes in the place of an installed module.
+    """
+    here = str(Path.cwd())
+    sys.path.append(here)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        with suppress(ValueError):
+            del sys.path[len(sys.path) - 1 - sys.path[::-1].index(here)]
 
 
 def _option(flag: str, text: str, panel: str, metavar: str | None = None, **more: Any) -> Any:
@@ -57,7 +78,12 @@ class Model:
     ] = None
     architecture: Annotated[
         str | None,
-        _option("--architecture", "What a state dict belongs to; module:function is imported.", _MODEL, "NAME"),
+        _option(
+            "--architecture",
+            "What a state dict belongs to; a module is imported, from the current folder too.",
+            _MODEL,
+            "NAME|MODULE:FUNCTION",
+        ),
     ] = None
     weights: Annotated[str | None, _option("--weights", "A file for a network by name.", _MODEL, "FILE")] = None
     prototxt: Annotated[Path | None, _option("--prototxt", "The definition beside a .caffemodel.", _MODEL, "FILE")] = (
@@ -77,16 +103,18 @@ class Model:
             given["class_names"] = words.class_names(self.class_names)
         if self.domain is not None:
             given["domain"] = words.domain(self.domain)
-        return dt.load(
-            source,
-            weights=self.weights,
-            prototxt=self.prototxt,
-            architecture=self.architecture,
-            preparation=self._preparation(),
-            output=self.output,
-            trust=self.trust,
-            **given,
-        )
+        preparation = self._preparation()
+        with _this_folder_too() if ":" in (self.architecture or "") else nullcontext():
+            return dt.load(
+                source,
+                weights=self.weights,
+                prototxt=self.prototxt,
+                architecture=self.architecture,
+                preparation=preparation,
+                output=self.output,
+                trust=self.trust,
+                **given,
+            )
 
     def _preparation(self) -> dt.Preparation | None:
         names = [f.name for f in fields(dt.Preparation)]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,10 +70,29 @@ class Prepared:
     notes: list[str]
 
 
+@contextmanager
+def _libtiff_silent() -> Iterator[None]:
+    """Of a damaged file libtiff speaks to standard error itself, past Python; the error that follows says it better."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # closed: nobody listens anyway
+        yield
+        return
+    try:
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, 2)
+        os.close(nothing)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
 def prepared(model: dt.Pretrained, path: Path, best: int = 5) -> Prepared:
     """Read and prepare a photograph, and let the network look at it."""
     with noted() as notes:
-        x, seen = model.preprocess(path)
+        with _libtiff_silent() if path.suffix.lower() in (".tif", ".tiff") else nullcontext():
+            x, seen = model.preprocess(path)
         recognised = model.top(x, best)[0] if model.output(x).ndim == 2 else []
     return Prepared(path, hashlib.sha256(path.read_bytes()).hexdigest(), x, seen, recognised, notes)
 

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from deeptaylor.cli.fetching import fetching_said
 from deeptaylor.errors import DeepTaylorWarning
 from deeptaylor.record import json_bytes
 
@@ -89,7 +90,8 @@ class Talk:
         clock.daemon = True
         clock.start()
         try:
-            yield step
+            with fetching_said(step):
+                yield step
         finally:
             clock.cancel()
             clock.join()  # it may be about to begin

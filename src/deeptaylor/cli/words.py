@@ -162,7 +162,9 @@ _SAY = {
     "class_names": "--class-names names.txt",
 }
 _ADVICE = {
-    "architecture": "--architecture: a name, torchvision:NAME, timm:NAME or module:function (which is imported).",
+    "architecture": (
+        "--architecture: a name, torchvision:NAME, timm:NAME or module:function (imported; it may lie in this folder)."
+    ),
     "preparation": "--domain real, nonnegative or box:LOW,HIGH in its place if inputs are no photographs.",
     "class_names": "--class-names: a file with a name a line, `imagenet` for the thousand of ILSVRC, or `none`.",
 }

@@ -217,9 +217,9 @@ def _globals(file: IO[bytes]) -> Iterator[str]:
 def read_state(path: Path, kind: Kind) -> dict[str, Tensor] | None:
     """The tensors of a state dict, or None where a file of torch.save holds other objects too."""
     if kind is Kind.SAFETENSORS:
-        why, install = f"{path} is a safetensors file", "pip install safetensors"
-        safetensors = optional_package("safetensors", why, install)
-        reader = optional_package("safetensors.torch", why, install)
+        why = f"{path} is a safetensors file"
+        safetensors = optional_package("safetensors", why)
+        reader = optional_package("safetensors.torch", why)
         try:
             tensors: dict[str, Tensor] = reader.load_file(path)
         except (safetensors.SafetensorError, OSError) as error:

@@ -186,7 +186,7 @@ def _one(sides: Any) -> Any:
 def _package(module: str) -> Any:
     name = module.partition(".")[0]
     prefix = "hf" if name == "transformers" else name
-    return optional_package(module, f"{prefix}:… names a network of the package {name}", f"pip install {name}")
+    return optional_package(module, f"{prefix}:… names a network of the package {name}")
 
 
 def _called(source: str, call: Callable[[], Any]) -> Any:

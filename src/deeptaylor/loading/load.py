@@ -293,11 +293,16 @@ def _built(architecture: Architecture | None) -> nn.Module:
     if not (module and colon and function):
         raise LoadError(f"no architecture is called {architecture!r}. Names: {_NAMES}, module:function.")
     try:
-        build = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
+        found = importlib.import_module(module)
+    except ImportError as error:
         raise LoadError(
             f"architecture={architecture!r}: {error}. The module must be importable from where you are (PYTHONPATH)."
         ) from error
+    try:
+        build = getattr(found, function)
+    except AttributeError as error:
+        place = getattr(found, "__file__", None) or "built in"
+        raise LoadError(f"architecture={architecture!r}: {error}; the module that was found is {place}.") from error
     return _module(build, architecture)
 
 

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.files import write_whole
+from deeptaylor.optional import optional_package
 
 __all__ = ["NETWORKS", "DetectionPooling", "OneLayer", "TwoLayer", "WeightsError", "load", "save"]
 
@@ -145,9 +146,4 @@ def _check(path: Path, tensors: Mapping[str, Tensor], network: nn.Module) -> Non
 
 
 def _safetensors() -> None:
-    try:
-        import safetensors  # noqa: F401
-    except ImportError as error:
-        raise DeepTaylorError(
-            'weights are kept in safetensors files; install what reads them with: pip install "deeptaylor[paper]"'
-        ) from error
+    optional_package("safetensors", "weights are kept in safetensors files", "paper")

@@ -7,19 +7,25 @@ The preparations are those that the weights were trained or published with. Wher
 from __future__ import annotations
 
 import json
+import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from deeptaylor import assets
+from deeptaylor.errors import InputError
 from deeptaylor.networks.caffenet import caffenet
 from deeptaylor.networks.detection_pooling import OneLayer, TwoLayer
 from deeptaylor.networks.efficientnet_lite import efficientnet_lite0, efficientnet_lite1, efficientnet_lite2
 from deeptaylor.networks.googlenet import googlenet
 from deeptaylor.networks.mobilenet_v2 import mobilenet_v2
+from deeptaylor.networks.photo import upright
 from deeptaylor.networks.preparation import Preparation
 from deeptaylor.networks.squeezenet import keras_weights, squeezenet1_1
 
@@ -56,8 +62,32 @@ def _lite(size: int) -> Preparation:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Pairs(Preparation):
+    """Of two digits side by side, in gray. Any photograph could be squeezed into that, and would mean nothing."""
+
+    def __call__(self, photo: str | os.PathLike[str] | Image.Image) -> tuple[Tensor, Image.Image]:
+        """The input for a picture of two digits; anything that cannot be one is refused."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # said below, once
+            pixels = np.asarray(upright(photo, "RGB"), dtype=np.int16)
+        height, width = pixels.shape[:2]
+        colourful = float((np.ptp(pixels, axis=2) > _SHADE).mean()) > _FEW
+        if colourful or not 1 / _NEAR <= width / (2 * height) <= _NEAR:
+            raise InputError(
+                f"this network reads two digits side by side, white on black, in a gray picture twice as wide as high "
+                f"(28 x 56 pixels); this picture is {height} x {width}{' and in colour' if colourful else ''}. For "
+                "photographs choose another network, such as squeezenet1_1. To explain it nevertheless, make it gray "
+                "and twice as wide as high first."
+            )
+        return super().__call__(photo)
+
+
+_SHADE, _FEW = 32, 0.01  # so far apart are a pixel's red, green and blue where it has a colour; of so many pixels
+_NEAR = 1.25  # of the proportions
+
 # Black is −0.5 and white 1.5.
-_PAIRS = Preparation(size=(28, 56), resize=(28, 56), channels="L", white=2, mean=0.5, std=1, interpolation="bilinear")
+_PAIRS = _Pairs(size=(28, 56), resize=(28, 56), channels="L", white=2, mean=0.5, std=1, interpolation="bilinear")
 
 NAMED: Mapping[str, Named] = {
     "squeezenet1_1": Named(squeezenet1_1, _caffe(227, (103.939, 116.779, 123.68)), "squeezenet1_1", read=keras_weights),

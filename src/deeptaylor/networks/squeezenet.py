@@ -66,7 +66,7 @@ def keras_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     A layer's tensors are in ``layer/layer_W:0`` and ``layer/layer_b:0``; a layer of a fire module has a slash in its
     name, ``fire2/squeeze1x1``, and so lies two groups deeper.
     """
-    h5py = optional_package("h5py", "SqueezeNet's weights are in an HDF5 file", 'pip install "deeptaylor[networks]"')
+    h5py = optional_package("h5py", "SqueezeNet's weights are in an HDF5 file", "networks")
     layers = ["conv1", *(f"fire{k}/{part}" for k in range(2, 10) for part in _MODULES), "conv10"]
     state: dict[str, Tensor] = {}
     try:

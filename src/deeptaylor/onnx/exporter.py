@@ -8,10 +8,11 @@ Nothing is written unless the file says what the explainer says, on the example 
 from __future__ import annotations
 
 import io
+import logging
 import os
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,12 +25,13 @@ from deeptaylor.domain import Box, Domain, NonNegative
 from deeptaylor.errors import DeepTaylorError, InputError
 from deeptaylor.explainer import Explainer
 from deeptaylor.files import write_whole
+from deeptaylor.interrupts import interrupts_kept
 from deeptaylor.optional import optional_package
 
-__all__ = ["TOLERANCE", "ExportError", "Exported", "export_explainer"]
+__all__ = ["TOLERANCE", "ExportError", "Exported", "export_explainer", "quietly"]
 
 TOLERANCE = 1e-4  # of the largest score, and of the largest relevance of a sample
-_WHY, _INSTALL = "explainers are exported by way of ONNX", "pip install 'deeptaylor[export]'"
+_WHY, _EXTRA = "explainers are exported by way of ONNX", "export"
 _MOST_DRAWN = 24  # batches
 _LARGEST = 2**31 - 1  # bytes of one protobuf message
 
@@ -68,7 +70,7 @@ def export_explainer(
     """
     path = Path(path)
     for name in ("onnx", "onnxscript", "onnxruntime"):
-        optional_package(name, _WHY, _INSTALL)
+        optional_package(name, _WHY, _EXTRA)
     if len(explainer.settings.domains) != 1 or not example.is_floating_point():
         raise InputError("An explainer with one input of real numbers can be exported; give such an example.")
     if not path.parent.is_dir():
@@ -150,15 +152,28 @@ def _drawn(domain: Domain, like: Tensor, batch: int, seed: int) -> Tensor:
     return drawn.abs() if isinstance(domain, NonNegative) else drawn
 
 
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without what torch, onnxscript and torchvision say about each other: whoever exports cannot mend it."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+
+
 def _model(explainer: Explainer, x: Tensor, target: int | str, about: dict[str, str]) -> bytes:
     """The bytes of the ONNX file."""
-    onnx = optional_package("onnx", _WHY, _INSTALL)
+    onnx = optional_package("onnx", _WHY, _EXTRA)
     module: nn.Module = explainer if isinstance(target, str) else _Fixed(explainer, target)
     given = (x, torch.zeros(len(x), dtype=torch.int64, device=x.device)) if target == "input" else (x,)
     batch = {0: torch.export.Dim("batch")} if _fixed_batch(explainer, x) is None else {}
     try:
-        with warnings.catch_warnings(), torch.no_grad(), redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")  # of torch and onnxscript, about each other
+        with quietly(), interrupts_kept(), torch.no_grad():
             program = torch.export.export(module, given, dynamic_shapes=(batch,) * len(given), strict=False)
             made = torch.onnx.export(
                 program,
@@ -191,7 +206,7 @@ def _name_batch(graph: Any) -> None:
 
 
 def _session(data: bytes) -> Any:
-    onnxruntime = optional_package("onnxruntime", _WHY, _INSTALL)
+    onnxruntime = optional_package("onnxruntime", _WHY, _EXTRA)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = torch.get_num_threads()

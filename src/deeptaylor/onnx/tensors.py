@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from deeptaylor.errors import LoadError
+from deeptaylor.optional import how_to_install
 
 if TYPE_CHECKING:
     import onnx
@@ -55,7 +56,7 @@ def onnx_package() -> Any:
         import onnx.numpy_helper
     except ImportError as error:
         raise OnnxError(
-            "Reading .onnx files needs the package onnx. Install it with: pip install 'deeptaylor[onnx]'"
+            f"Reading .onnx files needs the package onnx. Install it with: {how_to_install('onnx')}"
         ) from error
     return onnx
 

@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m deeptaylor.paper.imagenet",
+        prog="deeptaylor paper imagenet",
         description="The paper's experiment on ILSVRC: heatmaps of photographs by two large networks.",
     )
     add = parser.add_argument

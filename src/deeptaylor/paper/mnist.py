@@ -316,7 +316,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m deeptaylor.paper.mnist", description="The figures and tables of the paper's MNIST experiments."
+        prog="deeptaylor paper mnist", description="The figures and tables of the paper's MNIST experiments."
     )
     add = parser.add_argument
     add("--out", type=Path, default=Path("paper_output"), help="folder to write to (%(default)s)")

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from deeptaylor.data.pairs import BLACK, WHITE, Pairs
-from deeptaylor.errors import DeepTaylorError
 from deeptaylor.files import write_whole
 from deeptaylor.heatmap import colours, robust_scale
+from deeptaylor.optional import optional_package
 from deeptaylor.paper import measures
 from deeptaylor.paper.methods import Method
 from deeptaylor.paper.saved import Arrays
@@ -234,10 +234,7 @@ def write(make: Callable[[], Figure], folder: Path, name: str) -> list[Path]:
 
 def figure_class() -> type[Figure]:
     """matplotlib's Figure, if it is installed."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise DeepTaylorError(
-            'The figures are drawn with matplotlib, which is not installed: pip install "deeptaylor[paper]".'
-        ) from error
+    optional_package("matplotlib", "the figures are drawn with matplotlib", "paper")
+    from matplotlib.figure import Figure
+
     return Figure

@@ -21,6 +21,7 @@ import torch
 from deeptaylor.domain import Box, Domain, NonNegative, Real
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.files import write_whole
+from deeptaylor.optional import optional_package
 from deeptaylor.root_point import RootPoint, root_point
 from deeptaylor.rules import Rule, WSquare, Z, ZBox, ZPlus
 
@@ -107,14 +108,11 @@ def draw(folder: str | os.PathLike[str]) -> list[Path]:
 
 def figure() -> Figure:
     """The panels; needs matplotlib."""
-    try:
-        import matplotlib.style
-        from matplotlib.figure import Figure
-        from matplotlib.patches import Patch
-    except ImportError as error:
-        raise DeepTaylorError(
-            'The figures are drawn with matplotlib, which is not installed: pip install "deeptaylor[paper]".'
-        ) from error
+    optional_package("matplotlib", "the figures are drawn with matplotlib", "paper")
+    import matplotlib.style
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
     with matplotlib.style.context(STYLE):
         drawn = Figure(figsize=(11.5, 9.9), dpi=150)
         panels = drawn.subplots(len(FUNCTIONS), len(COLUMNS), sharex=True, sharey=True)
@@ -185,7 +183,7 @@ def _search(found: RootPoint) -> tuple[list[float], list[float]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Draw the figure and print where it is; 2 if it could not be drawn."""
-    parser = argparse.ArgumentParser(prog="python -m deeptaylor.paper.root_points", description=__doc__)
+    parser = argparse.ArgumentParser(prog="deeptaylor paper rules", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("paper_output"), help="folder to write to (%(default)s)")
     try:
         for path in draw(parser.parse_args(arguments).out):

@@ -8,6 +8,7 @@
     models        the networks on offer, and how far each has been loaded
     options       what can be asked for, and the Python and the command that ask for the same
     schema        what is answered
+    folders       words without this machine's folders
     main          the command
 
 No request leaves anything behind: the picture and every option come with it, and the answer depends on nothing else.

@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect
 from deeptaylor.errors import BoundaryError, DeepTaylorError
 from deeptaylor.networks.pretrained import Pretrained
 from deeptaylor.server.explaining import Explained, Explaining
+from deeptaylor.server.folders import without_folders
 from deeptaylor.server.jobs import BusyError, GoneError, Jobs
 from deeptaylor.server.models import Model, Models, NotReadyError, UnknownModelError
 from deeptaylor.server.options import RULES, Options, Text
@@ -195,7 +196,7 @@ def _model(model: Model) -> ModelAnswer:
         about=model.about,
         kind=model.kind,
         state=model.state,
-        message=model.message,
+        message=without_folders(model.message),
         seconds=round(model.seconds, 1),
     )
 
@@ -222,7 +223,7 @@ def _add_errors(app: FastAPI) -> None:
 
     def said(status: int, words: str | None = None, **headers: str) -> Callable[[Request, Any], Any]:
         async def answer(_: Request, error: Exception) -> Response:
-            return JSONResponse({"error": words or str(error)}, status, headers or None)
+            return JSONResponse({"error": words or without_folders(str(error))}, status, headers or None)
 
         return answer
 

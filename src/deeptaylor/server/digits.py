@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from deeptaylor.explainer import Explainer
 from deeptaylor.files import write_whole
 from deeptaylor.loading.load import load
 from deeptaylor.networks.detection_pooling import NETWORKS
+from deeptaylor.onnx.exporter import quietly
 from deeptaylor.optional import optional_package
 
 __all__ = ["export", "main"]
@@ -29,12 +29,11 @@ __all__ = ["export", "main"]
 def export(name: str, folder: Path) -> Path:
     """Write the explainer of one of the paper's networks into a folder that exists."""
     for package in ("onnx", "onnxscript"):
-        optional_package(package, "the explainer is written as ONNX", f"pip install {package}")
+        optional_package(package, "the explainer is written as ONNX", "export")
     loaded = load(name)
     x = torch.zeros(1, 1, 28, 56)
     explainer = Explainer(loaded.network, x, domain=loaded.domain)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter's own
+    with quietly():
         program = torch.onnx.export(
             explainer, (x,), input_names=["x"], output_names=["score", "relevance"], dynamo=True, verbose=False
         )

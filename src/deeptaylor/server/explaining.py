@@ -30,6 +30,7 @@ from deeptaylor.plan import Row
 from deeptaylor.root_search import nearest_root
 from deeptaylor.rules import Rule
 from deeptaylor.sensitivity import sensitivity
+from deeptaylor.server.folders import without_folders
 from deeptaylor.server.models import OWN
 from deeptaylor.server.options import Options, Settings, command, parse_rule, parse_rules, snippet
 from deeptaylor.server.schema import Account, Answer, Found, Heat, Layer, LayerAnswer
@@ -81,7 +82,7 @@ class Explained:
                 residual=float(ledger.residual[0]),
             ),
             check=_one(check),
-            notes=list(self.notes),
+            notes=[without_folders(note) for note in self.notes],
             seen=base64.b64encode(heatmap.png_bytes(np.asarray(self.seen))).decode("ascii"),
             heat=_heat(e.heatmap()[0]),
             layers=[

@@ -20,7 +20,6 @@ from deeptaylor.optional import optional_package
 __all__ = ["main", "serve"]
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-_INSTALL = 'pip install "deeptaylor[web]"'
 
 
 def serve(
@@ -42,8 +41,8 @@ def serve(
             "machine, forward the port: ssh -L 8000:127.0.0.1:8000 user@machine, with --port 8000 there."
         )
     why = "the page needs a web server"
-    uvicorn = optional_package("uvicorn", why, _INSTALL)
-    optional_package("fastapi", why, _INSTALL)
+    uvicorn = optional_package("uvicorn", why, "web")
+    optional_package("fastapi", why, "web")
     from deeptaylor.server.app import make_app
     from deeptaylor.server.models import OWN, Models
 
@@ -83,7 +82,8 @@ def _bound(host: str, port: int) -> socket.socket:
         made.listen(256)
     except (OSError, OverflowError) as error:
         made.close()
-        raise DeepTaylorError(f"port {port} of {host} cannot be had: {error}; --port 0 takes a free one.") from error
+        why = str(error).rstrip(".")
+        raise DeepTaylorError(f"port {port} of {host} cannot be had: {why}; --port 0 takes a free one.") from error
     return made
 
 
