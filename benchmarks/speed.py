@@ -41,6 +41,7 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
+from deeptaylor import precision
 from zoo import MEAN, STD, images, randomise
 
 NETWORKS = ("vgg16", "resnet50", "efficientnet_b0", "vit_b_16", "convnext_tiny")
@@ -56,7 +57,7 @@ METHODS = (
 )
 OURS = METHODS[-3:]
 DOMAIN = dt.Box.from_normalisation(MEAN, STD)
-BOUND = {"float64": 1e-9, "float32": 1e-4, "tfloat32": 5e-3, "float16": 2e-2, "bfloat16": 6e-2}
+BOUND = {str(dtype).removeprefix("torch."): bound for dtype, bound in precision.BOUND.items()} | {"tfloat32": 5e-3}
 Method = Callable[[], Tensor]
 
 

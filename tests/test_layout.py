@@ -49,6 +49,7 @@ ORDER = [
     "heatmap",
     "explanation",
     "inputs",
+    "precision",
     "explainer",
     "score",
     "sensitivity",

@@ -32,8 +32,8 @@ from deeptaylor.inputs import (
     versions,
 )
 from deeptaylor.plan import Plan
+from deeptaylor.precision import NARROW, check_precision, dtype_of, problem
 from deeptaylor.rules import Rule
-from deeptaylor.steps import BlockStep
 
 # The reverse pass reads what the forward pass kept, in the order in which it was written: reordered, it keeps more at
 # once. Channels are last already. Padded matrix products cost more than they give here.
@@ -43,9 +43,6 @@ _INDUCTOR = {
     "layout_optimization": False,
     "shape_padding": False,
 }
-
-
-NARROW = (torch.float16, torch.bfloat16)
 
 
 class Explainer(nn.Module):
@@ -227,6 +224,12 @@ class Explainer(nn.Module):
         engine = self._engine_for_batch(inputs)
         check_precision(engine, inputs, target)
         result = self._result(engine, inputs, target)
+        if (
+            dtype_of(inputs) is torch.float16
+            and not torch.compiler.is_compiling()
+            and (said := problem(result, torch.float16))
+        ):
+            raise InputError(f"{said}. Explain in bfloat16 or float32: explainer.float(), and x.float().")
         return result.score, result.relevance[0] if len(inputs) == 1 else result.relevance
 
     def explain(self, x: Inputs, target: Any = None) -> Explanation:
@@ -282,19 +285,19 @@ class Explainer(nn.Module):
     def _run(
         self, engine: Engine, inputs: Sequence[Tensor], target: Any, keep: frozenset[str]
     ) -> tuple[Result, list[str]]:
-        """Explain; where a narrow type overflowed, say so and do it again in float32."""
+        """Explain; where a narrow type was too narrow, say so and do it again in float32."""
         result = self._result(engine, inputs, target, ledger=True, keep=keep)
-        dtype = next((x.dtype for x in inputs if x.is_floating_point()), result.score.dtype)
-        narrow = dtype in NARROW
-        if _finite(result) and not (narrow and not _closes(result)):
+        dtype = dtype_of(inputs)
+        wrong = problem(result, dtype)
+        if not wrong:
             return result, []
-        if narrow:
-            said = f"{str(dtype).removeprefix('torch.')} overflowed; the explanation was computed again in float32"
+        if dtype in NARROW:
+            said = f"{wrong}; the explanation was computed again in float32"
             warn(said)
             wide = copy.deepcopy(engine).float()
             wider = [x.float() if x.is_floating_point() else x for x in inputs]
             result = wide.run(wider, target, ledger=True, keep=keep)
-            if _finite(result):
+            if not problem(result, torch.float32):
                 return result, [said]
         bad = "score" if not bool(torch.isfinite(result.score).all()) else "relevance"
         raise InputError(
@@ -414,23 +417,6 @@ def explain(
     return Explainer(model, x, domain, **settings).explain(x, target)
 
 
-def check_precision(engine: Engine, inputs: Sequence[Tensor], target: Any) -> None:
-    """Refuse what a type of few digits cannot do: differences of numbers that are nearly the same."""
-    dtype = next((x.dtype for x in inputs if x.is_floating_point()), torch.float32)
-    if dtype not in NARROW:
-        return
-    check_processor(inputs)
-    name = str(dtype).removeprefix("torch.")
-    instead = "Explain it in float32: explainer.float(), and x.float()."
-    for step in engine.planned.steps:
-        if isinstance(step, BlockStep) and step.rule.cancels:
-            raise PlanError(
-                f"The rule {step.rule} (at {step.node}) takes differences, and {name} is too coarse. {instead}"
-            )
-    if isinstance(target, targets.Margin):
-        raise TargetError(f"A logit difference is too fine for {name}. {instead}")
-
-
 def _out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
@@ -438,17 +424,6 @@ def _out_of_memory(error: RuntimeError) -> bool:
 def _first_float(tensors: Iterable[Tensor]) -> Tensor | None:
     """The tensor that tells where and in which type a network computes."""
     return next((t for t in tensors if t.is_floating_point() and t.ndim), None)
-
-
-def _finite(result: Result) -> bool:
-    return all(bool(torch.isfinite(t).all()) for t in (result.score, *result.relevance))
-
-
-def _closes(result: Result) -> bool:
-    """True if the books of every step balance to a tenth: an infinite denominator swallows relevance silently."""
-    assert result.entries is not None
-    arrived, on, bias, dropped = result.entries.double().unbind(-2)
-    return bool(((arrived - on - bias - dropped).abs() <= 0.1 * arrived.abs() + 1e-12).all())
 
 
 def _sum_per_sample(relevance: Tensor, many: bool) -> Tensor:

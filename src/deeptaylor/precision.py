@@ -1,0 +1,76 @@
+"""Types of few digits: what they cannot do is refused before, what went wrong in them is seen after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from deeptaylor import target as targets
+from deeptaylor.engine import Engine, Result
+from deeptaylor.errors import PlanError, TargetError
+from deeptaylor.inputs import check_processor
+from deeptaylor.steps import BlockStep
+
+__all__ = ["BOUND", "NARROW", "check_precision", "dtype_of", "problem"]
+
+NARROW = (torch.float16, torch.bfloat16)
+
+# How far an explanation may be from that in float64: the sum of differences as a share of the sum of relevances.
+# torch's tf32 products (of float32 on a GPU) are between: 5e-3. Tests and benchmarks hold every type to it.
+BOUND = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 3e-2}
+
+_SPACING = 2.0**-24  # of float16 around zero; rounding is off by up to half of it
+
+
+def dtype_of(inputs: Sequence[Tensor]) -> torch.dtype:
+    """The type that a network computes in."""
+    return next((x.dtype for x in inputs if x.is_floating_point()), torch.float32)
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def check_precision(engine: Engine, inputs: Sequence[Tensor], target: object) -> None:
+    """Refuse what a type of few digits cannot do: differences of numbers that are nearly the same."""
+    dtype = dtype_of(inputs)
+    if dtype not in NARROW:
+        return
+    check_processor(inputs)
+    instead = "Explain it in float32: explainer.float(), and x.float()."
+    for step in engine.planned.steps:
+        if isinstance(step, BlockStep) and step.rule.cancels:
+            what = f"The rule {step.rule} (at {step.node}) takes differences, and {name_of(dtype)} is too coarse."
+            raise PlanError(f"{what} {instead}")
+    if isinstance(target, targets.Margin):
+        raise TargetError(f"A logit difference is too fine for {name_of(dtype)}. {instead}")
+
+
+def problem(result: Result, dtype: torch.dtype) -> str:
+    """What a type did to a result, in words; empty where nothing."""
+    if not all(bool(torch.isfinite(t).all()) for t in (result.score, *result.relevance)):
+        return f"{name_of(dtype)} overflowed"
+    if dtype is torch.float16 and _too_small(result):
+        return "float16 cannot hold relevances this small"
+    if dtype in NARROW and result.entries is not None and not _closes(result.entries):
+        return f"{name_of(dtype)} overflowed"
+    return ""
+
+
+def _closes(entries: Tensor) -> bool:
+    """True if the books of every step balance to a tenth: an infinite denominator swallows relevance silently."""
+    arrived, on, bias, dropped = entries.double().unbind(-2)
+    return bool(((arrived - on - bias - dropped).abs() <= 0.1 * arrived.abs() + 1e-12).all())
+
+
+def _too_small(result: Result) -> bool:
+    """True if rounding to the smallest numbers of float16 may be a larger part of a map than the bound allows."""
+    score = result.score
+    found, rounding = torch.zeros_like(score, dtype=torch.float32), 0.0
+    for R in result.relevance:
+        own = R.flatten(score.ndim) if R.ndim > score.ndim else R.unsqueeze(-1)
+        found += own.sum(-1, dtype=torch.float32)
+        rounding += own.shape[-1] * _SPACING / 2
+    return bool(((score > 0) & (found < rounding / BOUND[torch.float16])).any())
