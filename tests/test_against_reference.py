@@ -43,9 +43,12 @@ def test_every_boundary_agrees(seed: int, bias: str) -> None:
     engine = explainer._first
     expected = {name: value for name, value in expected.items() if name not in NOT_TENSORS}
     for name in [n for n in expected if n.endswith(".attn.qkv")]:
-        with pytest.raises(dt.BoundaryError, match="lies inside"):
-            engine.boundary(name)  # the package splits it, and only the values take relevance
-        whole, third = expected.pop(name), 6
+        try:
+            engine.boundary(name)
+            continue  # attention written by hand: its layer stays whole
+        except dt.BoundaryError as error:
+            assert "lies inside" in str(error)
+        whole, third = expected.pop(name), 6  # it was split, and only the values take relevance
         assert not whole[..., : 2 * third].any()
         expected[name.removesuffix("qkv") + "v"] = whole[..., 2 * third :]
     boundaries = {name: engine.boundary(name) for name in expected}

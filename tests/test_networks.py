@@ -161,7 +161,8 @@ def test_domain_is_exactly_black_to_white(name: str) -> None:
     preparation = NAMED[name].preparation
     mode = "L" if preparation.channels == "L" else "RGB"
     for colour, bound in (("black", "low"), ("white", "high")):
-        x, seen = preparation(Image.new(mode, (300, 260), colour))
+        sides = (300, 150) if preparation.channels == "L" else (300, 260)
+        x, seen = preparation(Image.new(mode, sides, colour))
         assert tuple(x.shape) == (1, *preparation.shape)
         assert seen.size == preparation.shape[:0:-1]
         limits = dict(zip(("low", "high"), preparation.domain.bounds(x), strict=True))

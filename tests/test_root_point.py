@@ -319,7 +319,6 @@ REFUSED: dict[str, tuple[type[Exception], Given, str]] = {
         {"rule": rules.ZBox()},
         "the zB rule needs a box: give dt.rules.ZBox(low, high) or domain=dt.Box(low, high).",
     ),
-    "half a box": (dt.PlanError, {"rule": rules.ZBox(low=-1.0), "domain": dt.Real()}, "the zB rule needs a box"),
     "w2 in a box": (
         dt.PlanError,
         {"rule": rules.WSquare(), "domain": dt.Box(-1.0, 4.0)},

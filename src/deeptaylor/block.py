@@ -60,8 +60,7 @@ class Block(nn.Module):
         xs = [at.get(name) for name in m.operands]
         if isinstance(m, Sum) or type(m).__name__ == "Diagonal":
             return xs
-        wide = [ctx.shape(name) for name in m.operands]
-        return [x if x is None or x.shape == w else x.expand(w) for x, w in zip(xs, wide, strict=True)]
+        return [None if x is None else _widened(x, ctx.shape(name)) for x, name in zip(xs, m.operands, strict=True)]
 
     def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
         """W x in one reading of the weights, without the bias."""
@@ -179,6 +178,12 @@ class Block(nn.Module):
             whole = mass[m.node]
             return [None] * len(m.operands) if whole is None else m.transpose("squared", divide(r, whole), ctx)
         return m.transpose("flat", r, ctx)
+
+
+def _widened(x: Tensor, shape: torch.Size) -> Tensor:
+    """x in that shape; sizes that are still free are not compared, which would settle them."""
+    known = all(isinstance(n, int) for n in (*x.shape, *shape))
+    return x if known and x.shape == shape else x.expand(shape)
 
 
 def divide(a: Tensor, b: Tensor) -> Tensor:

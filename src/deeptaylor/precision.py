@@ -52,10 +52,10 @@ def problem(result: Result, dtype: torch.dtype) -> str:
     """What a type did to a result, in words; empty where nothing."""
     if not all(bool(torch.isfinite(t).all()) for t in (result.score, *result.relevance)):
         return f"{name_of(dtype)} overflowed"
-    if dtype is torch.float16 and _too_small(result):
-        return "float16 cannot hold relevances this small"
     if dtype in NARROW and result.entries is not None and not _closes(result.entries):
         return f"{name_of(dtype)} overflowed"
+    if dtype is torch.float16 and _too_small(result):
+        return "float16 cannot hold relevances this small"
     return ""
 
 
