@@ -62,6 +62,7 @@ zoo: $(VENV)/bench.stamp
 
 bench: $(VENV)/bench.stamp
 	$(PY) benchmarks/versus_zennit.py
+	$(PY) benchmarks/speed.py --networks vgg16,resnet50 --batches 1 --repeats 3
 
 clean:
 	rm -rf $(VENV) site demo_output paper_output deeptaylor_output web/dist web/node_modules build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

@@ -33,10 +33,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from torchvision_shim import models  # first: zennit imports torchvision
-
-# isort: split
-
 import torch
 from torch import Tensor, nn
 
@@ -93,6 +89,8 @@ class Setting:
 
 def build(name: str) -> nn.Module:
     """A torchvision network with random weights, biases and statistics that keep the size of activations."""
+    from torchvision_shim import models  # here at the latest: zennit imports torchvision
+
     torch.manual_seed(0)
     vgg = name.startswith("vgg")
     model: nn.Module = getattr(models, name)(weights=None, **({"init_weights": False} if vgg else {})).eval()
