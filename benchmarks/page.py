@@ -51,7 +51,9 @@ COLUMNS = """\
 - **ms**: median of the calls. **÷ gradient**: in units of the compiled gradient, or of the plain one where there is no
   compiled one; the row with 1.00 is the one. **÷ zennit**, **÷ captum**: in units of theirs.
 - **peak**: the most memory during a call above what is held between calls, in MiB. **÷ gradient's**: in units of the
-  gradient's of the same kind, compiled to compiled, else plain. **held**: between calls, weights mostly, in MiB.
+  gradient's of the same kind, compiled to compiled, else plain. **held**: between calls, weights mostly, in MiB; in
+  deeptaylor's first row with the float32 network that it was made from, in its other rows what these add; with graphs
+  all memory that is reserved for them. Empty where an earlier method's memory was freed in between.
 - **off**: the sum of differences to deeptaylor in float64, as a share of the sum of relevances. zennit and captum do
   not follow the same rules everywhere (biases, pooling; see [how it differs](compare.md)): theirs is a difference of
   rules, and has no bound.
@@ -184,7 +186,7 @@ def details(settings: Sequence[Record]) -> str:
             rows.append((
                 str(s["batch"]), s["dtype"], kind, brief(m["ms"]) or "—", ratio(m["ms"], baseline(s)),
                 *(ratio(m["ms"], first(ms(s, (tool,)))) for tool in ("zennit", "captum")),
-                brief(m["peak_mib"]), ratio(m["peak_mib"], like.get("peak_mib")), brief(m["held_mib"]),
+                brief(m["peak_mib"]), ratio(m["peak_mib"], like.get("peak_mib")), brief(_held(m)),
                 "" if m["off"] is None else f"{m['off']:.1e}",
             ))  # fmt: skip
     return table(head, rows) + "\n" + reasons(settings, batch_and_type)
@@ -335,6 +337,11 @@ def page(records: Sequence[Record]) -> str:
         parts += [GROWTH, *(part for record in grown for part in growth_section(record))]
     bounds = table(("type", "largest off"), [(name, f"{bound:g}") for name, bound in BOUND.items()])
     return "\n".join(part.rstrip("\n") + "\n" for part in [*parts, PRECISION, bounds])
+
+
+def _held(method: Record) -> float | None:
+    held: float | None = method["held_mib"]
+    return None if held is None or held < 0 else held
 
 
 def main() -> int:

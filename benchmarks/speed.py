@@ -248,6 +248,7 @@ def measure(
 ) -> Measured:
     """One method: compared first, then timed."""
     result = Measured(kind)
+    gc.collect()  # what an earlier method left must not be freed in between
     holding = torch.cuda.memory_reserved if kind.endswith("graphs") else torch.cuda.memory_allocated
     held = holding() if cuda else 0
     start = time.perf_counter()
