@@ -226,7 +226,7 @@ def test_two_hundred_at_once(live: Live) -> None:
 def test_large_uploads_at_once_are_bounded_in_memory(live: Live) -> None:
     """A hundred pictures of ten million pixels: those in the queue are held as files, and one is decoded at a time."""
     file = io.BytesIO()
-    noise = np.random.default_rng(0).integers(0, 256, (1800, 1800, 3), dtype=np.uint8)
+    noise = np.random.default_rng(0).integers(0, 256, (2240, 4480), dtype=np.uint8)
     Image.fromarray(noise).save(file, "PNG", compress_level=1)
     data = file.getvalue()
     assert 9 * 2**20 < len(data) < 12 * 2**20
