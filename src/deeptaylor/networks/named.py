@@ -70,8 +70,9 @@ class _Pairs(Preparation):
         """The input for a picture of two digits; anything that cannot be one is refused."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # said below, once
-            pixels = np.asarray(upright(photo, "RGB"), dtype=np.int16)
-        height, width = pixels.shape[:2]
+            image = upright(photo, "RGB")
+        width, height = image.size
+        pixels = np.asarray(image.resize(_GLANCE, Image.Resampling.BOX), dtype=np.int16)
         colourful = float((np.ptp(pixels, axis=2) > _SHADE).mean()) > _FEW
         if colourful or not 1 / _NEAR <= width / (2 * height) <= _NEAR:
             raise InputError(
@@ -83,6 +84,7 @@ class _Pairs(Preparation):
         return super().__call__(photo)
 
 
+_GLANCE = (224, 112)  # pixels, enough to see whether a picture has colours
 _SHADE, _FEW = 32, 0.01  # so far apart are a pixel's red, green and blue where it has a colour; of so many pixels
 _NEAR = 1.25  # of the proportions
 
