@@ -230,7 +230,7 @@ def test_large_uploads_at_once_are_bounded_in_memory(live: Live) -> None:
     Image.fromarray(noise).save(file, "PNG", compress_level=1)
     data = file.getvalue()
     assert 9 * 2**20 < len(data) < 12 * 2**20
-    assert live.ask("/api/explain", data, model="two-layer")[0] == 200  # the network is there, and a picture was decoded
+    assert live.ask("/api/explain", data, model="two-layer")[0] == 200  # the network is there now
     before, most, stop = live.memory(), 0, threading.Event()
 
     def watch() -> None:
@@ -250,7 +250,7 @@ def test_large_uploads_at_once_are_bounded_in_memory(live: Live) -> None:
         f"\n100 × {len(data) / 2**20:.0f} MiB: {found.count(200)} explained, {found.count(429)} of 429; "
         f"memory {before / 2**20:.0f} MiB before, {most / 2**20:.0f} at most"
     )
-    assert most - before < 45 * len(data)  # the 32 places, one picture being decoded, and what is on its way
+    assert most - before < 60 * len(data)  # the 32 places, as they grow, and one picture being decoded
 
 
 @pytest.mark.slow
