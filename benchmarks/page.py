@@ -40,6 +40,16 @@ with z^B at the input, z⁺ above and bias neurons; weights are random. Every ex
 in float64 before it is timed. Times are medians. They mean something only as ratios within one machine: processors,
 other work on them and versions differ.
 
+To be fast oneself, on a GPU:
+
+    explainer = dt.Explainer(network, example, domain).to("cuda", torch.bfloat16).compile()
+    score, relevance = explainer(x, target)                  # plain tensors, without a ledger
+    score, relevance = explainer(x, classes)                 # (batch, K): K maps a sample, forward once
+
+`compile()` compiles a pass for every new shape (seconds to a minute, once) and records it as a CUDA graph where
+launching kernels would take longer than running them; `explainer.explain` uses it too. The same code runs on a CPU.
+Types with few digits are safe for the rules that domains choose (see *Precision* below), and refused for others.
+
 To measure again, and to make this page from what was measured:
 
     python benchmarks/speed.py --json benchmarks/results/NAME.json
