@@ -177,14 +177,19 @@ class Watch:
 
 def fingerprint(model: nn.Module) -> dict[str, tuple[Any, ...]]:
     """The same with a sum over all bits, which also shows what was written through `.data`."""
-    bits = {name: _bits(t) for name, t in tensors_of(model).items()}
-    return {name: (*version, bits[name]) for name, version in versions(model).items()}
+    known, sums = versions(model), {name: _bits(t) for name, t in tensors_of(model).items()}
+    found: dict[str, tuple[Any, ...]] = {}
+    for device in {t.device for t in sums.values()}:  # one look at each, not one a tensor: a GPU is waited for once
+        names = [name for name, t in sums.items() if t.device == device]
+        numbers = torch.stack([sums[name] for name in names]).tolist()
+        found.update({name: (*known[name], number) for name, number in zip(names, numbers, strict=True)})
+    return found
 
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def _bits(t: Tensor) -> int:
+def _bits(t: Tensor) -> Tensor:
     """A checksum of a tensor."""
     words = t.detach().contiguous().reshape(-1).view(_WORDS.get(t.element_size(), torch.uint8))
-    return int(words.sum(dtype=torch.int64)) if words.numel() else 0
+    return words.sum(dtype=torch.int64)
