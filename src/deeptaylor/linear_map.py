@@ -168,8 +168,8 @@ class Weighted(LinearMap):
     def __init__(self, node: str, operands: Sequence[str], name: str, weight: Tensor, bias: str | None) -> None:
         super().__init__(node, operands)
         self.name, self.bias = name, bias
-        self.has_negative = bool((weight < 0).any())
-        self.has_positive = bool((weight > 0).any())
+        low, high = weight.aminmax() if weight.numel() else (weight.new_zeros(()),) * 2
+        self.has_negative, self.has_positive = bool(low < 0), bool(high > 0)
 
     def weight(self, kind: Kind, ctx: Context) -> Tensor:
         kept: Tensor | None = None if kind == "signed" else getattr(self, kind, None)
