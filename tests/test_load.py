@@ -1251,3 +1251,8 @@ def test_squeezenet_reads_kernels_as_keras_lays_them(packages: Path) -> None:
     assert list(found) == list(expected)
     for key, value in found.items():
         torch.testing.assert_close(value, expected[key], rtol=0, atol=0)
+
+
+def test_a_function_in_the_place_of_a_network_is_told_where_it_belongs() -> None:
+    with pytest.raises(dt.LoadError, match="is the architecture of a file with its weights"):
+        dt.load("my_networks:flower_net")

@@ -10,7 +10,9 @@ capture(model, inputs)
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
@@ -213,12 +215,38 @@ def _pass_on_interrupt(error: BaseException) -> None:
         link = link.__cause__ or link.__context__
 
 
+class _Hushed:
+    """Standard error for all threads but this one."""
+
+    def __init__(self) -> None:
+        self._real, self._own = sys.stderr, threading.get_ident()
+
+    def write(self, text: str) -> int:
+        return len(text) if threading.get_ident() == self._own else self._real.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+@contextlib.contextmanager
+def _hushed() -> Iterator[None]:
+    """Without the pages that torch.export writes of a network that it refuses: our error names the place."""
+    shapes = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level = shapes.level
+    shapes.setLevel(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stderr(_Hushed()):
+            yield
+    finally:
+        shapes.setLevel(level)
+
+
 def _quiet_export(model: nn.Module, inputs: tuple[Tensor, ...], dynamic: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             shapes = None if dynamic is None else _shapes_like(model, dynamic)
-            with interrupts_kept():
+            with interrupts_kept(), _hushed():
                 return torch.export.export(model, inputs, dynamic_shapes=shapes, strict=False)
         except torch._dynamo.exc.UserError as error:
             raise error from None

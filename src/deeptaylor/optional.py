@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import json
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from deeptaylor.errors import DeepTaylorError
 
@@ -15,12 +20,22 @@ class MissingPackageError(DeepTaylorError, ImportError):
 
 
 def how_to_install(extra: str) -> str:
-    """What to type to get an extra, whether deeptaylor came from an index or from a clone.
+    """What to type to get an extra: from where deeptaylor itself was installed, if that is a clone."""
+    place = _clone()
+    if place is None:
+        return f'pip install "deeptaylor[{extra}]" (in a clone of the repository: pip install -e ".[{extra}]")'
+    return f'pip install -e "{place}[{extra}]"'
 
-    >>> how_to_install("cli")
-    'pip install "deeptaylor[cli]" (in a clone of the repository: pip install -e ".[cli]")'
-    """
-    return f'pip install "deeptaylor[{extra}]" (in a clone of the repository: pip install -e ".[{extra}]")'
+
+def _clone() -> str | None:
+    """The folder that deeptaylor was installed from, if it was."""
+    try:
+        told = importlib.metadata.distribution("deeptaylor").read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    url = str(json.loads(told).get("url", "")) if told else ""
+    path = Path(url2pathname(urlsplit(url).path)) if url.startswith("file:") else None
+    return str(path) if path is not None and (path / "pyproject.toml").is_file() else None
 
 
 def optional_package(name: str, why: str, extra: str | None = None) -> Any:

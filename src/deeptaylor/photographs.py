@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -86,8 +87,10 @@ def class_index(model: Pretrained, text: str) -> int:
         return found[0]
     if found:
         raise TargetError(f"{len(found)} classes are called {text!r}; give a number: {', '.join(map(str, found))}.")
-    near = difflib.get_close_matches(text.casefold(), names, n=4, cutoff=0.6)
-    near += [name for name in names if text.casefold() in name and name not in near][:4]
+    asked = text.casefold()
+    near = [name for name in names if asked in re.split(r"[\W_]+", name)]  # "cat": tabby cat, tiger cat, …
+    near += difflib.get_close_matches(asked, names, n=4, cutoff=0.6)
+    near = list(dict.fromkeys(near + [name for name in names if asked in name]))[:8]
     hint = "".join(f"\n  {names.index(name)}  {model.class_names[names.index(name)]}" for name in near)
     raise TargetError(f"No class is called {text!r}." + (f" Names like it:{hint}" if near else ""))
 

@@ -190,6 +190,8 @@ def _from_file(path: Path, architecture: Architecture | None, asked: Asked) -> F
     if not path.suffix and not path.exists():
         near = difflib.get_close_matches(str(path), NAMED, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
+        if ":" in str(path):
+            hint = "; a function that builds a network is the architecture of a file with its weights."
         raise LoadError(f"no network is called {str(path)!r}, and there is no such file{hint} Names: {_NAMES}.")
     kind = kind_of(path)
     if kind in (Kind.PT2, Kind.TORCHSCRIPT) and not asked.trust:

@@ -89,7 +89,8 @@ def _bound(host: str, port: int) -> socket.socket:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until interrupted; 0, or 2 if that cannot be done."""
-    parser = argparse.ArgumentParser(prog="deeptaylor serve", description=__doc__)
+    example = "example: deeptaylor serve --model squeezenet1_1 --open"
+    parser = argparse.ArgumentParser(prog="deeptaylor serve", description=__doc__, epilog=example)
     parser.add_argument("--port", type=int, default=0, help="the port to listen on; 0, the default, takes a free one")
     parser.add_argument("--host", default="127.0.0.1", help="127.0.0.1 (the default), localhost or ::1")
     parser.add_argument("--model", help="the network to begin with, by name")
