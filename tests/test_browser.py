@@ -487,10 +487,53 @@ def test_an_upload_that_is_too_large(page: Any) -> None:
     assert status == [413, "the picture is too large: at most 12 MiB are taken."]
 
 
-def test_what_is_no_picture(page: Any) -> None:
-    page.set_input_files("#file", {"name": "notes.png", "mimeType": "image/png", "buffer": b"just words"})
-    page.get_by_text("the picture is not a picture that can be read").wait_for()
-    shoot(page, "no_picture")
+REFUSED = {
+    "text.jpg": (b"just words", "text.jpg is not a picture that can be read, whatever its name says."),
+    "cut.png": (photo()[:200], "cut.png is damaged or cut short"),
+    "empty.png": (b"", "empty.png is empty."),
+    "huge.png": (bytes(13 * 2**20), "huge.png is too large: 13.0 MiB; at most 12 MiB are taken."),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("before", ["first", "after a photograph"])
+def test_what_is_no_picture(page: Any, before: str, name: str) -> None:
+    if before != "first":
+        upload(page)
+        page.check("#compare")
+        settled(page, 2)
+    data, words = REFUSED[name]
+    page.set_input_files("#file", {"name": name, "mimeType": "image/png", "buffer": data})
+    said = page.locator("#drop [role=alert]")
+    said.filter(has_text=words).wait_for()
+    assert page.get_by_text(words).count() == 1
+    # Nothing of another picture stands below it.
+    for gone in ("#result", "#answer", "canvas.heatmap", "#preview"):
+        assert not page.locator(gone).first.is_visible(), gone
+    assert page.inner_text("#file-name") == ""
+    shoot(page, f"no_picture_{name}")
+    upload(page, "good.png")
+    settled(page, 2 if before != "first" else 1)
+    assert said.is_hidden()
+    assert page.locator("#answer").is_visible()
+    assert page.inner_text("#file-name") == "good.png"
+
+
+def test_the_guesses_of_another_picture_do_not_stay(page: Any) -> None:
+    """Where a new picture cannot be explained; what is wrong with a setting leaves them, for they are still true."""
+    upload(page)
+    page.get_by_text("More settings").click()
+    page.locator("[name=above]").fill("nonsense")
+    page.locator("[name=above]").press("Enter")
+    page.get_by_text("no rule is called 'nonsense'").wait_for()
+    assert page.locator("#answer").is_visible()
+    page.set_input_files("#file", {"name": "b.png", "mimeType": "image/png", "buffer": photo()})
+    page.locator("#answer").wait_for(state="hidden")
+    page.get_by_text("no rule is called 'nonsense'").wait_for()
+    page.locator("[name=above]").fill("")
+    page.locator("[name=above]").press("Enter")
+    settled(page)
+    assert page.locator("#answer").is_visible()
 
 
 def test_without_the_token(chromium: Any, address: str) -> None:

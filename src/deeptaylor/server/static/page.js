@@ -7,6 +7,10 @@ var ServerError = class extends Error {
     this.status = status;
   }
   status;
+  // Whether the picture is to blame, and not what was asked about it.
+  get ofPicture() {
+    return this.status === 413 || this.status === 415;
+  }
 };
 var KEY = "deeptaylor-token";
 function takeToken() {
@@ -664,6 +668,10 @@ var Panel = class {
       this.events.done(this);
     } catch (error) {
       if (running.signal.aborted) return;
+      if (error instanceof ServerError && error.ofPicture) {
+        this.events.refused(error.message);
+        return;
+      }
       this.busy.textContent = error instanceof Error ? error.message : String(error);
       this.busy.className = "busy error";
       this.result.hidden = true;
@@ -865,6 +873,8 @@ var Page = class {
   picture = null;
   file = "";
   target = "";
+  guessed = null;
+  // the picture that the guesses belong to
   names = [];
   panels = [];
   select = byId("model");
@@ -876,7 +886,7 @@ var Page = class {
   pad = new Pad(() => this.drawn());
   panel(label) {
     const compare = label === "Explanation" ? () => this.compareBiases() : null;
-    return new Panel(label, this.offer.rules, { done: (panel) => this.done(panel), compare });
+    return new Panel(label, this.offer.rules, { done: (panel) => this.done(panel), refused: (words) => this.refuse(words), compare });
   }
   // --- the network ---------------------------------------------------------------------------------------------------
   async choose() {
@@ -886,7 +896,9 @@ var Page = class {
     this.target = "";
     for (const panel of this.panels) panel.clear();
     byId("result").hidden = true;
+    this.guessed = null;
     this.say("");
+    this.sayOfPicture("");
     const known = this.offer.models.find((m) => m.name === name);
     byId("about").textContent = known.about;
     byId("photograph").hidden = known.kind !== "photograph";
@@ -959,7 +971,7 @@ var Page = class {
   take(file) {
     const most = this.offer.limits.bytes;
     if (file.size > most) {
-      this.say(`${file.name} is too large: ${(file.size / 2 ** 20).toFixed(1)} MiB; at most ${most / 2 ** 20} MiB are taken.`);
+      this.refuse(`${file.name} is too large: ${(file.size / 2 ** 20).toFixed(1)} MiB; at most ${most / 2 ** 20} MiB are taken.`);
       return;
     }
     this.picture = file;
@@ -972,7 +984,18 @@ var Page = class {
     preview.alt = `Your picture, ${file.name}`;
     preview.hidden = false;
     this.say("");
+    this.sayOfPicture("");
     this.explain();
+  }
+  // Said where the picture was chosen; what belongs to the one before must not be taken for this one's.
+  refuse(words) {
+    this.picture = this.guessed = null;
+    for (const panel of this.panels) panel.clear();
+    byId("result").hidden = true;
+    byId("preview").hidden = true;
+    byId("file-name").textContent = "";
+    this.sayOfPicture(words);
+    byId("picture-problem").scrollIntoView({ block: "nearest" });
   }
   drawn() {
     this.picture = this.pad.picture();
@@ -984,7 +1007,7 @@ var Page = class {
   explain(only) {
     if (!this.model || !this.picture) return;
     byId("result").hidden = false;
-    byId("answer").hidden = this.model.kind === "digits";
+    byId("answer").hidden = this.model.kind === "digits" || !this.guessed;
     for (const panel of only ? [only] : this.panels) {
       panel.withClasses(this.model.kind !== "digits");
       void panel.explain({ model: this.model.name, picture: this.picture, file: this.file, target: this.target });
@@ -992,7 +1015,10 @@ var Page = class {
   }
   done(panel) {
     this.repaint();
-    if (panel !== this.panels[0] || !panel.answer) return;
+    if (panel !== this.panels[0]) return;
+    if (panel.answer) this.guessed = this.picture;
+    byId("answer").hidden = this.model?.kind === "digits" || this.guessed !== this.picture;
+    if (!panel.answer) return;
     const { classes, target } = panel.answer;
     const focused = [...byId("classes").querySelectorAll("button")].findIndex((b) => b === document.activeElement);
     byId("classes").replaceChildren(
@@ -1060,6 +1086,10 @@ var Page = class {
   say(words) {
     this.problem.textContent = words;
     this.problem.hidden = !words;
+  }
+  sayOfPicture(words) {
+    byId("picture-problem").textContent = words;
+    byId("picture-problem").hidden = !words;
   }
 };
 async function start() {
