@@ -474,6 +474,37 @@ def test_phone_and_dark(chromium: Any, address: str, look: str) -> None:
         assert light != ("dark" in look)
 
 
+class Deep(nn.Module):
+    """Pictures (batch, 3, 24, 24) to six classes, through sixty layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        inside = [module for _ in range(58) for module in (nn.Conv2d(4, 4, 1), nn.ReLU())]
+        self.layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), *inside)
+        self.fc = nn.Linear(4, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.layers(x).mean((2, 3)))
+
+
+@pytest.mark.parametrize("look", ["desk", "phone"])
+def test_the_page_ends_with_its_footer(chromium: Any, own: dt.Pretrained, look: str) -> None:
+    """Also where the list of layers is long: it scrolls in itself."""
+    deep = dt.load(Deep().eval(), preparation=own.preparation, class_names=own.class_names)
+    told: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=serve, kwargs={"model": deep, "ready": told.put}, daemon=True).start()
+    phone: dict[str, Any] = {"viewport": PHONE, "has_touch": True, "is_mobile": True}
+    with opened(chromium, told.get(timeout=30), **(phone if look == "phone" else {})) as page:
+        upload(page)
+        assert page.eval_on_selector(".scroll", "s => s.scrollHeight > 3 * s.clientHeight")
+        below = page.evaluate(
+            "document.scrollingElement.scrollHeight - scrollY - document.querySelector('footer').getBoundingClientRect().bottom"
+        )
+        assert below <= 40
+        shoot(page, f"deep_{look}")
+
+
 def test_an_upload_that_is_too_large(page: Any) -> None:
     page.set_input_files("#file", {"name": "huge.png", "mimeType": "image/png", "buffer": bytes(13 * 2**20)})
     page.get_by_text("huge.png is too large: 13.0 MiB; at most 12 MiB are taken.").wait_for()
