@@ -273,6 +273,24 @@ def test_a_layer(page: Any, own: dt.Pretrained) -> None:
     shoot(page, "layer")
 
 
+def test_the_layers_begin_with_the_whole_score(page: Any, own: dt.Pretrained) -> None:
+    """Down from the answer: what the biases of the topmost step took is among the bars."""
+    upload(page)
+    rows = page.locator(".layers li")
+    ledger = explanation(own).ledger
+    assert "linear_default" in rows.first.inner_text()
+    assert rows.first.locator(".number").inner_text() == "100 %"
+    taken = 100 * float(ledger.entries[0, 2, 0]) / float(ledger.score[0])
+    assert taken > 1
+    assert f"biases took {taken:.3g} %" in rows.first.inner_text()
+    page.get_by_text("also steps that only hand on").click()
+    assert rows.count() == len(ledger.rows)
+    # Its relevance is the score alone: there is no map to choose.
+    assert rows.first.locator("button").count() == 0
+    assert rows.nth(1).locator("button").count() == 1
+    shoot(page, "layers")
+
+
 def score_of(page: Any) -> float:
     said = re.search(r" is (\S+)[;:]", page.inner_text(".score"))
     assert said
