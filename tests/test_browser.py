@@ -329,6 +329,48 @@ def test_draw(page: Any) -> None:
     assert score_of(page) < 50
 
 
+def test_the_choice_of_digits_does_not_name_what_is_drawn_by_hand(page: Any) -> None:
+    page.select_option("#model", "two-layer")
+    page.get_by_text("Ready.", exact=True).wait_for()
+
+    def chosen() -> list[str]:
+        return [page.eval_on_selector(f"#write-{s}", "s => s.selectedOptions[0].text") for s in ("left", "right")]
+
+    assert chosen() == ["3", "8"]
+    page.get_by_role("button", name="Write them for me").click()
+    settled(page)
+    written = pixels(page, "canvas.input")
+    page.locator("#pad").click(position={"x": 9, "y": 9})
+    assert chosen() == ["by hand", "by hand"]
+    page.wait_for_timeout(100)
+    settled(page)
+    shoot(page, "by_hand")
+    # A half that is drawn by hand stays when a digit is written beside it.
+    page.focus("#write-right")
+    page.keyboard.press("1")
+    assert chosen() == ["by hand", "1"]
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowUp")
+    assert chosen() == ["by hand", "nothing"]  # what is by hand cannot be chosen
+    page.get_by_role("button", name="Write them for me").click()
+    page.wait_for_timeout(100)
+    settled(page)
+    seen = pixels(page, "canvas.input")
+    assert seen[:, 28:].max() == 0
+    assert (seen[8:, :28] == written[8:, :28]).all()
+    page.get_by_role("button", name="Clear").click()
+    assert chosen() == ["3", "nothing"]
+    # By keyboard alike; and with nothing chosen since, the button writes what it wrote before.
+    page.focus("#pad")
+    page.keyboard.press("Space")
+    assert chosen() == ["by hand", "by hand"]
+    page.keyboard.press("Space")
+    page.get_by_role("button", name="Write them for me").click()
+    assert chosen() == ["3", "nothing"]
+    settled(page)
+
+
 def test_downloads(page: Any, own: dt.Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     upload(page)
     files: dict[str, bytes] = {}
@@ -516,10 +558,8 @@ def test_the_page_ends_with_its_footer(chromium: Any, own: dt.Pretrained, look: 
     with opened(chromium, told.get(timeout=30), **(phone if look == "phone" else {})) as page:
         upload(page)
         assert page.eval_on_selector(".scroll", "s => s.scrollHeight > 3 * s.clientHeight")
-        below = page.evaluate(
-            "document.scrollingElement.scrollHeight - scrollY - document.querySelector('footer').getBoundingClientRect().bottom"
-        )
-        assert below <= 40
+        ends = page.eval_on_selector("footer", "f => f.getBoundingClientRect().bottom + scrollY")
+        assert page.evaluate("document.scrollingElement.scrollHeight") <= ends + 40
         shoot(page, f"deep_{look}")
 
 

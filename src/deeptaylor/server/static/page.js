@@ -172,6 +172,7 @@ var STROKES = [
   [[[18, 9], [14, 5], [10, 8], [11, 12], [15, 13], [18, 9], [17, 16], [15, 23]]]
 ];
 var Pad = class {
+  // called when the pen is put down
   // `changed` is called when a stroke ends.
   constructor(changed) {
     this.changed = changed;
@@ -182,6 +183,7 @@ var Pad = class {
       this.canvas.setPointerCapture(event.pointerId);
       this.last = this.place(event);
       this.stroke([this.last, this.last]);
+      this.byHand();
       event.preventDefault();
       this.canvas.focus();
       this.showCursor(false);
@@ -211,22 +213,29 @@ var Pad = class {
   pen = [14, 14];
   down = false;
   empty = true;
+  byHand = () => {
+  };
   clear() {
-    const paper = context(this.ink);
-    paper.fillStyle = "black";
-    paper.fillRect(0, 0, this.ink.width, this.ink.height);
+    this.wipe(0, COLUMNS);
     this.empty = true;
     this.show();
   }
-  // Write two digits; an empty half where one is null.
   write(left, right) {
-    this.clear();
+    if (left !== "kept" && right !== "kept") this.empty = true;
     [left, right].forEach((digit, half) => {
+      if (digit === "kept") return;
+      this.wipe(half * COLUMNS / 2, COLUMNS / 2);
       for (const points of digit === null ? [] : STROKES[digit]) {
-        this.stroke(points.map(([x, y]) => [x + 28 * half, y]));
+        this.stroke(points.map(([x, y]) => [x + half * COLUMNS / 2, y]));
       }
     });
+    this.show();
     this.changed();
+  }
+  wipe(from, columns) {
+    const paper = context(this.ink);
+    paper.fillStyle = "black";
+    paper.fillRect(from * ZOOM, 0, columns * ZOOM, this.ink.height);
   }
   // One byte a pixel: the mean of the ink in each square.
   pixels() {
@@ -295,8 +304,12 @@ ${COLUMNS} ${ROWS}
       if (this.down) this.stroke([from, this.pen]);
     } else if (event.key === " ") {
       this.down = !this.down;
-      if (this.down) this.stroke([this.pen, this.pen]);
-      else this.changed();
+      if (this.down) {
+        this.stroke([this.pen, this.pen]);
+        this.byHand();
+      } else {
+        this.changed();
+      }
     } else {
       return;
     }
@@ -315,19 +328,29 @@ ${COLUMNS} ${ROWS}
 function clip(value, most) {
   return Math.max(0, Math.min(most, value));
 }
+var BY_HAND = "by hand";
 function wireWriting(pad, cleared) {
   const choices = ["write-left", "write-right"].map((id, half) => {
     const select = byId(id);
+    select.append(make("option", { value: BY_HAND, hidden: true, disabled: true }, "by hand"));
     select.append(make("option", { value: "" }, "nothing"));
     for (let digit = 0; digit < 10; digit += 1) select.append(make("option", { value: String(digit) }, String(digit)));
     select.value = half ? "8" : "3";
     return select;
   });
+  let last = choices.map((select) => select.value);
+  const restore = () => choices.forEach((select, half) => select.value === BY_HAND && (select.value = last[half]));
+  pad.byHand = () => {
+    last = choices.map((select, half) => select.value === BY_HAND ? last[half] : select.value);
+    for (const select of choices) select.value = BY_HAND;
+  };
   byId("write").addEventListener("click", () => {
-    const [left, right] = choices.map((select) => select.value === "" ? null : Number(select.value));
-    pad.write(left ?? null, right ?? null);
+    if (choices.every((select) => select.value === BY_HAND)) restore();
+    const [left, right] = choices.map(({ value }) => value === BY_HAND ? "kept" : value === "" ? null : Number(value));
+    pad.write(left, right);
   });
   byId("clear").addEventListener("click", () => {
+    restore();
     pad.clear();
     cleared();
   });
