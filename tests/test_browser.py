@@ -273,6 +273,24 @@ def test_a_layer(page: Any, own: dt.Pretrained) -> None:
     shoot(page, "layer")
 
 
+def test_the_layers_begin_with_the_whole_score(page: Any, own: dt.Pretrained) -> None:
+    """Down from the answer: what the biases of the topmost step took is among the bars."""
+    upload(page)
+    rows = page.locator(".layers li")
+    ledger = explanation(own).ledger
+    assert "linear_default" in rows.first.inner_text()
+    assert rows.first.locator(".number").inner_text() == "100 %"
+    taken = 100 * float(ledger.entries[0, 2, 0]) / float(ledger.score[0])
+    assert taken > 1
+    assert f"biases took {taken:.3g} %" in rows.first.inner_text()
+    page.get_by_text("also steps that only hand on").click()
+    assert rows.count() == len(ledger.rows)
+    # Its relevance is the score alone: there is no map to choose.
+    assert rows.first.locator("button").count() == 0
+    assert rows.nth(1).locator("button").count() == 1
+    shoot(page, "layers")
+
+
 def score_of(page: Any) -> float:
     said = re.search(r" is (\S+)[;:]", page.inner_text(".score"))
     assert said
@@ -309,6 +327,48 @@ def test_draw(page: Any) -> None:
     page.wait_for_timeout(100)
     settled(page)
     assert score_of(page) < 50
+
+
+def test_the_choice_of_digits_does_not_name_what_is_drawn_by_hand(page: Any) -> None:
+    page.select_option("#model", "two-layer")
+    page.get_by_text("Ready.", exact=True).wait_for()
+
+    def chosen() -> list[str]:
+        return [page.eval_on_selector(f"#write-{s}", "s => s.selectedOptions[0].text") for s in ("left", "right")]
+
+    assert chosen() == ["3", "8"]
+    page.get_by_role("button", name="Write them for me").click()
+    settled(page)
+    written = pixels(page, "canvas.input")
+    page.locator("#pad").click(position={"x": 9, "y": 9})
+    assert chosen() == ["by hand", "by hand"]
+    page.wait_for_timeout(100)
+    settled(page)
+    shoot(page, "by_hand")
+    # A half that is drawn by hand stays when a digit is written beside it.
+    page.focus("#write-right")
+    page.keyboard.press("1")
+    assert chosen() == ["by hand", "1"]
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowUp")
+    assert chosen() == ["by hand", "nothing"]  # what is by hand cannot be chosen
+    page.get_by_role("button", name="Write them for me").click()
+    page.wait_for_timeout(100)
+    settled(page)
+    seen = pixels(page, "canvas.input")
+    assert seen[:, 28:].max() == 0
+    assert (seen[8:, :28] == written[8:, :28]).all()
+    page.get_by_role("button", name="Clear").click()
+    assert chosen() == ["3", "nothing"]
+    # By keyboard alike; and with nothing chosen since, the button writes what it wrote before.
+    page.focus("#pad")
+    page.keyboard.press("Space")
+    assert chosen() == ["by hand", "by hand"]
+    page.keyboard.press("Space")
+    page.get_by_role("button", name="Write them for me").click()
+    assert chosen() == ["3", "nothing"]
+    settled(page)
 
 
 def test_downloads(page: Any, own: dt.Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -474,6 +534,35 @@ def test_phone_and_dark(chromium: Any, address: str, look: str) -> None:
         assert light != ("dark" in look)
 
 
+class Deep(nn.Module):
+    """Pictures (batch, 3, 24, 24) to six classes, through sixty layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        inside = [module for _ in range(58) for module in (nn.Conv2d(4, 4, 1), nn.ReLU())]
+        self.layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), *inside)
+        self.fc = nn.Linear(4, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.layers(x).mean((2, 3)))
+
+
+@pytest.mark.parametrize("look", ["desk", "phone"])
+def test_the_page_ends_with_its_footer(chromium: Any, own: dt.Pretrained, look: str) -> None:
+    """Also where the list of layers is long: it scrolls in itself."""
+    deep = dt.load(Deep().eval(), preparation=own.preparation, class_names=own.class_names)
+    told: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=serve, kwargs={"model": deep, "ready": told.put}, daemon=True).start()
+    phone: dict[str, Any] = {"viewport": PHONE, "has_touch": True, "is_mobile": True}
+    with opened(chromium, told.get(timeout=30), **(phone if look == "phone" else {})) as page:
+        upload(page)
+        assert page.eval_on_selector(".scroll", "s => s.scrollHeight > 3 * s.clientHeight")
+        ends = page.eval_on_selector("footer", "f => f.getBoundingClientRect().bottom + scrollY")
+        assert page.evaluate("document.scrollingElement.scrollHeight") <= ends + 40
+        shoot(page, f"deep_{look}")
+
+
 def test_an_upload_that_is_too_large(page: Any) -> None:
     page.set_input_files("#file", {"name": "huge.png", "mimeType": "image/png", "buffer": bytes(13 * 2**20)})
     page.get_by_text("huge.png is too large: 13.0 MiB; at most 12 MiB are taken.").wait_for()
@@ -487,10 +576,53 @@ def test_an_upload_that_is_too_large(page: Any) -> None:
     assert status == [413, "the picture is too large: at most 12 MiB are taken."]
 
 
-def test_what_is_no_picture(page: Any) -> None:
-    page.set_input_files("#file", {"name": "notes.png", "mimeType": "image/png", "buffer": b"just words"})
-    page.get_by_text("the picture is not a picture that can be read").wait_for()
-    shoot(page, "no_picture")
+REFUSED = {
+    "text.jpg": (b"just words", "text.jpg is not a picture that can be read, whatever its name says."),
+    "cut.png": (photo()[:200], "cut.png is damaged or cut short"),
+    "empty.png": (b"", "empty.png is empty."),
+    "huge.png": (bytes(13 * 2**20), "huge.png is too large: 13.0 MiB; at most 12 MiB are taken."),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("before", ["first", "after a photograph"])
+def test_what_is_no_picture(page: Any, before: str, name: str) -> None:
+    if before != "first":
+        upload(page)
+        page.check("#compare")
+        settled(page, 2)
+    data, words = REFUSED[name]
+    page.set_input_files("#file", {"name": name, "mimeType": "image/png", "buffer": data})
+    said = page.locator("#drop [role=alert]")
+    said.filter(has_text=words).wait_for()
+    assert page.get_by_text(words).count() == 1
+    # Nothing of another picture stands below it.
+    for gone in ("#result", "#answer", "canvas.heatmap", "#preview"):
+        assert not page.locator(gone).first.is_visible(), gone
+    assert page.inner_text("#file-name") == ""
+    shoot(page, f"no_picture_{name}")
+    upload(page, "good.png")
+    settled(page, 2 if before != "first" else 1)
+    assert said.is_hidden()
+    assert page.locator("#answer").is_visible()
+    assert page.inner_text("#file-name") == "good.png"
+
+
+def test_the_guesses_of_another_picture_do_not_stay(page: Any) -> None:
+    """Where a new picture cannot be explained; what is wrong with a setting leaves them, for they are still true."""
+    upload(page)
+    page.get_by_text("More settings").click()
+    page.locator("[name=above]").fill("nonsense")
+    page.locator("[name=above]").press("Enter")
+    page.get_by_text("no rule is called 'nonsense'").wait_for()
+    assert page.locator("#answer").is_visible()
+    page.set_input_files("#file", {"name": "b.png", "mimeType": "image/png", "buffer": photo()})
+    page.locator("#answer").wait_for(state="hidden")
+    page.get_by_text("no rule is called 'nonsense'").wait_for()
+    page.locator("[name=above]").fill("")
+    page.locator("[name=above]").press("Enter")
+    settled(page)
+    assert page.locator("#answer").is_visible()
 
 
 def test_without_the_token(chromium: Any, address: str) -> None:

@@ -381,20 +381,21 @@ def bomb(side: int = 20_000) -> bytes:
 @pytest.mark.parametrize(
     ("picture", "said"),
     [
-        (b"", "is empty"),
-        (b"not a picture", "not a picture that can be read"),
-        (png()[:60], "damaged or cut short"),
-        (bomb(), "refused before decoding"),
-        (bomb(1200), "at most 1 million are taken"),
-        (b"P5\n99999 99999\n255\n", "refused before decoding"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not a picture that can be read"),
+        (b"", "is empty."),
+        (b"not a picture", "is not a picture that can be read"),
+        (png()[:60], "is damaged or cut short: "),
+        (bomb(), "is refused before decoding: "),
+        (bomb(1200), "is refused before decoding: 1200 × 1200 pixels, at most 1 million are taken."),
+        (b"P5\n99999 99999\n255\n", "is refused before decoding: "),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "is not a picture that can be read"),
     ],
     ids=["empty", "text", "cut", "bomb", "large", "pgm", "postscript"],
 )
 def test_a_picture_that_is_none(client: TestClient, picture: bytes, said: str) -> None:
-    response = client.post("/api/explain", params={"model": OWN}, content=picture)
-    assert response.status_code == 422
-    assert said in response.json()["error"]
+    for name, params in (("what was sent", {}), ("a b.png", {"file": "a b.png"})):
+        response = client.post("/api/explain", params={"model": OWN, **params}, content=picture)
+        assert response.status_code == 415  # nothing that was asked for is wrong, the picture is
+        assert response.json()["error"].startswith(f"{name} {said}")
 
 
 @pytest.mark.parametrize(

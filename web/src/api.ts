@@ -80,6 +80,11 @@ export class ServerError extends Error {
   ) {
     super(message);
   }
+
+  // Whether the picture is to blame, and not what was asked about it.
+  get ofPicture(): boolean {
+    return this.status === 413 || this.status === 415;
+  }
 }
 
 const KEY = "deeptaylor-token";

@@ -53,7 +53,7 @@ export class Ledger {
       make(
         "p",
         { class: "soft" },
-        "From the answer (top) down to the picture (bottom). Each bar is what arrived at a layer: red went on, grey stayed with biases. Choose a layer to see its relevance.",
+        "From the answer (top) down to the picture (bottom). Each bar is what arrived at a layer: red went on, grey stayed with biases. Choose a layer below the answer to see its relevance.",
       ),
       make("label", { class: "every" }, every, " also steps that only hand on"),
       make("div", { class: "scroll", tabindex: "-1" }, this.list),
@@ -62,7 +62,8 @@ export class Ledger {
   }
 
   private fill(account: Account, layers: Layer[]): void {
-    const rows = layers.slice(1).filter((layer) => this.every || !QUIET.has(layer.rule) || layer.bias > 0);
+    const answer = layers[0];
+    const rows = layers.filter((layer) => this.every || layer === answer || !QUIET.has(layer.rule) || layer.bias > 0);
     this.list.replaceChildren(
       ...rows.map((layer) => {
         const bar = make("span", { class: "bar", "aria-hidden": "true" });
@@ -76,13 +77,18 @@ export class Ledger {
           bar.append(piece);
         }
         const name = layer.module || layer.node;
-        const button = make(
-          "button",
-          { type: "button", "aria-pressed": String(layer.node === this.chosen), "data-node": layer.node },
+        const words = [
           make("span", { class: "name" }, name, make("small", {}, ` ${layer.op}, ${layer.rule}`)),
           bar,
           make("span", { class: "number" }, percent(layer.arrived, account.score)),
           make("span", { class: "visually-hidden" }, ` of the score arrived; biases took ${percent(layer.bias, account.score)}`),
+        ];
+        // The relevance of the answer is the score, one number: no map to choose.
+        if (layer === answer) return make("li", {}, make("div", { class: "row" }, ...words));
+        const button = make(
+          "button",
+          { type: "button", class: "row", "aria-pressed": String(layer.node === this.chosen), "data-node": layer.node },
+          ...words,
         );
         button.addEventListener("click", () => {
           this.chosen = layer.node;

@@ -12,6 +12,7 @@ class Page {
   private picture: Blob | null = null;
   private file = "";
   private target = "";
+  private guessed: Blob | null = null; // the picture that the guesses belong to
   private names: string[] = [];
   private readonly panels: Panel[] = [];
   private readonly select = byId<HTMLSelectElement>("model");
@@ -48,7 +49,7 @@ class Page {
 
   private panel(label: string): Panel {
     const compare = label === "Explanation" ? () => this.compareBiases() : null;
-    return new Panel(label, this.offer.rules, { done: (panel) => this.done(panel), compare });
+    return new Panel(label, this.offer.rules, { done: (panel) => this.done(panel), refused: (words) => this.refuse(words), compare });
   }
 
   // --- the network ---------------------------------------------------------------------------------------------------
@@ -60,7 +61,9 @@ class Page {
     this.target = "";
     for (const panel of this.panels) panel.clear();
     byId("result").hidden = true;
+    this.guessed = null;
     this.say("");
+    this.sayOfPicture("");
     const known = this.offer.models.find((m) => m.name === name)!;
     byId("about").textContent = known.about;
     byId("photograph").hidden = known.kind !== "photograph";
@@ -136,7 +139,7 @@ class Page {
   private take(file: File): void {
     const most = this.offer.limits.bytes;
     if (file.size > most) {
-      this.say(`${file.name} is too large: ${(file.size / 2 ** 20).toFixed(1)} MiB; at most ${most / 2 ** 20} MiB are taken.`);
+      this.refuse(`${file.name} is too large: ${(file.size / 2 ** 20).toFixed(1)} MiB; at most ${most / 2 ** 20} MiB are taken.`);
       return;
     }
     this.picture = file;
@@ -149,7 +152,19 @@ class Page {
     preview.alt = `Your picture, ${file.name}`;
     preview.hidden = false;
     this.say("");
+    this.sayOfPicture("");
     this.explain();
+  }
+
+  // Said where the picture was chosen; what belongs to the one before must not be taken for this one's.
+  private refuse(words: string): void {
+    this.picture = this.guessed = null;
+    for (const panel of this.panels) panel.clear();
+    byId("result").hidden = true;
+    byId("preview").hidden = true;
+    byId("file-name").textContent = "";
+    this.sayOfPicture(words);
+    byId("picture-problem").scrollIntoView({ block: "nearest" });
   }
 
   private drawn(): void {
@@ -164,7 +179,7 @@ class Page {
   private explain(only?: Panel): void {
     if (!this.model || !this.picture) return;
     byId("result").hidden = false;
-    byId("answer").hidden = this.model.kind === "digits";
+    byId("answer").hidden = this.model.kind === "digits" || !this.guessed;
     for (const panel of only ? [only] : this.panels) {
       panel.withClasses(this.model.kind !== "digits");
       void panel.explain({ model: this.model.name, picture: this.picture, file: this.file, target: this.target });
@@ -173,7 +188,10 @@ class Page {
 
   private done(panel: Panel): void {
     this.repaint();
-    if (panel !== this.panels[0] || !panel.answer) return;
+    if (panel !== this.panels[0]) return;
+    if (panel.answer) this.guessed = this.picture;
+    byId("answer").hidden = this.model?.kind === "digits" || this.guessed !== this.picture;
+    if (!panel.answer) return;
     const { classes, target } = panel.answer;
     // The buttons are made anew; the keyboard stays where it was.
     const focused = [...byId("classes").querySelectorAll("button")].findIndex((b) => b === document.activeElement);
@@ -248,6 +266,11 @@ class Page {
   private say(words: string): void {
     this.problem.textContent = words;
     this.problem.hidden = !words;
+  }
+
+  private sayOfPicture(words: string): void {
+    byId("picture-problem").textContent = words;
+    byId("picture-problem").hidden = !words;
   }
 }
 

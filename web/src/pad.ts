@@ -9,6 +9,7 @@ const ZOOM = 10;
 const PEN = 2.4; // pixels, about as thick as the digits the networks learned from
 
 type Point = [number, number];
+type Half = number | null | "kept"; // a digit, nothing, or what is there
 
 // Each digit in a square of 28, as handwriting: strokes of points.
 const STROKES: Point[][][] = [
@@ -33,6 +34,7 @@ export class Pad {
   private pen: Point = [14, 14];
   private down = false;
   empty = true;
+  byHand: () => void = () => {}; // called when the pen is put down
 
   // `changed` is called when a stroke ends.
   constructor(private readonly changed: () => void) {
@@ -43,6 +45,7 @@ export class Pad {
       this.canvas.setPointerCapture(event.pointerId);
       this.last = this.place(event);
       this.stroke([this.last, this.last]);
+      this.byHand();
       event.preventDefault();
       this.canvas.focus();
       this.showCursor(false);
@@ -65,22 +68,28 @@ export class Pad {
   }
 
   clear(): void {
-    const paper = context(this.ink);
-    paper.fillStyle = "black";
-    paper.fillRect(0, 0, this.ink.width, this.ink.height);
+    this.wipe(0, COLUMNS);
     this.empty = true;
     this.show();
   }
 
-  // Write two digits; an empty half where one is null.
-  write(left: number | null, right: number | null): void {
-    this.clear();
+  write(left: Half, right: Half): void {
+    if (left !== "kept" && right !== "kept") this.empty = true;
     [left, right].forEach((digit, half) => {
+      if (digit === "kept") return;
+      this.wipe((half * COLUMNS) / 2, COLUMNS / 2);
       for (const points of digit === null ? [] : STROKES[digit]!) {
-        this.stroke(points.map(([x, y]) => [x + 28 * half, y]));
+        this.stroke(points.map(([x, y]) => [x + (half * COLUMNS) / 2, y]));
       }
     });
+    this.show();
     this.changed();
+  }
+
+  private wipe(from: number, columns: number): void {
+    const paper = context(this.ink);
+    paper.fillStyle = "black";
+    paper.fillRect(from * ZOOM, 0, columns * ZOOM, this.ink.height);
   }
 
   // One byte a pixel: the mean of the ink in each square.
@@ -153,8 +162,12 @@ export class Pad {
       if (this.down) this.stroke([from, this.pen]);
     } else if (event.key === " ") {
       this.down = !this.down;
-      if (this.down) this.stroke([this.pen, this.pen]);
-      else this.changed();
+      if (this.down) {
+        this.stroke([this.pen, this.pen]);
+        this.byHand();
+      } else {
+        this.changed();
+      }
     } else {
       return;
     }
@@ -176,20 +189,32 @@ function clip(value: number, most: number): number {
   return Math.max(0, Math.min(most, value));
 }
 
+const BY_HAND = "by hand"; // shown where the pad holds a drawing, and not to be chosen
+
 // The two choices of digits, and the buttons that write them and clear the pad.
 export function wireWriting(pad: Pad, cleared: () => void): void {
   const choices = ["write-left", "write-right"].map((id, half) => {
     const select = byId<HTMLSelectElement>(id);
+    select.append(make("option", { value: BY_HAND, hidden: true, disabled: true }, "by hand"));
     select.append(make("option", { value: "" }, "nothing"));
     for (let digit = 0; digit < 10; digit += 1) select.append(make("option", { value: String(digit) }, String(digit)));
     select.value = half ? "8" : "3";
     return select;
   });
+  // What was chosen last comes back where nothing is drawn by hand any more.
+  let last = choices.map((select) => select.value);
+  const restore = (): void => choices.forEach((select, half) => select.value === BY_HAND && (select.value = last[half]!));
+  pad.byHand = () => {
+    last = choices.map((select, half) => (select.value === BY_HAND ? last[half]! : select.value));
+    for (const select of choices) select.value = BY_HAND;
+  };
   byId("write").addEventListener("click", () => {
-    const [left, right] = choices.map((select) => (select.value === "" ? null : Number(select.value)));
-    pad.write(left ?? null, right ?? null);
+    if (choices.every((select) => select.value === BY_HAND)) restore();
+    const [left, right] = choices.map(({ value }): Half => (value === BY_HAND ? "kept" : value === "" ? null : Number(value)));
+    pad.write(left!, right!);
   });
   byId("clear").addEventListener("click", () => {
+    restore();
     pad.clear();
     cleared();
   });

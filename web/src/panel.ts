@@ -40,7 +40,7 @@ export class Panel {
   constructor(
     label: string,
     rules: string[],
-    private readonly events: { done: (panel: Panel) => void; compare: (() => void) | null },
+    private readonly events: { done: (panel: Panel) => void; refused: (words: string) => void; compare: (() => void) | null },
   ) {
     this.fillForm(rules);
     this.result.append(this.warning, this.score, this.notes, this.view.element, this.ledger.element, this.more);
@@ -126,6 +126,10 @@ export class Panel {
       this.events.done(this);
     } catch (error) {
       if (running.signal.aborted) return;
+      if (error instanceof api.ServerError && error.ofPicture) {
+        this.events.refused(error.message);
+        return;
+      }
       this.busy.textContent = error instanceof Error ? error.message : String(error);
       this.busy.className = "busy error";
       this.result.hidden = true;

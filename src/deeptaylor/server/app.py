@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 
 from deeptaylor.errors import BoundaryError, DeepTaylorError
 from deeptaylor.networks.pretrained import Pretrained
-from deeptaylor.server.explaining import Explained, Explaining
+from deeptaylor.server.explaining import Explained, Explaining, PictureError
 from deeptaylor.server.folders import without_folders
 from deeptaylor.server.jobs import BusyError, GoneError, Jobs
 from deeptaylor.server.models import Model, Models, NotReadyError, UnknownModelError
@@ -50,6 +50,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
         408: "the picture did not arrive in time",
         409: "the network is not loaded yet",
         413: "the picture is too large",
+        415: "the picture cannot be read",
         422: "it cannot be explained as asked",
         429: "too many requests wait already",
         499: "the caller left",
@@ -245,6 +246,7 @@ def _add_errors(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(DeepTaylorError, said(422))
     app.add_exception_handler(BoundaryError, said(422))
+    app.add_exception_handler(PictureError, said(415))
     app.add_exception_handler(UnknownModelError, said(404))
     app.add_exception_handler(NotReadyError, said(409))
     app.add_exception_handler(TooLargeError, said(413))

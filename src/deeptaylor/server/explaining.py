@@ -37,12 +37,16 @@ from deeptaylor.server.schema import Account, Answer, Found, Heat, Layer, LayerA
 from deeptaylor.target import margin
 from deeptaylor.taylor import taylor
 
-__all__ = ["Explained", "Explaining"]
+__all__ = ["Explained", "Explaining", "PictureError"]
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 KEPT = 6  # explainers; each holds the weights of its network some three times
 NAME = "the picture"
 _BLOCK_RULES = {rules.ZPlus.symbol, rules.ZBox.symbol, rules.WSquare.symbol}  # what a plan chooses by itself
+
+
+class PictureError(InputError):
+    """What was sent is no picture that a network can be given; other settings would not help."""
 
 
 @dataclass(frozen=True)
@@ -150,12 +154,9 @@ class Explaining:
 
     def explain(self, loaded: Pretrained, picture: bytes | bytearray, options: Options) -> Explained:
         """Decode, classify, explain; what the library warned of is in the notes."""
-        if not picture:
-            raise InputError(f"{NAME} is empty.")
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            with opened(io.BytesIO(picture), NAME, FORMATS, self.most_pixels) as image:
-                x, seen = loaded.preprocess(image)
+            x, seen = self._prepared(loaded, picture, options)
             classes = _classes(loaded, x)
             index = options.target if options.target is not None else classes[0].index if classes else None
             target: Any = index if options.against is None else margin(index, options.against)
@@ -170,6 +171,18 @@ class Explaining:
                 e = explainer.explain(x, target)
         said = dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, DeepTaylorWarning))
         return Explained(options, x, seen, e, classes, index, (*said, *loaded.notes), explainer)
+
+    def _prepared(self, loaded: Pretrained, picture: bytes | bytearray, options: Options) -> tuple[Tensor, Image.Image]:
+        try:
+            if not picture:
+                raise InputError(f"{NAME} is empty.")
+            with opened(io.BytesIO(picture), NAME, FORMATS, self.most_pixels) as image:
+                return loaded.preprocess(image)
+        except InputError as error:
+            # By the name it was sent with, which must not reach Pillow: it opens what it takes for a file's name.
+            name = options.file if "file" in options.model_fields_set else "what was sent"
+            words = str(error)
+            raise PictureError(name + words.removeprefix(NAME) if words.startswith(NAME) else words) from error
 
     def _explainer(self, loaded: Pretrained, x: Tensor, model: str, settings: Settings) -> Explainer:
         """The explainer for these settings, captured anew where they are new."""

@@ -7,6 +7,10 @@ var ServerError = class extends Error {
     this.status = status;
   }
   status;
+  // Whether the picture is to blame, and not what was asked about it.
+  get ofPicture() {
+    return this.status === 413 || this.status === 415;
+  }
 };
 var KEY = "deeptaylor-token";
 function takeToken() {
@@ -168,6 +172,7 @@ var STROKES = [
   [[[18, 9], [14, 5], [10, 8], [11, 12], [15, 13], [18, 9], [17, 16], [15, 23]]]
 ];
 var Pad = class {
+  // called when the pen is put down
   // `changed` is called when a stroke ends.
   constructor(changed) {
     this.changed = changed;
@@ -178,6 +183,7 @@ var Pad = class {
       this.canvas.setPointerCapture(event.pointerId);
       this.last = this.place(event);
       this.stroke([this.last, this.last]);
+      this.byHand();
       event.preventDefault();
       this.canvas.focus();
       this.showCursor(false);
@@ -207,22 +213,29 @@ var Pad = class {
   pen = [14, 14];
   down = false;
   empty = true;
+  byHand = () => {
+  };
   clear() {
-    const paper = context(this.ink);
-    paper.fillStyle = "black";
-    paper.fillRect(0, 0, this.ink.width, this.ink.height);
+    this.wipe(0, COLUMNS);
     this.empty = true;
     this.show();
   }
-  // Write two digits; an empty half where one is null.
   write(left, right) {
-    this.clear();
+    if (left !== "kept" && right !== "kept") this.empty = true;
     [left, right].forEach((digit, half) => {
+      if (digit === "kept") return;
+      this.wipe(half * COLUMNS / 2, COLUMNS / 2);
       for (const points of digit === null ? [] : STROKES[digit]) {
-        this.stroke(points.map(([x, y]) => [x + 28 * half, y]));
+        this.stroke(points.map(([x, y]) => [x + half * COLUMNS / 2, y]));
       }
     });
+    this.show();
     this.changed();
+  }
+  wipe(from, columns) {
+    const paper = context(this.ink);
+    paper.fillStyle = "black";
+    paper.fillRect(from * ZOOM, 0, columns * ZOOM, this.ink.height);
   }
   // One byte a pixel: the mean of the ink in each square.
   pixels() {
@@ -291,8 +304,12 @@ ${COLUMNS} ${ROWS}
       if (this.down) this.stroke([from, this.pen]);
     } else if (event.key === " ") {
       this.down = !this.down;
-      if (this.down) this.stroke([this.pen, this.pen]);
-      else this.changed();
+      if (this.down) {
+        this.stroke([this.pen, this.pen]);
+        this.byHand();
+      } else {
+        this.changed();
+      }
     } else {
       return;
     }
@@ -311,19 +328,29 @@ ${COLUMNS} ${ROWS}
 function clip(value, most) {
   return Math.max(0, Math.min(most, value));
 }
+var BY_HAND = "by hand";
 function wireWriting(pad, cleared) {
   const choices = ["write-left", "write-right"].map((id, half) => {
     const select = byId(id);
+    select.append(make("option", { value: BY_HAND, hidden: true, disabled: true }, "by hand"));
     select.append(make("option", { value: "" }, "nothing"));
     for (let digit = 0; digit < 10; digit += 1) select.append(make("option", { value: String(digit) }, String(digit)));
     select.value = half ? "8" : "3";
     return select;
   });
+  let last = choices.map((select) => select.value);
+  const restore = () => choices.forEach((select, half) => select.value === BY_HAND && (select.value = last[half]));
+  pad.byHand = () => {
+    last = choices.map((select, half) => select.value === BY_HAND ? last[half] : select.value);
+    for (const select of choices) select.value = BY_HAND;
+  };
   byId("write").addEventListener("click", () => {
-    const [left, right] = choices.map((select) => select.value === "" ? null : Number(select.value));
-    pad.write(left ?? null, right ?? null);
+    if (choices.every((select) => select.value === BY_HAND)) restore();
+    const [left, right] = choices.map(({ value }) => value === BY_HAND ? "kept" : value === "" ? null : Number(value));
+    pad.write(left, right);
   });
   byId("clear").addEventListener("click", () => {
+    restore();
     pad.clear();
     cleared();
   });
@@ -379,7 +406,7 @@ var Ledger = class {
       make(
         "p",
         { class: "soft" },
-        "From the answer (top) down to the picture (bottom). Each bar is what arrived at a layer: red went on, grey stayed with biases. Choose a layer to see its relevance."
+        "From the answer (top) down to the picture (bottom). Each bar is what arrived at a layer: red went on, grey stayed with biases. Choose a layer below the answer to see its relevance."
       ),
       make("label", { class: "every" }, every, " also steps that only hand on"),
       make("div", { class: "scroll", tabindex: "-1" }, this.list),
@@ -387,7 +414,8 @@ var Ledger = class {
     );
   }
   fill(account, layers) {
-    const rows = layers.slice(1).filter((layer) => this.every || !QUIET.has(layer.rule) || layer.bias > 0);
+    const answer = layers[0];
+    const rows = layers.filter((layer) => this.every || layer === answer || !QUIET.has(layer.rule) || layer.bias > 0);
     this.list.replaceChildren(
       ...rows.map((layer) => {
         const bar = make("span", { class: "bar", "aria-hidden": "true" });
@@ -401,13 +429,17 @@ var Ledger = class {
           bar.append(piece);
         }
         const name = layer.module || layer.node;
-        const button = make(
-          "button",
-          { type: "button", "aria-pressed": String(layer.node === this.chosen), "data-node": layer.node },
+        const words = [
           make("span", { class: "name" }, name, make("small", {}, ` ${layer.op}, ${layer.rule}`)),
           bar,
           make("span", { class: "number" }, percent(layer.arrived, account.score)),
           make("span", { class: "visually-hidden" }, ` of the score arrived; biases took ${percent(layer.bias, account.score)}`)
+        ];
+        if (layer === answer) return make("li", {}, make("div", { class: "row" }, ...words));
+        const button = make(
+          "button",
+          { type: "button", class: "row", "aria-pressed": String(layer.node === this.chosen), "data-node": layer.node },
+          ...words
         );
         button.addEventListener("click", () => {
           this.chosen = layer.node;
@@ -664,6 +696,10 @@ var Panel = class {
       this.events.done(this);
     } catch (error) {
       if (running.signal.aborted) return;
+      if (error instanceof ServerError && error.ofPicture) {
+        this.events.refused(error.message);
+        return;
+      }
       this.busy.textContent = error instanceof Error ? error.message : String(error);
       this.busy.className = "busy error";
       this.result.hidden = true;
@@ -865,6 +901,8 @@ var Page = class {
   picture = null;
   file = "";
   target = "";
+  guessed = null;
+  // the picture that the guesses belong to
   names = [];
   panels = [];
   select = byId("model");
@@ -876,7 +914,7 @@ var Page = class {
   pad = new Pad(() => this.drawn());
   panel(label) {
     const compare = label === "Explanation" ? () => this.compareBiases() : null;
-    return new Panel(label, this.offer.rules, { done: (panel) => this.done(panel), compare });
+    return new Panel(label, this.offer.rules, { done: (panel) => this.done(panel), refused: (words) => this.refuse(words), compare });
   }
   // --- the network ---------------------------------------------------------------------------------------------------
   async choose() {
@@ -886,7 +924,9 @@ var Page = class {
     this.target = "";
     for (const panel of this.panels) panel.clear();
     byId("result").hidden = true;
+    this.guessed = null;
     this.say("");
+    this.sayOfPicture("");
     const known = this.offer.models.find((m) => m.name === name);
     byId("about").textContent = known.about;
     byId("photograph").hidden = known.kind !== "photograph";
@@ -959,7 +999,7 @@ var Page = class {
   take(file) {
     const most = this.offer.limits.bytes;
     if (file.size > most) {
-      this.say(`${file.name} is too large: ${(file.size / 2 ** 20).toFixed(1)} MiB; at most ${most / 2 ** 20} MiB are taken.`);
+      this.refuse(`${file.name} is too large: ${(file.size / 2 ** 20).toFixed(1)} MiB; at most ${most / 2 ** 20} MiB are taken.`);
       return;
     }
     this.picture = file;
@@ -972,7 +1012,18 @@ var Page = class {
     preview.alt = `Your picture, ${file.name}`;
     preview.hidden = false;
     this.say("");
+    this.sayOfPicture("");
     this.explain();
+  }
+  // Said where the picture was chosen; what belongs to the one before must not be taken for this one's.
+  refuse(words) {
+    this.picture = this.guessed = null;
+    for (const panel of this.panels) panel.clear();
+    byId("result").hidden = true;
+    byId("preview").hidden = true;
+    byId("file-name").textContent = "";
+    this.sayOfPicture(words);
+    byId("picture-problem").scrollIntoView({ block: "nearest" });
   }
   drawn() {
     this.picture = this.pad.picture();
@@ -984,7 +1035,7 @@ var Page = class {
   explain(only) {
     if (!this.model || !this.picture) return;
     byId("result").hidden = false;
-    byId("answer").hidden = this.model.kind === "digits";
+    byId("answer").hidden = this.model.kind === "digits" || !this.guessed;
     for (const panel of only ? [only] : this.panels) {
       panel.withClasses(this.model.kind !== "digits");
       void panel.explain({ model: this.model.name, picture: this.picture, file: this.file, target: this.target });
@@ -992,7 +1043,10 @@ var Page = class {
   }
   done(panel) {
     this.repaint();
-    if (panel !== this.panels[0] || !panel.answer) return;
+    if (panel !== this.panels[0]) return;
+    if (panel.answer) this.guessed = this.picture;
+    byId("answer").hidden = this.model?.kind === "digits" || this.guessed !== this.picture;
+    if (!panel.answer) return;
     const { classes, target } = panel.answer;
     const focused = [...byId("classes").querySelectorAll("button")].findIndex((b) => b === document.activeElement);
     byId("classes").replaceChildren(
@@ -1060,6 +1114,10 @@ var Page = class {
   say(words) {
     this.problem.textContent = words;
     this.problem.hidden = !words;
+  }
+  sayOfPicture(words) {
+    byId("picture-problem").textContent = words;
+    byId("picture-problem").hidden = !words;
   }
 };
 async function start() {
