@@ -10,6 +10,7 @@ import pytest
 
 from deeptaylor import assets
 from deeptaylor.errors import DeepTaylorError
+from deeptaylor.optional import how_to_install
 
 CONTENT = b"the one file that is wanted"
 ASSET = assets.Asset("a-package==1.0", "a_package/data/file.bin", hashlib.sha256(CONTENT).hexdigest())
@@ -107,7 +108,7 @@ def test_without_network_the_error_says_what_to_do() -> None:
     message = str(caught.value)
     assert "a-package==1.0" in message
     assert "ERROR: no network here" in message
-    assert 'pip install -e ".[demo]"' in message
+    assert how_to_install("demo") in message
     assert "noise" not in message
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from deeptaylor.networks.detection_pooling import (
     load,
     save,
 )
+from deeptaylor.optional import how_to_install
 
 safetensors = pytest.importorskip("safetensors.torch")
 
@@ -152,7 +154,7 @@ def test_weights_that_do_not_fit(tmp_path: Path) -> None:
 
 def test_without_safetensors_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "safetensors", None)
-    with pytest.raises(dt.DeepTaylorError, match=r'pip install "deeptaylor\[paper\]"'):
+    with pytest.raises(dt.DeepTaylorError, match=re.escape(how_to_install("paper"))):
         load("one-layer")
-    with pytest.raises(dt.DeepTaylorError, match=r'pip install "deeptaylor\[paper\]"'):
+    with pytest.raises(dt.DeepTaylorError, match=re.escape(how_to_install("paper"))):
         save(OneLayer(), tmp_path / "file")

@@ -177,12 +177,12 @@ def test_the_command_loads_no_server_and_no_plots() -> None:
 class Installed:
     """A distribution that was installed from there."""
 
-    def __init__(self, url: str | None) -> None:
-        self.url = url
+    def __init__(self, url: str | None, editable: bool = False) -> None:
+        self.url, self.editable = url, editable
 
     def read_text(self, name: str) -> str | None:
         assert name == "direct_url.json"
-        return None if self.url is None else json.dumps({"url": self.url, "dir_info": {"editable": True}})
+        return None if self.url is None else json.dumps({"url": self.url, "dir_info": {"editable": self.editable}})
 
 
 def test_how_to_install_an_extra_is_said_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,6 +191,8 @@ def test_how_to_install_an_extra_is_said_in_one_place(monkeypatch: pytest.Monkey
     monkeypatch.setattr(importlib.metadata, "distribution", lambda _: Installed(None))
     assert how_to_install("x") == 'pip install "deeptaylor[x]" (in a clone of the repository: pip install -e ".[x]")'
     monkeypatch.setattr(importlib.metadata, "distribution", lambda _: Installed(ROOT.as_uri()))
+    assert how_to_install("x") == f'pip install "{ROOT}[x]"'
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda _: Installed(ROOT.as_uri(), editable=True))
     assert how_to_install("x") == f'pip install -e "{ROOT}[x]"'
     monkeypatch.setattr(importlib.metadata, "distribution", lambda _: Installed((ROOT / "gone").as_uri()))
     assert how_to_install("x").startswith('pip install "deeptaylor[x]"')

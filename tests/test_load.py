@@ -29,6 +29,7 @@ from deeptaylor import assets
 from deeptaylor.loading import files as model_files
 from deeptaylor.loading import hubs
 from deeptaylor.networks import NAMED, mobilenet_v2, named, squeezenet1_1
+from deeptaylor.optional import how_to_install
 from test_docs import blocks
 from untouched import changes, snapshot
 
@@ -890,7 +891,7 @@ def test_a_keras_file_without_the_layers(packages: Path) -> None:
 
 def test_without_h5py(packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
-    refused('the package h5py is not installed. Install it with: pip install "deeptaylor[networks]"', "squeezenet1_1")
+    refused(f"the package h5py is not installed. Install it with: {how_to_install('networks')}", "squeezenet1_1")
 
 
 @pytest.mark.parametrize("name", ["one-layer", "two-layer"])

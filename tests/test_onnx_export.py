@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from deeptaylor.networks import googlenet, squeezenet1_1
 from deeptaylor.networks.detection_pooling import TwoLayer
 from deeptaylor.onnx import exporter
 from deeptaylor.onnx.exporter import ExportError, export_explainer
+from deeptaylor.optional import how_to_install
 
 runtime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -166,7 +168,7 @@ def test_no_classes_to_ask_for(tmp_path: Path) -> None:
 def test_without_onnxruntime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     explainer, x = small()
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(dt.DeepTaylorError, match=r'pip install "deeptaylor\[export\]" '):
+    with pytest.raises(dt.DeepTaylorError, match=re.escape(how_to_install("export"))):
         export_explainer(explainer, x, tmp_path / "e.onnx")
 
 

@@ -25,6 +25,7 @@ from starlette.testclient import TestClient
 from torch import nn
 
 import deeptaylor as dt
+from deeptaylor.optional import how_to_install
 from deeptaylor.server import explaining, main
 from deeptaylor.server.app import Bounds, make_app
 from deeptaylor.server.folders import without_folders
@@ -511,7 +512,7 @@ def test_an_unknown_network_or_a_taken_port(capsys: pytest.CaptureFixture[str]) 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(dt.DeepTaylorError, match=re.escape('pip install "deeptaylor[web]"')):
+    with pytest.raises(dt.DeepTaylorError, match=re.escape(how_to_install("web"))):
         main.serve()
 
 

@@ -21,21 +21,23 @@ class MissingPackageError(DeepTaylorError, ImportError):
 
 def how_to_install(extra: str) -> str:
     """What to type to get an extra: from where deeptaylor itself was installed, if that is a clone."""
-    place = _clone()
+    place, editable = _clone()
     if place is None:
         return f'pip install "deeptaylor[{extra}]" (in a clone of the repository: pip install -e ".[{extra}]")'
-    return f'pip install -e "{place}[{extra}]"'
+    return f'pip install {"-e " if editable else ""}"{place}[{extra}]"'
 
 
-def _clone() -> str | None:
-    """The folder that deeptaylor was installed from, if it was."""
+def _clone() -> tuple[str | None, bool]:
+    """The folder that deeptaylor was installed from, if it was, and whether it runs there."""
     try:
         told = importlib.metadata.distribution("deeptaylor").read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:
-        return None
-    url = str(json.loads(told).get("url", "")) if told else ""
+        return None, False
+    known = json.loads(told) if told else {}
+    url = str(known.get("url", ""))
     path = Path(url2pathname(urlsplit(url).path)) if url.startswith("file:") else None
-    return str(path) if path is not None and (path / "pyproject.toml").is_file() else None
+    there = path is not None and (path / "pyproject.toml").is_file()
+    return str(path) if there else None, bool(known.get("dir_info", {}).get("editable"))
 
 
 def optional_package(name: str, why: str, extra: str | None = None) -> Any:
