@@ -23,7 +23,7 @@ ORDER = [
     "domain",
     "files",
     "optional",
-    "interrupts",
+    "exporting",
     "ops",
     "linear_map",
     "structural",

@@ -10,11 +10,8 @@ capture(model, inputs)
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-import sys
 import threading
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +22,7 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from deeptaylor.errors import CaptureError, DeepTaylorError, PlanError, warn
-from deeptaylor.interrupts import interrupts_kept
+from deeptaylor.exporting import exporting
 
 if TYPE_CHECKING:
     # fx types a node's arguments as a union too wide to work with; to the type checker a node may be anything.
@@ -192,11 +189,9 @@ def _export(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, Any, lis
     except DeepTaylorError:
         raise
     except Exception as dynamic_error:  # noqa: BLE001 - export raises many kinds; all mean that it failed
-        _pass_on_interrupt(dynamic_error)
         try:
             program = _quiet_export(model, inputs, None)
-        except Exception as error:  # noqa: BLE001
-            _pass_on_interrupt(error)
+        except Exception:  # noqa: BLE001
             raise CaptureError(_explain_failure(dynamic_error)) from dynamic_error
         note = (
             f"The batch size could not be left free and is fixed at {inputs[0].shape[0]}; other sizes are "
@@ -206,50 +201,13 @@ def _export(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, Any, lis
         return program, int(inputs[0].shape[0]), [note]
 
 
-def _pass_on_interrupt(error: BaseException) -> None:
-    """Ctrl-C inside torch.export may come out as another error, raised from it or with its name in the text."""
-    link: BaseException | None = error
-    while link is not None:
-        if isinstance(link, KeyboardInterrupt) or "KeyboardInterrupt" in str(link):
-            raise KeyboardInterrupt from error
-        link = link.__cause__ or link.__context__
-
-
-class _Hushed:
-    """Standard error for all threads but this one."""
-
-    def __init__(self) -> None:
-        self._real, self._own = sys.stderr, threading.get_ident()
-
-    def write(self, text: str) -> int:
-        return len(text) if threading.get_ident() == self._own else self._real.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-
-@contextlib.contextmanager
-def _hushed() -> Iterator[None]:
-    """Without the pages that torch.export writes of a network that it refuses: our error names the place."""
-    shapes = logging.getLogger("torch.fx.experimental.symbolic_shapes")
-    level = shapes.level
-    shapes.setLevel(logging.CRITICAL)
-    try:
-        with contextlib.redirect_stderr(_Hushed()):
-            yield
-    finally:
-        shapes.setLevel(level)
-
-
 def _quiet_export(model: nn.Module, inputs: tuple[Tensor, ...], dynamic: Any) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            shapes = None if dynamic is None else _shapes_like(model, dynamic)
-            with interrupts_kept(), _hushed():
-                return torch.export.export(model, inputs, dynamic_shapes=shapes, strict=False)
-        except torch._dynamo.exc.UserError as error:
-            raise error from None
+    shapes = None if dynamic is None else _shapes_like(model, dynamic)
+    try:
+        with exporting():
+            return torch.export.export(model, inputs, dynamic_shapes=shapes, strict=False)
+    except torch._dynamo.exc.UserError as error:
+        raise error from None
 
 
 def _shapes_like(model: nn.Module, dynamic: tuple[Any, ...]) -> Any:
@@ -300,10 +258,8 @@ def _functionalise(program: Any) -> Any:
         for node in mutating:
             node.meta["functional"] = _functional_twin(node)
         return program
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with interrupts_kept():
-            return program.run_decompositions({})
+    with exporting():
+        return program.run_decompositions({})
 
 
 def _mutates(node: Node) -> bool:

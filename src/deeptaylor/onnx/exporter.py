@@ -24,8 +24,8 @@ from deeptaylor.capture import eval_mode
 from deeptaylor.domain import Box, Domain, NonNegative
 from deeptaylor.errors import DeepTaylorError, InputError
 from deeptaylor.explainer import Explainer
+from deeptaylor.exporting import interrupts_kept
 from deeptaylor.files import write_whole
-from deeptaylor.interrupts import interrupts_kept
 from deeptaylor.optional import optional_package
 
 __all__ = ["TOLERANCE", "ExportError", "Exported", "export_explainer", "quietly"]

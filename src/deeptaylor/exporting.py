@@ -1,0 +1,94 @@
+"""What torch.export does to those around it: Ctrl-C becomes another error, and pages are written about a network.
+
+exporting()           all of it held back: interrupts stay interrupts, and our own error is what is said
+├── interrupts_kept   whatever torch makes of an interrupt, or passes over
+└── _hushed           its warnings, its log, and the graph that it prints of a network that it refuses
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from typing import Any
+
+__all__ = ["exporting", "interrupts_kept"]
+
+
+@contextmanager
+def exporting() -> Iterator[None]:
+    """Around a call of torch.export."""
+    with interrupts_kept(), _hushed():
+        yield
+
+
+@contextmanager
+def interrupts_kept() -> Iterator[None]:
+    """Whatever becomes of an interrupt inside, it comes out as KeyboardInterrupt.
+
+    One that torch passed over is noticed only where Ctrl-C means what it usually does: in the main thread, and without
+    a handler of the user's own.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    usual = signal.getsignal(signal.SIGINT) if main else None
+    listening = usual is signal.default_int_handler
+    pressed: list[int] = []
+
+    def heard(number: int, _frame: Any) -> None:
+        pressed.append(number)
+        raise KeyboardInterrupt
+
+    if listening:
+        signal.signal(signal.SIGINT, heard)
+    try:
+        yield
+    except Exception as error:
+        if pressed or _tells_of_interrupt(error):
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        if listening:
+            signal.signal(signal.SIGINT, usual)
+    if pressed:
+        raise KeyboardInterrupt
+
+
+def _tells_of_interrupt(error: BaseException) -> bool:
+    """Whether an error was raised from an interrupt, or has its name in the text."""
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, KeyboardInterrupt) or "KeyboardInterrupt" in str(link):
+            return True
+        link = link.__cause__ or link.__context__
+    return False
+
+
+class _Hushed:
+    """Standard error for all threads but this one."""
+
+    def __init__(self) -> None:
+        self._real, self._own = sys.stderr, threading.get_ident()
+
+    def write(self, text: str) -> int:
+        return len(text) if threading.get_ident() == self._own else self._real.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Without the pages that torch.export writes of a network that it refuses: our error names the place."""
+    shapes = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level = shapes.level
+    shapes.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(_Hushed()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        shapes.setLevel(level)
