@@ -26,6 +26,7 @@ ORDER = [
     "exporting",
     "ops",
     "linear_map",
+    "convolution",
     "structural",
     "block",
     "rules",

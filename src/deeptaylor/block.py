@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from deeptaylor.linear_map import (
     Context,
+    Diagonal,
     Kind,
     LinearMap,
     Maybe,
@@ -58,7 +59,7 @@ class Block(nn.Module):
     def _inputs(self, m: LinearMap, at: dict[str, Maybe], ctx: Context) -> list[Maybe]:
         """A map's operands; what broadcasting left small is widened where the map needs the full shape."""
         xs = [at.get(name) for name in m.operands]
-        if isinstance(m, Sum) or type(m).__name__ == "Diagonal":
+        if isinstance(m, (Sum, Diagonal)):
             return xs
         return [None if x is None else _widened(x, ctx.shape(name)) for x, name in zip(xs, m.operands, strict=True)]
 

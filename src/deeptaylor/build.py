@@ -17,6 +17,7 @@ from deeptaylor import linear_map as lm
 from deeptaylor import ops
 from deeptaylor import structural as st
 from deeptaylor.capture import Captured, Node, is_node
+from deeptaylor.convolution import Convolution
 from deeptaylor.graph import bound_args, shape_of, wide
 
 aten = torch.ops.aten
@@ -205,7 +206,7 @@ def convolution(node: Node, captured: Captured, operands: Sequence[str]) -> lm.L
     if weight is None:
         return None
     up = "output_padding" in a
-    return lm.Convolution(
+    return Convolution(
         node.name,
         operands,
         a["weight"].name,

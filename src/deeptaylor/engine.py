@@ -19,10 +19,11 @@ from deeptaylor import ops
 from deeptaylor import target as targets
 from deeptaylor.again import find
 from deeptaylor.capture import Node, capture
+from deeptaylor.convolution import Convolution, channels_last
 from deeptaylor.domain import Box, Domain
 from deeptaylor.errors import BoundaryError
 from deeptaylor.fold import CONVOLUTIONS, fold
-from deeptaylor.linear_map import Convolution, Maybe, channels_last, plus
+from deeptaylor.linear_map import Maybe, plus
 from deeptaylor.packed import split
 from deeptaylor.plan import Plan, make_plan
 from deeptaylor.rewrite import rewrite
