@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import statistics
 import sys
 from collections.abc import Sequence
@@ -33,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from speed import DOMAIN, Method, clock, gradient, machine
+from speed import DOMAIN, Method, clock, gradient, machine, write
 from zoo import images
 
 STAGES = (1, 2, 4, 4)  # channels of each, as multiples of the width; pictures are halved between them
@@ -223,9 +222,7 @@ def main(arguments: list[str] | None = None) -> int:
     grown = [grow(what, base, device, options.repeats, options.threads) for what in options.grow.split(",")]
     record: dict[str, Any] = {"machine": machine(device), "repeats": options.repeats}
     record |= dict(zip(("growth", "growth with memory kept"), zip(*grown, strict=True), strict=False))
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
+    write(record, options.json)
     return 0
 
 

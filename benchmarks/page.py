@@ -14,12 +14,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from speed import BOUND, METHODS
+from speed import BOUND, METHODS, OURS
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, PAGE, PLOT = ROOT / "benchmarks/results", ROOT / "docs/speed.md", ROOT / "docs/images/growth.png"
 GRADIENTS = METHODS[:3]
-OURS = ("eager", "compiled", "compiled, graphs")
 GROWN = {"eager": "deeptaylor", "gradient": "gradient"}  # in growth.py
 KEPT = "growth with memory kept"
 AXES = {

@@ -332,6 +332,13 @@ def machine(device: str) -> dict[str, Any]:
     }
 
 
+def write(record: dict[str, Any], file: Path | None) -> None:
+    """What was measured, into a file where one is asked for."""
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(record, indent=1) + "\n")
+
+
 def main(arguments: list[str] | None = None) -> int:
     cuda = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description="What an explanation costs, beside the gradient and other tools.")
@@ -361,9 +368,7 @@ def main(arguments: list[str] | None = None) -> int:
                     continue
                 setting = Setting(network, batch, dtype, options.targets)
                 record["settings"].append(asdict(run_setting(setting, kinds, device, options.repeats)))
-                if options.json:
-                    options.json.parent.mkdir(parents=True, exist_ok=True)
-                    options.json.write_text(json.dumps(record, indent=1) + "\n")
+                write(record, options.json)
     return 0
 
 
