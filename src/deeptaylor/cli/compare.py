@@ -11,7 +11,7 @@ import typer
 
 from deeptaylor import heatmap, record
 from deeptaylor.cli.exits import FINE
-from deeptaylor.cli.options import Model, complete_model
+from deeptaylor.cli.options import Model, network_option
 from deeptaylor.cli.photos import asked_target, folder, looked_at, prepared, stems
 from deeptaylor.cli.show import Talk, noted
 from deeptaylor.errors import InputError
@@ -25,14 +25,7 @@ def compare(
     photo: Annotated[Path, typer.Argument(metavar="PHOTO", help="A photograph.", show_default=False)],
     source: Annotated[
         str,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="NAME|FILE",
-            autocompletion=complete_model,
-            show_default=False,
-            help="A network by name, or a file.",
-        ),
+        network_option("A network by name, or a file."),
     ],
     model: Model,
     talk: Talk,

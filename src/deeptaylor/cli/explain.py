@@ -12,7 +12,7 @@ import typer
 import deeptaylor as dt
 from deeptaylor import heatmap, record
 from deeptaylor.cli.exits import BAD_INPUT, CHECK_FAILED, FINE, SOME_FAILED
-from deeptaylor.cli.options import How, Model, complete_model
+from deeptaylor.cli.options import How, Model, network_option
 from deeptaylor.cli.photos import Prepared, Target, asked_target, folder, looked_at, prepared, stems
 from deeptaylor.cli.show import Talk, noted
 from deeptaylor.cli.words import as_options
@@ -28,14 +28,9 @@ def explain(
     photos: Annotated[list[Path], typer.Argument(help="Photographs.", metavar="PHOTO", show_default=False)],
     source: Annotated[
         str,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="NAME|FILE",
-            autocompletion=complete_model,
-            show_default=False,
-            help="A network by name (squeezenet1_1, mobilenet_v2, efficientnet-lite0, …), in another library "
-            "(timm:NAME, torchvision:NAME, hf:NAME), or a file (.onnx, .caffemodel, .pth, .safetensors, …).",
+        network_option(
+            "A network by name (squeezenet1_1, mobilenet_v2, efficientnet-lite0, …), in another library "
+            "(timm:NAME, torchvision:NAME, hf:NAME), or a file (.onnx, .caffemodel, .pth, .safetensors, …)."
         ),
     ],
     model: Model,

@@ -21,7 +21,7 @@ from deeptaylor.cli import words
 from deeptaylor.errors import InputError
 from deeptaylor.networks.named import NAMED
 
-__all__ = ["How", "Model", "complete_model"]
+__all__ = ["How", "Model", "complete_model", "network_option"]
 
 _MODEL = "What the model's file does not say"
 _PHOTOGRAPHS = "How photographs were prepared in training (all of it, or none)"
@@ -31,6 +31,13 @@ _HOW = "How it is explained"
 def complete_model(incomplete: str) -> list[str]:
     """Names of networks that begin so; files complete themselves."""
     return [n for n in (*NAMED, "timm:", "torchvision:", "hf:") if n.startswith(incomplete)]
+
+
+def network_option(text: str) -> Any:
+    """--model, with its help."""
+    return typer.Option(
+        "--model", "-m", metavar="NAME|FILE", autocompletion=complete_model, show_default=False, help=text
+    )
 
 
 @contextmanager
