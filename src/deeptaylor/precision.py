@@ -18,7 +18,7 @@ __all__ = ["BOUND", "NARROW", "check_precision", "dtype_of", "problem"]
 NARROW = (torch.float16, torch.bfloat16)
 
 # How far an explanation may be from that in float64: the sum of differences as a share of the sum of relevances.
-# torch's tf32 products (of float32 on a GPU) are between: 5e-3. Tests and benchmarks hold every type to it.
+# Tests and benchmarks hold every type to it; float32 with tf32 products, which have float16's digits, to float16's.
 BOUND = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 3e-2}
 
 _SPACING = 2.0**-24  # of float16 around zero; rounding is off by up to half of it
