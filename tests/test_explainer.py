@@ -188,6 +188,16 @@ def test_an_explanation_has_what_the_design_names() -> None:
     assert isinstance(e.ledger.table(), str)
 
 
+def test_a_ledger_that_does_not_add_up_says_so() -> None:
+    torch.manual_seed(0)
+    network, x = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)), torch.rand(1, 4)
+    ledger = dt.explain(network, x).ledger
+    wrong = dataclasses.replace(ledger, input=ledger.input - 0.25)
+    assert "NOT" not in str(ledger)
+    assert str(wrong).endswith("; NOT accounted for: 0.25")
+    assert wrong.table().endswith("; NOT accounted for: 0.25")
+
+
 def test_results_are_frozen() -> None:
     _, explainer = net()
     e = explainer.explain(batch())

@@ -174,12 +174,13 @@ def samples(layer: str, signed: bool) -> Tensor:
 
 
 def compare(
-    network: nn.Sequential, x: Tensor, explainer: dt.Explainer, judge: Judge, bias: reference.Bias
-) -> dt.Explanation:
+    network: nn.Sequential, x: Tensor, explainer: dt.Explainer, judge: Judge, bias: reference.Bias,
+    everywhere: bool = True,
+) -> dt.Explanation:  # fmt: skip
     """The layer's relevance, bias and dropped against the reference, to 1e-10 of the relevance handed out."""
     e = explainer.explain(x)
     R = explainer.relevance_at("layer", x).numpy()
-    assert float(np.abs(R).min()) > 0, "a unit without relevance tests nothing"
+    assert not everywhere or float(np.abs(R).min()) > 0, "a unit without relevance tests nothing"
     (row,) = [k for k, r in enumerate(e.ledger.rows) if r[1] == "layer"]
     W, b = reference.materialise(network.layer, x.shape[1:])
     rectified = isinstance(network.activation, nn.ReLU)
@@ -207,6 +208,19 @@ def test_rule_equals_the_reference(layer: str, rule: str, signed: bool) -> None:
     else:
         explainer = dt.Explainer(network, x, dt.NonNegative(), rules=above, first=entry.rule)
     compare(network, x, explainer, entry.judge, "neuron")
+
+
+@pytest.mark.parametrize("signed", [True, False], ids=["real", "x>=0"])
+@pytest.mark.parametrize("layer", ["dense", "conv2d oblong"])
+@pytest.mark.parametrize("rule", RULES)
+def test_negative_relevance_from_above_is_handed_on(rule: str, layer: str, signed: bool) -> None:
+    """Below an ε rule relevance has both signs: no rule may take it for a rounding error."""
+    network, x, entry = network_of(layer, rectified=not signed), samples(layer, signed), RULES[rule]
+    domain = dt.Real() if signed else dt.NonNegative()
+    chosen = {"classifier": rules.Epsilon(1e-3), "layer": entry.rule}
+    explainer = dt.Explainer(network, x, domain, rules=chosen)
+    assert float(explainer.relevance_at("layer", x).min()) < 0
+    compare(network, x, explainer, entry.judge, "neuron", everywhere=False)
 
 
 @pytest.mark.parametrize("biases", BIASES)

@@ -7,10 +7,12 @@ it applies W and its transpose in every reading, and adds up positive and negati
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deeptaylor.linear_map import (
@@ -36,6 +38,18 @@ class Run(Context, Protocol):
     def spread_out(self, name: str, t: Tensor) -> Tensor: ...
 
 
+class _Constants:
+    """What is known before any pass."""
+
+    never_negative = True
+
+    def __init__(self, constants: dict[str, Tensor]) -> None:
+        self.value = constants.__getitem__
+
+    def shape(self, name: str) -> torch.Size:
+        raise KeyError(name)
+
+
 class Block(nn.Module):
     """A group of affine operations ending in `head`; `leaves` are the tensors that enter, each once."""
 
@@ -45,6 +59,11 @@ class Block(nn.Module):
         self.maps = tuple(maps)
         self.registered = nn.ModuleList(maps)  # so that they move and convert with the block
         self.has_negative = any(m.has_negative for m in maps)
+        self.constant = False  # the bias is known, and kept in two readings
+        for name in ("b", "b_plus"):
+            self.register_buffer(name, None, persistent=False)
+        self.b: Tensor | None
+        self.b_plus: Tensor | None
 
     def prepare(self, kinds: Sequence[Kind], constants: dict[str, Tensor], signed: Sequence[bool]) -> None:
         """Compute the readings of the weights that the rule will use, once; `signed` leaves come as p and n."""
@@ -55,6 +74,10 @@ class Block(nn.Module):
                     m.stack(constants[m.name])
                 for kind in kinds:
                     m.prepare(kind, constants[m.name])
+        with contextlib.suppress(KeyError):
+            self.b = self.bias(_Constants(constants))
+            self.b_plus = None if self.b is None else self.b.clamp(min=0)
+            self.constant = True
 
     def _inputs(self, m: LinearMap, at: dict[str, Maybe], ctx: Context) -> list[Maybe]:
         """A map's operands; what broadcasting left small is widened where the map needs the full shape."""
@@ -189,18 +212,22 @@ def _widened(x: Tensor, shape: torch.Size) -> Tensor:
 
 def divide(a: Tensor, b: Tensor) -> Tensor:
     """a / b for b ≥ 0, with 0 where b is 0 (or too small to divide by); the caller books what that drops."""
-    return _without(a / b, b < torch.finfo(b.dtype).tiny)
+    return a / divisor(b)
+
+
+def divisor(b: Tensor) -> Tensor:
+    """b ≥ 0, but infinite where it is too small to divide by: a quotient is zero there."""
+    return F.threshold(b, torch.finfo(b.dtype).tiny, torch.inf)
+
+
+def undivided(a: Tensor, b: Tensor) -> Tensor:
+    """What `divide` drops: a where b is too small to divide by."""
+    return torch.where(b <= torch.finfo(b.dtype).tiny, a, 0)
 
 
 def divide_signed(a: Tensor, b: Tensor) -> Tensor:
     """The same for b of either sign."""
-    return _without(a / b, b.abs() < torch.finfo(b.dtype).tiny)
-
-
-def _without(quotient: Tensor, nothing: Tensor) -> Tensor:
-    if torch.compiler.is_compiling():
-        return torch.where(nothing, 0, quotient)  # a compiler would give what is changed in place another layout
-    return quotient.masked_fill_(nothing, 0)
+    return torch.where(b.abs() <= torch.finfo(b.dtype).tiny, 0, a / b)
 
 
 class AffineMap:
@@ -212,7 +239,12 @@ class AffineMap:
         self.block, self.run, self.rectified, self.spread = block, run, rectified, spread
         self.x: list[Tensor] = [run.value(leaf) for leaf in block.leaves]
         self.non_negative, self.boxes = list(non_negative), list(boxes)
-        self.b = block.bias(run)
+        self.b = block.b if block.constant else block.bias(run)
+
+    @property
+    def b_plus(self) -> Maybe:
+        """max(0, b)."""
+        return self.block.b_plus if self.block.constant or self.b is None else self.b.clamp(min=0)
 
     @property
     def z(self) -> Tensor:
@@ -279,6 +311,10 @@ class ScoreMap(AffineMap):
         self.f = f
 
     @property
+    def b_plus(self) -> Maybe:
+        return None if self.b is None else self.b.clamp(min=0)
+
+    @property
     def z(self) -> Tensor:
         return self.f
 
@@ -324,4 +360,4 @@ class ScoreMap(AffineMap):
         return self.transpose("squared", divide(R, mass)), R * (1 - alive)
 
 
-__all__ = ["AffineMap", "Block", "Run", "ScoreMap", "divide", "divide_signed"]
+__all__ = ["AffineMap", "Block", "Run", "ScoreMap", "divide", "divide_signed", "divisor", "undivided"]

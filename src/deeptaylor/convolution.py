@@ -24,7 +24,7 @@ _CONV_TRANSPOSE = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 
 def channels_last(x: Tensor) -> Tensor:
     """Pictures as GPUs compute with them fastest, and processors in float32; not in graphs that go to a file."""
-    if x.ndim != 4 or not (x.is_cuda or x.dtype is torch.float32) or torch.compiler.is_exporting():
+    if x.ndim != 4 or x.stride(1) == 1 or not (x.is_cuda or x.dtype is torch.float32) or torch.compiler.is_exporting():
         return x
     return x.movedim(1, -1).contiguous().movedim(-1, 1)  # not by its memory_format, which torch.vmap does not know
 

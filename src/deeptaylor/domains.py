@@ -175,6 +175,8 @@ def _move_box(node: Node, box: Box, captured: Captured) -> Box | None:
 class _OneSample:
     """Shapes of a graph's nodes for a single sample, for carrying bounds along."""
 
+    never_negative = True
+
     def __init__(self, nodes: Mapping[str, Node], captured: Captured, batch: int) -> None:
         self.nodes, self.captured, self.batch = nodes, captured, batch
 

@@ -230,7 +230,7 @@ class Engine(nn.Module):
         values = self.network(*[channels_last(x) for x in inputs])
         again = {name: partial(again.value, one=self.one) for name, again in self.again.items()}
         kept = dict(zip(self.kept, values, strict=True))
-        return Pass(kept, self._constant, self.layout, inputs[0].shape[0], again)
+        return Pass(kept, self._constant, self.layout, inputs[0].shape[0], again, self.planned.never_negative)
 
     def run(
         self, inputs: Sequence[Tensor], target: Any, ledger: bool = False, keep: frozenset[str] = frozenset()

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from deeptaylor import heatmap as pictures
 from deeptaylor.errors import BoundaryError, InputError
-from deeptaylor.properties import DEEP_TAYLOR, Check, check
+from deeptaylor.properties import DEEP_TAYLOR, TOLERANCE, Check, check
 
 _MOST_SHOWN = 8  # heatmaps in a notebook
 
@@ -62,9 +62,11 @@ class Ledger:
 
         if not self.rows:
             return f"f = {pick(self.score):.6g} = input {pick(self.input):.6g} + residual {pick(self.residual):.6g}"
+        gap = pick(self.score) - pick(self.total)
+        wrong = abs(gap) > TOLERANCE.get(self.score.dtype, 1e-4) * pick(self.score)
         return (
             f"f = {pick(self.score):.6g} = input {pick(self.input):.6g} + bias {pick(self.bias):.6g} + "
-            f"dropped {pick(self.dropped):.6g}"
+            f"dropped {pick(self.dropped):.6g}" + (f"; NOT accounted for: {gap:.6g}" if wrong else "")
         )
 
     def __str__(self) -> str:

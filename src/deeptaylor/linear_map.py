@@ -23,6 +23,8 @@ Maybe = Tensor | None
 class Context(Protocol):
     """What a map may ask about the pass that is under way."""
 
+    never_negative: bool  # no rule of this plan hands out negative relevance: what is negative is a rounding error
+
     def shape(self, name: str) -> torch.Size: ...
 
     def value(self, name: str) -> Any: ...
@@ -361,4 +363,4 @@ class Centre(LinearMap):
     def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
         own, other = self._weights(kind, s, ctx)
         rest = self._others(other * s)
-        return [own * s + (rest if kind == "signed" else rest.clamp(min=0))]
+        return [own * s + (rest if kind == "signed" or not ctx.never_negative else rest.clamp(min=0))]

@@ -89,6 +89,7 @@ class Planned:
     output: str  # the tensor that is explained: the network's output, or what stands before its final softmax
     inputs: tuple[str, ...]
     boundary_of: Mapping[str, str]  # a node inside a block -> the boundary to ask instead
+    never_negative: bool  # no step hands out negative relevance
 
 
 def make_plan(
@@ -153,7 +154,12 @@ class _Planner:
             )
         notes = (*self.captured.notes, *self.notes)
         return Planned(
-            Plan(tuple(rows), notes), tuple(made), self.output.name, tuple(n.name for n in self.captured.inputs), inside
+            Plan(tuple(rows), notes),
+            tuple(made),
+            self.output.name,
+            tuple(n.name for n in self.captured.inputs),
+            inside,
+            never_negative=not any(isinstance(step, steps.BlockStep) and step.rule.cancels for step in made),
         )
 
     # --- what is explained ----------------------------------------------------------------------------------------

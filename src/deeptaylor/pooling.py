@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from deeptaylor.block import divide
+from deeptaylor.block import divide, undivided
+from deeptaylor.rules import Book
 
 aten = torch.ops.aten
 _CONV = (F.conv1d, F.conv2d, F.conv3d)
@@ -30,6 +31,10 @@ class Windows:
 
     def scatter(self, s: Tensor, like: Tensor) -> Tensor:
         raise NotImplementedError
+
+    def share(self, s: Tensor, x: Tensor) -> Tensor:
+        """Every element times its windows' values."""
+        return x * self.scatter(s, x)
 
     def winner(self, s: Tensor, x: Tensor) -> Tensor:
         """Hand each window's value to its largest member."""
@@ -73,6 +78,15 @@ class Sliding(Windows):
             and all(size % k == 0 for size, k in zip(sizes, self.kernel, strict=True))
         )
 
+    def _cells(self, x: Tensor) -> Tensor:
+        """A tiled input with an axis along each tile behind an axis over the tiles."""
+        cells = [v for size, k in zip(x.shape[-self.n :], self.kernel, strict=True) for v in (size // k, k)]
+        return x.reshape(*x.shape[: -self.n], *cells)
+
+    def _apart(self, s: Tensor, lead: Sequence[int], out: Sequence[int]) -> Tensor:
+        """One value for each tile, to be broadcast over its cells."""
+        return s.reshape(*lead, *[v for o in out for v in (o, 1)])
+
     def _fast(self) -> bool:
         """True if average pooling, which is fast, can be used: it knows no dilation, and its transpose no export."""
         exporting = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
@@ -97,8 +111,7 @@ class Sliding(Windows):
             sums = pool(self._planes(x), *self._window(), self.ceil_mode, divisor_override=1)
             return sums.reshape(*lead, *out)
         if self._tiles(sizes):
-            split = [v for o, k in zip(out, self.kernel, strict=True) for v in (o, k)]
-            cells = x.reshape(*lead, *split)
+            cells = self._cells(x)
             return cells.sum(tuple(range(cells.ndim - 2 * self.n + 1, cells.ndim, 2)))
         pads = []
         for size, o, k, s, p, d in reversed(
@@ -114,27 +127,31 @@ class Sliding(Windows):
     def scatter(self, s: Tensor, like: Tensor) -> Tensor:
         sizes = [int(n) for n in like.shape[-self.n :]]
         lead, out = like.shape[: -self.n], self._out(sizes)
-        if self._fast():
+        # On a GPU average pooling's transpose gives wrong sums where windows are padded and channels last (torch 2.11).
+        wrong = like.is_cuda and any(self.padding) and not torch.compiler.is_compiling()
+        if self._fast() and not wrong:
             back = aten.avg_pool3d_backward if self.n == 3 else aten.avg_pool2d_backward
             planes, over = self._planes(s.reshape(*lead, *out)), self._planes(like)
-            if like.is_cuda and any(self.padding) and not torch.compiler.is_compiling():
-                # Channels last and padding together give wrong sums on a GPU (torch 2.11); only the shape counts.
-                planes, over = planes.contiguous(), over.new_empty(over.shape)
             spread: Tensor = back(planes, over, *self._window(), self.ceil_mode, True, 1)
             return spread.reshape(like.shape)
         if self._tiles(sizes):
-            apart = s.reshape(*lead, *[v for o in out for v in (o, 1)])
-            return apart.expand(*lead, *[v for o, k in zip(out, self.kernel, strict=True) for v in (o, k)]).reshape(
-                like.shape
-            )
-        ones = s.new_ones(1, 1, *self.kernel)
-        flat = _CONV_TRANSPOSE[self.n - 1](s.reshape(-1, 1, *out), ones, None, self.stride, 0, 0, 1, self.dilation)
+            return self._apart(s, lead, out).expand_as(self._cells(like)).reshape(like.shape)
+        channels = lead[-1] if wrong else 1
+        ones = s.new_ones(channels, 1, *self.kernel)
+        planes = s.reshape(-1, channels, *out)
+        flat = _CONV_TRANSPOSE[self.n - 1](planes, ones, None, self.stride, 0, 0, channels, self.dilation)
         pads = []
         for size, o, k, st, p, d in reversed(
             list(zip(sizes, out, self.kernel, self.stride, self.padding, self.dilation, strict=True))
         ):
             pads += [-p, size + p - ((o - 1) * st + d * (k - 1) + 1)]
         return F.pad(flat, pads).reshape(like.shape)
+
+    def share(self, s: Tensor, x: Tensor) -> Tensor:
+        sizes = [int(n) for n in x.shape[-self.n :]]
+        if self._tiles(sizes):
+            return (self._cells(x) * self._apart(s, x.shape[: -self.n], self._out(sizes))).reshape(x.shape)
+        return super().share(s, x)
 
     def winner(self, s: Tensor, x: Tensor) -> Tensor:
         flat = x.reshape(-1, 1, *x.shape[-self.n :])
@@ -209,34 +226,36 @@ class Axes(Windows):
 
 
 def share_max(
-    windows: Windows, x: Tensor, y: Tensor, R: Tensor, winner_only: bool, spread: bool, clean: bool
-) -> tuple[Tensor, Tensor]:
-    """Max pooling: R_i = x⁺_i / Σ x⁺ R where the maximum is positive, else to the winner; and what was dropped.
+    windows: Windows, x: Tensor, y: Tensor, R: Tensor, winner_only: bool, spread: bool, clean: bool, book: Book
+) -> Tensor:
+    """Max pooling: R_i = x⁺_i / Σ x⁺ R where the maximum is positive, else to the winner.
 
     `clean` says that a maximum which is not positive holds no relevance (x ≥ 0 and no rule above hands any to zeros).
     """
-    nothing = torch.zeros_like(R)
     if winner_only:
-        return windows.winner(R, x), nothing
-    p = x.clamp(min=0)
-    y = y.reshape(R.shape)
+        return windows.winner(R, x)
+    p = x if clean else x.clamp(min=0)
     total = windows.gather(p).reshape(R.shape)
-    out = p * windows.scatter(divide(R, total), x)
+    if clean and book.open:
+        book.dropped(undivided(R, total))
+    out = windows.share(divide(R, total), p)
     if clean:
-        return out, torch.where(total < torch.finfo(total.dtype).tiny, R, 0)
+        return out
+    y = y.reshape(R.shape)
     flat_out = torch.where(y <= 0, R, 0)
     if spread:
         count = windows.gather(torch.ones_like(x)).reshape(R.shape)
         out = out + windows.scatter(torch.where(y == 0, R, 0) / count, x)
         flat_out = torch.where(y < 0, R, 0)
-    return out + windows.winner(flat_out, x), nothing
+    return out + windows.winner(flat_out, x)
 
 
-def share_lp(windows: Windows, x: Tensor, R: Tensor, spread: bool) -> tuple[Tensor, Tensor]:
+def share_lp(windows: Windows, x: Tensor, R: Tensor, spread: bool, book: Book) -> Tensor:
     """L^p pooling: R_i = |x_i| / Σ |x| R; evenly where all are zero under spread, else dropped."""
     total = windows.gather(x.abs())
-    out = x.abs() * windows.scatter(divide(R, total), x)
-    lost = torch.where(total < torch.finfo(total.dtype).tiny, R, 0)
+    out = windows.share(divide(R, total), x.abs())
     if spread:
-        return out + windows.scatter(lost / windows.gather(torch.ones_like(x)), x), torch.zeros_like(R)
-    return out, lost
+        return out + windows.scatter(undivided(R, total) / windows.gather(torch.ones_like(x)), x)
+    if book.open:
+        book.dropped(undivided(R, total))
+    return out

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from deeptaylor.block import AffineMap, divide, divide_signed
+from deeptaylor.block import AffineMap, divide, divide_signed, divisor, undivided
 from deeptaylor.domain import Box
 from deeptaylor.errors import InputError, PlanError
 from deeptaylor.linear_map import Kind, Maybe, plus, times
@@ -34,7 +34,8 @@ class Book(Protocol):
 class Rule:
     """Base of the rules. `kinds`: the readings of W it uses; `needs_z`: it reads the output z.
 
-    `cancels`: it subtracts shares from each other, so that the types with few digits would leave only rounding errors.
+    `cancels`: it subtracts shares from each other, so that relevance can be negative, and the types with few digits
+    would leave only rounding errors.
     """
 
     symbol: ClassVar[str] = ""
@@ -65,15 +66,16 @@ def _refuse_unless_number(rule: str, name: str, value: Any) -> None:
 def _shares(W: AffineMap, p: list[Maybe], n: list[Maybe], R: Tensor, book: Book, derive: bool) -> list[Maybe]:
     """q_ij / (Σ q + β_j) · R_j with q = max(0, s w x), x = p − n, s the sign of the unit, β = max(0, s b)."""
     up = None if W.rectified else W.z >= 0
-    beta = None if W.b is None else (W.b if up is None else torch.where(up, W.b, -W.b)).clamp(min=0)
+    beta = W.b_plus if up is None or W.b is None else torch.where(up, W.b, -W.b).clamp(min=0)
     Z = _zero(_denominator(W, p, n, up, beta, derive), R)
-    S = divide(R, Z)
+    left = undivided(R, Z) if W.spread else None
     if book.open and not W.spread:
-        if beta is not None:
-            book.bias(S * beta)
-        book.dropped(_undivided(R, Z))
-    left = _undivided(R, Z) if W.spread else None
-    del Z  # the largest tensors are those of the first layers: no more of them than needed
+        book.dropped(undivided(R, Z))
+    Z = divisor(Z)  # the same name: the largest tensors are those of the first layers, no more of them than needed
+    S = R / Z
+    del Z
+    if book.open and not W.spread and beta is not None:
+        book.bias(S * beta)
     a, c = (S, None) if up is None else (torch.where(up, S, 0), torch.where(up, 0, S))
     del S
     A, C = W.pair_transpose(a, c, n)
@@ -95,7 +97,7 @@ def _denominator(W: AffineMap, p: list[Maybe], n: list[Maybe], up: Maybe, beta: 
         return W.total(p, n, None if W.spread else beta)
     if derive and not W.spread:
         # It is P + b⁺ where z ≥ 0 and N + b⁻ = P + b⁺ − z where z < 0: N need not be computed.
-        return plus(W.total(p, n, None if W.b is None else W.b.clamp(min=0)), (-W.z).clamp(min=0))
+        return plus(W.total(p, n, W.b_plus), (-W.z).clamp(min=0))
     P, N = W.pair(p, n)
     Q = torch.where(up, _zero(P, W.z), _zero(N, W.z))
     return Q if W.spread else plus(Q, beta)
@@ -108,22 +110,22 @@ def _signed_shares(W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
     """
     twice = plus(W.map("magnitude", [x.abs() for x in W.x]), W.z.abs())
     Z = _zero(twice if W.b is None else plus(twice, W.b.abs()), R)
-    S = divide(R, Z)
-    up = W.z >= 0
     if book.open:
-        if W.b is not None:
-            book.bias(2 * S * torch.where(up, W.b, -W.b).clamp(min=0))
-        book.dropped(_undivided(R, Z))
+        book.dropped(undivided(R, Z))
+    Z = divisor(Z)
+    S = R / Z
+    del Z
+    up = W.z >= 0
+    if book.open and W.b is not None:
+        book.bias(2 * S * torch.where(up, W.b, -W.b).clamp(min=0))
     own = W.transpose("magnitude", S)
     turned = W.transpose("signed", torch.where(up, S, -S))
-    sums = [plus(times(x.abs(), a), times(x, c)) for x, a, c in zip(W.x, own, turned, strict=True)]
-    # What cancels leaves a rounding error behind, which may be negative.
-    return [None if t is None else t.clamp(min=0) for t in sums]
-
-
-def _undivided(R: Tensor, Z: Tensor) -> Tensor:
-    """The relevance of the units whose denominator is zero."""
-    return torch.where(torch.finfo(Z.dtype).tiny > Z, R, 0)
+    sums = [
+        None if a is None or c is None else torch.addcmul(x.abs() * a, x, c)
+        for x, a, c in zip(W.x, own, turned, strict=True)
+    ]
+    # What cancels leaves a rounding error behind, which may be negative though no share is.
+    return [t.clamp(min=0) if t is not None and W.run.never_negative else t for t in sums]
 
 
 def _zero(t: Maybe, like: Tensor) -> Tensor:
@@ -208,15 +210,14 @@ class Flat(Rule):
 
 def _by_weights(W: AffineMap, kind: Kind, R: Tensor, book: Book) -> list[Maybe]:
     Z = _zero(W.map(kind, W.ones()), R)
-    S = divide(R, Z)
-    lost = torch.where(torch.finfo(Z.dtype).tiny > Z, R, 0)
-    # A unit without connections is a constant: z = b, so s b = |b|, or b where the unit is rectified.
-    constant = (
-        torch.zeros_like(lost) if W.b is None else torch.where((W.b > 0) | ((W.b != 0) & (not W.rectified)), lost, 0)
-    )
-    book.bias(constant)
-    book.dropped(lost - constant)
-    return W.transpose(kind, S)
+    if book.open:
+        lost = undivided(R, Z)
+        # A unit without connections is a constant: z = b, so s b = |b|, or b where the unit is rectified.
+        b = torch.zeros((), dtype=R.dtype, device=R.device) if W.b is None else W.b
+        constant = torch.where((b > 0) | ((b != 0) & (not W.rectified)), lost, 0)
+        book.bias(constant)
+        book.dropped(lost - constant)
+    return W.transpose(kind, divide(R, Z))
 
 
 @dataclass(frozen=True)
@@ -235,9 +236,10 @@ class Epsilon(Rule):
         Z = W.z if W.b is None or not W.spread else W.z - W.b
         stabiliser = torch.where(Z >= 0, self.epsilon, -self.epsilon).to(Z.dtype)
         S = divide_signed(R, Z + stabiliser)
-        if W.b is not None and not W.spread:
-            book.bias(S * W.b)
-        book.dropped(S * stabiliser + torch.where((Z + stabiliser).abs() < torch.finfo(Z.dtype).tiny, R, 0))
+        if book.open:
+            if W.b is not None and not W.spread:
+                book.bias(S * W.b)
+            book.dropped(S * stabiliser + undivided(R, (Z + stabiliser).abs()))
         return [times(x, s) for x, s in zip(W.x, W.transpose("signed", S), strict=True)]
 
     def __str__(self) -> str:
@@ -283,8 +285,9 @@ class AlphaBeta(Rule):
         alpha = torch.where(ZN > 0, self.alpha, 1.0).to(R.dtype)
         beta = torch.where(ZP > 0, self.beta, -1.0).to(R.dtype)
         a, c = alpha * divide(R, ZP), -beta * divide(R, ZN)
-        book.bias(a * b.clamp(min=0) + c * (-b).clamp(min=0))
-        book.dropped(torch.where((ZP == 0) & (ZN == 0), R, 0))
+        if book.open:
+            book.bias(a * b.clamp(min=0) + c * (-b).clamp(min=0))
+            book.dropped(torch.where((ZP == 0) & (ZN == 0), R, 0))
         A, C = W.pair_transpose(a, c, n)
         return [plus(times(pi, Ai), times(ni, Ci)) for pi, Ai, ni, Ci in zip(p, A, n, C, strict=True)]
 
@@ -314,8 +317,9 @@ class Gamma(Rule):
         s = torch.where(up, 1.0, -1.0).to(R.dtype)
         own = torch.where(up, _zero(P, R), _zero(N, R)) + (s * b).clamp(min=0)
         S = divide_signed(R, z + self.gamma * s * own)
-        book.bias(S * (b + self.gamma * s * (s * b).clamp(min=0)))
-        book.dropped(torch.where((z + self.gamma * s * own).abs() < torch.finfo(z.dtype).tiny, R, 0))
+        if book.open:
+            book.bias(S * (b + self.gamma * s * (s * b).clamp(min=0)))
+            book.dropped(undivided(R, (z + self.gamma * s * own).abs()))
         A, C = W.pair_transpose(torch.where(up, S, 0) * self.gamma, torch.where(up, 0, -S) * self.gamma, n)
         plain = [times(x, t) for x, t in zip(W.x, W.transpose("signed", S), strict=True)]
         more = [plus(times(pi, Ai), times(ni, Ci)) for pi, Ai, ni, Ci in zip(p, A, n, C, strict=True)]

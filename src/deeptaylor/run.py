@@ -127,9 +127,10 @@ class Pass:
         layout: dict[str, Layout],
         batch: int,
         again: Mapping[str, Callable[[Pass], Tensor]] | None = None,
+        never_negative: bool = True,
     ) -> None:
         self.values, self.constants, self.layout, self.batch = values, constants, layout, batch
-        self.again = again or {}
+        self.again, self.never_negative = again or {}, never_negative
 
     def shape(self, name: str) -> torch.Size:
         return self.layout[name].shape(self.batch)

@@ -157,9 +157,7 @@ class MaxStep(Step):
     def back(self, R: Tensor, run: Run, book: Book) -> list[Maybe]:
         x = run.value(self.inputs[0])
         y = R if self.winner or self.clean else run.value(self.node)
-        out, dropped = share_max(self.windows, x, y, R, self.winner, self.spread, self.clean)
-        book.dropped(dropped)
-        return [out]
+        return [share_max(self.windows, x, y, R, self.winner, self.spread, self.clean, book)]
 
 
 class LpStep(Step):
@@ -170,9 +168,7 @@ class LpStep(Step):
         self.windows, self.spread = windows, spread
 
     def back(self, R: Tensor, run: Run, book: Book) -> list[Maybe]:
-        out, dropped = share_lp(self.windows, run.value(self.inputs[0]), R, self.spread)
-        book.dropped(dropped)
-        return [out]
+        return [share_lp(self.windows, run.value(self.inputs[0]), R, self.spread, book)]
 
 
 class EmbeddingStep(Step):
