@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 import deeptaylor as dt
+from deeptaylor import ops
 from deeptaylor.linear_map import LinearMap
 from deeptaylor.run import Pass
 from deeptaylor.steps import BlockStep, CarryStep
@@ -574,6 +575,17 @@ def test_negative_relevance_through(name: str, bias: str) -> None:
         assert any(float(explainer.relevance_at(row[0], x).min()) < 0 for row in e.ledger.rows[1:])
     arrived, went_on, taken, dropped = e.ledger.entries.unbind(1)
     assert close(arrived, went_on + taken + dropped, arrived), e.ledger.table()
+
+
+@pytest.mark.parametrize("name", [case.name for case in ATTENTION if "scaled" in case.name])
+def test_attention_in_whole_units_of_memory_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU rows of attention are made longer, and read as if they were not."""
+    x = torch.randn(BATCH, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    plain = explainer_of(name, True, "neuron").explain(x)
+    monkeypatch.setattr(ops, "spare_columns", lambda k: 5)
+    wide = dt.Explainer(network_of(name, True), x[:1]).explain(x)
+    assert close(wide.score, plain.score, plain.score)
+    assert close(wide.relevance, plain.relevance, plain.score)
 
 
 def shares_of(values: Tensor, is_max: bool, bias: str, winner: bool) -> Tensor:

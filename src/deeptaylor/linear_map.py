@@ -93,6 +93,12 @@ class LinearMap(nn.Module):
         """The constant this operation adds, in a shape that broadcasts against its output."""
         return None
 
+    def read(self, factor: Tensor, kind: Kind) -> Maybe:
+        """A factor as a rule wants to read it; one that is never negative is its own magnitude."""
+        if self.has_negative or kind in ("squared", "flat"):
+            return reread(factor, kind)
+        return None if kind == "negative" else factor
+
 
 class Separable(LinearMap):
     """Average pooling and interpolation: a product of one small matrix for each of the last axes."""
@@ -220,19 +226,14 @@ class MatMul(LinearMap):
         super().__init__(node, operands)
         self.fixed, self.fixed_first, self.has_negative = fixed, fixed_first, not non_negative
 
-    def _weight(self, kind: Kind, ctx: Context) -> Maybe:
-        if not self.has_negative and kind in ("negative", "positive"):
-            return ctx.value(self.fixed) if kind == "positive" else None
-        return reread(ctx.value(self.fixed), kind)
-
     def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
-        weight, x = self._weight(kind, ctx), xs[0]
+        weight, x = self.read(ctx.value(self.fixed), kind), xs[0]
         if weight is None or x is None:
             return None
         return weight @ x if self.fixed_first else x @ weight
 
     def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
-        weight = self._weight(kind, ctx)
+        weight = self.read(ctx.value(self.fixed), kind)
         if weight is None:
             return [None]
         shape = ctx.shape(self.operands[0])
@@ -252,16 +253,12 @@ class Einsum(LinearMap):
         self.fixed, self.equation, self.has_negative = fixed, equation, not non_negative
 
     def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
-        if xs[0] is None or (kind == "negative" and not self.has_negative):
-            return None
-        data, fixed, out = self.equation
-        return torch.einsum(f"{data},{fixed}->{out}", xs[0], reread(ctx.value(self.fixed), kind))
+        factor, (data, fixed, out) = self.read(ctx.value(self.fixed), kind), self.equation
+        return None if xs[0] is None or factor is None else torch.einsum(f"{data},{fixed}->{out}", xs[0], factor)
 
     def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
-        if kind == "negative" and not self.has_negative:
-            return [None]
-        data, fixed, out = self.equation
-        return [torch.einsum(f"{out},{fixed}->{data}", s, reread(ctx.value(self.fixed), kind))]
+        factor, (data, fixed, out) = self.read(ctx.value(self.fixed), kind), self.equation
+        return [None if factor is None else torch.einsum(f"{out},{fixed}->{data}", s, factor)]
 
 
 class Diagonal(LinearMap):
@@ -281,8 +278,7 @@ class Diagonal(LinearMap):
             return None
         if self.scale is None or kind == "flat":
             return x
-        scale = ctx.value(self.scale)
-        return x * (scale if kind == "positive" and not self.has_negative else reread(scale, kind))
+        return times(x, self.read(ctx.value(self.scale), kind))
 
     def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
         return None if xs[0] is None else self._times(kind, xs[0], ctx)

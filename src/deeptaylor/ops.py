@@ -70,14 +70,23 @@ def attention_weights(
     """softmax(q kᵀ · scale + mask), the gate of scaled dot-product attention."""
     if grouped:
         k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
-    scores = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    tokens, spare = k.shape[-2], spare_columns(k)
+    q = q * (q.shape[-1] ** -0.5 if scale is None else scale)
+    scores = (q @ F.pad(k, [0, 0, 0, spare]).mT)[..., :tokens] if spare else q @ k.mT
     if causal:
         future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
         scores = scores.masked_fill(future, float("-inf"))
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
-    # A row that is masked whole attends to nothing.
-    return torch.softmax(scores, -1).nan_to_num(0.0)
+    weights = torch.softmax(scores, -1)
+    if mask is not None:
+        weights = weights.nan_to_num(0.0)  # a row that is masked whole attends to nothing
+    return F.pad(weights, [0, spare])[..., :tokens] if spare else weights
+
+
+def spare_columns(k: Tensor) -> int:
+    """What a row of attention lacks to be whole units of 16 bytes: products of others are slow on a GPU."""
+    return -k.shape[-2] % (16 // k.element_size()) if k.is_cuda else 0
 
 
 def repeat_heads(v: Tensor, times: int) -> Tensor:
