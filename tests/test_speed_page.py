@@ -69,7 +69,7 @@ def test_times_and_their_ratios() -> None:
     text = page.page([speed_record()])
     assert "## abacus, 1 thread\n" in text
     assert "`benchmarks/results/abacus.json`: Python 3.11, torch 9.9, deeptaylor 9.8." in text
-    assert row(text.partition("###")[0], "vgg16", "1", "float32") == ["10.0", "20.0", "2.00", "0.40"]
+    assert row(text.partition("###")[0], "vgg16", "1", "float32") == ["plain", "10.0", "20.0", "2.00", "0.40"]
     # Nothing was measured on a GPU: no columns for memory.
     assert "| batch | type | method | ms | ÷ gradient | ÷ zennit | off |" in text
     assert row(text, "1", "float32", "eager") == ["20.0", "2.00", "0.40", "1.0e-07"]
@@ -83,7 +83,7 @@ def test_a_missing_method_is_a_dash_with_its_reason() -> None:
     assert "- captum (batch 1, float32): `NotImplementedError: captum has no 'rule' for it`" in text
     assert "- zennit (batch 4, float32): `ValueError: four`" in text
     assert "- gradient: `NotImplementedError: one target at a time`" in text  # everywhere in its table
-    assert row(text, "vgg16", "4", "float32") == ["—", "20.0", "", ""]  # no gradient, no ratio
+    assert row(text, "vgg16", "4", "float32") == ["plain", "—", "20.0", "", ""]  # no gradient, no ratio
 
 
 def test_memory_and_compiled_methods_are_compared_with_their_kind() -> None:
@@ -98,7 +98,7 @@ def test_memory_and_compiled_methods_are_compared_with_their_kind() -> None:
     text = page.page([record])
     assert row(text, "1", "float32", "eager") == ["20.0", "2.50", "150", "1.50", "9.00", "1.0e-03"]
     assert row(text, "1", "float32", "compiled") == ["12.0", "1.50", "80.0", "2.00", "9.00", "1.0e-03"]
-    assert row(text, "vgg16", "1", "float32") == ["8.00", "12.0", "1.50"]
+    assert row(text, "vgg16", "1", "float32") == ["compiled", "8.00", "12.0", "1.50"]
 
 
 def test_records_of_one_machine_are_put_together() -> None:
