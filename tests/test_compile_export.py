@@ -170,3 +170,16 @@ def test_the_explainer_compiles_itself() -> None:
     agree(plain(explained), plain(expected))
     assert torch.allclose(explained.ledger.entries, expected.ledger.entries, atol=1e-6)
     agree(plain(copy.deepcopy(compiled).refresh().explain(x)), plain(expected))  # a copy compiles by itself
+
+
+def test_as_many_sizes_as_one_likes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile gives up on a function after eight; here without its code generator, which takes seconds."""
+    compiler = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, options, **how: compiler(f, backend="eager", **how))
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2))
+    plain = dt.Explainer(network, torch.rand(2, 3), dt.NonNegative())
+    compiled = dt.Explainer(network, torch.rand(2, 3), dt.NonNegative()).compile()
+    for size in range(1, 13):
+        x = torch.rand(size, 3)
+        torch.testing.assert_close(compiled(x, 0), plain(x, 0))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 import deeptaylor as dt
 from deeptaylor.inputs import _survives_bfloat16
@@ -26,9 +28,7 @@ def network(name: str) -> tuple[dt.Pretrained, Tensor, Tensor]:
     low, high = (
         torch.as_tensor(b, dtype=torch.float64).reshape(-1, 1, 1) for b in (known.domain.low, known.domain.high)
     )
-    blobs = torch.nn.functional.interpolate(
-        torch.rand(2, 3, 8, 8).double(), known.preparation.shape[1:], mode="bicubic"
-    )
+    blobs = F.interpolate(torch.rand(2, 3, 8, 8).double(), known.preparation.shape[1:], mode="bicubic")
     x = low + blobs.clamp(0, 1) * (high - low)
     with torch.no_grad():
         return known, x, known.network(x).argmax(1)
@@ -70,3 +70,80 @@ def test_the_bounds_are_in_the_documentation() -> None:
     text = (Path(__file__).parents[1] / "docs" / "theory.md").read_text()
     for dtype, bound in BOUND.items():
         assert f"{str(dtype)[6:]} | {bound:g}" in text
+
+
+class TwoBiases(nn.Module):
+    """A unit with two biases of which one is lost where they are summed in few digits."""
+
+    def __init__(self, small: float) -> None:
+        super().__init__()
+        self.a, self.b, self.out = nn.Linear(1, 1), nn.Linear(1, 1), nn.Linear(1, 1, bias=False)
+        for p, value in zip(self.parameters(), (-1.01, 1.0, -1e-3, small, -1.0), strict=True):
+            nn.init.constant_(p, value)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.out(F.leaky_relu(self.a(x) + self.b(x)))
+        return y
+
+
+@pytest.mark.parametrize(
+    ("small", "to", "dtype"),
+    [
+        (2.0**-25, lambda e: e.double(), torch.float64),
+        (2.0**-12, lambda e: e.half().float(), torch.float32),
+        (2.0**-12, lambda e: e, torch.float32),
+    ],
+    ids=["double", "half and back", "float32"],
+)
+def test_biases_lose_no_digits_by_a_change_of_type(
+    small: float, to: Callable[[dt.Explainer], dt.Explainer], dtype: torch.dtype
+) -> None:
+    x = torch.ones(1, 1)
+    e = to(dt.Explainer(TwoBiases(small), x, dt.NonNegative())).explain(x.to(dtype), 0)
+    assert e.check().accounted, e.ledger
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [
+        (torch.float32, [1, -1e-7, 0.5, 0.2]),
+        (torch.float32, [9e-7, -8.9e-7, 1e-7, 0]),
+        (torch.float16, [0.0039, -0.0038, 0.004, 0.001]),
+    ],
+)
+@pytest.mark.parametrize("first", [nn.MaxPool1d(2), nn.AvgPool1d(1)], ids=["max", "linear"])
+def test_inputs_below_zero_by_rounding_have_no_negative_relevance(
+    first: nn.Module, dtype: torch.dtype, values: list[float]
+) -> None:
+    network = nn.Sequential(first, nn.Flatten(), nn.LazyLinear(1, bias=False))
+    x = torch.tensor([[values]], dtype=dtype)
+    network(x.float())
+    nn.init.constant_(network[2].weight, 1.0)  # type: ignore[arg-type]
+    e = dt.Explainer(network.to(dtype), x, dt.NonNegative()).explain(x, 0)
+    assert float(e.relevance.min()) >= 0
+    assert float(e.relevance.sum()) == pytest.approx(float(e.score), rel=2e-3)
+
+
+def test_a_window_of_tiny_numbers_hands_its_relevance_to_the_winner() -> None:
+    network = nn.Sequential(nn.MaxPool1d(2), nn.Flatten(), nn.Linear(2, 1, bias=False))
+    nn.init.constant_(network[2].weight, 1.0)  # type: ignore[arg-type]
+    x = torch.tensor([[[2e-5, -1.0, 1.0, -2.0]]]).half()
+    explainer = dt.Explainer(network.half(), x, dt.Real(), rules={"2": dt.rules.Flat()})
+    assert explainer(x, 0)[1].flatten().tolist() == [0.5, 0, 0.5, 0]
+
+
+def test_pooling_of_volumes_in_half_precision() -> None:
+    network, x = nn.Sequential(nn.MaxPool3d(2), nn.Flatten(), nn.Linear(1, 1)).half(), torch.rand(1, 1, 2, 2, 2).half()
+    nn.init.constant_(network[2].weight, 1.0)  # type: ignore[arg-type]
+    e = dt.Explainer(network, x, dt.NonNegative()).explain(x, 0)
+    torch.testing.assert_close(e.relevance / e.relevance.sum(), x / x.sum(), rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("rule", [dt.rules.ZPlus(), dt.rules.AlphaBeta(), dt.rules.Gamma(), dt.rules.Z()], ids=str)
+@pytest.mark.parametrize("factor", [0.25, 1, 2])
+def test_what_cannot_be_divided_by_is_booked(rule: dt.rules.Rule, factor: float) -> None:
+    network = nn.Sequential(nn.Linear(1, 1, bias=False), nn.LeakyReLU(), nn.Linear(1, 1))
+    for p, value in zip(network.parameters(), (factor * torch.finfo(torch.float32).tiny, 1.0, 1.0), strict=True):
+        nn.init.constant_(p, value)
+    e = dt.explain(network, torch.ones(1, 1), 0, dt.NonNegative(), rules={"0": rule, "2": dt.rules.Flat()})
+    assert e.check().accounted, e.ledger.table()

@@ -74,10 +74,15 @@ class Block(nn.Module):
                     m.stack(constants[m.name])
                 for kind in kinds:
                     m.prepare(kind, constants[m.name])
+        known = _Constants(constants)
         with contextlib.suppress(KeyError):
-            self.b = self.bias(_Constants(constants))
-            self.b_plus = None if self.b is None else self.b.clamp(min=0)
-            self.constant = True
+            # A single bias is kept: of a sum, more digits would be lost than where it is summed again in every pass.
+            added = [m.offset(known) for m in self.maps]
+            plain = all(isinstance(m, Weighted) or (isinstance(m, Sum) and m.plain) for m in self.maps)
+            if plain and sum(b is not None for b in added) <= 1:
+                self.b = self.bias(known)
+                self.b_plus = None if self.b is None else self.b.clamp(min=0)
+                self.constant = True
 
     def _inputs(self, m: LinearMap, at: dict[str, Maybe], ctx: Context) -> list[Maybe]:
         """A map's operands; what broadcasting left small is widened where the map needs the full shape."""

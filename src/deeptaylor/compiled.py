@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from deeptaylor.linear_map import Maybe
 
 __all__ = ["Compiled"]
 
+_Run = Callable[[Sequence[Maybe]], Any]  # of tensors, the inputs' and the target's
+
 _WARM_UP = 3  # calls before a recording: compilation, choice of algorithms, work space
 _TRIALS = 3
 _BUSY = 0.7  # the part of a pass that its launches may take before it is recorded
@@ -29,9 +32,9 @@ class Compiled:
     """`Engine.run`, compiled. Its results are the caller's own."""
 
     def __init__(self, engine: Engine, options: dict[str, Any], graphs: bool | None) -> None:
-        self._engine, self._graphs = engine, graphs
-        self._tensors = torch.compile(self._plain, dynamic=False, fullgraph=True, options=options)
-        self._ready: dict[Any, Callable[[Sequence[Maybe]], Any]] = {}
+        self._engine, self._options, self._graphs = engine, options, graphs
+        self._passes: dict[Any, _Run] = {}
+        self._recorded: dict[Any, _Run] = {}
         self._pool: Any = None  # of memory, one for all recordings: no two are replayed at once
         self._lock = threading.Lock()
 
@@ -42,25 +45,29 @@ class Compiled:
     def __call__(
         self, inputs: Sequence[Tensor], target: Any, ledger: bool = False, keep: frozenset[str] = frozenset()
     ) -> Result:
-        given = (tuple(inputs), targets.settled(target, inputs[0]))
+        target = targets.settled(target, inputs[0])
+        margin = isinstance(target, targets.Margin)
+        tensors, form = pytree.tree_flatten((tuple(inputs), (target.target, target.other) if margin else target))
+        sizes = tuple(None if t is None else (t.shape, t.dtype, t.device) for t in tensors)
+        key = (form, margin, ledger, keep, sizes)
         with torch.no_grad():
-            if self._graphs is False or not inputs[0].is_cuda:
-                return Result(*self._tensors(*given, ledger, keep))
-            margin = isinstance(given[1], targets.Margin)
-            target = (given[1].target, given[1].other) if margin else given[1]
-            tensors, form = pytree.tree_flatten((given[0], target))
-            sizes = tuple(None if t is None else (t.shape, t.dtype, t.device) for t in tensors)
-            key = (form, margin, ledger, keep, sizes)
             with self._lock:
-                if key not in self._ready:
-                    self._ready[key] = self._prepare(
-                        lambda ts: self._tensors(*_given(ts, form, margin), ledger, keep), tensors
-                    )
-                return Result(*self._ready[key](tensors))
+                if key not in self._passes:
+                    self._passes[key] = self._compiled(form, margin, ledger, keep)
+                if inputs[0].is_cuda and self._graphs is not False:
+                    if key not in self._recorded:
+                        self._recorded[key] = self._prepare(self._passes[key], tensors)
+                    return Result(*self._recorded[key](tensors))
+            return Result(*self._passes[key](tensors))
 
-    def _prepare(
-        self, run: Callable[[Sequence[Maybe]], Any], example: Sequence[Maybe]
-    ) -> Callable[[Sequence[Maybe]], Any]:
+    def _compiled(self, form: Any, margin: bool, ledger: bool, keep: frozenset[str]) -> _Run:
+        """A pass for one set of sizes. Its code is its own: torch.compile gives up on a code after some sizes."""
+        code = type(self)._plain.__code__.replace()
+        plain = types.MethodType(types.FunctionType(code, globals()), self)
+        run = torch.compile(plain, dynamic=False, fullgraph=True, options=self._options)
+        return lambda tensors: run(*_given(tensors, form, margin), ledger, keep)
+
+    def _prepare(self, run: _Run, example: Sequence[Maybe]) -> _Run:
         """A pass for these sizes, recorded if that was asked for, or if its launches keep the GPU waiting."""
         held = [None if t is None else t.clone() for t in example]
         stream = torch.cuda.Stream()

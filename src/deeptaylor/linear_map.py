@@ -295,6 +295,7 @@ class Sum(LinearMap):
         super().__init__(node, operands)
         self.factors = tuple(factors)
         self.has_negative = any(f < 0 for f in factors)
+        self.plain = all(abs(f) == 1 for f in factors)
 
     def _factor(self, kind: Kind, factor: float) -> float:
         return {

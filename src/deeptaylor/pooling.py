@@ -87,10 +87,11 @@ class Sliding(Windows):
         """One value for each tile, to be broadcast over its cells."""
         return s.reshape(*lead, *[v for o in out for v in (o, 1)])
 
-    def _fast(self) -> bool:
+    def _fast(self, x: Tensor) -> bool:
         """True if average pooling, which is fast, can be used: it knows no dilation, and its transpose no export."""
         exporting = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
-        return all(d == 1 for d in self.dilation) and not exporting
+        unknown = self.n == 3 and x.dtype is torch.float16 and not x.is_cuda
+        return all(d == 1 for d in self.dilation) and not exporting and not unknown
 
     def _planes(self, x: Tensor) -> Tensor:
         """x as average pooling wants it: two or three axes of windows, one of channels, one of samples."""
@@ -106,7 +107,7 @@ class Sliding(Windows):
         sizes = [int(n) for n in x.shape[-self.n :]]
         out = self._out(sizes)
         lead = x.shape[: -self.n]
-        if self._fast():
+        if self._fast(x):
             pool = F.avg_pool3d if self.n == 3 else F.avg_pool2d
             sums = pool(self._planes(x), *self._window(), self.ceil_mode, divisor_override=1)
             return sums.reshape(*lead, *out)
@@ -129,7 +130,7 @@ class Sliding(Windows):
         lead, out = like.shape[: -self.n], self._out(sizes)
         # On a GPU average pooling's transpose gives wrong sums where windows are padded and channels last (torch 2.11).
         wrong = like.is_cuda and any(self.padding) and not torch.compiler.is_compiling()
-        if self._fast() and not wrong:
+        if self._fast(like) and not wrong:
             back = aten.avg_pool3d_backward if self.n == 3 else aten.avg_pool2d_backward
             planes, over = self._planes(s.reshape(*lead, *out)), self._planes(like)
             spread: Tensor = back(planes, over, *self._window(), self.ceil_mode, True, 1)
@@ -241,13 +242,13 @@ def share_max(
     out = windows.share(divide(R, total), p)
     if clean:
         return out
-    y = y.reshape(R.shape)
-    flat_out = torch.where(y <= 0, R, 0)
+    left = undivided(R, total)
     if spread:
+        zero = y.reshape(R.shape) == 0
         count = windows.gather(torch.ones_like(x)).reshape(R.shape)
-        out = out + windows.scatter(torch.where(y == 0, R, 0) / count, x)
-        flat_out = torch.where(y < 0, R, 0)
-    return out + windows.winner(flat_out, x)
+        out = out + windows.scatter(torch.where(zero, left, 0) / count, x)
+        left = torch.where(zero, 0, left)
+    return out + windows.winner(left, x)
 
 
 def share_lp(windows: Windows, x: Tensor, R: Tensor, spread: bool, book: Book) -> Tensor:

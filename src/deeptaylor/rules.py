@@ -282,12 +282,13 @@ class AlphaBeta(Rule):
         P, N = (_zero(t, R) for t in W.pair(p, n))
         b = torch.zeros_like(R) if W.b is None or W.spread else W.b
         ZP, ZN = P + b.clamp(min=0), N + (-b).clamp(min=0)
-        alpha = torch.where(ZN > 0, self.alpha, 1.0).to(R.dtype)
-        beta = torch.where(ZP > 0, self.beta, -1.0).to(R.dtype)
+        least = torch.finfo(R.dtype).tiny  # to divide by
+        alpha = torch.where(least < ZN, self.alpha, 1.0).to(R.dtype)
+        beta = torch.where(least < ZP, self.beta, -1.0).to(R.dtype)
         a, c = alpha * divide(R, ZP), -beta * divide(R, ZN)
         if book.open:
             book.bias(a * b.clamp(min=0) + c * (-b).clamp(min=0))
-            book.dropped(torch.where((ZP == 0) & (ZN == 0), R, 0))
+            book.dropped(undivided(R, torch.maximum(ZP, ZN)))
         A, C = W.pair_transpose(a, c, n)
         return [plus(times(pi, Ai), times(ni, Ci)) for pi, Ai, ni, Ci in zip(p, A, n, C, strict=True)]
 
