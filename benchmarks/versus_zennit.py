@@ -8,10 +8,12 @@ the first convolution are negative, because zennit's z^B has no bias neuron (it 
 where VGG's average pooling is the identity. Weights are random, scaled so that activations keep their size.
 
 The methods take turns, so that a slow spell of the machine hits all of them; the medians are compared. The exit status
-is 1 if zennit takes less than twice as long as deeptaylor, or if the maps differ by more than 1e-3 of their maximum.
+is 1 if zennit takes less than twice as long as deeptaylor, or if the maps differ by more than 1e-5 of their maximum in
+float64: in float32 a rounding error decides here and there which element of a window wins.
 """
 
 import argparse
+import copy
 import json
 import statistics
 import sys
@@ -35,7 +37,7 @@ from zennit.types import Activation, Convolution, Linear  # type: ignore[import-
 import deeptaylor as dt
 from zoo import MEAN, STD, images
 
-RATIO, AGREEMENT = 2.0, 1e-3
+RATIO, AGREEMENT = 2.0, 1e-5
 LOW, HIGH = ((bound - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(STD).view(1, 3, 1, 1) for bound in (0.0, 1.0))
 
 Method = Callable[[], Tensor]
@@ -91,6 +93,13 @@ def with_deeptaylor(model: nn.Module, x: Tensor, target: Tensor) -> Method:
     return explain
 
 
+def apart_in_float64(model: nn.Module, x: Tensor, target: Tensor) -> float:
+    """The largest difference of the two maps, as a share of the largest relevance."""
+    exact = copy.deepcopy(model).double()
+    ours, theirs = (make(exact, x.double(), target)() for make in (with_deeptaylor, with_zennit))
+    return float((ours - theirs).abs().max() / ours.abs().max())
+
+
 def take_turns(methods: dict[str, Method], repeats: int) -> dict[str, list[float]]:
     """Seconds of each call; one call each first, to warm up."""
     seconds: dict[str, list[float]] = {name: [] for name in methods}
@@ -128,7 +137,8 @@ def main() -> int:
         "deeptaylor": explain,
     }
     ours, theirs = methods["deeptaylor"](), methods["zennit"]()
-    disagreement = ((ours - theirs).abs().max() / ours.abs().max()).item()
+    rounded = ((ours - theirs).abs().max() / ours.abs().max()).item()
+    disagreement = apart_in_float64(model, x[:1], target[:1])
     seconds = take_turns(methods, options.repeats)
     medians = {name: statistics.median(taken) for name, taken in seconds.items()}
     ratio = medians["zennit"] / medians["deeptaylor"]
@@ -143,7 +153,7 @@ def main() -> int:
         print(f"{name:<11} {median:7.3f} s   {median / medians['gradient']:5.2f} x gradient")
     print(f"set-up of deeptaylor, once: {setup:.2f} s")
     print(f"zennit / deeptaylor = {ratio:.2f} (at least {RATIO} wanted); of the fastest calls {fastest:.2f}")
-    print(f"max |a - b| / max |a| = {disagreement:.2e} (at most {AGREEMENT} wanted)")
+    print(f"max |a - b| / max |a| = {disagreement:.2e} in float64 (at most {AGREEMENT} wanted); float32: {rounded:.2e}")
     passed = ratio >= RATIO and disagreement <= AGREEMENT
     print("ok" if passed else "FAIL")
 

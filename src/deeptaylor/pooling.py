@@ -89,9 +89,8 @@ class Sliding(Windows):
 
     def _fast(self, x: Tensor) -> bool:
         """True if average pooling, which is fast, can be used: it knows no dilation, and its transpose no export."""
-        exporting = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
         unknown = self.n == 3 and x.dtype is torch.float16 and not x.is_cuda
-        return all(d == 1 for d in self.dilation) and not exporting and not unknown
+        return all(d == 1 for d in self.dilation) and not _exporting() and not unknown
 
     def _planes(self, x: Tensor) -> Tensor:
         """x as average pooling wants it: two or three axes of windows, one of channels, one of samples."""
@@ -155,10 +154,13 @@ class Sliding(Windows):
         return super().share(s, x)
 
     def winner(self, s: Tensor, x: Tensor) -> Tensor:
+        how = (self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode)
+        if self.n == 2 and x.ndim == 4 and not _exporting():
+            y, index = F.max_pool2d(x, *how, return_indices=True)
+            won: Tensor = aten.max_pool2d_with_indices_backward(s.reshape(y.shape), x, *how, index)
+            return won
         flat = x.reshape(-1, 1, *x.shape[-self.n :])
-        _, index = _MAX_POOL[self.n - 1](
-            flat, self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode, return_indices=True
-        )
+        _, index = _MAX_POOL[self.n - 1](flat, *how, return_indices=True)
         return _to_index(s, index, x, self.n)
 
 
@@ -194,6 +196,11 @@ class Adaptive(Windows):
             flat, [o if o else n for o, n in zip(self.size, x.shape[-self.n :], strict=True)], return_indices=True
         )
         return _to_index(s, index, x, self.n)
+
+
+def _exporting() -> bool:
+    """True where a graph is made that others will run: it may have no transposes of poolings."""
+    return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
 
 
 def _to_index(s: Tensor, index: Tensor, x: Tensor, n: int) -> Tensor:
