@@ -140,7 +140,7 @@ class Engine(nn.Module):
         self.network = self._network()
         self.layout = layouts(captured, example)
         self.last_use = self._last_uses()
-        self.never_below_zero = [d.non_negative for d in settings.domains]
+        self.non_negative = [d.non_negative for d in settings.domains]
         self.fixed_batch: int | None = captured.batch if isinstance(captured.batch, int) else None
         self.token_limits = self._token_limits()
         for node in (*captured.graph.nodes, *self.network.graph.nodes):
@@ -228,8 +228,8 @@ class Engine(nn.Module):
 
     def forward_pass(self, inputs: Sequence[Tensor]) -> Pass:
         """The network once, with the values that steps will read."""
-        # An input may leave its domain by a rounding error, and where relevance is never negative neither is it.
-        inside = [x.clamp(min=0) if floor else x for x, floor in zip(inputs, self.never_below_zero, strict=True)]
+        # An input may be below its domain by a rounding error, which would make relevance negative.
+        inside = [x.clamp(min=0) if above else x for x, above in zip(inputs, self.non_negative, strict=True)]
         values = self.network(*[channels_last(x) for x in inside])
         again = {name: partial(again.value, one=self.one) for name, again in self.again.items()}
         kept = dict(zip(self.kept, values, strict=True))

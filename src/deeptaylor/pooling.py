@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from deeptaylor.block import divide, undivided
+from deeptaylor.division import divide, undivided
 from deeptaylor.rules import Book
 
 aten = torch.ops.aten

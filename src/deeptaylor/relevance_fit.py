@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deeptaylor.block import divide
 from deeptaylor.capture import eval_mode
+from deeptaylor.division import divide
 from deeptaylor.errors import InputError, PlanError
 from deeptaylor.explainer import Explainer
 from deeptaylor.inputs import Inputs, as_tuple

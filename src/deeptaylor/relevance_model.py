@@ -20,7 +20,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from deeptaylor.block import AffineMap, Block, divide
+from deeptaylor.affine_map import AffineMap
+from deeptaylor.block import Block
+from deeptaylor.division import divide
 from deeptaylor.domain import Box, Domain, NonNegative, Real, check_inside
 from deeptaylor.errors import InputError, PlanError
 from deeptaylor.linear_map import Linear

@@ -1,7 +1,7 @@
 """The propagation rules, each a few straight lines in the paper's letters.
 
 A rule redistributes the relevance R of a block's units onto its leaves: `rule(W, R, book)` returns one tensor a leaf.
-`W` is the block's affine map (x, b, z, and W in its readings: block.py). `book` takes what did not go on: the bias
+`W` is the block's affine map (x, b, z, and W in its readings: affine_map.py). `book` takes what did not go on: the bias
 neurons' shares and what was dropped, summed from its own entries. Domains and formulas: docs/theory.md, section 4.
 """
 
@@ -15,7 +15,8 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from deeptaylor.block import AffineMap, divide, divide_signed, divisor, undivided
+from deeptaylor.affine_map import AffineMap
+from deeptaylor.division import divide, divide_signed, divisor, undivided
 from deeptaylor.domain import Box
 from deeptaylor.errors import InputError, PlanError
 from deeptaylor.linear_map import Kind, Maybe, plus, times

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from deeptaylor.block import AffineMap, Block, Run, ScoreMap
+from deeptaylor.affine_map import AffineMap, ScoreMap
+from deeptaylor.block import Block, Run
 from deeptaylor.domain import Box, fit
 from deeptaylor.linear_map import Maybe, unbroadcast
 from deeptaylor.pooling import Windows, share_lp, share_max

@@ -1,0 +1,29 @@
+"""Quotients whose denominator may be zero: shares are zero there, and what that drops can be told."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["divide", "divide_signed", "divisor", "undivided"]
+
+
+def divide(a: Tensor, b: Tensor) -> Tensor:
+    """a / b for b ≥ 0, with 0 where b is 0 (or too small to divide by); the caller books what that drops."""
+    return a / divisor(b)
+
+
+def divisor(b: Tensor) -> Tensor:
+    """b ≥ 0, but infinite where it is too small to divide by: a quotient is zero there."""
+    return F.threshold(b, torch.finfo(b.dtype).tiny, torch.inf)
+
+
+def undivided(a: Tensor, b: Tensor) -> Tensor:
+    """What `divide` drops: a where b is too small to divide by."""
+    return torch.where(b <= torch.finfo(b.dtype).tiny, a, 0)
+
+
+def divide_signed(a: Tensor, b: Tensor) -> Tensor:
+    """The same for b of either sign."""
+    return torch.where(b.abs() <= torch.finfo(b.dtype).tiny, 0, a / b)
