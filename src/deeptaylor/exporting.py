@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
-__all__ = ["exporting", "interrupts_kept"]
+__all__ = ["exporting", "interrupts_kept", "unlogged"]
 
 
 @contextmanager
@@ -83,12 +83,19 @@ class _Hushed:
 @contextmanager
 def _hushed() -> Iterator[None]:
     """Without the pages that torch.export writes of a network that it refuses: our error names the place."""
-    shapes = logging.getLogger("torch.fx.experimental.symbolic_shapes")
-    level = shapes.level
-    shapes.setLevel(logging.CRITICAL)
+    with unlogged("torch.fx.experimental.symbolic_shapes", logging.CRITICAL), redirect_stderr(_Hushed()):
+        yield
+
+
+@contextmanager
+def unlogged(name: str, least: int) -> Iterator[None]:
+    """Without warnings, and without what a log says below a level."""
+    log = logging.getLogger(name)
+    level = log.level
+    log.setLevel(least)
     try:
-        with warnings.catch_warnings(), redirect_stderr(_Hushed()):
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        shapes.setLevel(level)
+        log.setLevel(level)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import logging
 import os
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from deeptaylor.capture import eval_mode
 from deeptaylor.domain import Box, Domain, NonNegative
 from deeptaylor.errors import DeepTaylorError, InputError
 from deeptaylor.explainer import Explainer
-from deeptaylor.exporting import interrupts_kept
+from deeptaylor.exporting import interrupts_kept, unlogged
 from deeptaylor.files import write_whole
 from deeptaylor.optional import optional_package
 
@@ -155,15 +154,8 @@ def _drawn(domain: Domain, like: Tensor, batch: int, seed: int) -> Tensor:
 @contextmanager
 def quietly() -> Iterator[None]:
     """Without what torch, onnxscript and torchvision say about each other: whoever exports cannot mend it."""
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        log.setLevel(level)
+    with unlogged("torch.onnx", logging.ERROR), redirect_stdout(io.StringIO()):
+        yield
 
 
 def _model(explainer: Explainer, x: Tensor, target: int | str, about: dict[str, str]) -> bytes:
