@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from deeptaylor import ops
 from deeptaylor import structural as st
 from deeptaylor.capture import Captured, Node
 from deeptaylor.domain import Box, Domain, NonNegative, Real
-from deeptaylor.flow import flow_of
+from deeptaylor.flow import Flow, flow_of
 from deeptaylor.graph import bound_args, shape_of
 
 aten = torch.ops.aten
@@ -33,11 +33,9 @@ _NON_NEGATIVE = {
 }
 _LIKE_OPERAND = {ops.divide_by_std, ops.divide_by_rms, ops.max_pool, ops.adaptive_max_pool, aten.amax.default}
 
-Structural = Callable[[Node, Sequence[Node]], lm.LinearMap | None]
-
 
 def infer_domains(
-    captured: Captured, given: Mapping[Node, Domain], data: set[Node], structural: Structural
+    captured: Captured, given: Mapping[Node, Domain], data: set[Node]
 ) -> tuple[dict[Node, Domain], set[Node]]:
     """The domain of every data node, and the *pixels*: the input itself, rearranged or (in a box) rescaled."""
     domain: dict[Node, Domain] = {}
@@ -55,7 +53,7 @@ def infer_domains(
         if len(operands) == 1 and operands[0] in pixels and flow is not None:
             box = domain[operands[0]]
             if flow.kind == "structural":
-                carried = _carry_box(node, operands, box, captured, structural) if isinstance(box, Box) else box
+                carried = _carry_box(node, operands[0], box, flow, captured) if isinstance(box, Box) else box
                 if carried is not None:
                     domain[node] = carried
                     pixels.add(node)
@@ -189,15 +187,14 @@ class _OneSample:
         return self.captured.constants[str(node.target)].detach().cpu()
 
 
-def _carry_box(node: Node, operands: list[Node], box: Box, captured: Captured, structural: Structural) -> Box | None:
+def _carry_box(node: Node, x: Node, box: Box, flow: Flow, captured: Captured) -> Box | None:
     """The box after a rearrangement; None where bounds cannot follow (the batch is not the first axis)."""
-    built = structural(node, operands)
+    built = None if flow.build is None else flow.build(node, captured, [x.name])
     if not isinstance(built, st.Structural):
         return None
     uniform = isinstance(box.low, float) and isinstance(box.high, float)
     if uniform and not isinstance(built, (st.Pad, st.Keep, st.Cat, st.Stack)):
         return box
-    x = operands[0]
     if shape_of(node)[0] is not shape_of(x)[0] and str(shape_of(node)[0]) != str(shape_of(x)[0]):
         return None
     ctx = _OneSample({n.name: n for n in captured.graph.nodes}, captured, 1)

@@ -25,7 +25,8 @@ from deeptaylor.errors import BoundaryError
 from deeptaylor.fold import CONVOLUTIONS, fold
 from deeptaylor.linear_map import Maybe, plus
 from deeptaylor.packed import split
-from deeptaylor.plan import Plan, make_plan
+from deeptaylor.plan import Plan
+from deeptaylor.planner import make_plan
 from deeptaylor.rewrite import rewrite
 from deeptaylor.rules import Rule
 from deeptaylor.run import Layout, Pass, layouts
