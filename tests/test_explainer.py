@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import inspect
@@ -442,6 +443,41 @@ def test_a_callable_target_is_captured_once(captures: list[Any]) -> None:
     assert len(captures) == 2
     explainer.explain(torch.rand(2, 4, dtype=torch.float64), lambda out: out[:, 2])
     assert len(captures) == 3
+
+
+def test_a_callable_target_follows_the_explainer_to_another_type(captures: list[Any]) -> None:
+    x = torch.rand(2, 4, dtype=torch.float64)
+    explainer, score = dt.Explainer(mlp(), x), lambda out: out[:, 1] - out[:, 0]
+    before = explainer.explain(x, score)
+    after = explainer.float().explain(x.float(), score)
+    assert after.score.dtype is torch.float32
+    torch.testing.assert_close(after.relevance.double(), before.relevance, rtol=0, atol=1e-6)
+    assert len(captures) == 2
+
+
+def test_a_copy_has_callable_targets_of_its_own() -> None:
+    """They are known by identity, which a copy does not share; and a lambda cannot be pickled."""
+    x = torch.rand(2, 4, dtype=torch.float64)
+    explainer = dt.Explainer(mlp(), x)
+    explainer.explain(x, lambda out: out[:, 1] - out[:, 0])
+    assert not copy.deepcopy(explainer)._scored
+    assert len(explainer._scored) == 1
+
+
+def test_a_copy_explains_and_knows_when_its_network_changed() -> None:
+    x = torch.rand(2, 4, dtype=torch.float64)
+    explainer = dt.Explainer(mlp(), x)
+    expected = explainer.explain(x).relevance
+    other = copy.deepcopy(explainer)
+    assert torch.equal(other.explain(x).relevance, expected)
+    with torch.no_grad():
+        other._model[0][0].weight.mul_(2)
+    assert torch.equal(explainer.explain(x).relevance, expected)
+    with pytest.raises(dt.StaleModelError):
+        other(x)
+    with pytest.raises(dt.StaleModelError):
+        copy.deepcopy(other).explain(x)  # a copy of what is stale is stale
+    assert not torch.equal(other.refresh().explain(x).relevance, expected)
 
 
 def test_rules_and_names_hold_for_a_callable_target() -> None:

@@ -36,6 +36,7 @@ class Compiled:
         self._passes: dict[Any, _Run] = {}
         self._recorded: dict[Any, _Run] = {}
         self._pool: Any = None  # of memory, one for all recordings: no two are replayed at once
+        self._replayed: Any = None  # the event after the last replay, which the next awaits, on whatever stream
         self._lock = threading.Lock()
 
     def _plain(self, inputs: tuple[Tensor, ...], target: Any, ledger: bool, keep: frozenset[str]) -> tuple[Any, ...]:
@@ -79,17 +80,21 @@ class Compiled:
         torch.cuda.current_stream().wait_stream(stream)
         if not record:
             return run
-        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        if self._pool is None:
+            self._pool, self._replayed = torch.cuda.graph_pool_handle(), torch.cuda.Event()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             results = run(held)
 
         def replay(tensors: Sequence[Maybe]) -> Any:
+            torch.cuda.current_stream().wait_event(self._replayed)
             for ours, theirs in zip(held, tensors, strict=True):
                 if ours is not None and theirs is not None:
                     ours.copy_(theirs)
             graph.replay()
-            return pytree.tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, results)
+            own = pytree.tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, results)
+            self._replayed.record()
+            return own
 
         return replay
 

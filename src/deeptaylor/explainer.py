@@ -207,10 +207,19 @@ class Explainer(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> Explainer:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._runs.clear()  # weights that moved are elsewhere
+        for _, scored in self._scored.values():
+            scored._apply(fn, recurse)
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_runs": {}, "_watch": None}  # they belong to this object; a copy makes its own
+        # These belong to this object; a copy makes its own. Its network's tensors lie elsewhere, with the same values.
+        known = self._print if self._changed(fingerprint(self._model[0])) else None
+        return {**self.__dict__, "_runs": {}, "_scored": {}, "_watch": None, "_print": known}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        if state["_print"] is None:
+            self._print = fingerprint(self._model[0])
 
     # --- explain --------------------------------------------------------------------------------------------------
 
@@ -380,13 +389,16 @@ class Explainer(nn.Module):
 
     def _check_fresh(self, now: dict[str, tuple[Any, ...]] | None = None) -> None:
         """Refuse a network that changed; `versions` alone is the quick look, `fingerprint` the thorough one."""
-        now = fingerprint(self._model[0]) if now is None else now
-        changed = [k for k in {**now, **self._print} if now.get(k) != self._print.get(k, ())[: len(now.get(k, ()))]]
+        changed = self._changed(fingerprint(self._model[0]) if now is None else now)
         if changed:
             raise StaleModelError(
                 f"The network changed since it was captured ({len(changed)} tensors, among them "
                 f"{', '.join(changed[:3])}). Call explainer.refresh() to explain the network as it is now."
             )
+
+    def _changed(self, now: dict[str, tuple[Any, ...]]) -> list[str]:
+        """The names of tensors that are not as they were."""
+        return [k for k in {**now, **self._print} if now.get(k) != self._print.get(k, ())[: len(now.get(k, ()))]]
 
 
 class _Scored(nn.Module):
