@@ -1,6 +1,6 @@
 """On a GPU: every operation as on the CPU; compiled passes and recorded ones say what eager ones say.
 
-Skipped without one. With one: `python -m pytest tests/test_gpu.py`, four minutes.
+Skipped without one. With one: `python -m pytest tests/test_gpu.py`, a minute with -n 8.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def test_every_operation_as_on_the_cpu(name: str, bias: str) -> None:
     x = torch.randn(BATCH, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     there = copy.deepcopy(explainer_of(name, True, bias)).cuda()
     ours, theirs = there.explain(x.cuda()), explainer_of(name, True, bias).explain(x)
-    scale = float(theirs.score.abs().max())
-    for a, b in ((ours.score, theirs.score), (ours.relevance, theirs.relevance)):
-        assert float((a.cpu() - b).abs().max()) <= 1e-9 * scale
-    assert float((ours.ledger.entries.cpu() - theirs.ledger.entries).abs().max()) <= 1e-9 * scale
+    bound = 1e-7 if "Hards" in name else 1e-9  # torch's own kernels have 1/6 in float32 on GPUs
+    pairs = [(e.score, e.relevance, e.ledger.entries) for e in (ours, theirs)]
+    for a, b in zip(*pairs, strict=True):
+        assert float((a.cpu() - b).abs().max()) <= bound * float(theirs.score.abs().max())
 
 
 @pytest.mark.parametrize("bias", ["neuron", "spread"])
