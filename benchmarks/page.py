@@ -49,6 +49,10 @@ To be fast oneself, on a GPU:
 launching kernels would take longer than running them; `explainer.explain` uses it too. The same code runs on a CPU.
 Types with few digits are safe for the rules that domains choose (see *Precision* below), and refused for others.
 
+Where memory is short, `explainer.recompute()` keeps little of the forward pass and computes the rest again when the
+reverse pass comes to it: slower by less than one more forward pass. A batch that does not fit into memory is explained
+in parts, and a single picture that does not fit with `recompute()`; both are said.
+
 To measure again, and to make this page from what was measured:
 
     python benchmarks/speed.py --json benchmarks/results/NAME.json

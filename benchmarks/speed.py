@@ -15,6 +15,7 @@ method holds between calls (its weights, mostly), in MiB; what it holds is state
     zennit, captum                  where they are installed, and take the network
     eager, compiled, compiled graphs   deeptaylor: z^B at the input, z+ above, bias neurons; one explainer, so that
                                     what it holds is stated at the first of them
+    eager, recompute; compiled, recompute   the same after `explainer.recompute()`
 """
 
 from __future__ import annotations
@@ -48,10 +49,12 @@ METHODS = (
     "zennit",
     "captum",
     "eager",
+    "eager, recompute",  # before those that compile: there is no way back
     "compiled",
     "compiled, graphs",
+    "compiled, recompute",
 )
-OURS = METHODS[-3:]
+OURS = METHODS[5:]
 DOMAIN = dt.Box.from_normalisation(MEAN, STD)
 BOUND = {str(dtype).removeprefix("torch."): bound for dtype, bound in precision.BOUND.items()}
 BOUND["tfloat32"] = BOUND["float16"]  # as many digits
@@ -181,7 +184,8 @@ def captum(name: str, model: nn.Module, x: Tensor, target: Tensor) -> Method:
 
 
 def deeptaylor(explainer: dt.Explainer, x: Tensor, target: Tensor, kind: str) -> Method:
-    if kind != "eager":
+    explainer.recompute(kind.endswith("recompute"))
+    if kind.startswith("compiled"):
         explainer.compile(graphs=kind == "compiled, graphs")
     asked = target[:, 0] if target.shape[1] == 1 else target
     return lambda: explainer(x, asked)[1]
@@ -348,7 +352,8 @@ def main(arguments: list[str] | None = None) -> int:
     add("--batches", default="1,16,64" if cuda else "4")
     add("--dtypes", default="bfloat16" if cuda else "float32", help="also tfloat32: float32 with tf32 products")
     add("--targets", type=int, default=1)
-    add("--methods", default=",".join(METHODS if cuda else ("gradient", "zennit", "eager")).replace(", g", ";g"))
+    every = METHODS if cuda else ("gradient", "zennit", "eager")
+    add("--methods", default=",".join(kind.replace(", ", ";") for kind in every))
     add("--repeats", type=int, default=20 if cuda else 5)
     add("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
@@ -361,7 +366,7 @@ def main(arguments: list[str] | None = None) -> int:
         if record["machine"] != machine(device):
             parser.error(f"{options.json} was made on another machine or with other versions; give another file")
     known = {(s["network"], s["batch"], s["dtype"], s["targets"]) for s in record["settings"]}
-    kinds = [kind.replace(";g", ", g") for kind in options.methods.split(",")]
+    kinds = [kind.replace(";", ", ") for kind in options.methods.split(",")]
     for network in options.networks.split(","):
         for batch in map(int, options.batches.split(",")):
             for dtype in options.dtypes.split(","):

@@ -23,6 +23,7 @@ import deeptaylor as dt
 from deeptaylor import engine as engine_module
 from deeptaylor.engine import Engine
 from deeptaylor.inputs import _survives_bfloat16
+from deeptaylor.run import Pass
 
 GOLDEN = Path(__file__).parent / "golden"
 LEDGER_GAP = 1e-12  # of the score, in float64
@@ -1159,6 +1160,98 @@ def test_a_batch_that_does_not_fit_is_halved(target: Any, monkeypatch: pytest.Mo
         close(explainer(x, target)[1], whole.relevance)
 
 
+class Deep(nn.Module):
+    """Residual blocks, a skip over all of them, pooling and a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.stem = nn.Conv2d(1, 8, 3, padding=1)
+        self.blocks = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in range(40))
+        self.pool, self.gate, self.fc = nn.MaxPool2d(2), nn.Linear(8, 8), nn.Linear(8, 4)
+        nn.init.constant_(self.fc.bias, 1.0)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = h = F.relu(self.stem(x))
+        for block in self.blocks:
+            h = F.relu(h + block(h) / 8)
+        h = self.pool(h + first)
+        h = h * torch.sigmoid(self.gate(h.mean((2, 3))))[:, :, None, None]
+        return self.fc(h.mean((2, 3)))
+
+
+def most_kept(explainer: dt.Explainer, x: Tensor, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The most elements that wait for the reverse pass at once."""
+    found, value = [0], Pass.value
+
+    def counted(self: Pass, name: str) -> Any:
+        result = value(self, name)
+        found.append(sum(t.numel() for t in self.values.values() if isinstance(t, Tensor)))
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pass, "value", counted)
+        explainer(x, 0)
+    return max(found)
+
+
+def test_what_is_kept_can_be_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.rand(3, 1, 8, 8, dtype=torch.float64)
+    explainer = dt.Explainer(Deep(), x, dt.Box(0, 1), bias="spread")
+    many = torch.tensor([[0, 1], [2, 3], [1, 1]])
+    plain, inside, before = (
+        explainer.explain(x, many),
+        explainer.relevance_at("pool", x, 1),
+        most_kept(explainer, x, monkeypatch),
+    )
+    assert explainer.recompute() is explainer
+    again = explainer.explain(x, many)
+    assert torch.equal(again.relevance, plain.relevance)
+    assert torch.equal(again.ledger.entries, plain.ledger.entries)
+    assert torch.equal(explainer.relevance_at("pool", x, 1), inside)
+    assert most_kept(explainer, x, monkeypatch) < 0.6 * before
+    explainer.recompute(False)
+    assert most_kept(explainer, x, monkeypatch) == before
+    assert torch.equal(explainer.explain(x, many).relevance, plain.relevance)
+
+
+def test_computing_again_holds_for_other_types_shapes_and_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, wide = torch.rand(2, 1, 8, 8, dtype=torch.float64), torch.rand(2, 1, 12, 12, dtype=torch.float64)
+    explainer, thrifty = (dt.Explainer(Deep(), x, dt.Box(0, 1)) for _ in range(2))
+    thrifty.float().recompute()
+    explainer.float()
+    assert torch.equal(thrifty(x.float(), 0)[1], explainer(x.float(), 0)[1])
+    thrifty.double()
+    explainer.double()
+    score = lambda out: out[:, 0] + out[:, 1]  # noqa: E731
+    assert torch.equal(thrifty(wide, 0)[1], explainer(wide, 0)[1])
+    assert torch.equal(thrifty(x, score)[1], explainer(x, score)[1])
+    for engine in (*thrifty.engines.values(), *thrifty._for_score(score).engines.values()):
+        assert engine.recomputes
+
+
+def test_a_sample_that_does_not_fit_is_computed_again_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.rand(3, 1, 8, 8, dtype=torch.float64)
+    explainer = dt.Explainer(Deep(), x, dt.Box(0, 1))
+    expected, run = explainer(x, 0), Engine.run
+
+    def small(self: Engine, inputs: Any, *rest: Any, **named: Any) -> Any:
+        if len(inputs[0]) > 1 or not self.recomputes:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return run(self, inputs, *rest, **named)
+
+    monkeypatch.setattr(Engine, "run", small)
+    with (
+        pytest.warns(dt.DeepTaylorWarning, match="explained 1 at a time"),
+        pytest.warns(
+            dt.DeepTaylorWarning, match="A sample does not fit into memory; less is kept and more computed again"
+        ),
+    ):
+        found = explainer(x, 0)
+    close(found[1], expected[1])
+
+
 def test_a_single_sample_that_does_not_fit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     _, explainer = net("neuron")
 
@@ -1166,7 +1259,7 @@ def test_a_single_sample_that_does_not_fit_is_an_error(monkeypatch: pytest.Monke
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(Engine, "run", none)
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(torch.OutOfMemoryError), pytest.warns(dt.DeepTaylorWarning, match="A sample does not fit"):
         explainer.explain(batch(1))
 
 

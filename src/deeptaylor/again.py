@@ -1,13 +1,18 @@
-"""Values that are cheaper to compute again than to keep.
+"""Values that are computed again in the reverse pass instead of kept.
 
-They are among the largest of a network, and cost little: a pooling or an activation is one look at what is kept anyway,
-and some convolutions have few inputs a unit (the first; those of width one that widen a bottleneck, with the sum that
-follows them). `find` chooses them, `Again.value` computes one in the reverse pass.
+`find` chooses those that are cheaper so. They are among the largest of a network, and cost little: a pooling or an
+activation is one look at what is kept anyway, and some convolutions have few inputs a unit (the first; those of width
+one that widen a bottleneck, with the sum that follows them).
+
+`Segments` is for those who have time, but no memory: the network is cut where little crosses, only what crosses is
+kept, and the rest of a segment is computed again when the reverse pass comes to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -16,39 +21,47 @@ from deeptaylor import ops
 from deeptaylor.capture import Captured, Node
 from deeptaylor.flow import kind_of
 from deeptaylor.fold import CONVOLUTIONS
-from deeptaylor.graph import bound_args
+from deeptaylor.graph import bound_args, use_fast_operations
 from deeptaylor.linear_map import Context
 
-__all__ = ["Again", "find"]
+__all__ = ["Again", "Segments", "find"]
 
 _FEW = 128  # inputs of a unit, all convolutions together: in bfloat16 a GPU reads a value in the time of 200 products
 _STEPS = 6  # operations
+_SEGMENTS = 24  # at most
 
 
 class Again:
-    """One such value: the operations that give it, and what they read."""
+    """Such values that are computed together: the operations that give them, and what they read."""
 
-    def __init__(self, steps: Sequence[Node]) -> None:
+    def __init__(self, steps: Sequence[Node], results: Sequence[Node], hide_weights: bool) -> None:
         reads = dict.fromkeys(n for node in steps for n in node.all_input_nodes if n not in steps)
         graph = fx.Graph()
         copies: dict[Node, Node] = {node: graph.placeholder(node.name) for node in reads}
         for node in steps:
             copies[node] = graph.node_copy(node, copies.__getitem__)
-        graph.output(copies[steps[-1]])
+        graph.output(tuple(copies[node] for node in results))
+        use_fast_operations(graph)
         for node in graph.nodes:
             node.meta = {}  # of fake tensors, which cannot be copied
         self.reads = [node.name for node in reads]
+        self.results = [node.name for node in results]
         self.constants = {node.name for node in reads if node.op == "get_attr"}
         # Times one, where a compiler would otherwise see that it was computed before, and keep it.
-        self._hidden = {node.args[node.target in CONVOLUTIONS].name for node in steps}
+        if hide_weights:
+            self._hidden = {node.args[node.target in CONVOLUTIONS].name for node in steps}
+        else:
+            self._hidden = set(self.reads) - self.constants
         self._module = fx.GraphModule({}, graph)
 
-    def value(self, run: Context, one: Tensor) -> Tensor:
-        values = {name: run.value(name) for name in self.reads}
+    def values(self, run: Context, one: Tensor) -> dict[str, Any]:
+        """The values, by name."""
+        given = {name: run.value(name) for name in self.reads}
         if torch.compiler.is_compiling():
-            values.update({name: values[name] * one for name in self._hidden if name in values})
-        result: Tensor = self._module(*values.values())
-        return result
+            for name in self._hidden & given.keys():
+                if isinstance(given[name], Tensor) and given[name].is_floating_point():
+                    given[name] = given[name] * one
+        return dict(zip(self.results, self._module(*given.values()), strict=True))
 
 
 def find(captured: Captured, needed: Mapping[str, Sequence[int]]) -> dict[str, Again]:
@@ -61,7 +74,7 @@ def find(captured: Captured, needed: Mapping[str, Sequence[int]]) -> dict[str, A
             there = {name for name, steps in needed.items() if max(steps) >= first and name not in found}
             steps = _operations(node, there - {node.name}, captured)
             if steps is not None and not {n for n in steps if n.target in CONVOLUTIONS} & convolved:
-                found[node.name] = Again(steps)
+                found[node.name] = Again(steps, steps[-1:], hide_weights=True)
                 convolved.update(steps)
     return found
 
@@ -92,3 +105,56 @@ def _inputs(node: Node, captured: Captured) -> int | None:
         return None if weight is None or a["groups"] != 1 else weight[0].numel()  # by groups, they are slow
     cheap = node.target is ops.max_pool or kind_of(node) in ("rectifier", "activation", "sum")
     return 0 if cheap else None
+
+
+# --- segments ---------------------------------------------------------------------------------------------------------
+
+
+class Segments:
+    """A network cut into segments. `size`: how many elements a value has."""
+
+    def __init__(self, captured: Captured, needed: Collection[str], size: Callable[[str], int]) -> None:
+        self._nodes = [n for n in captured.graph.nodes if n.op != "get_attr"]
+        self._place = {n: k for k, n in enumerate(self._nodes)}
+        self._last = [max((self._place[u] for u in n.users), default=k) for k, n in enumerate(self._nodes)]
+        self._sizes = [size(n.name) for n in self._nodes]
+        trials = [self._cuts(needed, parts) for parts in range(1, _SEGMENTS + 1)]
+        self.cuts = min(trials, key=lambda cuts: self._most_kept(needed, cuts))
+
+    def again(self, needed: Collection[str]) -> list[Again]:
+        """What each segment computes again, but for the last: the reverse pass begins with it."""
+        found = []
+        for begin, end in pairwise([0, *self.cuts]):
+            results = [n for n in self._nodes[begin:end] if n.name in needed and self._last[self._place[n]] < end]
+            results = [n for n in results if n.op == "call_function"]
+            steps = set(results)
+            for node in reversed(self._nodes[begin:end]):
+                if node in steps:
+                    steps.update(n for n in node.all_input_nodes if begin <= self._place.get(n, -1) < end)
+            steps = {n for n in steps if n.op == "call_function"}
+            if results:
+                found.append(Again(sorted(steps, key=self._place.__getitem__), results, hide_weights=False))
+        return found
+
+    def _crossing(self, cut: int) -> list[int]:
+        """The values that are computed before a cut, and read behind it."""
+        return [k for k in range(cut) if self._last[k] >= cut]
+
+    def _cuts(self, needed: Collection[str], parts: int) -> list[int]:
+        """Cuts between parts that hold about as much each, where least crosses."""
+        sizes = [size if n.name in needed else 0 for n, size in zip(self._nodes, self._sizes, strict=True)]
+        share, held, cuts = sum(sizes) / parts, list(accumulate(sizes)), []
+        for part in range(1, parts):
+            near = [k + 1 for k in range(len(held) - 1) if abs(held[k] - part * share) <= share / 3]
+            if near:
+                cuts.append(min(near, key=lambda cut: sum(self._sizes[k] for k in self._crossing(cut))))
+        return sorted(set(cuts))
+
+    def _most_kept(self, needed: Collection[str], cuts: Sequence[int]) -> int:
+        """The most that is there at once: what crosses the cuts up to a segment, and what the segment holds."""
+        most, crossed = 0, set[int]()
+        for begin, end in pairwise([0, *cuts, len(self._nodes)]):
+            crossed.update(self._crossing(begin))
+            inside = {k for k in range(begin, end) if self._nodes[k].name in needed}
+            most = max(most, sum(self._sizes[k] for k in crossed | inside))
+        return most

@@ -7,6 +7,7 @@ Engine.run(inputs, target)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,14 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from deeptaylor import ops
 from deeptaylor import target as targets
-from deeptaylor.again import find
+from deeptaylor.again import Again, Segments, find
 from deeptaylor.capture import Node, capture
 from deeptaylor.convolution import Convolution, channels_last
 from deeptaylor.domain import Box, Domain
 from deeptaylor.errors import BoundaryError
 from deeptaylor.fold import CONVOLUTIONS, fold
+from deeptaylor.graph import use_fast_operations
 from deeptaylor.linear_map import Maybe, plus
 from deeptaylor.packed import split
 from deeptaylor.plan import Plan
@@ -134,13 +135,11 @@ class Engine(nn.Module):
         self.plan: Plan = planned.plan
         self.planned, self.captured = planned, captured
         self.steps = nn.ModuleList(planned.steps)  # so that they move and convert with the engine
-        self.again = find(captured, self._readers())
         self.register_buffer("one", torch.ones((), device=example[0].device), persistent=False)
         self.one: Tensor
-        self.kept = self._values_to_keep()
-        self.network = self._network()
         self.layout = layouts(captured, example)
-        self.last_use = self._last_uses()
+        self.recomputes, self.cheap = False, find(captured, self._readers())
+        self._keep(self.cheap, captured.constants)
         self.non_negative = [d.non_negative for d in settings.domains]
         self.fixed_batch: int | None = captured.batch if isinstance(captured.batch, int) else None
         self.token_limits = self._token_limits()
@@ -167,23 +166,40 @@ class Engine(nn.Module):
                 readers.setdefault(name, []).append(k)
         return readers
 
-    def _values_to_keep(self) -> tuple[str, ...]:
-        names = [self.planned.output, *[n for step in self.planned.steps for n in step.needs if n not in self.again]]
-        names += [n for again in self.again.values() for n in again.reads if n not in again.constants]
-        return tuple(dict.fromkeys(names))
+    def recompute(self, on: bool = True) -> None:
+        """Keep little more than what crosses between segments of the network; or again what makes a pass fastest."""
+        self.recomputes, cheap, again = on, self.cheap, self.cheap
+        if on:
+            segments = Segments(self.captured, self._uses(cheap), self._elements)
+            read = {name for segment in segments.again(self._uses(cheap)) for name in segment.reads}
+            cheap = {name: one for name, one in cheap.items() if name not in read}
+            again = cheap | {name: one for one in segments.again(self._uses(cheap)) for name in one.results}
+        self._keep(again, dict(self.network.named_buffers(remove_duplicate=False)))
 
-    def _last_uses(self) -> dict[int, list[str]]:
-        """After which step a kept value can go."""
-        last = {name: max(steps) for name, steps in self._readers().items()}
-        for name, again in self.again.items():
-            for read in again.reads:
-                last[read] = max(last.get(read, 0), min(self._readers()[name]))
-        after: dict[int, list[str]] = {}
-        for name, k in last.items():
-            after.setdefault(k, []).append(name)
-        return after
+    def _elements(self, name: str) -> int:
+        return math.prod(self.layout[name].shape(self.fixed_batch or 1)) if name in self.layout else 0
 
-    def _network(self) -> fx.GraphModule:
+    def _keep(self, again: Mapping[str, Again], constants: Mapping[str, Tensor]) -> None:
+        """Choose what the forward pass keeps, given what is computed again."""
+        self.again = again
+        uses = self._uses(again)
+        self.kept = tuple(dict.fromkeys([self.planned.output, *(name for name in uses if name not in again)]))
+        self.network = self._network(constants)
+        self.last_use: dict[int, list[str]] = {}  # after which step a value can go
+        for name, at in uses.items():
+            self.last_use.setdefault(max(at), []).append(name)
+
+    def _uses(self, again: Mapping[str, Again]) -> dict[str, list[int]]:
+        """For every value the numbers of the steps that read it, or at which something is computed from it again."""
+        uses = self._readers()
+        for one in dict.fromkeys(again.values()):
+            first = min(k for name in one.results for k in uses[name])
+            for name in one.reads:
+                if name not in one.constants:
+                    uses.setdefault(name, []).append(first)
+        return uses
+
+    def _network(self, constants: Mapping[str, Tensor]) -> fx.GraphModule:
         """The rewritten graph as a module that returns just the values to keep."""
         graph = fx.Graph()
         copies: dict[Node, Node] = {}
@@ -191,11 +207,9 @@ class Engine(nn.Module):
         by_name = {old.name: new for old, new in copies.items()}
         graph.output(tuple(by_name[name] for name in self.kept))
         graph.eliminate_dead_code()
-        for node in graph.nodes:
-            if node.target is torch.ops.aten.linear.default:
-                node.target = ops.linear
+        use_fast_operations(graph)
         used = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
-        constants = {k: v for k, v in self.captured.constants.items() if k in used or self._read_by_step(k)}
+        constants = {k: v for k, v in constants.items() if k in used or self._read_by_step(k)}
         module = fx.GraphModule({k: v for k, v in constants.items() if k in used}, graph)
         for name, value in constants.items():
             if name not in used:
@@ -232,7 +246,7 @@ class Engine(nn.Module):
         # An input may be below its domain by a rounding error, which would make relevance negative.
         inside = [x.clamp(min=0) if above else x for x, above in zip(inputs, self.non_negative, strict=True)]
         values = self.network(*[channels_last(x) for x in inside])
-        again = {name: partial(again.value, one=self.one) for name, again in self.again.items()}
+        again = {name: partial(again.values, one=self.one) for name, again in self.again.items()}
         kept = dict(zip(self.kept, values, strict=True))
         return Pass(kept, self._constant, self.layout, inputs[0].shape[0], again, self.planned.never_negative)
 

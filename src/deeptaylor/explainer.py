@@ -92,6 +92,7 @@ class Explainer(nn.Module):
         self._example = tuple(x[:2].detach() for x in inputs)
         self._scored: dict[int, tuple[Any, Explainer]] = {}
         self._compile: tuple[bool | None, dict[str, Any]] | None = None  # CUDA graphs, inductor's options; once asked
+        self._recompute = False
         self._runs: dict[int, Compiled] = {}
         self._print = fingerprint(model)
         self._watch: Watch | None = None
@@ -113,6 +114,8 @@ class Explainer(nn.Module):
         if own is not None:
             example = [x.to(own) if x.is_floating_point() else x.to(own.device) for x in example]
         engine = Engine(self._model[0], example, self.settings)
+        if self._recompute:
+            engine.recompute()
         moved = _first_float(self._first.network.buffers()) if len(self.engines) else None
         return engine if moved is None else engine.to(device=moved.device, dtype=moved.dtype)
 
@@ -166,6 +169,20 @@ class Explainer(nn.Module):
             scored.compile(graphs, **options)
         return self
 
+    def recompute(self, on: bool = True) -> Explainer:
+        """Keep less of the forward pass, and compute it again when the reverse pass comes to it.
+
+        For deep networks and large inputs: the memory of a few layers instead of all, for the time of one more forward
+        pass. What is in the way of a single sample is computed again without being asked for, and that is said.
+        """
+        self._recompute = on
+        for engine in self.engines.values():
+            cast("Engine", engine).recompute(on)
+        self._runs.clear()
+        for _, scored in self._scored.values():
+            scored.recompute(on)
+        return self
+
     def _result(
         self,
         engine: Engine,
@@ -174,7 +191,7 @@ class Explainer(nn.Module):
         ledger: bool = False,
         keep: frozenset[str] = frozenset(),
     ) -> Result:
-        """Run a batch; what does not fit into memory at once is explained in parts, and that is said."""
+        """Run a batch; what does not fit into memory is explained in parts, or keeping less, and that is said."""
         run, batch = self._runner(engine), inputs[0].shape[0]
         if torch.compiler.is_compiling():
             return run(inputs, target, ledger, keep)
@@ -185,11 +202,18 @@ class Explainer(nn.Module):
                 parts = [run([x[s] for x in inputs], targets.part(target, s), ledger, keep) for s in samples]
                 break
             except RuntimeError as error:
-                if size == 1 or engine.fixed_batch is not None or not _out_of_memory(error):
+                one = size == 1 or engine.fixed_batch is not None
+                if not _out_of_memory(error) or (one and engine.recomputes):
                     raise
             if inputs[0].is_cuda:
                 torch.cuda.empty_cache()
-            size = (size + 1) // 2
+            if one:
+                warn("A sample does not fit into memory; less is kept and more computed again from now on.")
+                engine.recompute()
+                self._runs.pop(id(engine), None)
+                run = self._runner(engine)
+            else:
+                size = (size + 1) // 2
         if len(parts) == 1:
             return parts[0]
         warn(f"A batch of {batch} does not fit into memory; it was explained {size} at a time.")
@@ -331,6 +355,8 @@ class Explainer(nn.Module):
             if moved is not None:
                 scored.to(device=moved.device, dtype=moved.dtype)
             scored._compile = self._compile
+            if self._recompute:
+                scored.recompute()
             known = self._scored[id(score)] = (score, scored)
         return known[1]
 

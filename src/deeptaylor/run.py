@@ -126,7 +126,7 @@ class Pass:
         constants: Any,
         layout: dict[str, Layout],
         batch: int,
-        again: Mapping[str, Callable[[Pass], Tensor]] | None = None,
+        again: Mapping[str, Callable[[Pass], dict[str, Any]]] | None = None,
         never_negative: bool = True,
     ) -> None:
         self.values, self.constants, self.layout, self.batch = values, constants, layout, batch
@@ -136,9 +136,9 @@ class Pass:
         return self.layout[name].shape(self.batch)
 
     def value(self, name: str) -> Any:
-        """A value that was kept, or is computed again (once); or a constant."""
+        """A value that was kept, or is computed again (once, with its like); or a constant."""
         if name in self.again and name not in self.values:
-            self.values[name] = self.again[name](self)
+            self.values.update(self.again[name](self))
         return self.values[name] if name in self.values else self.constants(name)
 
     def per_sample(self, name: str, t: Tensor) -> Tensor:
