@@ -21,6 +21,7 @@ from torch import Tensor, nn
 import deeptaylor as dt
 from deeptaylor import engine as engine_module
 from deeptaylor import inputs
+from deeptaylor import target as targets
 
 HERE = __file__
 
@@ -623,7 +624,18 @@ def _no_grad(net: nn.Module) -> None:
         net[0].weight[3, 2] -= 1
 
 
-CHANGES = [_step, _load, _whole_data, _one_value_of_data, _other_data, _replaced, _no_grad]
+def _fused_step(net: nn.Module) -> None:
+    net(torch.ones(1, 4)).sum().backward()
+    torch.optim.Adam(net.parameters(), lr=0.1, fused=True).step()  # writes without torch counting it
+
+
+def _permuted_data(net: nn.Module) -> None:
+    net[0].weight.data.copy_(net[0].weight.data.flip(1))
+
+
+CHANGES = [
+    _step, _fused_step, _load, _whole_data, _one_value_of_data, _permuted_data, _other_data, _replaced, _no_grad
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__.strip("_"))
@@ -651,6 +663,130 @@ def test_plain_tensors_are_refused_too_where_the_network_changed() -> None:
         net[0].weight.mul_(2)
     with pytest.raises(dt.StaleModelError, match="refresh"):
         explainer(x, 0)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_plain_tensors_are_refused_too_after_a_step_of_training(fused: bool) -> None:
+    net, other, x = mlp(), mlp(), torch.rand(2, 4)
+    explainer = dt.Explainer(net, x, dt.NonNegative())
+    for trained in (other, net):  # the first is somebody else's
+        explainer(x, 0)
+        trained(x).sum().backward()
+        torch.optim.AdamW(trained.parameters(), lr=0.1, fused=fused).step()
+    with pytest.raises(dt.StaleModelError, match="refresh"):
+        explainer(x, 0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda net: net.__setitem__(1, nn.Tanh()),
+        lambda net: net.append(nn.Linear(3, 2)),
+        lambda net: net.append(nn.ReLU()),
+        lambda net: net.__setitem__(1, nn.LeakyReLU(0.5)),
+    ],
+    ids=["replaced", "layer more", "activation more", "other slope"],
+)
+def test_a_network_with_other_parts_is_refused(change: Any) -> None:
+    x = torch.rand(2, 4)
+    net = nn.Sequential(nn.Linear(4, 5), nn.LeakyReLU(0.1), nn.Linear(5, 3)).eval()
+    explainer = dt.Explainer(net, x, dt.NonNegative())
+    change(net)
+    says(refusal(explainer, x, 0, dt.StaleModelError), "(module)", "refresh()")
+    with pytest.raises(dt.StaleModelError):
+        explainer(x, 0)
+
+
+def test_a_part_replaced_by_its_like_is_no_change() -> None:
+    net, x = mlp(), torch.rand(2, 4)
+    explainer = dt.Explainer(net, x, dt.NonNegative())
+    before = explainer(x, 0)[1]
+    net[1] = nn.ReLU()
+    assert torch.equal(explainer(x, 0)[1], before)
+    assert torch.equal(explainer.explain(x, 0).relevance, before)
+
+
+def test_a_refresh_that_fails_leaves_the_network_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x = mlp(), torch.rand(2, 4)
+    explainer = dt.Explainer(net, x, dt.NonNegative())
+    with torch.no_grad():
+        net[0].weight.mul_(2)
+    with monkeypatch.context() as broken:
+        broken.setattr(net, "forward", lambda x: x.nonsense())
+        with pytest.raises(dt.CaptureError):
+            explainer.refresh()
+    with pytest.raises(dt.StaleModelError):
+        explainer(x, 0)
+    explainer.refresh()
+    explainer(x, 0)
+
+
+def test_no_state_dict_is_loaded_into_the_users_network() -> None:
+    net, other, x = mlp(), mlp(), torch.rand(2, 4)
+    nn.init.normal_(other[0].weight)
+    before = {name: t.clone() for name, t in net.state_dict().items()}
+    explainer = dt.Explainer(net, x, dt.NonNegative())
+    assert not explainer.state_dict()
+    explainer.load_state_dict(dt.Explainer(other, x, dt.NonNegative()).state_dict())
+    assert all(torch.equal(t, before[name]) for name, t in net.state_dict().items())
+
+
+def test_a_network_made_in_inference_mode_is_explained() -> None:
+    with torch.inference_mode():
+        net = mlp()
+        x = torch.rand(2, 4)
+        e = dt.Explainer(net, x, dt.NonNegative()).explain(x)
+    assert e.check().accounted
+
+
+@pytest.mark.parametrize(
+    ("target", "what"),
+    [
+        (3, "out of range"),
+        (-1, "out of range"),
+        (torch.tensor([0, 7]), "out of range"),
+        (torch.arange(6) % 3, "shape"),
+        (torch.eye(3), "output's shape"),
+        (torch.tensor([True, False]), "A target is"),
+        ([0, 1], "A target is"),
+    ],
+    ids=["class 3 of 3", "negative", "one of two", "too many", "weights", "bool", "list"],
+)
+def test_a_call_refuses_the_targets_that_explain_refuses(target: Any, what: str) -> None:
+    explainer, x = dt.Explainer(mlp(), torch.rand(2, 4), dt.NonNegative()), torch.rand(2, 4)
+    for refused in (explainer, explainer.explain):
+        with pytest.raises(dt.TargetError, match=what):
+            refused(x, target)
+
+
+def test_a_call_refuses_an_empty_batch() -> None:
+    explainer = dt.Explainer(mlp(), torch.rand(2, 4), dt.NonNegative())
+    with pytest.raises(dt.InputError, match="empty"):
+        explainer(torch.rand(0, 4))
+
+
+def test_a_class_that_does_not_exist_has_no_score() -> None:
+    """Where nobody looks, as in exported explainers and on GPUs: not a number, instead of an empty map."""
+    v, _ = targets.weights(torch.tensor([[1, 3], [-1, 2]]), torch.rand(2, 3))
+    assert v.isnan().all(-1).tolist() == [[False, True], [True, False]]
+    assert v[0, 0].tolist() == [0, 1, 0]
+    assert v[1, 1].tolist() == [0, 0, 1]
+
+
+def test_a_network_that_insists_on_its_batch_is_refreshed_and_scored() -> None:
+    class Four(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = mlp()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x.view(4, 4))
+
+    x = torch.rand(4, 4)
+    explainer = dt.Explainer(Four().eval(), x, dt.NonNegative())
+    expected = explainer(x, 0)[1]
+    assert torch.equal(explainer.refresh()(x, 0)[1], expected)
+    assert torch.allclose(explainer(x, lambda out: out[:, 0])[1], expected)
 
 
 def test_a_changed_buffer_is_refused() -> None:

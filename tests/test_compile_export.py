@@ -183,3 +183,21 @@ def test_as_many_sizes_as_one_likes(monkeypatch: pytest.MonkeyPatch) -> None:
     for size in range(1, 13):
         x = torch.rand(size, 3)
         torch.testing.assert_close(compiled(x, 0), plain(x, 0))
+
+
+def test_layouts_of_one_shape_share_a_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, options, **how: compiler(f, backend="eager", **how))
+    network = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    compiled = dt.Explainer(network, torch.rand(2, 3), dt.NonNegative()).compile()
+    plain = dt.Explainer(network, torch.rand(2, 3), dt.NonNegative())
+    for width in range(3, 15):  # cut out of wider tensors: torch.compile gives up after eight
+        x = torch.rand(2, width)[:, :3].requires_grad_(width % 2 == 0)
+        torch.testing.assert_close(compiled(x, torch.zeros(1, dtype=torch.long).expand(2)), plain(x, 0))
+
+
+def test_a_move_to_where_it_is_keeps_what_was_compiled() -> None:
+    explainer = dt.Explainer(nn.Linear(3, 2), torch.rand(2, 3), dt.NonNegative())
+    explainer._runs[0] = "compiled"  # type: ignore[assignment]
+    assert explainer.to("cpu", torch.float32)._runs
+    assert not explainer.double()._runs

@@ -108,6 +108,41 @@ def test_results_are_the_callers_own() -> None:
     assert torch.equal(compiled(batch(2), 0)[1], kept[1])
 
 
+def test_a_pass_recorded_in_inference_mode_runs_outside() -> None:
+    compiled, eager = explainer().compile(graphs=True), explainer()
+    with torch.inference_mode():
+        agree(compiled(batch(1), 0), eager(batch(1), 0))
+    agree(compiled(batch(2), 0), eager(batch(2), 0))
+
+
+def test_a_class_that_does_not_exist_is_no_number() -> None:
+    score, relevance = explainer()(batch(1), torch.tensor([1, 9], device="cuda"))
+    assert score.isnan().tolist() == [False, True]
+    assert relevance.isnan().flatten(1).any(1).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("graphs", ["eager", False])
+def test_what_is_computed_again_is_not_kept(graphs: str | bool) -> None:
+    torch.manual_seed(0)
+    layers = [m for _ in range(24) for m in (nn.Conv2d(32, 32, 3, padding=1), nn.ReLU())]
+    network = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), *layers, nn.Flatten(), nn.Linear(32 * 32**2, 4))
+    nn.init.constant_(network[-1].bias, 1.0)
+    x = torch.rand(32, 3, 32, 32, device="cuda")
+    made = dt.Explainer(network.eval().cuda(), x, dt.Box(0, 1))
+    found = []
+    for again in (False, True):
+        made.recompute(again)
+        if graphs is False:
+            made.compile(graphs)
+        for _ in range(2):
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            before, result = torch.cuda.memory_allocated(), made(x, 0)
+        found.append((torch.cuda.max_memory_allocated() - before, result))
+    agree(found[1][1], found[0][1])
+    assert found[1][0] < 0.6 * found[0][0]
+
+
 def test_a_network_that_changed_is_recorded_again() -> None:
     compiled = explainer().compile(graphs=True)
     compiled(batch(1), 0)

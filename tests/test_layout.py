@@ -57,6 +57,7 @@ ORDER = [
     "heatmap",
     "explanation",
     "inputs",
+    "freshness",
     "precision",
     "explainer",
     "score",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -148,3 +150,76 @@ def test_what_cannot_be_divided_by_is_booked(rule: dt.rules.Rule, factor: float)
         nn.init.constant_(p, value)
     e = dt.explain(network, torch.ones(1, 1), 0, dt.NonNegative(), rules={"0": rule, "2": dt.rules.Flat()})
     assert e.check().accounted, e.ledger.table()
+
+
+def swallowing() -> tuple[nn.Module, Tensor]:
+    """The positive contributions to the first unit are 80,000: more than float16 has."""
+    net = nn.Sequential(nn.Linear(4, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
+    with torch.no_grad():
+        net[0].weight.copy_(torch.tensor([[400.0, 400.0, -350.0, -350.0], [30.0, 1.0, 1.0, 30.0]]))
+        net[2].weight.copy_(torch.tensor([[0.01, 0.1]]))
+    return net.eval(), torch.full((1, 4), 100.0)
+
+
+def test_a_sum_that_float16_cannot_hold_is_seen() -> None:
+    net, x = swallowing()
+    explainer = dt.Explainer(net, x, dt.NonNegative())
+    expected = explainer(x, 0)[1]
+    explainer.half()
+    with pytest.raises(dt.InputError, match="float16 overflowed"):
+        explainer(x.half(), 0)
+    with pytest.warns(dt.DeepTaylorWarning, match="computed again in float32"):
+        e = explainer.explain(x.half(), 0)
+    assert off(e.relevance, expected) < 1e-3
+
+
+def small_weights(std: float) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(1024, 64), nn.ReLU(), nn.Linear(64, 5)).eval()
+    with torch.no_grad():
+        net[0].weight.normal_(0, std)
+        net[0].bias.zero_()
+        net[2].weight.abs_()
+        net[2].bias.zero_()
+    return net, torch.randn(4, 1024).half().float()
+
+
+def test_squared_weights_that_float16_cannot_hold_are_refused() -> None:
+    net, x = small_weights(3e-4)
+    explainer = dt.Explainer(net, x, dt.Real()).half()
+    for call in (explainer, explainer.explain):
+        with pytest.raises(dt.PlanError, match="squared weights at linear are too small for float16"):
+            call(x.half(), 0)
+    net, x = small_weights(1e-2)
+    exact = dt.Explainer(copy.deepcopy(net).double(), x.double(), dt.Real())(x.double(), 0)[1]
+    assert off(dt.Explainer(net, x, dt.Real()).half()(x.half(), 0)[1], exact) < BOUND[torch.float16]
+
+
+def test_a_type_of_more_digits_has_them() -> None:
+    """What was rounded is captured again; where the network itself is rounded, its squared weights are not."""
+    net, x = small_weights(3e-4)
+    expected = dt.Explainer(net, x, dt.Real())(x, 0)[1]
+    assert torch.equal(dt.Explainer(net, x, dt.Real()).half().float()(x, 0)[1], expected)
+    half = dt.Explainer(copy.deepcopy(net).half(), x.half(), dt.Real()).float()
+    rounded = dt.Explainer(copy.deepcopy(net).half().float(), x, dt.Real())
+    assert off(half(x, 0)[1], rounded(x, 0)[1].double()) < 1e-6
+
+
+def test_a_network_that_changed_is_not_captured_by_a_change_of_type() -> None:
+    net, x = small_weights(1e-2)
+    explainer = dt.Explainer(net, x, dt.Real()).half()
+    with torch.no_grad():
+        net[0].weight.mul_(2)
+    with pytest.raises(dt.StaleModelError):
+        explainer.float()(x, 0)
+
+
+@pytest.mark.parametrize("target", [torch.tensor([[1.0, -1, 0, 0, 0]] * 4), lambda out: out[:, 0] - out[:, 1]])
+def test_a_difference_is_refused_however_it_is_written(target: Any) -> None:
+    net, x = small_weights(1e-2)
+    explainer = dt.Explainer(net, x, dt.Box(-6, 6))
+    explainer(x, target)
+    explainer.half()
+    with pytest.raises(dt.TargetError, match="A logit difference is too fine for float16"):
+        explainer(x.half(), target.half() if isinstance(target, Tensor) else target)
+    explainer(x.half(), torch.tensor([[1.0, 1, 0, 0, 0]] * 4).half())

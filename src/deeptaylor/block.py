@@ -59,6 +59,7 @@ class Block(nn.Module):
         self.maps = tuple(maps)
         self.registered = nn.ModuleList(maps)  # so that they move and convert with the block
         self.has_negative = any(m.has_negative for m in maps)
+        self._prepared: tuple[Sequence[Kind], Sequence[bool]] | None = None
         self.constant = False  # the bias is known, and kept in two readings
         for name in ("b", "b_plus"):
             self.register_buffer(name, None, persistent=False)
@@ -67,6 +68,7 @@ class Block(nn.Module):
 
     def prepare(self, kinds: Sequence[Kind], constants: dict[str, Tensor], signed: Sequence[bool]) -> None:
         """Compute the readings of the weights that the rule will use, once; `signed` leaves come as p and n."""
+        self._prepared = (kinds, signed)
         in_parts = {leaf for leaf, is_signed in zip(self.leaves, signed, strict=True) if is_signed}
         for m in self.maps:
             if isinstance(m, Weighted):
@@ -83,6 +85,12 @@ class Block(nn.Module):
                 self.b = self.bias(known)
                 self.b_plus = None if self.b is None else self.b.clamp(min=0)
                 self.constant = True
+
+    def prepare_again(self, constants: dict[str, Tensor]) -> None:
+        """The same readings of weights that are in another type now."""
+        if self._prepared is not None:
+            kinds, signed = self._prepared
+            self.prepare(kinds, constants, signed)
 
     def _inputs(self, m: LinearMap, at: dict[str, Maybe], ctx: Context) -> list[Maybe]:
         """A map's operands; what broadcasting left small is widened where the map needs the full shape."""

@@ -37,6 +37,7 @@ class Compiled:
         self._recorded: dict[Any, _Run] = {}
         self._pool: Any = None  # of memory, one for all recordings: no two are replayed at once
         self._replayed: Any = None  # the event after the last replay, which the next awaits, on whatever stream
+        self._stream: Any = None  # for trials: memory that a stream used stays with it
         self._lock = threading.Lock()
 
     def _plain(self, inputs: tuple[Tensor, ...], target: Any, ledger: bool, keep: frozenset[str]) -> tuple[Any, ...]:
@@ -48,10 +49,11 @@ class Compiled:
     ) -> Result:
         target = targets.settled(target, inputs[0])
         margin = isinstance(target, targets.Margin)
-        tensors, form = pytree.tree_flatten((tuple(inputs), (target.target, target.other) if margin else target))
+        given, form = pytree.tree_flatten((tuple(inputs), (target.target, target.other) if margin else target))
+        tensors = [None if t is None else _laid_out(t) for t in given]
         sizes = tuple(None if t is None else (t.shape, t.dtype, t.device) for t in tensors)
         key = (form, margin, ledger, keep, sizes)
-        with torch.no_grad():
+        with torch.no_grad(), torch.cuda.device(inputs[0].device if inputs[0].is_cuda else -1):
             with self._lock:
                 if key not in self._passes:
                     self._passes[key] = self._compiled(form, margin, ledger, keep)
@@ -70,8 +72,9 @@ class Compiled:
 
     def _prepare(self, run: _Run, example: Sequence[Maybe]) -> _Run:
         """A pass for these sizes, recorded if that was asked for, or if its launches keep the GPU waiting."""
-        held = [None if t is None else t.clone() for t in example]
-        stream = torch.cuda.Stream()
+        with torch.inference_mode(False):  # or they could only be written to in that mode
+            held = [None if t is None else t.clone() for t in example]
+        stream = self._stream = self._stream or torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(_WARM_UP):
@@ -83,7 +86,7 @@ class Compiled:
         if self._pool is None:
             self._pool, self._replayed = torch.cuda.graph_pool_handle(), torch.cuda.Event()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             results = run(held)
 
         def replay(tensors: Sequence[Maybe]) -> Any:
@@ -113,6 +116,13 @@ def _launching(run: Callable[[], Any]) -> float:
         torch.cuda.synchronize()
         parts.append(launched / begin.elapsed_time(end))
     return min(parts)
+
+
+def _laid_out(t: Tensor) -> Tensor:
+    """A tensor whose elements lie together: every other layout would be compiled anew."""
+    t = t.detach()
+    together = t.is_contiguous() or (t.ndim == 4 and t.is_contiguous(memory_format=torch.channels_last))
+    return t if together else t.contiguous()
 
 
 def _given(tensors: Sequence[Maybe], form: Any, margin: bool) -> tuple[Any, Any]:

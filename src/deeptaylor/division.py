@@ -15,8 +15,12 @@ def divide(a: Tensor, b: Tensor) -> Tensor:
 
 
 def divisor(b: Tensor) -> Tensor:
-    """b ≥ 0, but infinite where it is too small to divide by: a quotient is zero there."""
-    return F.threshold(b, torch.finfo(b.dtype).tiny, torch.inf)
+    """b ≥ 0, but infinite where it is too small to divide by: a quotient is zero there.
+
+    A sum that float16 could not hold is no number instead: divided by infinity, relevance would be lost in silence.
+    """
+    safe = F.threshold(b, torch.finfo(b.dtype).tiny, torch.inf)
+    return safe + (b - b) if b.dtype is torch.float16 else safe
 
 
 def undivided(a: Tensor, b: Tensor) -> Tensor:

@@ -29,12 +29,13 @@ from deeptaylor.packed import split
 from deeptaylor.plan import Plan
 from deeptaylor.planner import make_plan
 from deeptaylor.rewrite import rewrite
-from deeptaylor.rules import Rule
+from deeptaylor.rules import Rule, WSquare
 from deeptaylor.run import Layout, Pass, layouts
-from deeptaylor.steps import ScoreStep
+from deeptaylor.steps import BlockStep, ScoreStep
 
 _LIFTED = 1  # small scores are lifted to about one; higher, a tiny denominator (biases spread) would overflow
 _HALF = 12  # in float16 every score is lifted to about 2¹²: what is left of its range is for the steps
+_LOST = 0.01  # the part of all squared weights that rounding may take at most
 _HIGHEST = 100  # the highest lift, a number of float32 itself
 
 
@@ -135,7 +136,9 @@ class Engine(nn.Module):
         self.plan: Plan = planned.plan
         self.planned, self.captured = planned, captured
         self.steps = nn.ModuleList(planned.steps)  # so that they move and convert with the engine
-        self.register_buffer("one", torch.ones((), device=example[0].device), persistent=False)
+        like = next((t for t in (*captured.constants.values(), *example) if t.is_floating_point()), example[0])
+        dtype = like.dtype if like.is_floating_point() else None
+        self.register_buffer("one", torch.ones((), dtype=dtype, device=example[0].device), persistent=False)
         self.one: Tensor
         self.layout = layouts(captured, example)
         self.recomputes, self.cheap = False, find(captured, self._readers())
@@ -148,6 +151,14 @@ class Engine(nn.Module):
             node.meta = {k: v for k, v in node.meta.items() if k in ("nn_module_stack", "stack_trace")}
         captured.batch = None
         self._lay_out_weights()
+        self.lost_squares = self._lost_squares()
+
+    @property
+    def score(self) -> ScoreStep:
+        """The step that begins with the score."""
+        first = self.planned.steps[0]
+        assert isinstance(first, ScoreStep)
+        return first
 
     def _token_limits(self) -> dict[str, int]:
         """For every input that an embedding reads directly, how many tokens there are."""
@@ -214,6 +225,8 @@ class Engine(nn.Module):
         for name, value in constants.items():
             if name not in used:
                 module.register_buffer(name, value)
+        # Weights may be the user's own tensors: no state dict is ever loaded into them.
+        module._non_persistent_buffers_set.update(constants)
         self.constant_names = {
             n.name: str(n.target)
             for n in self.captured.graph.nodes
@@ -228,9 +241,31 @@ class Engine(nn.Module):
         return getattr(self.network, self.constant_names[name])
 
     def _apply(self, fn: Any, recurse: bool = True) -> Engine:
+        before = self.one.dtype
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if torch.finfo(self.one.dtype).bits >= torch.finfo(before).bits and self.one.dtype is not before:
+            self._read_weights_again()
         self._lay_out_weights()
+        self.lost_squares = self._lost_squares()
         return self
+
+    def _lost_squares(self) -> str:
+        """The first node where a w² rule's weights, squared, are too small for float16; empty where there is none."""
+        for step in self.planned.steps:
+            if isinstance(step, BlockStep) and isinstance(step.rule, WSquare):
+                for squared in [m._buffers.get("squared") for m in step.block.maps]:
+                    if squared is not None and squared.dtype is torch.float16:
+                        rounding = squared.numel() * 2.0**-25
+                        if rounding > _LOST * float(squared.sum(dtype=torch.float32)):
+                            return step.node
+        return ""
+
+    def _read_weights_again(self) -> None:
+        """A type of more digits, or another range: readings of the weights are rounded no further than these."""
+        constants = {name: self._constant(name) for name in self.constant_names}
+        for step in self.planned.steps:
+            if isinstance(step, BlockStep):
+                step.block.prepare_again(constants)
 
     def _lay_out_weights(self) -> None:
         weights = {str(n.args[1].target) for n in self.network.graph.nodes if n.target in CONVOLUTIONS}

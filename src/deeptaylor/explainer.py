@@ -16,11 +16,12 @@ from deeptaylor.domain import Domain
 from deeptaylor.engine import Engine, Result, Settings, joined
 from deeptaylor.errors import CaptureError, InputError, PlanError, StaleModelError, TargetError, warn
 from deeptaylor.explanation import Explanation, Ledger
+from deeptaylor.freshness import Watch, fingerprint
 from deeptaylor.inputs import (
     Inputs,
-    Watch,
     as_domains,
     as_tuple,
+    check_batch,
     check_choice,
     check_like,
     check_place,
@@ -28,8 +29,6 @@ from deeptaylor.inputs import (
     check_rules,
     check_tokens,
     check_values,
-    fingerprint,
-    versions,
 )
 from deeptaylor.plan import Plan
 from deeptaylor.precision import NARROW, check_precision, dtype_of, problem
@@ -94,8 +93,7 @@ class Explainer(nn.Module):
         self._compile: tuple[bool | None, dict[str, Any]] | None = None  # CUDA graphs, inductor's options; once asked
         self._recompute = False
         self._runs: dict[int, Compiled] = {}
-        self._print = fingerprint(model)
-        self._watch: Watch | None = None
+        self._print, self._watch = fingerprint(model), Watch(model)
         self.engines = nn.ModuleDict()
         try:
             engine = self._capture(inputs)
@@ -103,6 +101,7 @@ class Explainer(nn.Module):
             if inputs[0].shape[0] <= 2:
                 raise
             engine = self._capture(inputs, whole=True)
+            self._example = tuple(x.detach() for x in inputs)
         self.engines[_key(inputs)] = engine
 
     # --- capture --------------------------------------------------------------------------------------------------
@@ -130,13 +129,16 @@ class Explainer(nn.Module):
 
     def refresh(self) -> Explainer:
         """Capture the network again, after its parameters changed."""
+        now, watch = fingerprint(self._model[0]), Watch(self._model[0])
+        self._capture_again()
         self._scored.clear()
-        self._watch = None
-        self._print = fingerprint(self._model[0])
-        again = self._capture(self._example)
+        self._print, self._watch = now, watch
+        return self
+
+    def _capture_again(self) -> None:
+        again = self._capture(self._example, whole=True)
         self.engines = nn.ModuleDict({_key(self._example): again})
         self._runs.clear()
-        return self
 
     def _engine(self, inputs: Sequence[Tensor]) -> Engine:
         """The engine for these shapes, captured anew where they are new."""
@@ -229,11 +231,19 @@ class Explainer(nn.Module):
         return self._runs[id(engine)]
 
     def _apply(self, fn: Any, recurse: bool = True) -> Explainer:
+        places, before = self._places(), _type_of(self._first.network.buffers())
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._runs.clear()  # weights that moved are elsewhere
+        if self._places() != places:
+            self._runs.clear()
         for _, scored in self._scored.values():
             scored._apply(fn, recurse)
+        now, own = _type_of(self._first.network.buffers()), _type_of(self._model[0].parameters())
+        if _wider(now, before) and _wider(own, before) and not self._changed(fingerprint(self._model[0])):
+            self._capture_again()  # what was rounded stays so, but the network itself was not rounded, or less
         return self
+
+    def _places(self) -> list[tuple[int, torch.dtype]]:
+        return [(t.data_ptr(), t.dtype) for t in self.buffers()]
 
     def __getstate__(self) -> dict[str, Any]:
         # These belong to this object; a copy makes its own. Its network's tensors lie elsewhere, with the same values.
@@ -242,19 +252,27 @@ class Explainer(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._watch = Watch(self._model[0])
         if state["_print"] is None:
             self._print = fingerprint(self._model[0])
 
     # --- explain --------------------------------------------------------------------------------------------------
 
     def forward(self, x: Inputs, target: Any = None) -> tuple[Tensor, Any]:
-        """Score and relevance as plain tensors; this is what compiles and exports."""
+        """Score and relevance as plain tensors; this is what compiles and exports.
+
+        It looks at no values, for which a GPU would be waited for: where a tensor names a class that does not exist,
+        score and relevance are NaN.
+        """
         inputs = (x,) if isinstance(x, Tensor) else tuple(x)
         if targets.is_callable(target):
             return self._for_score(target).forward(x)
         if not torch.compiler.is_compiling():
             self._look()
+            check_batch(inputs)
         engine = self._engine_for_batch(inputs)
+        if not torch.compiler.is_compiling():
+            self._check_target(engine, target, inputs, values=False)
         check_precision(engine, inputs, target)
         result = self._result(engine, inputs, target)
         if (
@@ -395,8 +413,7 @@ class Explainer(nn.Module):
             raise InputError(f"The network takes {len(self._example)} input(s), got {len(inputs)}.")
         for x_k, example, name in zip(inputs, self._example, names, strict=True):
             check_like(x_k, example, name)
-        if len({x_k.shape[0] for x_k in inputs}) > 1:
-            raise InputError(f"The inputs have different batch sizes: {[x_k.shape[0] for x_k in inputs]}.")
+        check_batch(inputs)
         check_place(inputs, _first_float(self._first.network.buffers()), "input", "explainer")
         check_values(inputs, self.settings.domains, names)
         for x_k, name in zip(inputs, names, strict=True):
@@ -404,27 +421,28 @@ class Explainer(nn.Module):
                 check_tokens(x_k, name, self._first.token_limits[name])
         return inputs
 
-    def _check_target(self, engine: Engine, target: Any, inputs: Sequence[Tensor]) -> None:
-        targets.check(target, tuple(engine.layout[engine.planned.output].shape(inputs[0].shape[0])))
+    def _check_target(self, engine: Engine, target: Any, inputs: Sequence[Tensor], values: bool = True) -> None:
+        targets.check(target, tuple(engine.layout[engine.planned.output].shape(inputs[0].shape[0])), values)
 
     def _look(self) -> None:
         """Refuse a network that changed, if that is easily seen; `explain` looks at every bit."""
-        if self._watch is None or not self._watch.same():
-            self._check_fresh(versions(self._model[0]))
+        if not self._watch.same():
+            self._check_fresh()
             self._watch = Watch(self._model[0])
 
-    def _check_fresh(self, now: dict[str, tuple[Any, ...]] | None = None) -> None:
-        """Refuse a network that changed; `versions` alone is the quick look, `fingerprint` the thorough one."""
-        changed = self._changed(fingerprint(self._model[0]) if now is None else now)
+    def _check_fresh(self) -> None:
+        """Refuse a network that changed."""
+        changed = self._changed(fingerprint(self._model[0]))
         if changed:
             raise StaleModelError(
-                f"The network changed since it was captured ({len(changed)} tensors, among them "
+                f"The network changed since it was captured ({len(changed)} parts, among them "
                 f"{', '.join(changed[:3])}). Call explainer.refresh() to explain the network as it is now."
             )
 
     def _changed(self, now: dict[str, tuple[Any, ...]]) -> list[str]:
-        """The names of tensors that are not as they were."""
-        return [k for k in {**now, **self._print} if now.get(k) != self._print.get(k, ())[: len(now.get(k, ()))]]
+        """The names of tensors, or else of modules, that are not as they were."""
+        changed = [k for k in {**now, **self._print} if now.get(k) != self._print.get(k)]
+        return sorted(changed, key=lambda name: name.endswith("(module)"))
 
 
 class _Scored(nn.Module):
@@ -455,6 +473,11 @@ def explain(
     return Explainer(model, x, domain, **settings).explain(x, target)
 
 
+def _wider(a: torch.dtype, b: torch.dtype) -> bool:
+    """True if a type has more digits, or a wider range, than another."""
+    return torch.finfo(a).eps < torch.finfo(b).eps or torch.finfo(a).max > torch.finfo(b).max
+
+
 def _out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
@@ -462,6 +485,11 @@ def _out_of_memory(error: RuntimeError) -> bool:
 def _first_float(tensors: Iterable[Tensor]) -> Tensor | None:
     """The tensor that tells where and in which type a network computes."""
     return next((t for t in tensors if t.is_floating_point() and t.ndim), None)
+
+
+def _type_of(tensors: Iterable[Tensor]) -> torch.dtype:
+    first = _first_float(tensors)
+    return torch.float32 if first is None else first.dtype
 
 
 def _sum_per_sample(relevance: Tensor, many: bool) -> Tensor:

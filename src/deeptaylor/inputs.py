@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from deeptaylor.domain import Box, Domain, Real, check_inside
 from deeptaylor.errors import InputError, PlanError
@@ -55,6 +55,15 @@ def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
     """One of a few words."""
     if value not in allowed:
         raise PlanError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}.")
+
+
+def check_batch(inputs: Sequence[Tensor]) -> None:
+    """Samples, and as many of every input."""
+    sizes = [x.shape[0] if x.ndim else 0 for x in inputs]
+    if len(set(sizes)) > 1:
+        raise InputError(f"The inputs have different batch sizes: {sizes}.")
+    if not sizes[0]:
+        raise InputError("The batch is empty: there is nothing to explain.")
 
 
 def check_values(inputs: Sequence[Tensor], domains: Sequence[Domain], names: Sequence[str]) -> None:
@@ -148,48 +157,3 @@ def _survives_bfloat16() -> bool:
     """Try it in a process of its own: an illegal instruction cannot be caught."""
     program = "import torch; a = torch.rand(64, 64).bfloat16(); a @ a"
     return subprocess.run([sys.executable, "-c", program], capture_output=True, check=False).returncode == 0  # noqa: S603
-
-
-def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """A network's parameters and buffers by name."""
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
-
-
-def versions(model: nn.Module) -> dict[str, tuple[Any, ...]]:
-    """For every parameter and buffer: which object it is, where it lies, and how often it was written to."""
-    return {name: (id(t), t.data_ptr(), t.dtype, t.device, t._version) for name, t in tensors_of(model).items()}
-
-
-class Watch:
-    """A quick look whether a network is the one it was: the same parts, and no tensor written to since."""
-
-    def __init__(self, model: nn.Module) -> None:
-        places = [d for m in model.modules() for d in (m._modules, m._parameters, m._buffers)]
-        self._parts = [(d, name, part) for d in places for name, part in d.items()]
-        self._tensors = [(t, t._version, t.data_ptr()) for t in tensors_of(model).values()]
-
-    def same(self) -> bool:
-        """True if nothing changed that can be seen without a look at the values."""
-        return all(d.get(name) is part for d, name, part in self._parts) and all(
-            t._version == version and t.data_ptr() == place for t, version, place in self._tensors
-        )
-
-
-def fingerprint(model: nn.Module) -> dict[str, tuple[Any, ...]]:
-    """The same with a sum over all bits, which also shows what was written through `.data`."""
-    known, sums = versions(model), {name: _bits(t) for name, t in tensors_of(model).items()}
-    found: dict[str, tuple[Any, ...]] = {}
-    for device in {t.device for t in sums.values()}:  # one look at each, not one a tensor: a GPU is waited for once
-        names = [name for name, t in sums.items() if t.device == device]
-        numbers = torch.stack([sums[name] for name in names]).tolist()
-        found.update({name: (*known[name], number) for name, number in zip(names, numbers, strict=True)})
-    return found
-
-
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def _bits(t: Tensor) -> Tensor:
-    """A checksum of a tensor."""
-    words = t.detach().contiguous().reshape(-1).view(_WORDS.get(t.element_size(), torch.uint8))
-    return words.sum(dtype=torch.int64)

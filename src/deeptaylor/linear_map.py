@@ -177,7 +177,7 @@ class Weighted(LinearMap):
 
     def prepare(self, kind: Kind, weight: Tensor) -> None:
         """Keep a reading of the weight as a buffer; without this it is recomputed at every use."""
-        if kind != "signed" and not hasattr(self, kind) and not self.is_zero(kind):
+        if kind != "signed" and not self.is_zero(kind):
             self.register_buffer(kind, reread(weight, kind), persistent=False)
 
     def stack(self, weight: Tensor) -> None:

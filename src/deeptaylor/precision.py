@@ -11,6 +11,7 @@ from deeptaylor import target as targets
 from deeptaylor.engine import Engine, Result
 from deeptaylor.errors import PlanError, TargetError
 from deeptaylor.inputs import check_processor
+from deeptaylor.linear_map import Sum
 from deeptaylor.steps import BlockStep
 
 __all__ = ["BOUND", "NARROW", "check_precision", "dtype_of", "problem"]
@@ -44,8 +45,16 @@ def check_precision(engine: Engine, inputs: Sequence[Tensor], target: object) ->
         if isinstance(step, BlockStep) and step.rule.cancels:
             what = f"The rule {step.rule} (at {step.node}) takes differences, and {name_of(dtype)} is too coarse."
             raise PlanError(f"{what} {instead}")
-    if isinstance(target, targets.Margin):
+    if dtype is torch.float16 and engine.lost_squares:
+        raise PlanError(f"The squared weights at {engine.lost_squares} are too small for float16. {instead}")
+    if _is_difference(target) or any(isinstance(m, Sum) and m.has_negative for m in engine.score.block.maps):
         raise TargetError(f"A logit difference is too fine for {name_of(dtype)}. {instead}")
+
+
+def _is_difference(target: object) -> bool:
+    if isinstance(target, Tensor) and target.is_floating_point():
+        return bool((target > 0).any() & (target < 0).any())
+    return isinstance(target, targets.Margin)
 
 
 def problem(result: Result, dtype: torch.dtype) -> str:

@@ -30,8 +30,11 @@ def margin(target: int | Tensor | None = None, other: int | Tensor | None = None
     return Margin(target, other)
 
 
-def check(target: Target, shape: tuple[int, ...]) -> None:
-    """Refuse a target that does not fit an output of this shape, before any work."""
+def check(target: Target, shape: tuple[int, ...], values: bool = True) -> None:
+    """Refuse a target that does not fit an output of this shape, before any work.
+
+    Without `values`, tensors on a GPU are not looked into: the GPU would be waited for.
+    """
     if target is None or is_callable(target):
         if target is None and len(shape) > 2:
             raise TargetError(_no_classes(shape))
@@ -41,12 +44,12 @@ def check(target: Target, shape: tuple[int, ...]) -> None:
             raise TargetError(f"A margin needs an output of shape (batch, classes ≥ 2); this one has {shape}.")
         for name, value in (("target", target.target), ("other", target.other)):
             if value is not None:
-                _check_classes(value, shape, name, (1,))
+                _check_classes(value, shape, name, (1,), values)
         return
     if isinstance(target, Tensor) and target.is_floating_point():
         if tuple(target.shape) != shape:
             raise TargetError(f"Weights must have the output's shape {shape}; got {tuple(target.shape)}.")
-        if not bool(torch.isfinite(target).all()):
+        if (values or not target.is_cuda) and not bool(torch.isfinite(target).all()):
             raise TargetError("Weights must be finite: some are NaN or infinite.")
         return
     if not _is_integer(target):
@@ -59,7 +62,7 @@ def check(target: Target, shape: tuple[int, ...]) -> None:
     if len(shape) > 2:
         raise TargetError(_no_classes(shape))
     if len(shape) == 2:
-        _check_classes(target, shape, "target", (1, 2))
+        _check_classes(target, shape, "target", (1, 2), values)
 
 
 def _type_name(target: Target) -> str:
@@ -79,7 +82,7 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _check_classes(value: Any, shape: tuple[int, ...], name: str, ranks: tuple[int, ...]) -> None:
+def _check_classes(value: Any, shape: tuple[int, ...], name: str, ranks: tuple[int, ...], values: bool) -> None:
     """Integers of the right shape that are classes of the network."""
     if not _is_integer(value):
         raise TargetError(
@@ -92,7 +95,7 @@ def _check_classes(value: Any, shape: tuple[int, ...], name: str, ranks: tuple[i
         raise TargetError(
             f"An integer target (or margin) has shape {wanted} with batch {shape[0]} and K ≥ 1; got {tuple(t.shape)}."
         )
-    if int(t.min()) < 0 or int(t.max()) >= shape[1]:
+    if (values or not t.is_cuda) and (int(t.min()) < 0 or int(t.max()) >= shape[1]):
         wrong = int(t.min()) if int(t.min()) < 0 else int(t.max())
         raise TargetError(
             f"The {name} {wrong} is out of range: the network has {shape[1]} classes, 0 to {shape[1] - 1}."
@@ -128,13 +131,14 @@ def weights(target: Target, output: Tensor) -> tuple[Tensor, bool]:
     classes = torch.as_tensor(target, device=output.device)
     if classes.ndim == 0:
         classes = classes.expand(output.shape[0])
-    if classes.ndim == 1:
-        return _one_hot(classes, output), False
-    return torch.stack([_one_hot(c, output) for c in classes.unbind(1)]), True
+    return _one_hot(classes.movedim(-1, 0), output), classes.ndim == 2
 
 
 def _one_hot(classes: Tensor, output: Tensor) -> Tensor:
-    return (torch.arange(output.shape[1], device=output.device) == classes.reshape(-1, 1)).to(output.dtype)
+    """1 at each class, 0 elsewhere; NaN for a class that does not exist."""
+    there = (classes == classes.clamp(0, output.shape[1] - 1)).unsqueeze(-1)
+    chosen = torch.arange(output.shape[1], device=output.device) == classes.unsqueeze(-1)
+    return torch.where(there, chosen.to(output.dtype), torch.nan)
 
 
 def _margin_weights(target: Margin, output: Tensor) -> Tensor:
