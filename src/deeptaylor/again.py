@@ -58,8 +58,8 @@ class Again:
         """The values, by name."""
         given = {name: run.value(name) for name in self.reads}
         if torch.compiler.is_compiling():
-            for name in self._hidden & given.keys():
-                if isinstance(given[name], Tensor) and given[name].is_floating_point():
+            for name in self.reads:
+                if name in self._hidden and isinstance(given[name], Tensor) and given[name].is_floating_point():
                     given[name] = given[name] * one
         return dict(zip(self.results, self._module(*given.values()), strict=True))
 
