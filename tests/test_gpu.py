@@ -140,7 +140,7 @@ def test_what_is_computed_again_is_not_kept(graphs: str | bool) -> None:
             before, result = torch.cuda.memory_allocated(), made(x, 0)
         found.append((torch.cuda.max_memory_allocated() - before, result))
     agree(found[1][1], found[0][1])
-    assert found[1][0] < 0.6 * found[0][0]
+    assert found[1][0] < 0.7 * found[0][0]  # compiled passes keep less to begin with
 
 
 def test_a_network_that_changed_is_recorded_again() -> None:
