@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import deeptaylor as dt
 from deeptaylor import engine as engine_module
-from deeptaylor import inputs
+from deeptaylor import freshness, inputs
 from deeptaylor import target as targets
 
 HERE = __file__
@@ -629,12 +629,21 @@ def _fused_step(net: nn.Module) -> None:
     torch.optim.Adam(net.parameters(), lr=0.1, fused=True).step()  # writes without torch counting it
 
 
+def _signs_of_data(net: nn.Module) -> None:
+    net[0].weight.data[:, 3].neg_()
+
+
+def _negated_data(net: nn.Module) -> None:
+    net[0].weight.data.neg_()
+
+
 def _permuted_data(net: nn.Module) -> None:
     net[0].weight.data.copy_(net[0].weight.data.flip(1))
 
 
 CHANGES = [
-    _step, _fused_step, _load, _whole_data, _one_value_of_data, _permuted_data, _other_data, _replaced, _no_grad
+    _step, _fused_step, _load, _whole_data, _one_value_of_data, _signs_of_data, _negated_data, _permuted_data,
+    _other_data, _replaced, _no_grad
 ]  # fmt: skip
 
 
@@ -706,6 +715,44 @@ def test_a_part_replaced_by_its_like_is_no_change() -> None:
     assert torch.equal(explainer.explain(x, 0).relevance, before)
 
 
+def test_what_modules_say_of_themselves_is_no_change() -> None:
+    class Talking(nn.ReLU):
+        """Says something else each time, as modules that count do; or fails."""
+
+        said = 0
+
+        def extra_repr(self) -> str:
+            self.said += 1
+            assert self.said < 3
+            return str(self.said)
+
+    net, x = nn.Sequential(nn.Linear(4, 5), Talking(), nn.Dropout(0.5), nn.Linear(5, 3)).eval(), torch.rand(2, 4)
+    explainer = dt.Explainer(net, x, dt.NonNegative())
+    net[2].p = 0.1
+    for _ in range(4):
+        explainer.explain(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.uint8])
+@pytest.mark.parametrize("size", [1, 7, 64, 1021, 30000])
+def test_the_checksum_sees_a_bit_a_sign_and_an_order(dtype: torch.dtype, size: int) -> None:
+    t = (torch.randn(size, generator=torch.Generator().manual_seed(size)) * 100).to(dtype)
+    known = int(freshness._bits(t))
+    assert int(freshness._bits(t.clone())) == known
+    assert int(freshness._bits(torch.cat([t[:1], t])[1:])) == known  # wherever it begins
+    for k in {0, size // 3, size - 1}:
+        bits = t.clone().view(torch.uint8)
+        place = k * t.element_size()
+        bits[place] ^= 1
+        assert int(freshness._bits(bits.view(dtype))) != known
+        bits[place] ^= 1
+        bits[place + t.element_size() - 1] ^= 128  # the sign
+        assert int(freshness._bits(bits.view(dtype))) != known
+    if size > 1:
+        assert int(freshness._bits(t.roll(1))) != known
+    assert int(freshness._bits(-t)) != known
+
+
 def test_a_refresh_that_fails_leaves_the_network_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     net, x = mlp(), torch.rand(2, 4)
     explainer = dt.Explainer(net, x, dt.NonNegative())
@@ -763,6 +810,22 @@ def test_a_call_refuses_an_empty_batch() -> None:
     explainer = dt.Explainer(mlp(), torch.rand(2, 4), dt.NonNegative())
     with pytest.raises(dt.InputError, match="empty"):
         explainer(torch.rand(0, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32])
+def test_classes_come_in_every_type_of_integer(dtype: torch.dtype) -> None:
+    explainer, x = dt.Explainer(nn.Linear(4, 300), torch.rand(2, 4), dt.NonNegative()), torch.rand(2, 4)
+    for target in (torch.tensor([3, 100]), torch.tensor([[3, 4], [100, 1]])):
+        assert torch.equal(explainer(x, target.to(dtype))[1], explainer(x, target)[1])
+
+
+def test_vmap_over_an_explainer() -> None:
+    """Values are not there to be looked at, and nothing looks."""
+    explainer, x = dt.Explainer(mlp(), torch.rand(2, 4), dt.NonNegative()), torch.rand(3, 2, 4)
+    classes, weights = torch.tensor([[0, 1], [2, 0], [1, 1]]), torch.rand(3, 2, 3)
+    for target in (classes, weights):
+        expected = torch.stack([explainer(a, t)[1] for a, t in zip(x, target, strict=True)])
+        torch.testing.assert_close(torch.vmap(lambda a, t: explainer(a, t)[1])(x, target), expected)
 
 
 def test_a_class_that_does_not_exist_has_no_score() -> None:

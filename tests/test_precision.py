@@ -190,6 +190,10 @@ def test_squared_weights_that_float16_cannot_hold_are_refused() -> None:
     for call in (explainer, explainer.explain):
         with pytest.raises(dt.PlanError, match="squared weights at linear are too small for float16"):
             call(x.half(), 0)
+    with torch.no_grad():
+        net[0].weight[:] = 0  # what is zero is not rounded
+        net[0].weight[:, 0] = 0.1
+    dt.Explainer(net, x, dt.Real()).half()(x.half(), 0)
     net, x = small_weights(1e-2)
     exact = dt.Explainer(copy.deepcopy(net).double(), x.double(), dt.Real())(x.double(), 0)[1]
     assert off(dt.Explainer(net, x, dt.Real()).half()(x.half(), 0)[1], exact) < BOUND[torch.float16]
@@ -222,4 +226,15 @@ def test_a_difference_is_refused_however_it_is_written(target: Any) -> None:
     explainer.half()
     with pytest.raises(dt.TargetError, match="A logit difference is too fine for float16"):
         explainer(x.half(), target.half() if isinstance(target, Tensor) else target)
-    explainer(x.half(), torch.tensor([[1.0, 1, 0, 0, 0]] * 4).half())
+    one_sign_a_sample = torch.tensor([[1.0, 1, 0, 0, 0], [-1, 0, 0, 0, 0]] * 2).half()
+    explainer(x.half(), one_sign_a_sample)
+
+
+def test_weights_in_float16_compile_and_export() -> None:
+    net, x = small_weights(1e-2)
+    explainer, weights = dt.Explainer(net, x, dt.Box(-6, 6)).half(), torch.rand(4, 5).half()
+    expected = explainer(x.half(), weights)[1]
+    compiled = torch.compile(explainer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x.half(), weights)[1], expected)
+    program = torch.export.export(explainer, (x.half(), weights), strict=False)
+    torch.testing.assert_close(program.module()(x.half(), weights)[1], expected)

@@ -24,7 +24,7 @@ from deeptaylor.domain import Box, Domain
 from deeptaylor.errors import BoundaryError
 from deeptaylor.fold import CONVOLUTIONS, fold
 from deeptaylor.graph import use_fast_operations
-from deeptaylor.linear_map import Maybe, plus
+from deeptaylor.linear_map import Maybe, Weighted, plus
 from deeptaylor.packed import split
 from deeptaylor.plan import Plan
 from deeptaylor.planner import make_plan
@@ -253,11 +253,14 @@ class Engine(nn.Module):
         """The first node where a w² rule's weights, squared, are too small for float16; empty where there is none."""
         for step in self.planned.steps:
             if isinstance(step, BlockStep) and isinstance(step.rule, WSquare):
-                for squared in [m._buffers.get("squared") for m in step.block.maps]:
-                    if squared is not None and squared.dtype is torch.float16:
-                        rounding = squared.numel() * 2.0**-25
-                        if rounding > _LOST * float(squared.sum(dtype=torch.float32)):
-                            return step.node
+                rounding = held = 0.0
+                for m in step.block.maps:
+                    squared = m._buffers.get("squared")
+                    if isinstance(m, Weighted) and squared is not None and squared.dtype is torch.float16:
+                        rounding += int((self._constant(m.name) != 0).sum()) * 2.0**-25
+                        held += float(squared.sum(dtype=torch.float32))
+                if rounding > _LOST * held:
+                    return step.node
         return ""
 
     def _read_weights_again(self) -> None:

@@ -211,9 +211,7 @@ class Explainer(nn.Module):
                 torch.cuda.empty_cache()
             if one:
                 warn("A sample does not fit into memory; less is kept and more computed again from now on.")
-                engine.recompute()
-                self._runs.pop(id(engine), None)
-                run = self._runner(engine)
+                run = self.recompute()._runner(engine)
             else:
                 size = (size + 1) // 2
         if len(parts) == 1:
@@ -273,7 +271,7 @@ class Explainer(nn.Module):
         engine = self._engine_for_batch(inputs)
         if not torch.compiler.is_compiling():
             self._check_target(engine, target, inputs, values=False)
-        check_precision(engine, inputs, target)
+        check_precision(engine, inputs, target, values=False)
         result = self._result(engine, inputs, target)
         if (
             dtype_of(inputs) is torch.float16

@@ -6,6 +6,7 @@ they took a step. The thorough one looks at every bit, and also sees what was wr
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 __all__ = ["Watch", "fingerprint", "tensors_of"]
 
 _COLUMNS = 1021  # a prime: hardly any permutation of weights moves elements by multiples of it alone
+_ROWS = {False: 512, True: 2**14}  # at a time, on a CPU (from its cache) and on a GPU
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
@@ -27,6 +29,7 @@ class Watch:
     """A quick look whether a network is the one it was: the same parts, and no tensor written to since."""
 
     _all: ClassVar[weakref.WeakSet[Watch]] = weakref.WeakSet()
+    _lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, model: nn.Module) -> None:
         places = [d for m in model.modules() for d in (m._modules, m._parameters, m._buffers)]
@@ -35,7 +38,8 @@ class Watch:
         self._tensors = [(t, _version(t), t.data_ptr()) for t in tensors_of(model).values()]
         self._own = {id(t) for t, _, _ in self._tensors}
         self._stepped = False
-        Watch._all.add(self)
+        with Watch._lock:
+            Watch._all.add(self)
 
     def same(self) -> bool:
         """True if nothing changed that can be seen without a look at the values."""
@@ -53,7 +57,9 @@ class Watch:
 
 
 def _stepped(optimiser: Optimizer, *_: Any) -> None:
-    for watch in list(Watch._all):
+    with Watch._lock:
+        watches = list(Watch._all)
+    for watch in watches:
         watch.step(optimiser)
 
 
@@ -64,7 +70,8 @@ def fingerprint(model: nn.Module) -> dict[str, tuple[Any, ...]]:
     """For every part of a network what it is, and for every tensor where it lies and a sum over all its bits."""
     found: dict[str, tuple[Any, ...]] = {}
     for path, module in model.named_modules():
-        found[f"{path or 'itself'} (module)"] = (type(module), module.extra_repr())
+        theirs = type(module).__module__.startswith("torch.nn.modules.") and "Dropout" not in type(module).__name__
+        found[f"{path or 'itself'} (module)"] = (type(module), module.extra_repr() if theirs else "")
     tensors = tensors_of(model)
     sums = {name: _bits(t) for name, t in tensors.items()}
     for device in {t.device for t in sums.values()}:  # one look at each, not one a tensor: a GPU is waited for once
@@ -81,13 +88,19 @@ def _version(t: Tensor) -> int:
 
 
 def _bits(t: Tensor) -> Tensor:
-    """A checksum of a tensor that depends on the order of its elements; eight bytes at a time, in columns."""
+    """A checksum of a tensor that depends on the order of its elements: sums of words in columns, times odd numbers.
+
+    A word is eight bytes. Its upper half is summed by itself, too: of whole words, sums lose the first bit, a sign.
+    """
     flat = t.detach().reshape(-1).view(torch.uint8) if t.numel() else t.new_zeros(0, dtype=torch.uint8)
     flat = flat.clone() if flat.storage_offset() % 8 else flat
-    words = flat[: len(flat) // 8 * 8].view(torch.int64)
-    whole = len(words) // _COLUMNS * _COLUMNS
-    columns = words[:whole].reshape(-1, _COLUMNS).sum(0)
-    columns[: len(words) - whole] += words[whole:]
-    columns[: len(flat) % 8] += flat[len(flat) // 8 * 8 :]
-    places = torch.arange(_COLUMNS**2, _COLUMNS**2 + _COLUMNS, device=t.device)
-    return (columns * places).sum()
+    if len(flat) < 8 * _COLUMNS:
+        flat = torch.cat([flat, flat.new_zeros(8 * _COLUMNS - len(flat))])
+    words = flat[: len(flat) // (8 * _COLUMNS) * 8 * _COLUMNS].view(torch.int64).reshape(-1, _COLUMNS)
+    columns = words.new_zeros(2, _COLUMNS)
+    for some in words.split(_ROWS[t.is_cuda]):
+        columns[0] += some.sum(0)
+        columns[1] += (some >> 32).sum(0)
+    odd = torch.arange(1, 4 * _COLUMNS, 2, device=t.device).reshape(2, _COLUMNS)
+    rest = flat[words.numel() * 8 :]
+    return (columns * odd).sum() + (_bits(rest) * 3 if len(rest) else 0)

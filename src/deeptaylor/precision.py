@@ -34,8 +34,11 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def check_precision(engine: Engine, inputs: Sequence[Tensor], target: object) -> None:
-    """Refuse what a type of few digits cannot do: differences of numbers that are nearly the same."""
+def check_precision(engine: Engine, inputs: Sequence[Tensor], target: object, values: bool = True) -> None:
+    """Refuse what a type of few digits cannot do: differences of numbers that are nearly the same.
+
+    `values`: look into tensors wherever they are (see targets.check).
+    """
     dtype = dtype_of(inputs)
     if dtype not in NARROW:
         return
@@ -47,13 +50,15 @@ def check_precision(engine: Engine, inputs: Sequence[Tensor], target: object) ->
             raise PlanError(f"{what} {instead}")
     if dtype is torch.float16 and engine.lost_squares:
         raise PlanError(f"The squared weights at {engine.lost_squares} are too small for float16. {instead}")
-    if _is_difference(target) or any(isinstance(m, Sum) and m.has_negative for m in engine.score.block.maps):
+    if _is_difference(target, values) or any(isinstance(m, Sum) and m.has_negative for m in engine.score.block.maps):
         raise TargetError(f"A logit difference is too fine for {name_of(dtype)}. {instead}")
 
 
-def _is_difference(target: object) -> bool:
-    if isinstance(target, Tensor) and target.is_floating_point():
-        return bool((target > 0).any() & (target < 0).any())
+def _is_difference(target: object, values: bool) -> bool:
+    """True for a margin, and for weights of which a sample has both signs."""
+    if isinstance(target, Tensor) and target.is_floating_point() and target.ndim > 1:
+        signs = (target > 0).flatten(1).any(1) & (target < 0).flatten(1).any(1)
+        return targets.may_look(target, values) and bool(signs.any())
     return isinstance(target, targets.Margin)
 
 

@@ -33,7 +33,7 @@ def margin(target: int | Tensor | None = None, other: int | Tensor | None = None
 def check(target: Target, shape: tuple[int, ...], values: bool = True) -> None:
     """Refuse a target that does not fit an output of this shape, before any work.
 
-    Without `values`, tensors on a GPU are not looked into: the GPU would be waited for.
+    Without `values`, tensors are looked into only where that costs nothing (`may_look`).
     """
     if target is None or is_callable(target):
         if target is None and len(shape) > 2:
@@ -49,7 +49,7 @@ def check(target: Target, shape: tuple[int, ...], values: bool = True) -> None:
     if isinstance(target, Tensor) and target.is_floating_point():
         if tuple(target.shape) != shape:
             raise TargetError(f"Weights must have the output's shape {shape}; got {tuple(target.shape)}.")
-        if (values or not target.is_cuda) and not bool(torch.isfinite(target).all()):
+        if may_look(target, values) and not bool(torch.isfinite(target).all()):
             raise TargetError("Weights must be finite: some are NaN or infinite.")
         return
     if not _is_integer(target):
@@ -63,6 +63,12 @@ def check(target: Target, shape: tuple[int, ...], values: bool = True) -> None:
         raise TargetError(_no_classes(shape))
     if len(shape) == 2:
         _check_classes(target, shape, "target", (1, 2), values)
+
+
+def may_look(t: Tensor, values: bool) -> bool:
+    """True if a tensor's values are there to be looked at; without `values`, only if no GPU is waited for."""
+    hidden = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(t)
+    return not hidden and (values or not t.is_cuda)
 
 
 def _type_name(target: Target) -> str:
@@ -95,7 +101,7 @@ def _check_classes(value: Any, shape: tuple[int, ...], name: str, ranks: tuple[i
         raise TargetError(
             f"An integer target (or margin) has shape {wanted} with batch {shape[0]} and K ≥ 1; got {tuple(t.shape)}."
         )
-    if (values or not t.is_cuda) and (int(t.min()) < 0 or int(t.max()) >= shape[1]):
+    if may_look(t, values) and (int(t.min()) < 0 or int(t.max()) >= shape[1]):
         wrong = int(t.min()) if int(t.min()) < 0 else int(t.max())
         raise TargetError(
             f"The {name} {wrong} is out of range: the network has {shape[1]} classes, 0 to {shape[1] - 1}."
@@ -128,7 +134,7 @@ def weights(target: Target, output: Tensor) -> tuple[Tensor, bool]:
         return torch.ones_like(output), False
     if target is None:
         return _one_hot(output.argmax(1), output), False
-    classes = torch.as_tensor(target, device=output.device)
+    classes = torch.as_tensor(target, device=output.device).long()
     if classes.ndim == 0:
         classes = classes.expand(output.shape[0])
     return _one_hot(classes.movedim(-1, 0), output), classes.ndim == 2
