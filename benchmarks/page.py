@@ -50,8 +50,9 @@ launching kernels would take longer than running them; `explainer.explain` uses 
 Types with few digits are safe for the rules that domains choose (see *Precision* below), and refused for others.
 
 Where memory is short, `explainer.recompute()` keeps little of the forward pass and computes the rest again when the
-reverse pass comes to it: slower by less than one more forward pass. A batch that does not fit into memory is explained
-in parts, and a single picture that does not fit with `recompute()`; both are said.
+reverse pass comes to it, for the time of about one more forward pass. Deep networks gain most; one whose peak is the
+work within its first layers, as VGG's, gains nothing. A batch that does not fit into memory is explained in parts, and
+a single picture that does not fit with `recompute()`; both are said.
 
 To measure again, and to make this page from what was measured:
 
