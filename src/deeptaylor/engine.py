@@ -27,7 +27,7 @@ from deeptaylor.graph import use_fast_operations
 from deeptaylor.linear_map import Maybe, Weighted, plus
 from deeptaylor.packed import split
 from deeptaylor.plan import Plan
-from deeptaylor.planner import make_plan
+from deeptaylor.planner import Planner
 from deeptaylor.rewrite import rewrite
 from deeptaylor.rules import Rule, WSquare
 from deeptaylor.run import Layout, Pass, layouts
@@ -130,9 +130,9 @@ class Engine(nn.Module):
         rewrite(captured)
         fold(captured, {n for n, d in zip(captured.inputs, settings.domains, strict=True) if isinstance(d, Box)})
         split(captured)
-        planned = make_plan(
+        planned = Planner(
             captured, settings.domains, settings.rules, settings.first, spread, settings.max_pool == "winner"
-        )
+        ).make()
         self.plan: Plan = planned.plan
         self.planned, self.captured = planned, captured
         self.steps = nn.ModuleList(planned.steps)  # so that they move and convert with the engine

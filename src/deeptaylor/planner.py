@@ -1,11 +1,11 @@
 """Making the plan: for every boundary of the network the domain, the rule and why; made before anything runs.
 
-make_plan(captured, …)
+Planner(captured, …).make()
 ├── infer_domains      along the graph
 ├── find_signals       which operands carry relevance, gates left aside; every operation without a rule, at once
 ├── Blocks             which nodes form a detection block
 ├── Choice             which rule a block gets, and why
-└── _Planner._steps    one Step a boundary, with its row for the table
+└── Planner._steps     one Step a boundary, with its row for the table
 """
 
 from __future__ import annotations
@@ -43,19 +43,9 @@ _SET_ASIDE = {
 }
 
 
-def make_plan(
-    captured: Captured,
-    domains: Sequence[Domain],
-    overrides: Mapping[str, Rule],
-    first: Rule | None,
-    spread: bool,
-    winner: bool,
-) -> Planned:
-    """Choose a step for every boundary of a rewritten graph."""
-    return _Planner(captured, domains, overrides, first, spread, winner).make()
+class Planner:
+    """Chooses a step for every boundary of a rewritten graph."""
 
-
-class _Planner:
     def __init__(
         self,
         captured: Captured,
