@@ -379,24 +379,10 @@ class Explainer(nn.Module):
     def _explanation(
         self, engine: Engine, inputs: tuple[Tensor, ...], target: Any, result: Result, notes: list[str]
     ) -> Explanation:
-        assert result.entries is not None
-        entries = result.entries if result.entries.ndim == 4 else result.entries.unsqueeze(0)
-        rows = [(r.node, r.module, r.op, r.rule) for r in engine.plan.rows]
-        many = result.entries.ndim == 4
-        per_input = torch.stack([_sum_per_sample(r, many) for r in result.relevance], -1)
-        ledger = Ledger(
-            input=per_input.sum(-1),
-            bias=_by_target(entries[:, :, 2].sum(1), many),
-            dropped=_by_target(entries[:, :, 3].sum(1), many),
-            residual=torch.zeros_like(result.score),
-            score=result.score.clamp(min=0),
-            rows=tuple(rows),
-            entries=entries if many else entries[0],
-        )
         return Explanation(
             relevance=result.relevance[0] if len(inputs) == 1 else result.relevance,
             score=result.score,
-            ledger=ledger,
+            ledger=Ledger.of(result, engine.plan),
             target=target,
             notes=(*notes, *engine.plan.notes),
             source=lambda name: self._later(engine, name, inputs, target),
@@ -488,16 +474,6 @@ def _first_float(tensors: Iterable[Tensor]) -> Tensor | None:
 def _type_of(tensors: Iterable[Tensor]) -> torch.dtype:
     first = _first_float(tensors)
     return torch.float32 if first is None else first.dtype
-
-
-def _sum_per_sample(relevance: Tensor, many: bool) -> Tensor:
-    """ΣR over everything but the sample (and the target)."""
-    kept = 2 if many else 1
-    return relevance.sum(tuple(range(kept, relevance.ndim))) if relevance.ndim > kept else relevance
-
-
-def _by_target(t: Tensor, many: bool) -> Tensor:
-    return t.movedim(0, 1) if many else t[0]
 
 
 def _key(inputs: Sequence[Tensor]) -> str:

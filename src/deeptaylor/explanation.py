@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 
 from deeptaylor import heatmap as pictures
+from deeptaylor.engine import Result
 from deeptaylor.errors import BoundaryError, InputError
+from deeptaylor.plan import Plan
 from deeptaylor.properties import DEEP_TAYLOR, TOLERANCE, Check, check
 
 _MOST_SHOWN = 8  # heatmaps in a notebook
@@ -36,6 +38,22 @@ class Ledger:
     score: Tensor
     rows: tuple[tuple[str, str, str, str], ...]
     entries: Tensor
+
+    @classmethod
+    def of(cls, result: Result, plan: Plan) -> Ledger:
+        """The ledger of a run that kept its entries."""
+        assert result.entries is not None
+        many = result.entries.ndim == 4
+        _, _, bias, dropped = result.entries.unbind(-2)
+        return cls(
+            input=torch.stack([_per_sample(R, many) for R in result.relevance], -1).sum(-1),
+            bias=_by_sample(bias.sum(-2), many),
+            dropped=_by_sample(dropped.sum(-2), many),
+            residual=torch.zeros_like(result.score),
+            score=result.score.clamp(min=0),
+            rows=tuple((row.node, row.module, row.op, row.rule) for row in plan.rows),
+            entries=result.entries,
+        )
 
     @property
     def total(self) -> Tensor:
@@ -72,6 +90,17 @@ class Ledger:
     def __str__(self) -> str:
         batch = self.score.shape[0]
         return "\n".join(f"sample {k}: {self._line(k, 0)}" for k in range(batch))
+
+
+def _per_sample(relevance: Tensor, many: bool) -> Tensor:
+    """ΣR over everything but the sample (and the target)."""
+    kept = 2 if many else 1
+    return relevance.sum(tuple(range(kept, relevance.ndim))) if relevance.ndim > kept else relevance
+
+
+def _by_sample(t: Tensor, many: bool) -> Tensor:
+    """The sample's axis first, then the target's."""
+    return t.movedim(0, 1) if many else t
 
 
 @dataclass(frozen=True)
