@@ -432,23 +432,89 @@ def test_a_callable_target_may_be_nonlinear_and_of_one_column() -> None:
 def test_a_callable_target_is_captured_once(captures: list[Any]) -> None:
     explainer = dt.Explainer(mlp(), torch.rand(1, 4, dtype=torch.float64))
 
-    def difference(out: Tensor) -> Tensor:
-        return out[:, 1] - out[:, 0]
+    def largest(out: Tensor) -> Tensor:
+        return out.amax(1)
 
     assert len(captures) == 1
-    first = explainer.explain(torch.rand(2, 4, dtype=torch.float64), difference)
+    first = explainer.explain(torch.rand(2, 4, dtype=torch.float64), largest)
     assert len(captures) == 2
-    explainer.explain(torch.rand(5, 4, dtype=torch.float64), difference)
-    explainer(torch.rand(2, 4, dtype=torch.float64), difference)
+    explainer.explain(torch.rand(5, 4, dtype=torch.float64), lambda out: out.amax(1))
+    explainer(torch.rand(2, 4, dtype=torch.float64), largest)
     first.at("relu")
     assert len(captures) == 2
-    explainer.explain(torch.rand(2, 4, dtype=torch.float64), lambda out: out[:, 2])
+    explainer.explain(torch.rand(2, 4, dtype=torch.float64), lambda out: out[:, 2].exp())
     assert len(captures) == 3
+
+
+def test_a_linear_callable_is_the_weights_that_it_stands_for(captures: list[Any]) -> None:
+    """Its last steps and the last layer are one unit, as with weights or a margin; nothing is captured for it."""
+    x = torch.rand(3, 4, dtype=torch.float64)
+    explainer, w = dt.Explainer(mlp(), x), mlp()(x)[0].detach()
+    order = w.argsort(descending=True)
+    top, low, sign = int(order[0]), int(order[-1]), float(w.sum().sign())
+    for score, same in [
+        (lambda out: out[:, top] - out[:, low], dt.margin(top, low)),
+        (lambda out: sign * out.sum(1), sign * torch.ones(3, 3, dtype=torch.float64)),
+        (lambda out: (out @ w).unsqueeze(1), w.expand(3, 3)),
+        (lambda out: 2 * out[torch.arange(3), out.new_full((3,), top).long()] / 2, torch.tensor([top] * 3)),
+    ]:
+        e, expected = explainer.explain(x, score), explainer.explain(x, same)
+        close(e.relevance, expected.relevance)
+        close(e.score, expected.score)
+        close(e.at("relu"), expected.at("relu"))
+        close(explainer(x, score)[1], expected.relevance)
+    assert len(captures) == 1
+
+
+def test_a_callable_target_is_looked_at_anew(captures: list[Any]) -> None:
+    """A class, a tensor or a branch that it closes over may change between two calls of the very same function."""
+    x, chosen = torch.rand(2, 4, dtype=torch.float64), {"k": 0, "squared": False}
+    weights = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
+    explainer = dt.Explainer(mlp(), x)
+
+    def score(out: Tensor) -> Tensor:
+        picked = (out * weights).sum(1) + out[:, chosen["k"]]
+        return picked**2 if chosen["squared"] else picked
+
+    def expected() -> Tensor:
+        return score(mlp()(x)).detach()
+
+    for change in ({"k": 1}, {"squared": True}, {"k": 2}):
+        chosen.update(change)
+        close(explainer.explain(x, score).score, expected())
+        weights.copy_(weights.roll(1) * 2)
+        close(explainer.explain(x, score).score, expected())
+        close(explainer(x, score)[0], expected())
+
+
+def test_functions_and_shapes_are_forgotten_after_some() -> None:
+    x = torch.rand(1, 2, 6, 6)
+    network = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2))
+    explainer = dt.Explainer(network, x)
+    first = explainer.explain(torch.rand(1, 2, 7, 7))
+    for k in range(12):
+        explainer.explain(x, lambda out, k=k: out.exp().sum(1) * k)
+        explainer.explain(torch.rand(1, 2, 8 + k, 8))
+    assert len(explainer._scored) <= 4
+    assert len(explainer.engines) <= 9
+    assert "2x6x6f" in explainer.engines
+    assert first.at("1").shape == (1, 3, 5, 5)  # captured once more
+
+
+def test_a_callable_that_mixes_samples_is_refused() -> None:
+    x = torch.rand(3, 4, dtype=torch.float64)
+    explainer = dt.Explainer(mlp(), x)
+    with pytest.raises(dt.TargetError, match="mixes samples"):
+        explainer.explain(x, lambda out: out[:, 0] - out[:, 0].mean())
+    with pytest.raises(dt.DeepTaylorError, match="depends on the other samples"):
+        explainer.explain(x, lambda out: out[:, 0].softmax(0))
+    with pytest.raises(dt.TargetError, match=r"returned shape \(3, 3\)"):
+        explainer.explain(x, lambda out: out)
 
 
 def test_a_callable_target_follows_the_explainer_to_another_type(captures: list[Any]) -> None:
     x = torch.rand(2, 4, dtype=torch.float64)
-    explainer, score = dt.Explainer(mlp(), x), lambda out: out[:, 1] - out[:, 0]
+    explainer, score = dt.Explainer(mlp(), x), lambda out: out.amax(1)
     before = explainer.explain(x, score)
     after = explainer.float().explain(x.float(), score)
     assert after.score.dtype is torch.float32
@@ -457,10 +523,9 @@ def test_a_callable_target_follows_the_explainer_to_another_type(captures: list[
 
 
 def test_a_copy_has_callable_targets_of_its_own() -> None:
-    """They are known by identity, which a copy does not share; and a lambda cannot be pickled."""
     x = torch.rand(2, 4, dtype=torch.float64)
     explainer = dt.Explainer(mlp(), x)
-    explainer.explain(x, lambda out: out[:, 1] - out[:, 0])
+    explainer.explain(x, lambda out: out.amax(1))
     assert not copy.deepcopy(explainer)._scored
     assert len(explainer._scored) == 1
 
@@ -1224,10 +1289,11 @@ def test_computing_again_holds_for_other_types_shapes_and_scores(monkeypatch: py
     assert torch.equal(thrifty(x.float(), 0)[1], explainer(x.float(), 0)[1])
     thrifty.double()
     explainer.double()
-    score = lambda out: out[:, 0] + out[:, 1]  # noqa: E731
+    score = lambda out: out[:, 0].exp() + out[:, 1]  # noqa: E731
     assert torch.equal(thrifty(wide, 0)[1], explainer(wide, 0)[1])
     assert torch.equal(thrifty(x, score)[1], explainer(x, score)[1])
-    for engine in (*thrifty.engines.values(), *thrifty._for_score(score).engines.values()):
+    (scored,) = thrifty._scored.values()
+    for engine in (*thrifty.engines.values(), *scored.engines.values()):
         assert engine.recomputes
 
 
@@ -1259,8 +1325,12 @@ def test_a_single_sample_that_does_not_fit_is_an_error(monkeypatch: pytest.Monke
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(Engine, "run", none)
-    with pytest.raises(torch.OutOfMemoryError), pytest.warns(dt.DeepTaylorWarning, match="A sample does not fit"):
+    with (
+        pytest.raises(dt.DeepTaylorError, match=r"does not fit into memory.*CUDA out of memory.*Explain smaller") as e,
+        pytest.warns(dt.DeepTaylorWarning, match="A sample does not fit"),
+    ):
         explainer.explain(batch(1))
+    assert isinstance(e.value, MemoryError)
 
 
 # --- folding ------------------------------------------------------------------------------------------------------

@@ -4,15 +4,14 @@ capture(model, inputs)
 ├── eval_mode          training flags lowered, restored afterwards whatever happens
 ├── torch.export       non-strict, the example doubled to two samples, the batch dimension free
 ├── functionalise      in-place operations become ordinary ones
-└── lift               parameters and buffers become named constants, unused outputs are pruned
+├── lift               parameters and buffers become named constants, unused outputs are pruned
+└── _refuse_random     a network that draws numbers is another one at every call
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +19,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
+from torch.utils._sympy.numbers import int_oo
 
-from deeptaylor.errors import CaptureError, DeepTaylorError, PlanError, warn
+from deeptaylor.errors import CaptureError, DeepTaylorError, PlanError
+from deeptaylor.eval_mode import eval_mode
 from deeptaylor.exporting import exporting
+from deeptaylor.functional import functionalise, mutates
 
 if TYPE_CHECKING:
     # fx types a node's arguments as a union too wide to work with; to the type checker a node may be anything.
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
 else:
     Node = fx.Node
 
-# Capture lowers training flags and a global switch for a moment; two captures at once would restore them wrongly.
-_LOCK = threading.RLock()
 _HERE, _TORCH = (f"{Path(file).parent}{os.sep}" for file in (__file__, torch.__file__))
 
 
@@ -45,7 +45,9 @@ class Captured:
     output: Node
     output_name: str
     batch: Any  # the symbol of the free batch dimension, or the fixed number where it could not be freed
+    batches: tuple[int, int | None] = (1, None)  # from, to: the batch sizes for which the network takes this way
     notes: list[str] = field(default_factory=list)
+    in_place: list[str] = field(default_factory=list)  # where the network writes to its own tensors
     renamed: dict[str, str] = field(default_factory=dict)  # a node that was replaced -> the node with its value now
     absorbed: dict[str, str] = field(default_factory=dict)  # a node folded into another -> that other
     paths: dict[str, str] = field(default_factory=dict)  # module path of every node as it was exported
@@ -120,63 +122,17 @@ def where(node: Node) -> str:
     return f"{node.name}" + (f" in module {path!r}" if path else "") + (f" ({line})" if line else "")
 
 
-@contextlib.contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Lower every training flag, one by one so that no overridden `train()` runs, and put each back."""
-    with _LOCK:
-        training = [m for m in model.modules() if m.training]
-        noisy = sorted({type(m).__name__ for m in training if _behaves_differently(m)})
-        if noisy:
-            warn(
-                f"The network is in training mode ({', '.join(noisy)} behave differently there). It is "
-                "explained in eval "
-                "mode; its own mode is restored. Call model.eval() to silence this.",
-            )
-        random = torch.get_rng_state()
-        saved = [(m, dict(m.__dict__), _contents(m)) for m in model.modules()]
-        fastpath = torch.backends.mha.get_fastpath_enabled()
-        try:
-            for module in training:
-                module.training = False
-            # The fused inference kernels of attention layers are opaque: no rule could look inside.
-            torch.backends.mha.set_fastpath_enabled(False)
-            yield
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fastpath)
-            torch.set_rng_state(random)
-            for module, attributes, contents in saved:
-                # Export puts copies in place of lists and dicts, and a forward pass may count its calls.
-                module.__dict__.clear()
-                module.__dict__.update(attributes)
-                for container, items in contents:
-                    _refill(container, items)
-            for module in training:
-                module.training = True
-
-
-def _contents(module: nn.Module) -> list[tuple[Any, Any]]:
-    """Copies of what a module's plain lists, dicts and sets hold."""
-    return [(v, v.copy()) for v in module.__dict__.values() if type(v) in (list, dict, set)]
-
-
-def _refill(container: Any, items: Any) -> None:
-    if container != items or (isinstance(items, dict) and list(container) != list(items)):
-        container.clear()
-        (container.extend if isinstance(container, list) else container.update)(items)
-
-
-def _behaves_differently(module: nn.Module) -> bool:
-    if isinstance(module, nn.modules.dropout._DropoutNd):
-        return module.p > 0
-    return isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats
-
-
 def capture(model: nn.Module, inputs: Sequence[Tensor], output: int | str | None = None, root: str = "") -> Captured:
     """Export a network and return it as a functional graph with one output chosen; paths are named from `root` on."""
     with eval_mode(model), torch.no_grad():
         program, batch, notes = _export(model, tuple(inputs))
-    program = _functionalise(program)
-    return _lift(program, output, batch, notes, root)
+    in_place = [where(n) for n in program.graph.nodes if n.op == "call_function" and mutates(n)]
+    program = functionalise(program)
+    captured = _lift(program, output, batch, notes, root)
+    captured.in_place = in_place
+    captured.batches = _batches(program, batch)
+    _refuse_random(captured)
+    return captured
 
 
 def _export(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, Any, list[str]]:
@@ -227,6 +183,47 @@ def _batch_symbol(program: Any) -> Any:
     return node.meta["val"].shape[0]
 
 
+def _batches(program: Any, batch: Any) -> tuple[int, int | None]:
+    """The batch sizes for which a network takes the way that was captured; torch counts from two, we from one."""
+    if isinstance(batch, int):
+        return batch, batch
+    known = program.range_constraints.get(batch.node.expr)
+    if known is None:
+        return 1, None
+    low, high = (None if bound in (int_oo, -int_oo) else int(bound) for bound in (known.lower, known.upper))
+    return 1 if low is None or low <= 2 else low, high
+
+
+def _refuse_random(captured: Captured) -> None:
+    """Refuse a network that draws random numbers in eval mode: those of the capture would be kept for ever."""
+    drawing = [n for n in captured.graph.nodes if n.op == "call_function" and draws(n)]
+    if drawing:
+        lines = "".join(f"\n  {n.target._schema.name.split('::')[1]}: at {where(n)}" for n in drawing)
+        raise PlanError(
+            f"The network draws random numbers in eval mode, so that there is no one score to explain:{lines}\n"
+            "What to do: draw them in training mode only (if self.training: …), or keep one draw as a buffer."
+        )
+
+
+def draws(node: Node) -> bool:
+    """True if an operation's result is random, with the arguments that it has."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    a = bound_args(node)
+    if "train" in a or "training" in a:
+        return bool(a.get("train", a.get("training")))
+    return bool(a["dropout_p"]) if "dropout_p" in a else True
+
+
+def bound_args(node: Node) -> dict[str, Any]:
+    """A node's arguments by the names of its schema, defaults filled in."""
+    schema = node.target._schema
+    named = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+    named.update(zip([a.name for a in schema.arguments], node.args, strict=False))
+    named.update(node.kwargs)
+    return named
+
+
 def _explain_failure(error: Exception) -> str:
     text = str(error).strip()
     first = text.splitlines()[0] if text else type(error).__name__
@@ -249,59 +246,6 @@ def _explain_failure(error: Exception) -> str:
         "the part of the network that is."
     )
     return f"The network cannot be captured: {first}\n  at: {line or 'unknown place'}\n  What to do: {advice}"
-
-
-def _functionalise(program: Any) -> Any:
-    """Turn in-place operations into ordinary ones: directly where that is plain, else by torch's own pass."""
-    mutating = [n for n in program.graph.nodes if n.op == "call_function" and _mutates(n)]
-    if all(_plain_in_place(n) for n in mutating):
-        for node in mutating:
-            node.meta["functional"] = _functional_twin(node)
-        return program
-    with exporting():
-        return program.run_decompositions({})
-
-
-def _mutates(node: Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return bool(schema is not None and schema.is_mutable)
-
-
-def _functional_twin(node: Node) -> Any:
-    """aten.relu for aten.relu_ and so on, or None."""
-    target: Any = node.target
-    name, overload = target._schema.name.split("::")[1], target._overloadname
-    if not name.endswith("_") or not target._schema.name.startswith("aten::"):
-        return None
-    packet = getattr(torch.ops.aten, name[:-1], None)
-    return getattr(packet, overload, None) if packet is not None else None
-
-
-def _plain_in_place(node: Node) -> bool:
-    """True if the mutated tensor is fresh: neither a view, nor viewed, nor a parameter or an input."""
-    mutated = node.args[0]
-    if not isinstance(mutated, fx.Node) or mutated.op != "call_function" or _functional_twin(node) is None:
-        return False
-    return not _is_view(mutated) and not any(_is_view(user) for user in mutated.users)
-
-
-def _is_view(node: Node) -> bool:
-    """True if a node's result may share memory with its first argument without being the in-place result itself."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or _mutates(node):
-        return False
-    aliases = any(r.alias_info is not None for r in schema.returns)
-    maybe = schema.name.split("::")[1] in {
-        "reshape",
-        "flatten",
-        "contiguous",
-        "to",
-        "dropout",
-        "unflatten",
-        "chunk",
-        "pad",
-    }
-    return aliases or maybe
 
 
 def _lift(program: Any, output: int | str | None, batch: Any, notes: list[str], root: str) -> Captured:
@@ -340,11 +284,12 @@ def _lift(program: Any, output: int | str | None, batch: Any, notes: list[str], 
             new[node] = new[node.args[0]] = copied
         else:
             new[node] = graph.node_copy(node, lambda n: new[n])
+            _keep_batch(new[node])
     user = [o for o, spec in zip(outputs, signature.output_specs, strict=True) if spec.kind.name == "USER_OUTPUT"]
     chosen, name = _choose(user, program.call_spec.out_spec, output)
     graph.output(new[chosen])
     graph.eliminate_dead_code()
-    captured = Captured(graph, constants, inputs, new[chosen], name, batch, notes)
+    captured = Captured(graph, constants, inputs, new[chosen], name, batch, notes=notes)
     for node in graph.nodes:
         if root:
             node.meta["nn_module_stack"] = _below(root, node.meta.get("nn_module_stack") or {})
@@ -355,6 +300,14 @@ def _lift(program: Any, output: int | str | None, batch: Any, notes: list[str], 
                 captured.outputs[path] = node.name
     notes += [f"input {node.name!r} does not reach the output" for node in inputs if not node.users]
     return captured
+
+
+def _keep_batch(node: Node) -> None:
+    """x.squeeze() takes out the axes that had one element here: not the samples' axis where there is one sample."""
+    if node.target is torch.ops.aten.squeeze.default:
+        sizes = node.args[0].meta["val"].shape
+        node.target = torch.ops.aten.squeeze.dims
+        node.args = (node.args[0], [d for d, n in enumerate(sizes) if isinstance(n, int) and n == 1])
 
 
 def _below(root: str, stack: dict[str, Any]) -> dict[str, Any]:

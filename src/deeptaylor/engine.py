@@ -18,10 +18,12 @@ from torch import Tensor, fx, nn
 
 from deeptaylor import target as targets
 from deeptaylor.again import Again, Segments, find
+from deeptaylor.agreement import check_agreement
 from deeptaylor.capture import Node, capture
 from deeptaylor.convolution import Convolution, channels_last
 from deeptaylor.domain import Box, Domain
 from deeptaylor.errors import BoundaryError
+from deeptaylor.eval_mode import eval_mode
 from deeptaylor.fold import CONVOLUTIONS, fold
 from deeptaylor.graph import use_fast_operations
 from deeptaylor.linear_map import Maybe, Weighted, plus
@@ -123,13 +125,18 @@ def _lift(f: Tensor) -> Tensor | None:
 class Engine(nn.Module):
     """A network captured for one input shape, ready to explain."""
 
-    def __init__(self, model: nn.Module, example: Sequence[Tensor], settings: Settings) -> None:
+    def __init__(
+        self, model: nn.Module, example: Sequence[Tensor], settings: Settings, own: Sequence[Tensor] | None = None
+    ) -> None:
+        """`own`: the user's whole batch, of which the example is the beginning."""
         super().__init__()
         spread = settings.bias == "spread"
-        captured = capture(model, example, settings.output, settings.root)
-        rewrite(captured)
-        fold(captured, {n for n, d in zip(captured.inputs, settings.domains, strict=True) if isinstance(d, Box)})
-        split(captured)
+        with eval_mode(model), torch.no_grad():
+            captured = capture(model, example, settings.output, settings.root)
+            rewrite(captured)
+            fold(captured, {n for n, d in zip(captured.inputs, settings.domains, strict=True) if isinstance(d, Box)})
+            split(captured)
+            check_agreement(model, captured, example if own is None else own, settings.output)
         planned = Planner(
             captured, settings.domains, settings.rules, settings.first, spread, settings.max_pool == "winner"
         ).make()
@@ -145,6 +152,7 @@ class Engine(nn.Module):
         self._keep(self.cheap, captured.constants)
         self.non_negative = [d.non_negative for d in settings.domains]
         self.fixed_batch: int | None = captured.batch if isinstance(captured.batch, int) else None
+        self.batches = captured.batches
         self.token_limits = self._token_limits()
         for node in (*captured.graph.nodes, *self.network.graph.nodes):
             # Fake tensors are done with, and cannot be copied.
@@ -152,6 +160,11 @@ class Engine(nn.Module):
         captured.batch = None
         self._lay_out_weights()
         self.lost_squares = self._lost_squares()
+
+    def takes(self, batch: int) -> bool:
+        """True if this many samples go the way that was captured."""
+        least, most = self.batches
+        return least <= batch and (most is None or batch <= most)
 
     @property
     def score(self) -> ScoreStep:

@@ -2,11 +2,13 @@
 
 DeepTaylorError
 ├── CaptureError        the network cannot be exported to a graph
+│   └── MismatchError   the captured network does not give what the network gives
 ├── PlanError           the graph cannot be explained as asked
 │   └── UnsupportedOpError   operations without a rule, all of them at once
 ├── InputError          the input cannot be explained (NaN, shape, type, outside its domain)
 ├── TargetError         the target does not exist or does not fit the output
 ├── StaleModelError     the network changed since it was captured
+├── TooLargeError       a single sample does not fit into memory
 ├── BoundaryError       relevance was asked for at a place inside a detection block
 ├── AssetError          weights or data cannot be had (assets.py)
 ├── MissingPackageError an optional package is not installed (optional.py)
@@ -30,6 +32,10 @@ class CaptureError(DeepTaylorError):
     """The network cannot be exported to a graph."""
 
 
+class MismatchError(CaptureError):
+    """The captured network does not give what the network itself gives."""
+
+
 class PlanError(DeepTaylorError, ValueError):
     """The graph cannot be explained as asked."""
 
@@ -48,6 +54,10 @@ class TargetError(DeepTaylorError, ValueError):
 
 class StaleModelError(DeepTaylorError, RuntimeError):
     """The network changed since it was captured."""
+
+
+class TooLargeError(DeepTaylorError, MemoryError):
+    """A single sample does not fit into memory."""
 
 
 class BoundaryError(DeepTaylorError, KeyError):

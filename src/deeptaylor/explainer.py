@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from deeptaylor import target as targets
+from deeptaylor.autocast import AUTOCAST_NOTE, autocasting, without_autocast
+from deeptaylor.callables import ScoreFunction, one_number_a_sample, read
 from deeptaylor.capture import pick_output
 from deeptaylor.compiled import Compiled
 from deeptaylor.domain import Domain
 from deeptaylor.engine import Engine, Result, Settings, joined
-from deeptaylor.errors import CaptureError, InputError, PlanError, StaleModelError, TargetError, warn
+from deeptaylor.errors import (
+    CaptureError,
+    InputError,
+    MismatchError,
+    PlanError,
+    StaleModelError,
+    TooLargeError,
+    warn,
+)
 from deeptaylor.explanation import Explanation, Ledger
 from deeptaylor.freshness import Watch, fingerprint
 from deeptaylor.inputs import (
@@ -30,6 +42,7 @@ from deeptaylor.inputs import (
     check_tokens,
     check_values,
 )
+from deeptaylor.memory import out_of_memory
 from deeptaylor.plan import Plan
 from deeptaylor.precision import NARROW, check_precision, dtype_of, problem
 from deeptaylor.rules import Rule
@@ -42,6 +55,10 @@ _INDUCTOR = {
     "layout_optimization": False,
     "shape_padding": False,
 }
+
+
+_ENGINES = 8  # shapes of input, and numbers of samples, that are remembered beside the first
+_SCORED = 4  # functions of the output
 
 
 class Explainer(nn.Module):
@@ -89,14 +106,17 @@ class Explainer(nn.Module):
         # In a tuple, so that nn.Module does not take the user's network for a part of this one.
         self._model = (model,)
         self._example = tuple(x[:2].detach() for x in inputs)
-        self._scored: dict[int, tuple[Any, Explainer]] = {}
+        self._scored: dict[str, Explainer] = {}  # by what the function computes, the latest last
         self._compile: tuple[bool | None, dict[str, Any]] | None = None  # CUDA graphs, inductor's options; once asked
         self._recompute = False
         self._runs: dict[int, Compiled] = {}
         self._print, self._watch = fingerprint(model), Watch(model)
+        self._lock, self._captures = threading.RLock(), 0
         self.engines = nn.ModuleDict()
         try:
             engine = self._capture(inputs)
+        except MismatchError:
+            raise
         except CaptureError:  # two samples were not enough for a network that insists on its batch size
             if inputs[0].shape[0] <= 2:
                 raise
@@ -108,11 +128,11 @@ class Explainer(nn.Module):
 
     def _capture(self, inputs: Sequence[Tensor], whole: bool = False) -> Engine:
         """Capture the network for these shapes, and bring the result to where this explainer was moved."""
-        own = _first_float(self._model[0].parameters())
-        example = [x.detach() if whole else x[:2].detach() for x in inputs]
-        if own is not None:
-            example = [x.to(own) if x.is_floating_point() else x.to(own.device) for x in example]
-        engine = Engine(self._model[0], example, self.settings)
+        like = _first_float(self._model[0].parameters())
+        own = [x.detach() for x in inputs]
+        if like is not None:
+            own = [x.to(like) if x.is_floating_point() else x.to(like.device) for x in own]
+        engine = Engine(self._model[0], own if whole else [x[:2] for x in own], self.settings, own)
         if self._recompute:
             engine.recompute()
         moved = _first_float(self._first.network.buffers()) if len(self.engines) else None
@@ -138,25 +158,45 @@ class Explainer(nn.Module):
     def _capture_again(self) -> None:
         again = self._capture(self._example, whole=True)
         self.engines = nn.ModuleDict({_key(self._example): again})
+        self._captures += 1
         self._runs.clear()
 
-    def _engine(self, inputs: Sequence[Tensor]) -> Engine:
-        """The engine for these shapes, captured anew where they are new."""
-        key = _key(inputs)
-        if key in self.engines:
-            return cast("Engine", self.engines[key])
-        same = f"{_key(inputs)}@{inputs[0].shape[0]}"
-        if same in self.engines:
-            return cast("Engine", self.engines[same])
+    def engine_for(self, inputs: Sequence[Tensor]) -> Engine:
+        """The engine for inputs of these shapes, and this many of them; captured anew where they are new."""
+        known = self._known(inputs)
+        if known is not None:
+            return known
+        with self._lock:
+            known = self._known(inputs)
+            return self._new(inputs) if known is None else known
+
+    def _known(self, inputs: Sequence[Tensor]) -> Engine | None:
+        for key in (_key(inputs), f"{_key(inputs)}@{inputs[0].shape[0]}"):
+            if key in self.engines:
+                engine = cast("Engine", self.engines[key])
+                if engine.takes(inputs[0].shape[0]):
+                    return engine
+        return None
+
+    def _new(self, inputs: Sequence[Tensor]) -> Engine:
+        """Capture for another shape or number of samples; what was captured longest ago is forgotten."""
+        key, shape_is_new = _key(inputs), _key(inputs) not in self.engines
         try:
-            engine = self._capture(inputs)
+            engine = self._capture(inputs, whole=not shape_is_new)
+            if not engine.takes(inputs[0].shape[0]):
+                engine, shape_is_new = self._capture(inputs, whole=True), False
+        except MismatchError:
+            raise
         except CaptureError as error:
             wanted = [tuple(x.shape[1:]) for x in self._example]
             raise InputError(
                 f"The network was captured for samples of shape {_shapes(wanted)} and does not take "
                 f"{_shapes([tuple(x.shape[1:]) for x in inputs])}."
             ) from error
-        self.engines[key] = engine
+        while len(self.engines) > _ENGINES:
+            oldest = next(k for k in self.engines if k != _key(self._example))
+            self._runs.pop(id(self.engines.pop(oldest)), None)
+        self.engines[key if shape_is_new else f"{key}@{inputs[0].shape[0]}"] = engine
         return engine
 
     def compile(self, graphs: bool | None = None, **options: Any) -> Explainer:  # type: ignore[override]
@@ -167,7 +207,7 @@ class Explainer(nn.Module):
         """
         self._compile = (graphs, _INDUCTOR | options)
         self._runs.clear()
-        for _, scored in self._scored.values():
+        for scored in self._scored.values():
             scored.compile(graphs, **options)
         return self
 
@@ -181,7 +221,7 @@ class Explainer(nn.Module):
         for engine in self.engines.values():
             cast("Engine", engine).recompute(on)
         self._runs.clear()
-        for _, scored in self._scored.values():
+        for scored in self._scored.values():
             scored.recompute(on)
         return self
 
@@ -205,8 +245,10 @@ class Explainer(nn.Module):
                 break
             except RuntimeError as error:
                 one = size == 1 or engine.fixed_batch is not None
-                if not _out_of_memory(error) or (one and engine.recomputes):
+                if not out_of_memory(error):
                     raise
+                if one and engine.recomputes:
+                    raise TooLargeError(_too_large(engine, inputs, error)) from error
             if inputs[0].is_cuda:
                 torch.cuda.empty_cache()
             if one:
@@ -233,7 +275,7 @@ class Explainer(nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self._places() != places:
             self._runs.clear()
-        for _, scored in self._scored.values():
+        for scored in self._scored.values():
             scored._apply(fn, recurse)
         now, own = _type_of(self._first.network.buffers()), _type_of(self._model[0].parameters())
         if _wider(now, before) and _wider(own, before) and not self._changed(fingerprint(self._model[0])):
@@ -246,11 +288,11 @@ class Explainer(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         # These belong to this object; a copy makes its own. Its network's tensors lie elsewhere, with the same values.
         known = self._print if self._changed(fingerprint(self._model[0])) else None
-        return {**self.__dict__, "_runs": {}, "_scored": {}, "_watch": None, "_print": known}
+        return {**self.__dict__, "_runs": {}, "_scored": {}, "_watch": None, "_print": known, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._watch = Watch(self._model[0])
+        self._watch, self._lock = Watch(self._model[0]), threading.RLock()
         if state["_print"] is None:
             self._print = fingerprint(self._model[0])
 
@@ -262,13 +304,18 @@ class Explainer(nn.Module):
         It looks at no values, for which a GPU would be waited for: where a tensor names a class that does not exist,
         score and relevance are NaN.
         """
+        if autocasting(x):
+            with without_autocast(x):
+                return self.forward(x, target)
         inputs = (x,) if isinstance(x, Tensor) else tuple(x)
-        if targets.is_callable(target):
-            return self._for_score(target).forward(x)
         if not torch.compiler.is_compiling():
             self._look()
             check_batch(inputs)
-        engine = self._engine_for_batch(inputs)
+        engine = self.engine_for(inputs)
+        if targets.is_callable(target):
+            target = self._weights_of(target, engine, inputs)
+            if targets.is_callable(target):
+                return self._for_score(target, engine, inputs).forward(x)
         if not torch.compiler.is_compiling():
             self._check_target(engine, target, inputs, values=False)
         check_precision(engine, inputs, target, values=False)
@@ -287,49 +334,45 @@ class Explainer(nn.Module):
         target   None: the top class; an int; an integer tensor (B,) or (B, K): K maps a sample; a float tensor shaped
                  like the output: weights; dt.margin(a, b): a logit difference; a callable on the output
         """
-        if targets.is_callable(target):
-            return self._for_score(target).explain(x)
+        if autocasting(x):
+            with without_autocast(x):
+                return self.explain(x, target).noting(AUTOCAST_NOTE)
         inputs = tuple(t.detach().clone() for t in self._checked(x))
         self._check_fresh()
         with torch.no_grad():
-            engine = self._engine_for_batch(inputs)
-            self._check_target(engine, target, inputs)
-            check_precision(engine, inputs, target)
-            result, notes = self._run(engine, inputs, target, frozenset())
+            engine = self.engine_for(inputs)
+            asked = self._weights_of(target, engine, inputs)
+            if targets.is_callable(asked):
+                return self._for_score(asked, engine, inputs).explain(x)
+            self._check_target(engine, asked, inputs)
+            check_precision(engine, inputs, asked)
+            result, notes = self._run(engine, inputs, asked, frozenset())
         return self._explanation(engine, inputs, target, result, notes)
 
     def relevance_at(self, name: str, x: Inputs, target: Any = None) -> Tensor:
         """The relevance at an inner boundary, by node name or module path."""
-        if targets.is_callable(target):
-            return self._for_score(target).relevance_at(name, x)
         inputs = tuple(t.detach() for t in self._checked(x))
         self._check_fresh()
-        engine = self._engine_for_batch(inputs)
-        self._check_target(engine, target, inputs)
-        check_precision(engine, inputs, target)
-        return self._at(engine, name, inputs, target)
+        return self._at(name, inputs, target)
 
-    def _later(self, engine: Engine, name: str, inputs: tuple[Tensor, ...], target: Any) -> Tensor:
+    def _later(self, captures: int, name: str, inputs: tuple[Tensor, ...], target: Any) -> Tensor:
         """More of an explanation that was made before, if the network is still the same."""
         self._check_fresh()
-        if not any(engine is e for e in self.engines.values()):
+        if captures != self._captures:
             raise StaleModelError("The explainer was refreshed since this explanation was made; explain again.")
-        return self._at(engine, name, inputs, target)
+        return self._at(name, inputs, target)
 
-    def _at(self, engine: Engine, name: str, inputs: tuple[Tensor, ...], target: Any) -> Tensor:
-        node = engine.boundary(name)
-        with torch.no_grad():
-            result, _ = self._run(engine, inputs, target, frozenset([node]))
+    def _at(self, name: str, inputs: tuple[Tensor, ...], target: Any) -> Tensor:
+        with without_autocast(inputs), torch.no_grad():
+            engine = self.engine_for(inputs)
+            asked = self._weights_of(target, engine, inputs)
+            if targets.is_callable(asked):
+                return self._for_score(asked, engine, inputs)._at(name, inputs, None)
+            self._check_target(engine, asked, inputs)
+            check_precision(engine, inputs, asked)
+            node = engine.boundary(name)
+            result, _ = self._run(engine, inputs, asked, frozenset([node]))
         return result.kept[node]
-
-    def _engine_for_batch(self, inputs: Sequence[Tensor]) -> Engine:
-        engine = self._engine(inputs)
-        if engine.fixed_batch is None or engine.fixed_batch == inputs[0].shape[0]:
-            return engine
-        key = f"{_key(inputs)}@{inputs[0].shape[0]}"
-        if key not in self.engines:
-            self.engines[key] = self._capture(inputs, whole=True)
-        return cast("Engine", self.engines[key])
 
     def _run(
         self, engine: Engine, inputs: Sequence[Tensor], target: Any, keep: frozenset[str]
@@ -353,28 +396,46 @@ class Explainer(nn.Module):
             f"The network's {bad} is not finite for this input: its values overflow. Check weights and input scale."
         )
 
-    def _for_score(self, score: Callable[[Tensor], Tensor]) -> Explainer:
-        """An explainer of score(network(x)), captured together and remembered."""
-        known = self._scored.get(id(score))
-        if known is None:
-            chosen = self.settings
-            scored = Explainer(
-                _Scored(self._model[0], score, chosen.output),
-                self._example,
-                chosen.domains,
-                rules=chosen.rules,
-                first=chosen.first,
-                bias=chosen.bias,
-                max_pool=chosen.max_pool,
-            )
-            moved = _first_float(self._first.network.buffers())
-            if moved is not None:
-                scored.to(device=moved.device, dtype=moved.dtype)
-            scored._compile = self._compile
-            if self._recompute:
-                scored.recompute()
-            known = self._scored[id(score)] = (score, scored)
-        return known[1]
+    def _weights_of(self, target: Any, engine: Engine, inputs: Sequence[Tensor]) -> Any:
+        """A function of the output as weights over it, where it is linear; anything else as it is."""
+        if not targets.is_callable(target) or engine.planned.set_aside:
+            return target
+        weights = read(target, self._output_like(engine, inputs)).weights
+        return target if weights is None else weights
+
+    def _output_like(self, engine: Engine, inputs: Sequence[Tensor]) -> Tensor:
+        shape = engine.layout[engine.planned.output].shape(inputs[0].shape[0])
+        return torch.empty(shape, dtype=engine.one.dtype, device=engine.one.device)
+
+    def _for_score(self, score: ScoreFunction, engine: Engine, inputs: Sequence[Tensor]) -> Explainer:
+        """An explainer of score(network(x)), captured together; remembered by what the function computes now."""
+        signature = read(score, self._output_like(engine, inputs)).signature
+        with self._lock:
+            known = self._scored.pop(signature, None) if signature is not None else None
+            if known is None:
+                known = self._captured_with(score)
+            if signature is not None:
+                self._scored[signature] = known
+                while len(self._scored) > _SCORED:
+                    self._scored.pop(next(iter(self._scored)))
+        return known
+
+    def _captured_with(self, score: ScoreFunction) -> Explainer:
+        chosen = self.settings
+        scored = Explainer(
+            _Scored(self._model[0], score, chosen.output),
+            self._example,
+            chosen.domains,
+            rules=chosen.rules,
+            first=chosen.first,
+            bias=chosen.bias,
+            max_pool=chosen.max_pool,
+        )
+        moved = _first_float(self._first.network.buffers())
+        if moved is not None:
+            scored.to(device=moved.device, dtype=moved.dtype)
+        scored._compile = self._compile
+        return scored.recompute() if self._recompute else scored
 
     def _explanation(
         self, engine: Engine, inputs: tuple[Tensor, ...], target: Any, result: Result, notes: list[str]
@@ -385,7 +446,7 @@ class Explainer(nn.Module):
             ledger=Ledger.of(result, engine.plan),
             target=target,
             notes=(*notes, *engine.plan.notes),
-            source=lambda name: self._later(engine, name, inputs, target),
+            source=partial(self._later, self._captures, inputs=inputs, target=target),
         )
 
     # --- checks ---------------------------------------------------------------------------------------------------
@@ -440,12 +501,7 @@ class _Scored(nn.Module):
     def forward(self, *inputs: Tensor) -> Tensor:
         """The score of a batch."""
         chosen, _ = pick_output(self.model(*inputs), self.output, Tensor)
-        score: Any = self.score(chosen)
-        if not isinstance(score, Tensor) or score.ndim not in (1, 2) or (score.ndim == 2 and score.shape[1] != 1):
-            raise TargetError(
-                "A callable target must return one number a sample: a tensor of shape (batch,) or (batch, 1)."
-            )
-        return score
+        return one_number_a_sample(self.score(chosen), chosen)
 
 
 def explain(
@@ -462,8 +518,14 @@ def _wider(a: torch.dtype, b: torch.dtype) -> bool:
     return torch.finfo(a).eps < torch.finfo(b).eps or torch.finfo(a).max > torch.finfo(b).max
 
 
-def _out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+def _too_large(engine: Engine, inputs: Sequence[Tensor], error: BaseException) -> str:
+    shapes = _shapes([tuple(x.shape[1:]) for x in inputs])
+    what = "A sample" if engine.fixed_batch is None else f"The batch of {engine.fixed_batch}, which the network fixes,"
+    said = str(error).strip().splitlines()[0]
+    return (
+        f"{what} of shape {shapes} does not fit into memory, even with all computed again that can be ({said}). "
+        "Explain smaller inputs, in fewer digits (explainer.to(torch.bfloat16)), or where there is more memory."
+    )
 
 
 def _first_float(tensors: Iterable[Tensor]) -> Tensor | None:

@@ -6,7 +6,7 @@ import base64
 import html
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,14 @@ class Explanation:
         """The relevance at an inner node, by module path or node name."""
         return self.source(name)
 
+    def noting(self, note: str) -> Explanation:
+        """The same with a further note."""
+        return replace(self, notes=(note, *self.notes))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is written to a file is the answer; the network that could be asked for more stays behind.
+        return {**self.__dict__, "source": _left_behind}
+
     def check(self) -> Check:
         """Conservative, positive, consistent, accounted: with the measured gaps."""
         parts = self.relevance if isinstance(self.relevance, tuple) else (self.relevance,)
@@ -190,6 +198,13 @@ class Explanation:
 
     def __str__(self) -> str:
         return f"{self.check()}\n{self.ledger}"
+
+
+def _left_behind(name: str) -> Tensor:
+    raise BoundaryError(
+        f"This explanation was saved and loaded without its explainer, which alone can tell the relevance at {name!r}: "
+        "ask explainer.relevance_at(name, x, target)."
+    )
 
 
 def of_function(method: str, relevance: Tensor, score: Tensor, target: Any, notes: tuple[str, ...]) -> Explanation:

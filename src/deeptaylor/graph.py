@@ -9,7 +9,12 @@ import torch
 from torch import Tensor, fx
 
 from deeptaylor import ops
-from deeptaylor.capture import Captured, Node, is_node
+from deeptaylor.capture import Captured, Node, bound_args, is_node
+
+__all__ = [
+    "SHAPED_LIKE", "bound_args", "constant_of", "data_nodes", "insert", "put_scale_shift", "replace", "retire",
+    "shape_of", "use_fast_operations", "wide",
+]  # fmt: skip
 
 aten = torch.ops.aten
 
@@ -86,15 +91,6 @@ def retire(captured: Captured, node: Node, by: Node) -> None:
     if captured.output is node:
         captured.output = by
     captured.graph.erase_node(node)
-
-
-def bound_args(node: Node) -> dict[str, Any]:
-    """A node's arguments by the names of its schema, defaults filled in."""
-    schema = node.target._schema
-    named = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
-    named.update(zip([a.name for a in schema.arguments], node.args, strict=False))
-    named.update(node.kwargs)
-    return named
 
 
 def wide(values: Any, n: int) -> list[int]:

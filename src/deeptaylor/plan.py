@@ -56,3 +56,4 @@ class Planned:
     inputs: tuple[str, ...]
     boundary_of: Mapping[str, str]  # a node inside a block -> the boundary to ask instead
     never_negative: bool  # no step hands out negative relevance
+    set_aside: bool  # the network's output is not what is explained: a final softmax or its like was set aside

@@ -89,6 +89,7 @@ class Planner:
             tuple(n.name for n in self.captured.inputs),
             inside,
             never_negative=not any(isinstance(step, steps.BlockStep) and step.rule.cancels for step in made),
+            set_aside=bool(self.notes),
         )
 
     # --- what is explained ----------------------------------------------------------------------------------------

@@ -25,9 +25,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deeptaylor.capture import eval_mode
 from deeptaylor.division import divide
 from deeptaylor.errors import InputError, PlanError
+from deeptaylor.eval_mode import eval_mode
 from deeptaylor.explainer import Explainer
 from deeptaylor.inputs import Inputs, as_tuple
 from deeptaylor.relevance_model import MinMaxExplanation, MinMaxModel
@@ -86,7 +86,7 @@ def collect(explainer: Explainer, place: Place, x: Inputs, target: Any = None) -
 def _activation(explainer: Explainer, name: str, x: Inputs) -> Tensor:
     """The value of a tensor of the network: an input, or one that a detection block reads."""
     inputs = as_tuple(x)
-    engine = explainer._engine_for_batch(inputs)
+    engine = explainer.engine_for(inputs)
     node = engine.boundary(name)
     if node in engine.planned.inputs:
         return inputs[engine.planned.inputs.index(node)]

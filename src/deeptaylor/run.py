@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from deeptaylor.agreement import different
 from deeptaylor.capture import Captured, Node
 from deeptaylor.graph import shape_of
 
@@ -84,7 +85,7 @@ def _probe(
     graph.output(tuple(copies[n] for n in unsure))
     module = fx.GraphModule(captured.constants, graph)
     before = [torch.cat([x] * batch)[:batch] for x in inputs]
-    other = [torch.cat([x[:1], _different(x[1:2]), x[2:]]) for x in before]
+    other = [torch.cat([x[:1], different(x[1:2]), x[2:]]) for x in before]
     with torch.no_grad():
         pairs = zip(unsure, module(*before), module(*other), strict=True)
     found: dict[str, Layout] = {}
@@ -110,11 +111,6 @@ def _candidates(layout: Layout, batch: int) -> Iterator[Layout]:
 def _elsewhere(changed: Tensor) -> bool:
     """True if a sample other than the second changed."""
     return float(changed.sum() - changed[1]) != 0
-
-
-def _different(x: Tensor) -> Tensor:
-    """Another sample of the same kind: reversed, so that values and token numbers stay legal."""
-    return x.flatten().roll(1).flip(0).reshape(x.shape)
 
 
 class Pass:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from deeptaylor import target as targets
-from deeptaylor.capture import eval_mode, pick_output
+from deeptaylor.capture import pick_output
 from deeptaylor.domain import Real
 from deeptaylor.errors import InputError, TargetError
+from deeptaylor.eval_mode import eval_mode
 from deeptaylor.inputs import as_tuple, check_place, check_values
 
 Function = Callable[..., Any]

@@ -15,9 +15,9 @@ from types import EllipsisType
 import torch
 from torch import Tensor, nn
 
-from deeptaylor.capture import eval_mode
 from deeptaylor.domain import Domain
 from deeptaylor.errors import LoadError
+from deeptaylor.eval_mode import eval_mode
 from deeptaylor.networks.named import NAMED
 from deeptaylor.networks.preparation import Preparation
 from deeptaylor.networks.pretrained import Pretrained

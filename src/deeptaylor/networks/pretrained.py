@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from deeptaylor.capture import eval_mode
 from deeptaylor.domain import Domain
 from deeptaylor.errors import InputError
+from deeptaylor.eval_mode import eval_mode
 from deeptaylor.networks.preparation import Preparation
 
 __all__ = ["Pretrained", "Recognised"]

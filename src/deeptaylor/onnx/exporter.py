@@ -19,9 +19,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from deeptaylor.capture import eval_mode
 from deeptaylor.domain import Box, Domain, NonNegative
 from deeptaylor.errors import DeepTaylorError, InputError
+from deeptaylor.eval_mode import eval_mode
 from deeptaylor.explainer import Explainer
 from deeptaylor.exporting import interrupts_kept, unlogged
 from deeptaylor.files import write_whole
@@ -138,7 +138,7 @@ def _asked(explainer: Explainer, x: Tensor, target: int | str) -> Any:
 
 def _fixed_batch(explainer: Explainer, x: Tensor) -> int | None:
     """How many samples the network insists on; None where it takes any number."""
-    return explainer._engine_for_batch([x]).fixed_batch
+    return explainer.engine_for([x]).fixed_batch
 
 
 def _drawn(domain: Domain, like: Tensor, batch: int, seed: int) -> Tensor:
