@@ -456,7 +456,7 @@ def test_a_linear_callable_is_the_weights_that_it_stands_for(captures: list[Any]
         (lambda out: out[:, top] - out[:, low], dt.margin(top, low)),
         (lambda out: sign * out.sum(1), sign * torch.ones(3, 3, dtype=torch.float64)),
         (lambda out: (out @ w).unsqueeze(1), w.expand(3, 3)),
-        (lambda out: 2 * out[torch.arange(3), out.new_full((3,), top).long()] / 2, torch.tensor([top] * 3)),
+        (lambda out: 2 * out[torch.arange(3), torch.tensor([top] * 3)] / 2, torch.tensor([top] * 3)),
     ]:
         e, expected = explainer.explain(x, score), explainer.explain(x, same)
         close(e.relevance, expected.relevance)
