@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from deeptaylor.block import Block, Run
-from deeptaylor.division import divide
+from deeptaylor.division import divide, weighted
 from deeptaylor.linear_map import Kind, Maybe, plus, reread
 
 __all__ = ["AffineMap", "ScoreMap"]
@@ -96,7 +96,7 @@ class ScoreMap(AffineMap):
             torch.zeros_like(x) if u is None else u
             for u, x in zip(block.transpose("signed", v, run), self.x, strict=True)
         ]
-        self.b = None if self.b is None else run.per_sample(block.head, (v * self.b).expand(v.shape))
+        self.b = None if self.b is None else run.per_sample(block.head, weighted(v, self.b).expand(v.shape))
         self.f = f
 
     @property

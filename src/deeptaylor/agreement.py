@@ -1,6 +1,6 @@
 """Is the captured network the user's? Both are run on the user's own values, and their outputs compared.
 
-check_agreement(model, captured, inputs, output)
+check_agreement(model, ours, captured, inputs, output)
 ├── _trials            one sample, two, and the user's own batch; of the sizes that this capture is for
 ├── _check_samples     the output has its samples along the first axis, whatever their number
 ├── _check_values      the captured network gives what the network gives, with half of the type's digits
@@ -35,7 +35,9 @@ class _Trial:
         return int(self.inputs[0].shape[0])
 
 
-def check_agreement(model: nn.Module, captured: Captured, inputs: Sequence[Tensor], output: int | str | None) -> None:
+def check_agreement(
+    model: nn.Module, ours: fx.GraphModule, captured: Captured, inputs: Sequence[Tensor], output: int | str | None
+) -> None:
     """Refuse a captured network that is not the user's, and one whose samples are not apart, with the numbers.
 
     To be called in eval mode and without gradients.
@@ -43,7 +45,6 @@ def check_agreement(model: nn.Module, captured: Captured, inputs: Sequence[Tenso
     with _own_memory(model):
         trials = _trials(model, captured, inputs, output)
         _check_samples([(t.samples, tuple(t.output.shape)) for t in trials])
-        ours = fx.GraphModule(captured.constants, captured.graph)
         whole = trials[-1]
         found = _in_rows(ours(*whole.inputs), whole.samples)
         allowed = _allowed(captured, whole.output)
@@ -52,7 +53,6 @@ def check_agreement(model: nn.Module, captured: Captured, inputs: Sequence[Tenso
             if _apart(mine, theirs) > allowed * _scale(theirs):
                 cause = _cause(model, ours, captured, trial, whole, output, allowed)
                 raise MismatchError(f"{cause} {_numbers(mine, theirs)}")
-    _note_narrow_parts(captured, inputs)
 
 
 @contextlib.contextmanager
@@ -123,9 +123,8 @@ def _in_rows(output: Tensor, samples: int) -> Tensor:
 
 def _allowed(captured: Captured, output: Tensor) -> float:
     """Half of the digits of the narrowest type in which the network computes."""
-    types = {n.meta["val"].dtype for n in captured.graph.nodes if isinstance(n.meta.get("val"), Tensor)}
-    widths = [torch.finfo(t).eps for t in {*types, output.dtype} if t.is_floating_point]
-    return float(max(widths, default=torch.finfo(torch.float32).eps) ** 0.5)
+    types = [output.dtype, *([captured.narrowest[0]] if captured.narrowest else [])]
+    return float(max(torch.finfo(t).eps for t in types if t.is_floating_point) ** 0.5)
 
 
 def _apart(mine: Tensor, theirs: Tensor) -> float:
@@ -172,8 +171,8 @@ def _cause(
             )
     if trial is not whole:
         return (
-            f"The network computes something else for {trial.samples} sample{'s' if trial.samples > 1 else ''} than for "
-            f"{whole.samples}: does it ask for the size of the batch? Make it treat every size alike."
+            f"The network computes something else for {trial.samples} sample{'s' if trial.samples > 1 else ''} than "
+            f"for {whole.samples}: does it ask for the size of the batch? Make it treat every size alike."
         )
     if captured.in_place:
         return (
@@ -181,18 +180,3 @@ def _cause(
             "Write y = y + … instead of y += …, there and where else it does."
         )
     return "The captured network is not this network: an operation was read wrongly. Please report it."
-
-
-def _note_narrow_parts(captured: Captured, inputs: Sequence[Tensor]) -> None:
-    """Say where a network computes in fewer digits than its input has: the explanation does not."""
-    own = max((torch.finfo(x.dtype).bits for x in inputs if x.is_floating_point()), default=32)
-    for node in captured.graph.nodes:
-        val = node.meta.get("val")
-        if node.op == "call_function" and isinstance(val, Tensor) and val.is_floating_point():
-            bits = torch.finfo(val.dtype).bits
-            if bits < own:
-                name = str(val.dtype).removeprefix("torch.")
-                captured.notes.append(
-                    f"parts of the network compute in {name} ({node.name}, for one); they are explained with all digits"
-                )
-                return

@@ -16,7 +16,8 @@ AUTOCAST_NOTE = "torch.autocast was on around this call and was set aside: the t
 
 def _devices(x: Any) -> set[str]:
     inputs: Sequence[Any] = (x,) if isinstance(x, Tensor) else x if isinstance(x, (tuple, list)) else ()
-    return {"cpu", *(t.device.type for t in inputs if isinstance(t, Tensor))}
+    devices = {"cpu", *(t.device.type for t in inputs if isinstance(t, Tensor))}
+    return {device for device in devices if torch.amp.is_autocast_available(device)}
 
 
 def autocasting(x: Any) -> bool:

@@ -24,7 +24,7 @@ from torch.utils._sympy.numbers import int_oo
 from deeptaylor.errors import CaptureError, DeepTaylorError, PlanError
 from deeptaylor.eval_mode import eval_mode
 from deeptaylor.exporting import exporting
-from deeptaylor.functional import functionalise, mutates
+from deeptaylor.functional import functionalise, inline_regions, mutates
 
 if TYPE_CHECKING:
     # fx types a node's arguments as a union too wide to work with; to the type checker a node may be anything.
@@ -46,6 +46,7 @@ class Captured:
     output_name: str
     batch: Any  # the symbol of the free batch dimension, or the fixed number where it could not be freed
     batches: tuple[int, int | None] = (1, None)  # from, to: the batch sizes for which the network takes this way
+    narrowest: tuple[torch.dtype, str] | None = None  # the type of fewest digits in the network, and a node that has it
     notes: list[str] = field(default_factory=list)
     in_place: list[str] = field(default_factory=list)  # where the network writes to its own tensors
     renamed: dict[str, str] = field(default_factory=dict)  # a node that was replaced -> the node with its value now
@@ -127,9 +128,13 @@ def capture(model: nn.Module, inputs: Sequence[Tensor], output: int | str | None
     with eval_mode(model), torch.no_grad():
         program, batch, notes = _export(model, tuple(inputs))
     in_place = [where(n) for n in program.graph.nodes if n.op == "call_function" and mutates(n)]
-    program = functionalise(program)
+    try:
+        program = functionalise(program)
+    except Exception as error:
+        raise CaptureError(_explain_failure(error)) from error
     captured = _lift(program, output, batch, notes, root)
-    captured.in_place = in_place
+    captured.in_place, captured.narrowest = in_place, _narrowest(captured.graph)
+    captured.notes += _narrow_parts(captured.narrowest, inputs)
     captured.batches = _batches(program, batch)
     _refuse_random(captured)
     return captured
@@ -197,6 +202,9 @@ def _batches(program: Any, batch: Any) -> tuple[int, int | None]:
 def _refuse_random(captured: Captured) -> None:
     """Refuse a network that draws random numbers in eval mode: those of the capture would be kept for ever."""
     drawing = [n for n in captured.graph.nodes if n.op == "call_function" and draws(n)]
+    for node in [n for n in drawing if not n.users]:
+        captured.graph.erase_node(node)
+    drawing = [n for n in drawing if n.users]
     if drawing:
         lines = "".join(f"\n  {n.target._schema.name.split('::')[1]}: at {where(n)}" for n in drawing)
         raise PlanError(
@@ -257,12 +265,13 @@ def _lift(program: Any, output: int | str | None, batch: Any, notes: list[str], 
         **signature.inputs_to_buffers,
         **signature.inputs_to_lifted_tensor_constants,
     }
+    inline_regions(program.graph_module)
     graph = fx.Graph()
     new: dict[Node, Node] = {}
     constants: dict[str, Tensor] = {}
     inputs: list[Node] = []
     outputs: Any = None
-    for node in program.graph.nodes:
+    for node in program.graph_module.graph.nodes:
         if node.op == "output":
             outputs = node.args[0]
         elif node.op == "placeholder" and node.name in lifted:
@@ -300,6 +309,22 @@ def _lift(program: Any, output: int | str | None, batch: Any, notes: list[str], 
                 captured.outputs[path] = node.name
     notes += [f"input {node.name!r} does not reach the output" for node in inputs if not node.users]
     return captured
+
+
+def _narrowest(graph: fx.Graph) -> tuple[torch.dtype, str] | None:
+    """Where a network computes in the fewest digits."""
+    floats = [n for n in graph.nodes if isinstance(n.meta.get("val"), Tensor) and n.meta["val"].is_floating_point()]
+    found = max(floats, key=lambda n: torch.finfo(n.meta["val"].dtype).eps, default=None)
+    return None if found is None else (found.meta["val"].dtype, found.name)
+
+
+def _narrow_parts(narrowest: tuple[torch.dtype, str] | None, inputs: Sequence[Tensor]) -> list[str]:
+    """A note where a network computes in fewer digits than its input has: the explanation does not."""
+    own = min((torch.finfo(x.dtype).eps for x in inputs if x.is_floating_point()), default=2.0**-23)
+    if narrowest is None or torch.finfo(narrowest[0]).eps <= own:
+        return []
+    name = str(narrowest[0]).removeprefix("torch.")
+    return [f"parts of the network compute in {name} ({narrowest[1]}, for one); explained in the type of the input"]
 
 
 def _keep_batch(node: Node) -> None:

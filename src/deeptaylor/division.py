@@ -1,4 +1,4 @@
-"""Quotients whose denominator may be zero: shares are zero there, and what that drops can be told."""
+"""Quotients whose denominator may be zero: shares are zero there, and what that drops can be told; and products."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["divide", "divide_signed", "divisor", "undivided"]
+__all__ = ["divide", "divide_signed", "divisor", "undivided", "weighted"]
 
 
 def divide(a: Tensor, b: Tensor) -> Tensor:
@@ -31,3 +31,8 @@ def undivided(a: Tensor, b: Tensor) -> Tensor:
 def divide_signed(a: Tensor, b: Tensor) -> Tensor:
     """The same for b of either sign."""
     return torch.where(b.abs() <= torch.finfo(b.dtype).tiny, 0, a / b)
+
+
+def weighted(v: Tensor, z: Tensor) -> Tensor:
+    """v z, and nothing where there is no weight: a class that is masked by −∞ is not that of the others."""
+    return torch.where(v == 0, 0, v * z)

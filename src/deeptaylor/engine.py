@@ -19,11 +19,14 @@ from torch import Tensor, fx, nn
 from deeptaylor import target as targets
 from deeptaylor.again import Again, Segments, find
 from deeptaylor.agreement import check_agreement
+from deeptaylor.autocast import without_autocast
 from deeptaylor.capture import Node, capture
 from deeptaylor.convolution import Convolution, channels_last
+from deeptaylor.division import weighted
 from deeptaylor.domain import Box, Domain
 from deeptaylor.errors import BoundaryError
 from deeptaylor.eval_mode import eval_mode
+from deeptaylor.exporting import exporting, interrupts_kept
 from deeptaylor.fold import CONVOLUTIONS, fold
 from deeptaylor.graph import use_fast_operations
 from deeptaylor.linear_map import Maybe, Weighted, plus
@@ -131,15 +134,19 @@ class Engine(nn.Module):
         """`own`: the user's whole batch, of which the example is the beginning."""
         super().__init__()
         spread = settings.bias == "spread"
-        with eval_mode(model), torch.no_grad():
-            captured = capture(model, example, settings.output, settings.root)
-            rewrite(captured)
-            fold(captured, {n for n, d in zip(captured.inputs, settings.domains, strict=True) if isinstance(d, Box)})
-            split(captured)
-            check_agreement(model, captured, example if own is None else own, settings.output)
-        planned = Planner(
-            captured, settings.domains, settings.rules, settings.first, spread, settings.max_pool == "winner"
-        ).make()
+        with interrupts_kept(), eval_mode(model), without_autocast(example), torch.no_grad():
+            with exporting():
+                captured = capture(model, example, settings.output, settings.root)
+                rewrite(captured)
+                boxes = {n for n, d in zip(captured.inputs, settings.domains, strict=True) if isinstance(d, Box)}
+                fold(captured, boxes)
+                split(captured)
+            rewritten = fx.GraphModule(captured.constants, captured.graph)  # the plan may still set a softmax aside
+            planned = Planner(
+                captured, settings.domains, settings.rules, settings.first, spread, settings.max_pool == "winner"
+            ).make()
+            with exporting():
+                check_agreement(model, rewritten, captured, example if own is None else own, settings.output)
         self.plan: Plan = planned.plan
         self.planned, self.captured = planned, captured
         self.steps = nn.ModuleList(planned.steps)  # so that they move and convert with the engine
@@ -324,7 +331,7 @@ class Engine(nn.Module):
         )
 
     def _reverse(self, run: Pass, output: Tensor, v: Tensor, ledger: bool, keep: frozenset[str]) -> Result:
-        f = run.per_sample(self.planned.output, v * output)
+        f = run.per_sample(self.planned.output, weighted(v, output))
         relevance: dict[str, Maybe] = {}
         entries: list[Tensor] = []
         kept: dict[str, Tensor] = {}

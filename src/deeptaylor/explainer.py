@@ -285,6 +285,17 @@ class Explainer(nn.Module):
     def _places(self) -> list[tuple[int, torch.dtype]]:
         return [(t.data_ptr(), t.dtype) for t in self.buffers()]
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Explainer:
+        twin = memo[id(self)] = type(self).__new__(type(self))
+        twin.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        return twin
+
+    def __reduce__(self) -> Any:
+        """To a file goes what an explainer was made of; it is captured again when it is read."""
+        like = _first_float(self._first.network.buffers())
+        moved = None if like is None else (like.device, like.dtype)
+        return _made_again, (self._model[0], self._example, self.settings, moved, self._compile, self._recompute)
+
     def __getstate__(self) -> dict[str, Any]:
         # These belong to this object; a copy makes its own. Its network's tensors lie elsewhere, with the same values.
         known = self._print if self._changed(fingerprint(self._model[0])) else None
@@ -502,6 +513,26 @@ class _Scored(nn.Module):
         """The score of a batch."""
         chosen, _ = pick_output(self.model(*inputs), self.output, Tensor)
         return one_number_a_sample(self.score(chosen), chosen)
+
+
+def _made_again(
+    model: nn.Module, example: tuple[Tensor, ...], chosen: Settings, moved: Any, compiled: Any, recompute: bool
+) -> Explainer:
+    """An explainer that was read from a file."""
+    explainer = Explainer(
+        model,
+        example,
+        chosen.domains,
+        rules=chosen.rules,
+        first=chosen.first,
+        bias=chosen.bias,
+        max_pool=chosen.max_pool,
+        output=chosen.output,
+    )
+    explainer._compile = compiled
+    if moved is not None:
+        explainer.to(*moved)
+    return explainer.recompute() if recompute else explainer
 
 
 def explain(

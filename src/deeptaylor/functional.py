@@ -16,7 +16,7 @@ from torch import fx
 
 from deeptaylor.exporting import exporting
 
-__all__ = ["functionalise", "mutates"]
+__all__ = ["functionalise", "inline_regions", "mutates"]
 
 Node = Any
 
@@ -41,6 +41,24 @@ def functionalise(program: Any) -> Any:
         return program
     with exporting():
         return program.run_decompositions({})
+
+
+def inline_regions(module: fx.GraphModule) -> None:
+    """Operations under an autocast or a grad mode of the network's own, which export puts into a graph of their own."""
+    regions = {torch.ops.higher_order.wrap_with_autocast: 4, torch.ops.higher_order.wrap_with_set_grad_enabled: 1}
+    for node in list(module.graph.nodes):
+        if node.target not in regions:
+            continue
+        inner = getattr(module, str(node.args[regions[node.target]].target))
+        inline_regions(inner)
+        given = dict(zip(inner.graph.find_nodes(op="placeholder"), node.args[regions[node.target] + 1 :], strict=True))
+        with module.graph.inserting_before(node):
+            results = module.graph.graph_copy(inner.graph, given)
+        for user in list(node.users):
+            user.replace_all_uses_with(results[user.args[1]])
+            module.graph.erase_node(user)
+        module.graph.erase_node(node)
+    module.graph.eliminate_dead_code()
 
 
 def _take_out_identities(graph: fx.Graph) -> None:

@@ -340,7 +340,10 @@ class Keep(Structural):
 
     def offset(self, ctx: Context) -> Maybe:
         constant = self.fill if self.other is None else ctx.value(self.other)
-        return None if constant is None else constant * self._kept(not self.keep[0], ctx, constant)
+        if constant is None:
+            return None
+        mask: Tensor = ctx.value(self.mask)
+        return torch.where(~mask if self.keep[0] else mask, constant, 0)  # a constant may be infinite
 
     def _kept(self, value: bool, ctx: Context, like: Tensor) -> Tensor:
         mask: Tensor = ctx.value(self.mask)
