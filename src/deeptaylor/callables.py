@@ -19,6 +19,7 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from deeptaylor.errors import DeepTaylorError, TargetError
+from deeptaylor.eval_mode import LOCK
 
 __all__ = ["ScoreFunction", "ScoreReading", "one_number_a_sample", "read"]
 
@@ -50,7 +51,7 @@ def read(score: ScoreFunction, output: Tensor) -> ScoreReading:
     """Look at a function on an output of this shape, type and place; its values do not matter."""
     zeros = torch.zeros(output.shape, dtype=output.dtype, device=output.device)
     try:
-        with torch.no_grad():
+        with LOCK, torch.no_grad():
             graph = make_fx(lambda z: one_number_a_sample(score(z), z))(zeros)
     except DeepTaylorError:
         raise

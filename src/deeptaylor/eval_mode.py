@@ -14,7 +14,8 @@ from deeptaylor.errors import warn
 
 __all__ = ["LOCK", "eval_mode"]
 
-# Capture lowers training flags and a global switch for a moment; two captures at once would restore them wrongly.
+# Capture lowers training flags and a global switch for a moment; two captures at once would restore them wrongly, and
+# whoever looks at a network meanwhile would not see it as it is.
 LOCK = threading.RLock()
 
 

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
@@ -28,33 +28,41 @@ def exporting() -> Iterator[None]:
 
 @contextmanager
 def interrupts_kept() -> Iterator[None]:
-    """Whatever becomes of an interrupt inside, it comes out as KeyboardInterrupt.
+    """Whatever torch makes of an interrupt inside, or passes over, it comes out as what it was.
 
-    One that torch passed over is noticed only where Ctrl-C means what it usually does: in the main thread, and without
-    a handler of the user's own.
+    So does everything else that a signal's handler raises: SystemExit, a time limit. Handlers run in the main thread;
+    in others an interrupt is told by the error that came of it.
     """
+    raised: list[BaseException] = []
+
+    def listening(handler: Callable[[int, Any], Any]) -> Callable[[int, Any], Any]:
+        def heard(number: int, frame: Any) -> Any:
+            try:
+                return handler(number, frame)
+            except BaseException as error:
+                raised.append(error)
+                raise
+
+        return heard
+
     main = threading.current_thread() is threading.main_thread()
-    usual = signal.getsignal(signal.SIGINT) if main else None
-    listening = usual is signal.default_int_handler
-    pressed: list[int] = []
-
-    def heard(number: int, _frame: Any) -> None:
-        pressed.append(number)
-        raise KeyboardInterrupt
-
-    if listening:
-        signal.signal(signal.SIGINT, heard)
+    usual = {number: signal.getsignal(number) for number in signal.valid_signals()} if main else {}
+    theirs = {number: handler for number, handler in usual.items() if callable(handler)}
+    for number, handler in theirs.items():
+        signal.signal(number, listening(handler))
     try:
         yield
     except Exception as error:
-        if pressed or _tells_of_interrupt(error):
+        if raised:
+            raise raised[0] from error
+        if _tells_of_interrupt(error):
             raise KeyboardInterrupt from error
         raise
     finally:
-        if listening:
-            signal.signal(signal.SIGINT, usual)
-    if pressed:
-        raise KeyboardInterrupt
+        for number, handler in theirs.items():
+            signal.signal(number, handler)
+    if raised:
+        raise raised[0]
 
 
 def _tells_of_interrupt(error: BaseException) -> bool:
