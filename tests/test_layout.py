@@ -43,6 +43,7 @@ ORDER = [
     "fold",
     "again",
     "packed",
+    "ranges",
     "domains",
     "signals",
     "blocks",
