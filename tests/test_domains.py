@@ -362,3 +362,214 @@ def test_log_sigmoid_with_its_buffer() -> None:
     made = small.graph.call_function(aten.log_sigmoid_forward.default, (small.x,))
     made.meta["val"] = small.values[made] = aten.log_sigmoid_forward.default(x)
     assert small.broken_claims(Real()) == []
+
+
+# --- whole networks -------------------------------------------------------------------------------------------------
+
+W6 = torch.tensor([0.7, -1.3, 0.4, -0.2, 1.1, -0.6], dtype=torch.float64)
+
+
+class Middle(nn.Module):
+    """An operation between two layers, on data that are ≥ 0."""
+
+    def __init__(self, operation: Callable[[Tensor], Tensor], width: int = 6, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.below, self.above, self.out = nn.Linear(6, 6), nn.Linear(width, 5), nn.Linear(5, 3)
+        self.operation = operation
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out(F.relu(self.above(self.operation(F.relu(self.below(x))))))
+        return out
+
+
+OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "RMSNorm by hand": lambda h: h * (W6 / torch.sqrt(h.square().mean(-1, keepdim=True) + 1e-5)),
+    "RMSNorm by hand, rsqrt": lambda h: W6 * h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-5),
+    "w / data": lambda h: h * (W6 / (1 + h)),
+    "data * w as a gate": lambda h: h * (h.mean(-1, keepdim=True) * W6),
+    "threshold": lambda h: F.threshold(h, 0.4, -2.0),
+    "clamp(max)": lambda h: h.clamp(max=0.5) * h.clamp(max=-0.5),
+    "clamp(max < 0)": lambda h: h.clamp(max=-0.5),
+    "clamp(min, max)": lambda h: h.clamp(-3.0, -1.0) + h,
+    "hardtanh": lambda h: F.hardtanh(h, -3.0, -0.2) + F.relu(h),
+    "pad(-3)": lambda h: torch.nn.functional.pad(h, (1, 0), value=-3.0)[:, :6].abs() + F.pad(h, (0, 1), value=-3.0)[:, 1:],
+    "padded, read twice": lambda h: (p := F.pad(h, (1, 1), value=-3.0))[:, 1:7] + p[:, :6] + p[:, 2:],
+    "negative divisor": lambda h: h / (-1 - h),
+    "divided by a constant": lambda h: (h.sqrt() + 0.1) / W6,
+    "odd power": lambda h: (h - 0.3) ** 3,
+    "inverse": lambda h: h * (h - 5.0) ** -1,
+    "where": lambda h: torch.where(h > 0.2, h, torch.full_like(h, -1.0)),
+    "where of a constant": lambda h: torch.where(W6 > 0, h, W6),
+    "masked_fill": lambda h: h.masked_fill(h > 0.5, -2.0),
+    "cat": lambda h: torch.cat([h[:, :3], W6[:3].expand(h.shape[0], 3)], 1),
+    "sum with a constant of the batch": lambda h: h + torch.full((h.shape[0], 6), -0.4, dtype=h.dtype),
+    "sub": lambda h: h.sqrt() - h,
+    "sub, alpha": lambda h: torch.add(h.sqrt(), h, alpha=-2),
+    "leaky": lambda h: F.leaky_relu(h - 0.5, -0.3) - F.leaky_relu(h, 0.1),
+    "elu": lambda h: F.elu(h - 0.5, -1.0) * F.elu(h, 1.0),
+    "hardswish": lambda h: F.hardswish(h) + F.silu(h) + F.gelu(h) + F.mish(h),
+    "sin": lambda h: torch.sin(3 * h),
+    "cos": lambda h: torch.cos(3 * h),
+    "atan, erf, log1p": lambda h: torch.atan(h) + torch.erf(h) - torch.log1p(h),
+    "einsum": lambda h: torch.einsum("bi,ij->bj", h, torch.outer(W6, W6)),
+    "1 − sigmoid": lambda h: (1 - torch.sigmoid(h)) * h,
+    "max pool of what may be negative": lambda h: F.max_pool1d((h - 0.3).unsqueeze(1), 2, 1, 1).squeeze(1)[:, :6],
+    "max pool of clamped": lambda h: F.max_pool1d(h.clamp(-1.0, -0.1).unsqueeze(1), 2, 1, 1).squeeze(1)[:, :6],
+}
+
+
+def without_inference(captured: Captured, given: Any, data: Any) -> Any:
+    """As if nothing were known of inner tensors but whether they are gates: the general rule then holds everywhere."""
+    domain, pixels = infer_domains(captured, given, data)
+    return {n: d if n in pixels or n.op == "placeholder" or d.gate else Real() for n, d in domain.items()}, pixels
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("domain", [Real(), NonNegative(), Box(-3.0, 3.0)], ids=str)
+@pytest.mark.parametrize("bias", ["neuron", "spread"])
+def test_inference_saves_work_and_changes_nothing(
+    name: str, domain: Domain, bias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = Middle(OPERATIONS[name])
+    x = torch.rand(8, 6, dtype=torch.float64) * 3
+    found = dt.explain(network, x, 0, domain, bias=bias)
+    monkeypatch.setattr("deeptaylor.planner.infer_domains", without_inference)
+    general = dt.explain(network, x, 0, domain, bias=bias)
+    torch.testing.assert_close(found.relevance, general.relevance, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found.ledger.bias, general.ledger.bias, rtol=1e-9, atol=1e-12)
+    assert bool((found.relevance >= 0).all())
+
+
+def test_a_negative_constant_around_inputs_is_no_input() -> None:
+    """x ≥ 0 padded with −3 and read twice: the rule for signed inputs, and the constant's share is booked."""
+
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.a, self.b = nn.Linear(4, 3).double(), nn.Linear(4, 3).double()
+
+        def forward(self, x: Tensor) -> Tensor:
+            p = F.pad(x, (1, 1), value=-3.0)
+            return F.relu(self.a(p)) + F.relu(self.b(p))
+
+    x = torch.rand(5, 2, dtype=torch.float64)
+    e = dt.explain(Padded(), x, 0, NonNegative())
+    assert bool((e.relevance >= 0).all())
+    held = e.relevance.sum(1) + e.ledger.bias + e.ledger.dropped
+    torch.testing.assert_close(held, e.score.clamp(min=0))
+
+
+# --- the guard ------------------------------------------------------------------------------------------------------
+
+
+def lying(*names: str) -> Callable[..., Any]:
+    """An inference that takes tensors for ≥ 0 that are not."""
+
+    def infer(captured: Captured, given: Any, data: Any) -> Any:
+        domain, pixels = infer_domains(captured, given, data)
+        return {n: NonNegative() if n.name in names else d for n, d in domain.items()}, pixels
+
+    return infer
+
+
+class Signed(nn.Module):
+    """A hidden tensor that is negative here and there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.a, self.b = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.b(torch.tanh(self.a(x)))
+        return out
+
+
+X4 = torch.tensor([[1.0, -2.0, 0.5, 3.0], [0.3, 0.2, -0.1, 0.6]])
+
+
+def test_a_wrong_sign_is_refused_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Signed()
+    least = float(torch.tanh(network.a(X4)).min().detach())
+    monkeypatch.setattr("deeptaylor.planner.infer_domains", lying("tanh"))
+    explainer = dt.Explainer(network, X4)
+    with pytest.raises(dt.PlanError) as error:
+        explainer.explain(X4, 0)
+    said = str(error.value)
+    for part in ("tanh", "test_domains.py", "torch.tanh(self.a(x))", f"{least:.4g}", "report it", "Epsilon"):
+        assert part in said, said
+    with pytest.raises(dt.PlanError, match="inferred to be ≥ 0"):
+        explainer.explain(X4, torch.tensor([[0, 1], [2, 0]]))  # two maps a sample
+    with pytest.raises(dt.PlanError, match="inferred to be ≥ 0"):
+        explainer.relevance_at("a", X4, 0)
+    score, _ = explainer(X4, 0)  # a plain call keeps no books
+    assert score.shape == (2,)
+    above = torch.linalg.lstsq(network.a.weight, (1 - network.a.bias).unsqueeze(1)).solution.T.detach()
+    if bool((network.a(above) >= 0).all()):  # nothing is wrong for this input
+        explainer.explain(above, 0)
+
+
+def test_the_way_round_it_that_the_guard_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deeptaylor.planner.infer_domains", lying("tanh"))
+    e = dt.Explainer(Signed(), X4, rules={"b": dt.rules.Epsilon(0.01)}).explain(X4, 0)
+    monkeypatch.undo()
+    true = dt.Explainer(Signed(), X4, rules={"b": dt.rules.Epsilon(0.01)}).explain(X4, 0)
+    torch.testing.assert_close(e.relevance, true.relevance)
+
+
+def test_a_wrong_sign_below_max_pooling_and_of_a_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pooled(Signed):
+        def forward(self, x: Tensor) -> Tensor:
+            h = F.max_pool1d(torch.tanh(self.a(x)).unsqueeze(1), 2, 1, 1).squeeze(1)[:, :6]
+            out: Tensor = self.b(F.relu(h))
+            return out
+
+    class Weighed(Signed):
+        def forward(self, x: Tensor) -> Tensor:
+            gate = torch.tanh(self.a(x)).unsqueeze(1)
+            v = F.relu(x).unsqueeze(2).expand(-1, -1, 6).transpose(1, 2)
+            out: Tensor = (gate @ v).squeeze(1)
+            return out
+
+    monkeypatch.setattr("deeptaylor.planner.infer_domains", lying("tanh"))
+    for network in (Pooled(), Weighed()):
+        with pytest.raises(dt.PlanError, match="tanh in module|tanh \\("):
+            dt.explain(network, X4, 0, rules={} if isinstance(network, Pooled) else {"matmul": dt.rules.ZPlus()})
+
+
+def test_the_guard_in_parts_and_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deeptaylor.planner.infer_domains", lying("tanh"))
+    explainer = dt.Explainer(Signed(), X4)
+    engine = next(iter(explainer.engines.values()))
+    whole = engine.run([X4], 0, ledger=True)
+    parts = [engine.run([X4[k : k + 1]], 0, ledger=True) for k in (0, 1)]
+    joined = dt.engine.joined(parts, {})
+    assert whole.lowest is not None
+    torch.testing.assert_close(joined.lowest, whole.lowest)
+    with pytest.raises(dt.PlanError, match="inferred to be ≥ 0"):
+        explainer.compile().explain(X4, 0)
+
+
+def test_what_is_evident_is_not_watched() -> None:
+    """A guard costs a look at a tensor: none where a rectifier made it."""
+
+    class Usual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1), nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = F.max_pool2d(F.relu(self.a(x)), 2)
+            h = F.relu(self.b(h) + h)
+            h = torch.cat([h, F.relu6(self.b(h))], 1)
+            out: Tensor = self.c(F.adaptive_avg_pool2d(h, 1).flatten(1))
+            return out
+
+    x = torch.randn(2, 3, 8, 8)
+    engine = next(iter(dt.Explainer(Usual(), x).engines.values()))
+    assert engine.watched == {}
+    assert engine.run([x], 0, ledger=True).lowest is None
+    assert len(next(iter(dt.Explainer(Middle(lambda h: h.sqrt() * h), x[0, 0, :, :6].double()).engines.values())).watched) == 1

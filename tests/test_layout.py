@@ -48,6 +48,7 @@ ORDER = [
     "signals",
     "blocks",
     "choice",
+    "guard",
     "plan",
     "planner",
     "run",

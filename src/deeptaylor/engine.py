@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from deeptaylor import guard
 from deeptaylor import target as targets
 from deeptaylor.again import Again, Segments, find
 from deeptaylor.capture import Node, capture
@@ -60,6 +61,7 @@ class Result:
     relevance: tuple[Tensor, ...]
     entries: Tensor | None  # ([K,] steps, 4, batch): arrived, went on, bias, dropped
     kept: dict[str, Tensor]
+    lowest: Tensor | None = None  # the smallest value of every watched tensor (guard.py), where the ledger is open
 
 
 def joined(parts: Sequence[Result], layout: Mapping[str, Layout]) -> Result:
@@ -70,6 +72,7 @@ def joined(parts: Sequence[Result], layout: Mapping[str, Layout]) -> Result:
         tuple(torch.cat(rs) for rs in zip(*(p.relevance for p in parts), strict=True)),
         torch.cat(entries, -1) if entries else None,
         {name: _joined_at([p.kept[name] for p in parts], where) for name, where in layout.items()},
+        guard.lowest_of([p.lowest for p in parts if p.lowest is not None]),
     )
 
 
@@ -144,6 +147,7 @@ class Engine(nn.Module):
         self.recomputes, self.cheap = False, find(captured, self._readers())
         self._keep(self.cheap, captured.constants)
         self.non_negative = [d.non_negative for d in settings.domains]
+        self.watched = guard.first_reads(planned.steps, planned.watched)
         self.fixed_batch: int | None = captured.batch if isinstance(captured.batch, int) else None
         self.token_limits = self._token_limits()
         for node in (*captured.graph.nodes, *self.network.graph.nodes):
@@ -300,14 +304,16 @@ class Engine(nn.Module):
 
         def one(v: Tensor) -> tuple[Any, ...]:
             result = self._reverse(run, output, v, ledger, keep)
-            return result.score, result.relevance, result.entries if ledger else result.score, result.kept
+            books = (result.entries, result.lowest) if ledger else ()
+            return result.score, result.relevance, tuple(t for t in books if t is not None), result.kept
 
-        score, relevance, entries, kept = torch.vmap(one)(v)
+        score, relevance, books, kept = torch.vmap(one)(v)
         return Result(
             score.movedim(0, 1),
             tuple(r.movedim(0, 1) for r in relevance),
-            entries if ledger else None,
+            books[0] if books else None,
             {name: r.movedim(0, 1) for name, r in kept.items()},
+            books[1][0] if len(books) > 1 else None,
         )
 
     def _reverse(self, run: Pass, output: Tensor, v: Tensor, ledger: bool, keep: frozenset[str]) -> Result:
@@ -315,6 +321,7 @@ class Engine(nn.Module):
         relevance: dict[str, Maybe] = {}
         entries: list[Tensor] = []
         kept: dict[str, Tensor] = {}
+        lowest: list[Tensor] = []
         lift = _lift(f)
         for k, step in enumerate(self.planned.steps):
             if isinstance(step, ScoreStep):
@@ -341,6 +348,7 @@ class Engine(nn.Module):
                 entries.append(
                     torch.stack([t if t is not None else zero for t in (arrived, on, book.taken, book.lost)])
                 )
+                lowest += guard.lowest(self.watched.get(k, ()), run)
             for name in self.last_use.get(k, ()):
                 run.values.pop(name, None)
             out = None
@@ -356,7 +364,7 @@ class Engine(nn.Module):
             final = [R / run.spread_out(name, lift) for name, R in zip(self.planned.inputs, final, strict=True)]
             kept = {name: R / run.spread_out(name, lift) for name, R in kept.items()}
             books = None if books is None else books / lift
-        return Result(f, tuple(final), books, kept)
+        return Result(f, tuple(final), books, kept, torch.stack(lowest) if lowest else None)
 
     # --- names ----------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from deeptaylor import guard
 from deeptaylor import target as targets
 from deeptaylor.capture import pick_output
 from deeptaylor.compiled import Compiled
@@ -339,6 +340,7 @@ class Explainer(nn.Module):
         dtype = dtype_of(inputs)
         wrong = problem(result, dtype)
         if not wrong:
+            guard.check(engine.watched, engine.planned.watched, result.lowest)
             return result, []
         if dtype in NARROW:
             said = f"{wrong}; the explanation was computed again in float32"
@@ -347,6 +349,7 @@ class Explainer(nn.Module):
             wider = [x.float() if x.is_floating_point() else x for x in inputs]
             result = wide.run(wider, target, ledger=True, keep=keep)
             if not problem(result, torch.float32):
+                guard.check(engine.watched, engine.planned.watched, result.lowest)
                 return result, [said]
         bad = "score" if not bool(torch.isfinite(result.score).all()) else "relevance"
         raise InputError(

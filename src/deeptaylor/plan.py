@@ -56,3 +56,4 @@ class Planned:
     inputs: tuple[str, ...]
     boundary_of: Mapping[str, str]  # a node inside a block -> the boundary to ask instead
     never_negative: bool  # no step hands out negative relevance
+    watched: Mapping[str, str]  # tensors whose sign is taken for granted -> where they are made (guard.py)
