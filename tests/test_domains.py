@@ -191,8 +191,8 @@ TRIALS: dict[Any, list[Trial]] = {
         for a in [[2] * n]
     },
     aten.adaptive_avg_pool1d.default: [([2],)],
-    **dict.fromkeys([aten.adaptive_avg_pool2d.default, aten._adaptive_avg_pool2d.default], [([2, 1],)]),
-    **dict.fromkeys([aten.adaptive_avg_pool3d.default, aten._adaptive_avg_pool3d.default], [([2, 1, 1],)]),
+    **{target: [([2, 1],)] for target in (aten.adaptive_avg_pool2d.default, aten._adaptive_avg_pool2d.default)},
+    **{target: [([2, 1, 1],)] for target in (aten.adaptive_avg_pool3d.default, aten._adaptive_avg_pool3d.default)},
     **{
         target: [([4] * n, None)]
         for n, target in (
@@ -394,7 +394,9 @@ OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "clamp(max < 0)": lambda h: h.clamp(max=-0.5),
     "clamp(min, max)": lambda h: h.clamp(-3.0, -1.0) + h,
     "hardtanh": lambda h: F.hardtanh(h, -3.0, -0.2) + F.relu(h),
-    "pad(-3)": lambda h: torch.nn.functional.pad(h, (1, 0), value=-3.0)[:, :6].abs() + F.pad(h, (0, 1), value=-3.0)[:, 1:],
+    "pad(-3)": lambda h: (
+        torch.nn.functional.pad(h, (1, 0), value=-3.0)[:, :6].abs() + F.pad(h, (0, 1), value=-3.0)[:, 1:]
+    ),
     "padded, read twice": lambda h: (p := F.pad(h, (1, 1), value=-3.0))[:, 1:7] + p[:, :6] + p[:, 2:],
     "negative divisor": lambda h: h / (-1 - h),
     "divided by a constant": lambda h: (h.sqrt() + 0.1) / W6,
@@ -408,7 +410,7 @@ OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sub": lambda h: h.sqrt() - h,
     "sub, alpha": lambda h: torch.add(h.sqrt(), h, alpha=-2),
     "leaky": lambda h: F.leaky_relu(h - 0.5, -0.3) - F.leaky_relu(h, 0.1),
-    "elu": lambda h: F.elu(h - 0.5, -1.0) * F.elu(h, 1.0),
+    "elu": lambda h: F.elu(h - 0.5, -1.0) * torch.sigmoid(F.elu(h, 1.0)),
     "hardswish": lambda h: F.hardswish(h) + F.silu(h) + F.gelu(h) + F.mish(h),
     "sin": lambda h: torch.sin(3 * h),
     "cos": lambda h: torch.cos(3 * h),
@@ -427,11 +429,10 @@ def without_inference(captured: Captured, given: Any, data: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-@pytest.mark.parametrize("domain", [Real(), NonNegative(), Box(-3.0, 3.0)], ids=str)
-@pytest.mark.parametrize("bias", ["neuron", "spread"])
-def test_inference_saves_work_and_changes_nothing(
-    name: str, domain: Domain, bias: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inference_saves_work_and_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Neighbours in the table take different domains and conventions for biases.
+    turn = list(OPERATIONS).index(name)
+    domain, bias = (Real(), NonNegative(), Box(-3.0, 3.0))[turn % 3], ("neuron", "neuron", "neuron", "spread")[turn % 4]
     network = Middle(OPERATIONS[name])
     x = torch.rand(8, 6, dtype=torch.float64) * 3
     found = dt.explain(network, x, 0, domain, bias=bias)
@@ -534,12 +535,13 @@ def test_a_wrong_sign_below_max_pooling_and_of_a_gate(monkeypatch: pytest.Monkey
             out: Tensor = (gate @ v).squeeze(1)
             return out
 
-    monkeypatch.setattr("deeptaylor.planner.infer_domains", lying("tanh"))
+    monkeypatch.setattr("deeptaylor.planner.infer_domains", lying("unsqueeze"))
     for network in (Pooled(), Weighed()):
-        with pytest.raises(dt.PlanError, match="tanh in module|tanh \\("):
-            dt.explain(network, X4, 0, rules={} if isinstance(network, Pooled) else {"matmul": dt.rules.ZPlus()})
+        with pytest.raises(dt.PlanError, match=r"unsqueeze .*the smallest value is -"):
+            dt.explain(network, X4, 0)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor's own imports
 def test_the_guard_in_parts_and_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deeptaylor.planner.infer_domains", lying("tanh"))
     explainer = dt.Explainer(Signed(), X4)
@@ -572,4 +574,7 @@ def test_what_is_evident_is_not_watched() -> None:
     engine = next(iter(dt.Explainer(Usual(), x).engines.values()))
     assert engine.watched == {}
     assert engine.run([x], 0, ledger=True).lowest is None
-    assert len(next(iter(dt.Explainer(Middle(lambda h: h.sqrt() * h), x[0, 0, :, :6].double()).engines.values())).watched) == 1
+    assert (
+        len(next(iter(dt.Explainer(Middle(lambda h: h.sqrt() * h), x[0, 0, :, :6].double()).engines.values())).watched)
+        == 1
+    )

@@ -26,12 +26,13 @@ from deeptaylor.errors import BoundaryError
 from deeptaylor.fold import CONVOLUTIONS, fold
 from deeptaylor.graph import use_fast_operations
 from deeptaylor.linear_map import Maybe, Weighted, plus
+from deeptaylor.one_type import one_type
 from deeptaylor.packed import split
 from deeptaylor.plan import Plan
 from deeptaylor.planner import Planner
 from deeptaylor.rewrite import rewrite
 from deeptaylor.rules import Rule, WSquare
-from deeptaylor.run import Layout, Pass, layouts
+from deeptaylor.run import Layout, Pass, check_samples, layouts
 from deeptaylor.steps import BlockStep, ScoreStep
 
 _LIFTED = 1  # small scores are lifted to about one; higher, a tiny denominator (biases spread) would overflow
@@ -131,6 +132,7 @@ class Engine(nn.Module):
         spread = settings.bias == "spread"
         captured = capture(model, example, settings.output, settings.root)
         rewrite(captured)
+        one_type(captured)
         fold(captured, {n for n, d in zip(captured.inputs, settings.domains, strict=True) if isinstance(d, Box)})
         split(captured)
         planned = Planner(
@@ -144,6 +146,7 @@ class Engine(nn.Module):
         self.register_buffer("one", torch.ones((), dtype=dtype, device=example[0].device), persistent=False)
         self.one: Tensor
         self.layout = layouts(captured, example)
+        check_samples(captured, self.layout, [name for s in planned.steps for name in (s.node, *s.inputs)])
         self.recomputes, self.cheap = False, find(captured, self._readers())
         self._keep(self.cheap, captured.constants)
         self.non_negative = [d.non_negative for d in settings.domains]

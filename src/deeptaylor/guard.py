@@ -26,8 +26,10 @@ aten = torch.ops.aten
 _EVIDENT = {aten.sigmoid.default, aten.exp.default, aten.abs.default, aten.square.default, ops.attention_weights}
 _EVIDENT_KINDS = ("rectifier", "softmax", "lp")
 _SIGNLESS = (rules.WSquare, rules.Flat, rules.Epsilon, rules.Z, rules.Pass)
-_CARRIED = (build.reshape, build.permute, build.movedim, build.expand, build.repeat, build.slicing, build.select,
-            build.narrow, build.cat, build.stack, build.avg_pool, build.adaptive_avg_pool, build.interpolate, build.reduce)  # fmt: skip
+_CARRIED = (
+    build.reshape, build.permute, build.movedim, build.expand, build.repeat, build.slicing, build.select, build.narrow,
+    build.cat, build.stack, build.avg_pool, build.adaptive_avg_pool, build.interpolate, build.reduce,
+)  # fmt: skip
 
 
 def watched(
@@ -92,8 +94,8 @@ def check(reads: Mapping[int, Sequence[str]], places: Mapping[str, str], found: 
         raise PlanError(
             f"{len(below)} tensor(s) were inferred to be ≥ 0, and for this input are not; the map would be wrong:\n"
             f"{lines}\n"
-            "This is a fault of deeptaylor, not of your network: please report it, with this message. To go on, give the "
-            "layers that read these tensors a rule that does not depend on signs, such as "
+            "This is a fault of deeptaylor, not of your network: please report it, with this message. To go on, give "
+            "the layers that read these tensors a rule that does not depend on signs, such as "
             "rules={name: dt.rules.Epsilon(0.01)} (print(explainer.plan) lists the names), or write that operation "
             "another way."
         )

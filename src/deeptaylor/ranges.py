@@ -48,7 +48,7 @@ Rule = Callable[[Node, "Ranges"], Range]
 
 
 class Ranges:
-    """The ranges of a graph's nodes: `known` for what was told or inferred, others looked up where they are asked for."""
+    """The ranges of a graph's nodes: `known` were told or asked for before, others are looked up."""
 
     def __init__(self, captured: Captured) -> None:
         self.captured, self.known = captured, dict[Node, Range]()
@@ -146,7 +146,10 @@ def _pooled(node: Node, ranges: Ranges) -> Range:
     """Average pooling: padding counts as zeros, and the divisor may be another."""
     x, a = _join(_same(node, ranges), Range(0.0, 0.0)), bound_args(node)
     divisor = a.get("divisor_override")
-    return _times(_many(x), Range(*[math.copysign(1, divisor)] * 2)) if divisor else x
+    if not divisor:
+        return x
+    sign = math.copysign(1.0, divisor)
+    return _times(_many(x), Range(sign, sign))
 
 
 def _summed(node: Node, ranges: Ranges) -> Range:

@@ -93,6 +93,7 @@ def _unpack(captured: Captured) -> None:
 
 
 def _drop(captured: Captured) -> None:
+    data = data_nodes(captured)
     for node in list(captured.graph.nodes):
         if node.op != "call_function":
             continue
@@ -102,7 +103,7 @@ def _drop(captured: Captured) -> None:
         random = "dropout" in str(node.target) and bool(bound_args(node).get("train"))
         if (
             (node.target in _IDENTITIES and not random)
-            or (node.target in _SAME_TYPE and _same_type(node))
+            or (node.target in _SAME_TYPE and node in data and _same_type(node))
             or (node.target in _ADAPTIVE and _same_sides(node))
         ):
             retire(captured, node, node.args[0])
@@ -134,7 +135,7 @@ def _evaluate(captured: Captured) -> None:
     data = data_nodes(captured)
     fixed: dict[Node, Any] = {}
     for node in list(captured.graph.nodes):
-        if node.op == "get_attr":
+        if node.op == "get_attr" and str(node.target) in captured.constants:  # branches of torch.cond are not
             fixed[node] = captured.constants[str(node.target)]
         elif (
             node.op == "call_function"

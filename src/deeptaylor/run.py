@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from deeptaylor.capture import Captured, Node
+from deeptaylor.capture import Captured, Node, where
+from deeptaylor.errors import PlanError
 from deeptaylor.graph import shape_of
 
 
@@ -25,6 +26,11 @@ class Layout:
     def shape(self, batch: int) -> torch.Size:
         """The tensor's shape for a batch of this size."""
         return torch.Size([n * batch if free else n for n, free in self.sizes])
+
+    def apart(self, batch: int | None) -> bool:
+        """True if the samples can be told apart; `batch`: its size where it is fixed."""
+        size, free = self.sizes[self.dim] if self.sizes else (1, False)
+        return free or (batch is not None and size == self.outer * batch * self.inner)
 
     def _split(self, batch: int) -> list[int]:
         shape = list(self.shape(batch))
@@ -115,6 +121,21 @@ def _elsewhere(changed: Tensor) -> bool:
 def _different(x: Tensor) -> Tensor:
     """Another sample of the same kind: reversed, so that values and token numbers stay legal."""
     return x.flatten().roll(1).flip(0).reshape(x.shape)
+
+
+def check_samples(captured: Captured, layout: Mapping[str, Layout], explained: Iterable[str]) -> None:
+    """Refuse a tensor that does not hold the samples apart: they are not along the input's first axis."""
+    batch = captured.batch if isinstance(captured.batch, int) else None
+    lost = next((name for name in explained if not layout[name].apart(batch)), None)
+    if lost is not None:
+        node = next(n for n in captured.graph.nodes if n.name == lost)
+        given = ", ".join(str(tuple(shape_of(n)[1:])) for n in captured.inputs)
+        raise PlanError(
+            f"The first axis of the input counts samples (here each of shape {given}), but in the shape "
+            f"{tuple(shape_of(node))} of {where(node)} they are no longer apart. A network that takes samples along "
+            "another axis (sequence first), or one sample without an axis for it, is explained inside a module whose "
+            "forward takes them first: network(x.transpose(0, 1)), or torch.vmap(network)(x)."
+        )
 
 
 class Pass:
