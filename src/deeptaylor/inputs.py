@@ -104,8 +104,6 @@ def _check_stored(x: Tensor, name: str) -> None:
     if x.layout is not torch.strided:
         kind = str(x.layout).removeprefix("torch.")
         raise InputError(f"Input {name!r} is sparse ({kind}); every element gets a relevance: give x.to_dense().")
-    if x.is_meta:
-        raise InputError(f"Input {name!r} is a meta tensor: it has a shape, but no values to explain.")
     if x.is_quantized:
         raise InputError(f"Input {name!r} is quantised ({x.dtype}); give x.dequantize().")
 
@@ -145,6 +143,8 @@ def _check_finite(x: Tensor, name: str) -> None:
 def check_place(inputs: Sequence[Tensor], like: Tensor | None, whose: str, to: str) -> None:
     """On the device and of the type of a network's own tensors."""
     x = next((t for t in inputs if t.is_floating_point()), None)
+    if inputs[0].is_meta and (like is None or like.is_meta):
+        raise InputError(f"The {whose} is a meta tensor: it has a shape, but no values to explain.")
     if like is None:
         return
     if inputs[0].device != like.device:

@@ -343,4 +343,5 @@ _ROWS: Mapping[Any, Rule] = {
     **dict.fromkeys([aten.full, aten.full_like, aten.new_full], _number("fill_value")),
     **dict.fromkeys([aten.to, aten._to_copy], _cast),
     aten.sym_size: _always(ABOVE),
+    aten.scalar_tensor: _same,
 }  # fmt: skip

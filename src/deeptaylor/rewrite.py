@@ -245,6 +245,7 @@ def _as_node(captured: Captured, value: Any, before: Node, factor: float = 1) ->
     """A constant (a number, a tensor, a node without data) as a node, times a factor."""
     if not is_node(value):
         return captured.constant(torch.tensor(float(value) * factor, dtype=torch.float64), before, "number")
+    value = _as_tensor(captured, value, before)
     known = constant_of(captured, value)
     if factor == 1:
         return value
@@ -253,9 +254,21 @@ def _as_node(captured: Captured, value: Any, before: Node, factor: float = 1) ->
     return insert(captured, before, aten.mul.Tensor, (value, factor), value.meta["val"])
 
 
+def _as_tensor(captured: Captured, value: Node, before: Node) -> Node:
+    """A number that follows the batch size, such as x.shape[0], as a tensor."""
+    if isinstance(value.meta["val"], Tensor):
+        return value
+    device = before.meta["val"].device
+    val = torch.empty((), dtype=torch.float64, device=device)
+    number = insert(captured, before, aten.scalar_tensor.default, (value,), val)
+    number.kwargs = {"dtype": torch.float64, "device": device}
+    return number
+
+
 def _reciprocal(captured: Captured, value: Any, before: Node) -> Node:
     if not is_node(value):
         return captured.constant(torch.tensor(1.0 / value, dtype=torch.float64), before, "number")
+    value = _as_tensor(captured, value, before)
     known = constant_of(captured, value)
     if known is not None:
         return captured.constant(1.0 / known, before, "number")
