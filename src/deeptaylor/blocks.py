@@ -70,7 +70,9 @@ class Blocks:
         assert flow is not None
         built: lm.LinearMap | None = None
         if flow.kind == "product":
-            fixed = next(n for n in operands_of(node) if n is not operands[0])
+            fixed = next((n for n in operands_of(node) if n is not operands[0]), None)
+            if fixed is None:  # an einsum of one operand that is more than a sum
+                return None
             constant = self.captured.constants.get(str(fixed.target)) if fixed.op == "get_attr" else None
             non_negative = (
                 bool((constant >= 0).all())

@@ -240,9 +240,11 @@ def _eye(size: int) -> Tensor:
     return torch.eye(size, dtype=torch.float64).unsqueeze(0)
 
 
-def avg_pool(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
+def avg_pool(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap | None:
     n = {aten.avg_pool1d.default: 1, aten.avg_pool2d.default: 2, aten.avg_pool3d.default: 3}[node.target]
     a = bound_args(node)
+    if (a.get("divisor_override") or 1) < 0:
+        return None  # an average has no negative weights
     sizes = shape_of(node.args[0])[-n:]
     kernel, padding = wide(a["kernel_size"], n), wide(a["padding"], n)
     stride = wide(a["stride"], n) if a["stride"] else kernel

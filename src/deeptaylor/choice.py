@@ -11,6 +11,7 @@ from deeptaylor import rules
 from deeptaylor.capture import Captured, Node, module_path, where
 from deeptaylor.domain import Box, Domain, Real
 from deeptaylor.errors import PlanError, warn
+from deeptaylor.flow import kind_of
 from deeptaylor.rules import Rule
 
 aten = torch.ops.aten
@@ -34,7 +35,10 @@ class Choice:
     ) -> tuple[Rule, str]:  # fmt: skip
         """The rule of the block that ends in head, and why. `boxes`: of those leaves that are pixels in a box."""
         given: list[Rule] = []
-        for rule in (self.given(m) for m in (members or [head])):
+        for member in members or [head]:
+            rule = self.given(member)
+            if isinstance(rule, rules.Signal) and kind_of(member) == "product":
+                continue  # it says which factor is the gate, and no more
             if rule is not None and not any(rule is g or repr(rule) == repr(g) for g in given):
                 given.append(rule)
         if len(given) > 1:
@@ -86,7 +90,11 @@ class Choice:
 def warn_of_box(head: Node, boxes: list[Box | None]) -> None:
     """Say where a box breaks what z^B assumes."""
     for box in boxes:
-        if box is not None and bool((torch.as_tensor(box.low) > 0).any() | (torch.as_tensor(box.high) < 0).any()):
+        if box is None:
+            continue
+        low, high = torch.as_tensor(box.low), torch.as_tensor(box.high)
+        # Where both are the same there is a constant beside the input, which is no pixel.
+        if bool((((low > 0) | (high < 0)) & (low < high)).any()):
             warn(
                 f"The box {box} does not contain zero everywhere, as the z^B rule assumes (at "
                 f"{where(head)}): relevance can "

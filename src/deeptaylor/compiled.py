@@ -42,7 +42,7 @@ class Compiled:
 
     def _plain(self, inputs: tuple[Tensor, ...], target: Any, ledger: bool, keep: frozenset[str]) -> tuple[Any, ...]:
         result = self._engine.run(inputs, target, ledger, keep)
-        return result.score, result.relevance, result.entries, result.kept
+        return result.score, result.relevance, result.entries, result.kept, result.lowest
 
     def __call__(
         self, inputs: Sequence[Tensor], target: Any, ledger: bool = False, keep: frozenset[str] = frozenset()

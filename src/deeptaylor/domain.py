@@ -97,13 +97,17 @@ class Box(Domain):
             *(torch.as_tensor(bound, dtype=x.dtype, device=x.device).detach() for bound in (self.low, self.high))
         )
 
+    def span(self) -> tuple[float, float]:
+        """The lowest and the highest number in it."""
+        return float(_tensor(self.low).min()), float(_tensor(self.high).max())
+
     def bounds(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """low and high as tensors that broadcast against the batch x."""
         return fit(self.low, x), fit(self.high, x)
 
     def __str__(self) -> str:
-        low, high = _tensor(self.low), _tensor(self.high)
-        return f"[{float(low.min()):.3g}, {float(high.max()):.3g}]"
+        low, high = self.span()
+        return f"[{low:.3g}, {high:.3g}]"
 
 
 def _tensor(bound: float | Sequence[float] | Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from deeptaylor import linear_map as lm
 from deeptaylor import ops
@@ -14,24 +14,19 @@ from deeptaylor import structural as st
 from deeptaylor.capture import Captured, Node
 from deeptaylor.domain import Box, Domain, NonNegative, Real
 from deeptaylor.flow import Flow, flow_of
-from deeptaylor.graph import bound_args, shape_of
+from deeptaylor.graph import shape_of
+from deeptaylor.ranges import ABOVE, ANY, Range, Ranges
 
-aten = torch.ops.aten
-_UNIT = {aten.sigmoid.default, aten.hardsigmoid.default, aten.softmax.int, aten._softmax.default, ops.attention_weights}
-_NON_NEGATIVE = {
-    aten.relu.default,
-    aten.relu6.default,
-    aten.softplus.default,
-    aten.exp.default,
-    aten.abs.default,
-    aten.square.default,
-    aten.sqrt.default,
-    aten.rsqrt.default,
-    aten.var.correction,
-    aten.linalg_vector_norm.default,
-    ops.lp_pool,
-}
-_LIKE_OPERAND = {ops.divide_by_std, ops.divide_by_rms, ops.max_pool, ops.adaptive_max_pool, aten.amax.default}
+
+class _Gate(Domain):
+    """In [0, 1] but for rounding, as 1 − sigmoid: a gate, though its sign is not certain."""
+
+    @property
+    def gate(self) -> bool:
+        return True
+
+    def __str__(self) -> str:
+        return "[0, 1]"
 
 
 def infer_domains(
@@ -40,111 +35,50 @@ def infer_domains(
     """The domain of every data node, and the *pixels*: the input itself, rearranged or (in a box) rescaled."""
     domain: dict[Node, Domain] = {}
     pixels: set[Node] = set()
+    ranges = Ranges(captured)
     for node in captured.graph.nodes:
         if node not in data:
             continue
         if node.op == "placeholder":
             domain[node] = given[node]
+            ranges.known[node] = _range_of(given[node])
             if node.meta["val"].is_floating_point():
                 pixels.add(node)
             continue
         operands = [n for n in node.all_input_nodes if n in data]
-        flow = flow_of(node)
-        if len(operands) == 1 and operands[0] in pixels and flow is not None:
-            box = domain[operands[0]]
-            if flow.kind == "structural":
-                carried = _carry_box(node, operands[0], box, flow, captured) if isinstance(box, Box) else box
-                if carried is not None:
-                    domain[node] = carried
-                    pixels.add(node)
-                    continue
-            elif flow.kind == "diagonal" and isinstance(box, Box):
-                moved = _move_box(node, box, captured)
-                if moved is not None:
-                    domain[node] = moved
-                    pixels.add(node)
-                    continue
-        constants = _constants(node, data, captured)
-        domain[node] = _domain(node, [domain[n] for n in operands], constants)
+        domain[node] = _domain_of(ranges.of(node))
+        if len(operands) == 1 and operands[0] in pixels:
+            still = _still_input(node, operands[0], domain[operands[0]], ranges, data)
+            if still is not None:
+                domain[node] = still
+                ranges.known[node] = _range_of(still, ranges.of(node).certain)
+                pixels.add(node)
     return domain, pixels
 
 
-def _domain(node: Node, operands: list[Domain], constants: bool) -> Domain:
-    """`constants`: every constant that the node reads is known not to be negative."""
-    target = node.target
-    flow = flow_of(node)
-    positive = bool(operands) and all(d.non_negative for d in operands)
-    if target in _UNIT:
-        return Box(0.0, 1.0)
-    if target in _NON_NEGATIVE or (flow is not None and flow.kind == "rectifier"):
-        return NonNegative()
-    if target in (aten.clamp.default, aten.clamp_min.default):
-        low = bound_args(node).get("min")
-        return NonNegative() if positive or (isinstance(low, (int, float)) and low >= 0) else Real()
-    if target is aten.pow.Tensor_Scalar:
-        return NonNegative() if positive or float(node.args[1]) % 2 == 0 else Real()
-    if target in (aten.mul.Tensor, aten.div.Tensor):
-        same = target is aten.mul.Tensor and node.args[0] is node.args[1]
-        return NonNegative() if positive or same else Real()
-    if target in _LIKE_OPERAND:
-        return _plain(operands[0])
-    if flow is None:
-        return Real()
-    if flow.kind == "structural":
-        if (
-            bool(operands)
-            and all(d.gate for d in operands)
-            and node.target not in (aten.masked_fill.Scalar, aten.where.self)
-        ):
-            return Box(0.0, 1.0)
-        return NonNegative() if positive and constants else Real()
-    if flow.kind == "sum":
-        return NonNegative() if positive and target is aten.add.Tensor and node.kwargs.get("alpha", 1) > 0 else Real()
-    if flow.kind == "diagonal":
-        return NonNegative() if positive and constants else Real()
-    if flow.kind == "activation":
-        # Every activation of the table keeps zero and more at zero and more, but for these.
-        return (
-            NonNegative()
-            if positive
-            and target
-            not in (
-                aten.sin.default,
-                aten.cos.default,
-                aten.log_sigmoid.default,
-                aten.hardtanh.default,
-                aten.clamp_max.default,
-            )
-            else Real()
-        )
-    if flow.kind == "mixing" and flow.build is not None and target not in (ops.centre,):
-        return NonNegative() if positive and _averages(node) else Real()
-    if flow.kind == "product":
-        return NonNegative() if positive and constants else Real()
-    return Real()
+def _domain_of(found: Range) -> Domain:
+    if found.unit:
+        return Box(0.0, 1.0) if found.certain else _Gate()
+    return NonNegative() if found.non_negative else Real()
 
 
-def _plain(domain: Domain) -> Domain:
-    return NonNegative() if domain.non_negative else Real()
+def _range_of(domain: Domain, certain: bool = True) -> Range:
+    if isinstance(domain, Box):
+        return Range(*domain.span(), certain)
+    return ABOVE if domain.non_negative else ANY
 
 
-def _averages(node: Node) -> bool:
-    name = getattr(getattr(node.target, "_schema", None), "name", "")
-    return any(word in name for word in ("avg_pool", "upsample", "mean", "sum"))
-
-
-def _constants(node: Node, data: set[Node], captured: Captured) -> bool:
-    """True if every constant a node brings in is known and not negative."""
-    if node.target is aten.constant_pad_nd.default:
-        return float(bound_args(node)["value"]) >= 0
-    if node.target is aten.masked_fill.Scalar:
-        return float(node.args[2]) >= 0
-    for n in node.all_input_nodes:
-        if n in data or not isinstance(n.meta.get("val"), Tensor) or not n.meta["val"].is_floating_point():
-            continue
-        if n.op != "get_attr" or bool((captured.constants[str(n.target)] < 0).any()):
-            return False
-    return True
+def _still_input(node: Node, x: Node, domain: Domain, ranges: Ranges, data: set[Node]) -> Domain | None:
+    """The domain of the input after a rearrangement, or (in a box) after constants; None where it is neither."""
+    flow, captured = flow_of(node), ranges.captured
+    if flow is not None and flow.kind == "structural":
+        if isinstance(domain, Box):
+            return _carry_box(node, x, domain, flow, captured, data)
+        # Constants below zero among inputs ≥ 0: no longer values of that domain.
+        return domain if not domain.non_negative or ranges.of(node).non_negative else None
+    if flow is not None and flow.kind == "diagonal" and isinstance(domain, Box):
+        return _move_box(node, domain, captured)
+    return None
 
 
 def _wide(bound: Any, node: Node) -> Tensor:
@@ -170,24 +104,34 @@ def _move_box(node: Node, box: Box, captured: Captured) -> Box | None:
     return Box(float(low), float(high)) if low.numel() == 1 else Box(low, high)
 
 
-class _OneSample:
-    """Shapes of a graph's nodes for a single sample, for carrying bounds along."""
+class _Shapes:
+    """Shapes and constants of a graph for a batch of one (or of its fixed size), for carrying bounds along."""
 
     never_negative = True
 
-    def __init__(self, nodes: Mapping[str, Node], captured: Captured, batch: int) -> None:
-        self.nodes, self.captured, self.batch = nodes, captured, batch
+    def __init__(self, captured: Captured, data: set[Node]) -> None:
+        self.captured, self.data = captured, data
+        self.nodes = {n.name: n for n in captured.graph.nodes}
+        self.batch = captured.batch if isinstance(captured.batch, int) else 1
 
     def shape(self, name: str) -> torch.Size:
         shape = shape_of(self.nodes[name])
         return torch.Size([self.batch, *[int(n) for n in shape[1:]]])
 
     def value(self, name: str) -> Any:
-        node = self.nodes[name]
-        return self.captured.constants[str(node.target)].detach().cpu()
+        return self._constant(self.nodes[name])
+
+    def _constant(self, node: Node) -> Any:
+        """A constant's value, computed where it depends on the batch size, as ones_like(x) does."""
+        if node.op == "get_attr":
+            return self.captured.constants[str(node.target)].detach().cpu()
+        if node in self.data:  # only its shape is read
+            return torch.empty(self.shape(node.name), dtype=node.meta["val"].dtype)
+        args, kwargs = fx.map_arg((node.args, node.kwargs), self._constant)
+        return node.target(*args, **(kwargs | ({"device": "cpu"} if "device" in kwargs else {})))
 
 
-def _carry_box(node: Node, x: Node, box: Box, flow: Flow, captured: Captured) -> Box | None:
+def _carry_box(node: Node, x: Node, box: Box, flow: Flow, captured: Captured, data: set[Node]) -> Box | None:
     """The box after a rearrangement; None where bounds cannot follow (the batch is not the first axis)."""
     built = None if flow.build is None else flow.build(node, captured, [x.name])
     if not isinstance(built, st.Structural):
@@ -197,10 +141,12 @@ def _carry_box(node: Node, x: Node, box: Box, flow: Flow, captured: Captured) ->
         return box
     if shape_of(node)[0] is not shape_of(x)[0] and str(shape_of(node)[0]) != str(shape_of(x)[0]):
         return None
-    ctx = _OneSample({n.name: n for n in captured.graph.nodes}, captured, 1)
+    ctx = _Shapes(captured, data)
     built = built.cpu()
     bounds = []
     for bound in (box.low, box.high):
         full = _wide(bound, x).expand(ctx.shape(x.name))
-        bounds.append(lm.plus(built.carry([full], ctx), built.offset(ctx)))
-    return Box(*(b for b in bounds if b is not None))
+        bounds.append(lm.plus(built.carry([full] * len(built.operands), ctx), built.offset(ctx)))
+    low, high = (b for b in bounds if b is not None)
+    # A batch of a fixed size may hold other constants for each sample: the box is that of all.
+    return Box(low.amin(0, keepdim=True), high.amax(0, keepdim=True))

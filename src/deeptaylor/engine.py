@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from deeptaylor import guard
 from deeptaylor import target as targets
 from deeptaylor.again import Again, Segments, find
 from deeptaylor.agreement import check_agreement
@@ -30,12 +31,13 @@ from deeptaylor.exporting import exporting, interrupts_kept
 from deeptaylor.fold import CONVOLUTIONS, fold
 from deeptaylor.graph import use_fast_operations
 from deeptaylor.linear_map import Maybe, Weighted, plus
+from deeptaylor.one_type import one_type
 from deeptaylor.packed import split
 from deeptaylor.plan import Plan
 from deeptaylor.planner import Planner
 from deeptaylor.rewrite import rewrite
 from deeptaylor.rules import Rule, WSquare
-from deeptaylor.run import Layout, Pass, layouts
+from deeptaylor.run import Layout, Pass, check_samples, layouts
 from deeptaylor.steps import BlockStep, ScoreStep
 
 _LIFTED = 1  # small scores are lifted to about one; higher, a tiny denominator (biases spread) would overflow
@@ -65,6 +67,7 @@ class Result:
     relevance: tuple[Tensor, ...]
     entries: Tensor | None  # ([K,] steps, 4, batch): arrived, went on, bias, dropped
     kept: dict[str, Tensor]
+    lowest: Tensor | None = None  # the smallest value of every watched tensor (guard.py), where the ledger is open
 
 
 def joined(parts: Sequence[Result], layout: Mapping[str, Layout]) -> Result:
@@ -75,6 +78,7 @@ def joined(parts: Sequence[Result], layout: Mapping[str, Layout]) -> Result:
         tuple(torch.cat(rs) for rs in zip(*(p.relevance for p in parts), strict=True)),
         torch.cat(entries, -1) if entries else None,
         {name: _joined_at([p.kept[name] for p in parts], where) for name, where in layout.items()},
+        guard.lowest_of([p.lowest for p in parts if p.lowest is not None]),
     )
 
 
@@ -138,6 +142,7 @@ class Engine(nn.Module):
             with exporting():
                 captured = capture(model, example, settings.output, settings.root)
                 rewrite(captured)
+                one_type(captured)
                 boxes = {n for n, d in zip(captured.inputs, settings.domains, strict=True) if isinstance(d, Box)}
                 fold(captured, boxes)
                 split(captured)
@@ -155,9 +160,11 @@ class Engine(nn.Module):
         self.register_buffer("one", torch.ones((), dtype=dtype, device=example[0].device), persistent=False)
         self.one: Tensor
         self.layout = layouts(captured, example)
+        check_samples(captured, self.layout, [name for s in planned.steps for name in (s.node, *s.inputs)])
         self.recomputes, self.cheap = False, find(captured, self._readers())
         self._keep(self.cheap, captured.constants)
         self.non_negative = [d.non_negative for d in settings.domains]
+        self.watched = guard.first_reads(planned.steps, planned.watched)
         self.fixed_batch: int | None = captured.batch if isinstance(captured.batch, int) else None
         self.batches = captured.batches
         self.token_limits = self._token_limits()
@@ -320,14 +327,16 @@ class Engine(nn.Module):
 
         def one(v: Tensor) -> tuple[Any, ...]:
             result = self._reverse(run, output, v, ledger, keep)
-            return result.score, result.relevance, result.entries if ledger else result.score, result.kept
+            books = (result.entries, result.lowest) if ledger else ()
+            return result.score, result.relevance, tuple(t for t in books if t is not None), result.kept
 
-        score, relevance, entries, kept = torch.vmap(one)(v)
+        score, relevance, books, kept = torch.vmap(one)(v)
         return Result(
             score.movedim(0, 1),
             tuple(r.movedim(0, 1) for r in relevance),
-            entries if ledger else None,
+            books[0] if books else None,
             {name: r.movedim(0, 1) for name, r in kept.items()},
+            books[1][0] if len(books) > 1 else None,
         )
 
     def _reverse(self, run: Pass, output: Tensor, v: Tensor, ledger: bool, keep: frozenset[str]) -> Result:
@@ -335,6 +344,7 @@ class Engine(nn.Module):
         relevance: dict[str, Maybe] = {}
         entries: list[Tensor] = []
         kept: dict[str, Tensor] = {}
+        lowest: list[Tensor] = []
         lift = _lift(f)
         for k, step in enumerate(self.planned.steps):
             if isinstance(step, ScoreStep):
@@ -361,6 +371,7 @@ class Engine(nn.Module):
                 entries.append(
                     torch.stack([t if t is not None else zero for t in (arrived, on, book.taken, book.lost)])
                 )
+                lowest += guard.lowest(self.watched.get(k, ()), run)
             for name in self.last_use.get(k, ()):
                 run.values.pop(name, None)
             out = None
@@ -376,7 +387,7 @@ class Engine(nn.Module):
             final = [R / run.spread_out(name, lift) for name, R in zip(self.planned.inputs, final, strict=True)]
             kept = {name: R / run.spread_out(name, lift) for name, R in kept.items()}
             books = None if books is None else books / lift
-        return Result(f, tuple(final), books, kept)
+        return Result(f, tuple(final), books, kept, torch.stack(lowest) if lowest else None)
 
     # --- names ----------------------------------------------------------------------------------------------------
 

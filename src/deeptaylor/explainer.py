@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from deeptaylor import guard
 from deeptaylor import target as targets
 from deeptaylor.autocast import AUTOCAST_NOTE, autocasting, without_autocast
 from deeptaylor.callables import ScoreFunction, one_number_a_sample, read
@@ -393,6 +394,7 @@ class Explainer(nn.Module):
         dtype = dtype_of(inputs)
         wrong = problem(result, dtype)
         if not wrong:
+            guard.check(engine.watched, engine.planned.watched, result.lowest)
             return result, []
         if dtype in NARROW:
             said = f"{wrong}; the explanation was computed again in float32"
@@ -401,6 +403,7 @@ class Explainer(nn.Module):
             wider = [x.float() if x.is_floating_point() else x for x in inputs]
             result = wide.run(wider, target, ledger=True, keep=keep)
             if not problem(result, torch.float32):
+                guard.check(engine.watched, engine.planned.watched, result.lowest)
                 return result, [said]
         bad = "score" if not bool(torch.isfinite(result.score).all()) else "relevance"
         raise InputError(

@@ -59,6 +59,8 @@ def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
 
 def check_batch(inputs: Sequence[Tensor]) -> None:
     """Samples, and as many of every input."""
+    for k, x in enumerate(inputs):
+        _check_stored(x, f"input {k}")
     sizes = [x.shape[0] if x.ndim else 0 for x in inputs]
     if len(set(sizes)) > 1:
         raise InputError(f"The inputs have different batch sizes: {sizes}.")
@@ -86,12 +88,24 @@ def check_tokens(x: Tensor, name: str, limit: int) -> None:
 def _check_tensor(x: Any, name: str) -> None:
     if not isinstance(x, Tensor):
         raise InputError(f"Input {name!r} must be a torch tensor, got {type(x).__name__}.")
+    _check_stored(x, name)
     if x.ndim == 0:
         raise InputError(f"Input {name!r} has no batch dimension; add one: x.unsqueeze(0).")
     if x.shape[0] == 0:
         raise InputError(f"Input {name!r} is an empty batch: there is nothing to explain.")
     if x.is_complex() or x.dtype == torch.bool:
         raise InputError(f"Input {name!r} is {x.dtype}; real or integer values are needed.")
+
+
+def _check_stored(x: Tensor, name: str) -> None:
+    """Values in a plain block of memory."""
+    if x.is_nested:
+        raise InputError(f"Input {name!r} is a nested tensor; pad it to one shape: x.to_padded_tensor(0.0).")
+    if x.layout is not torch.strided:
+        kind = str(x.layout).removeprefix("torch.")
+        raise InputError(f"Input {name!r} is sparse ({kind}); every element gets a relevance: give x.to_dense().")
+    if x.is_quantized:
+        raise InputError(f"Input {name!r} is quantised ({x.dtype}); give x.dequantize().")
 
 
 def check_like(x: Tensor, example: Tensor, name: str) -> None:
@@ -129,6 +143,8 @@ def _check_finite(x: Tensor, name: str) -> None:
 def check_place(inputs: Sequence[Tensor], like: Tensor | None, whose: str, to: str) -> None:
     """On the device and of the type of a network's own tensors."""
     x = next((t for t in inputs if t.is_floating_point()), None)
+    if inputs[0].is_meta and (like is None or like.is_meta):
+        raise InputError(f"The {whose} is a meta tensor: it has a shape, but no values to explain.")
     if like is None:
         return
     if inputs[0].device != like.device:

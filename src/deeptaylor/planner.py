@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from deeptaylor import build, ops, pooling, rules, steps
+from deeptaylor import build, guard, ops, pooling, rules, steps
 from deeptaylor import linear_map as lm
 from deeptaylor import structural as st
 from deeptaylor.block import Block
@@ -82,6 +82,7 @@ class Planner:
             for name in absorbed:
                 inside[name] = step.node
         self.choice.check_all_used()
+        watched = guard.watched(made, self.nodes, self.domain, self.pixels)
         return Planned(
             Plan(tuple(rows), (*self.captured.notes, *self.notes)),
             tuple(made),
@@ -90,6 +91,7 @@ class Planner:
             inside,
             never_negative=not any(isinstance(step, steps.BlockStep) and step.rule.cancels for step in made),
             set_aside=bool(self.notes),
+            watched=watched,
         )
 
     # --- what is explained ----------------------------------------------------------------------------------------

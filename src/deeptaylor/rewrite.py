@@ -93,6 +93,7 @@ def _unpack(captured: Captured) -> None:
 
 
 def _drop(captured: Captured) -> None:
+    data = data_nodes(captured)
     for node in list(captured.graph.nodes):
         if node.op != "call_function":
             continue
@@ -102,7 +103,7 @@ def _drop(captured: Captured) -> None:
         random = "dropout" in str(node.target) and bool(bound_args(node).get("train"))
         if (
             (node.target in _IDENTITIES and not random)
-            or (node.target in _SAME_TYPE and _same_type(node))
+            or (node.target in _SAME_TYPE and node in data and _same_type(node))
             or (node.target in _ADAPTIVE and _same_sides(node))
         ):
             retire(captured, node, node.args[0])
@@ -134,7 +135,7 @@ def _evaluate(captured: Captured) -> None:
     data = data_nodes(captured)
     fixed: dict[Node, Any] = {}
     for node in list(captured.graph.nodes):
-        if node.op == "get_attr":
+        if node.op == "get_attr" and str(node.target) in captured.constants:  # branches of torch.cond are not
             fixed[node] = captured.constants[str(node.target)]
         elif (
             node.op == "call_function"
@@ -244,6 +245,7 @@ def _as_node(captured: Captured, value: Any, before: Node, factor: float = 1) ->
     """A constant (a number, a tensor, a node without data) as a node, times a factor."""
     if not is_node(value):
         return captured.constant(torch.tensor(float(value) * factor, dtype=torch.float64), before, "number")
+    value = _as_tensor(captured, value, before)
     known = constant_of(captured, value)
     if factor == 1:
         return value
@@ -252,9 +254,21 @@ def _as_node(captured: Captured, value: Any, before: Node, factor: float = 1) ->
     return insert(captured, before, aten.mul.Tensor, (value, factor), value.meta["val"])
 
 
+def _as_tensor(captured: Captured, value: Node, before: Node) -> Node:
+    """A number that follows the batch size, such as x.shape[0], as a tensor."""
+    if isinstance(value.meta["val"], Tensor):
+        return value
+    device = before.meta["val"].device
+    val = torch.empty((), dtype=torch.float64, device=device)
+    number = insert(captured, before, aten.scalar_tensor.default, (value,), val)
+    number.kwargs = {"dtype": torch.float64, "device": device}
+    return number
+
+
 def _reciprocal(captured: Captured, value: Any, before: Node) -> Node:
     if not is_node(value):
         return captured.constant(torch.tensor(1.0 / value, dtype=torch.float64), before, "number")
+    value = _as_tensor(captured, value, before)
     known = constant_of(captured, value)
     if known is not None:
         return captured.constant(1.0 / known, before, "number")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, fx
 
 from deeptaylor.agreement import different
-from deeptaylor.capture import Captured, Node
+from deeptaylor.capture import Captured, Node, where
+from deeptaylor.errors import PlanError
 from deeptaylor.graph import shape_of
 
 
@@ -26,6 +27,11 @@ class Layout:
     def shape(self, batch: int) -> torch.Size:
         """The tensor's shape for a batch of this size."""
         return torch.Size([n * batch if free else n for n, free in self.sizes])
+
+    def apart(self, batch: int | None) -> bool:
+        """True if the samples can be told apart; `batch`: its size where it is fixed."""
+        size, free = self.sizes[self.dim] if self.sizes else (1, False)
+        return free or (batch is not None and size == self.outer * batch * self.inner)
 
     def _split(self, batch: int) -> list[int]:
         shape = list(self.shape(batch))
@@ -111,6 +117,22 @@ def _candidates(layout: Layout, batch: int) -> Iterator[Layout]:
 def _elsewhere(changed: Tensor) -> bool:
     """True if a sample other than the second changed."""
     return float(changed.sum() - changed[1]) != 0
+
+
+def check_samples(captured: Captured, layout: Mapping[str, Layout], explained: Iterable[str]) -> None:
+    """Refuse a tensor that does not hold the samples apart: they are not along the input's first axis."""
+    batch = captured.batch if isinstance(captured.batch, int) else None
+    lost = next((name for name in explained if not layout[name].apart(batch)), None)
+    if lost is not None:
+        node = next(n for n in captured.graph.nodes if n.name == lost)
+        given = ", ".join(str(tuple(shape_of(n)[1:])) for n in captured.inputs)
+        raise PlanError(
+            f"The first axis of the input counts samples (here each of shape {given}), but in the shape "
+            f"{tuple(shape_of(node))} of {where(node)} they are no longer apart. What to do: wrap a network that takes "
+            "samples along another axis (sequence first) in a module whose forward is network(x.transpose(0, 1)); and "
+            "one that takes a single sample in one that explains it as a batch of one: "
+            "network(x.reshape(the shape of a sample)).unsqueeze(0)."
+        )
 
 
 class Pass:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -47,6 +48,12 @@ class _Finder:
         """For every node that receives relevance, the operands it goes to (with repetition)."""
         signals: dict[Node, list[Node]] = {}
         active = {self.output}
+        # In a gate too: their branches are graphs of their own, which nothing here looks into.
+        self.problems += [
+            (n, "control flow by the data's values; write it with torch.where")
+            for n in self.captured.graph.nodes
+            if isinstance(n.target, torch._ops.HigherOrderOperator)
+        ]
         for node in reversed(list(self.captured.graph.nodes)):
             if node not in active or node.op == "placeholder":
                 continue
@@ -59,15 +66,17 @@ class _Finder:
         operands = [n for n in operands_of(node) if n in self.data]
         if flow is None:
             # Go on below it, so that every such operation is named at once.
-            self.problems.append((node, f"no rule for {op_name(node)}"))
-            return [n for n in operands if n.meta["val"].is_floating_point()]
+            if not isinstance(_source(node).target, torch._ops.HigherOrderOperator):
+                self.problems.append((node, f"no rule for {op_name(node)}"))
+            read = [n for n in _read_by(node) if n in self.data]
+            return [n for n in read if n.meta["val"].is_floating_point() or n.meta["val"].is_complex()]
         if flow.kind == "product":
             return self._signal_of_product(node, operands)
         if flow.kind == "quotient":
             top = node.args[0]
             if top not in self.data:
                 self.problems.append((node, "a constant divided by data: nothing carries the signal"))
-                return []
+                return operands
             return [top]
         if flow.kind == "embedding":
             if self._reads_tokens(node):
@@ -97,12 +106,14 @@ class _Finder:
             return operands
         if len(operands) != 2:
             self.problems.append((node, f"{op_name(node)} of {len(operands)} data tensors"))
-            return []
+            return self._below_all(operands)
         a, b = operands
         chosen = self.override(node)
         if isinstance(chosen, rules.Signal):
             return [operands[chosen.operand]]
         if a is b:
+            if node.target is not aten.mul.Tensor:
+                self.problems.append((node, "a matrix times itself: which factor is the gate cannot be said"))
             return [a]
         for gates in (
             (self.domain[a].gate, self.domain[b].gate),
@@ -121,7 +132,21 @@ class _Finder:
                 ),
             )
         )
-        return []
+        return self._below_all(operands)
+
+    def _below_all(self, factors: Sequence[Node]) -> list[Node]:
+        """The last tensor that all factors are made of: whichever carries the signal, what is below is named too."""
+        made_of = [self._made_of(f) for f in factors]
+        return [n for n in self.captured.graph.nodes if all(n in m for m in made_of)][-1:]
+
+    def _made_of(self, node: Node) -> set[Node]:
+        seen, todo = set[Node](), [node]
+        while todo:
+            n = todo.pop()
+            if n in self.data and n not in seen:
+                seen.add(n)
+                todo += n.all_input_nodes
+        return {n for n in seen if isinstance(n.meta.get("val"), Tensor) and n.meta["val"].is_floating_point()}
 
     def _reads_tokens(self, node: Node) -> bool:
         """True for an embedding of an input, rearranged at most."""
@@ -160,7 +185,8 @@ def refuse(problems: Sequence[tuple[Node, str]]) -> None:
     """Raise one error that names every operation without a rule."""
     if not problems:
         return
-    lines = [f"  {op_name(n)}: {reason}; at {where(n)}" for n, reason in reversed(problems)]
+    # Several results of one operation are one problem.
+    lines = list(dict.fromkeys(f"  {op_name(n)}: {reason}; at {where(_source(n))}" for n, reason in reversed(problems)))
     raise UnsupportedOpError(
         f"{len(lines)} operation(s) on the path of the relevance cannot be explained:\n" + "\n".join(lines) + "\n"
         "What to do: replace them by operations that docs/theory.md lists, use them with static arguments, or "
@@ -180,8 +206,20 @@ def operands_of(node: Node) -> list[Node]:
     return [n for n in found if isinstance(n.meta.get("val"), Tensor)]
 
 
+def _source(node: Node) -> Node:
+    """The operation of several results that a node takes one from; else the node itself."""
+    while node.target is operator.getitem:
+        node = node.args[0]
+    return node
+
+
+def _read_by(node: Node) -> list[Node]:
+    return operands_of(_source(node))
+
+
 def op_name(node: Node) -> str:
-    """An operation's short name."""
+    """An operation's short name; of one result among several, that of the operation."""
+    node = _source(node)
     target: Any = node.target
     schema = getattr(target, "_schema", None)
     return schema.name.split("::")[-1] if schema is not None else getattr(target, "__name__", str(target))

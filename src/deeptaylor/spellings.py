@@ -10,6 +10,7 @@ import torch
 
 from deeptaylor import ops
 from deeptaylor.capture import Captured, Node, is_node
+from deeptaylor.einsums import respell
 from deeptaylor.graph import bound_args, constant_of, data_nodes, insert, put_scale_shift, replace, shape_of, wide
 
 aten = torch.ops.aten
@@ -195,27 +196,6 @@ def _view(captured: Captured, node: Node) -> None:
     replace(captured, node, aten.reshape.default, (node.args[0], node.args[1]))
 
 
-def _einsum(captured: Captured, node: Node) -> None:
-    """Two-factor einsum in explicit form; ellipses are written out."""
-    equation, operands = node.args[0], node.args[1]
-    if not isinstance(equation, str) or not isinstance(operands, (list, tuple)) or len(operands) != 2:
-        return
-    text = equation.replace(" ", "")
-    left, _, out = text.partition("->")
-    if "->" not in text:
-        letters = left.replace(",", "")
-        out = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
-    terms = left.split(",")
-    ranks = [len(shape_of(o)) for o in operands]
-    spare = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in text]
-    widest = max((r - len(t.replace("...", "")) for t, r in zip(terms, ranks, strict=True) if "..." in t), default=0)
-    dots = "".join(spare[:widest])
-    terms = [
-        t.replace("...", dots[widest - (r - len(t.replace("...", ""))) :]) for t, r in zip(terms, ranks, strict=True)
-    ]
-    node.args = (f"{terms[0]},{terms[1]}->{out.replace('...', dots)}", list(operands))
-
-
 def _glu(captured: Captured, node: Node) -> None:
     """The first half times the sigmoid of the second."""
     a = bound_args(node)
@@ -279,7 +259,7 @@ _CANON: dict[Any, Callable[[Captured, Node], None]] = {
     aten.addmm.default: _addmm,
     aten.baddbmm.default: _addmm,
     aten.pad.default: _pad,
-    aten.einsum.default: _einsum,
+    aten.einsum.default: respell,
     aten.glu.default: _glu,
     **dict.fromkeys(MAX_POOLS, _max_pool),
 }
