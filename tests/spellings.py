@@ -177,7 +177,8 @@ def _(m: nn.Linear, x: Tensor) -> nn.Module | None:
     rank = int((s > 1e-9 * s[0]).sum())
     if rank * sum(m.weight.shape) >= m.weight.numel():
         return None
-    return Spelled(lambda s, x: F.linear(F.linear(x, s.b), s.a, s.c), a=u[:, :rank] * s[:rank], b=v[:rank], c=m.bias)
+    a, b = u[:, :rank] * s[:rank], v[:rank]
+    return Spelled(lambda s, x: F.linear(F.linear(x, s.b), s.a, s.c), a=a, b=b, c=bias_of(m))
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -329,7 +330,7 @@ def _(m: Normalise, x: Tensor) -> nn.Module:
 
 @spelling("constants", Shift, "in two halves")
 def _(m: Shift, x: Tensor) -> nn.Module:
-    return Spelled(lambda s, x: x + s.half + s.half, half=m.shift / 2)
+    return Spelled(lambda s, x: x + s.part + s.part, part=m.shift / 2)
 
 
 @spelling("constants", Shift, "subtracted")
@@ -428,12 +429,12 @@ simple("activation", nn.SELU, "a factor and elu", lambda x: 1.050700987355480493
 
 @spelling("activation", nn.LeakyReLU, "where")
 def _(m: nn.LeakyReLU, x: Tensor) -> nn.Module:
-    return Spelled(lambda s, x: x * torch.where(x > 0, 1.0, m.negative_slope).to(x))
+    return Spelled(lambda s, x: torch.where(x > 0, 1.0, s.slope) * x, slope=torch.tensor(m.negative_slope, dtype=x.dtype))
 
 
 @spelling("activation", nn.LeakyReLU, "PReLU")
 def _(m: nn.LeakyReLU, x: Tensor) -> nn.Module:
-    return Spelled(lambda s, x: F.prelu(x, s.slope), slope=torch.full([1], m.negative_slope).to(x))
+    return Spelled(lambda s, x: F.prelu(x, s.slope), slope=torch.full([1], m.negative_slope, dtype=x.dtype))
 
 
 @spelling("activation", nn.PReLU, "a slope for each channel")
@@ -474,7 +475,7 @@ tiles("average", nn.AvgPool2d, "mean of tiles", lambda x, k, m: _tiled(x, k).mea
 tiles("average", nn.AvgPool2d, "sum of tiles", lambda x, k, m: _tiled(x, k).sum((3, 5)) / k**2)
 tiles("average", nn.AvgPool2d, "first along, then across", lambda x, k, m: F.avg_pool2d(F.avg_pool2d(x, (1, k)), (k, 1)))
 tiles("average", nn.AvgPool2d, "a divisor and a factor", lambda x, k, m: F.avg_pool2d(x, k, divisor_override=1) * (1 / k**2))
-tiles("average", nn.AvgPool2d, "a constant kernel", lambda x, k, m: F.conv2d(x, torch.full((x.shape[1], 1, k, k), 1 / k**2).to(x), stride=k, groups=x.shape[1]))
+tiles("average", nn.AvgPool2d, "a constant kernel", lambda x, k, m: F.conv2d(x, torch.full((x.shape[1], 1, k, k), 1 / k**2, dtype=x.dtype), stride=k, groups=x.shape[1]))
 tiles("average", nn.AvgPool2d, "area", lambda x, k, m: F.interpolate(x, (x.shape[2] // k, x.shape[3] // k), mode="area"))
 simple("average", nn.AdaptiveAvgPool2d, "F.adaptive_avg_pool2d", lambda x: F.adaptive_avg_pool2d(x, 2))
 tiles("max", nn.MaxPool2d, "F.max_pool2d", lambda x, k, m: F.max_pool2d(x, k))
@@ -627,7 +628,7 @@ def _(m: Mean, x: Tensor) -> nn.Module | None:
 
 @spelling("average", Mean, "a product with a constant vector")
 def _(m: Mean, x: Tensor) -> nn.Module | None:
-    write = lambda s, x: x.flatten(2) @ torch.full([x[0, 0].numel()], 1 / x[0, 0].numel()).to(x)  # noqa: E731
+    write = lambda s, x: x.flatten(2) @ torch.full([x[0, 0].numel()], 1 / x[0, 0].numel(), dtype=x.dtype)  # noqa: E731
     return Spelled(write) if m.dims == (2, 3) else None
 
 

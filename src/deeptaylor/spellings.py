@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from deeptaylor import ops
-from deeptaylor.capture import Captured, Node, is_node
+from deeptaylor.capture import Captured, Node
 from deeptaylor.graph import bound_args, constant_of, data_nodes, insert, put_scale_shift, replace, shape_of, wide
 
 aten = torch.ops.aten
@@ -35,7 +34,6 @@ def canonical(captured: Captured) -> None:
             _view(captured, node)
         elif node.op == "call_function" and node in data and node.target in _CANON:
             _CANON[node.target](captured, node)
-    _lp_pools(captured)
 
 
 def _conv_words(captured: Captured, node: Node) -> None:
@@ -196,15 +194,15 @@ def _view(captured: Captured, node: Node) -> None:
 
 
 def _einsum(captured: Captured, node: Node) -> None:
-    """Two-factor einsum in explicit form; ellipses are written out."""
+    """Einsum of one tensor is a sum and a permutation; of two, in explicit form; ellipses are written out."""
     equation, operands = node.args[0], node.args[1]
-    if not isinstance(equation, str) or not isinstance(operands, (list, tuple)) or len(operands) != 2:
+    if not isinstance(equation, str) or not isinstance(operands, (list, tuple)) or len(operands) > 2:
         return
     text = equation.replace(" ", "")
     left, _, out = text.partition("->")
     if "->" not in text:
-        letters = left.replace(",", "")
-        out = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+        letters = left.replace(",", "").replace(".", "")
+        out = ("..." if "..." in left else "") + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
     terms = left.split(",")
     ranks = [len(shape_of(o)) for o in operands]
     spare = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in text]
@@ -213,7 +211,18 @@ def _einsum(captured: Captured, node: Node) -> None:
     terms = [
         t.replace("...", dots[widest - (r - len(t.replace("...", ""))) :]) for t, r in zip(terms, ranks, strict=True)
     ]
-    node.args = (f"{terms[0]},{terms[1]}->{out.replace('...', dots)}", list(operands))
+    out = out.replace("...", dots)
+    if len(operands) == 2:
+        node.args = (f"{terms[0]},{terms[1]}->{out}", list(operands))
+        return
+    (x,), (term,) = operands, terms
+    summed = [d for d, c in enumerate(term) if c not in out]
+    if len(set(term)) != len(term):
+        return
+    if summed:
+        x = insert(captured, node, aten.sum.dim_IntList, (x, summed), x.meta["val"].sum(summed))
+    term = "".join(c for c in term if c in out)
+    replace(captured, node, aten.permute.default, (x, [term.index(c) for c in out]))
 
 
 def _glu(captured: Captured, node: Node) -> None:
@@ -223,46 +232,6 @@ def _glu(captured: Captured, node: Node) -> None:
     signal = insert(captured, node, aten.slice.Tensor, (a["self"], dim, 0, half), val)
     gate = insert(captured, node, aten.slice.Tensor, (a["self"], dim, half, 2 * half), val)
     replace(captured, node, aten.mul.Tensor, (signal, insert(captured, node, aten.sigmoid.default, (gate,), val)))
-
-
-def _lp_pools(captured: Captured) -> None:
-    """power, average, (sign · relu |·|), × size, root: the spelling of L^p pooling, recognised from its end."""
-    for node in list(captured.graph.nodes):
-        if node.op != "call_function" or node.target is not aten.pow.Tensor_Scalar:
-            continue
-        exponent, scaled = node.args[1], node.args[0]
-        if not isinstance(exponent, float) or not _is(scaled, aten.mul.Tensor) or is_node(scaled.args[1]):
-            continue
-        inner = scaled.args[0]
-        if _is(inner, aten.mul.Tensor) and _is(inner.args[0], aten.sign.default):
-            inner = inner.args[0].args[0]
-        if not (is_node(inner) and inner.target in _AVG_POOLS):
-            continue
-        power = inner.args[0]
-        squeezed = None
-        if _is(power, aten.unsqueeze.default):
-            squeezed, power = power, power.args[0]
-        if squeezed is not None or not _is(power, aten.pow.Tensor_Scalar):
-            continue
-        n = _AVG_POOLS[inner.target]
-        a = bound_args(inner)
-        kernel = wide(a["kernel_size"], n)
-        if (
-            scaled.args[1] != math.prod(kernel)
-            or abs(exponent * power.args[1] - 1) > 1e-9
-            or any(wide(a["padding"], n))
-        ):
-            continue
-        stride = wide(a["stride"], n) if a["stride"] else kernel
-        replace(captured, node, ops.lp_pool, (power.args[0], float(power.args[1]), kernel, stride, a["ceil_mode"]))
-    captured.graph.eliminate_dead_code()
-
-
-_AVG_POOLS = {aten.avg_pool1d.default: 1, aten.avg_pool2d.default: 2, aten.avg_pool3d.default: 3}
-
-
-def _is(node: Any, target: Any) -> bool:
-    return is_node(node) and node.target is target
 
 
 _CANON: dict[Any, Callable[[Captured, Node], None]] = {

@@ -1,0 +1,106 @@
+"""Rectifiers, sums and selections in their shortest words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from deeptaylor.capture import Captured, Node, is_node
+from deeptaylor.graph import bound_args, constant_of, data_nodes, insert, put_scale_shift, replace, retire, shape_of
+
+aten = torch.ops.aten
+_POSITIVE = (aten.gt.Scalar, aten.ge.Scalar)
+_NEGATIVE = (aten.lt.Scalar, aten.le.Scalar)
+_ZEROS = (aten.zeros_like.default, aten.new_zeros.default)
+
+
+def short_words(captured: Captured) -> None:
+    """Respell every such operation on data, in place."""
+    data = data_nodes(captured)
+    for node in list(captured.graph.nodes):
+        if node.op == "call_function" and node in data and node.target in _WORDS:
+            _WORDS[node.target](captured, node, data)
+
+
+def _is_zero(captured: Captured, value: Any) -> bool:
+    if isinstance(value, (int, float)):
+        return value == 0
+    constant = constant_of(captured, value)
+    if constant is not None:
+        return not bool(constant.any())
+    return is_node(value) and value.target in _ZEROS
+
+
+def _signs(captured: Captured, mask: Any, x: Any, which: tuple[Any, ...]) -> bool:
+    """True for the mask of x > 0 (or x < 0, as `which` says)."""
+    return is_node(mask) and mask.target in which and mask.args[0] is x and _is_zero(captured, mask.args[1])
+
+
+def _maximum(captured: Captured, node: Node, data: set[Node]) -> None:
+    a, b = node.args[:2]
+    for x, other in ((a, b), (b, a)):
+        if x in data and _is_zero(captured, other) and shape_of(x) == shape_of(node):
+            replace(captured, node, aten.relu.default, (x,))
+            return
+
+
+def _where(captured: Captured, node: Node, data: set[Node]) -> None:
+    mask, a, b = node.args
+    if (_signs(captured, mask, a, _POSITIVE) and _is_zero(captured, b)) or (
+        _signs(captured, mask, b, _NEGATIVE) and _is_zero(captured, a)
+    ):
+        replace(captured, node, aten.relu.default, (b if _is_zero(captured, a) else a,))
+    elif node.target is not aten.where.self:
+        numbers = [v if is_node(v) else _as_constant(captured, node, v) for v in (a, b)]
+        replace(captured, node, aten.where.self, (mask, *numbers))
+
+
+def _as_constant(captured: Captured, node: Node, value: float) -> Node:
+    val = node.meta["val"]
+    return captured.constant(torch.tensor(value, dtype=val.dtype, device=val.device), node, "number")
+
+
+def _masked_fill(captured: Captured, node: Node, data: set[Node]) -> None:
+    x, mask, value = node.args
+    if _signs(captured, mask, x, _NEGATIVE) and _is_zero(captured, value):
+        replace(captured, node, aten.relu.default, (x,))
+
+
+def _rsub(captured: Captured, node: Node, data: set[Node]) -> None:
+    a, b = node.args[:2]
+    if a in data and b in data and bound_args(node)["alpha"] == 1:
+        replace(captured, node, aten.sub.Tensor, (b, a))
+
+
+def _sum(captured: Captured, node: Node, data: set[Node]) -> None:
+    """The sum over the axis of a stack is the sum of its parts."""
+    stacked, a = node.args[0], bound_args(node)
+    if stacked.target is not aten.stack.default or len(stacked.users) != 1 or a.get("keepdim"):
+        return
+    rank, axis = len(shape_of(stacked)), (stacked.args[1] if len(stacked.args) > 1 else 0)
+    parts = stacked.args[0]
+    if len(parts) < 2 or [d % rank for d in a.get("dim") or []] != [axis % rank]:
+        return
+    total = parts[0]
+    for part in parts[1:]:
+        total = insert(captured, node, aten.add.Tensor, (total, part), node.meta["val"])
+    if node.target is aten.mean.dim:
+        put_scale_shift(captured, node, total, torch.tensor(1 / len(parts), dtype=torch.float64), None)
+    else:
+        retire(captured, node, total)
+
+
+_WORDS: dict[Any, Callable[[Captured, Node, set[Node]], None]] = {
+    aten.maximum.default: _maximum,
+    aten.max.other: _maximum,
+    aten.where.self: _where,
+    aten.where.ScalarOther: _where,
+    aten.where.ScalarSelf: _where,
+    aten.where.Scalar: _where,
+    aten.masked_fill.Scalar: _masked_fill,
+    aten.rsub.Tensor: _rsub,
+    aten.sum.dim_IntList: _sum,
+    aten.mean.dim: _sum,
+}
