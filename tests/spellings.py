@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -137,7 +137,9 @@ linear(
     lambda s, x: F.linear(x[..., :2], s.weight[:, :2]) + F.linear(x[..., 2:], s.weight[:, 2:], s.bias),
 )
 linear("weights of several lines", lambda s, x: F.linear(x, torch.stack(list(s.weight.unbind(0))), s.bias))
-linear("weights made in forward", lambda s, x: F.linear(x, s.weight * torch.ones(()).to(x), s.bias + torch.zeros(1).to(x)))
+linear(
+    "weights made in forward", lambda s, x: F.linear(x, s.weight * torch.ones(()).to(x), s.bias + torch.zeros(1).to(x))
+)
 linear("a sign on each side", lambda s, x: -F.linear(-x, s.weight, -s.bias))
 linear("features turned and turned back", lambda s, x: F.linear(x.flip(-1), s.weight.flip(-1), s.bias))
 linear("casts", lambda s, x: F.linear(x.to(torch.float64).type_as(x), s.weight, s.bias).double())
@@ -147,7 +149,9 @@ linear("casts", lambda s, x: F.linear(x.to(torch.float64).type_as(x), s.weight, 
 def _(m: nn.Linear, x: Tensor) -> nn.Module:
     return Spelled(
         lambda s, x: F.linear(x, s.g * s.v / s.v.norm(dim=1, keepdim=True), s.bias),
-        v=3 * m.weight, g=m.weight.norm(dim=1, keepdim=True), bias=m.bias,
+        v=3 * m.weight,
+        g=m.weight.norm(dim=1, keepdim=True),
+        bias=m.bias,
     )
 
 
@@ -166,7 +170,10 @@ def _(m: nn.Linear, x: Tensor) -> nn.Module:
     a, b = noise(m.weight, 1, m.in_features), noise(m.weight, m.out_features, 1)
     return Spelled(
         lambda s, x: F.linear(x, s.weight, s.bias) + 2.0 * F.linear(F.dropout(F.linear(x, s.a), 0.1, False), s.b),
-        weight=m.weight - 2 * b @ a, bias=m.bias, a=a, b=b,
+        weight=m.weight - 2 * b @ a,
+        bias=m.bias,
+        a=a,
+        b=b,
     )
 
 
@@ -233,27 +240,122 @@ def _wide_kernel(weight: Tensor, dilation: tuple[int, int]) -> Tensor:
 
 
 conv("F.conv2d", lambda s, x, g: F.conv2d(x, s.weight, s.bias, **g))
-conv("torch.convolution", lambda s, x, g: torch.convolution(x, s.weight, s.bias, g["stride"], g["padding"], g["dilation"], False, (0, 0), g["groups"]), _numbers)
-conv("explicit padding", lambda s, x, g: F.conv2d(F.pad(x, _pads(g)), s.weight, s.bias, **{**g, "padding": 0}), _numbers)
-conv("padding by zeros beside it", lambda s, x, g: F.conv2d(
-    torch.cat([x.new_zeros(x[..., :1].shape), x, torch.zeros_like(x[..., :1])], -1), s.weight, s.bias,
-    **{**g, "padding": (g["padding"][0], 0)}), lambda m: _numbers(m) and m.padding[1] == 1)
-conv("padding in a word", lambda s, x, g: F.conv2d(x, s.weight, s.bias, **{**g, "padding": "same"}), lambda m:
-     _numbers(m) and m.stride == (1, 1) and all(2 * p == d * (k - 1) for p, d, k in zip(m.padding, m.dilation, m.kernel_size, strict=True)))
+conv(
+    "torch.convolution",
+    lambda s, x, g: torch.convolution(
+        x, s.weight, s.bias, g["stride"], g["padding"], g["dilation"], False, (0, 0), g["groups"]
+    ),
+    _numbers,
+)
+conv(
+    "explicit padding", lambda s, x, g: F.conv2d(F.pad(x, _pads(g)), s.weight, s.bias, **{**g, "padding": 0}), _numbers
+)
+conv(
+    "padding by zeros beside it",
+    lambda s, x, g: F.conv2d(
+        torch.cat([x.new_zeros(x[..., :1].shape), x, torch.zeros_like(x[..., :1])], -1),
+        s.weight,
+        s.bias,
+        **{**g, "padding": (g["padding"][0], 0)},
+    ),
+    lambda m: _numbers(m) and m.padding[1] == 1,
+)
+conv(
+    "padding in a word",
+    lambda s, x, g: F.conv2d(x, s.weight, s.bias, **{**g, "padding": "same"}),
+    lambda m: (
+        _numbers(m)
+        and m.stride == (1, 1)
+        and all(2 * p == d * (k - 1) for p, d, k in zip(m.padding, m.dilation, m.kernel_size, strict=True))
+    ),
+)
 conv("bias apart", lambda s, x, g: F.conv2d(x, s.weight, None, **g) + s.bias[:, None, None])
 conv("two groups by hand", _halves, lambda m: m.groups == 2)
-conv("groups as zeros in a dense kernel", lambda s, x, g: F.conv2d(x, _dense_kernel(s.weight, g["groups"]), s.bias, **{**g, "groups": 1}), lambda m: m.groups > 1)
-conv("dilation as zeros in a kernel", lambda s, x, g: F.conv2d(x, _wide_kernel(s.weight, g["dilation"]), s.bias, **{**g, "dilation": 1}), _numbers)
-conv("a larger kernel with zeros", lambda s, x, g: F.conv2d(x, F.pad(s.weight, [1, 1, 1, 1]), s.bias, **{**g, "padding": [p + 1 for p in g["padding"]]}), lambda m: _numbers(m) and m.dilation == (1, 1))
-conv("output channels in two parts", lambda s, x, g: torch.cat([F.conv2d(x, s.weight[:1], s.bias[:1], **g), F.conv2d(x, s.weight[1:], s.bias[1:], **g)], 1), lambda m: m.groups == 1 and m.out_channels > 1)
-conv("input channels in two parts", lambda s, x, g: F.conv2d(x[:, :1], s.weight[:, :1], None, **g) + F.conv2d(x[:, 1:], s.weight[:, 1:], s.bias, **g), lambda m: m.groups == 1 and m.in_channels > 1)
-conv("with a depth of one", lambda s, x, g: F.conv3d(x.unsqueeze(2), s.weight.unsqueeze(2), s.bias, (1, *g["stride"]), (0, *g["padding"]), (1, *g["dilation"]), g["groups"]).squeeze(2), _numbers)
-conv("as a transposed convolution", lambda s, x, g: F.conv_transpose2d(x, s.weight.flip(-1, -2).transpose(0, 1), s.bias, 1, [k - 1 - p for k, p in zip(s.weight.shape[2:], g["padding"], strict=True)]), lambda m: _numbers(m) and m.stride == m.dilation == (1, 1) and m.groups == 1 and all(p < k for p, k in zip(m.padding, m.kernel_size, strict=True)))
-conv("stride by slicing", lambda s, x, g: F.conv2d(x, s.weight, s.bias, **{**g, "stride": 1})[:, :, :: g["stride"][0], :: g["stride"][1]], _numbers)
-conv("turned and turned back", lambda s, x, g: F.conv2d(x.mT, s.weight.mT, s.bias, **{k: v[::-1] if k != "groups" else v for k, v in g.items()}).mT, _numbers)
-conv("1×1 as a linear layer", lambda s, x, g: F.linear(x.permute(0, 2, 3, 1), s.weight[:, :, 0, 0], s.bias).permute(0, 3, 1, 2), _pointwise)
-conv("1×1 as einsum", lambda s, x, g: torch.einsum("bchw,oc->bohw", x, s.weight[:, :, 0, 0]) + s.bias[:, None, None], _pointwise)
-conv("1×1 as a product of matrices", lambda s, x, g: (s.weight[:, :, 0, 0] @ x.flatten(2)).unflatten(2, x.shape[2:]) + s.bias[:, None, None], _pointwise)
+conv(
+    "groups as zeros in a dense kernel",
+    lambda s, x, g: F.conv2d(x, _dense_kernel(s.weight, g["groups"]), s.bias, **{**g, "groups": 1}),
+    lambda m: m.groups > 1,
+)
+conv(
+    "dilation as zeros in a kernel",
+    lambda s, x, g: F.conv2d(x, _wide_kernel(s.weight, g["dilation"]), s.bias, **{**g, "dilation": 1}),
+    _numbers,
+)
+conv(
+    "a larger kernel with zeros",
+    lambda s, x, g: F.conv2d(
+        x, F.pad(s.weight, [1, 1, 1, 1]), s.bias, **{**g, "padding": [p + 1 for p in g["padding"]]}
+    ),
+    lambda m: _numbers(m) and m.dilation == (1, 1),
+)
+conv(
+    "output channels in two parts",
+    lambda s, x, g: torch.cat(
+        [F.conv2d(x, s.weight[:1], s.bias[:1], **g), F.conv2d(x, s.weight[1:], s.bias[1:], **g)], 1
+    ),
+    lambda m: m.groups == 1 and m.out_channels > 1,
+)
+conv(
+    "input channels in two parts",
+    lambda s, x, g: F.conv2d(x[:, :1], s.weight[:, :1], None, **g) + F.conv2d(x[:, 1:], s.weight[:, 1:], s.bias, **g),
+    lambda m: m.groups == 1 and m.in_channels > 1,
+)
+conv(
+    "with a depth of one",
+    lambda s, x, g: F.conv3d(
+        x.unsqueeze(2),
+        s.weight.unsqueeze(2),
+        s.bias,
+        (1, *g["stride"]),
+        (0, *g["padding"]),
+        (1, *g["dilation"]),
+        g["groups"],
+    ).squeeze(2),
+    _numbers,
+)
+conv(
+    "as a transposed convolution",
+    lambda s, x, g: F.conv_transpose2d(
+        x,
+        s.weight.flip(-1, -2).transpose(0, 1),
+        s.bias,
+        1,
+        [k - 1 - p for k, p in zip(s.weight.shape[2:], g["padding"], strict=True)],
+    ),
+    lambda m: (
+        _numbers(m)
+        and m.stride == m.dilation == (1, 1)
+        and m.groups == 1
+        and all(p < k for p, k in zip(m.padding, m.kernel_size, strict=True))
+    ),
+)
+conv(
+    "stride by slicing",
+    lambda s, x, g: F.conv2d(x, s.weight, s.bias, **{**g, "stride": 1})[:, :, :: g["stride"][0], :: g["stride"][1]],
+    _numbers,
+)
+conv(
+    "turned and turned back",
+    lambda s, x, g: (
+        F.conv2d(x.mT, s.weight.mT, s.bias, **{k: v[::-1] if k != "groups" else v for k, v in g.items()}).mT
+    ),
+    _numbers,
+)
+conv(
+    "1×1 as a linear layer",
+    lambda s, x, g: F.linear(x.permute(0, 2, 3, 1), s.weight[:, :, 0, 0], s.bias).permute(0, 3, 1, 2),
+    _pointwise,
+)
+conv(
+    "1×1 as einsum",
+    lambda s, x, g: torch.einsum("bchw,oc->bohw", x, s.weight[:, :, 0, 0]) + s.bias[:, None, None],
+    _pointwise,
+)
+conv(
+    "1×1 as a product of matrices",
+    lambda s, x, g: (s.weight[:, :, 0, 0] @ x.flatten(2)).unflatten(2, x.shape[2:]) + s.bias[:, None, None],
+    _pointwise,
+)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -296,9 +398,7 @@ def _(m: nn.BatchNorm2d, x: Tensor) -> nn.Module:
 
 @spelling("batch norm", nn.BatchNorm2d, "frozen instance norm")
 def _(m: nn.BatchNorm2d, x: Tensor) -> nn.Module:
-    return Spelled(
-        lambda s, x: F.instance_norm(x, s.mean, s.var, s.weight, s.bias, use_input_stats=False), **_norm(m)
-    )
+    return Spelled(lambda s, x: F.instance_norm(x, s.mean, s.var, s.weight, s.bias, use_input_stats=False), **_norm(m))
 
 
 @spelling("batch norm", nn.BatchNorm2d, "a depthwise 1×1 convolution")
@@ -317,7 +417,8 @@ def _(m: Normalise, x: Tensor) -> nn.Module:
 def _(m: Normalise, x: Tensor) -> nn.Module:
     return Spelled(
         lambda s, x: ((x.permute(0, 2, 3, 1) - s.mean) / s.std).permute(0, 3, 1, 2),
-        mean=m.mean.movedim(0, -1), std=m.std.movedim(0, -1),
+        mean=m.mean.movedim(0, -1),
+        std=m.std.movedim(0, -1),
     )
 
 
@@ -348,7 +449,9 @@ def norm(usual: type[nn.Module], name: str, write: Callable[..., Tensor]) -> Non
 
 
 def _by_hand(s: Any, x: Tensor, m: Any) -> Tensor:
-    return (x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, unbiased=False, keepdim=True) + m.eps) * s.weight + s.bias
+    return (x - x.mean(-1, keepdim=True)) / torch.sqrt(
+        x.var(-1, unbiased=False, keepdim=True) + m.eps
+    ) * s.weight + s.bias
 
 
 def _by_squares(s: Any, x: Tensor, m: Any) -> Tensor:
@@ -359,13 +462,43 @@ def _by_squares(s: Any, x: Tensor, m: Any) -> Tensor:
 norm(nn.LayerNorm, "F.layer_norm", lambda s, x, m: F.layer_norm(x, x.shape[-1:], s.weight, s.bias, m.eps))
 norm(nn.LayerNorm, "by hand", _by_hand)
 norm(nn.LayerNorm, "by hand, with squares", _by_squares)
-norm(nn.LayerNorm, "parameters apart", lambda s, x, m: F.layer_norm(x, x.shape[-1:], None, None, m.eps) * s.weight + s.bias)
-norm(nn.LayerNorm, "group norm of one group", lambda s, x, m: F.group_norm(x.flatten(0, -2), 1, s.weight, s.bias, m.eps).unflatten(0, x.shape[:-1]))
-norm(nn.LayerNorm, "permuted before and after", lambda s, x, m: F.layer_norm(x.unsqueeze(1).transpose(1, 2), x.shape[-1:], s.weight, s.bias, m.eps).transpose(1, 2).squeeze(1) if x.ndim > 2 else F.layer_norm(x.unsqueeze(1), x.shape[-1:], s.weight, s.bias, m.eps).squeeze(1))
+norm(
+    nn.LayerNorm,
+    "parameters apart",
+    lambda s, x, m: F.layer_norm(x, x.shape[-1:], None, None, m.eps) * s.weight + s.bias,
+)
+norm(
+    nn.LayerNorm,
+    "group norm of one group",
+    lambda s, x, m: F.group_norm(x.flatten(0, -2), 1, s.weight, s.bias, m.eps).unflatten(0, x.shape[:-1]),
+)
+norm(
+    nn.LayerNorm,
+    "permuted before and after",
+    lambda s, x, m: (
+        F.layer_norm(x.unsqueeze(1).transpose(1, 2), x.shape[-1:], s.weight, s.bias, m.eps).transpose(1, 2).squeeze(1)
+        if x.ndim > 2
+        else F.layer_norm(x.unsqueeze(1), x.shape[-1:], s.weight, s.bias, m.eps).squeeze(1)
+    ),
+)
 norm(nn.GroupNorm, "F.group_norm", lambda s, x, m: F.group_norm(x, m.num_groups, s.weight, s.bias, m.eps))
-norm(nn.GroupNorm, "layer norm of each group", lambda s, x, m: F.layer_norm(g := x.reshape(x.shape[0], m.num_groups, -1), g.shape[-1:], None, None, m.eps).reshape(x.shape) * s.weight[:, None, None] + s.bias[:, None, None])
-norm(nn.GroupNorm, "parameters apart", lambda s, x, m: F.group_norm(x, m.num_groups, None, None, m.eps) * s.weight[:, None, None] + s.bias[:, None, None])
-norm(nn.GroupNorm, "turned and turned back", lambda s, x, m: F.group_norm(x.mT, m.num_groups, s.weight, s.bias, m.eps).mT)
+norm(
+    nn.GroupNorm,
+    "layer norm of each group",
+    lambda s, x, m: (
+        F.layer_norm(g := x.reshape(x.shape[0], m.num_groups, -1), g.shape[-1:], None, None, m.eps).reshape(x.shape)
+        * s.weight[:, None, None]
+        + s.bias[:, None, None]
+    ),
+)
+norm(
+    nn.GroupNorm,
+    "parameters apart",
+    lambda s, x, m: F.group_norm(x, m.num_groups, None, None, m.eps) * s.weight[:, None, None] + s.bias[:, None, None],
+)
+norm(
+    nn.GroupNorm, "turned and turned back", lambda s, x, m: F.group_norm(x.mT, m.num_groups, s.weight, s.bias, m.eps).mT
+)
 
 
 @spelling("normalisation", nn.GroupNorm, "layer norm of all axes")
@@ -424,12 +557,19 @@ simple("activation", nn.Sigmoid, "half of tanh", lambda x: 0.5 + 0.5 * torch.tan
 simple("activation", nn.Softplus, "log(1 + exp)", lambda x: torch.log1p(torch.exp(x)))
 simple("activation", nn.Tanh, "torch.tanh", torch.tanh)
 simple("activation", nn.Softmax, "torch.softmax", lambda x: torch.softmax(x, 1))
-simple("activation", nn.SELU, "a factor and elu", lambda x: 1.0507009873554804934193349852946 * F.elu(x, 1.6732632423543772848170429916717))
+simple(
+    "activation",
+    nn.SELU,
+    "a factor and elu",
+    lambda x: 1.0507009873554804934193349852946 * F.elu(x, 1.6732632423543772848170429916717),
+)
 
 
 @spelling("activation", nn.LeakyReLU, "where")
 def _(m: nn.LeakyReLU, x: Tensor) -> nn.Module:
-    return Spelled(lambda s, x: torch.where(x > 0, 1.0, s.slope) * x, slope=torch.tensor(m.negative_slope, dtype=x.dtype))
+    return Spelled(
+        lambda s, x: torch.where(x > 0, 1.0, s.slope) * x, slope=torch.tensor(m.negative_slope, dtype=x.dtype)
+    )
 
 
 @spelling("activation", nn.LeakyReLU, "PReLU")
@@ -473,10 +613,26 @@ tiles("average", nn.AvgPool2d, "F.avg_pool2d", lambda x, k, m: F.avg_pool2d(x, k
 tiles("average", nn.AvgPool2d, "adaptive", lambda x, k, m: F.adaptive_avg_pool2d(x, (x.shape[2] // k, x.shape[3] // k)))
 tiles("average", nn.AvgPool2d, "mean of tiles", lambda x, k, m: _tiled(x, k).mean((3, 5)))
 tiles("average", nn.AvgPool2d, "sum of tiles", lambda x, k, m: _tiled(x, k).sum((3, 5)) / k**2)
-tiles("average", nn.AvgPool2d, "first along, then across", lambda x, k, m: F.avg_pool2d(F.avg_pool2d(x, (1, k)), (k, 1)))
-tiles("average", nn.AvgPool2d, "a divisor and a factor", lambda x, k, m: F.avg_pool2d(x, k, divisor_override=1) * (1 / k**2))
-tiles("average", nn.AvgPool2d, "a constant kernel", lambda x, k, m: F.conv2d(x, torch.full((x.shape[1], 1, k, k), 1 / k**2, dtype=x.dtype), stride=k, groups=x.shape[1]))
-tiles("average", nn.AvgPool2d, "area", lambda x, k, m: F.interpolate(x, (x.shape[2] // k, x.shape[3] // k), mode="area"))
+tiles(
+    "average", nn.AvgPool2d, "first along, then across", lambda x, k, m: F.avg_pool2d(F.avg_pool2d(x, (1, k)), (k, 1))
+)
+tiles(
+    "average",
+    nn.AvgPool2d,
+    "a divisor and a factor",
+    lambda x, k, m: F.avg_pool2d(x, k, divisor_override=1) * (1 / k**2),
+)
+tiles(
+    "average",
+    nn.AvgPool2d,
+    "a constant kernel",
+    lambda x, k, m: F.conv2d(
+        x, torch.full((x.shape[1], 1, k, k), 1 / k**2, dtype=x.dtype), stride=k, groups=x.shape[1]
+    ),
+)
+tiles(
+    "average", nn.AvgPool2d, "area", lambda x, k, m: F.interpolate(x, (x.shape[2] // k, x.shape[3] // k), mode="area")
+)
 simple("average", nn.AdaptiveAvgPool2d, "F.adaptive_avg_pool2d", lambda x: F.adaptive_avg_pool2d(x, 2))
 tiles("max", nn.MaxPool2d, "F.max_pool2d", lambda x, k, m: F.max_pool2d(x, k))
 tiles("max", nn.MaxPool2d, "amax of tiles", lambda x, k, m: _tiled(x, k).amax((3, 5)))
@@ -525,7 +681,9 @@ simple("shape", nn.Flatten, "flatten(1)", lambda x: x.flatten(1))
 simple("shape", nn.Flatten, "view", lambda x: x.view(x.shape[0], -1))
 simple("shape", nn.Flatten, "view(-1, n)", lambda x: x.reshape(-1, x[0].numel()))
 simple("shape", nn.Flatten, "axis by axis", lambda x: x.flatten(2).flatten(1))
-simple("shape", nn.Flatten, "permuted there and back", lambda x: x.permute(0, 2, 3, 1).movedim(3, 1).reshape(len(x), -1))
+simple(
+    "shape", nn.Flatten, "permuted there and back", lambda x: x.permute(0, 2, 3, 1).movedim(3, 1).reshape(len(x), -1)
+)
 simple("shape", nn.Flatten, "rows one by one", lambda x: torch.cat([r.flatten(1) for r in x.split(1, 1)], 1))
 simple("shape", nn.Flatten, "unbound and stacked", lambda x: torch.stack(x.unbind(1), 1).flatten(1))
 simple("shape", nn.Flatten, "chunks", lambda x: torch.cat(x.chunk(2, 1), 1).flatten(1))
@@ -640,12 +798,17 @@ simple("identity", nn.Identity, "x · 1", lambda x: x * 1.0)
 simple("identity", nn.Identity, "x + 0", lambda x: x + 0.0)
 simple("identity", nn.Identity, "x · 2 / 2", lambda x: x * 2 / 2)
 simple("identity", nn.Identity, "x / 0.5 · 0.5", lambda x: x / 0.5 * 0.5)
-simple("identity", nn.Identity, "−(−x)", lambda x: -(-x))
+simple("identity", nn.Identity, "−(−x)", lambda x: torch.neg(-x))
 simple("identity", nn.Identity, "(x + x) / 2", lambda x: (x + x) / 2)
 simple("identity", nn.Identity, "x + 1 − 1", lambda x: x + 1 - 1)
 simple("identity", nn.Identity, "reshaped to itself", lambda x: x.view(x.shape))
-simple("identity", nn.Identity, "where everywhere", lambda x: torch.where(torch.ones_like(x) > 0, x, 0.0))
-simple("identity", nn.Identity, "nn.Dropout", lambda x: F.alpha_dropout(F.dropout1d(x, 0.2, False), 0.2, False))
+simple("identity", nn.Identity, "where everywhere", lambda x: torch.where(torch.ones(x.shape[1:]) > 0, x, 0.0))
+simple(
+    "identity",
+    nn.Identity,
+    "other dropouts",
+    lambda x: F.alpha_dropout(F.feature_alpha_dropout(x, 0.2, False), 0.2, False),
+)
 
 # --------------------------------------------------------------------------------------------------------------------
 # Attention
@@ -669,16 +832,65 @@ class Causal(nn.Module):
 
 
 simple("attention", ScaledDotProduct, "written out", _written)
-simple("attention", ScaledDotProduct, "scaled queries", lambda q, k, v: torch.softmax(q * q.shape[-1] ** -0.5 @ k.mT, -1) @ v)
-simple("attention", ScaledDotProduct, "exp and a quotient", lambda q, k, v: (e := torch.exp(q @ k.mT / q.shape[-1] ** 0.5)) / e.sum(-1, keepdim=True) @ v)
-simple("attention", ScaledDotProduct, "a mask of zeros", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, torch.zeros(q.shape[-2], k.shape[-2]).to(q)))
-simple("attention", ScaledDotProduct, "a mask that hides nothing", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool)))
-simple("attention", ScaledDotProduct, "einsum", lambda q, k, v: torch.einsum("...ts,...sd->...td", torch.softmax(torch.einsum("...td,...sd->...ts", q, k) / q.shape[-1] ** 0.5, -1), v))
-simple("attention", ScaledDotProduct, "multiply and sum", lambda q, k, v: (torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, -1).unsqueeze(-1) * v.unsqueeze(-3)).sum(-2))
-simple("attention", Causal, "masked_fill", lambda q, k, v: _causal(q, k, v, lambda a, seen: a.masked_fill(~seen, -math.inf)))
-simple("attention", Causal, "−∞ added", lambda q, k, v: _causal(q, k, v, lambda a, seen: a + torch.zeros_like(a[0]).masked_fill(~seen, -math.inf)))
+simple(
+    "attention",
+    ScaledDotProduct,
+    "scaled queries",
+    lambda q, k, v: torch.softmax(q * q.shape[-1] ** -0.5 @ k.mT, -1) @ v,
+)
+simple(
+    "attention",
+    ScaledDotProduct,
+    "exp and a quotient",
+    lambda q, k, v: (e := torch.exp(q @ k.mT / q.shape[-1] ** 0.5)) / e.sum(-1, keepdim=True) @ v,
+)
+simple(
+    "attention",
+    ScaledDotProduct,
+    "a mask of zeros",
+    lambda q, k, v: F.scaled_dot_product_attention(q, k, v, torch.zeros(q.shape[-2], k.shape[-2]).to(q)),
+)
+simple(
+    "attention",
+    ScaledDotProduct,
+    "a mask that hides nothing",
+    lambda q, k, v: F.scaled_dot_product_attention(q, k, v, torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool)),
+)
+simple(
+    "attention",
+    ScaledDotProduct,
+    "einsum",
+    lambda q, k, v: torch.einsum(
+        "...ts,...sd->...td", torch.softmax(torch.einsum("...td,...sd->...ts", q, k) / q.shape[-1] ** 0.5, -1), v
+    ),
+)
+simple(
+    "attention",
+    ScaledDotProduct,
+    "multiply and sum",
+    lambda q, k, v: (torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, -1).unsqueeze(-1) * v.unsqueeze(-3)).sum(-2),
+)
+simple(
+    "attention",
+    Causal,
+    "masked_fill",
+    lambda q, k, v: _causal(q, k, v, lambda a, seen: a.masked_fill(~seen, -math.inf)),
+)
+simple(
+    "attention",
+    Causal,
+    "−∞ added",
+    lambda q, k, v: _causal(q, k, v, lambda a, seen: a + torch.zeros_like(a[0]).masked_fill(~seen, -math.inf)),
+)
 simple("attention", Causal, "where", lambda q, k, v: _causal(q, k, v, lambda a, seen: torch.where(seen, a, -math.inf)))
-simple("attention", Causal, "a mask given", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril()))
+simple(
+    "attention",
+    Causal,
+    "a mask given",
+    lambda q, k, v: F.scaled_dot_product_attention(
+        q, k, v, torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril()
+    ),
+)
 simple("attention", Scores, "einsum", lambda q, k: torch.einsum("...td,...sd->...ts", q, k) * q.shape[-1] ** -0.5)
 simple("attention", MatMul, "einsum", lambda a, v: torch.einsum("...ts,...sd->...td", a, v))
 
@@ -703,7 +915,12 @@ def _packed(m: SelfAttention) -> dict[str, Tensor]:
 def _(m: SelfAttention, x: Tensor) -> nn.Module:
     whole = nn.MultiheadAttention(x.shape[-1], 1, batch_first=True).to(x)
     packed = _packed(m)
-    state = {"in_proj_weight": packed["w"], "in_proj_bias": packed["b"], "out_proj.weight": m.out.weight, "out_proj.bias": m.out.bias}
+    state = {
+        "in_proj_weight": packed["w"],
+        "in_proj_bias": packed["b"],
+        "out_proj.weight": m.out.weight,
+        "out_proj.bias": m.out.bias,
+    }
     whole.load_state_dict(state)
     return Spelled(lambda s, x: s.whole(x, x, x, need_weights=False)[0], whole=whole.eval())
 
@@ -807,7 +1024,9 @@ USUAL: dict[type[nn.Module], list[Usual]] = {
     ],
     nn.Conv2d: [_conv(3, 1, 1), _conv(1), _conv(3, 1, 1, groups=2), _conv(3, 1, 2, dilation=2)],
     nn.BatchNorm2d: [Usual(IMAGE, _random_norm)],
-    Normalise: [Usual(IMAGE, lambda s: Normalise(noise(torch.ones(1), s[0], 1, 1), 1 + noise(torch.ones(1), s[0], 1, 1)))],
+    Normalise: [
+        Usual(IMAGE, lambda s: Normalise(noise(torch.ones(1), s[0], 1, 1), 1 + noise(torch.ones(1), s[0], 1, 1)))
+    ],
     Shift: [Usual(TOKENS, lambda s: Shift(noise(torch.ones(1), 1, *s)))],
     nn.LayerNorm: [Usual(TOKENS, lambda s: nn.LayerNorm(s[-1]))],
     nn.GroupNorm: [
@@ -866,7 +1085,7 @@ class _Host:
         module = module.double().eval().requires_grad_(False)
         for parameter in module.parameters():
             if parameter.ndim == 1:  # biases and factors of norms, which begin as zeros and ones
-                parameter += 0.3 * torch.randn(parameter.shape, generator=self.generator, dtype=torch.float64)
+                parameter.add_(0.3 * torch.randn(parameter.shape, generator=self.generator, dtype=torch.float64))
         self.model.add_module(name, module)
         self.model.steps.append((name, operands))
         self.value[name] = module(*[self.value[o] for o in operands])
@@ -926,7 +1145,7 @@ class Pair(NamedTuple):
     example: Tensor
 
 
-@lru_cache(maxsize=None)
+@cache
 def _host(kind: type[nn.Module], variant: int) -> _Host:
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -8,7 +8,17 @@ from typing import Any
 import torch
 
 from deeptaylor.capture import Captured, Node, is_node
-from deeptaylor.graph import bound_args, constant_of, data_nodes, insert, put_scale_shift, replace, retire, shape_of
+from deeptaylor.graph import (
+    bound_args,
+    constant_of,
+    data_nodes,
+    insert,
+    put_scale_shift,
+    replace,
+    retire,
+    shape_of,
+    wide,
+)
 
 aten = torch.ops.aten
 _POSITIVE = (aten.gt.Scalar, aten.ge.Scalar)
@@ -92,6 +102,42 @@ def _sum(captured: Captured, node: Node, data: set[Node]) -> None:
         retire(captured, node, total)
 
 
+def _means(captured: Captured, node: Node, data: set[Node]) -> None:
+    """A mean of means, or a sum of sums, is one over all their axes."""
+    inner = node.args[0]
+    if inner.target is not node.target or len(inner.users) != 1:
+        _sum(captured, node, data)
+        return
+    a, b = bound_args(inner), bound_args(node)
+    if not a.get("dim") or not b.get("dim") or a["keepdim"] != b["keepdim"] or a["dtype"] or b["dtype"]:
+        return
+    rank = len(shape_of(inner.args[0]))
+    first = {d % rank for d in a["dim"]}
+    left = [d for d in range(rank) if a["keepdim"] or d not in first]
+    second = {left[d] for d in b["dim"]}
+    replace(captured, node, node.target, (inner.args[0], sorted(first | second), a["keepdim"]))
+
+
+def _twice(captured: Captured, node: Node, data: set[Node]) -> None:
+    """x + x = 2 x."""
+    a, b = node.args[:2]
+    if a is b and node.meta["val"].is_floating_point():
+        factor = torch.tensor(1.0 + bound_args(node)["alpha"], dtype=torch.float64)
+        put_scale_shift(captured, node, a, factor, None)
+
+
+def _pointwise(captured: Captured, node: Node, data: set[Node]) -> None:
+    """A convolution of every channel alone, and of every place alone, is a factor and a summand a channel."""
+    a = bound_args(node)
+    weight, bias = constant_of(captured, a["weight"]), constant_of(captured, a["bias"])
+    if weight is None or (a["bias"] is not None and bias is None) or shape_of(a["input"]) != shape_of(node):
+        return
+    if a["groups"] != len(weight) or weight[0].numel() != 1 or any(wide(a["padding"], 1)):
+        return
+    shape = [1, -1] + [1] * (weight.ndim - 2)
+    put_scale_shift(captured, node, a["input"], weight.reshape(shape), None if bias is None else bias.reshape(shape))
+
+
 _WORDS: dict[Any, Callable[[Captured, Node, set[Node]], None]] = {
     aten.maximum.default: _maximum,
     aten.max.other: _maximum,
@@ -101,6 +147,8 @@ _WORDS: dict[Any, Callable[[Captured, Node, set[Node]], None]] = {
     aten.where.Scalar: _where,
     aten.masked_fill.Scalar: _masked_fill,
     aten.rsub.Tensor: _rsub,
-    aten.sum.dim_IntList: _sum,
-    aten.mean.dim: _sum,
+    aten.sum.dim_IntList: _means,
+    aten.mean.dim: _means,
+    aten.add.Tensor: _twice,
+    **dict.fromkeys([aten.conv1d.default, aten.conv2d.default, aten.conv3d.default], _pointwise),
 }

@@ -7,6 +7,7 @@ rewrite(captured)
 ├── _evaluate     whatever does not depend on the input is computed once
 ├── lp_pools      power, average, root become L^p pooling
 ├── short_words   rectifiers and sums written otherwise become themselves
+├── centrings     x − mean(x) becomes one centring
 ├── constant_products   x @ constant, however written, becomes a linear layer
 └── _diagonal     + − × ÷ by constants become scale_shift
 """
@@ -22,6 +23,7 @@ from torch import Tensor, fx
 from deeptaylor import ops
 from deeptaylor.arithmetic import short_words
 from deeptaylor.capture import Captured, Node, is_node
+from deeptaylor.centring import centrings
 from deeptaylor.graph import bound_args, constant_of, data_nodes, insert, put_scale_shift, replace, retire, shape_of
 from deeptaylor.lp_pools import lp_pools
 from deeptaylor.products import constant_products
@@ -66,6 +68,7 @@ def rewrite(captured: Captured) -> None:
     _evaluate(captured)
     lp_pools(captured)
     short_words(captured)
+    centrings(captured)
     constant_products(captured)
     _diagonal(captured)
     captured.graph.eliminate_dead_code()
@@ -223,7 +226,7 @@ def _diagonal(captured: Captured) -> None:
 
 
 def _of_rank(captured: Captured, c: Node | None, node: Node) -> Node | None:
-    """A constant with as many axes as the node that reads it: whoever moves it along the graph counts from the first."""
+    """A constant with as many axes as the node that reads it: what carries it along the graph counts from the first."""
     known, rank = constant_of(captured, c), len(shape_of(node))
     if known is None or known.ndim in (0, rank):
         return c

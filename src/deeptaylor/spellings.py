@@ -26,10 +26,22 @@ MAX_POOLS = {
 }
 
 
+_ALIASES = {
+    aten.true_divide.Tensor: aten.div.Tensor,
+    aten.divide.Tensor: aten.div.Tensor,
+    aten.multiply.Tensor: aten.mul.Tensor,
+    aten.subtract.Tensor: aten.sub.Tensor,
+    aten.negative.default: aten.neg.default,
+    aten.moveaxis.int: aten.movedim.int,
+    aten.swapdims.default: aten.transpose.int,
+}
+
+
 def canonical(captured: Captured) -> None:
     """Respell every operation that has a shorter form."""
     data = data_nodes(captured)
     for node in list(captured.graph.nodes):
+        node.target = _ALIASES.get(node.target, node.target)
         if node.op == "call_function" and node.target in (aten.view.default, aten._unsafe_view.default):
             _view(captured, node)
         elif node.op == "call_function" and node in data and node.target in _CANON:
@@ -108,7 +120,9 @@ def _channelwise(captured: Captured, node: Node, parameter: Any) -> Any:
 def _group_norm(captured: Captured, node: Node) -> None:
     a = bound_args(node)
     weight, bias = _channelwise(captured, node, a["weight"]), _channelwise(captured, node, a["bias"])
-    _centred(captured, node, a["input"], weight, bias, a["eps"], 0, a["num_groups"])
+    # One group is a layer norm over all axes but the first.
+    axes, groups = (len(shape_of(node)) - 1, 0) if a["num_groups"] == 1 else (0, a["num_groups"])
+    _centred(captured, node, a["input"], weight, bias, a["eps"], axes, groups)
 
 
 def _instance_norm(captured: Captured, node: Node) -> None:
