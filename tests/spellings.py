@@ -1062,7 +1062,7 @@ USUAL: dict[type[nn.Module], list[Usual]] = {
 
 def _of_rank(layer: nn.Linear, rank: int) -> nn.Linear:
     """The same layer with the first of its singular values alone."""
-    u, s, v = torch.linalg.svd(layer.weight.detach())
+    u, s, v = torch.linalg.svd(layer.weight.detach().double())
     layer.weight.data = (u[:, :rank] * s[:rank]) @ v[:rank]
     return layer
 
@@ -1075,7 +1075,7 @@ class _Host:
         self.generator = torch.Generator().manual_seed(0)
         self.example = torch.randn(2, *usual.shape, generator=self.generator, dtype=torch.float64)
         self.value = {"input": self.example}
-        heads = [self._chain(k, places) for k, places in enumerate(("srslslr", "slr", "lrslr"))]
+        heads = [self._chain(k, places) for k, places in enumerate(("srslslr", "slr", "lrnslr"))]
         self.add("join", Add(), heads[0], heads[1])
         self.add("sum", Add(), "join", heads[2])
         # The top class has a positive score, or there would be nothing to compare.
@@ -1100,7 +1100,7 @@ class _Host:
         return self.add(name, layer, operand)
 
     def _chain(self, k: int, places: str) -> str:
-        """s: the slot, if it fits; r: a rectifier; l: a layer."""
+        """s: the slot, if it fits; r: a rectifier; l: a layer; n: a factor and a summand."""
         h = "input"
         for n, place in enumerate(places):
             name = f"chain{k}_{n}"
@@ -1108,6 +1108,9 @@ class _Host:
                 h = self.add(name, nn.ReLU(), h)
             elif place == "l":
                 h = self.layer(name, h)
+            elif place == "n":
+                sizes = (*self.value[h].shape[1:2], *[1] * (self.value[h].ndim - 2))
+                h = self.add(name, Normalise(noise(self.example, *sizes), 1 + noise(self.example, *sizes)), h)
             elif self._fits(shape := tuple(self.value[h].shape[1:])):
                 others = [self._other(f"{name}_{m}", kind, h) for m, kind in enumerate(self.usual.others)]
                 h = self.add(f"slot{name}", self.usual.make(shape), h, *others)
@@ -1164,3 +1167,22 @@ def pair(spelling: Spelling) -> Pair:
 
 # Steps of attention that are no function of their own in a network that can be explained.
 ALONE = [s for s in TABLE if s.usual not in (Scores, MatMul)]
+
+
+def key(spelling: Spelling) -> str:
+    """A row's name."""
+    return f"{spelling.usual.__name__}: {spelling.name}"
+
+
+# Rows whose maps differ, and by how much at most in the networks above (docs/limits.md says why).
+DIFFER: dict[str, float] = {
+    "Linear: two linear layers": 0.4,
+    "Linear: a bottleneck": 0.4,
+    "Linear: input features in two parts": 0.01,
+    "Conv2d: input channels in two parts": 0.001,
+    "AvgPool2d: first along, then across": 0.5,
+    "Token: product with a unit vector": 0.6,
+    "Upsample: repeated": 0.25,
+    "Sigmoid: half of tanh": 1.4,
+    "Softplus: log(1 + exp)": 0.5,
+}

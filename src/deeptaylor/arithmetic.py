@@ -126,7 +126,31 @@ def _twice(captured: Captured, node: Node, data: set[Node]) -> None:
         put_scale_shift(captured, node, a, factor, None)
 
 
-def _pointwise(captured: Captured, node: Node, data: set[Node]) -> None:
+def _quotient(captured: Captured, node: Node, data: set[Node]) -> None:
+    """exp(z) / Σ exp(z) is a softmax."""
+    top, total = node.args[:2]
+    if not is_node(total) or total.target is not aten.sum.dim_IntList or total.args[0] is not top:
+        return
+    a = bound_args(total)
+    if getattr(top, "target", None) is aten.exp.default and len(a["dim"] or []) == 1 and a["keepdim"]:
+        replace(captured, node, aten.softmax.int, (top.args[0], a["dim"][0]))
+
+
+def _convolution(captured: Captured, node: Node, data: set[Node]) -> None:
+    """Zeros on both sides alike are the convolution's own padding; one of single elements is a factor a channel."""
+    a, x = bound_args(node), bound_args(node)["input"]
+    n = len(shape_of(a["weight"])) - 2
+    if x.target is aten.constant_pad_nd.default and len(x.users) == 1 and len(shape_of(x)) == n + 2:
+        pads, value = list(x.args[1]), bound_args(x)["value"]
+        pads += [0] * (2 * n - len(pads))
+        if value == 0 and len(pads) == 2 * n and all(p >= 0 for p in pads) and pads[::2] == pads[1::2]:
+            padding = [p + q for p, q in zip(wide(a["padding"], n), reversed(pads[::2]), strict=True)]
+            rest = (wide(a["stride"], n), padding, wide(a["dilation"], n), a["groups"])
+            node = replace(captured, node, node.target, (x.args[0], a["weight"], a["bias"], *rest))
+    _pointwise(captured, node)
+
+
+def _pointwise(captured: Captured, node: Node) -> None:
     """A convolution of every channel alone, and of every place alone, is a factor and a summand a channel."""
     a = bound_args(node)
     weight, bias = constant_of(captured, a["weight"]), constant_of(captured, a["bias"])
@@ -150,5 +174,6 @@ _WORDS: dict[Any, Callable[[Captured, Node, set[Node]], None]] = {
     aten.sum.dim_IntList: _means,
     aten.mean.dim: _means,
     aten.add.Tensor: _twice,
-    **dict.fromkeys([aten.conv1d.default, aten.conv2d.default, aten.conv3d.default], _pointwise),
+    aten.div.Tensor: _quotient,
+    **dict.fromkeys([aten.conv1d.default, aten.conv2d.default, aten.conv3d.default], _convolution),
 }

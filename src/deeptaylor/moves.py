@@ -1,4 +1,4 @@
-"""Rearrangements that lose and repeat nothing (views, permutations), and constants carried through them."""
+"""Rearrangements that lose and repeat nothing (views, permutations, rolls), and constants carried through them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from deeptaylor.capture import Node
 from deeptaylor.flow import flow_of
 from deeptaylor.graph import shape_of
 
-_MOVES = (build.reshape, build.permute, build.movedim)
+_MOVES = (
+    build.reshape, build.permute, build.movedim, build.roll, build.flip, build.pixel_shuffle, build.channel_shuffle
+)  # fmt: skip
 
 
 def is_move(node: Node) -> bool:
-    """True for a view or a permutation."""
+    """True for a view, a permutation and the like."""
     flow = flow_of(node) if node.op == "call_function" else None
     # One that takes its shape from another tensor is left alone.
     sized = all(not isinstance(n.meta["val"], Tensor) for n in node.all_input_nodes[1:])
