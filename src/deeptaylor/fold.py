@@ -304,11 +304,12 @@ def _fold_centre(captured: Captured, norm: Node, moves: list[Node], layer: Node)
     weight, bias, _, _ = parts
     n, rank = int(shape_of(norm)[-1]), len(shape_of(layer.args[0]))
     axis = rank - 1 if layer.target in _LINEAR else rank - (weight.ndim - 2) - 1
-    # The layer reads what was normalised, in the same order, and nothing else.
+    # The layer reads what was normalised, in any order, and nothing else.
     places = upwards(norm, moves, torch.arange(n)) if moves else torch.arange(n)
-    if places is None or places.shape.numel() != n or weight.shape[1] != n or not _along(places, rank, axis):
+    if places is None or weight.shape[1] != n or not _along(places, rank, axis):
         return False
-    if not torch.equal(places.reshape(-1).cpu(), torch.arange(n)):
+    order = places.reshape(-1)
+    if not torch.equal(order.sort().values, torch.arange(n)):
         return False
     vectors: list[Tensor | None] = []
     for node in (gamma_node, beta_node):
@@ -316,7 +317,7 @@ def _fold_centre(captured: Captured, norm: Node, moves: list[Node], layer: Node)
         vectors.append(_channel_vector(constant, weight, len(shape_of(norm)), len(shape_of(norm)) - 1, n))
         if node is not None and vectors[-1] is None:
             return False
-    gamma, beta = vectors
+    gamma, beta = (None if v is None else v[order.to(v.device)] for v in vectors)
     flat = weight.reshape(len(weight), n)
     if beta is not None:
         bias = flat @ beta if bias is None else bias + flat @ beta
