@@ -490,6 +490,14 @@ class _Sample:
             return False
         return not mixed or node.kind == "structural"
 
+    def _moves(self, below: Node, node: Node) -> bool:
+        """A rearrangement that loses and repeats nothing, read by this node alone."""
+        read = [r.name for r in self.graph.nodes.values() for o in (*r.operands, *r.gates) if o == below.name]
+        if below.kind != "structural" or len(below.operands) != 1 or read != [node.name]:
+            return False
+        (P,), c = self._matrices(below)
+        return len(P) == len(P.T) and not c.any() and bool(np.array_equal(P @ P.T, np.eye(len(P))))
+
     def _folds(self, below: Node, node: Node) -> bool:
         """Section 3, 2 and 3: a diagonal or a LayerNorm that this weighted operation alone reads, gates included."""
         read = [r.name for r in self.graph.nodes.values() for o in (*r.operands, *r.gates) if o == below.name]
@@ -508,10 +516,15 @@ class _Sample:
         while node.kind in WEIGHTED:
             # What folds into a weighted operation becomes part of its matrix, also when squared.
             reader, below = below, self.graph.nodes[operands[0]]
-            if not self._folds(below, reader):
+            moves = [np.eye(len(matrices[0]))]
+            while self._moves(below, reader):
+                moves.append(self._matrices(below)[0][0])
+                reader, below = below, self.graph.nodes[below.operands[0]]
+            if not self._folds(below, reader) or (below.kind == "layer_norm" and len(moves) > 1):
                 break
+            W = np.linalg.multi_dot([*moves[::-1], matrices[0]])
             (D,), c = self._matrices(below)
-            matrices, b, operands = [D @ matrices[0]], b + c @ matrices[0], list(below.operands)
+            matrices, b, operands = [D @ W], b + c @ W, list(below.operands)
         parts: list[Part | str] = []
         for o in operands:
             below = self.graph.nodes[o]

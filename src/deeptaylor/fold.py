@@ -3,8 +3,12 @@
 fold(captured, boxes)
 ├── _fold_diagonals   two scale_shifts become one
 ├── _fold_after       D(Wx + b) + c = (DW)x + (Db + c)
+├── _fold_parameters  the same after the centring of a norm
 ├── _fold_before      W(Dx + c) + b = (WD)x + (Wc + b)
-└── _fold_centre      LayerNorm before a linear layer
+├── _fold_centre      LayerNorm before a linear layer
+└── merge_update      a linear layer and its update of low rank
+
+Views and permutations between the two change nothing: constants are carried through them (moves.py).
 """
 
 from __future__ import annotations
@@ -17,7 +21,18 @@ from torch import Tensor
 from deeptaylor import ops
 from deeptaylor.capture import Captured, Node, is_node
 from deeptaylor.flow import kind_of
-from deeptaylor.graph import bound_args, constant_of, data_nodes, put_scale_shift, replace, shape_of
+from deeptaylor.graph import (
+    bound_args,
+    constant_of,
+    data_nodes,
+    insert,
+    replace,
+    retire,
+    shape_of,
+    wide,
+)
+from deeptaylor.merge import merge_update
+from deeptaylor.moves import below, downwards, upwards
 
 aten = torch.ops.aten
 _LINEAR = {aten.linear.default}
@@ -36,17 +51,25 @@ def fold(captured: Captured, boxes: set[Node]) -> None:
             if node.op != "call_function":
                 continue
             if node.target is ops.scale_shift:
-                x = node.args[0]
-                if x.target is ops.scale_shift and len(x.users) == 1 and x not in at_input:
-                    changed = _fold_diagonals(captured, x, node) or changed
-                elif _weighted(x) and len(x.users) == 1:
-                    changed = _fold_after(captured, x, node) or changed
+                x, moves = below(node.args[0])
+                if len(x.users) != 1:
+                    continue
+                if x.target is ops.scale_shift and x not in at_input:
+                    changed = _fold_diagonals(captured, x, moves, node) or changed
+                elif _weighted(x):
+                    changed = _fold_after(captured, x, moves, node) or changed
+                elif x.target is ops.centre:
+                    changed = _fold_parameters(captured, x, moves, node) or changed
             elif _weighted(node):
-                x = node.args[0]
-                if x.target is ops.scale_shift and len(x.users) == 1 and x not in at_input:
-                    changed = _fold_before(captured, x, node) or changed
-                elif node.target in _LINEAR and (norm := _centre_below(node)) is not None:
-                    changed = _fold_centre(captured, norm, node) or changed
+                x, moves = below(node.args[0])
+                if len(x.users) != 1:
+                    continue
+                if x.target is ops.scale_shift and x not in at_input:
+                    changed = _fold_before(captured, x, moves, node) or changed
+                elif x.target is ops.centre:
+                    changed = _fold_centre(captured, x, moves, node) or changed
+            elif node.target is aten.add.Tensor:
+                changed = merge_update(captured, node) or changed
     captured.graph.eliminate_dead_code()
     used = {str(n.target) for n in captured.graph.nodes if n.op == "get_attr"}
     captured.constants = {k: v for k, v in captured.constants.items() if k in used}
@@ -72,19 +95,22 @@ def _absorb(captured: Captured, node: Node, by: Node) -> None:
     captured.graph.erase_node(node)
 
 
-def _fold_diagonals(captured: Captured, first: Node, second: Node) -> bool:
+def _fold_diagonals(captured: Captured, first: Node, moves: list[Node], second: Node) -> bool:
     """c (a x + b) + d = (ca) x + (cb + d)."""
-    (x, a, b), (_, c, d) = first.args, second.args
-    values = [constant_of(captured, n) for n in (a, b, c, d)]
-    if any(v is None and n is not None for v, n in zip(values, (a, b, c, d), strict=True)):
+    x, a, b = first.args
+    constants, av, bv = _constants(captured, first, moves, second), constant_of(captured, a), constant_of(captured, b)
+    if constants is None or (av is None and a is not None) or (bv is None and b is not None):
         return False
-    av, bv, cv, dv = values
+    if moves and shape_of(second.args[0]) != shape_of(second):
+        return False
+    cv, dv = constants
     scale = av if cv is None else (cv if av is None else av * cv)
     moved = bv if cv is None or bv is None else bv * cv
     shift = dv if moved is None else (moved if dv is None else moved + dv)
     # A shift may not make the tensor larger before a scale that does not know of it: shapes only grow outwards.
-    new = put_scale_shift(captured, second, x, scale, shift)
-    _absorb(captured, first, new)
+    held = [None if v is None else captured.constant(v, first, "constant") for v in (scale, shift)]
+    new = insert(captured, first, ops.scale_shift, (x, *held), first.meta["val"])
+    _stands_for(captured, first, new, moves, second)
     return True
 
 
@@ -140,43 +166,102 @@ def _with(captured: Captured, layer: Node, at: Node, x: Node, weight: Tensor, bi
     return replace(captured, at, layer.target, (x, w, b, *rest), kwargs)
 
 
-def _fold_after(captured: Captured, layer: Node, diagonal: Node) -> bool:
+def _constants(captured: Captured, base: Node, moves: list[Node], diagonal: Node) -> list[Tensor | None] | None:
+    """Scale and shift of a diagonal as they lie below the moves; None where they do not fit there."""
+    found: list[Tensor | None] = []
+    for node in diagonal.args[1:]:
+        constant = constant_of(captured, node)
+        if node is not None and constant is not None and moves:
+            constant = downwards(base, moves, constant)
+        if node is not None and constant is None:
+            return None
+        found.append(constant)
+    return found
+
+
+def _stands_for(captured: Captured, old: Node, new: Node, moves: list[Node], diagonal: Node) -> None:
+    """`new` was put before `old`, with a diagonal above it folded in: whoever read that reads the new."""
+    if not moves:
+        new.meta = dict(diagonal.meta)
+        retire(captured, diagonal, new)
+    else:
+        moves[0].replace_input_with(old, new)
+        retire(captured, diagonal, moves[-1])
+    _absorb(captured, old, new)
+
+
+def _fold_after(captured: Captured, layer: Node, moves: list[Node], diagonal: Node) -> bool:
     """D(Wx + b) + c = (DW)x + (Db + c)."""
-    parts = _parts(captured, layer)
-    if parts is None:
+    parts, constants = _parts(captured, layer), _constants(captured, layer, moves, diagonal)
+    if parts is None or constants is None or shape_of(diagonal.args[0]) != shape_of(diagonal):
         return False
     weight, bias, axis, size = parts
     rank = len(shape_of(layer))
-    _, scale_node, shift_node = diagonal.args
-    scale = _channel_vector(constant_of(captured, scale_node), weight, rank, axis, size)
-    shift = _channel_vector(constant_of(captured, shift_node), weight, rank, axis, size)
-    if (scale_node is not None and scale is None) or (shift_node is not None and shift is None):
+    scale, shift = (_channel_vector(c, weight, rank, axis, size) for c in constants)
+    if any(v is None and c is not None for v, c in zip((scale, shift), constants, strict=True)):
         return False
     if scale is not None:
         weight = _per_output(layer, weight, scale)
         bias = None if bias is None else bias * scale
     if shift is not None:
         bias = shift if bias is None else bias + shift
-    new = _with(captured, layer, diagonal, layer.args[0], weight, bias)
-    _absorb(captured, layer, new)
+    _stands_for(captured, layer, _beside(captured, layer, weight, bias), moves, diagonal)
     return True
 
 
-def _fold_before(captured: Captured, diagonal: Node, layer: Node) -> bool:
+def _beside(captured: Captured, layer: Node, weight: Tensor, bias: Tensor | None) -> Node:
+    """The same layer with other parameters, before it."""
+    w = captured.constant(weight, layer, "weight")
+    b = None if bias is None else captured.constant(bias, layer, "bias")
+    new = insert(captured, layer, layer.target, (layer.args[0], w, b, *layer.args[3:]), layer.meta["val"])
+    new.kwargs = dict(layer.kwargs)
+    return new
+
+
+def _fold_parameters(captured: Captured, norm: Node, moves: list[Node], diagonal: Node) -> bool:
+    """D(γ ⊙ C u + β) + c = (Dγ) ⊙ C u + (Dβ + c)."""
+    u, gamma_node, beta_node, axes, groups = norm.args
+    constants = _constants(captured, norm, moves, diagonal)
+    gamma, beta = constant_of(captured, gamma_node), constant_of(captured, beta_node)
+    if constants is None or shape_of(diagonal.args[0]) != shape_of(diagonal):
+        return False
+    if any(v is None and n is not None for v, n in ((gamma, gamma_node), (beta, beta_node))):
+        return False
+    scale, shift = constants
+    if scale is not None:
+        gamma = scale.to(u.meta["val"].dtype) if gamma is None else gamma * scale
+        beta = None if beta is None else beta * scale
+    if shift is not None:
+        beta = shift.to(u.meta["val"].dtype) if beta is None else beta + shift
+    held = [None if v is None else captured.constant(v, norm, "norm") for v in (gamma, beta)]
+    new = insert(captured, norm, ops.centre, (u, *held, axes, groups), norm.meta["val"])
+    _stands_for(captured, norm, new, moves, diagonal)
+    return True
+
+
+def _fold_before(captured: Captured, diagonal: Node, moves: list[Node], layer: Node) -> bool:
     """W(Dx + c) + b = (WD)x + (Wc + b); with padding, Wc is a map."""
     parts = _parts(captured, layer)
-    x, scale_node, shift_node = diagonal.args
-    if parts is None or shape_of(x) != shape_of(diagonal):
+    below_it = diagonal.args[0]
+    if parts is None or shape_of(below_it) != shape_of(diagonal):
         return False
+    x = layer.args[0] if moves else below_it
     weight, bias, _, _ = parts
     rank = len(shape_of(x))
     spatial = 0 if layer.target in _LINEAR else weight.ndim - 2
     axis = rank - 1 - spatial
     size = int(shape_of(x)[axis])
-    scale = _channel_vector(constant_of(captured, scale_node), weight, rank, axis, size)
-    shift = _channel_vector(constant_of(captured, shift_node), weight, rank, axis, size)
-    if (scale_node is not None and scale is None) or (shift_node is not None and shift is None):
-        return False
+    vectors: list[Tensor | None] = []
+    for node in diagonal.args[1:]:
+        constant = constant_of(captured, node)
+        if constant is not None and moves:
+            constant = upwards(diagonal, moves, constant)
+        vectors.append(_channel_vector(constant, weight, rank, axis, size))
+        if node is not None and vectors[-1] is None:
+            return False
+    scale, shift = vectors
+    if moves:
+        moves[0].replace_input_with(diagonal, below_it)
     extra: Tensor | None = None
     if shift is not None:
         form = [1] * rank
@@ -196,11 +281,11 @@ def _fold_before(captured: Captured, diagonal: Node, layer: Node) -> bool:
     if extra is not None:
         users = list(new.users)
         with captured.graph.inserting_after(new):
-            constant = captured.graph.get_attr(key := f"biasmap_{len(captured.constants)}")
+            held = captured.graph.get_attr(key := f"biasmap_{len(captured.constants)}")
         captured.constants[key] = extra
-        constant.meta["val"] = extra
-        with captured.graph.inserting_after(constant):
-            mapped = captured.graph.call_function(ops.scale_shift, (new, None, constant))
+        held.meta["val"] = extra
+        with captured.graph.inserting_after(held):
+            mapped = captured.graph.call_function(ops.scale_shift, (new, None, held))
         mapped.meta = dict(new.meta)
         for user in users:
             user.replace_input_with(new, mapped)
@@ -210,43 +295,48 @@ def _fold_before(captured: Captured, diagonal: Node, layer: Node) -> bool:
     return True
 
 
-def _last_stays(node: Node) -> bool:
-    """True for a permutation of axes that leaves the last where it is."""
-    last = len(shape_of(node)) - 1
-    if node.target is aten.transpose.int:
-        return all(d % (last + 1) != last for d in node.args[1:])
-    return node.target is aten.permute.default and node.args[1][-1] % (last + 1) == last
-
-
-def _centre_below(layer: Node) -> Node | None:
-    """The normalisation that a linear layer reads, through axes that only change place (attention turns its input)."""
-    x = layer.args[0]
-    while x.op == "call_function" and len(x.users) == 1:
-        if x.target is ops.centre:
-            return x
-        if not _last_stays(x):
-            break
-        x = x.args[0]
-    return None
-
-
-def _fold_centre(captured: Captured, norm: Node, layer: Node) -> bool:
+def _fold_centre(captured: Captured, norm: Node, moves: list[Node], layer: Node) -> bool:
     """W(γ ⊙ C u + β) + b = (W diag(γ) C) u + (Wβ + b), with C = I − 11ᵀ/n."""
     u, gamma_node, beta_node, axes, groups = norm.args
     parts = _parts(captured, layer)
-    if parts is None or axes != 1 or groups:
+    if parts is None or axes != 1 or groups or not (layer.target in _LINEAR or _of_one_place(layer, parts[0])):
         return False
     weight, bias, _, _ = parts
-    gamma, beta = constant_of(captured, gamma_node), constant_of(captured, beta_node)
+    n, rank = int(shape_of(norm)[-1]), len(shape_of(layer.args[0]))
+    axis = rank - 1 if layer.target in _LINEAR else rank - (weight.ndim - 2) - 1
+    # The layer reads what was normalised, in any order, and nothing else.
+    places = upwards(norm, moves, torch.arange(n)) if moves else torch.arange(n)
+    if places is None or weight.shape[1] != n or not _along(places, rank, axis):
+        return False
+    order = places.reshape(-1)
+    if not torch.equal(order.sort().values, torch.arange(n)):
+        return False
+    vectors: list[Tensor | None] = []
+    for node in (gamma_node, beta_node):
+        constant = constant_of(captured, node)
+        vectors.append(_channel_vector(constant, weight, len(shape_of(norm)), len(shape_of(norm)) - 1, n))
+        if node is not None and vectors[-1] is None:
+            return False
+    gamma, beta = (None if v is None else v[order.to(v.device)] for v in vectors)
+    flat = weight.reshape(len(weight), n)
     if beta is not None:
-        moved = weight @ beta
-        bias = moved if bias is None else bias + moved
+        bias = flat @ beta if bias is None else bias + flat @ beta
     if gamma is not None:
-        weight = weight * gamma
-    weight = weight - weight.mean(1, keepdim=True)
-    (reader,) = norm.users
-    if reader is not layer:
-        reader.replace_input_with(norm, u)
-    new = _with(captured, layer, layer, u if reader is layer else layer.args[0], weight, bias)
+        flat = flat * gamma
+    flat = flat - flat.mean(1, keepdim=True)
+    if moves:
+        moves[0].replace_input_with(norm, u)
+    new = _with(captured, layer, layer, layer.args[0] if moves else u, flat.reshape(weight.shape), bias)
     _absorb(captured, norm, new)
     return True
+
+
+def _along(t: Tensor, rank: int, axis: int) -> bool:
+    shape = [1] * (rank - t.ndim) + list(t.shape)
+    return all(size == 1 for d, size in enumerate(shape) if d != axis)
+
+
+def _of_one_place(layer: Node, weight: Tensor) -> bool:
+    """True for a convolution of width one: a linear layer on the channels of every place."""
+    a = bound_args(layer)
+    return layer.target in _CONV and a["groups"] == 1 and weight[0, 0].numel() == 1 and not any(wide(a["padding"], 1))

@@ -11,12 +11,13 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 
 from deeptaylor import build, ops
 from deeptaylor.capture import Captured, Node
 from deeptaylor.flow import flow_of
 from deeptaylor.graph import constant_of, insert, retire, shape_of
+from deeptaylor.moves import apply, number
 
 aten = torch.ops.aten
 _TAKES = (build.select, build.slicing, build.narrow)
@@ -83,22 +84,15 @@ def _gates(part: Node) -> bool:
     return False
 
 
-def _number(size: Any) -> int:
-    return size if isinstance(size, int) else int(size.node.hint)
-
-
 def _follow(layer: Node, part: Node, value: Tensor) -> Tensor:
     """What a part would hold if the layer gave that value."""
     if part is layer:
         return value
-    inner = _follow(layer, part.args[0], value)
-    args = fx.map_arg(part.args[1:], lambda n: _number(n.meta["val"]))
-    result: Tensor = part.target(inner, *args, **part.kwargs)
-    return result
+    return apply(part, _follow(layer, part.args[0], value))
 
 
 def _piece(layer: Node, part: Node) -> _Piece | None:
-    sizes = [_number(n) for n in shape_of(layer)]
+    sizes = [number(n) for n in shape_of(layer)]
     width, rows = sizes[-1], math.prod(sizes[:-1])
     held = _follow(layer, part, torch.arange(rows * width).reshape(sizes))
     feature, row = held % width, held // width

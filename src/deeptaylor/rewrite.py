@@ -5,7 +5,10 @@ rewrite(captured)
 ├── _drop         identities (dropout in eval mode, clone, …) disappear
 ├── canonical     norms, attention, pooling and convolution spellings become few
 ├── _evaluate     whatever does not depend on the input is computed once
-├── _products     x @ constant becomes a linear layer
+├── lp_pools      power, average, root become L^p pooling
+├── short_words   rectifiers and sums written otherwise become themselves
+├── centrings     x − mean(x) becomes one centring
+├── constant_products   x @ constant, however written, becomes a linear layer
 └── _diagonal     + − × ÷ by constants become scale_shift
 """
 
@@ -18,8 +21,12 @@ import torch
 from torch import Tensor, fx
 
 from deeptaylor import ops
+from deeptaylor.arithmetic import short_words
 from deeptaylor.capture import Captured, Node, is_node
+from deeptaylor.centring import centrings
 from deeptaylor.graph import bound_args, constant_of, data_nodes, insert, put_scale_shift, replace, retire, shape_of
+from deeptaylor.lp_pools import lp_pools
+from deeptaylor.products import constant_products
 from deeptaylor.spellings import MAX_POOLS, canonical
 
 aten = torch.ops.aten
@@ -59,7 +66,10 @@ def rewrite(captured: Captured) -> None:
     _drop(captured)
     canonical(captured)
     _evaluate(captured)
-    _products(captured)
+    lp_pools(captured)
+    short_words(captured)
+    centrings(captured)
+    constant_products(captured)
     _diagonal(captured)
     captured.graph.eliminate_dead_code()
 
@@ -103,7 +113,7 @@ def _drop(captured: Captured) -> None:
         random = "dropout" in str(node.target) and bool(bound_args(node).get("train"))
         if (
             (node.target in _IDENTITIES and not random)
-            or (node.target in _SAME_TYPE and node in data and _same_type(node))
+            or (node.target in _SAME_TYPE and _same_type(node) and (node in data or not _casts(node)))
             or (node.target in _ADAPTIVE and _same_sides(node))
         ):
             retire(captured, node, node.args[0])
@@ -114,6 +124,10 @@ def _same_sides(node: Node) -> bool:
     sides = len(node.args[1])
     before, after = shape_of(node.args[0])[-sides:], shape_of(node)[-sides:]
     return all(isinstance(n, int) for n in (*before, *after)) and list(before) == list(after)
+
+
+def _casts(node: Node) -> bool:
+    return bool(node.args[0].meta["val"].dtype != node.meta["val"].dtype)
 
 
 def _same_type(node: Node) -> bool:
@@ -151,23 +165,6 @@ def _evaluate(captured: Captured) -> None:
                 retire(captured, node, constant := captured.constant(fixed[node], node, node.name))
                 fixed[constant] = captured.constants[str(constant.target)]
     captured.graph.eliminate_dead_code()
-
-
-def _products(captured: Captured) -> None:
-    data = data_nodes(captured)
-    for node in list(captured.graph.nodes):
-        if node.target not in (aten.matmul.default, aten.mm.default, aten.mv.default) or node.args[0] not in data:
-            continue
-        matrix = constant_of(captured, node.args[1])
-        if matrix is None or matrix.ndim > 2:
-            continue
-        weight = captured.constant(matrix.T.contiguous() if matrix.ndim == 2 else matrix.unsqueeze(0), node, "weight")
-        if matrix.ndim == 2:
-            replace(captured, node, aten.linear.default, (node.args[0], weight))
-        else:
-            val = node.meta["val"].new_empty((*shape_of(node), 1))
-            column = insert(captured, node, aten.linear.default, (node.args[0], weight), val)
-            replace(captured, node, aten.squeeze.dim, (column, -1))
 
 
 def _only_type(node: Node, x: Node) -> bool:
@@ -224,7 +221,16 @@ def _diagonal(captured: Captured) -> None:
                 shift = _as_node(captured, c, node, -alpha)
         else:
             continue
+        scale, shift = (_of_rank(captured, c, node) for c in (scale, shift))
         data.add(replace(captured, node, ops.scale_shift, (x, scale, shift)))
+
+
+def _of_rank(captured: Captured, c: Node | None, node: Node) -> Node | None:
+    """A constant with as many axes as the node that reads it: what carries it along the graph counts from the first."""
+    known, rank = constant_of(captured, c), len(shape_of(node))
+    if known is None or known.ndim in (0, rank):
+        return c
+    return captured.constant(known.reshape([1] * (rank - known.ndim) + list(known.shape)), node, "number")
 
 
 _ARITHMETIC = {

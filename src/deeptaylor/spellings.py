@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from deeptaylor import ops
-from deeptaylor.capture import Captured, Node, is_node
+from deeptaylor.capture import Captured, Node
 from deeptaylor.einsums import respell
 from deeptaylor.graph import bound_args, constant_of, data_nodes, insert, put_scale_shift, replace, shape_of, wide
 
@@ -28,15 +27,26 @@ MAX_POOLS = {
 }
 
 
+_ALIASES = {
+    aten.true_divide.Tensor: aten.div.Tensor,
+    aten.divide.Tensor: aten.div.Tensor,
+    aten.multiply.Tensor: aten.mul.Tensor,
+    aten.subtract.Tensor: aten.sub.Tensor,
+    aten.negative.default: aten.neg.default,
+    aten.moveaxis.int: aten.movedim.int,
+    aten.swapdims.default: aten.transpose.int,
+}
+
+
 def canonical(captured: Captured) -> None:
     """Respell every operation that has a shorter form."""
     data = data_nodes(captured)
     for node in list(captured.graph.nodes):
+        node.target = _ALIASES.get(node.target, node.target)
         if node.op == "call_function" and node.target in (aten.view.default, aten._unsafe_view.default):
             _view(captured, node)
         elif node.op == "call_function" and node in data and node.target in _CANON:
             _CANON[node.target](captured, node)
-    _lp_pools(captured)
 
 
 def _conv_words(captured: Captured, node: Node) -> None:
@@ -111,7 +121,9 @@ def _channelwise(captured: Captured, node: Node, parameter: Any) -> Any:
 def _group_norm(captured: Captured, node: Node) -> None:
     a = bound_args(node)
     weight, bias = _channelwise(captured, node, a["weight"]), _channelwise(captured, node, a["bias"])
-    _centred(captured, node, a["input"], weight, bias, a["eps"], 0, a["num_groups"])
+    # One group is a layer norm over all axes but the first.
+    axes, groups = (len(shape_of(node)) - 1, 0) if a["num_groups"] == 1 else (0, a["num_groups"])
+    _centred(captured, node, a["input"], weight, bias, a["eps"], axes, groups)
 
 
 def _instance_norm(captured: Captured, node: Node) -> None:
@@ -203,46 +215,6 @@ def _glu(captured: Captured, node: Node) -> None:
     signal = insert(captured, node, aten.slice.Tensor, (a["self"], dim, 0, half), val)
     gate = insert(captured, node, aten.slice.Tensor, (a["self"], dim, half, 2 * half), val)
     replace(captured, node, aten.mul.Tensor, (signal, insert(captured, node, aten.sigmoid.default, (gate,), val)))
-
-
-def _lp_pools(captured: Captured) -> None:
-    """power, average, (sign · relu |·|), × size, root: the spelling of L^p pooling, recognised from its end."""
-    for node in list(captured.graph.nodes):
-        if node.op != "call_function" or node.target is not aten.pow.Tensor_Scalar:
-            continue
-        exponent, scaled = node.args[1], node.args[0]
-        if not isinstance(exponent, float) or not _is(scaled, aten.mul.Tensor) or is_node(scaled.args[1]):
-            continue
-        inner = scaled.args[0]
-        if _is(inner, aten.mul.Tensor) and _is(inner.args[0], aten.sign.default):
-            inner = inner.args[0].args[0]
-        if not (is_node(inner) and inner.target in _AVG_POOLS):
-            continue
-        power = inner.args[0]
-        squeezed = None
-        if _is(power, aten.unsqueeze.default):
-            squeezed, power = power, power.args[0]
-        if squeezed is not None or not _is(power, aten.pow.Tensor_Scalar):
-            continue
-        n = _AVG_POOLS[inner.target]
-        a = bound_args(inner)
-        kernel = wide(a["kernel_size"], n)
-        if (
-            scaled.args[1] != math.prod(kernel)
-            or abs(exponent * power.args[1] - 1) > 1e-9
-            or any(wide(a["padding"], n))
-        ):
-            continue
-        stride = wide(a["stride"], n) if a["stride"] else kernel
-        replace(captured, node, ops.lp_pool, (power.args[0], float(power.args[1]), kernel, stride, a["ceil_mode"]))
-    captured.graph.eliminate_dead_code()
-
-
-_AVG_POOLS = {aten.avg_pool1d.default: 1, aten.avg_pool2d.default: 2, aten.avg_pool3d.default: 3}
-
-
-def _is(node: Any, target: Any) -> bool:
-    return is_node(node) and node.target is target
 
 
 _CANON: dict[Any, Callable[[Captured, Node], None]] = {

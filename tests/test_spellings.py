@@ -1,0 +1,102 @@
+"""Equal functions have equal maps, however they are written: the table in spellings.py, but for what limits.md lists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import deeptaylor as dt
+from fuzz import BIASES, EQUAL, captured_once, difference, maps
+from spellings import ALONE, DIFFER, Spelling, key, pair
+
+ROOT = Path(__file__).parents[1]
+DOMAINS = {"real": dt.Real(), "non-negative": dt.NonNegative(), "box": dt.Box(-4.0, 5.0)}
+# What the next release must not lose, and a third of the rest; all of it is in the slow suite.
+NAMED = (
+    "low rank",
+    "two linear",
+    "multiply and",
+    "layer norm of all axes",
+    "sqrt",
+    "channels last",
+    "permuted",
+    "by hand",
+)
+FAST = [s for k, s in enumerate(ALONE) if k % 3 == 0 or key(s) in DIFFER or any(name in s.name for name in NAMED)]
+
+
+def gaps(spelling: Spelling, settings: list[tuple[str, str]]) -> dict[tuple[str, str], float]:
+    """How far the maps of a pair are apart, for each domain and bias."""
+    both = pair(spelling)
+    found = {}
+    with captured_once():
+        for domain, bias in settings:
+            x = both.example.clamp(min=0) if domain == "non-negative" else both.example
+            ours, theirs = (maps(model, x, DOMAINS[domain], bias) for model in (both.usual, both.other))
+            assert not isinstance(ours, str), ours
+            found[domain, bias] = difference(ours, theirs)
+    return found
+
+
+def check(spelling: Spelling, settings: list[tuple[str, str]]) -> None:
+    found = gaps(spelling, settings)
+    if key(spelling) in DIFFER:
+        # More than nothing, or it need not be listed; no more than the list says.
+        assert EQUAL < max(found.values()) <= DIFFER[key(spelling)], found
+    else:
+        assert max(found.values()) <= EQUAL, found
+
+
+def test_the_table_is_of_equal_functions() -> None:
+    assert len(ALONE) >= 60
+    assert len({key(s) for s in ALONE}) == len(ALONE)
+    for spelling in ALONE:
+        both = pair(spelling)
+        with torch.no_grad():
+            torch.testing.assert_close(both.usual(both.example), both.other(both.example), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("spelling", FAST, ids=key)
+def test_equal_functions_have_equal_maps(spelling: Spelling) -> None:
+    check(spelling, [("real", "neuron"), ("non-negative", "spread"), ("box", "neuron")])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spelling", ALONE, ids=key)
+def test_equal_functions_have_equal_maps_in_every_mode(spelling: Spelling) -> None:
+    check(spelling, [(domain, bias) for domain in DOMAINS for bias in BIASES])
+
+
+def test_what_differs_is_listed_with_its_size() -> None:
+    rows = re.findall(r"^\| `(.+?)` \|.*\| ([\d.]+) \|$", (ROOT / "docs" / "limits.md").read_text(), re.MULTILINE)
+    assert {name: float(size) for name, size in rows} == DIFFER
+    assert set(DIFFER) <= {key(s) for s in ALONE}
+
+
+# --- what used to be read wrongly -------------------------------------------------------------------------------------
+
+
+class Root(torch.nn.Module):
+    """A root of an average of squares, with a divisor and a factor of its own."""
+
+    def __init__(self, divisor: int | None, factor: float) -> None:
+        super().__init__()
+        self.divisor, self.factor = divisor, factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pooled = torch.nn.functional.avg_pool2d(x.pow(2), 2, divisor_override=self.divisor)
+        return (pooled * self.factor).pow(0.5).flatten(1)
+
+
+@pytest.mark.parametrize(("divisor", "factor"), [(None, 4.0), (1, 4.0), (1, 1.0), (3, 2.5), (None, 1.0)])
+def test_a_pooling_of_squares_keeps_its_factor(divisor: int | None, factor: float) -> None:
+    """The score is the network's own, and shares are those of L² pooling whatever the factor."""
+    network = Root(divisor, factor)
+    x = torch.tensor([[[[3.0, 4.0], [0.0, 0.0]]]], dtype=torch.float64)  # (9 + 16) / 4 or / divisor
+    e = dt.Explainer(network, x, dt.NonNegative()).explain(x)
+    f = (25 / (divisor or 4) * factor) ** 0.5
+    torch.testing.assert_close(e.score, torch.tensor([f], dtype=torch.float64))
+    torch.testing.assert_close(e.relevance[0, 0, 0], torch.tensor([3 / 7, 4 / 7], dtype=torch.float64) * f)
