@@ -57,6 +57,8 @@ ORDER = [
     "heatmap",
     "explanation",
     "inputs",
+    "checksum",
+    "traits",
     "freshness",
     "precision",
     "explainer",

@@ -327,9 +327,7 @@ class Engine(nn.Module):
             {name: r.movedim(0, 1) for name, r in kept.items()},
         )
 
-    def _reverse(
-        self, run: Pass, output: Tensor, v: Tensor, ledger: bool, keep: frozenset[str], look: bool
-    ) -> Result:
+    def _reverse(self, run: Pass, output: Tensor, v: Tensor, ledger: bool, keep: frozenset[str], look: bool) -> Result:
         f = run.per_sample(self.planned.output, v * output)
         relevance: dict[str, Maybe] = {}
         arrived: dict[str, Maybe] = {}  # the sum of what was handed to a tensor, of each part as it was handed on

@@ -16,7 +16,7 @@ from deeptaylor.domain import Domain
 from deeptaylor.engine import Engine, Result, Settings, joined
 from deeptaylor.errors import CaptureError, InputError, PlanError, StaleModelError, TargetError, warn
 from deeptaylor.explanation import Explanation, Ledger
-from deeptaylor.freshness import Watch, fingerprint
+from deeptaylor.freshness import Known, Look
 from deeptaylor.inputs import (
     Inputs,
     as_domains,
@@ -93,7 +93,7 @@ class Explainer(nn.Module):
         self._compile: tuple[bool | None, dict[str, Any]] | None = None  # CUDA graphs, inductor's options; once asked
         self._recompute = False
         self._runs: dict[int, Compiled] = {}
-        self._print, self._watch = fingerprint(model), Watch(model)
+        self._known = Known(model, self._example, self.settings.domains)
         self.engines = nn.ModuleDict()
         try:
             engine = self._capture(inputs)
@@ -129,10 +129,10 @@ class Explainer(nn.Module):
 
     def refresh(self) -> Explainer:
         """Capture the network again, after its parameters changed."""
-        now, watch = fingerprint(self._model[0]), Watch(self._model[0])
+        now = Known(self._model[0], self._example, self.settings.domains)
         self._capture_again()
         self._scored.clear()
-        self._print, self._watch = now, watch
+        self._known = now
         return self
 
     def _capture_again(self) -> None:
@@ -236,7 +236,7 @@ class Explainer(nn.Module):
         for _, scored in self._scored.values():
             scored._apply(fn, recurse)
         now, own = _type_of(self._first.network.buffers()), _type_of(self._model[0].parameters())
-        if _wider(now, before) and _wider(own, before) and not self._changed(fingerprint(self._model[0])):
+        if _wider(now, before) and _wider(own, before) and not self._known.changed():
             self._capture_again()  # what was rounded stays so, but the network itself was not rounded, or less
         return self
 
@@ -245,14 +245,12 @@ class Explainer(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # These belong to this object; a copy makes its own. Its network's tensors lie elsewhere, with the same values.
-        known = self._print if self._changed(fingerprint(self._model[0])) else None
-        return {**self.__dict__, "_runs": {}, "_scored": {}, "_watch": None, "_print": known}
+        return {**self.__dict__, "_runs": {}, "_scored": {}, "_known": self._known.changed()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._watch = Watch(self._model[0])
-        if state["_print"] is None:
-            self._print = fingerprint(self._model[0])
+        self._known = Known(self._model[0], self._example, self.settings.domains)
+        self._known.stale = state["_known"]
 
     # --- explain --------------------------------------------------------------------------------------------------
 
@@ -289,19 +287,24 @@ class Explainer(nn.Module):
         """
         if targets.is_callable(target):
             return self._for_score(target).explain(x)
+        self._look()
         inputs = tuple(t.detach().clone() for t in self._checked(x))
-        self._check_fresh()
+        look: Look | None = self._known.look()
+        if not inputs[0].is_cuda:  # a GPU is not waited for in between: it is read after the pass
+            self._check_fresh(look)
+            look = None
         with torch.no_grad():
             engine = self._engine_for_batch(inputs)
             self._check_target(engine, target, inputs)
             check_precision(engine, inputs, target)
-            result, notes = self._run(engine, inputs, target, frozenset())
+            result, notes = self._run(engine, inputs, target, frozenset(), look)
         return self._explanation(engine, inputs, target, result, notes)
 
     def relevance_at(self, name: str, x: Inputs, target: Any = None) -> Tensor:
         """The relevance at an inner boundary, by node name or module path."""
         if targets.is_callable(target):
             return self._for_score(target).relevance_at(name, x)
+        self._look()
         inputs = tuple(t.detach() for t in self._checked(x))
         self._check_fresh()
         engine = self._engine_for_batch(inputs)
@@ -332,10 +335,12 @@ class Explainer(nn.Module):
         return cast("Engine", self.engines[key])
 
     def _run(
-        self, engine: Engine, inputs: Sequence[Tensor], target: Any, keep: frozenset[str]
+        self, engine: Engine, inputs: Sequence[Tensor], target: Any, keep: frozenset[str], look: Look | None = None
     ) -> tuple[Result, list[str]]:
         """Explain; where a narrow type was too narrow, say so and do it again in float32."""
         result = self._result(engine, inputs, target, ledger=True, keep=keep)
+        if look is not None:
+            self._check_fresh(look)
         dtype = dtype_of(inputs)
         wrong = problem(result, dtype)
         if not wrong:
@@ -409,24 +414,32 @@ class Explainer(nn.Module):
         targets.check(target, tuple(engine.layout[engine.planned.output].shape(inputs[0].shape[0])), values)
 
     def _look(self) -> None:
-        """Refuse a network that changed, if that is easily seen; `explain` looks at every bit."""
-        if not self._watch.same():
+        """Refuse a network that changed, if that is easily seen, and follow one that moved."""
+        if not self._known.quick():
+            moved = self._known.moved()
+            if moved is not None:
+                self._follow(*moved)
             self._check_fresh()
-            self._watch = Watch(self._model[0])
 
-    def _check_fresh(self) -> None:
-        """Refuse a network that changed."""
-        changed = self._changed(fingerprint(self._model[0]))
+    def _follow(self, device: torch.device, dtype: torch.dtype) -> None:
+        """Go where the network went, and become the type it became, unless this explainer was elsewhere already."""
+        was, own = self._known.place, _first_float(self._first.network.buffers())
+        self._known = Known(self._model[0], self._example, self.settings.domains)
+        if was is None or own is None:
+            return
+        there = (device if own.device == was[0] else own.device, dtype if own.dtype == was[1] else own.dtype)
+        if there != (own.device, own.dtype):
+            warn(f"The network was moved to {device} as {dtype}; its explainer follows, and takes inputs like it.")
+            self.to(device=there[0], dtype=there[1])
+
+    def _check_fresh(self, look: Look | None = None) -> None:
+        """Refuse a network that changed; `look`, where that look has begun."""
+        changed = self._known.changed(look)
         if changed:
             raise StaleModelError(
                 f"The network changed since it was captured ({len(changed)} parts, among them "
                 f"{', '.join(changed[:3])}). Call explainer.refresh() to explain the network as it is now."
             )
-
-    def _changed(self, now: dict[str, tuple[Any, ...]]) -> list[str]:
-        """The names of tensors, or else of modules, that are not as they were."""
-        changed = [k for k in {**now, **self._print} if now.get(k) != self._print.get(k)]
-        return sorted(changed, key=lambda name: name.endswith("(module)"))
 
 
 class _Scored(nn.Module):
