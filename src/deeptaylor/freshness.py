@@ -50,15 +50,17 @@ class Watch:
         modules = dict(model.named_modules())
         places = [d for m in modules.values() for d in (m._modules, m._parameters, m._buffers, *hooks_of(m))]
         places += global_hooks()
-        self._sizes = [(d, len(d)) for d in places]
+        self._sizes = [(d, len(d)) for d in (*places, *(m.__dict__ for m in modules.values()))]
         self._parts = [(d, name, part) for d in places for name, part in d.items()]
-        for path, m in modules.items():
-            self._parts.append((m.__dict__, "forward", m.__dict__.get("forward")))
-            self._parts += [
-                (m.__dict__, name, value)
-                for name, value in m.__dict__.items()
-                if isinstance(value, _SCALARS) and name != "training" and f"{path}.{name}".lstrip(".") not in volatile
-            ]
+        self._parts += [(m.__dict__, "forward", m.__dict__.get("forward")) for m in modules.values()]
+        # Numbers and words, but of torch's own modules: they are many, and hardly ever changed.
+        self._parts += [
+            (m.__dict__, name, value)
+            for path, m in modules.items()
+            if not type(m).__module__.startswith("torch.")
+            for name, value in m.__dict__.items()
+            if isinstance(value, _SCALARS) and name != "training" and f"{path}.{name}".lstrip(".") not in volatile
+        ]
         self._classes = [(c, c.forward) for c in {type(m) for m in modules.values()}]
         own = tensors_of(model)
         self._tensors = [(t, _version(t), t.data_ptr()) for t in (*own.values(), *more)]
@@ -127,7 +129,7 @@ class Known:
         # The captured network may share these: they stay what they are, whatever the user's parameters become.
         self._tensors = {name: t.detach() for name, t in tensors_of(model).items()}
         self._print, _ = self.look().read()
-        self._asked = [_questions(x, domain) for x, domain in zip(example, domains, strict=True)]
+        self._asked = [_question(x, domain) for x, domain in zip(example, domains, strict=True)]
         self._answers = self._ask()
         self._traits = traits(model)
         self._watch = Watch(model, [], self._volatile)
@@ -174,7 +176,7 @@ class Known:
         device = "cpu" if like is None else like.device.type
         with warnings.catch_warnings(), torch.no_grad(), torch.autocast(device, enabled=False):
             warnings.simplefilter("ignore", DeepTaylorWarning)  # capture says it
-            return self._answer(asked) or self._answer([x[:1] for x in asked])
+            return self._answer(asked) or self._answer([torch.cat([x, x]) for x in asked])
 
     def _answer(self, inputs: list[Tensor]) -> list[Tensor]:
         with eval_mode(self.model), _spared(self.model):
@@ -208,19 +210,18 @@ class Known:
         return None if first is None else (first.device, first.dtype)
 
 
-def _questions(x: Tensor, domain: Domain) -> Tensor:
-    """An example, and one of numbers drawn from its domain: on zeros alone, many networks are the same."""
-    random = torch.Generator().manual_seed(0)
+def _question(x: Tensor, domain: Domain) -> Tensor:
+    """Half of an example, half numbers drawn from its domain: on an example of zeros, many networks are the same."""
     first = x[:1].detach()
     if not x.is_floating_point():
-        return torch.cat([first, first.flatten().flip(0).reshape(first.shape)])
-    drawn = torch.rand(first.shape, generator=random, dtype=torch.float64).to(first)
+        return first
+    drawn = torch.rand(first.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(first)
     if isinstance(domain, Box):
         low, high = domain.bounds(first)
         drawn = low + (high - low) * drawn
     elif not domain.non_negative:
         drawn = 4 * drawn - 2
-    return torch.cat([first, drawn])
+    return (first + drawn) / 2
 
 
 @contextlib.contextmanager
