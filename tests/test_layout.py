@@ -73,6 +73,8 @@ ORDER = [
     "heatmap",
     "explanation",
     "inputs",
+    "checksum",
+    "traits",
     "freshness",
     "precision",
     "explainer",

@@ -257,7 +257,7 @@ def _written(model: nn.Sequential) -> None:
 
 
 def _other_data(model: nn.Sequential) -> None:
-    model[0].weight.data = model[0].weight.data.clone()
+    model[0].weight.data = model[0].weight.data * 2
 
 
 def _other_layer(model: nn.Sequential) -> None:
@@ -265,7 +265,7 @@ def _other_layer(model: nn.Sequential) -> None:
 
 
 def _other_parameter(model: nn.Sequential) -> None:
-    model[0].weight = nn.Parameter(model[0].weight.detach().clone())
+    model[0].weight = nn.Parameter(model[0].weight.detach() * 2)
 
 
 @pytest.mark.parametrize("change", [_written, _other_data, _other_layer, _other_parameter])

@@ -23,7 +23,7 @@ from deeptaylor.agreement import check_agreement
 from deeptaylor.autocast import without_autocast
 from deeptaylor.capture import Node, capture
 from deeptaylor.convolution import Convolution, channels_last
-from deeptaylor.division import weighted
+from deeptaylor.division import undivided, weighted
 from deeptaylor.domain import Box, Domain
 from deeptaylor.errors import BoundaryError
 from deeptaylor.eval_mode import eval_mode
@@ -92,23 +92,38 @@ def _joined_at(parts: Sequence[Tensor], where: Layout) -> Tensor:
 
 
 class _Book:
-    """Takes what a step did not hand on, as one number a sample; or nothing, when nobody reads it."""
+    """Takes what a step did not hand on, as one number a sample; or nothing, when nobody reads it.
 
-    def __init__(self, run: Pass, node: str | None, open_: bool) -> None:
-        self.run, self.node, self.open = run, node, open_
+    `look`: values may be looked at, which a trace cannot and a GPU would have to be waited for.
+    """
+
+    def __init__(self, run: Pass, node: str | None, open_: bool, look: bool) -> None:
+        self.run, self.node, self.open, self.look = run, node, open_, look
         self.taken: Maybe = None
         self.lost: Maybe = None
 
-    def _sum(self, t: Tensor) -> Tensor:
-        return t if self.node is None else self.run.per_sample(self.node, t.expand(self.run.shape(self.node)))
-
-    def bias(self, share: Tensor) -> None:
+    def bias(self, share: Tensor, weight: Maybe = None) -> None:
         if self.open:
-            self.taken = plus(self.taken, self._sum(share))
+            self.taken = plus(self.taken, self._sum(share, weight))
 
     def dropped(self, share: Tensor) -> None:
         if self.open:
-            self.lost = plus(self.lost, self._sum(share))
+            self.lost = plus(self.lost, self._sum(share, None))
+
+    def undivided(self, R: Tensor, Z: Tensor) -> None:
+        # There is hardly ever anything to drop, and to see that takes less than to add it up.
+        if self.open and not (self.look and float(Z.amin()) > torch.finfo(Z.dtype).tiny):
+            self.dropped(undivided(R, Z))
+
+    def _sum(self, t: Tensor, weight: Maybe) -> Tensor:
+        if self.node is None:
+            return t if weight is None else t * weight
+        t = _widened(t, self.run.shape(self.node))
+        return self.run.per_sample(self.node, t) if weight is None else self.run.weighted(self.node, t, weight)
+
+
+def _widened(t: Tensor, shape: torch.Size) -> Tensor:
+    return t if t.shape == shape else t.expand(shape)
 
 
 def _or_zeros(R: Maybe, shape: torch.Size, like: Tensor) -> Tensor:
@@ -323,10 +338,11 @@ class Engine(nn.Module):
         output = run.values[self.planned.output]
         v, many = targets.weights(target, output)
         if not many:
-            return self._reverse(run, output, v, ledger, keep)
+            look = output.device.type == "cpu" and not torch.compiler.is_compiling()
+            return self._reverse(run, output, v, ledger, keep, look)
 
         def one(v: Tensor) -> tuple[Any, ...]:
-            result = self._reverse(run, output, v, ledger, keep)
+            result = self._reverse(run, output, v, ledger, keep, look=False)
             books = (result.entries, result.lowest) if ledger else ()
             return result.score, result.relevance, tuple(t for t in books if t is not None), result.kept
 
@@ -339,10 +355,11 @@ class Engine(nn.Module):
             books[1][0] if len(books) > 1 else None,
         )
 
-    def _reverse(self, run: Pass, output: Tensor, v: Tensor, ledger: bool, keep: frozenset[str]) -> Result:
+    def _reverse(self, run: Pass, output: Tensor, v: Tensor, ledger: bool, keep: frozenset[str], look: bool) -> Result:
         f = run.per_sample(self.planned.output, weighted(v, output))
         relevance: dict[str, Maybe] = {}
-        entries: list[Tensor] = []
+        arrived: dict[str, Maybe] = {}  # the sum of what was handed to a tensor, of each part as it was handed on
+        entries: list[Maybe] = []
         kept: dict[str, Tensor] = {}
         lowest: list[Tensor] = []
         lift = _lift(f)
@@ -350,39 +367,37 @@ class Engine(nn.Module):
             if isinstance(step, ScoreStep):
                 R = f.clamp(min=0)
                 R = R if lift is None else R * lift
-                book = _Book(run, None, ledger)
+                book = _Book(run, None, ledger, look)
                 outs = step.start(R, v, f, run, book)
             else:
                 R = _or_zeros(relevance.pop(step.node, None), run.shape(step.node), f)
                 if step.node in keep:
                     kept[step.node] = R
-                book = _Book(run, step.node, ledger)
+                book = _Book(run, step.node, ledger, look)
                 outs = step.back(R, run, book)
-            handed = dict.fromkeys(step.inputs)
+            on: Maybe = None
             for name, out in zip(step.inputs, outs, strict=True):
                 relevance[name] = plus(relevance.get(name), out)
-                handed[name] = plus(handed[name], out)
+                if ledger and out is not None:
+                    part = run.per_sample(name, _widened(out, run.shape(name)))
+                    on, arrived[name] = plus(on, part), plus(arrived.get(name), part)
             if ledger:
-                arrived = R if isinstance(step, ScoreStep) else run.per_sample(step.node, R)
-                on: Maybe = None
-                for name, out in handed.items():
-                    on = plus(on, None if out is None else run.per_sample(name, out.expand(run.shape(name))))
-                zero = torch.zeros_like(f)
-                entries.append(
-                    torch.stack([t if t is not None else zero for t in (arrived, on, book.taken, book.lost)])
-                )
+                came = R if isinstance(step, ScoreStep) else arrived.pop(step.node, None)
+                entries += [came, on, book.taken, book.lost]
                 lowest += guard.lowest(self.watched.get(k, ()), run)
             for name in self.last_use.get(k, ()):
                 run.values.pop(name, None)
             out = None
-            del R, outs, handed
+            del R, outs
         final = []
         for name in self.planned.inputs:
             R = _or_zeros(relevance.get(name), run.shape(name), f).expand(run.shape(name))
             final.append(R)
             if name in keep:
                 kept[name] = R
-        books = torch.stack(entries) if ledger else None
+        none = torch.zeros_like(f)
+        all_entries = [none if t is None else t for t in entries]
+        books = torch.stack(all_entries).reshape(-1, 4, *f.shape) if ledger else None
         if lift is not None:
             final = [R / run.spread_out(name, lift) for name, R in zip(self.planned.inputs, final, strict=True)]
             kept = {name: R / run.spread_out(name, lift) for name, R in kept.items()}

@@ -28,8 +28,9 @@ from deeptaylor.errors import (
     TooLargeError,
     warn,
 )
+from deeptaylor.eval_mode import LOCK
 from deeptaylor.explanation import Explanation, Ledger
-from deeptaylor.freshness import Watch, fingerprint
+from deeptaylor.freshness import Known, Look
 from deeptaylor.inputs import (
     Inputs,
     as_domains,
@@ -111,7 +112,7 @@ class Explainer(nn.Module):
         self._compile: tuple[bool | None, dict[str, Any]] | None = None  # CUDA graphs, inductor's options; once asked
         self._recompute = False
         self._runs: dict[int, Compiled] = {}
-        self._print, self._watch = fingerprint(model), Watch(model)
+        self._known = Known(model, self._example, self.settings.domains)
         self._lock, self._captures = threading.RLock(), 0
         self.engines = nn.ModuleDict()
         try:
@@ -150,10 +151,10 @@ class Explainer(nn.Module):
 
     def refresh(self) -> Explainer:
         """Capture the network again, after its parameters changed."""
-        now, watch = fingerprint(self._model[0]), Watch(self._model[0])
+        now = Known(self._model[0], self._example, self.settings.domains)
         self._capture_again()
         self._scored.clear()
-        self._print, self._watch = now, watch
+        self._known = now
         return self
 
     def _capture_again(self) -> None:
@@ -164,14 +165,14 @@ class Explainer(nn.Module):
 
     def engine_for(self, inputs: Sequence[Tensor]) -> Engine:
         """The engine for inputs of these shapes, and this many of them; captured anew where they are new."""
-        known = self._known(inputs)
+        known = self._remembered(inputs)
         if known is not None:
             return known
         with self._lock:
-            known = self._known(inputs)
+            known = self._remembered(inputs)
             return self._new(inputs) if known is None else known
 
-    def _known(self, inputs: Sequence[Tensor]) -> Engine | None:
+    def _remembered(self, inputs: Sequence[Tensor]) -> Engine | None:
         for key in (_key(inputs), f"{_key(inputs)}@{inputs[0].shape[0]}"):
             if key in self.engines:
                 engine = cast("Engine", self.engines[key])
@@ -279,7 +280,7 @@ class Explainer(nn.Module):
         for scored in self._scored.values():
             scored._apply(fn, recurse)
         now, own = _type_of(self._first.network.buffers()), _type_of(self._model[0].parameters())
-        if _wider(now, before) and _wider(own, before) and not self._changed(fingerprint(self._model[0])):
+        if _wider(now, before) and _wider(own, before) and not self._known.changed():
             self._capture_again()  # what was rounded stays so, but the network itself was not rounded, or less
         return self
 
@@ -299,14 +300,12 @@ class Explainer(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # These belong to this object; a copy makes its own. Its network's tensors lie elsewhere, with the same values.
-        known = self._print if self._changed(fingerprint(self._model[0])) else None
-        return {**self.__dict__, "_runs": {}, "_scored": {}, "_watch": None, "_print": known, "_lock": None}
+        return {**self.__dict__, "_runs": {}, "_scored": {}, "_known": self._known.changed(), "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._watch, self._lock = Watch(self._model[0]), threading.RLock()
-        if state["_print"] is None:
-            self._print = fingerprint(self._model[0])
+        self._known = Known(self._model[0], self._example, self.settings.domains)
+        self._known.stale, self._lock = state["_known"], threading.RLock()
 
     # --- explain --------------------------------------------------------------------------------------------------
 
@@ -349,8 +348,13 @@ class Explainer(nn.Module):
         if autocasting(x):
             with without_autocast(x):
                 return self.explain(x, target).noting(AUTOCAST_NOTE)
+        self._look()
         inputs = tuple(t.detach().clone() for t in self._checked(x))
-        self._check_fresh()
+        with LOCK:
+            look: Look | None = self._known.look()
+        if not inputs[0].is_cuda:  # a GPU is not waited for in between: it is read after the pass
+            self._check_fresh(look)
+            look = None
         with torch.no_grad():
             engine = self.engine_for(inputs)
             asked = self._weights_of(target, engine, inputs)
@@ -358,11 +362,12 @@ class Explainer(nn.Module):
                 return self._for_score(asked, engine, inputs).explain(x)
             self._check_target(engine, asked, inputs)
             check_precision(engine, inputs, asked)
-            result, notes = self._run(engine, inputs, asked, frozenset())
+            result, notes = self._run(engine, inputs, asked, frozenset(), look)
         return self._explanation(engine, inputs, target, result, notes)
 
     def relevance_at(self, name: str, x: Inputs, target: Any = None) -> Tensor:
         """The relevance at an inner boundary, by node name or module path."""
+        self._look()
         inputs = tuple(t.detach() for t in self._checked(x))
         self._check_fresh()
         return self._at(name, inputs, target)
@@ -387,10 +392,12 @@ class Explainer(nn.Module):
         return result.kept[node]
 
     def _run(
-        self, engine: Engine, inputs: Sequence[Tensor], target: Any, keep: frozenset[str]
+        self, engine: Engine, inputs: Sequence[Tensor], target: Any, keep: frozenset[str], look: Look | None = None
     ) -> tuple[Result, list[str]]:
         """Explain; where a narrow type was too narrow, say so and do it again in float32."""
         result = self._result(engine, inputs, target, ledger=True, keep=keep)
+        if look is not None:
+            self._check_fresh(look)
         dtype = dtype_of(inputs)
         wrong = problem(result, dtype)
         if not wrong:
@@ -484,24 +491,36 @@ class Explainer(nn.Module):
         targets.check(target, tuple(engine.layout[engine.planned.output].shape(inputs[0].shape[0])), values)
 
     def _look(self) -> None:
-        """Refuse a network that changed, if that is easily seen; `explain` looks at every bit."""
-        if not self._watch.same():
-            self._check_fresh()
-            self._watch = Watch(self._model[0])
+        """Refuse a network that changed, if that is easily seen, and follow one that moved."""
+        if self._known.quick():
+            return
+        with LOCK:  # another thread may be capturing it, with its flags lowered
+            if not self._known.quick():
+                moved = self._known.moved()
+                if moved is not None:
+                    self._follow(*moved)
+                self._check_fresh()
 
-    def _check_fresh(self) -> None:
-        """Refuse a network that changed."""
-        changed = self._changed(fingerprint(self._model[0]))
+    def _follow(self, device: torch.device, dtype: torch.dtype) -> None:
+        """Go where the network went, and become the type it became, unless this explainer was elsewhere already."""
+        was, own = self._known.place, _first_float(self._first.network.buffers())
+        self._known = Known(self._model[0], self._example, self.settings.domains)
+        if was is None or own is None:
+            return
+        there = (device if own.device == was[0] else own.device, dtype if own.dtype == was[1] else own.dtype)
+        if there != (own.device, own.dtype):
+            warn(f"The network was moved to {device} as {dtype}; its explainer follows, and takes inputs like it.")
+            self.to(device=there[0], dtype=there[1])
+
+    def _check_fresh(self, look: Look | None = None) -> None:
+        """Refuse a network that changed; `look`, where that look has begun."""
+        with LOCK:
+            changed = self._known.changed(look)
         if changed:
             raise StaleModelError(
                 f"The network changed since it was captured ({len(changed)} parts, among them "
                 f"{', '.join(changed[:3])}). Call explainer.refresh() to explain the network as it is now."
             )
-
-    def _changed(self, now: dict[str, tuple[Any, ...]]) -> list[str]:
-        """The names of tensors, or else of modules, that are not as they were."""
-        changed = [k for k in {**now, **self._print} if now.get(k) != self._print.get(k)]
-        return sorted(changed, key=lambda name: name.endswith("(module)"))
 
 
 class _Scored(nn.Module):

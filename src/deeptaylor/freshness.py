@@ -1,23 +1,38 @@
 """Is a network still the one that was captured? A quick look before every call, and a thorough one.
 
-The quick look sees new parts and every write that torch counts; optimisers, some of which write uncounted, say when
-they took a step. The thorough one looks at every bit, and also sees what was written through `.data`.
+Known                what a network was when it was captured
+├── quick            new parts, hooks, numbers, another `forward`, and every write that torch counts; optimisers, some
+│                    of which write uncounted, say when they took a step
+├── look, changed    every bit of its tensors, which also shows what was written through `.data`; and what else its
+│                    forward pass may read (traits.py). Where only the latter changed, the network is asked: attributes
+│                    that nobody reads, counters, and hooks that only watch leave its answers as they were
+└── moved            every tensor has another type or place, and the value that it had
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import warnings
 import weakref
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.utils import _pytree as pytree
 
-__all__ = ["Watch", "fingerprint", "tensors_of"]
+from deeptaylor.checksum import checksums
+from deeptaylor.domain import Box, Domain
+from deeptaylor.errors import DeepTaylorWarning
+from deeptaylor.eval_mode import eval_mode
+from deeptaylor.traits import global_hooks, hooks_of, traits
 
-_COLUMNS = 1021  # a prime: hardly any permutation of weights moves elements by multiples of it alone
-_ROWS = {False: 512, True: 2**14}  # at a time, on a CPU (from its cache) and on a GPU
+__all__ = ["Known"]
+
+_ROUNDING = 100  # times the spacing of a type's numbers: as far as two equal passes may be apart on a GPU
+_SCALARS = (type(None), bool, int, float, str)
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
@@ -31,12 +46,25 @@ class Watch:
     _all: ClassVar[weakref.WeakSet[Watch]] = weakref.WeakSet()
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
-    def __init__(self, model: nn.Module) -> None:
-        places = [d for m in model.modules() for d in (m._modules, m._parameters, m._buffers)]
-        self._sizes = [(d, len(d)) for d in places]
+    def __init__(self, model: nn.Module, more: Sequence[Tensor], volatile: set[str]) -> None:
+        modules = dict(model.named_modules())
+        places = [d for m in modules.values() for d in (m._modules, m._parameters, m._buffers, *hooks_of(m))]
+        places += global_hooks()
+        self._sizes = [(d, len(d)) for d in (*places, *(m.__dict__ for m in modules.values()))]
         self._parts = [(d, name, part) for d in places for name, part in d.items()]
-        self._tensors = [(t, _version(t), t.data_ptr()) for t in tensors_of(model).values()]
-        self._own = {id(t) for t, _, _ in self._tensors}
+        self._parts += [(m.__dict__, "forward", m.__dict__.get("forward")) for m in modules.values()]
+        # Numbers and words, but of torch's own modules: they are many, and hardly ever changed.
+        self._parts += [
+            (m.__dict__, name, value)
+            for path, m in modules.items()
+            if not type(m).__module__.startswith("torch.")
+            for name, value in m.__dict__.items()
+            if isinstance(value, _SCALARS) and name != "training" and f"{path}.{name}".lstrip(".") not in volatile
+        ]
+        self._classes = [(c, c.forward) for c in {type(m) for m in modules.values()}]
+        own = tensors_of(model)
+        self._tensors = [(t, _version(t), t.data_ptr()) for t in (*own.values(), *more)]
+        self._own = {id(t) for t in own.values()}
         self._stepped = False
         with Watch._lock:
             Watch._all.add(self)
@@ -47,6 +75,7 @@ class Watch:
             not self._stepped
             and all(len(d) == size for d, size in self._sizes)
             and all(d.get(name) is part for d, name, part in self._parts)
+            and all(c.forward is forward for c, forward in self._classes)
             and all(_version(t) == version and t.data_ptr() == place for t, version, place in self._tensors)
         )
 
@@ -66,41 +95,159 @@ def _stepped(optimiser: Optimizer, *_: Any) -> None:
 register_optimizer_step_post_hook(_stepped)  # fused ones write without torch counting it
 
 
-def fingerprint(model: nn.Module) -> dict[str, tuple[Any, ...]]:
-    """For every part of a network what it is, and for every tensor where it lies and a sum over all its bits."""
-    found: dict[str, tuple[Any, ...]] = {}
-    for path, module in model.named_modules():
-        theirs = type(module).__module__.startswith("torch.nn.modules.") and "Dropout" not in type(module).__name__
-        found[f"{path or 'itself'} (module)"] = (type(module), module.extra_repr() if theirs else "")
-    tensors = tensors_of(model)
-    sums = {name: _bits(t) for name, t in tensors.items()}
-    for device in {t.device for t in sums.values()}:  # one look at each, not one a tensor: a GPU is waited for once
-        names = [name for name, t in sums.items() if t.device == device]
-        for name, number in zip(names, torch.stack([sums[name] for name in names]).tolist(), strict=True):
-            t = tensors[name]
-            found[name] = (id(t), t.data_ptr(), t.dtype, t.device, _version(t), number)
-    return found
-
-
 def _version(t: Tensor) -> int:
     """How often a tensor was written to; those made in inference mode do not count."""
     return 0 if t.is_inference() else t._version
 
 
-def _bits(t: Tensor) -> Tensor:
-    """A checksum of a tensor that depends on the order of its elements: sums of words in columns, times odd numbers.
+class Look:
+    """A thorough look that has begun: sums are under way, on a GPU beside whatever else is asked of it."""
 
-    A word is eight bytes. Its upper half is summed by itself, too: of whole words, sums lose the first bit, a sign.
-    """
-    flat = t.detach().reshape(-1).view(torch.uint8) if t.numel() else t.new_zeros(0, dtype=torch.uint8)
-    flat = flat.clone() if flat.storage_offset() % 8 else flat
-    if len(flat) < 8 * _COLUMNS:
-        flat = torch.cat([flat, flat.new_zeros(8 * _COLUMNS - len(flat))])
-    words = flat[: len(flat) // (8 * _COLUMNS) * 8 * _COLUMNS].view(torch.int64).reshape(-1, _COLUMNS)
-    columns = words.new_zeros(2, _COLUMNS)
-    for some in words.split(_ROWS[t.is_cuda]):
-        columns[0] += some.sum(0)
-        columns[1] += (some >> 32).sum(0)
-    odd = torch.arange(1, 4 * _COLUMNS, 2, device=t.device).reshape(2, _COLUMNS)
-    rest = flat[words.numel() * 8 :]
-    return (columns * odd).sum() + (_bits(rest) * 3 if len(rest) else 0)
+    def __init__(self, model: nn.Module, apart: dict[str, Tensor]) -> None:
+        self.model, self.tensors, self.apart = model, tensors_of(model), apart
+        self._sums = checksums([*self.tensors.values(), *apart.values()])
+
+    def read(self) -> tuple[dict[str, tuple[Any, ...]], dict[str, int]]:
+        """For every part of a network what it is, for every tensor its kind and sum; and the sums of those apart."""
+        found: dict[str, tuple[Any, ...]] = {}
+        for path, module in self.model.named_modules():
+            theirs = type(module).__module__.startswith("torch.nn.modules.") and "Dropout" not in type(module).__name__
+            found[f"{path or 'itself'} (module)"] = (type(module), module.extra_repr() if theirs else "")
+        sums = self._sums()
+        for (name, t), number in zip(self.tensors.items(), sums, strict=False):
+            found[name] = (t.shape, t.dtype, t.device, number)
+        return found, dict(zip(self.apart, sums[len(self.tensors) :], strict=True))
+
+
+class Known:
+    """A network as it was when it was captured."""
+
+    def __init__(self, model: nn.Module, example: Sequence[Tensor], domains: Sequence[Domain]) -> None:
+        self.model = model
+        self.stale: list[str] = []  # what had changed already when this was copied
+        self._volatile: set[str] = set()  # what the network itself changes whenever it runs
+        # The captured network may share these: they stay what they are, whatever the user's parameters become.
+        self._tensors = {name: t.detach() for name, t in tensors_of(model).items()}
+        self._print, _ = self.look().read()
+        self._asked = [_question(x, domain) for x, domain in zip(example, domains, strict=True)]
+        self._answers = self._ask()
+        self._traits = traits(model)
+        self._watch = Watch(model, [], self._volatile)
+
+    def quick(self) -> bool:
+        """True if nothing changed that can be seen without a look at the values."""
+        return not self.stale and self._watch.same()
+
+    def look(self) -> Look:
+        """Begin a thorough look."""
+        return Look(self.model, self._apart())
+
+    def _apart(self) -> dict[str, Tensor]:
+        """Tensors of the captured network where the user's own now lie elsewhere."""
+        now = tensors_of(self.model)
+        return {name: t for name, t in self._tensors.items() if name in now and now[name].data_ptr() != t.data_ptr()}
+
+    def changed(self, look: Look | None = None) -> list[str]:
+        """The names of tensors, modules, or else of what a forward pass reads besides, that are not as they were."""
+        changed = self.stale or self._other_parts(look or self.look()) or self._other_answers()
+        if not changed:
+            self._watch = Watch(self.model, list(self._apart().values()), self._volatile)
+        return changed
+
+    def _other_parts(self, look: Look) -> list[str]:
+        now, apart = look.read()
+        changed = [k for k in {**now, **self._print} if now.get(k) != self._print.get(k)]
+        changed += [name for name, number in apart.items() if number != self._print[name][-1] and name not in changed]
+        return sorted(changed, key=lambda name: name.endswith("(module)"))
+
+    def _other_answers(self) -> list[str]:
+        """What differs in traits, if it makes the network's answers differ."""
+        now = traits(self.model)
+        changed = [k for k in {**now, **self._traits} if k not in self._volatile and now.get(k) != self._traits.get(k)]
+        if changed and not _close(self._ask(), self._answers):
+            return changed
+        self._traits = now
+        return []
+
+    def _ask(self) -> list[Tensor]:
+        """The network's answers, in eval mode and with everything put back; none where it fails."""
+        like = next((t for t in self._tensors.values() if t.is_floating_point() and t.ndim), None)
+        asked = [x if like is None else x.to(like) if x.is_floating_point() else x.to(like.device) for x in self._asked]
+        device = "cpu" if like is None else like.device.type
+        with warnings.catch_warnings(), torch.no_grad(), torch.autocast(device, enabled=False):
+            warnings.simplefilter("ignore", DeepTaylorWarning)  # capture says it
+            return self._answer(asked) or self._answer([torch.cat([x, x]) for x in asked])
+
+    def _answer(self, inputs: list[Tensor]) -> list[Tensor]:
+        with eval_mode(self.model), _spared(self.model):
+            before = traits(self.model)
+            try:
+                answers = self.model(*[x.clone() for x in inputs])
+            except Exception:  # noqa: BLE001 - whatever it is, it is no answer
+                return []
+            after = traits(self.model)
+        self._volatile |= {k for k in {**before, **after} if before.get(k) != after.get(k)}
+        return [t.clone() for t in pytree.tree_leaves(answers) if isinstance(t, Tensor)]
+
+    def moved(self) -> tuple[torch.device, torch.dtype] | None:
+        """Where and what a network is now of which every tensor was converted or moved, and nothing else happened."""
+        now = tensors_of(self.model)
+        kinds = {(t.device, t.dtype) for t in now.values() if t.is_floating_point()}
+        was = {(t.device, t.dtype) for t in self._tensors.values() if t.is_floating_point()}
+        if self.stale or len(kinds) != 1 or len(was) != 1 or kinds == was or now.keys() != self._tensors.keys():
+            return None
+        sums = checksums(list(self._tensors.values()))()
+        same = all(
+            n == self._print[name][-1] and torch.equal(t.to(now[name].device, now[name].dtype), now[name])
+            for (name, t), n in zip(self._tensors.items(), sums, strict=True)
+        )
+        return kinds.pop() if same else None
+
+    @property
+    def place(self) -> tuple[torch.device, torch.dtype] | None:
+        """Where and what the network was, by its first tensor of numbers."""
+        first = next((t for t in self._tensors.values() if t.is_floating_point()), None)
+        return None if first is None else (first.device, first.dtype)
+
+
+def _question(x: Tensor, domain: Domain) -> Tensor:
+    """Half of an example, half numbers drawn from its domain: on an example of zeros, many networks are the same."""
+    first = x[:1].detach()
+    if not x.is_floating_point():
+        return first
+    drawn = torch.rand(first.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(first)
+    if isinstance(domain, Box):
+        low, high = domain.bounds(first)
+        drawn = low + (high - low) * drawn
+    elif not domain.non_negative:
+        drawn = 4 * drawn - 2
+    return (first + drawn) / 2
+
+
+@contextlib.contextmanager
+def _spared(model: nn.Module) -> Iterator[None]:
+    """Copies in place of buffers and tensors, into which a forward pass may write, such as counters."""
+    places = [d for m in model.modules() for d in (m._buffers, m.__dict__)]
+    saved = [(d, name, t) for d in places for name, t in d.items() if isinstance(t, Tensor)]
+    copies = {id(t): t.clone() for _, _, t in saved}
+    for d, name, t in saved:
+        d[name] = copies[id(t)]
+    try:
+        yield
+    finally:
+        for d, name, t in saved:
+            d[name] = t
+
+
+def _close(a: list[Tensor], b: list[Tensor]) -> bool:
+    """True if two answers are the same but for rounding."""
+    if not a or len(a) != len(b):
+        return False
+    return all(x.shape == y.shape and x.dtype is y.dtype and _near(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _near(x: Tensor, y: Tensor) -> bool:
+    if not x.is_floating_point():
+        return torch.equal(x, y)
+    size = float(torch.nan_to_num(y.float()).abs().max()) if y.numel() else 0.0
+    return torch.allclose(x, y, rtol=0, atol=_ROUNDING * torch.finfo(y.dtype).eps * size, equal_nan=True)

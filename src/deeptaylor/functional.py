@@ -53,9 +53,9 @@ def inline_regions(module: fx.GraphModule) -> None:
         inline_regions(inner)
         given = dict(zip(inner.graph.find_nodes(op="placeholder"), node.args[regions[node.target] + 1 :], strict=True))
         with module.graph.inserting_before(node):
-            results = module.graph.graph_copy(inner.graph, given)
+            results: Any = module.graph.graph_copy(inner.graph, given)
         for user in list(node.users):
-            user.replace_all_uses_with(results[user.args[1]])
+            user.replace_all_uses_with(results[user.args[1]])  # a getitem
             module.graph.erase_node(user)
         module.graph.erase_node(node)
     module.graph.eliminate_dead_code()

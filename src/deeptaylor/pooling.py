@@ -244,8 +244,8 @@ def share_max(
         return windows.winner(R, x)
     p = x if clean else x.clamp(min=0)
     total = windows.gather(p).reshape(R.shape)
-    if clean and book.open:
-        book.dropped(undivided(R, total))
+    if clean:
+        book.undivided(R, total)
     out = windows.share(divide(R, total), p)
     if clean:
         return out
@@ -264,6 +264,5 @@ def share_lp(windows: Windows, x: Tensor, R: Tensor, spread: bool, book: Book) -
     out = windows.share(divide(R, total), x.abs())
     if spread:
         return out + windows.scatter(undivided(R, total) / windows.gather(torch.ones_like(x)), x)
-    if book.open:
-        book.dropped(undivided(R, total))
+    book.undivided(R, total)
     return out

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from deeptaylor.affine_map import AffineMap
 from deeptaylor.block import Block
-from deeptaylor.division import divide
+from deeptaylor.division import divide, undivided
 from deeptaylor.domain import Box, Domain, NonNegative, Real, check_inside
 from deeptaylor.errors import InputError, PlanError
 from deeptaylor.linear_map import Linear
@@ -172,11 +172,14 @@ class _Book:
     def __init__(self, nothing: Tensor) -> None:
         self.lost = nothing
 
-    def bias(self, share: Tensor) -> None:
+    def bias(self, share: Tensor, weight: Tensor | None = None) -> None:
         """There is no bias neuron."""
 
     def dropped(self, share: Tensor) -> None:
         self.lost = self.lost + share.sum(1)
+
+    def undivided(self, R: Tensor, Z: Tensor) -> None:
+        self.dropped(undivided(R, Z))
 
 
 @torch.no_grad()

@@ -27,9 +27,13 @@ class Book(Protocol):
 
     open: bool
 
-    def bias(self, share: Tensor) -> None: ...
+    def bias(self, share: Tensor, weight: Maybe = None) -> None:
+        """Shares, or those times a weight that broadcasts."""
 
     def dropped(self, share: Tensor) -> None: ...
+
+    def undivided(self, R: Tensor, Z: Tensor) -> None:
+        """What division by Z drops of R."""
 
 
 class Rule:
@@ -70,13 +74,13 @@ def _shares(W: AffineMap, p: list[Maybe], n: list[Maybe], R: Tensor, book: Book,
     beta = W.b_plus if up is None or W.b is None else torch.where(up, W.b, -W.b).clamp(min=0)
     Z = _zero(_denominator(W, p, n, up, beta, derive), R)
     left = undivided(R, Z) if W.spread else None
-    if book.open and not W.spread:
-        book.dropped(undivided(R, Z))
+    if not W.spread:
+        book.undivided(R, Z)
     Z = divisor(Z)  # the same name: the largest tensors are those of the first layers, no more of them than needed
     S = R / Z
     del Z
-    if book.open and not W.spread and beta is not None:
-        book.bias(S * beta)
+    if not W.spread and beta is not None:
+        book.bias(S, beta)
     a, c = (S, None) if up is None else (torch.where(up, S, 0), torch.where(up, 0, S))
     del S
     A, C = W.pair_transpose(a, c, n)
@@ -111,8 +115,7 @@ def _signed_shares(W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
     """
     twice = plus(W.map("magnitude", [x.abs() for x in W.x]), W.z.abs())
     Z = _zero(twice if W.b is None else plus(twice, W.b.abs()), R)
-    if book.open:
-        book.dropped(undivided(R, Z))
+    book.undivided(R, Z)
     Z = divisor(Z)
     S = R / Z
     del Z
@@ -239,8 +242,9 @@ class Epsilon(Rule):
         S = divide_signed(R, Z + stabiliser)
         if book.open:
             if W.b is not None and not W.spread:
-                book.bias(S * W.b)
-            book.dropped(S * stabiliser + undivided(R, (Z + stabiliser).abs()))
+                book.bias(S, W.b)
+            book.dropped(S * stabiliser)
+            book.undivided(R, (Z + stabiliser).abs())
         return [times(x, s) for x, s in zip(W.x, W.transpose("signed", S), strict=True)]
 
     def __str__(self) -> str:
@@ -289,7 +293,7 @@ class AlphaBeta(Rule):
         a, c = alpha * divide(R, ZP), -beta * divide(R, ZN)
         if book.open:
             book.bias(a * b.clamp(min=0) + c * (-b).clamp(min=0))
-            book.dropped(undivided(R, torch.maximum(ZP, ZN)))
+            book.undivided(R, torch.maximum(ZP, ZN))
         A, C = W.pair_transpose(a, c, n)
         return [plus(times(pi, Ai), times(ni, Ci)) for pi, Ai, ni, Ci in zip(p, A, n, C, strict=True)]
 
@@ -321,7 +325,7 @@ class Gamma(Rule):
         S = divide_signed(R, z + self.gamma * s * own)
         if book.open:
             book.bias(S * (b + self.gamma * s * (s * b).clamp(min=0)))
-            book.dropped(undivided(R, (z + self.gamma * s * own).abs()))
+            book.undivided(R, (z + self.gamma * s * own).abs())
         A, C = W.pair_transpose(torch.where(up, S, 0) * self.gamma, torch.where(up, 0, -S) * self.gamma, n)
         plain = [times(x, t) for x, t in zip(W.x, W.transpose("signed", S), strict=True)]
         more = [plus(times(pi, Ai), times(ni, Ci)) for pi, Ai, ni, Ci in zip(p, A, n, C, strict=True)]

@@ -39,8 +39,29 @@ class Layout:
 
     def per_sample(self, t: Tensor, batch: int) -> Tensor:
         """The sum over each sample's elements."""
+        if self.outer == self.inner == 1:
+            rest = [d for d in range(t.ndim) if d != self.dim]
+            return t.sum(rest) if rest else t
         split = t.reshape(self._split(batch))
         return split.sum([d for d in range(split.ndim) if d != self.dim + 1])
+
+    def weighted(self, t: Tensor, weight: Tensor, batch: int) -> Tensor:
+        """The sum over each sample's elements times a weight that broadcasts; along one axis, a product with a vector.
+
+        The product comes first: a quotient may be so large that a sum of some overflows, times its weight it is not.
+        """
+        wide = [d - weight.ndim for d, n in enumerate(weight.shape) if n != 1]
+        axis = t.ndim + wide[0] if len(wide) == 1 else -1
+        if axis in (-1, self.dim) or self.outer != 1 or self.inner != 1:
+            return self.per_sample((t * weight).expand(self.shape(batch)), batch)
+        first = t.movedim(self.dim, 0)  # the samples; behind them one of the others may lie closest together
+        axis += axis < self.dim
+        vector = weight.reshape(-1)
+        if first.stride(axis) == 1:
+            products = first.movedim(axis, -1) @ vector
+        else:
+            products = vector @ first.movedim(axis, 1).flatten(2)
+        return products.flatten(1).sum(1) if products.ndim > 1 else products
 
     def spread_out(self, t: Tensor, batch: int) -> Tensor:
         """One number a sample, at each of its elements."""
@@ -161,6 +182,9 @@ class Pass:
 
     def per_sample(self, name: str, t: Tensor) -> Tensor:
         return self.layout[name].per_sample(t, self.batch)
+
+    def weighted(self, name: str, t: Tensor, weight: Tensor) -> Tensor:
+        return self.layout[name].weighted(t, weight, self.batch)
 
     def spread_out(self, name: str, t: Tensor) -> Tensor:
         return self.layout[name].spread_out(t, self.batch)
