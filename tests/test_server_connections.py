@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import http.client
 import json
-import os
 import signal
 import socket
 import stat
@@ -21,13 +20,13 @@ from urllib.request import url2pathname
 
 import pytest
 import uvicorn
-from test_server_live import Live, digits, heat, running
 
 from deeptaylor import assets
 from deeptaylor.server import main, opening
 from deeptaylor.server.app import Bounds, make_app
 from deeptaylor.server.connections import Connections, Patience, most_connections
 from deeptaylor.server.models import Models
+from test_server_live import Live, digits, heat, running
 
 SHORT = Patience(headers=0.3, unread=0.3, rest=0.3)
 LONG = Patience(headers=60, unread=60, rest=60)
@@ -126,13 +125,13 @@ def test_an_answer_that_nobody_reads_is_dropped() -> None:
 
 def test_who_only_holds_connections_makes_room_for_who_asks() -> None:
     connections = Connections(most=8, patience=LONG)
-    with serving(Application(), connections) as (port, _):
+    with serving(Application(), connections) as (port, server):
         held = [connected(port, b"GET / HT") for _ in range(50)]
         for _ in range(10):
             asking = connected(port, REQUEST)
             assert asking.recv(4096).startswith(b"HTTP/1.1 200")
             asking.close()
-        until(lambda: connections.open <= 8)
+        until(lambda: len(server.server_state.connections) <= 8)
         for made in held:
             made.close()
 
@@ -324,7 +323,7 @@ def test_nine_hundred_half_open_connections_and_three_hundred_requests() -> None
         quiet, before = _seconds(live), live.memory()
         held = [connected(port, b"GET / HTTP/1.1\r\nHost: x\r\n") for _ in range(900)]
         busy = _seconds(live)
-        assert len(os.listdir(files)) < 600
+        assert sum(1 for _ in files.iterdir()) < 600
         with ThreadPoolExecutor(300) as pool:
             answers = list(pool.map(lambda k: live.ask("/api/explain", digits(k), model="one-layer"), range(300)))
         counts = Counter(status for status, _ in answers)

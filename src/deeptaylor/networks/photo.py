@@ -17,6 +17,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from deeptaylor.errors import InputError, warn
+from deeptaylor.shown import shown
 
 __all__ = ["opened", "upright"]
 
@@ -73,16 +74,18 @@ def opened(
 def _from_path(path: Path) -> Iterator[Image.Image]:
     try:
         if path.is_dir():
-            raise InputError(f"{path} is a folder, not a picture.")
+            raise InputError(f"{shown(path)} is a folder, not a picture.")
         if path.stat().st_size == 0:
-            raise InputError(f"{path} is empty.")
+            raise InputError(f"{shown(path)} is empty.")
     except OSError as error:
-        raise InputError(f"{path} cannot be opened: {error.strerror or error}") from error
-    with opened(path, str(path)) as image:
+        raise InputError(f"{shown(path)} cannot be opened: {error.strerror or error}") from error
+    with opened(path, shown(path)) as image:
         said = Image.registered_extensions().get(path.suffix.lower())
         found = _SAME_FORMAT.get(image.format or "", image.format)
         if said is not None and found != _SAME_FORMAT.get(said, said):
-            raise InputError(f"{path} is called {path.suffix} but holds a {found} picture; give it its right name.")
+            raise InputError(
+                f"{shown(path)} is called {path.suffix} but holds a {found} picture; give it its right name."
+            )
         yield image
 
 
@@ -103,7 +106,7 @@ def _words(error: Exception) -> str:
 
 
 def _converted(photo: Image.Image, mode: Literal["RGB", "L"]) -> Image.Image:
-    name = Path(getattr(photo, "filename", "") or "the picture").name
+    name = shown(Path(getattr(photo, "filename", "") or "the picture").name)
     deep = _is_deep(photo)
     try:
         with _bombs_refused():

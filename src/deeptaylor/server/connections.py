@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 __all__ = ["ACCEPTED_AT_ONCE", "Connections", "Patience"]
 
@@ -111,7 +111,8 @@ class _Connection(H11Protocol):
         if self._blocked:
             return "unread"
         sending = self.conn.their_state is h11.SEND_BODY
-        if self.cycle is None or self.cycle.response_complete:
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is None or cycle.response_complete:
             return "rest" if sending else "headers"
         return "body" if sending else "answer"
 

@@ -21,6 +21,7 @@ from deeptaylor.optional import optional_package
 from deeptaylor.server.jobs import THREAD as EXPLAINING
 from deeptaylor.server.models import THREAD as LOADING
 from deeptaylor.server.opening import opened
+from deeptaylor.shown import printable
 
 __all__ = ["main", "serve"]
 
@@ -113,7 +114,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", help="the network to begin with, by name")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     asked = parser.parse_args(arguments)
-    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    logging.basicConfig(level=logging.WARNING)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(_Shown("%(levelname)s: %(message)s"))
     before = set(threading.enumerate())
     try:
         serve(asked.host, asked.port, asked.model, asked.open)
@@ -123,6 +126,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"error: {error}\n")
         return 2
     return _left(before)
+
+
+class _Shown(logging.Formatter):
+    """A line of the log may hold what a stranger sent."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 def _left(before: set[threading.Thread]) -> int:

@@ -46,9 +46,6 @@ _ABOUT = {
 class UnknownModelError(DeepTaylorError, KeyError):
     """There is no such network on the page."""
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class NotReadyError(DeepTaylorError):
     """The network has not been loaded."""
@@ -116,7 +113,7 @@ class Models:
             if model.state in ("waiting", "failed"):
                 model.state, model.message = "loading", "waiting for another network"
                 model.began, model.ended = time.monotonic(), 0.0
-                self._begun = [self._thread.submit(self._load, model), *self._begun][:len(self._all)]
+                self._begun = [self._thread.submit(self._load, model), *self._begun][: len(self._all)]
         return model
 
     def _load(self, model: Model) -> None:
