@@ -69,6 +69,8 @@ def _part(path: Path, data: bytes) -> Iterator[Path]:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
+            if error.errno is None:
+                raise
             raise OSError(error.errno, error.strerror, str(path)) from error  # by the name that was asked for
         yield part
     finally:
