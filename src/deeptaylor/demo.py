@@ -19,7 +19,7 @@ from PIL import Image
 import deeptaylor as dt
 from deeptaylor import assets, heatmap
 from deeptaylor.demo_page import Account, Explained, Subject, page
-from deeptaylor.files import write_whole
+from deeptaylor.files import outputs, write_whole
 
 PHOTOGRAPHS = ("cat", "coffee", "rocket", "pagoda", "flower")
 BIAS_MODES = ("neuron", "spread")
@@ -33,11 +33,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; 0 if all went well, 2 if an explanation could not be made."""
     parser = argparse.ArgumentParser(prog="deeptaylor demo", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("demo_output"), help="folder to write to (%(default)s)")
-    out: Path = parser.parse_args(arguments).out
+    parser.add_argument("--overwrite", action="store_true", help="replace what another command wrote, too")
+    asked = parser.parse_args(arguments)
+    out: Path = asked.out
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        run(out)
+        with outputs(out, "deeptaylor demo", asked.overwrite) as own:
+            own.check(_expected(out))
+            run(out)
+        if own.replaced:
+            print(f"{len(own.replaced)} of the files were there before, and are replaced.")
     except (dt.DeepTaylorError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -102,6 +108,14 @@ def _write_pictures(out: Path, subject: Subject) -> None:
     for explained in subject.explained:
         heatmap.save_png(out / f"{subject.name}_{explained.bias}_heatmap.png", explained.heatmap)
         heatmap.save_png(out / f"{subject.name}_{explained.bias}_overlay.png", explained.overlay)
+
+
+def _expected(out: Path) -> list[Path]:
+    """All that will be written."""
+    kinds = ["photo", *[f"{bias}_{kind}" for bias in BIAS_MODES for kind in ("heatmap", "overlay")]]
+    return [out / f"{name}_{kind}.png" for name in PHOTOGRAPHS for kind in kinds] + [
+        out / name for name in ("montage.png", "report.html")
+    ]
 
 
 def _montage(subjects: Sequence[Subject]) -> heatmap.Picture:

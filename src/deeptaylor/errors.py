@@ -10,6 +10,8 @@ DeepTaylorError
 ├── StaleModelError     the network changed since it was captured
 ├── TooLargeError       a single sample does not fit into memory
 ├── BoundaryError       relevance was asked for at a place inside a detection block
+├── OverwriteError      a file is there that something else has made (files.py)
+├── DiskFullError       there is no room for a file (files.py)
 ├── AssetError          weights or data cannot be had (assets.py)
 ├── MissingPackageError an optional package is not installed (optional.py)
 ├── ExportError         an explainer cannot be exported, or its export differs (onnx/exporter.py)
@@ -23,9 +25,14 @@ import sys
 import warnings
 from pathlib import Path
 
+from deeptaylor.shown import printable
+
 
 class DeepTaylorError(Exception):
     """Base of every error this package raises on purpose."""
+
+    def __str__(self) -> str:
+        return printable(str(self.args[0]) if len(self.args) == 1 else Exception.__str__(self))
 
 
 class CaptureError(DeepTaylorError):
@@ -63,9 +70,6 @@ class TooLargeError(DeepTaylorError, MemoryError):
 class BoundaryError(DeepTaylorError, KeyError):
     """Relevance was asked for inside a detection block, or at a name that does not exist."""
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class LoadError(DeepTaylorError, ValueError):
     """A model cannot be loaded: the file, what it lacks, or what it would take."""
@@ -81,4 +85,4 @@ def warn(message: str) -> None:
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and any(part in frame.f_code.co_filename for part in inside):
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, DeepTaylorWarning, stacklevel=level)
+    warnings.warn(printable(message), DeepTaylorWarning, stacklevel=level)

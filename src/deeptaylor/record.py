@@ -11,6 +11,7 @@ import io
 import json
 import math
 import platform
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import metadata
@@ -27,6 +28,7 @@ from deeptaylor.networks.pretrained import Pretrained
 from deeptaylor.optional import optional_package
 from deeptaylor.plan import Plan
 from deeptaylor.properties import Check
+from deeptaylor.shown import HIDDEN
 
 __all__ = [
     "about_check", "about_domain", "about_explainer", "about_explanation", "about_model", "about_plan", "finite",
@@ -129,13 +131,17 @@ def safetensors_bytes(arrays: Mapping[str, Any]) -> bytes:
     return data
 
 
+_HIDDEN = re.compile(f"(?!\n)[{HIDDEN}]")  # the line breaks are JSON's own
+
+
 def _numbers(value: Any) -> Any:
     return value.tolist() if isinstance(value, Tensor) else value
 
 
 def json_bytes(found: Mapping[str, Any]) -> bytes:
-    """A record as the bytes of a JSON file; what is not finite is null."""
-    return (json.dumps(finite(found), indent=2, ensure_ascii=False, default=str, allow_nan=False) + "\n").encode()
+    """A record as the bytes of a JSON file; what is not finite is null, and no name in it moves a terminal."""
+    text = json.dumps(finite(found), indent=2, ensure_ascii=False, default=str, allow_nan=False)
+    return (_HIDDEN.sub(lambda c: f"\\u{ord(c[0]):04x}", text) + "\n").encode()
 
 
 def finite(value: Any) -> Any:

@@ -31,6 +31,7 @@ from deeptaylor.cli.exits import BAD_INPUT, FINE, INTERRUPTED
 from deeptaylor.cli.handed_over import EXPERIMENTS
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.optional import optional_package
+from deeptaylor.shown import printable, shown
 
 __all__ = ["EXPERIMENTS", "main"]
 
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.write(f"deeptaylor {__version__}\n")
             return FINE
         if not (words[0].startswith("-") or words[0] in VERBS):
-            sys.stderr.write(f"error: {_no_such_verb(words)}\n")
+            sys.stderr.write(f"error: {printable(_no_such_verb(words))}\n")
             return BAD_INPUT
         return _typed(words)
     except DeepTaylorError as error:
@@ -76,7 +77,7 @@ def _no_such_verb(words: Sequence[str]) -> str:
     near = difflib.get_close_matches(said.lower(), known, n=1, cutoff=0.5)
     guess = f"Did you mean `{front} {near[0]}`? " if near else ""
     if Path(said).exists():
-        guess = f"To explain a photograph: deeptaylor explain {said} --model NAME. "
+        guess = f"To explain a photograph: deeptaylor explain {shown(said)} --model NAME. "
     listed = f"There are: {', '.join(known)}; `deeptaylor --help` says what they do."
     return f"there is no `{front} {said}`. {guess}{listed}"
 

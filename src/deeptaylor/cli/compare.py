@@ -11,12 +11,13 @@ import typer
 
 from deeptaylor import heatmap, record
 from deeptaylor.cli.exits import FINE
-from deeptaylor.cli.options import Model, network_option
-from deeptaylor.cli.photos import asked_target, folder, looked_at, prepared, stems
+from deeptaylor.cli.options import Model, Overwrite, network_option, the_command
+from deeptaylor.cli.photos import asked_target, folder, looked_at, prepared, stems, wrote
 from deeptaylor.cli.show import Talk, noted
 from deeptaylor.errors import InputError
-from deeptaylor.files import write_together
+from deeptaylor.files import Outputs, outputs, write_together
 from deeptaylor.methods import METHODS, USUAL, likeness, method
+from deeptaylor.shown import shown
 
 __all__ = ["compare"]
 
@@ -38,6 +39,7 @@ def compare(
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write to.", metavar="DIR")] = Path(
         "deeptaylor_output"
     ),
+    overwrite: Overwrite = False,
 ) -> int:
     """Explain one decision by several methods, side by side.
 
@@ -57,6 +59,9 @@ def compare(
         raise InputError("compare explains one class; give its name or number: --target CLASS.")
     (path,) = looked_at([photo])
     folder(out)
+    files = [out / f"{stems([path])[path]}_compare.{kind}" for kind in ("png", "npz", "json")]
+    asked_for = the_command("compare", path, source, model, methods=",".join(how.key for how in chosen), target=target)
+    Outputs(out, asked_for, overwrite).check(files)
     rows: list[dict[str, Any]] = []
     maps = {}
     with talk.progress() as step:
@@ -81,7 +86,6 @@ def compare(
     first = heats[chosen[0].key]
     for row in rows:
         row["likeness"] = likeness(first, heats[row["key"]])
-    stem = stems([path])[path]
     pictures = [np.asarray(seen.seen.convert("RGB")), *[heatmap.colours(h) for h in heats.values()]]
     sheet = heatmap.montage(pictures, [name, *[m.title for m in chosen]], columns=min(len(pictures), 4))
     found = {
@@ -89,13 +93,10 @@ def compare(
         "recognised": [vars(r) for r in seen.recognised], "model": record.about_model(source, network),
         "methods": rows, "versions": record.versions(), "exit_code": FINE,
     }  # fmt: skip
-    made = {
-        out / f"{stem}_compare.png": heatmap.png_bytes(sheet),
-        out / f"{stem}_compare.npz": record.npz(maps),
-        out / f"{stem}_compare.json": record.json_bytes(found),
-    }
-    write_together(made)
-    talk.say(str(path), style="bold")
+    made = dict(zip(files, (heatmap.png_bytes(sheet), record.npz(maps), record.json_bytes(found)), strict=True))
+    with outputs(out, asked_for, overwrite) as own:
+        write_together(made)
+    talk.say(shown(path), style="bold")
     for note in (*notes, *seen.notes):
         talk.say(f"  note: {note}")
     talk.say(f"  explained: {name}" + ("" if index is None else f" ({index})") + f", score {rows[0]['score']:.4g}")
@@ -111,7 +112,7 @@ def compare(
     for r in rows:
         for note in (*r["notes"], *r["check"]["notes"]):
             talk.say(f"  note, {r['title']}: {note}")
-    talk.say("  wrote " + ", ".join(map(str, made)))
+    talk.say(f"  wrote {wrote(files, own.replaced)}")
     talk.result(found)
     return FINE
 

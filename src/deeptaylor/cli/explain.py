@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +13,13 @@ import typer
 import deeptaylor as dt
 from deeptaylor import heatmap, record
 from deeptaylor.cli.exits import BAD_INPUT, CHECK_FAILED, FINE, SOME_FAILED
-from deeptaylor.cli.options import How, Model, network_option
-from deeptaylor.cli.photos import Prepared, Target, asked_target, folder, looked_at, prepared, stems
+from deeptaylor.cli.options import How, Model, Overwrite, network_option, the_command
+from deeptaylor.cli.photos import Prepared, Target, asked_target, folder, looked_at, prepared, stems, wrote
 from deeptaylor.cli.show import Talk, noted
 from deeptaylor.cli.words import as_options
 from deeptaylor.errors import DeepTaylorError, InputError
-from deeptaylor.files import write_together
+from deeptaylor.files import Outputs, outputs, size, write_together
+from deeptaylor.shown import shown
 
 __all__ = ["explain"]
 
@@ -50,11 +52,13 @@ def explain(
     arrays: Annotated[
         str, typer.Option(help="The raw relevance as a file.", metavar="npz|safetensors|both|none")
     ] = "npz",
+    overwrite: Overwrite = False,
 ) -> int:
     """Explain photographs: which pixels carry the score, and how much of it.
 
     Prints what was recognised and where the score went (the ledger). Writes for each photograph the heatmap and the
-    heatmap over the photograph as PNG, the raw relevance, and a record of model, plan and versions as JSON.
+    heatmap over the photograph as PNG, the raw relevance, and a record of model, plan and versions as JSON. The same
+    command may replace its own files; those of any other are left alone unless --overwrite is said.
 
     \b
     Examples:
@@ -71,6 +75,12 @@ def explain(
     paths = looked_at(photos)
     folder(out)
     names, results, failed, explainers = stems(paths), [], 0, dict[str, dt.Explainer]()
+
+    def asked_of(path: Path) -> str:
+        return the_command("explain", path, source, model, how, target=target, against=against)
+
+    for path in paths:
+        Outputs(out, asked_of(path), overwrite).check(_expected(out, names[path], list(settings), arrays))
     with talk.progress() as step:
         step(f"loading {source}")
         with noted() as notes:
@@ -80,7 +90,7 @@ def explain(
         for note in about["notes"]:
             talk.say(f"note: {note}")
         for n, path in enumerate(paths):
-            step(f"explaining {path.name}", n, len(paths))
+            step(f"explaining {shown(path.name)}", n, len(paths))
             try:
                 photo = prepared(network, path)
                 asked = asked_target(network, target, against, photo)
@@ -98,11 +108,29 @@ def explain(
             made = done.files(out, names[path], arrays)
             found = done.record(about, explainers, [p.name for p in made])
             made[out / f"{names[path]}_record.json"] = record.json_bytes(found)
-            write_together(made)
-            _show(talk, done, list(made))
+            with outputs(out, asked_of(path), overwrite) as own:
+                write_together(made)
+            _show(talk, done, list(made), own.replaced)
+            if n == 0:
+                _room(talk, out, sum(map(len, made.values())), len(paths) - 1)
             results.append(found)
     talk.result({"photos": results, "exit_code": _code(results, failed)})
     return _code(results, failed)
+
+
+def _expected(out: Path, stem: str, biases: list[str], arrays: str) -> list[Path]:
+    """What will be written for a photograph, as far as it is known before any work."""
+    kinds = {"npz": ["npz"], "safetensors": ["safetensors"], "both": ["npz", "safetensors"], "none": []}[arrays]
+    pictures = [f"{stem}_{bias}_{kind}.png" for bias in biases for kind in ("heatmap", "overlay")]
+    return [out / name for name in (f"{stem}_record.json", *pictures, *[f"{stem}_relevance.{k}" for k in kinds])]
+
+
+def _room(talk: Talk, out: Path, each: int, left: int) -> None:
+    """Say early that the rest will not fit."""
+    free = shutil.disk_usage(out).free
+    if each * left > free:
+        needed = f"{left} more photographs need about {size(each * left)}"
+        talk.say(f"note: {needed} in {shown(out)}, where {size(free)} are free.", style="bold yellow")
 
 
 def _code(results: list[dict[str, Any]], failed: int) -> int:
@@ -176,8 +204,8 @@ def _explained(photo: Prepared, target: Target, explainers: Mapping[str, dt.Expl
     return _Done(photo, target, {b: e.explain(photo.x, target.argument) for b, e in explainers.items()})
 
 
-def _show(talk: Talk, done: _Done, files: list[Path]) -> None:
-    talk.say(str(done.photo.path), style="bold")
+def _show(talk: Talk, done: _Done, files: list[Path], replaced: list[Path]) -> None:
+    talk.say(shown(done.photo.path), style="bold")
     for text in done.little():
         talk.say(f"  {text}", style="bold yellow")
     for note in done.photo.notes:
@@ -194,9 +222,9 @@ def _show(talk: Talk, done: _Done, files: list[Path]) -> None:
     talk.table(("", "explained", "bias", "score", "= input", "+ biases", "+ dropped"), rows, right=(3, 4, 5, 6))
     for bias, e in done.explanations.items():
         lines = as_options(str(e.check())).splitlines()
-        shown = [line for line in lines if f"bias={bias}: {line}" not in done.little()]
-        talk.say(f"  bias={bias}, measured (f is the score; only `accounted` can fail)\n    " + "\n    ".join(shown))
-    talk.say("  wrote " + ", ".join(str(file) for file in files))
+        left = [line for line in lines if f"bias={bias}: {line}" not in done.little()]
+        talk.say(f"  bias={bias}, measured (f is the score; only `accounted` can fail)\n    " + "\n    ".join(left))
+    talk.say(f"  wrote {wrote(files, replaced)}")
 
 
 def _share(part: float, score: float) -> str:

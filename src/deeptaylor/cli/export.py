@@ -14,12 +14,14 @@ import deeptaylor as dt
 from deeptaylor import record
 from deeptaylor.cli.exits import FINE
 from deeptaylor.cli.inputs import example
-from deeptaylor.cli.options import How, Model, complete_model
+from deeptaylor.cli.options import How, Model, Overwrite, complete_model
 from deeptaylor.cli.photos import looked_at, prepared
 from deeptaylor.cli.show import Talk, noted
 from deeptaylor.errors import InputError
+from deeptaylor.files import OverwriteError
 from deeptaylor.onnx.exporter import export_explainer
 from deeptaylor.photographs import class_index
+from deeptaylor.shown import shown
 
 __all__ = ["export"]
 
@@ -41,6 +43,7 @@ def export(
     shape: Annotated[
         str | None, typer.Option(help="Of one input, where inputs are no photographs.", metavar="N,N,…")
     ] = None,
+    overwrite: Overwrite = False,
 ) -> int:
     """Write the explainer itself as an ONNX file, which needs neither torch nor deeptaylor to run.
 
@@ -57,9 +60,13 @@ def export(
     if len(settings) != 1:
         raise InputError("--bias both makes two explainers; export each to a file of its own.")
     if file.suffix.lower() != ".onnx":
-        raise InputError(f"{file}: give a file that ends in .onnx.")
+        raise InputError(f"{shown(file)}: give a file that ends in .onnx.")
     if not file.parent.is_dir():
-        raise InputError(f"{file}: there is no folder {file.parent}.")
+        raise InputError(f"{shown(file)}: there is no folder {shown(file.parent)}.")
+    if file.exists() and Path(source).exists() and file.samefile(source):
+        raise InputError(f"{shown(file)} is the network itself; give the explainer another name.")
+    if file.exists() and not overwrite:
+        raise OverwriteError(f"{shown(file)} is there already; give another name, or say --overwrite.")
     paths = looked_at(photo or [])
     ((_, chosen),) = settings.items()
     with talk.progress() as step, noted() as notes:
@@ -77,7 +84,7 @@ def export(
             "model": json.dumps(record.finite(record.about_model(source, network)), default=str),
         }
         done = export_explainer(explainer, x, file, target=what, about=about)
-    talk.say(f"wrote {done.path} ({done.size / 2**20:.1f} MiB)", style="bold green")
+    talk.say(f"wrote {shown(done.path)} ({done.size / 2**20:.1f} MiB)", style="bold green")
     for kind, values in (("in", done.inputs), ("out", done.outputs)):
         for name, sides in values.items():
             talk.say(f"  {kind:3}  {name} ({', '.join(map(str, sides))})")

@@ -10,12 +10,12 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 
 from deeptaylor.cli.exits import EXITS, FINE
 from deeptaylor.cli.fetching import fetching_said
+from deeptaylor.files import LIST, outputs
 from deeptaylor.optional import MissingPackageError, how_to_install
 
 __all__ = ["EXPERIMENTS", "run", "takes"]
@@ -24,6 +24,12 @@ EXPERIMENTS = {
     "mnist": "deeptaylor.paper.mnist",
     "imagenet": "deeptaylor.paper.imagenet",
     "rules": "deeptaylor.paper.root_points",
+}
+# What is there once an experiment has been done.
+_RESULTS = {
+    "mnist": ("numbers.json", "report.html"),
+    "imagenet": ("numbers.json", "report.html"),
+    "rules": ("root_points.png", "root_points.svg"),
 }
 _SERVER = "deeptaylor.server.main"
 _EXAMPLES = {
@@ -34,6 +40,7 @@ _EXAMPLES = {
 }
 _ALSO = f"""
 also:
+  --overwrite   replace what another command wrote, too
   --json        one JSON object on standard output: exit code, seconds, the files written
   --quiet, -q   say nothing but errors
 
@@ -63,19 +70,37 @@ def run(words: Sequence[str]) -> int:
     as_json, quiet = "--json" in rest, bool({"--quiet", "-q"} & set(rest))
     rest = [word for word in rest if word not in ("--json", "--quiet", "-q")]
     began = time.time()
-    with _silence(as_json or quiet, quiet) as kept, fetching_said(_tell) if verb[0] == "paper" else nullcontext():
-        code = _call(main, rest)
+    with _silence(as_json or quiet, quiet) as said:
+        code = _call(main, rest) if verb[0] == "demo" else _experiment(verb[1], main, rest)
     if code != FINE:
-        sys.stderr.write(kept.getvalue())
+        sys.stderr.write(said.getvalue())
     if {"--help", "-h"} & set(rest):
         sys.stdout.write(f"{_ALSO}\nExample: {_EXAMPLES[verb[-1]]}\n")
     elif as_json:
-        out = _out(verb[0], rest)
-        files = [str(p) for p in sorted(out.rglob("*")) if p.is_file() and p.stat().st_mtime >= began - 1]
+        out = _out(verb[-1], rest)
+        files = [str(p) for p in sorted(out.rglob("*")) if _is_result(p, began)]
         seconds = round(time.time() - began, 1)
         found = {"verb": " ".join(verb), "exit_code": code, "seconds": seconds, "out": str(out), "files": files}
         sys.stdout.write(json.dumps(found, indent=2) + "\n")
     return code
+
+
+def _experiment(name: str, main: Callable[[list[str]], int], rest: list[str]) -> int:
+    """Done where it overwrites nothing but its own."""
+    overwrite = "--overwrite" in rest
+    rest = [word for word in rest if word != "--overwrite"]
+    out = _out(name, rest)
+    with fetching_said(_tell), outputs(out, f"deeptaylor paper {name}", overwrite) as own:
+        if not {"--help", "-h"} & set(rest):
+            own.check(out / result for result in _RESULTS[name])
+        code = _call(main, rest)
+    if own.replaced:
+        sys.stdout.write(f"{len(own.replaced)} of the files were there before, and are replaced.\n")
+    return code
+
+
+def _is_result(path: Path, began: float) -> bool:
+    return path.is_file() and path.name != LIST and path.stat().st_mtime >= began - 1
 
 
 def _tell(text: str) -> None:
@@ -122,8 +147,9 @@ def _silence(wanted: bool, errors_too: bool) -> Iterator[io.StringIO]:
         yield kept
 
 
-def _out(verb: str, words: Sequence[str]) -> Path:
+def _out(name: str, words: Sequence[str]) -> Path:
+    usual = {"demo": "demo_output", "imagenet": "paper_output/imagenet"}.get(name, "paper_output")
     parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--out", type=Path, default=Path(f"{verb}_output"))
+    parser.add_argument("--out", type=Path, default=Path(usual))
     out: Path = parser.parse_known_args(list(words))[0].out
     return out

@@ -7,6 +7,7 @@ How      what is explained of it, and by which rules
 from __future__ import annotations
 
 import importlib
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -21,7 +22,7 @@ from deeptaylor.cli import words
 from deeptaylor.errors import InputError
 from deeptaylor.networks.named import NAMED
 
-__all__ = ["How", "Model", "complete_model", "network_option"]
+__all__ = ["How", "Model", "Overwrite", "complete_model", "network_option", "the_command"]
 
 _MODEL = "What the model's file does not say"
 _PHOTOGRAPHS = "How photographs were prepared in training (all of it, or none)"
@@ -38,6 +39,25 @@ def network_option(text: str) -> Any:
     return typer.Option(
         "--model", "-m", metavar="NAME|FILE", autocompletion=complete_model, show_default=False, help=text
     )
+
+
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what another command wrote, too.")]
+
+
+def the_command(verb: str, what: Path, source: str, *groups: Any, **more: Any) -> str:
+    """What is asked for, in full: two commands with the same words may replace each other's files."""
+    given = {f.name: (getattr(group, f.name), f.default) for group in groups for f in fields(group)}
+    given |= {name: (value, None) for name, value in more.items()}
+    said = ["deeptaylor", verb, str(what.absolute()), "--model", source]
+    for name, (value, usual) in given.items():
+        if value != usual:
+            flag = f"--{name.replace('_', '-')}"
+            said += (
+                [flag]
+                if value is True
+                else [w for v in ([value], value)[isinstance(value, list)] for w in (flag, str(v))]
+            )
+    return shlex.join(said)
 
 
 @contextmanager

@@ -21,15 +21,16 @@ from deeptaylor.cli.show import noted
 from deeptaylor.errors import InputError
 from deeptaylor.networks.pretrained import Recognised
 from deeptaylor.photographs import class_index
+from deeptaylor.shown import HIDDEN, shown
 
-__all__ = ["Prepared", "Target", "asked_target", "folder", "looked_at", "prepared", "stems"]
+__all__ = ["Prepared", "Target", "asked_target", "folder", "looked_at", "prepared", "stems", "wrote"]
 
 _TOP = re.compile(r"all-top-(\d+)")
 
 
 def looked_at(paths: Sequence[Path]) -> list[Path]:
     """The photographs, each once; all that are not there are named at once, before any work."""
-    missing = [str(path) for path in paths if not path.exists()]
+    missing = [shown(path) for path in paths if not path.exists()]
     if missing:
         raise InputError(f"no such file: {', '.join(missing)}")
     return list(dict.fromkeys(paths))
@@ -40,22 +41,28 @@ def folder(out: Path) -> Path:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"--out {out}: {error.strerror or error}") from error
+        raise InputError(f"--out {shown(out)}: {error.strerror or error}") from error
     return out
 
 
 def stems(paths: Sequence[Path]) -> dict[Path, str]:
     """What the names of written files begin with; where photographs share a name, with a hash of path and content."""
-    shared = Counter(path.stem.casefold() for path in paths)
+    stem = {path: re.sub(f"[{HIDDEN}]", "_", path.stem) or "photo" for path in paths}
+    shared = Counter(name.casefold() for name in stem.values())
 
     def name(path: Path) -> str:
-        stem = path.stem or "photo"
-        if shared[path.stem.casefold()] == 1:
-            return stem
+        if shared[stem[path].casefold()] == 1:
+            return stem[path]
         content = path.read_bytes() if path.is_file() else b""
-        return f"{stem}-{hashlib.sha256(str(path).encode() + content).hexdigest()[:8]}"
+        return f"{stem[path]}-{hashlib.sha256(os.fsencode(path) + content).hexdigest()[:8]}"
 
     return {path: name(path) for path in paths}
+
+
+def wrote(files: Sequence[Path], replaced: Sequence[Path]) -> str:
+    """Files that were written, and how many of them were there before."""
+    before = f" ({len(replaced)} of them were there before, and are replaced)" if replaced else ""
+    return ", ".join(map(shown, files)) + before
 
 
 @dataclass(frozen=True)

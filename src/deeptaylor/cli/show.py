@@ -11,15 +11,22 @@ from typing import Annotated, Any, Protocol
 
 import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.markup import escape as without_markup
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from deeptaylor.cli.fetching import fetching_said
 from deeptaylor.errors import DeepTaylorWarning
 from deeptaylor.record import json_bytes
+from deeptaylor.shown import printable
 
 __all__ = ["Talk", "noted"]
+
+
+def escape(text: str) -> str:
+    """Text that neither rich nor a terminal takes for anything but text."""
+    return without_markup(printable(text))
+
 
 PATIENCE = 2.0  # seconds before a progress bar appears
 _PANEL = "What is said"

@@ -17,6 +17,8 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from deeptaylor.errors import InputError, warn
+from deeptaylor.networks.jpeg import is_whole
+from deeptaylor.shown import shown
 
 __all__ = ["opened", "upright"]
 
@@ -73,16 +75,18 @@ def opened(
 def _from_path(path: Path) -> Iterator[Image.Image]:
     try:
         if path.is_dir():
-            raise InputError(f"{path} is a folder, not a picture.")
+            raise InputError(f"{shown(path)} is a folder, not a picture.")
         if path.stat().st_size == 0:
-            raise InputError(f"{path} is empty.")
+            raise InputError(f"{shown(path)} is empty.")
     except OSError as error:
-        raise InputError(f"{path} cannot be opened: {error.strerror or error}") from error
-    with opened(path, str(path)) as image:
+        raise InputError(f"{shown(path)} cannot be opened: {error.strerror or error}") from error
+    with opened(path, shown(path)) as image:
         said = Image.registered_extensions().get(path.suffix.lower())
         found = _SAME_FORMAT.get(image.format or "", image.format)
         if said is not None and found != _SAME_FORMAT.get(said, said):
-            raise InputError(f"{path} is called {path.suffix} but holds a {found} picture; give it its right name.")
+            raise InputError(
+                f"{shown(path)} is called {path.suffix} but holds a {found} picture; give it its right name."
+            )
         yield image
 
 
@@ -103,21 +107,27 @@ def _words(error: Exception) -> str:
 
 
 def _converted(photo: Image.Image, mode: Literal["RGB", "L"]) -> Image.Image:
-    name = Path(getattr(photo, "filename", "") or "the picture").name
+    name = shown(Path(getattr(photo, "filename", "") or "the picture").name)
     deep = _is_deep(photo)
     try:
         with _bombs_refused():
             if (frames := getattr(photo, "n_frames", 1)) > 1:
                 photo.seek(0)
+            data = _jpeg(photo)
+            photo.load()
+            if data is not None and not is_whole(data, photo):
+                raise InputError(f"{name} is damaged or cut short: what is missing would be filled with gray.")
             image = ImageOps.exif_transpose(photo)
             image.load()
+    except InputError:
+        raise
     except _BOMBS as error:
         raise InputError(f"{name} is refused before decoding: {error}") from error
     except Exception as error:  # OSError mostly; but damaged data make Pillow raise nearly anything
         raise InputError(f"{name} is damaged or cut short: {_words(error)}") from error
     if frames > 1:
         warn(f"{name} holds {frames} frames; the first one is taken.")
-    if image.mode == "I" and photo.format == "PNG":
+    if image.mode == "I" and photo.format in ("PNG", "PPM"):  # their white is 65535, as Pillow reads them
         image = Image.fromarray(np.asarray(image).astype(np.uint16))
     if deep or image.mode.startswith("I;16"):
         warn(f"{name} has sixteen bits a channel; they are scaled to eight.")
@@ -137,6 +147,21 @@ def _converted(photo: Image.Image, mode: Literal["RGB", "L"]) -> Image.Image:
     return image.convert(mode)
 
 
+def _jpeg(photo: Image.Image) -> bytes | None:
+    """The file of a JPEG that was not decoded yet."""
+    file = getattr(photo, "fp", None)
+    if photo.format not in ("JPEG", "MPO") or file is None or not getattr(photo, "tile", ()):
+        return None
+    place = file.tell()
+    file.seek(0)
+    data: bytes = file.read()
+    file.seek(place)
+    return data
+
+
 def _is_deep(photo: Image.Image) -> bool:
     """Sixteen bits a channel in colour: Pillow makes eight of them by itself, and says nothing."""
-    return any("16" in str(tile[3]) for tile in getattr(photo, "tile", ())) and not photo.mode.startswith("I")
+    tiles = [tile[3] for tile in getattr(photo, "tile", ())]
+    if photo.format == "PPM":  # a tile says the white of the file
+        return any(isinstance(tile, tuple) and isinstance(tile[-1], int) and tile[-1] > 255 for tile in tiles)
+    return any("16" in str(tile) for tile in tiles) and not photo.mode.startswith("I")

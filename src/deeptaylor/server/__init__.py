@@ -9,6 +9,8 @@
     options       what can be asked for, and the Python and the command that ask for the same
     schema        what is answered
     folders       words without this machine's folders
+    connections   a clock for each, and only so many
+    opening       a browser, without the token on its command line
     main          the command
 
 No request leaves anything behind: the picture and every option come with it, and the answer depends on nothing else.

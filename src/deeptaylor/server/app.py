@@ -66,7 +66,8 @@ class Bounds:
     bytes: int = 12 * 2**20
     pixels: int = 40_000_000
     places: int = 32  # requests that are read, wait or are worked on
-    read_seconds: float = 30.0
+    read_seconds: float = 10.0  # for a picture to arrive, and
+    read_rate: int = 64 * 2**10  # bytes that earn it another second
 
 
 @dataclass
@@ -88,9 +89,11 @@ class Page:
         async with self.jobs.place():
             loaded = self.models.ready(options.model)
             picture = bytearray()
-            async with asyncio.timeout(self.bounds.read_seconds):
+            until = asyncio.get_running_loop().time() + self.bounds.read_seconds
+            async with asyncio.timeout_at(until) as clock:
                 async for piece in request.stream():
                     picture += piece
+                    clock.reschedule(until + len(picture) / self.bounds.read_rate)
 
             def work() -> T:
                 return then(self.explaining.explain(loaded, picture, options), loaded)

@@ -34,6 +34,7 @@ from deeptaylor.server.folders import without_folders
 from deeptaylor.server.models import OWN
 from deeptaylor.server.options import Options, Settings, command, parse_rule, parse_rules, snippet
 from deeptaylor.server.schema import Account, Answer, Found, Heat, Layer, LayerAnswer
+from deeptaylor.shown import shown
 from deeptaylor.target import margin
 from deeptaylor.taylor import taylor
 
@@ -180,7 +181,7 @@ class Explaining:
                 return loaded.preprocess(image)
         except InputError as error:
             # By the name it was sent with, which must not reach Pillow: it opens what it takes for a file's name.
-            name = options.file if "file" in options.model_fields_set else "what was sent"
+            name = shown(options.file) if "file" in options.model_fields_set else "what was sent"
             words = str(error)
             raise PictureError(name + words.removeprefix(NAME) if words.startswith(NAME) else words) from error
 

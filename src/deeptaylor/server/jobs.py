@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 __all__ = ["BusyError", "GoneError", "Jobs"]
 
 T = TypeVar("T")
+THREAD = "explaining"
 
 
 class BusyError(Exception):
@@ -30,7 +31,7 @@ class Jobs:
 
     def __init__(self, places: int) -> None:
         self.places, self.taken = places, 0
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="explaining")
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=THREAD)
 
     @contextlib.asynccontextmanager
     async def place(self) -> AsyncIterator[None]:

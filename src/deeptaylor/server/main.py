@@ -7,19 +7,26 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import secrets
 import socket
 import sys
-import webbrowser
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.networks.pretrained import Pretrained
 from deeptaylor.optional import optional_package
+from deeptaylor.server.jobs import THREAD as EXPLAINING
+from deeptaylor.server.models import THREAD as LOADING
+from deeptaylor.server.opening import opened
+from deeptaylor.shown import printable
 
 __all__ = ["main", "serve"]
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_GRACE = 2  # seconds that requests have to end when the server does
 
 
 def serve(
@@ -44,6 +51,7 @@ def serve(
     uvicorn = optional_package("uvicorn", why, "web")
     optional_package("fastapi", why, "web")
     from deeptaylor.server.app import make_app
+    from deeptaylor.server.connections import ACCEPTED_AT_ONCE, Connections
     from deeptaylor.server.models import OWN, Models
 
     own = model if isinstance(model, Pretrained) else None
@@ -62,12 +70,22 @@ def serve(
         sys.stdout.flush()
         if ready is not None:
             ready(address)
-        if open_browser:
-            webbrowser.open(address)
         config = uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, timeout_keep_alive=5, ws="none"
+            app,
+            http=Connections(),
+            ws="none",
+            backlog=ACCEPTED_AT_ONCE,
+            timeout_keep_alive=5,
+            timeout_graceful_shutdown=_GRACE,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
         )
-        uvicorn.Server(config).run(sockets=[bound])
+        with opened(address) if open_browser else nullcontext(True) as found:
+            if not found:
+                sys.stdout.write("No browser could be started; open the address above.\n")
+                sys.stdout.flush()
+            uvicorn.Server(config).run(sockets=[bound])
     finally:
         bound.close()
 
@@ -96,12 +114,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", help="the network to begin with, by name")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     asked = parser.parse_args(arguments)
-    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    logging.basicConfig(level=logging.WARNING)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(_Shown("%(levelname)s: %(message)s"))
+    before = set(threading.enumerate())
     try:
         serve(asked.host, asked.port, asked.model, asked.open)
     except KeyboardInterrupt:
-        return 0
+        return _left(before)
     except DeepTaylorError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
+    return _left(before)
+
+
+class _Shown(logging.Formatter):
+    """A line of the log may hold what a stranger sent."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def _left(before: set[threading.Thread]) -> int:
+    """0; but where an explanation is still being computed, Python would wait for it, and nobody else does."""
+    mine = [thread for thread in set(threading.enumerate()) - before if thread.name.startswith((EXPLAINING, LOADING))]
+    for thread in mine:
+        thread.join(0.3)
+    if any(thread.is_alive() for thread in mine):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
     return 0

@@ -10,10 +10,11 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Literal
 
+from deeptaylor import assets
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.loading.load import load
 from deeptaylor.networks import detection_pooling
@@ -25,6 +26,7 @@ __all__ = ["OWN", "Model", "Models", "NotReadyError", "UnknownModelError"]
 _log = logging.getLogger(__name__)
 
 State = Literal["waiting", "loading", "ready", "failed"]
+THREAD = "loading"
 OWN = "yours"  # the name of the network given on the command line
 
 _DIGITS = (
@@ -43,9 +45,6 @@ _ABOUT = {
 
 class UnknownModelError(DeepTaylorError, KeyError):
     """There is no such network on the page."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class NotReadyError(DeepTaylorError):
@@ -86,7 +85,8 @@ class Models:
                 words = _ABOUT.get(name, (name, ""))
                 self._all[name] = Model(name, *words, "digits" if digits else "photograph")
         self._lock = threading.Lock()
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="loading")
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=THREAD)
+        self._begun: list[Future[None]] = []
 
     def all(self) -> list[Model]:
         """Every network, in the order of the page."""
@@ -113,7 +113,7 @@ class Models:
             if model.state in ("waiting", "failed"):
                 model.state, model.message = "loading", "waiting for another network"
                 model.began, model.ended = time.monotonic(), 0.0
-                self._thread.submit(self._load, model)
+                self._begun = [self._thread.submit(self._load, model), *self._begun][: len(self._all)]
         return model
 
     def _load(self, model: Model) -> None:
@@ -131,5 +131,7 @@ class Models:
             model.loaded, model.ended, model.message, model.state = loaded, time.monotonic(), "", "ready"
 
     def close(self) -> None:
-        """Stop: what has not begun is dropped."""
+        """Stop: what has not begun is dropped, and what is being fetched leaves nothing behind."""
+        assets.abandon()
         self._thread.shutdown(wait=False, cancel_futures=True)
+        wait(self._begun, timeout=1.0)

@@ -6,6 +6,7 @@ A rule is written as its symbol with its numbers, never as code: ``eps:0.25``, `
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from deeptaylor import rules
 from deeptaylor.errors import PlanError
 from deeptaylor.rules import Rule
+from deeptaylor.shown import HIDDEN, shown
 
 __all__ = ["RULES", "Options", "Settings", "command", "parse_rule", "parse_rules", "snippet"]
 
@@ -146,7 +148,15 @@ def command(options: Options, model: str, layers: Mapping[str, Rule], first: Rul
             words += ["--first", _symbol(first)]
         for name, rule in layers.items():
             words += ["--rule", f"{name}={_symbol(rule)}"]
-    return shlex.join(words)
+    return " ".join(_word(word) for word in words)
+
+
+def _word(text: str) -> str:
+    """Quoted for the shell; spelled out where it would do something to the terminal it is pasted into."""
+    if shown(text) == text:
+        return shlex.quote(text)
+    spelled = re.sub(f"[{HIDDEN}]", lambda c: f"\\u{ord(c[0]):04x}", re.sub(r"([\\'])", r"\\\1", text))
+    return f"$'{spelled}'"
 
 
 def _call(rule: Rule) -> str:

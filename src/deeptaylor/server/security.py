@@ -1,7 +1,8 @@
 """Who may talk to the page: this machine's own browser window that was opened with the token.
 
     Host          must be ours: a foreign name that was made to point to 127.0.0.1 (DNS rebinding) is refused
-    Origin        must be ours where a browser sends one, and so must Sec-Fetch-Site: other web sites are refused
+    Origin        must be ours where a browser sends one, and so must Sec-Fetch-Site: other web sites are refused,
+                  but for a link to the page that is followed, as from the file that `opening.py` writes
     token         new at every start, in a header that a foreign page cannot set; all of /api/ needs it
     body          counted while it streams in; past the limit it is refused, whatever Content-Length said
 
@@ -76,10 +77,12 @@ class Guard:
         if scope["type"] != "http":
             raise RuntimeError(f"the page speaks HTTP only, not {scope['type']}")
 
-        body = _Body(receive, self.most_bytes)
+        body, begun = _Body(receive, self.most_bytes), False
 
         async def guarded(message: Message) -> None:
+            nonlocal begun
             if message["type"] == "http.response.start":
+                begun = True
                 if message["status"] >= 400:
                     await body.drain()
                 own = [(k, v) for k, v in message.get("headers", []) if k.decode("latin-1").lower() not in HEADERS]
@@ -96,7 +99,12 @@ class Guard:
         if length.isascii() and length.isdigit() and int(length) > self.most_bytes:
             await _answer(guarded, 413, str(TooLargeError(self.most_bytes)))
             return
-        await self.app(scope, body, guarded)
+        try:
+            await self.app(scope, body, guarded)
+        except asyncio.CancelledError:  # the server ends, and this request has had its grace
+            if not begun:
+                body.ended = True
+                await _answer(guarded, 503, "the page's server was stopped.")
 
     def _refused(self, scope: MutableMapping[str, Any], headers: dict[str, list[str]]) -> tuple[int, str] | None:
         """Status and words for a request that is not ours."""
@@ -106,7 +114,8 @@ class Guard:
         origins = {f"http://{name}" for name in self.hosts}
         if any(origin.lower() not in origins for origin in headers.get("origin", [])):
             return 403, "requests from other web sites are refused."
-        if any(site not in ("same-origin", "none") for site in headers.get("sec-fetch-site", [])):
+        foreign = any(site not in ("same-origin", "none") for site in headers.get("sec-fetch-site", []))
+        if foreign and not _opens_the_page(scope, headers):
             return 403, "requests from other web sites are refused."
         if scope["path"].startswith("/api/"):
             given = headers.get(TOKEN_HEADER, [])
@@ -147,6 +156,12 @@ def _headers(scope: MutableMapping[str, Any]) -> dict[str, list[str]]:
     for name, value in scope["headers"]:
         found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
     return found
+
+
+def _opens_the_page(scope: MutableMapping[str, Any], headers: dict[str, list[str]]) -> bool:
+    """A window that goes to the page: nobody but that window reads the answer, and it may be in no frame."""
+    goes = headers.get("sec-fetch-mode") == ["navigate"] and headers.get("sec-fetch-dest") == ["document"]
+    return goes and scope["method"] in ("GET", "HEAD") and scope["path"] == "/"
 
 
 async def _answer(send: Send, status: int, words: str) -> None:
