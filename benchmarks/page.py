@@ -2,7 +2,8 @@
 
     python benchmarks/page.py
 
-Records with `settings` come from speed.py, those with `growth` from growth.py. Run it again after either.
+Records with `settings` come from speed.py, with `books` from books.py, with `growth` from growth.py. Run it again after
+any.
 """
 
 from __future__ import annotations
@@ -57,13 +58,15 @@ a single picture that does not fit with `recompute()`; both are said.
 To measure again, and to make this page from what was measured:
 
     python benchmarks/speed.py --json benchmarks/results/NAME.json
+    python benchmarks/books.py --json benchmarks/results/books-NAME.json
     python benchmarks/growth.py --json benchmarks/results/growth-NAME.json
     python benchmarks/page.py
 """
 
 COLUMNS = """\
 - **ms**: median of the calls. **÷ gradient**: in units of the compiled gradient, or of the plain one where there is no
-  compiled one; the row with 1.00 is the one. **÷ zennit**, **÷ captum**: in units of theirs.
+  compiled one; the row with 1.00 is the one. **÷ zennit**, **÷ captum**: in units of theirs. **÷ plain**: of
+  `explain`, in units of the plain call.
 - **peak**: the most memory during a call above what is held between calls, in MiB. **÷ gradient's**: in units of the
   gradient's of the same kind, compiled to compiled, else plain. **held**: between calls, weights mostly, in MiB; in
   deeptaylor's first row with the float32 network that it was made from, in its other rows what these add; with graphs
@@ -77,6 +80,15 @@ COLUMNS = """\
 SEVERAL = """\
 All targets of a call share its forward pass. **÷ one target**: in units of the same method with one target; **÷ K
 gradients**: in units of as many gradients as there are targets, one after the other.
+"""
+
+BOOKS = """\
+## What the books cost
+
+`explainer.explain(x)` returns more than the plain call `explainer(x)`: a ledger, summed along the whole network; checks
+of the input and of the result; and a look at every weight, so that no explanation is of a network that has changed.
+The two took turns (`benchmarks/books.py`). **look**: the look at the weights alone, in ms; on a GPU most of it goes on
+beside the pass. Times on a CPU are of the processor.
 """
 
 PRECISION = """\
@@ -196,7 +208,8 @@ def summary(settings: Sequence[Record]) -> str:
 
 def details(settings: Sequence[Record]) -> str:
     """Every method in every setting of one network."""
-    times, memory = ("ms", "÷ gradient", "÷ zennit", "÷ captum"), ("peak", "÷ gradient's", "held")
+    times = ("ms", "÷ gradient", "÷ zennit", "÷ captum", "÷ plain")
+    memory = ("peak", "÷ gradient's", "held")
     head = ("batch", "type", "method", *times, *memory, "off")
 
     rows = []
@@ -207,6 +220,7 @@ def details(settings: Sequence[Record]) -> str:
             rows.append((
                 str(s["batch"]), s["dtype"], kind, brief(m["ms"]) or "—", ratio(m["ms"], baseline(s)),
                 *(ratio(m["ms"], first(ms(s, (tool,)))) for tool in ("zennit", "captum")),
+                ratio(m["ms"], first(ms(s, (kind.removesuffix(", explain"),)))) if kind.endswith("explain") else "",
                 brief(m["peak_mib"]), ratio(m["peak_mib"], like.get("peak_mib")), brief(_held(m)),
                 "" if m["off"] is None else f"{m['off']:.1e}",
             ))  # fmt: skip
@@ -260,6 +274,22 @@ def machine_section(machine: Record, files: Sequence[str], settings: Sequence[Re
     if many:
         parts += [f"### Several targets on {device(machine)}\n", SEVERAL, several(many, single)]
     return parts
+
+
+# --- books ------------------------------------------------------------------------------------------------------------
+
+
+def books_section(record: Record) -> list[str]:
+    head = ("network", "batch", "type", "way", "explainer(x), ms", "explain(x), ms", "÷ plain", "look")
+    rows = [
+        (
+            b["network"], str(b["batch"]), b["dtype"], b["way"], brief(b["plain_ms"]), brief(b["explain_ms"]),
+            ratio(b["explain_ms"], b["plain_ms"]), brief(b["look_ms"]),
+        )
+        for b in record["books"]
+    ]  # fmt: skip
+    where = record["machine"]
+    return [f"### Books on {device(where)}\n", versions(where, [record["file"]]), table(head, rows)]
 
 
 # --- growth -----------------------------------------------------------------------------------------------------------
@@ -355,6 +385,9 @@ def page(records: Sequence[Record]) -> str:
     for same in machines.values():
         settings = [s for record in same for s in record["settings"]]
         parts += machine_section(same[0]["machine"], [record["file"] for record in same], settings)
+    booked = [record for record in records if "books" in record]
+    if booked:
+        parts += [BOOKS, *(part for record in booked for part in books_section(record))]
     grown = [record for record in records if "growth" in record]
     if grown:
         parts += [GROWTH, *(part for record in grown for part in growth_section(record))]

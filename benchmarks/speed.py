@@ -15,7 +15,9 @@ method holds between calls (its weights, mostly), in MiB; what it holds is state
     zennit, captum                  where they are installed, and take the network
     eager, compiled, compiled graphs   deeptaylor: z^B at the input, z+ above, bias neurons; one explainer, so that
                                     what it holds is stated at the first of them
-    eager, recompute; compiled, recompute   the same after `explainer.recompute()`
+    eager, explain; compiled, explain       `explainer.explain`: with ledger, checks and a look at every weight; to
+                                    measure these beside the plain calls in turns, see books.py
+    eager, recompute; compiled, recompute   the plain call after `explainer.recompute()`
 """
 
 from __future__ import annotations
@@ -49,8 +51,10 @@ METHODS = (
     "zennit",
     "captum",
     "eager",
+    "eager, explain",
     "eager, recompute",  # before those that compile: there is no way back
     "compiled",
+    "compiled, explain",
     "compiled, graphs",
     "compiled, recompute",
 )
@@ -188,6 +192,8 @@ def deeptaylor(explainer: dt.Explainer, x: Tensor, target: Tensor, kind: str) ->
     if kind.startswith("compiled"):
         explainer.compile(graphs=kind == "compiled, graphs")
     asked = target[:, 0] if target.shape[1] == 1 else target
+    if kind.endswith("explain"):
+        return lambda: explainer.explain(x, asked).relevance
     return lambda: explainer(x, asked)[1]
 
 
@@ -352,7 +358,7 @@ def main(arguments: list[str] | None = None) -> int:
     add("--batches", default="1,16,64" if cuda else "4")
     add("--dtypes", default="bfloat16" if cuda else "float32", help="also tfloat32: float32 with tf32 products")
     add("--targets", type=int, default=1)
-    every = METHODS if cuda else ("gradient", "zennit", "eager")
+    every = METHODS if cuda else ("gradient", "zennit", "eager", "eager, explain")
     add("--methods", default=",".join(kind.replace(", ", ";") for kind in every))
     add("--repeats", type=int, default=20 if cuda else 5)
     add("--json", type=Path, metavar="FILE")

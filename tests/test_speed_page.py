@@ -101,6 +101,25 @@ def test_memory_and_compiled_methods_are_compared_with_their_kind() -> None:
     assert row(text, "vgg16", "1", "float32") == ["compiled", "8.00", "12.0", "1.50"]
 
 
+def test_an_explanation_with_its_books_is_compared_with_the_plain_call() -> None:
+    record = speed_record()
+    record["settings"] = record["settings"][:1]
+    record["settings"][0]["methods"].append(measured("eager, explain", ms=23.0, off=1e-7))
+    text = page.page([record])
+    assert row(text, "1", "float32", "eager, explain") == ["23.0", "2.30", "0.46", "1.15", "1.0e-07"]
+    assert row(text, "1", "float32", "eager") == ["20.0", "2.00", "0.40", "", "1.0e-07"]
+    assert row(text.partition("###")[0], "vgg16", "1", "float32") == ["plain", "10.0", "20.0", "2.00", "0.40"]
+
+
+def test_books_measured_in_turns() -> None:
+    entry = {"network": "vgg16", "batch": 4, "dtype": "float32", "way": "eager", "accounted": True}
+    books = [{**entry, "plain_ms": 20.0, "explain_ms": 22.0, "look_ms": 0.5}]
+    text = page.page([{"machine": speed_record()["machine"], "books": books, "file": "books-abacus.json"}])
+    assert page.BOOKS in text
+    assert "### Books on abacus, 1 thread\n" in text
+    assert row(text, "vgg16", "4", "float32", "eager") == ["20.0", "22.0", "1.10", "0.50"]
+
+
 def test_records_of_one_machine_are_put_together() -> None:
     one, two = speed_record(), speed_record()
     one["settings"], two["settings"], two["file"] = one["settings"][:2], two["settings"][2:], "more.json"

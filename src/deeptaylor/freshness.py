@@ -36,8 +36,17 @@ _SCALARS = (type(None), bool, int, float, str)
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """A network's parameters and buffers by name."""
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    """A network's parameters and buffers by name, each once; in one walk, for it is walked often."""
+    modules = list(model.named_modules())
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for places in ([(path, m._parameters) for path, m in modules], [(path, m._buffers) for path, m in modules]):
+        for path, place in places:
+            for name, t in place.items():
+                if t is not None and id(t) not in seen:
+                    seen.add(id(t))
+                    found[f"{path}.{name}" if path else name] = t
+    return found
 
 
 class Watch:
@@ -103,8 +112,8 @@ def _version(t: Tensor) -> int:
 class Look:
     """A thorough look that has begun: sums are under way, on a GPU beside whatever else is asked of it."""
 
-    def __init__(self, model: nn.Module, apart: dict[str, Tensor]) -> None:
-        self.model, self.tensors, self.apart = model, tensors_of(model), apart
+    def __init__(self, model: nn.Module, tensors: dict[str, Tensor], apart: dict[str, Tensor]) -> None:
+        self.model, self.tensors, self.apart = model, tensors, apart
         self._sums = checksums([*self.tensors.values(), *apart.values()])
 
     def read(self) -> tuple[dict[str, tuple[Any, ...]], dict[str, int]]:
@@ -140,18 +149,19 @@ class Known:
 
     def look(self) -> Look:
         """Begin a thorough look."""
-        return Look(self.model, self._apart())
-
-    def _apart(self) -> dict[str, Tensor]:
-        """Tensors of the captured network where the user's own now lie elsewhere."""
         now = tensors_of(self.model)
+        return Look(self.model, now, self._apart(now))
+
+    def _apart(self, now: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors of the captured network where the user's own now lie elsewhere."""
         return {name: t for name, t in self._tensors.items() if name in now and now[name].data_ptr() != t.data_ptr()}
 
     def changed(self, look: Look | None = None) -> list[str]:
         """The names of tensors, modules, or else of what a forward pass reads besides, that are not as they were."""
-        changed = self.stale or self._other_parts(look or self.look()) or self._other_answers()
-        if not changed:
-            self._watch = Watch(self.model, list(self._apart().values()), self._volatile)
+        look = look or self.look()
+        changed = self.stale or self._other_parts(look) or self._other_answers()
+        if not changed and not self._watch.same():
+            self._watch = Watch(self.model, list(look.apart.values()), self._volatile)
         return changed
 
     def _other_parts(self, look: Look) -> list[str]:

@@ -64,13 +64,20 @@ def _is_difference(target: object, values: bool) -> bool:
 
 def problem(result: Result, dtype: torch.dtype) -> str:
     """What a type did to a result, in words; empty where nothing."""
-    if not all(bool(torch.isfinite(t).all()) for t in (result.score, *result.relevance)):
+    if not _finite([result.score, *result.relevance]):
         return f"{name_of(dtype)} overflowed"
     if dtype in NARROW and result.entries is not None and not _closes(result.entries):
         return f"{name_of(dtype)} overflowed"
     if dtype is torch.float16 and _too_small(result):
         return "float16 cannot hold relevances this small"
     return ""
+
+
+def _finite(tensors: Sequence[Tensor]) -> bool:
+    """True if all numbers are finite. A sum that is says so in one look; one that is not may have overflowed."""
+    if bool(torch.isfinite(torch.stack([t.sum() for t in tensors])).all()):
+        return True
+    return all(bool(torch.isfinite(t).all()) for t in tensors)
 
 
 def _closes(entries: Tensor) -> bool:

@@ -60,7 +60,8 @@ class Layout:
         if first.stride(axis) == 1:
             products = first.movedim(axis, -1) @ vector
         else:
-            products = vector @ first.movedim(axis, 1).flatten(2)
+            rest = first.movedim(axis, 1).flatten(2)
+            products = vector.expand(rest.shape[0], 1, -1) @ rest  # of three axes each: else the large one is copied
         return products.flatten(1).sum(1) if products.ndim > 1 else products
 
     def spread_out(self, t: Tensor, batch: int) -> Tensor:

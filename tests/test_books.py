@@ -1,0 +1,120 @@
+"""What the books hold, and that keeping them does not cost a second explanation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import deeptaylor as dt
+from deeptaylor.run import Layout
+
+
+class Residual(nn.Module):
+    """Branches, biases of both signs and pooling; somewhere in every window there is a positive number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.inner = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 1)
+        self.last = nn.Linear(8 * 16, 5)
+        nn.init.constant_(self.first.bias, 1.0)  # type: ignore[arg-type]
+        nn.init.eye_(self.inner.weight.data[:, :, 0, 0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x).relu()
+        h = (h + self.inner(h)).relu()
+        return self.last(nn.functional.max_pool2d(h, 2).flatten(1))
+
+
+class Written(TorchDispatchMode):
+    """Counts the elements of all tensors that operations make."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, Tensor) and not func.is_view:
+            self.elements += made.numel()
+        return made
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # their convolutions lay channels out differently
+def test_books_make_hardly_any_tensors(dtype: torch.dtype) -> None:
+    net, x = Residual().eval().to(dtype), torch.rand(4, 3, 8, 8, dtype=dtype)
+    engine = dt.Explainer(net, x, dt.NonNegative())._first
+    counted = []
+    with torch.no_grad():
+        for ledger in (False, True):
+            with Written() as written:
+                engine.run([x], 0, ledger)
+            counted.append(written.elements)
+    plain, books = counted
+    assert books <= 1.1 * plain
+
+
+def test_what_arrived_is_what_is_there() -> None:
+    net, x = Residual().eval().double(), torch.rand(4, 3, 8, 8, dtype=torch.float64)
+    explainer = dt.Explainer(net, x, dt.NonNegative())
+    ledger = explainer.explain(x, 0).ledger
+    for row, (arrived, on, bias, dropped) in zip(ledger.rows[1:], ledger.entries[1:], strict=True):
+        there = explainer.relevance_at(row[0], x, 0).flatten(1).sum(1)
+        assert torch.allclose(arrived, there, rtol=1e-12)
+        assert torch.allclose(arrived, on + bias + dropped, rtol=1e-12)
+    assert float(ledger.bias.min()) > 0
+
+
+def test_what_is_dropped_is_seen_though_hardly_ever_looked_for() -> None:
+    """Two of three inputs have a weight, and the picture has only the third: all that arrives at the first layer."""
+    first, last = nn.Linear(3, 2), nn.Linear(2, 1)
+    for layer, weight, bias in ((first, [[1.0, 0, 0], [0, 1.0, 0]], [0.5, 0.0]), (last, [[1.0, 1.0]], [0.0])):
+        layer.weight.data, layer.bias.data = torch.tensor(weight), torch.tensor(bias)
+    net = nn.Sequential(first, nn.ReLU(), last).eval()
+    flat = dt.Explainer(net, torch.ones(1, 3), dt.NonNegative(), rules={"2": dt.rules.Flat()})
+    x = torch.tensor([[0.0, 0, 1], [0.0, 2, 1]])
+    ledger = flat.explain(x, 0).ledger
+    # f = 0.5 and 2.5, half of it to each unit: the first is its bias's, the second has no input in the first sample.
+    assert ledger.dropped.tolist() == [0.25, 0.0]
+    assert ledger.bias.tolist() == [0.25, 1.25]
+    assert ledger.input.tolist() == [0.0, 1.25]
+    both = flat.explain(x, torch.tensor([[0, 0], [0, 0]])).ledger  # by vmap, where nothing can be looked at
+    assert torch.equal(both.dropped, torch.stack([ledger.dropped, ledger.dropped], 1))
+
+
+@pytest.mark.parametrize(
+    ("layout", "weight"),
+    [
+        (Layout(((1, True), (6, False), (3, False), (5, False)), 0), (6, 1, 1)),
+        (Layout(((1, True), (6, False), (3, False), (5, False)), 0), (1, 6, 1, 1)),
+        (Layout(((1, True), (6, False), (3, False), (5, False)), 0), (5,)),
+        (Layout(((1, True), (6, False), (3, False), (5, False)), 0), ()),
+        (Layout(((1, True), (6, False), (3, False), (5, False)), 0), (6, 3, 5)),
+        (Layout(((1, True), (6, False), (3, False), (5, False)), 0), (4, 1, 1, 1)),
+        (Layout(((7, False), (1, True), (6, False)), 1), (6,)),
+        (Layout(((7, False), (1, True), (6, False)), 1), (7, 1, 1)),
+        (Layout(((1, True), (6, False)), 0), (6,)),
+        (Layout(((1, True),), 0), ()),
+        (Layout(((3, True), (6, False)), 0, 1, 3), (6,)),
+        (Layout(((3, True), (6, False)), 0, 3, 1), (6,)),
+    ],
+)
+@pytest.mark.parametrize("last", [False, True])
+def test_a_weighted_sum_is_the_sum_of_the_products(layout: Layout, weight: tuple[int, ...], last: bool) -> None:
+    shape = layout.shape(4)
+    t, w = torch.rand(shape, dtype=torch.float64), torch.rand(weight, dtype=torch.float64)
+    if last and len(shape) > 2:
+        t = t.movedim(1, -1).contiguous().movedim(-1, 1)
+    expected = layout.per_sample(t * w, 4)
+    assert expected.shape == (4,)
+    assert torch.allclose(layout.weighted(t, w, 4), expected, rtol=1e-12)
+
+
+def test_a_large_quotient_with_no_bias_is_no_bias() -> None:
+    """Summed before it is weighted it would be infinite, and infinity times zero is no number."""
+    layout = Layout(((1, True), (2, False), (3, False)), 0)
+    huge = torch.full((1, 2, 3), 3e38)
+    for t in (huge, huge.movedim(1, -1).contiguous().movedim(-1, 1)):
+        assert layout.weighted(t, torch.tensor([[0.0], [1e-38]]), 1).tolist() == pytest.approx([9.0])
