@@ -59,6 +59,7 @@ ORDER = [
     "inputs",
     "freshness",
     "precision",
+    "rounding",
     "explainer",
     "score",
     "sensitivity",
