@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import sys
 import warnings
 from collections.abc import Iterator

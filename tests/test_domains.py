@@ -52,7 +52,7 @@ class Small:
 
     def broken_claims(self, domain: Domain) -> list[str]:
         """What is inferred for the nodes of this graph, and is not so."""
-        captured = Captured(self.graph, self.constants, [self.x], next(reversed(self.graph.nodes)), "", SHAPE[0])
+        captured = Captured(self.graph, self.constants, [self.x], next(iter(reversed(self.graph.nodes))), "", SHAPE[0])
         found, _ = infer_domains(captured, {self.x: domain}, data_nodes(captured))
         return [
             f"{node.target} of {node.args[1:]} under {domain}: {said}"

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor import precision
+from deeptaylor import rounding
 from test_compile_export import MANY, ONE, Attention, Residual, agree
 from test_ops import BATCH, BY_NAME, FEATURES, explainer_of
 
@@ -74,8 +74,10 @@ def test_attention_in_narrow_types(bias: str) -> None:
         top = made._model[0](x).argmax(1)
     for dtype in (torch.float16, torch.bfloat16):
         found = copy.deepcopy(made).to("cuda", dtype)(x.to("cuda", dtype), top.cuda())[1].cpu()
-        expected = copy.deepcopy(made).double()(x.to(dtype).double(), top)[1]
-        assert float((found - expected).abs().sum() / expected.abs().sum()) <= precision.BOUND[dtype]
+        exact = copy.deepcopy(made).double()
+        kappa = rounding.condition(exact._first, (x,), top)
+        expected = exact(x.to(dtype).double(), top)[1]
+        assert rounding.off([found], [expected]) <= rounding.bound(exact._first, dtype, kappa)
 
 
 @pytest.mark.parametrize("graphs", [None, True, False])

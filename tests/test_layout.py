@@ -78,6 +78,7 @@ ORDER = [
     "traits",
     "freshness",
     "precision",
+    "rounding",
     "explainer",
     "score",
     "sensitivity",

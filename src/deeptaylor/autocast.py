@@ -11,13 +11,14 @@ from torch import Tensor
 
 __all__ = ["AUTOCAST_NOTE", "autocasting", "without_autocast"]
 
+_KNOWN = ("cpu", "cuda", "mps", "xpu")  # where there is an autocast; asked of torch, it could not be traced
+
 AUTOCAST_NOTE = "torch.autocast was on around this call and was set aside: the types are those of network and input"
 
 
 def _devices(x: Any) -> set[str]:
     inputs: Sequence[Any] = (x,) if isinstance(x, Tensor) else x if isinstance(x, (tuple, list)) else ()
-    devices = {"cpu", *(t.device.type for t in inputs if isinstance(t, Tensor))}
-    return {device for device in devices if torch.amp.is_autocast_available(device)}
+    return {"cpu", *(t.device.type for t in inputs if isinstance(t, Tensor) and t.device.type in _KNOWN)}
 
 
 def autocasting(x: Any) -> bool:

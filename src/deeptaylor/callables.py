@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from deeptaylor.errors import DeepTaylorError, TargetError
 from deeptaylor.eval_mode import LOCK
@@ -49,6 +48,8 @@ class ScoreReading:
 
 def read(score: ScoreFunction, output: Tensor) -> ScoreReading:
     """Look at a function on an output of this shape, type and place; its values do not matter."""
+    from torch.fx.experimental.proxy_tensor import make_fx  # takes long to import
+
     zeros = torch.zeros(output.shape, dtype=output.dtype, device=output.device)
     try:
         with LOCK, torch.no_grad():

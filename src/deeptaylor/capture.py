@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
-from torch.utils._sympy.numbers import int_oo
 
 from deeptaylor.errors import CaptureError, DeepTaylorError, PlanError
 from deeptaylor.eval_mode import eval_mode
@@ -195,7 +194,7 @@ def _batches(program: Any, batch: Any) -> tuple[int, int | None]:
     known = program.range_constraints.get(batch.node.expr)
     if known is None:
         return 1, None
-    low, high = (None if bound in (int_oo, -int_oo) else int(bound) for bound in (known.lower, known.upper))
+    low, high = (int(bound) if bound.is_Integer else None for bound in (known.lower, known.upper))
     return 1 if low is None or low <= 2 else low, high
 
 

@@ -29,7 +29,7 @@ from deeptaylor.errors import BoundaryError
 from deeptaylor.eval_mode import eval_mode
 from deeptaylor.exporting import exporting, interrupts_kept
 from deeptaylor.fold import CONVOLUTIONS, fold
-from deeptaylor.graph import use_fast_operations
+from deeptaylor.graph import copied, use_fast_operations
 from deeptaylor.linear_map import Maybe, Weighted, plus
 from deeptaylor.one_type import one_type
 from deeptaylor.packed import split
@@ -161,12 +161,15 @@ class Engine(nn.Module):
                 boxes = {n for n, d in zip(captured.inputs, settings.domains, strict=True) if isinstance(d, Box)}
                 fold(captured, boxes)
                 split(captured)
-            rewritten = fx.GraphModule(captured.constants, captured.graph)  # the plan may still set a softmax aside
+            rewritten = copied(captured.graph)  # the plan may still set a softmax aside
             planned = Planner(
                 captured, settings.domains, settings.rules, settings.first, spread, settings.max_pool == "winner"
             ).make()
+            self.layout = layouts(captured, example)
+            check_samples(captured, self.layout, [name for s in planned.steps for name in (s.node, *s.inputs)])
             with exporting():
-                check_agreement(model, rewritten, captured, example if own is None else own, settings.output)
+                ours = fx.GraphModule(captured.constants, rewritten)
+                check_agreement(model, ours, captured, example if own is None else own, settings.output)
         self.plan: Plan = planned.plan
         self.planned, self.captured = planned, captured
         self.steps = nn.ModuleList(planned.steps)  # so that they move and convert with the engine
@@ -174,8 +177,6 @@ class Engine(nn.Module):
         dtype = like.dtype if like.is_floating_point() else None
         self.register_buffer("one", torch.ones((), dtype=dtype, device=example[0].device), persistent=False)
         self.one: Tensor
-        self.layout = layouts(captured, example)
-        check_samples(captured, self.layout, [name for s in planned.steps for name in (s.node, *s.inputs)])
         self.recomputes, self.cheap = False, find(captured, self._readers())
         self._keep(self.cheap, captured.constants)
         self.non_negative = [d.non_negative for d in settings.domains]

@@ -12,8 +12,8 @@ from deeptaylor import ops
 from deeptaylor.capture import Captured, Node, bound_args, is_node
 
 __all__ = [
-    "SHAPED_LIKE", "bound_args", "constant_of", "data_nodes", "insert", "put_scale_shift", "replace", "retire",
-    "shape_of", "use_fast_operations", "wide",
+    "SHAPED_LIKE", "bound_args", "constant_of", "copied", "data_nodes", "insert", "put_scale_shift", "replace",
+    "retire", "shape_of", "use_fast_operations", "wide",
 ]  # fmt: skip
 
 aten = torch.ops.aten
@@ -59,6 +59,13 @@ def use_fast_operations(graph: fx.Graph) -> None:
     for node in graph.nodes:
         if node.target is aten.linear.default:
             node.target = ops.linear
+
+
+def copied(graph: fx.Graph) -> fx.Graph:
+    """A graph that stays as it is while the other is edited."""
+    twin = fx.Graph()
+    twin.output(twin.graph_copy(graph, {}))
+    return twin
 
 
 def replace(
