@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import deeptaylor as dt
 from fuzz import BIASES, EQUAL, captured_once, difference, maps
@@ -28,16 +30,31 @@ NAMED = (
 FAST = [s for k, s in enumerate(ALONE) if k % 3 == 0 or key(s) in DIFFER or any(name in s.name for name in NAMED)]
 
 
+def input_in(domain: str, x: Tensor) -> Tensor:
+    return x.clamp(min=0) if domain == "non-negative" else x
+
+
+@cache
+def usual_maps(model: nn.Module, domain: str, bias: str) -> list[Tensor] | str:
+    """The maps of a network as it is usually written, which many rows share."""
+    return maps(model, input_in(domain, EXAMPLES[model]), DOMAINS[domain], bias)
+
+
+EXAMPLES: dict[nn.Module, Tensor] = {}
+
+
 def gaps(spelling: Spelling, settings: list[tuple[str, str]]) -> dict[tuple[str, str], float]:
     """How far the maps of a pair are apart, for each domain and bias."""
-    both = pair(spelling)
+    usual, other, example = pair(spelling)
+    EXAMPLES[usual] = example
     found = {}
     with captured_once():
         for domain, bias in settings:
-            x = both.example.clamp(min=0) if domain == "non-negative" else both.example
-            ours, theirs = (maps(model, x, DOMAINS[domain], bias) for model in (both.usual, both.other))
+            ours = usual_maps(usual, domain, bias)
             assert not isinstance(ours, str), ours
-            found[domain, bias] = difference(ours, theirs)
+            found[domain, bias] = difference(
+                ours, maps(other, input_in(domain, EXAMPLES[usual]), DOMAINS[domain], bias)
+            )
     return found
 
 
@@ -79,7 +96,7 @@ def test_what_differs_is_listed_with_its_size() -> None:
 # --- what used to be read wrongly -------------------------------------------------------------------------------------
 
 
-class Root(torch.nn.Module):
+class Root(nn.Module):
     """A root of an average of squares, with a divisor and a factor of its own."""
 
     def __init__(self, divisor: int | None, factor: float) -> None:
@@ -100,3 +117,27 @@ def test_a_pooling_of_squares_keeps_its_factor(divisor: int | None, factor: floa
     f = (25 / (divisor or 4) * factor) ** 0.5
     torch.testing.assert_close(e.score, torch.tensor([f], dtype=torch.float64))
     torch.testing.assert_close(e.relevance[0, 0, 0], torch.tensor([3 / 7, 4 / 7], dtype=torch.float64) * f)
+
+
+class Gated(nn.Module):
+    """A product of two layers, one of them behind an activation that is written out."""
+
+    def __init__(self, write: str) -> None:
+        super().__init__()
+        self.a, self.b, self.write = nn.Linear(4, 3), nn.Linear(4, 3), write
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a, z = self.a(x), self.b(x)
+        if self.write == "product":
+            return a * (z * torch.sigmoid(z))
+        return a * (z / (1 + torch.exp(-z))) if self.write == "quotient" else torch.nn.functional.silu(z) * a
+
+
+@pytest.mark.parametrize("write", ["product", "quotient"])
+def test_an_activation_that_is_written_out_is_still_a_gate(write: str) -> None:
+    torch.manual_seed(3)
+    network = Gated(write).double()
+    x = torch.randn(2, 4, dtype=torch.float64)
+    found = dt.Explainer(network, x, dt.Real()).explain(x).relevance
+    network.write = "silu"
+    torch.testing.assert_close(found, dt.Explainer(network, x, dt.Real()).explain(x).relevance, rtol=1e-10, atol=1e-10)

@@ -2,7 +2,7 @@
 
 Engine.run(inputs, target)
 ├── network(*inputs)      the rewritten graph; returns only the values that steps read
-└── _reverse              R_f = max(0, f), then one step a boundary, freeing values as they are used up
+└── reverse               R_f = max(0, f), then one step a boundary, freeing values as they are used up
 """
 
 from __future__ import annotations
@@ -280,7 +280,8 @@ class Engine(nn.Module):
     def _read_by_step(self, constant: str) -> bool:
         return any(n.op == "get_attr" and n.target == constant for n in self.captured.graph.nodes)
 
-    def _constant(self, name: str) -> Any:
+    def constant(self, name: str) -> Any:
+        """A constant of the network, by its node's name."""
         return getattr(self.network, self.constant_names[name])
 
     def _apply(self, fn: Any, recurse: bool = True) -> Engine:
@@ -300,7 +301,7 @@ class Engine(nn.Module):
                 for m in step.block.maps:
                     squared = m._buffers.get("squared")
                     if isinstance(m, Weighted) and squared is not None and squared.dtype is torch.float16:
-                        rounding += int((self._constant(m.name) != 0).sum()) * 2.0**-25
+                        rounding += int((self.constant(m.name) != 0).sum()) * 2.0**-25
                         held += float(squared.sum(dtype=torch.float32))
                 if rounding > _LOST * held:
                     return step.node
@@ -308,7 +309,7 @@ class Engine(nn.Module):
 
     def _read_weights_again(self) -> None:
         """A type of more digits, or another range: readings of the weights are rounded no further than these."""
-        constants = {name: self._constant(name) for name in self.constant_names}
+        constants = {name: self.constant(name) for name in self.constant_names}
         for step in self.planned.steps:
             if isinstance(step, BlockStep):
                 step.block.prepare_again(constants)
@@ -329,7 +330,7 @@ class Engine(nn.Module):
         values = self.network(*[channels_last(x) for x in inside])
         again = {name: partial(again.values, one=self.one) for name, again in self.again.items()}
         kept = dict(zip(self.kept, values, strict=True))
-        return Pass(kept, self._constant, self.layout, inputs[0].shape[0], again, self.planned.never_negative)
+        return Pass(kept, self.constant, self.layout, inputs[0].shape[0], again, self.planned.never_negative)
 
     def run(
         self, inputs: Sequence[Tensor], target: Any, ledger: bool = False, keep: frozenset[str] = frozenset()
@@ -340,10 +341,10 @@ class Engine(nn.Module):
         v, many = targets.weights(target, output)
         if not many:
             look = output.device.type == "cpu" and not torch.compiler.is_compiling()
-            return self._reverse(run, output, v, ledger, keep, look)
+            return self.reverse(run, output, v, ledger, keep, look)
 
         def one(v: Tensor) -> tuple[Any, ...]:
-            result = self._reverse(run, output, v, ledger, keep, look=False)
+            result = self.reverse(run, output, v, ledger, keep, look=False)
             books = (result.entries, result.lowest) if ledger else ()
             return result.score, result.relevance, tuple(t for t in books if t is not None), result.kept
 
@@ -356,7 +357,11 @@ class Engine(nn.Module):
             books[1][0] if len(books) > 1 else None,
         )
 
-    def _reverse(self, run: Pass, output: Tensor, v: Tensor, ledger: bool, keep: frozenset[str], look: bool) -> Result:
+    def reverse(
+        self, run: Pass, output: Tensor, v: Tensor, ledger: bool = False, keep: frozenset[str] = frozenset(),
+        look: bool = False,
+    ) -> Result:  # fmt: skip
+        """The steps, from the score Σ v z down to the inputs."""
         f = run.per_sample(self.planned.output, weighted(v, output))
         relevance: dict[str, Maybe] = {}
         arrived: dict[str, Maybe] = {}  # the sum of what was handed to a tensor, of each part as it was handed on

@@ -113,7 +113,7 @@ def compared(engine: Engine, inputs: Sequence[Tensor], target: Any) -> tuple[Res
     names = dict.fromkeys([engine.planned.output, *(name for s in engine.planned.steps for name in s.needs)])
     values = {name: _double(run.value(name)) for name in names}
     found = _reverse(engine, run, target)
-    return found, _reverse(wide, Pass(values, wide._constant, wide.layout, run.batch, None, run.never_negative), target)
+    return found, _reverse(wide, Pass(values, wide.constant, wide.layout, run.batch, None, run.never_negative), target)
 
 
 def _double(value: Any) -> Any:
@@ -122,7 +122,7 @@ def _double(value: Any) -> Any:
 
 def _reverse(engine: Engine, run: Pass, target: Any) -> Result:
     output = run.values[engine.planned.output]
-    return engine._reverse(run, output, targets.weights(target, output)[0], False, frozenset())
+    return engine.reverse(run, output, targets.weights(target, output)[0])
 
 
 # --- the network itself, measured -------------------------------------------------------------------------------------

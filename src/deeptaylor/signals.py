@@ -14,7 +14,7 @@ from deeptaylor.capture import Captured, Node, where
 from deeptaylor.domain import Domain
 from deeptaylor.errors import UnsupportedOpError
 from deeptaylor.flow import flow_of
-from deeptaylor.graph import SHAPED_LIKE
+from deeptaylor.graph import SHAPED_LIKE, shape_of
 from deeptaylor.rules import Rule
 
 aten = torch.ops.aten
@@ -177,7 +177,15 @@ class _Finder:
         return False
 
     def _nonlinear(self, node: Node) -> bool:
-        flow = flow_of(self._base(node))
+        base = self._base(node)
+        flow = flow_of(base)
+        if base.target in (aten.mul.Tensor, aten.div.Tensor):
+            # An activation written out, x · sigmoid(x); a norm's gate is smaller than what it scales.
+            factors = [n for n in operands_of(base) if n in self.data]
+            if len(factors) != 2 or shape_of(factors[0]) != shape_of(factors[1]):
+                return False
+            a, b = factors
+            return a is b or self._depends(b, a) or (base.target is aten.mul.Tensor and self._depends(a, b))
         return flow is not None and flow.kind in ("rectifier", "activation", "softmax")
 
 
