@@ -112,7 +112,8 @@ def test_compare(capsys: pytest.CaptureFixture[str]) -> None:
     rows = {row["key"]: row for row in found["methods"]}
     assert rows["deep-taylor"]["likeness"] == 1.0
     assert rows["deep-taylor-spread"]["input_share"] == pytest.approx(1, abs=1e-5)
-    assert len({row["score"] for row in rows.values()}) == 1
+    scores = [row["score"] for row in rows.values()]
+    assert scores == pytest.approx([scores[0]] * len(scores), rel=1e-6)  # float32, by ways of its own in each method
     with np.load("o/photo_compare.npz") as arrays:
         assert set(arrays) == set(methods.METHODS)
         assert all(arrays[key].shape == (3, 24, 24) for key in arrays)
