@@ -76,7 +76,7 @@ def rows(explainer: dt.Explainer) -> list[int]:
     """How many rows the weight of every layer has through which relevance goes."""
     (one,) = explainer.engines.values()
     maps = [m for m in one.modules() if isinstance(m, Linear)]
-    return [one._constant(m.name).shape[0] for m in maps]  # type: ignore[operator]
+    return [one.constant(m.name).shape[0] for m in maps]  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("bias", ["neuron", "spread"])

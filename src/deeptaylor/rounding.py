@@ -99,7 +99,7 @@ def _of_map(m: LinearMap, engine: Engine, wide: bool) -> float:
 def _terms(m: LinearMap, engine: Engine) -> tuple[int, int]:
     """How many products a unit adds up, and how many a leaf's element does in the transpose."""
     if isinstance(m, Weighted):
-        shape = engine._constant(m.name).shape
+        shape = engine.constant(m.name).shape
         return shape.numel() // int(shape[0]), shape.numel() // int(shape[1])
     sizes = [math.prod(engine.layout[name].shape(engine.fixed_batch or 1)) for name in (m.operands[0], m.node)]
     longest = max(engine.layout[m.operands[0]].shape(engine.fixed_batch or 1), default=1)
