@@ -59,8 +59,8 @@ METHODS = (
 )
 OURS = METHODS[5:]
 DOMAIN = dt.Box.from_normalisation(MEAN, STD)
-# How far from float64 a method may be to be timed: these networks have random weights, which round less than trained ones
-# (whose bound is counted and measured: deeptaylor.rounding, benchmarks/precision.py).
+# How far from float64 a method may be to be timed. These networks have random weights, which round less than trained
+# ones do; the bound of those is counted and measured (deeptaylor.rounding, benchmarks/precision.py).
 BOUND = {"float64": 1e-9, "float32": 1e-4, "tfloat32": 2e-2, "float16": 2e-2, "bfloat16": 3e-2}
 Method = Callable[[], Tensor]
 
