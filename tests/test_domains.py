@@ -380,7 +380,7 @@ class Middle(nn.Module):
     def __init__(self, operation: Callable[[Tensor], Tensor], width: int = 6, seed: int = 0) -> None:
         super().__init__()
         torch.manual_seed(seed)
-        self.below, self.above, self.out = nn.Linear(6, 6), nn.Linear(width, 5), nn.Linear(5, 3)
+        self.below, self.above, self.out = nn.Linear(6, 6), nn.Linear(width, 24), nn.Linear(24, 3)
         self.operation = operation
         self.double()
 
@@ -440,9 +440,11 @@ def test_inference_saves_work_and_changes_nothing(name: str, monkeypatch: pytest
     domain, bias = (Real(), NonNegative(), Box(-3.0, 3.0))[turn % 3], ("neuron", "neuron", "neuron", "spread")[turn % 4]
     network = Middle(OPERATIONS[name])
     x = torch.rand(8, 6, dtype=torch.float64) * 3
-    found = dt.explain(network, x, 0, domain, bias=bias)
+    classes = torch.tensor([[0, 1, 2]] * len(x))  # of some class some score is positive, and its map not empty
+    found = dt.explain(network, x, classes, domain, bias=bias)
     monkeypatch.setattr("deeptaylor.planner.infer_domains", without_inference)
-    general = dt.explain(network, x, 0, domain, bias=bias)
+    general = dt.explain(network, x, classes, domain, bias=bias)
+    assert bool((general.score > 0).any())
     torch.testing.assert_close(found.relevance, general.relevance, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(found.ledger.bias, general.ledger.bias, rtol=1e-9, atol=1e-12)
     assert bool((found.relevance >= 0).all())

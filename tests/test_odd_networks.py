@@ -167,7 +167,7 @@ def test_a_table_of_constants_keeps_the_digits_it_was_computed_with() -> None:
 def test_the_signal_of_a_matrix_product_can_be_chosen() -> None:
     def forward(net: Net, x: Tensor) -> Tensor:
         h = F.relu(net.a(x))
-        return (h.transpose(1, 2) @ F.relu(net.a(2 * x))).flatten(1)
+        return (h.transpose(1, 2) @ F.relu(net.b(x))).flatten(1)
 
     with pytest.raises(dt.UnsupportedOpError, match=r"rules={'matmul': dt.rules.Signal\(0\)}"):
         dt.explain(Net(forward), words())
