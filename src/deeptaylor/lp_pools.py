@@ -46,7 +46,7 @@ def lp_pools(captured: Captured) -> None:
 def _root(node: Node) -> float | None:
     if node.target is aten.sqrt.default:
         return 0.5
-    if node.target is aten.pow.Tensor_Scalar and 0 < float(node.args[1]) < 1:
+    if node.target is aten.pow.Tensor_Scalar and 0 < float(node.args[1]) <= 1:
         return float(node.args[1])
     return None
 
@@ -57,7 +57,7 @@ def _power(node: Any) -> tuple[Node, float] | None:
         return None
     if node.target is aten.square.default or (node.target is aten.mul.Tensor and node.args[0] is node.args[1]):
         return node.args[0], 2.0
-    if node.target is aten.pow.Tensor_Scalar and float(node.args[1]) > 1:
+    if node.target is aten.pow.Tensor_Scalar and float(node.args[1]) >= 1:
         return node.args[0], float(node.args[1])
     return None
 
