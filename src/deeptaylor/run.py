@@ -58,7 +58,7 @@ class Layout:
         axis += axis < self.dim
         vector = weight.reshape(-1)
         if first.stride(axis) == 1:
-            products = first.movedim(axis, -1) @ vector
+            products = first.movedim(axis, -1) @ vector.to(first.dtype)  # numbers are kept with all digits
         else:
             rest = first.movedim(axis, 1).flatten(2)
             products = vector.expand(rest.shape[0], 1, -1) @ rest  # of three axes each: else the large one is copied
