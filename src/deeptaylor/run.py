@@ -56,9 +56,9 @@ class Layout:
             return self.per_sample((t * weight).expand(self.shape(batch)), batch)
         first = t.movedim(self.dim, 0)  # the samples; behind them one of the others may lie closest together
         axis += axis < self.dim
-        vector = weight.reshape(-1)
+        vector = weight.reshape(-1).to(t.dtype)  # numbers of the network are kept with all digits
         if first.stride(axis) == 1:
-            products = first.movedim(axis, -1) @ vector.to(first.dtype)  # numbers are kept with all digits
+            products = first.movedim(axis, -1) @ vector
         else:
             rest = first.movedim(axis, 1).flatten(2)
             products = vector.expand(rest.shape[0], 1, -1) @ rest  # of three axes each: else the large one is copied
