@@ -2,8 +2,8 @@
 
     python benchmarks/page.py
 
-Records with `settings` come from speed.py, with `books` from books.py, with `growth` from growth.py. Run it again after
-any.
+Records with `settings` come from speed.py, with `books` from books.py, with `growth` from growth.py, with `precision`
+from precision.py. Run it again after any.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from speed import BOUND, METHODS, OURS
+from speed import METHODS, OURS
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, PAGE, PLOT = ROOT / "benchmarks/results", ROOT / "docs/speed.md", ROOT / "docs/images/growth.png"
@@ -95,7 +95,9 @@ PRECISION = """\
 ## Precision
 
 Every explanation was compared with deeptaylor in float64 before it was timed; deeptaylor's own are timed only within
-these bounds on `off` (`BOUND` in `benchmarks/speed.py`), tfloat32 being float32 with the products of tensor cores:
+the bound that [section 7 of the theory](theory.md#7-rounding) gives for the network and the type. Trained networks
+(`benchmarks/precision.py`) were off by this much, and might have been by as much as their bound: off ≤ bound. tf32 is
+float32 with the products of tensor cores. A dash: refused, float16 has no numbers for relevances this small.
 """
 
 GROWTH = """\
@@ -391,8 +393,21 @@ def page(records: Sequence[Record]) -> str:
     grown = [record for record in records if "growth" in record]
     if grown:
         parts += [GROWTH, *(part for record in grown for part in growth_section(record))]
-    bounds = table(("type", "largest off"), [(name, f"{bound:g}") for name, bound in BOUND.items()])
-    return "\n".join(part.rstrip("\n") + "\n" for part in [*parts, PRECISION, bounds])
+    parts += [PRECISION, *(part for record in records if "precision" in record for part in precision_section(record))]
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+
+
+def precision_section(record: Record) -> list[str]:
+    """How far explanations were from float64: a row for each network, bias and way to run, a column for each type."""
+    found: dict[tuple[str, str, str], dict[str, str]] = {}
+    for row in record["precision"]:
+        cell = "—" if row["off"] is None else f"{row['off']:.1e} ≤ {row['bound']:.1e}"
+        cell = cell if row["verdict"] == "within" or row["off"] is None else cell.replace("≤", "**>**")
+        found.setdefault((row["network"], row["bias"], row["how"]), {})[row["dtype"]] = cell
+    types = list(dict.fromkeys(row["dtype"] for row in record["precision"]))
+    cells = [(*key, *(row.get(kind, "") for kind in types)) for key, row in found.items()]
+    title = f"### Precision on {device(record['machine'])}\n"
+    return [title, versions(record["machine"], [record["file"]]), table(("network", "bias", "run", *types), cells)]
 
 
 def _held(method: Record) -> float | None:

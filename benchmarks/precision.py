@@ -76,7 +76,7 @@ def prepare(folder: Path) -> None:
     for name in PHOTOS:
         known = dt.load(name)
         low, high = (torch.as_tensor(b).reshape(-1, 1, 1) for b in (known.domain.low, known.domain.high))
-        found[name] = {"weights": known.network.state_dict(), "low": low, "high": high, "x": photographs(name, known)}
+        found[name] = {"weights": known.network.state_dict(), "low": low, "high": high, "x": pictures(known)}
     for name in DIGITS:
         weights = dt.networks.detection_pooling.load(name).state_dict()
         low, high = torch.tensor(BLACK), torch.tensor(WHITE)
@@ -88,14 +88,14 @@ def prepare(folder: Path) -> None:
     print(f"{folder / FILE}: {(folder / FILE).stat().st_size / 1e6:.0f} MB")
 
 
-def photographs(name: str, known: dt.Pretrained) -> Tensor:
-    """Two photographs, and two pictures of soft blobs, as the network takes them."""
+def pictures(known: dt.Pretrained) -> Tensor:
+    """A photograph, and a picture of soft blobs, as the network takes them."""
     from PIL import Image
     from skimage import data
 
-    photos = [known.preprocess(Image.fromarray(getattr(data, kind)()))[0] for kind in ("chelsea", "coffee")]
+    cat = known.preprocess(Image.fromarray(data.chelsea()))[0]
     low, high = (torch.as_tensor(b).reshape(-1, 1, 1) for b in (known.domain.low, known.domain.high))
-    return torch.cat([*photos, low + blobs(known.preparation.shape) * (high - low)])  # type: ignore[union-attr]
+    return torch.cat([cat, low + blobs(known.preparation.shape)[:1] * (high - low)])  # type: ignore[union-attr]
 
 
 def blobs(shape: tuple[int, ...]) -> Tensor:
@@ -122,7 +122,7 @@ def rows(name: str, one: dict[str, Any], device: str, types: list[str], compiled
     for bias in ("neuron", "spread"):
         exact = dt.Explainer(model, x, domain, bias=bias)
         engine, truth = exact._first, exact(x, target)[1]
-        kappas = {wide: rounding.condition(engine, (x,), target, wide, draws=2) for wide in (False, True)}
+        kappas = {wide: rounding.condition(engine, (x,), target, wide) for wide in (False, True)}
         for kind in types:
             dtype, u = getattr(torch, "float32" if kind == "tf32" else kind), rounding.TF32 if kind == "tf32" else None
             torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
@@ -150,6 +150,7 @@ def main(arguments: list[str] | None = None) -> int:
     add("folder", type=Path, help=f"holds {FILE}")
     add("--prepare", action="store_true", help="write that file instead")
     add("--device", default="cuda" if cuda else "cpu")
+    add("--networks", default=",".join(PHOTOS | DIGITS))
     add("--types", help=f"some of {','.join(TYPES)}")
     add("--compiled", default="bfloat16" if cuda else "", help="the types that are also compiled, with bias neurons")
     add("--json", type=Path, metavar="FILE")
@@ -162,8 +163,9 @@ def main(arguments: list[str] | None = None) -> int:
     found: list[Row] = []
     print(f"{'network':<19}{'bias':<8}{'type':<10}{'':<10}{'κ':>7}", *(f"{h:>8}" for h in ("off", "bound", "reverse")),
           f"{'counted':>8}")  # fmt: skip
-    for name, one in torch.load(options.folder / FILE, weights_only=True).items():
-        for row in rows(name, one, options.device, types, set(options.compiled.split(","))):
+    trained = torch.load(options.folder / FILE, weights_only=True)
+    for name in options.networks.split(","):
+        for row in rows(name, trained[name], options.device, types, set(options.compiled.split(","))):
             print(row, flush=True)
             found.append(row)
     rows_ = [asdict(row) | {"verdict": row.verdict} for row in found]

@@ -40,6 +40,7 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
+from deeptaylor import rounding
 from zoo import MEAN, STD, images, randomise
 
 NETWORKS = ("vgg16", "resnet50", "efficientnet_b0", "vit_b_16", "convnext_tiny")
@@ -59,9 +60,6 @@ METHODS = (
 )
 OURS = METHODS[5:]
 DOMAIN = dt.Box.from_normalisation(MEAN, STD)
-# How far from float64 a method may be to be timed. These networks have random weights, which round less than trained
-# ones do; the bound of those is counted and measured (deeptaylor.rounding, benchmarks/precision.py).
-BOUND = {"float64": 1e-9, "float32": 1e-4, "tfloat32": 2e-2, "float16": 2e-2, "bfloat16": 3e-2}
 Method = Callable[[], Tensor]
 
 
@@ -75,6 +73,7 @@ class Measured:
     peak_mib: float | None = None
     held_mib: float | None = None
     off: float | None = None
+    bound: float | None = None  # on `off`; for deeptaylor
     first_s: float | None = None  # set-up, compilation and first call
     problem: str = ""
 
@@ -248,15 +247,16 @@ def peak_mib(run: Method) -> float:
     return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
-def reference(setting: Setting, x: Tensor, target: Tensor) -> Tensor:
-    """The relevance of the first samples in float64."""
+def reference(setting: Setting, x: Tensor, target: Tensor) -> tuple[Tensor, float]:
+    """The relevance of the first samples in float64, and how far from it the setting's type may be."""
     some = x[:2].double()
-    return deeptaylor(explainer_of(setting.network, some), some, target[:2], "eager")().double()
+    explainer = explainer_of(setting.network, some)
+    kappa = rounding.condition(explainer._first, (some,), target[:2, 0], wide=setting.dtype == "float32")
+    bound = rounding.bound(explainer._first, x.dtype, kappa, rounding.TF32 if setting.dtype == "tfloat32" else None)
+    return deeptaylor(explainer, some, target[:2], "eager")().double(), bound
 
 
-def measure(
-    setting: Setting, kind: str, make: Callable[[], Method], truth: Tensor, repeats: int, cuda: bool
-) -> Measured:
+def measure(kind: str, make: Callable[[], Method], truth: Tensor, bound: float, repeats: int, cuda: bool) -> Measured:
     """One method: compared first, then timed."""
     result = Measured(kind)
     gc.collect()  # what an earlier method left must not be freed in between
@@ -272,8 +272,9 @@ def measure(
         if not kind.startswith("gradient"):
             found = first[:2].detach().double()
             result.off = float((found - truth).abs().sum() / truth.abs().sum())
-            if kind not in ("zennit", "captum") and not result.off <= BOUND[setting.dtype]:
-                raise AssertionError(f"off by {result.off:.2g}, bound {BOUND[setting.dtype]:.2g}")
+            result.bound = bound if kind in OURS else None
+            if kind in OURS and not result.off <= bound:
+                raise AssertionError(f"off by {result.off:.2g}, bound {bound:.2g}")
             del found
         del first
         clock(run, 3 if cuda else 1, cuda)
@@ -304,7 +305,7 @@ def run_setting(setting: Setting, kinds: list[str], device: str, repeats: int) -
     with torch.no_grad():
         scores = build(setting.network).to(device)(x.float())
     target = scores.topk(setting.targets, 1).indices
-    truth = reference(setting, x, target)
+    truth, bound = reference(setting, x, target)
     torch._dynamo.reset()
     print(f"\n{setting.name}", flush=True)
     ours: list[dt.Explainer] = []  # one for all its kinds: captured once, compiled once
@@ -317,7 +318,7 @@ def run_setting(setting: Setting, kinds: list[str], device: str, repeats: int) -
         return deeptaylor(ours[0], x, target, kind)
 
     for kind in kinds:
-        found = measure(setting, kind, lambda kind=kind: make(kind), truth, repeats, x.is_cuda)  # type: ignore[misc]
+        found = measure(kind, lambda kind=kind: make(kind), truth, bound, repeats, x.is_cuda)  # type: ignore[misc]
         setting.methods.append(found)
         ms = "" if found.ms is None else f"{found.ms:9.2f} ms"
         peak = "" if found.peak_mib is None else f"  peak {found.peak_mib:7.0f} MiB"

@@ -148,6 +148,16 @@ def test_growth_with_and_without_memory_kept(tmp_path: Path) -> None:
     assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_without_records_there_are_the_bounds() -> None:
-    text = page.page([])
-    assert [row(text, name) for name in page.BOUND] == [[f"{bound:g}"] for bound in page.BOUND.values()]
+def test_precision_beside_its_bounds() -> None:
+    def found(dtype: str, **values: Any) -> dict[str, Any]:
+        return {"network": "abc", "bias": "neuron", "dtype": dtype, "how": "eager", "off": 0.25, "bound": 0.5,
+                "verdict": "within", **values}  # fmt: skip
+
+    rows = [found("float32"), found("float16", off=None, verdict="refused"), found("tf32", off=0.75, verdict="NO")]
+    text = page.page([{"machine": speed_record()["machine"], "precision": rows, "file": "precision-abacus.json"}])
+    assert "`benchmarks/results/precision-abacus.json`" in text
+    assert row(text, "abc", "neuron", "eager") == ["2.5e-01 ≤ 5.0e-01", "7.5e-01 **>** 5.0e-01"]  # no empty column
+    rows.append(found("float16", bias="spread"))
+    text = page.page([{"machine": speed_record()["machine"], "precision": rows, "file": "precision-abacus.json"}])
+    assert row(text, "abc", "neuron", "eager")[1] == "—"
+    assert row(text, "abc", "spread", "eager") == ["", "2.5e-01 ≤ 5.0e-01", ""]
