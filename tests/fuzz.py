@@ -59,23 +59,30 @@ def targets(model: nn.Module, x: Tensor) -> list[Any]:
     return [None, weights * (weights * z).sum(1, keepdim=True).sign()]
 
 
-def maps(model: nn.Module, x: Tensor, domain: dt.Domain, bias: str) -> list[Tensor] | str:
-    """The map of each target, or the error's name."""
+Maps = list[tuple[Tensor, Tensor]] | str
+
+
+def maps(model: nn.Module, x: Tensor, domain: dt.Domain, bias: str) -> Maps:
+    """For each target the map and the score, or the error's text."""
     try:
         explainer = dt.Explainer(model, x, domain, bias=bias)
-        return [explainer.explain(x, target=t).relevance for t in targets(model, x)]
+        found = [explainer.explain(x, target=t) for t in targets(model, x)]
+        return [(e.relevance, e.score) for e in found]
     except dt.DeepTaylorError as error:
         return f"{type(error).__name__}: {error}"
 
 
-def difference(ours: list[Tensor] | str, theirs: list[Tensor] | str) -> float:
-    """The largest Σ|R − R'| / Σ|R| of a sample; infinite where one is refused and the other is not."""
+def difference(ours: Maps, theirs: Maps) -> float:
+    """The largest Σ|R − R'| / Σ|R| of a sample; infinite where one is refused and the other is not.
+
+    Where biases took all but a millionth, that millionth of the score is the measure: what is left is rounding.
+    """
     if isinstance(ours, str) or isinstance(theirs, str):
         return 0.0 if isinstance(ours, str) and isinstance(theirs, str) else float("inf")
     worst = 0.0
-    for a, b in zip(ours, theirs, strict=True):
+    for (a, f), (b, _) in zip(ours, theirs, strict=True):
         gap, size = (t.abs().flatten(1).sum(1) for t in (a - b, a))
-        worst = max(worst, float((gap / size.clamp(min=1e-300)).max()))
+        worst = max(worst, float((gap / torch.maximum(size, 1e-6 * f.abs()).clamp(min=1e-300)).max()))
     return worst
 
 
@@ -130,7 +137,7 @@ def respelled(network: Network, seed: int) -> Respelled:
 
 
 @lru_cache(maxsize=1)
-def _usual(seed: int) -> tuple[Network, list[Tensor] | str]:
+def _usual(seed: int) -> tuple[Network, Maps]:
     """A random network and its maps."""
     network = build(seed)
     return network, maps(network.model, network.example, package_domain(network.domain), BIASES[seed % 2])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from fuzz import BIASES, EQUAL, captured_once, difference, maps
+from fuzz import BIASES, EQUAL, Maps, captured_once, difference, maps
 from spellings import ALONE, DIFFER, Spelling, key, pair
 
 ROOT = Path(__file__).parents[1]
@@ -35,7 +35,7 @@ def input_in(domain: str, x: Tensor) -> Tensor:
 
 
 @cache
-def usual_maps(model: nn.Module, domain: str, bias: str) -> list[Tensor] | str:
+def usual_maps(model: nn.Module, domain: str, bias: str) -> Maps:
     """The maps of a network as it is usually written, which many rows share."""
     return maps(model, input_in(domain, EXAMPLES[model]), DOMAINS[domain], bias)
 

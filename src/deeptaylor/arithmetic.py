@@ -23,6 +23,7 @@ from deeptaylor.graph import (
 aten = torch.ops.aten
 _POSITIVE = (aten.gt.Scalar, aten.ge.Scalar)
 _NEGATIVE = (aten.lt.Scalar, aten.le.Scalar)
+_CASTS = (aten.to.dtype, aten._to_copy.default, aten.type_as.default, aten.to.other, aten.to.dtype_layout)
 _ZEROS = (aten.zeros_like.default, aten.new_zeros.default)
 
 
@@ -78,6 +79,20 @@ def _masked_fill(captured: Captured, node: Node, data: set[Node]) -> None:
         replace(captured, node, aten.relu.default, (x,))
 
 
+def _product(captured: Captured, node: Node, data: set[Node]) -> None:
+    """x · (x > 0), the mask as it is or as numbers."""
+    for x, mask in (node.args[:2], node.args[1::-1]):
+        cast = is_node(mask) and mask.target in _CASTS
+        if x in data and _signs(captured, mask.args[0] if cast else mask, x, _POSITIVE):
+            replace(captured, node, aten.relu.default, (x,))
+            return
+
+
+def _leaky(captured: Captured, node: Node, data: set[Node]) -> None:
+    if bound_args(node)["negative_slope"] == 0:
+        replace(captured, node, aten.relu.default, (node.args[0],))
+
+
 def _rsub(captured: Captured, node: Node, data: set[Node]) -> None:
     a, b = node.args[:2]
     if a in data and b in data and bound_args(node)["alpha"] == 1:
@@ -119,8 +134,13 @@ def _means(captured: Captured, node: Node, data: set[Node]) -> None:
 
 
 def _twice(captured: Captured, node: Node, data: set[Node]) -> None:
-    """x + x = 2 x."""
+    """x + x = 2 x, and x + |x| = 2 relu(x)."""
     a, b = node.args[:2]
+    for x, other in ((a, b), (b, a)):
+        if is_node(other) and other.target is aten.abs.default and other.args[0] is x and not node.kwargs:
+            rectified = insert(captured, node, aten.relu.default, (x,), node.meta["val"])
+            put_scale_shift(captured, node, rectified, torch.tensor(2.0, dtype=torch.float64), None)
+            return
     if a is b and node.meta["val"].is_floating_point():
         factor = torch.tensor(1.0 + bound_args(node)["alpha"], dtype=torch.float64)
         put_scale_shift(captured, node, a, factor, None)
@@ -170,6 +190,8 @@ _WORDS: dict[Any, Callable[[Captured, Node, set[Node]], None]] = {
     aten.where.ScalarSelf: _where,
     aten.where.Scalar: _where,
     aten.masked_fill.Scalar: _masked_fill,
+    aten.mul.Tensor: _product,
+    aten.leaky_relu.default: _leaky,
     aten.rsub.Tensor: _rsub,
     aten.sum.dim_IntList: _means,
     aten.mean.dim: _means,
