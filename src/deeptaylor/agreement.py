@@ -22,6 +22,8 @@ from deeptaylor.memory import out_of_memory
 
 __all__ = ["check_agreement", "different"]
 
+_TF32 = 2.0**-10  # the digits of products on a GPU, which may be computed so in float32
+
 
 @dataclass(frozen=True)
 class _Trial:
@@ -136,7 +138,8 @@ def _mixes(ours: fx.GraphModule, whole: _Trial, allowed: float) -> bool:
 def _allowed(captured: Captured, output: Tensor) -> float:
     """Half of the digits of the narrowest type in which the network computes."""
     types = [output.dtype, *([captured.narrowest[0]] if captured.narrowest else [])]
-    return float(max(torch.finfo(t).eps for t in types if t.is_floating_point) ** 0.5)
+    widths = [torch.finfo(t).eps for t in types if t.is_floating_point]
+    return float(max(*widths, _TF32 if output.is_cuda and output.dtype is torch.float32 else 0) ** 0.5)
 
 
 def _apart(mine: Tensor, theirs: Tensor) -> float:
