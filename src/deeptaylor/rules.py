@@ -72,7 +72,7 @@ def _shares(W: AffineMap, p: list[Maybe], n: list[Maybe], R: Tensor, book: Book,
     left = undivided(R, Z) if W.spread else None
     if book.open and not W.spread:
         book.dropped(undivided(R, Z))
-    Z = divisor(Z)  # the same name: the largest tensors are those of the first layers, no more of them than needed
+    Z = divisor(R, Z)  # the same name: the largest tensors are those of the first layers, no more of them than needed
     S = R / Z
     del Z
     if book.open and not W.spread and beta is not None:
@@ -113,7 +113,7 @@ def _signed_shares(W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
     Z = _zero(twice if W.b is None else plus(twice, W.b.abs()), R)
     if book.open:
         book.dropped(undivided(R, Z))
-    Z = divisor(Z)
+    Z = divisor(R, Z)
     S = R / Z
     del Z
     up = W.z >= 0
