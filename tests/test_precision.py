@@ -120,9 +120,11 @@ def test_a_reverse_pass_of_fewer_digits_is_not_within(monkeypatch: pytest.Monkey
     found, again = rounding.compared(engine, (x,), None)
     assert rounding.off(found.relevance, again.relevance) <= rounding.counted(engine, torch.float32)
     divisor = rules.divisor
-    monkeypatch.setattr(
-        rules, "divisor", lambda Z: divisor(Z.bfloat16().to(Z.dtype) if Z.dtype is torch.float32 else Z)
-    )
+
+    def coarse(R: Tensor, Z: Tensor) -> Tensor:
+        return divisor(R, Z if R.dtype is torch.float64 else Z.bfloat16().to(R.dtype))
+
+    monkeypatch.setattr(rules, "divisor", coarse)
     found, again = rounding.compared(engine, (x,), None)
     assert rounding.off(found.relevance, again.relevance) > rounding.counted(engine, torch.float32)
 
@@ -247,6 +249,18 @@ def test_what_cannot_be_divided_by_is_booked(rule: dt.rules.Rule, factor: float)
         nn.init.constant_(p, value)
     e = dt.explain(network, torch.ones(1, 1), 0, dt.NonNegative(), rules={"0": rule, "2": dt.rules.Flat()})
     assert e.check().accounted, e.ledger.table()
+
+
+@pytest.mark.parametrize("bias", ["neuron", "spread"])
+def test_a_denominator_below_the_normal_numbers_of_float16_still_divides(bias: str) -> None:
+    """The first unit is 3 · 2⁻¹⁸ + 2⁻¹⁸: its inputs share its relevance 3 to 1; the second unit makes the score."""
+    net = nn.Sequential(nn.Linear(3, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
+    with torch.no_grad():
+        net[0].weight.copy_(torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]))
+        net[2].weight.fill_(1.0)
+    x = torch.tensor([[3 * 2.0**-18, 2.0**-18, 1.0]])
+    relevance = dt.Explainer(net, x, dt.NonNegative(), bias=bias).half()(x.half(), 0)[1]
+    torch.testing.assert_close(relevance, x.half(), rtol=0.02, atol=0)
 
 
 def swallowing() -> tuple[nn.Module, Tensor]:

@@ -8,24 +8,33 @@ from torch import Tensor
 
 __all__ = ["divide", "divide_signed", "divisor", "undivided", "weighted"]
 
+_QUOTIENT = 2.0**13  # what is left of float16's range above it is for sums of quotients
+
 
 def divide(a: Tensor, b: Tensor) -> Tensor:
     """a / b for b ≥ 0, with 0 where b is 0 (or too small to divide by); the caller books what that drops."""
-    return a / divisor(b)
+    return a / divisor(a, b)
 
 
-def divisor(b: Tensor) -> Tensor:
-    """b ≥ 0, but infinite where it is too small to divide by: a quotient is zero there.
+def divisor(a: Tensor, b: Tensor) -> Tensor:
+    """b ≥ 0, but infinite where it is too small to divide a by: a quotient is zero there.
 
     A sum that float16 could not hold is no number instead: divided by infinity, relevance would be lost in silence.
     """
-    safe = F.threshold(b, torch.finfo(b.dtype).tiny, torch.inf)
-    return safe + (b - b) if b.dtype is torch.float16 else safe
+    if b.dtype is torch.float16:
+        return torch.where(_too_small(a, b), torch.inf, b) + (b - b)
+    return F.threshold(b, torch.finfo(b.dtype).tiny, torch.inf)
 
 
 def undivided(a: Tensor, b: Tensor) -> Tensor:
     """What `divide` drops: a where b is too small to divide by."""
-    return torch.where(b <= torch.finfo(b.dtype).tiny, a, 0)
+    return torch.where(_too_small(a, b), a, 0)
+
+
+def _too_small(a: Tensor, b: Tensor) -> Tensor:
+    """Where b is no normal number. Those of float16 end at 2⁻¹⁴: there, smaller ones do where the quotient is small."""
+    small = b <= torch.finfo(b.dtype).tiny
+    return small & (a.abs() >= _QUOTIENT * b) if b.dtype is torch.float16 else small
 
 
 def divide_signed(a: Tensor, b: Tensor) -> Tensor:

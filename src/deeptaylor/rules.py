@@ -76,7 +76,7 @@ def _shares(W: AffineMap, p: list[Maybe], n: list[Maybe], R: Tensor, book: Book,
     left = undivided(R, Z) if W.spread else None
     if not W.spread:
         book.undivided(R, Z)
-    Z = divisor(Z)  # the same name: the largest tensors are those of the first layers, no more of them than needed
+    Z = divisor(R, Z)  # the same name: the largest tensors are those of the first layers, no more of them than needed
     S = R / Z
     del Z
     if not W.spread and beta is not None:
@@ -116,7 +116,7 @@ def _signed_shares(W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
     twice = plus(W.map("magnitude", [x.abs() for x in W.x]), W.z.abs())
     Z = _zero(twice if W.b is None else plus(twice, W.b.abs()), R)
     book.undivided(R, Z)
-    Z = divisor(Z)
+    Z = divisor(R, Z)
     S = R / Z
     del Z
     up = W.z >= 0
