@@ -1,4 +1,4 @@
-"""Threads that share an explainer, or capture one network, get right results; interrupts of a capture are interrupts."""
+"""Threads that share an explainer, or capture one network, get right results; an interrupted capture is interrupted."""
 
 from __future__ import annotations
 
