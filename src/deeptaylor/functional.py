@@ -27,6 +27,7 @@ _DROPOUTS = {
     aten.feature_dropout.default,
     aten.feature_alpha_dropout.default,
 }
+_FRESH = {aten.batch_norm.default, aten.instance_norm.default}  # they may write to their statistics, but share nothing
 _MAY_RETURN_ITS_ARGUMENT = {aten.pad.default, aten.type_as.default}  # as aten's schemas do not say
 
 
@@ -102,5 +103,5 @@ def _is_view(node: Node) -> bool:
     if schema is None or mutates(node):
         return False
     aliases = any(r.alias_info is not None for r in schema.returns)
-    maybe = torch.Tag.maybe_aliasing_or_mutating in node.target.tags or node.target in _MAY_RETURN_ITS_ARGUMENT
-    return aliases or maybe
+    maybe = torch.Tag.maybe_aliasing_or_mutating in node.target.tags and node.target not in _FRESH
+    return aliases or maybe or node.target in _MAY_RETURN_ITS_ARGUMENT
