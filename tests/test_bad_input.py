@@ -736,7 +736,7 @@ def test_what_modules_say_of_themselves_is_no_change() -> None:
 
 def checksum_of(t: Tensor) -> int:
     """Among others, which must not matter."""
-    return checksums([torch.ones(3), t, torch.zeros(0), t[:1]])()[1]
+    return checksums([torch.ones(3), t, torch.zeros(0), t[:1]])[1]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.uint8])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import pickle
+from typing import Any, cast
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import deeptaylor as dt
+from deeptaylor.explanation import Ledger
 from deeptaylor.run import Layout
 
 
@@ -19,8 +21,8 @@ class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.first, self.inner = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 1)
-        self.last = nn.Linear(8 * 16, 5)
+        self.first, self.inner = nn.Conv2d(3, 64, 3, padding=1), nn.Conv2d(64, 64, 1)
+        self.last = nn.Linear(64 * 16, 5)
         nn.init.constant_(self.first.bias, 1.0)  # type: ignore[arg-type]
         nn.init.eye_(self.inner.weight.data[:, :, 0, 0])
 
@@ -48,12 +50,12 @@ def test_books_make_hardly_any_tensors(dtype: torch.dtype) -> None:
     engine = dt.Explainer(net, x, dt.NonNegative())._first
     counted = []
     with torch.no_grad():
-        for ledger in (False, True):
+        for books in (None, "by step"):
             with Written() as written:
-                engine.run([x], 0, ledger)
+                engine.run([x], 0, books)
             counted.append(written.elements)
-    plain, books = counted
-    assert books <= 1.1 * plain
+    plain, booked = counted
+    assert booked <= 1.1 * plain
 
 
 def test_what_arrived_is_what_is_there() -> None:
@@ -65,6 +67,28 @@ def test_what_arrived_is_what_is_there() -> None:
         assert torch.allclose(arrived, there, rtol=1e-12)
         assert torch.allclose(arrived, on + bias + dropped, rtol=1e-12)
     assert float(ledger.bias.min()) > 0
+
+
+@pytest.mark.parametrize("target", [0, torch.tensor([[0, 1, 2]] * 4)])
+def test_books_in_total_are_those_of_every_step(target: Any) -> None:
+    net, x = Residual().eval().double(), torch.rand(4, 3, 8, 8, dtype=torch.float64)
+    explainer = dt.Explainer(net, x, dt.NonNegative())
+    with torch.no_grad():
+        steps, total = (explainer._first.run([x], target, kept) for kept in ("by step", "in total"))
+    assert steps.entries is not None
+    assert total.entries is not None
+    arrived, on, bias, dropped = total.entries.unbind(-2)
+    score = steps.score.movedim(0, -1).unsqueeze(-2)
+    assert torch.equal(arrived, score)
+    assert torch.allclose(on + bias + dropped, score, rtol=1e-12)
+    for found, expected in ((bias, steps.entries[..., 2, :]), (dropped, steps.entries[..., 3, :])):
+        assert torch.allclose(found, expected.sum(-2, keepdim=True), rtol=1e-12)
+    late = Ledger.of(total, explainer.plan, lambda: cast("Tensor", steps.entries))
+    at_once = Ledger.of(steps, explainer.plan, lambda: torch.empty(0))
+    assert torch.equal(late.entries, at_once.entries)
+    for name in ("input", "bias", "dropped", "score"):
+        assert torch.allclose(getattr(late, name), getattr(at_once, name), rtol=1e-12)
+    assert torch.equal(pickle.loads(pickle.dumps(late)).entries, at_once.entries)
 
 
 def test_what_is_dropped_is_seen_though_hardly_ever_looked_for() -> None:
@@ -109,7 +133,8 @@ def test_a_weighted_sum_is_the_sum_of_the_products(layout: Layout, weight: tuple
         t = t.movedim(1, -1).contiguous().movedim(-1, 1)
     expected = layout.per_sample(t * w, 4)
     assert expected.shape == (4,)
-    assert torch.allclose(layout.weighted(t, w, 4), expected, rtol=1e-12)
+    assert torch.allclose(layout.weighted(t, w, 4).reshape(4, -1).sum(1), expected, rtol=1e-12)
+    assert torch.allclose(layout.partial(t * w, 4).reshape(4, -1).sum(1), expected, rtol=1e-12)
 
 
 def test_a_large_quotient_with_no_bias_is_no_bias() -> None:
@@ -117,4 +142,4 @@ def test_a_large_quotient_with_no_bias_is_no_bias() -> None:
     layout = Layout(((1, True), (2, False), (3, False)), 0)
     huge = torch.full((1, 2, 3), 3e38)
     for t in (huge, huge.movedim(1, -1).contiguous().movedim(-1, 1)):
-        assert layout.weighted(t, torch.tensor([[0.0], [1e-38]]), 1).tolist() == pytest.approx([9.0])
+        assert layout.weighted(t, torch.tensor([[0.0], [1e-38]]), 1).flatten(1).sum(1).tolist() == pytest.approx([9.0])

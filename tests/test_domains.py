@@ -553,8 +553,8 @@ def test_the_guard_in_parts_and_compiled(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("deeptaylor.planner.infer_domains", lying("tanh"))
     explainer = dt.Explainer(Signed(), X4)
     engine = next(iter(explainer.engines.values()))
-    whole = engine.run([X4], 0, ledger=True)
-    parts = [engine.run([X4[k : k + 1]], 0, ledger=True) for k in (0, 1)]
+    whole = engine.run([X4], 0, "by step")
+    parts = [engine.run([X4[k : k + 1]], 0, "by step") for k in (0, 1)]
     joined = dt.engine.joined(parts, {})
     assert whole.lowest is not None
     torch.testing.assert_close(joined.lowest, whole.lowest)
@@ -580,7 +580,7 @@ def test_what_is_evident_is_not_watched() -> None:
     x = torch.randn(2, 3, 8, 8)
     engine = next(iter(dt.Explainer(Usual(), x).engines.values()))
     assert engine.watched == {}
-    assert engine.run([x], 0, ledger=True).lowest is None
+    assert engine.run([x], 0, "by step").lowest is None
     assert (
         len(next(iter(dt.Explainer(Middle(lambda h: h.sqrt() * h), x[0, 0, :, :6].double()).engines.values())).watched)
         == 1

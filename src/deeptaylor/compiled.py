@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from deeptaylor import target as targets
+from deeptaylor.books import Kept
 from deeptaylor.engine import Engine, Result
 from deeptaylor.linear_map import Maybe
 
@@ -40,35 +41,35 @@ class Compiled:
         self._stream: Any = None  # for trials: memory that a stream used stays with it
         self._lock = threading.Lock()
 
-    def _plain(self, inputs: tuple[Tensor, ...], target: Any, ledger: bool, keep: frozenset[str]) -> tuple[Any, ...]:
-        result = self._engine.run(inputs, target, ledger, keep)
+    def _plain(self, inputs: tuple[Tensor, ...], target: Any, books: Kept, keep: frozenset[str]) -> tuple[Any, ...]:
+        result = self._engine.run(inputs, target, books, keep)
         return result.score, result.relevance, result.entries, result.kept, result.lowest
 
     def __call__(
-        self, inputs: Sequence[Tensor], target: Any, ledger: bool = False, keep: frozenset[str] = frozenset()
+        self, inputs: Sequence[Tensor], target: Any, books: Kept = None, keep: frozenset[str] = frozenset()
     ) -> Result:
         target = targets.settled(target, inputs[0])
         margin = isinstance(target, targets.Margin)
         given, form = pytree.tree_flatten((tuple(inputs), (target.target, target.other) if margin else target))
         tensors = [None if t is None else _laid_out(t) for t in given]
         sizes = tuple(None if t is None else (t.shape, t.dtype, t.device) for t in tensors)
-        key = (form, margin, ledger, keep, sizes)
+        key = (form, margin, books, keep, sizes)
         with torch.no_grad(), torch.cuda.device(inputs[0].device if inputs[0].is_cuda else -1):
             with self._lock:
                 if key not in self._passes:
-                    self._passes[key] = self._compiled(form, margin, ledger, keep)
+                    self._passes[key] = self._compiled(form, margin, books, keep)
                 if inputs[0].is_cuda and self._graphs is not False:
                     if key not in self._recorded:
                         self._recorded[key] = self._prepare(self._passes[key], tensors)
                     return Result(*self._recorded[key](tensors))
             return Result(*self._passes[key](tensors))
 
-    def _compiled(self, form: Any, margin: bool, ledger: bool, keep: frozenset[str]) -> _Run:
+    def _compiled(self, form: Any, margin: bool, books: Kept, keep: frozenset[str]) -> _Run:
         """A pass for one set of sizes. Its code is its own: torch.compile gives up on a code after some sizes."""
         code = type(self)._plain.__code__.replace()
         plain = types.MethodType(types.FunctionType(code, globals()), self)
         run = torch.compile(plain, dynamic=False, fullgraph=True, options=self._options)
-        return lambda tensors: run(*_given(tensors, form, margin), ledger, keep)
+        return lambda tensors: run(*_given(tensors, form, margin), books, keep)
 
     def _prepare(self, run: _Run, example: Sequence[Maybe]) -> _Run:
         """A pass for these sizes, recorded if that was asked for, or if its launches keep the GPU waiting."""

@@ -28,7 +28,11 @@ def divisor(a: Tensor, b: Tensor) -> Tensor:
 
 def undivided(a: Tensor, b: Tensor) -> Tensor:
     """What `divide` drops: a where b is too small to divide by."""
-    return torch.where(_too_small(a, b), a, 0)
+    kind = torch.finfo(b.dtype)
+    if b.dtype is torch.float16 or a.shape != b.shape:
+        return torch.where(_too_small(a, b), a, 0)
+    dropped: Tensor = torch.ops.aten.hardtanh_backward(a, b, -torch.inf, kind.tiny * (1 + kind.eps))  # where b ≤ tiny
+    return dropped
 
 
 def _too_small(a: Tensor, b: Tensor) -> Tensor:

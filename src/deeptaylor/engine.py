@@ -21,9 +21,10 @@ from deeptaylor import target as targets
 from deeptaylor.again import Again, Segments, find
 from deeptaylor.agreement import check_agreement
 from deeptaylor.autocast import without_autocast
+from deeptaylor.books import Books, Kept
 from deeptaylor.capture import Node, capture
 from deeptaylor.convolution import Convolution, channels_last
-from deeptaylor.division import undivided, weighted
+from deeptaylor.division import weighted
 from deeptaylor.domain import Box, Domain
 from deeptaylor.errors import BoundaryError
 from deeptaylor.eval_mode import eval_mode
@@ -65,9 +66,9 @@ class Result:
 
     score: Tensor
     relevance: tuple[Tensor, ...]
-    entries: Tensor | None  # ([K,] steps, 4, batch): arrived, went on, bias, dropped
+    entries: Tensor | None  # ([K,] pages, 4, batch): arrived, went on, bias, dropped (books.py)
     kept: dict[str, Tensor]
-    lowest: Tensor | None = None  # the smallest value of every watched tensor (guard.py), where the ledger is open
+    lowest: Tensor | None = None  # the smallest value of every watched tensor (guard.py), where books are kept
 
 
 def joined(parts: Sequence[Result], layout: Mapping[str, Layout]) -> Result:
@@ -89,41 +90,6 @@ def _joined_at(parts: Sequence[Tensor], where: Layout) -> Tensor:
         )
     many = parts[0].ndim > len(where.sizes)  # an axis of targets, behind the first
     return torch.cat(list(parts), where.dim + (many and where.dim > 0))
-
-
-class _Book:
-    """Takes what a step did not hand on, as one number a sample; or nothing, when nobody reads it.
-
-    `look`: values may be looked at, which a trace cannot and a GPU would have to be waited for.
-    """
-
-    def __init__(self, run: Pass, node: str | None, open_: bool, look: bool) -> None:
-        self.run, self.node, self.open, self.look = run, node, open_, look
-        self.taken: Maybe = None
-        self.lost: Maybe = None
-
-    def bias(self, share: Tensor, weight: Maybe = None) -> None:
-        if self.open:
-            self.taken = plus(self.taken, self._sum(share, weight))
-
-    def dropped(self, share: Tensor) -> None:
-        if self.open:
-            self.lost = plus(self.lost, self._sum(share, None))
-
-    def undivided(self, R: Tensor, Z: Tensor) -> None:
-        # There is hardly ever anything to drop, and to see that takes less than to add it up.
-        if self.open and not (self.look and float(Z.amin()) > torch.finfo(Z.dtype).tiny):
-            self.dropped(undivided(R, Z))
-
-    def _sum(self, t: Tensor, weight: Maybe) -> Tensor:
-        if self.node is None:
-            return t if weight is None else t * weight
-        t = _widened(t, self.run.shape(self.node))
-        return self.run.per_sample(self.node, t) if weight is None else self.run.weighted(self.node, t, weight)
-
-
-def _widened(t: Tensor, shape: torch.Size) -> Tensor:
-    return t if t.shape == shape else t.expand(shape)
 
 
 def _or_zeros(R: Maybe, shape: torch.Size, like: Tensor) -> Tensor:
@@ -333,7 +299,7 @@ class Engine(nn.Module):
         return Pass(kept, self.constant, self.layout, inputs[0].shape[0], again, self.planned.never_negative)
 
     def run(
-        self, inputs: Sequence[Tensor], target: Any, ledger: bool = False, keep: frozenset[str] = frozenset()
+        self, inputs: Sequence[Tensor], target: Any, books: Kept = None, keep: frozenset[str] = frozenset()
     ) -> Result:
         """Explain a batch."""
         run = self.forward_pass(inputs)
@@ -341,31 +307,30 @@ class Engine(nn.Module):
         v, many = targets.weights(target, output)
         if not many:
             look = output.device.type == "cpu" and not torch.compiler.is_compiling()
-            return self.reverse(run, output, v, ledger, keep, look)
+            return self.reverse(run, output, v, books, keep, look)
 
         def one(v: Tensor) -> tuple[Any, ...]:
-            result = self.reverse(run, output, v, ledger, keep, look=False)
-            books = (result.entries, result.lowest) if ledger else ()
-            return result.score, result.relevance, tuple(t for t in books if t is not None), result.kept
+            result = self.reverse(run, output, v, books, keep, look=False)
+            booked = (result.entries, result.lowest) if books else ()
+            return result.score, result.relevance, tuple(t for t in booked if t is not None), result.kept
 
-        score, relevance, books, kept = torch.vmap(one)(v)
+        score, relevance, booked, kept = torch.vmap(one)(v)
         return Result(
             score.movedim(0, 1),
             tuple(r.movedim(0, 1) for r in relevance),
-            books[0] if books else None,
+            booked[0] if booked else None,
             {name: r.movedim(0, 1) for name, r in kept.items()},
-            books[1][0] if len(books) > 1 else None,
+            booked[1][0] if len(booked) > 1 else None,
         )
 
     def reverse(
-        self, run: Pass, output: Tensor, v: Tensor, ledger: bool = False, keep: frozenset[str] = frozenset(),
+        self, run: Pass, output: Tensor, v: Tensor, books: Kept = None, keep: frozenset[str] = frozenset(),
         look: bool = False,
     ) -> Result:  # fmt: skip
         """The steps, from the score Σ v z down to the inputs."""
         f = run.per_sample(self.planned.output, weighted(v, output))
         relevance: dict[str, Maybe] = {}
-        arrived: dict[str, Maybe] = {}  # the sum of what was handed to a tensor, of each part as it was handed on
-        entries: list[Maybe] = []
+        account = Books(run, books, look)
         kept: dict[str, Tensor] = {}
         lowest: list[Tensor] = []
         lift = _lift(f)
@@ -373,23 +338,18 @@ class Engine(nn.Module):
             if isinstance(step, ScoreStep):
                 R = f.clamp(min=0)
                 R = R if lift is None else R * lift
-                book = _Book(run, None, ledger, look)
-                outs = step.start(R, v, f, run, book)
+                page = account.page(None, R)
+                outs = step.start(R, v, f, run, page)
             else:
                 R = _or_zeros(relevance.pop(step.node, None), run.shape(step.node), f)
                 if step.node in keep:
                     kept[step.node] = R
-                book = _Book(run, step.node, ledger, look)
-                outs = step.back(R, run, book)
-            on: Maybe = None
+                page = account.page(step.node, R)
+                outs = step.back(R, run, page)
+            account.hand_on(page, step.inputs, outs)
             for name, out in zip(step.inputs, outs, strict=True):
                 relevance[name] = plus(relevance.get(name), out)
-                if ledger and out is not None:
-                    part = run.per_sample(name, _widened(out, run.shape(name)))
-                    on, arrived[name] = plus(on, part), plus(arrived.get(name), part)
-            if ledger:
-                came = R if isinstance(step, ScoreStep) else arrived.pop(step.node, None)
-                entries += [came, on, book.taken, book.lost]
+            if books:
                 lowest += guard.lowest(self.watched.get(k, ()), run)
             for name in self.last_use.get(k, ()):
                 run.values.pop(name, None)
@@ -401,14 +361,12 @@ class Engine(nn.Module):
             final.append(R)
             if name in keep:
                 kept[name] = R
-        none = torch.zeros_like(f)
-        all_entries = [none if t is None else t for t in entries]
-        books = torch.stack(all_entries).reshape(-1, 4, *f.shape) if ledger else None
+        entries = account.close(f, self.planned.inputs, final)
         if lift is not None:
             final = [R / run.spread_out(name, lift) for name, R in zip(self.planned.inputs, final, strict=True)]
             kept = {name: R / run.spread_out(name, lift) for name, R in kept.items()}
-            books = None if books is None else books / lift
-        return Result(f, tuple(final), books, kept, torch.stack(lowest) if lowest else None)
+            entries = None if entries is None else entries / lift
+        return Result(f, tuple(final), entries, kept, torch.stack(lowest) if lowest else None)
 
     # --- names ----------------------------------------------------------------------------------------------------
 

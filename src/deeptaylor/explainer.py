@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from deeptaylor import guard
 from deeptaylor import target as targets
 from deeptaylor.autocast import AUTOCAST_NOTE, autocasting, without_autocast
+from deeptaylor.books import Kept
 from deeptaylor.callables import ScoreFunction, one_number_a_sample, read
 from deeptaylor.capture import pick_output
 from deeptaylor.compiled import Compiled
@@ -30,7 +31,7 @@ from deeptaylor.errors import (
 )
 from deeptaylor.eval_mode import LOCK
 from deeptaylor.explanation import Explanation, Ledger
-from deeptaylor.freshness import Known, Look
+from deeptaylor.freshness import Known
 from deeptaylor.inputs import (
     Inputs,
     as_domains,
@@ -232,18 +233,18 @@ class Explainer(nn.Module):
         engine: Engine,
         inputs: Sequence[Tensor],
         target: Any,
-        ledger: bool = False,
+        books: Kept = None,
         keep: frozenset[str] = frozenset(),
     ) -> Result:
         """Run a batch; what does not fit into memory is explained in parts, or keeping less, and that is said."""
         run, batch = self._runner(engine), inputs[0].shape[0]
         if torch.compiler.is_compiling():
-            return run(inputs, target, ledger, keep)
+            return run(inputs, target, books, keep)
         size = batch
         while True:
             samples = [slice(k, k + size) for k in range(0, batch, size)]
             try:
-                parts = [run([x[s] for x in inputs], targets.part(target, s), ledger, keep) for s in samples]
+                parts = [run([x[s] for x in inputs], targets.part(target, s), books, keep) for s in samples]
                 break
             except RuntimeError as error:
                 one = size == 1 or engine.fixed_batch is not None
@@ -350,11 +351,8 @@ class Explainer(nn.Module):
                 return self.explain(x, target).noting(AUTOCAST_NOTE)
         self._look()
         inputs = tuple(t.detach().clone() for t in self._checked(x))
-        with LOCK:
-            look: Look | None = self._known.look()
-        if not inputs[0].is_cuda:  # a GPU is not waited for in between: it is read after the pass
-            self._check_fresh(look)
-            look = None
+        if not inputs[0].is_cuda:
+            self._check_fresh()
         with torch.no_grad():
             engine = self.engine_for(inputs)
             asked = self._weights_of(target, engine, inputs)
@@ -362,7 +360,9 @@ class Explainer(nn.Module):
                 return self._for_score(asked, engine, inputs).explain(x)
             self._check_target(engine, asked, inputs)
             check_precision(engine, inputs, asked)
-            result, notes = self._run(engine, inputs, asked, frozenset(), look)
+            # A GPU is not waited for before the pass, and launching the books of every step would take too long there.
+            on_gpu = inputs[0].is_cuda
+            result, notes = self._run(engine, inputs, asked, "in total" if on_gpu else "by step", look=on_gpu)
         return self._explanation(engine, inputs, target, result, notes)
 
     def relevance_at(self, name: str, x: Inputs, target: Any = None) -> Tensor:
@@ -372,14 +372,15 @@ class Explainer(nn.Module):
         self._check_fresh()
         return self._at(name, inputs, target)
 
-    def _later(self, captures: int, name: str, inputs: tuple[Tensor, ...], target: Any) -> Tensor:
+    def _later(self, captures: int, inputs: tuple[Tensor, ...], target: Any, name: str | None = None) -> Tensor:
         """More of an explanation that was made before, if the network is still the same."""
         self._check_fresh()
         if captures != self._captures:
             raise StaleModelError("The explainer was refreshed since this explanation was made; explain again.")
         return self._at(name, inputs, target)
 
-    def _at(self, name: str, inputs: tuple[Tensor, ...], target: Any) -> Tensor:
+    def _at(self, name: str | None, inputs: tuple[Tensor, ...], target: Any) -> Tensor:
+        """The relevance at an inner boundary; or, of no name, the books of every step."""
         with without_autocast(inputs), torch.no_grad():
             engine = self.engine_for(inputs)
             asked = self._weights_of(target, engine, inputs)
@@ -387,17 +388,25 @@ class Explainer(nn.Module):
                 return self._for_score(asked, engine, inputs)._at(name, inputs, None)
             self._check_target(engine, asked, inputs)
             check_precision(engine, inputs, asked)
+            if name is None:
+                result, _ = self._run(engine, inputs, asked, "by step")
+                assert result.entries is not None
+                return result.entries
             node = engine.boundary(name)
-            result, _ = self._run(engine, inputs, asked, frozenset([node]))
+            result, _ = self._run(engine, inputs, asked, "in total", frozenset([node]))
         return result.kept[node]
 
     def _run(
-        self, engine: Engine, inputs: Sequence[Tensor], target: Any, keep: frozenset[str], look: Look | None = None
-    ) -> tuple[Result, list[str]]:
-        """Explain; where a narrow type was too narrow, say so and do it again in float32."""
-        result = self._result(engine, inputs, target, ledger=True, keep=keep)
-        if look is not None:
-            self._check_fresh(look)
+        self, engine: Engine, inputs: Sequence[Tensor], target: Any, books: Kept,
+        keep: frozenset[str] = frozenset(), look: bool = False,
+    ) -> tuple[Result, list[str]]:  # fmt: skip
+        """Explain; where a narrow type was too narrow, say so and do it again in float32.
+
+        `look`: at every value of the network, which a GPU does behind the pass.
+        """
+        result = self._result(engine, inputs, target, books, keep)
+        if look:
+            self._check_fresh(seen=True)
         dtype = dtype_of(inputs)
         wrong = problem(result, dtype)
         if not wrong:
@@ -408,7 +417,7 @@ class Explainer(nn.Module):
             warn(said)
             wide = copy.deepcopy(engine).float()
             wider = [x.float() if x.is_floating_point() else x for x in inputs]
-            result = wide.run(wider, target, ledger=True, keep=keep)
+            result = wide.run(wider, target, books, keep)
             if not problem(result, torch.float32):
                 guard.check(engine.watched, engine.planned.watched, result.lowest)
                 return result, [said]
@@ -461,13 +470,14 @@ class Explainer(nn.Module):
     def _explanation(
         self, engine: Engine, inputs: tuple[Tensor, ...], target: Any, result: Result, notes: list[str]
     ) -> Explanation:
+        later = partial(self._later, self._captures, inputs, target)
         return Explanation(
             relevance=result.relevance[0] if len(inputs) == 1 else result.relevance,
             score=result.score,
-            ledger=Ledger.of(result, engine.plan),
+            ledger=Ledger.of(result, engine.plan, later),
             target=target,
             notes=(*notes, *engine.plan.notes),
-            source=partial(self._later, self._captures, inputs=inputs, target=target),
+            source=later,
         )
 
     # --- checks ---------------------------------------------------------------------------------------------------
@@ -512,10 +522,10 @@ class Explainer(nn.Module):
             warn(f"The network was moved to {device} as {dtype}; its explainer follows, and takes inputs like it.")
             self.to(device=there[0], dtype=there[1])
 
-    def _check_fresh(self, look: Look | None = None) -> None:
-        """Refuse a network that changed; `look`, where that look has begun."""
+    def _check_fresh(self, seen: bool = False) -> None:
+        """Refuse a network that changed; `seen`: not where that is easily seen."""
         with LOCK:
-            changed = self._known.changed(look)
+            changed = self._known.changed(seen)
         if changed:
             raise StaleModelError(
                 f"The network changed since it was captured ({len(changed)} parts, among them "

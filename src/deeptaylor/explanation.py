@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import html
 import os
 from collections.abc import Callable
@@ -27,7 +28,8 @@ _MOST_SHOWN = 8  # heatmaps in a notebook
 class Ledger:
     """f(x) = input + bias + dropped + residual, one number a sample (and target); each summed from its own entries.
 
-    entries    ([K,] steps, 4, batch): what arrived at each step, went on, biases took, was dropped
+    entries    ([K,] steps, 4, batch): what arrived at each step, went on, biases took, was dropped; of an explanation
+               that was made on a GPU they are computed when they are first asked for
     residual   what a method that does not redistribute the whole score leaves out; deep Taylor has none
     """
 
@@ -37,14 +39,15 @@ class Ledger:
     residual: Tensor
     score: Tensor
     rows: tuple[tuple[str, str, str, str], ...]
-    entries: Tensor
+    by_step: Tensor | Callable[[], Tensor]  # the entries, or where to ask for them
 
     @classmethod
-    def of(cls, result: Result, plan: Plan) -> Ledger:
-        """The ledger of a run that kept its entries."""
+    def of(cls, result: Result, plan: Plan, later: Callable[[], Tensor]) -> Ledger:
+        """The ledger of a run that kept books; `later` computes those of every step, where they were kept in total."""
         assert result.entries is not None
         many = result.entries.ndim == 4
-        _, _, bias, dropped = result.entries.unbind(-2)
+        _, on, bias, dropped = result.entries.unbind(-2)
+        in_total = on.shape[-2] == 1 < len(plan.rows)
         return cls(
             input=torch.stack([_per_sample(R, many) for R in result.relevance], -1).sum(-1),
             bias=_by_sample(bias.sum(-2), many),
@@ -52,8 +55,17 @@ class Ledger:
             residual=torch.zeros_like(result.score),
             score=result.score.clamp(min=0),
             rows=tuple((row.node, row.module, row.op, row.rule) for row in plan.rows),
-            entries=result.entries,
+            by_step=later if in_total else result.entries,
         )
+
+    @functools.cached_property
+    def entries(self) -> Tensor:
+        """([K,] steps, 4, batch): what arrived at each step, went on, biases took, was dropped."""
+        return self.by_step if isinstance(self.by_step, Tensor) else self.by_step()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is written to a file is the answer, whole; the network stays behind.
+        return {**self.__dict__, "by_step": self.entries}
 
     @property
     def total(self) -> Tensor:
@@ -222,6 +234,6 @@ def of_function(method: str, relevance: Tensor, score: Tensor, target: Any, note
         residual=score - held,
         score=score,
         rows=(),
-        entries=score.new_zeros(0, 4, len(score)),
+        by_step=score.new_zeros(0, 4, len(score)),
     )
     return Explanation(relevance, score, ledger, target, notes, inner, method)

@@ -3,9 +3,10 @@
 Known                what a network was when it was captured
 ├── quick            new parts, hooks, numbers, another `forward`, and every write that torch counts; optimisers, some
 │                    of which write uncounted, say when they took a step
-├── look, changed    every bit of its tensors, which also shows what was written through `.data`; and what else its
+├── changed          every bit of its tensors, which also shows what was written through `.data`; and what else its
 │                    forward pass may read (traits.py). Where only the latter changed, the network is asked: attributes
-│                    that nobody reads, counters, and hooks that only watch leave its answers as they were
+│                    that nobody reads, counters, and hooks that only watch leave its answers as they were. Names of
+│                    what changed are looked for only where something did
 └── moved            every tensor has another type or place, and the value that it had
 """
 
@@ -23,11 +24,11 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils import _pytree as pytree
 
-from deeptaylor.checksum import checksums
+from deeptaylor.checksum import Together, checksums
 from deeptaylor.domain import Box, Domain
 from deeptaylor.errors import DeepTaylorWarning
 from deeptaylor.eval_mode import eval_mode
-from deeptaylor.traits import global_hooks, hooks_of, traits
+from deeptaylor.traits import Seen, global_hooks, hooks_of, traits
 
 __all__ = ["Known"]
 
@@ -50,7 +51,7 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 class Watch:
-    """A quick look whether a network is the one it was: the same parts, and no tensor written to since."""
+    """Whether a network is the one it was, seen from the same parts: quickly, or thoroughly."""
 
     _all: ClassVar[weakref.WeakSet[Watch]] = weakref.WeakSet()
     _lock: ClassVar[threading.Lock] = threading.Lock()
@@ -72,8 +73,11 @@ class Watch:
         ]
         self._classes = [(c, c.forward) for c in {type(m) for m in modules.values()}]
         own = tensors_of(model)
-        self._tensors = [(t, _version(t), t.data_ptr()) for t in (*own.values(), *more)]
+        tensors = [*own.values(), *more]
+        self._tensors = [(t, _version(t), t.data_ptr(), t.shape, t.stride()) for t in tensors]
         self._own = {id(t) for t in own.values()}
+        self._together, self._seen = Together(tensors), Seen(model, volatile)
+        self._sums = self._together.begin()()
         self._stepped = False
         with Watch._lock:
             Watch._all.add(self)
@@ -85,8 +89,16 @@ class Watch:
             and all(len(d) == size for d, size in self._sizes)
             and all(d.get(name) is part for d, name, part in self._parts)
             and all(c.forward is forward for c, forward in self._classes)
-            and all(_version(t) == version and t.data_ptr() == place for t, version, place in self._tensors)
+            and all(
+                _version(t) == version and t.data_ptr() == place and t.shape == shape and t.stride() == stride
+                for t, version, place, shape, stride in self._tensors
+            )
         )
+
+    def same_values(self) -> bool:
+        """True if nothing else changed: a look at every value of a network that is quickly seen to be the same."""
+        sums = self._together.begin()  # on a GPU, which does that beside
+        return self._seen.same() and sums() == self._sums
 
     def step(self, optimiser: Optimizer) -> None:
         """An optimiser took a step; perhaps with tensors that are watched."""
@@ -109,25 +121,6 @@ def _version(t: Tensor) -> int:
     return 0 if t.is_inference() else t._version
 
 
-class Look:
-    """A thorough look that has begun: sums are under way, on a GPU beside whatever else is asked of it."""
-
-    def __init__(self, model: nn.Module, tensors: dict[str, Tensor], apart: dict[str, Tensor]) -> None:
-        self.model, self.tensors, self.apart = model, tensors, apart
-        self._sums = checksums([*self.tensors.values(), *apart.values()])
-
-    def read(self) -> tuple[dict[str, tuple[Any, ...]], dict[str, int]]:
-        """For every part of a network what it is, for every tensor its kind and sum; and the sums of those apart."""
-        found: dict[str, tuple[Any, ...]] = {}
-        for path, module in self.model.named_modules():
-            theirs = type(module).__module__.startswith("torch.nn.modules.") and "Dropout" not in type(module).__name__
-            found[f"{path or 'itself'} (module)"] = (type(module), module.extra_repr() if theirs else "")
-        sums = self._sums()
-        for (name, t), number in zip(self.tensors.items(), sums, strict=False):
-            found[name] = (t.shape, t.dtype, t.device, number)
-        return found, dict(zip(self.apart, sums[len(self.tensors) :], strict=True))
-
-
 class Known:
     """A network as it was when it was captured."""
 
@@ -137,7 +130,7 @@ class Known:
         self._volatile: set[str] = set()  # what the network itself changes whenever it runs
         # The captured network may share these: they stay what they are, whatever the user's parameters become.
         self._tensors = {name: t.detach() for name, t in tensors_of(model).items()}
-        self._print, _ = self.look().read()
+        self._print = _print(model, tensors_of(model))
         self._asked = [_question(x, domain) for x, domain in zip(example, domains, strict=True)]
         self._answers = self._ask()
         self._traits = traits(model)
@@ -147,27 +140,26 @@ class Known:
         """True if nothing changed that can be seen without a look at the values."""
         return not self.stale and self._watch.same()
 
-    def look(self) -> Look:
-        """Begin a thorough look."""
+    def changed(self, seen: bool = False) -> list[str]:
+        """The names of tensors, modules, or else of what a forward pass reads besides, that are not as they were.
+
+        `seen`: a quick look was taken just before.
+        """
+        if (seen or self.quick()) and self._watch.same_values():
+            return []
         now = tensors_of(self.model)
-        return Look(self.model, now, self._apart(now))
-
-    def _apart(self, now: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors of the captured network where the user's own now lie elsewhere."""
-        return {name: t for name, t in self._tensors.items() if name in now and now[name].data_ptr() != t.data_ptr()}
-
-    def changed(self, look: Look | None = None) -> list[str]:
-        """The names of tensors, modules, or else of what a forward pass reads besides, that are not as they were."""
-        look = look or self.look()
-        changed = self.stale or self._other_parts(look) or self._other_answers()
-        if not changed and not self._watch.same():
-            self._watch = Watch(self.model, list(look.apart.values()), self._volatile)
+        # Of the captured network, where the user's own now lie elsewhere.
+        apart = {name: t for name, t in self._tensors.items() if name in now and now[name].data_ptr() != t.data_ptr()}
+        changed = self.stale or self._other_parts(now, apart) or self._other_answers()
+        if not changed:
+            self._watch = Watch(self.model, list(apart.values()), self._volatile)
         return changed
 
-    def _other_parts(self, look: Look) -> list[str]:
-        now, apart = look.read()
+    def _other_parts(self, tensors: dict[str, Tensor], apart: dict[str, Tensor]) -> list[str]:
+        now = _print(self.model, tensors)
         changed = [k for k in {**now, **self._print} if now.get(k) != self._print.get(k)]
-        changed += [name for name, number in apart.items() if number != self._print[name][-1] and name not in changed]
+        numbers = zip(apart, checksums(list(apart.values())), strict=True)
+        changed += [name for name, n in numbers if n != self._print[name][-1] and name not in changed]
         return sorted(changed, key=lambda name: name.endswith("(module)"))
 
     def _other_answers(self) -> list[str]:
@@ -206,7 +198,7 @@ class Known:
         was = {(t.device, t.dtype) for t in self._tensors.values() if t.is_floating_point()}
         if self.stale or len(kinds) != 1 or len(was) != 1 or kinds == was or now.keys() != self._tensors.keys():
             return None
-        sums = checksums(list(self._tensors.values()))()
+        sums = checksums(list(self._tensors.values()))
         same = all(
             n == self._print[name][-1] and torch.equal(t.to(now[name].device, now[name].dtype), now[name])
             for (name, t), n in zip(self._tensors.items(), sums, strict=True)
@@ -218,6 +210,17 @@ class Known:
         """Where and what the network was, by its first tensor of numbers."""
         first = next((t for t in self._tensors.values() if t.is_floating_point()), None)
         return None if first is None else (first.device, first.dtype)
+
+
+def _print(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, tuple[Any, ...]]:
+    """For every part of a network what it is, for every tensor its kind and checksum."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for path, module in model.named_modules():
+        theirs = type(module).__module__.startswith("torch.nn.modules.") and "Dropout" not in type(module).__name__
+        found[f"{path or 'itself'} (module)"] = (type(module), module.extra_repr() if theirs else "")
+    for (name, t), number in zip(tensors.items(), checksums(list(tensors.values())), strict=True):
+        found[name] = (t.shape, t.dtype, t.device, number)
+    return found
 
 
 def _question(x: Tensor, domain: Domain) -> Tensor:

@@ -14,6 +14,8 @@ from deeptaylor.capture import Captured, Node, where
 from deeptaylor.errors import PlanError
 from deeptaylor.graph import shape_of
 
+_SUMMED = 64  # numbers that are added at once, at least, where the rest waits
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -45,24 +47,31 @@ class Layout:
         split = t.reshape(self._split(batch))
         return split.sum([d for d in range(split.ndim) if d != self.dim + 1])
 
+    def partial(self, t: Tensor, batch: int) -> Tensor:
+        """Sums along the axes where elements lie closest together: samples first, and what is left to be summed."""
+        axes = _closest(t, self.dim)
+        if not axes or self.outer != 1 or self.inner != 1:
+            return self.per_sample(t, batch)
+        return self._samples_first(t.sum(axes), axes)
+
+    def _samples_first(self, t: Tensor, taken: Sequence[int]) -> Tensor:
+        """Of a tensor from which axes were taken away."""
+        return t.movedim(self.dim - sum(d < self.dim for d in taken), 0) if self.dim else t
+
     def weighted(self, t: Tensor, weight: Tensor, batch: int) -> Tensor:
-        """The sum over each sample's elements times a weight that broadcasts; along one axis, a product with a vector.
+        """The same times a weight that broadcasts; along one axis, a product with a vector.
 
         The product comes first: a quotient may be so large that a sum of some overflows, times its weight it is not.
         """
         wide = [d - weight.ndim for d, n in enumerate(weight.shape) if n != 1]
         axis = t.ndim + wide[0] if len(wide) == 1 else -1
         if axis in (-1, self.dim) or self.outer != 1 or self.inner != 1:
-            return self.per_sample((t * weight).expand(self.shape(batch)), batch)
-        first = t.movedim(self.dim, 0)  # the samples; behind them one of the others may lie closest together
-        axis += axis < self.dim
+            return self.partial((t * weight).expand(self.shape(batch)), batch)
         vector = weight.reshape(-1).to(t.dtype)  # numbers of the network are kept with all digits
-        if first.stride(axis) == 1:
-            products = first.movedim(axis, -1) @ vector
-        else:
-            rest = first.movedim(axis, 1).flatten(2)
-            products = vector.expand(rest.shape[0], 1, -1) @ rest  # of three axes each: else the large one is copied
-        return products.flatten(1).sum(1) if products.ndim > 1 else products
+        if t.stride(axis) == 1:
+            return self._samples_first(t.movedim(axis, -1) @ vector, [axis])
+        rest = t.movedim(self.dim, 0).movedim(axis + (axis < self.dim), 1).flatten(2)
+        return vector.expand(rest.shape[0], 1, -1) @ rest  # of three axes each: else the large one is copied
 
     def spread_out(self, t: Tensor, batch: int) -> Tensor:
         """One number a sample, at each of its elements."""
@@ -70,6 +79,18 @@ class Layout:
         kept = [1] * len(split)
         kept[self.dim + 1] = batch
         return t.reshape(kept).expand(split).reshape(self.shape(batch))
+
+
+def _closest(t: Tensor, samples: int) -> list[int]:
+    """The axes along which elements lie closest together, but the samples'; as many as make a sum worth its while."""
+    axes: list[int] = []
+    size = 1
+    for _, d in sorted((step, -d) for d, step in enumerate(t.stride()) if d != samples):
+        axes.append(-d)
+        size *= t.shape[-d]
+        if size >= _SUMMED:
+            break
+    return axes
 
 
 def layouts(captured: Captured, inputs: Sequence[Tensor]) -> dict[str, Layout]:
@@ -171,9 +192,12 @@ class Pass:
     ) -> None:
         self.values, self.constants, self.layout, self.batch = values, constants, layout, batch
         self.again, self.never_negative = again or {}, never_negative
+        self._shapes: dict[str, torch.Size] = {}
 
     def shape(self, name: str) -> torch.Size:
-        return self.layout[name].shape(self.batch)
+        if name not in self._shapes:
+            self._shapes[name] = self.layout[name].shape(self.batch)
+        return self._shapes[name]
 
     def value(self, name: str) -> Any:
         """A value that was kept, or is computed again (once, with its like); or a constant."""
@@ -183,6 +207,9 @@ class Pass:
 
     def per_sample(self, name: str, t: Tensor) -> Tensor:
         return self.layout[name].per_sample(t, self.batch)
+
+    def partial(self, name: str, t: Tensor) -> Tensor:
+        return self.layout[name].partial(t, self.batch)
 
     def weighted(self, name: str, t: Tensor, weight: Tensor) -> Tensor:
         return self.layout[name].weighted(t, weight, self.batch)

@@ -101,10 +101,13 @@ def _check_classes(value: Any, shape: tuple[int, ...], name: str, ranks: tuple[i
         raise TargetError(
             f"An integer target (or margin) has shape {wanted} with batch {shape[0]} and K ≥ 1; got {tuple(t.shape)}."
         )
-    if may_look(t, values) and (int(t.min()) < 0 or int(t.max()) >= shape[1]):
-        wrong = int(t.min()) if int(t.min()) < 0 else int(t.max())
+    if not may_look(t, values):
+        return
+    low, high = torch.stack(t.aminmax()).tolist()
+    if low < 0 or high >= shape[1]:
         raise TargetError(
-            f"The {name} {wrong} is out of range: the network has {shape[1]} classes, 0 to {shape[1] - 1}."
+            f"The {name} {low if low < 0 else high} is out of range: the network has {shape[1]} classes, 0 to "
+            f"{shape[1] - 1}."
         )
 
 

@@ -4,6 +4,9 @@
 tensors by their bits, lists, dicts and the user's objects by what they hold, anything else by identity. Long
 containers, and what lies behind a great many others, are known by identity and length alone: to read a vocabulary
 before every explanation would take longer than the explanation.
+
+`Seen(model)` sees before every explanation whether any of them may have changed. Most are numbers and words, which
+cannot change themselves: for these it is enough that they are still there.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import functools
 import sys
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,10 +26,11 @@ from torch.nn.modules import module as nn_module
 
 from deeptaylor.checksum import checksums
 
-__all__ = ["global_hooks", "hooks_of", "traits"]
+__all__ = ["Seen", "global_hooks", "hooks_of", "traits"]
 
 _OWN = frozenset(nn.Module().__dict__)  # torch's: parameters, hooks, the mode
 _PLAIN = (type(None), bool, int, complex, str, bytes, torch.dtype, torch.device, torch.Size, enum.Enum, slice, range)
+_NUMBERS = (int, bool, str, type(None))
 _LISTS = (list, tuple, set, frozenset, dict, deque)
 _LONG = 1000
 _MOST = 20_000  # values that are read in all
@@ -57,49 +61,85 @@ def global_hooks() -> tuple[dict[Any, Any], ...]:
 
 
 def traits(model: nn.Module) -> dict[str, Any]:
-    """All of them by name: 'layer.scale', 'layer (forward hooks)', 'Net.forward'."""
-    reader = _Reader(model)
-    found: dict[str, Any] = {}
+    """All of them by name: 'layer.scale', 'layer (forward hook 0)', 'Net.forward'."""
+    return _Reader(_parts(model)).all((at, holder[name]) for at, holder, name in _places(model))
+
+
+class Seen:
+    """What there is to read of a network whose parts stay the same (freshness.py); `but`: names that do not count."""
+
+    def __init__(self, model: nn.Module, but: Container[str]) -> None:
+        places = [(at, holder, name) for at, holder, name in _places(model) if at not in but]
+        self._there = [(holder, name, holder[name]) for _, holder, name in places if _unchanging(holder[name])]
+        self._others = [place for place in places if not _unchanging(place[1][place[2]])]
+        self._parts = _parts(model)
+        self._read = self._now()
+
+    def same(self) -> bool:
+        """True if nothing of it changed."""
+        return all(holder.get(name, self) is value for holder, name, value in self._there) and self._now() == self._read
+
+    def _now(self) -> dict[str, Any]:
+        return _Reader(self._parts).all((at, holder.get(name)) for at, holder, name in self._others)
+
+
+def _parts(model: nn.Module) -> dict[int, int]:
+    """Parts of the network, which are looked at as such, wherever else they are held."""
+    return {id(part): k for k, part in enumerate([*model.modules(), *model.parameters(), *model.buffers()])}
+
+
+def _unchanging(value: Any) -> bool:
+    """True for what cannot change itself, and is known by identity."""
+    if isinstance(value, tuple):
+        return all(map(_unchanging, value))
+    return isinstance(value, (*_PLAIN, float, type, types.ModuleType))
+
+
+def _places(model: nn.Module) -> Iterator[tuple[str, Mapping[Any, Any], Any]]:
+    """For every trait its name, what holds it, and under which name."""
     seen: set[type] = set()
     for path, module in model.named_modules():
-        for name, value in module.__dict__.items():
+        for name in module.__dict__:
             if name not in _OWN:
-                at = f"{path}.{name}".lstrip(".")
-                found[at] = reader.named(at, value)
-        for what, hooks in zip(("forward hooks", "forward pre-hooks"), hooks_of(module), strict=True):
-            if hooks:
-                at = f"{path or 'itself'} ({what})"
-                found[at] = reader.named(at, list(hooks.values()))
+                yield f"{path}.{name}".lstrip("."), module.__dict__, name
+        yield from _hooks(path or "itself", hooks_of(module))
         if type(module) not in seen:
             seen.add(type(module))
-            found |= {name: reader.named(name, value) for name, value in _of_class(type(module))}
-    found["global hooks"] = reader.named("global hooks", [hook for hooks in global_hooks() for hook in hooks.values()])
-    numbers = checksums([t for _, t in reader.tensors])()
-    return found | {name: number for (name, _), number in zip(reader.tensors, numbers, strict=True)}
+            yield from _of_class(type(module))
+    yield from _hooks("global hooks", global_hooks())
 
 
-def _of_class(cls: type[nn.Module]) -> Iterator[tuple[str, Any]]:
+def _hooks(whose: str, places: tuple[dict[Any, Any], ...]) -> Iterator[tuple[str, Mapping[Any, Any], Any]]:
+    for what, hooks in zip(("forward hook", "forward pre-hook"), places, strict=True):
+        for k, number in enumerate(hooks):
+            yield f"{whose} ({what} {k})", hooks, number
+
+
+def _of_class(cls: type[nn.Module]) -> Iterator[tuple[str, Mapping[Any, Any], Any]]:
     """What instances share: of the user's classes everything, of torch's the forward pass."""
     for parent in cls.__mro__[: cls.__mro__.index(nn.Module)]:
         theirs = parent.__module__.startswith("torch.")
-        for name, value in vars(parent).items():
+        for name in vars(parent):
             if name == "forward" if theirs else not name.startswith("__"):
-                yield f"{parent.__qualname__}.{name}", value
+                yield f"{parent.__qualname__}.{name}", vars(parent), name
 
 
 class _Reader:
     """Reads values, each object once; tensors are gathered, to be summed together."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.tensors: list[tuple[str, Tensor]] = []
-        # Parts of the network are looked at as such, wherever else they are held.
-        self._known = {id(part): k for k, part in enumerate([*model.modules(), *model.parameters(), *model.buffers()])}
+    def __init__(self, parts: dict[int, int]) -> None:
+        self._tensors: list[tuple[str, Tensor]] = []
+        self._known = dict(parts)
         self._alive: list[Any] = []  # or a later object could have an earlier one's number
         self._at, self._read = "", 0
 
-    def named(self, name: str, value: Any) -> Any:
-        self._at = name
-        return self.read(value)
+    def all(self, named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+        """What is read of each value."""
+        found: dict[str, Any] = {}
+        for self._at, value in named:
+            found[self._at] = self.read(value)
+        numbers = checksums([t for _, t in self._tensors]) if self._tensors else []
+        return found | {name: number for (name, _), number in zip(self._tensors, numbers, strict=True)}
 
     def read(self, value: Any, depth: int = 0) -> Any:
         self._read += 1
@@ -130,6 +170,8 @@ class _Reader:
             return _Same(value, len(value))
         if isinstance(value, (set, frozenset)):
             return type(value), sorted(map(repr, value))
+        if isinstance(value, (list, tuple)) and all(type(v) in _NUMBERS for v in value):
+            return type(value), tuple(value)
         items = value.items() if isinstance(value, dict) else enumerate(value)
         return type(value), [(self.read(k, depth + 1), self.read(v, depth + 1)) for k, v in items]
 
@@ -152,5 +194,5 @@ class _Reader:
         plain = t.layout is torch.strided and t.device.type != "meta" and not t.is_quantized
         if not plain or type(t) not in (Tensor, nn.Parameter):
             return _Same(t)
-        self.tensors.append((f"{self._at} (tensor {len(self.tensors)})", t))
+        self._tensors.append((f"{self._at} (tensor {len(self._tensors)})", t))
         return tuple(t.shape), t.dtype, t.device
