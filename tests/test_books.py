@@ -11,8 +11,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import deeptaylor as dt
+from deeptaylor.books import Page
 from deeptaylor.explanation import Ledger
 from deeptaylor.run import Layout
+from fuzz import package_domain
+from random_networks import build
 
 
 class Residual(nn.Module):
@@ -69,6 +72,39 @@ def test_what_arrived_is_what_is_there() -> None:
     assert float(ledger.bias.min()) > 0
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_nothing_is_dropped_where_a_block_is_settled(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = build(seed)
+    settled, seen = [], Page.undivided
+
+    def undivided(page: Page, R: Tensor, Z: Tensor) -> None:
+        if page.settled:
+            settled.append(R)
+            assert not bool(R[torch.finfo(Z.dtype).tiny >= Z].any())
+        seen(page, R, Z)
+
+    monkeypatch.setattr(Page, "undivided", undivided)
+    explainer = dt.Explainer(network.model, network.example, package_domain(network.domain))
+    explainer.explain(network.example)
+    assert len(settled) == sum(step.settled for step in explainer._first.planned.steps)
+
+
+def test_blocks_are_settled_unless_zeros_get_relevance() -> None:
+    net = nn.Sequential(
+        nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3)
+    )  # fmt: skip
+    x = torch.rand(2, 4)
+
+    def settled(**settings: Any) -> list[str]:
+        steps = dt.Explainer(net.eval(), x, dt.NonNegative(), **settings)._first.planned.steps
+        return [step.node for step in steps if step.settled]
+
+    assert settled() == ["linear_1", "linear"]  # the third is signed, the last is the score's
+    assert settled(rules={"2": dt.rules.Flat()}) == []  # it has another rule, and hands relevance to zeros
+    assert settled(rules={"4": dt.rules.Epsilon(0.1)}) == ["linear"]  # which may be as careless, for all that is known
+    assert settled(bias="spread") == []
+
+
 @pytest.mark.parametrize("target", [0, torch.tensor([[0, 1, 2]] * 4)])
 def test_books_in_total_are_those_of_every_step(target: Any) -> None:
     net, x = Residual().eval().double(), torch.rand(4, 3, 8, 8, dtype=torch.float64)
@@ -119,6 +155,7 @@ def test_what_is_dropped_is_seen_though_hardly_ever_looked_for() -> None:
         (Layout(((1, True), (6, False), (3, False), (5, False)), 0), (4, 1, 1, 1)),
         (Layout(((7, False), (1, True), (6, False)), 1), (6,)),
         (Layout(((7, False), (1, True), (6, False)), 1), (7, 1, 1)),
+        (Layout(((70, False), (6, False), (1, True)), 2), (6, 1)),
         (Layout(((1, True), (6, False)), 0), (6,)),
         (Layout(((1, True),), 0), ()),
         (Layout(((3, True), (6, False)), 0, 1, 3), (6,)),

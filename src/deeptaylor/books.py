@@ -34,10 +34,11 @@ class Books:
         self.run, self.open, self.look, self._by_step = run, kept is not None, look, kept == "by step"
         self._pages: list[Page] = []
         self._arrived: dict[str, list[Tensor]] = {}
+        self._products: list[tuple[Tensor, Tensor]] = []  # of channels' sums and weights
 
-    def page(self, node: str | None, R: Tensor) -> Page:
+    def page(self, node: str | None, R: Tensor, settled: bool) -> Page:
         """The page of the next step, which takes what arrived at a node; of the first, which takes the score."""
-        page = Page(self, node)
+        page = Page(self, node, settled)
         if self._by_step or not self._pages:
             page.arrived = [R] if node is None else self._arrived.pop(node, [])
             if self.open:
@@ -54,12 +55,25 @@ class Books:
                     page.on.append(self.run.partial(name, _widened(out, self.run.shape(name))))
                     self._arrived.setdefault(name, []).append(page.on[-1])
 
+    def product(self, t: Tensor, weight: Tensor) -> bool:
+        """Put off a product with a bias a channel until all can be done at once, where launching it takes longest.
+
+        Only of quotients that cannot be large (Step.settled: R_j / Z_j ≤ R_j / z_j): their sums do not overflow.
+        """
+        if self._by_step or t.ndim != 4 or weight.numel() != t.shape[1] or torch.compiler.is_compiling():
+            return False
+        self._products.append((t.sum((2, 3), dtype=torch.promote_types(t.dtype, torch.float32)), weight.reshape(-1)))
+        return True
+
     def close(self, like: Tensor, names: Sequence[str], inputs: Sequence[Tensor]) -> Tensor | None:
         """(pages, 4, batch): arrived, went on, bias, dropped; `like`: one number a sample."""
         if not self.open:
             return None
         if not self._by_step:
             self._pages[0].on = [self.run.partial(name, R) for name, R in zip(names, inputs, strict=True)]
+        if self._products:
+            sums, weights = (torch.cat(parts, -1) for parts in zip(*self._products, strict=True))
+            self._pages[0].taken.append((sums @ weights.to(sums.dtype)).to(like.dtype))
         entries = [entry for page in self._pages for entry in (page.arrived, page.on, page.taken, page.lost)]
         return torch.stack(_totals(entries, torch.zeros_like(like))).reshape(-1, 4, *like.shape)
 
@@ -87,8 +101,8 @@ def _totals(entries: Sequence[Sequence[Tensor]], none: Tensor) -> list[Tensor]:
 class Page:
     """Takes what a step hands on and what it does not, as sums that are still to be summed for each sample."""
 
-    def __init__(self, books: Books, node: str | None) -> None:
-        self.books, self.node, self.open = books, node, books.open
+    def __init__(self, books: Books, node: str | None, settled: bool) -> None:
+        self.books, self.node, self.open, self.settled = books, node, books.open, settled
         self.arrived: list[Tensor] = []
         self.on: list[Tensor] = []
         self.taken: list[Tensor] = []
@@ -96,7 +110,7 @@ class Page:
 
     def bias(self, share: Tensor, weight: Maybe = None) -> None:
         """What biases take; where there is a weight, times that."""
-        if self.open:
+        if self.open and not (self.settled and weight is not None and self.books.product(share, weight)):
             self.taken.append(self._sum(share, weight))
 
     def dropped(self, share: Tensor) -> None:
@@ -106,8 +120,11 @@ class Page:
 
     def undivided(self, R: Tensor, Z: Tensor) -> None:
         """What is dropped of R where Z is too small to divide by."""
+        # Numbers that are too small are the smallest there are, but in float16.
+        if not self.open or (self.settled and Z.dtype is not torch.float16):
+            return
         # There is hardly ever anything to drop, and to see that takes less than to add it up.
-        if self.open and not (self.books.look and float(Z.amin()) > torch.finfo(Z.dtype).tiny):
+        if not (self.books.look and float(Z.amin()) > torch.finfo(Z.dtype).tiny):
             self.dropped(undivided(R, Z))
 
     def _sum(self, t: Tensor, weight: Maybe) -> Tensor:

@@ -7,6 +7,7 @@ reads them once, and the columns with weights.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -16,19 +17,17 @@ __all__ = ["Together", "checksums"]
 
 _COLUMNS = 1021  # a prime: hardly any permutation of weights moves elements by multiples of it alone
 _ROWS = {False: 512, True: 2**14}  # at a time, on a CPU (from its cache) and on a GPU
-_LARGE = {False: 2**16, True: 2**24}  # words, from which a tensor is summed where it lies
 _UPPER = 0x9E3779B1  # times the upper half; any large odd number
 
 
-@torch.no_grad()
 def checksums(tensors: Sequence[Tensor]) -> list[int]:
     """One number a tensor."""
-    numbers = []
-    for t in tensors:
-        flat = _bytes(t.detach().contiguous())
-        words, rest = _split(flat.clone() if flat.storage_offset() % 8 else flat)
-        numbers.append(_number([words]) + _UPPER * _number([_in_words([rest])]))
-    return _read(numbers)()
+    begun = [Together([_aligned(t.detach().contiguous())]).begin() for t in tensors]
+    return [sum(numbers()) % 2**64 for numbers in begun]
+
+
+def _aligned(t: Tensor) -> Tensor:
+    return t.clone() if t.storage_offset() * t.element_size() % 8 else t
 
 
 class Together:
@@ -38,85 +37,91 @@ class Together:
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._words: list[list[Tensor]] = []
-        self._bytes: list[list[Tensor]] = []  # what does not fill words
-        for device in dict.fromkeys(t.device for t in tensors):
-            parts = [_split(_bytes(t.detach())) for t in tensors if t.device == device]
-            self._words += _groups([words for words, _ in parts])
-            self._bytes.append([rest for _, rest in parts if len(rest)])
+        self._places: list[_OnDevice] = [
+            _OnDevice([t.detach() for t in tensors if t.device == device])
+            for device in dict.fromkeys(t.device for t in tensors)
+        ]
+
+    def begin(self) -> Callable[[], list[int]]:
+        """Begin to sum, on a GPU beside whatever comes after; the function returned waits for the numbers."""
+        begun = [place.begin() for place in self._places]
+        return lambda: [n for numbers in begun for n in numbers()]
+
+
+class _OnDevice:
+    """Those on one device, in groups of which each is at most as much as is summed at a time."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._cuda = tensors[0].is_cuda
+        self._stream = torch.cuda.Stream(tensors[0].device) if self._cuda else None
+        rows = _ROWS[self._cuda]
+        parts = [_words(t) for t in tensors]
+        self._bytes = [rest for _, rest in parts if len(rest)]
+        whole = [words.split(rows * _COLUMNS) for words, _ in parts]
+        self._full = [w.view(rows, _COLUMNS) for split in whole for w in split if len(w) == rows * _COLUMNS]
+        self._small = list(_groups([w for split in whole for w in split if 0 < len(w) < rows * _COLUMNS], rows))
 
     @torch.no_grad()
     def begin(self) -> Callable[[], list[int]]:
-        """Begin to sum; the function returned waits for the numbers."""
-        return _read([_number(some) for some in (*self._words, *([_in_words(b)] for b in self._bytes if b))])
+        if self._stream is None:
+            return self._sums().tolist
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+        with torch.cuda.stream(self._stream):
+            sums = self._sums()
+
+        def read() -> list[int]:
+            with torch.cuda.stream(self._stream):  # it alone is waited for
+                return sums.tolist()
+
+        return read
+
+    def _sums(self) -> Tensor:
+        groups = [*self._full, *(torch.cat(parts).view(-1, _COLUMNS) for parts in self._small)]
+        if self._bytes:
+            groups.append(_padded(self._bytes))
+        if not groups:
+            return torch.zeros(0)
+        halves = groups[0].new_empty(max(map(len, groups)), _COLUMNS)  # new memory takes longer than the sums
+        columns = []
+        for words in groups:
+            upper = torch.bitwise_right_shift(words, 32, out=halves[: len(words)])
+            columns += [words.sum(0), upper.sum(0)]
+        of_words, of_upper = torch.stack(columns).view(-1, 2, _COLUMNS).unbind(1)
+        return torch.add(of_words, of_upper, alpha=_UPPER).mul_(_odd(of_words.device)).sum(1)
 
 
-def _bytes(t: Tensor) -> Tensor:
-    """The memory between a tensor's first element and its last, as it lies there."""
+@functools.cache
+def _odd(device: torch.device) -> Tensor:
+    return torch.arange(1, 2 * _COLUMNS, 2, device=device)
+
+
+def _words(t: Tensor) -> tuple[Tensor, Tensor]:
+    """The memory between a tensor's first element and its last: words, and the bytes behind them.
+
+    Of memory that does not begin at a word, bytes alone.
+    """
     if not t.numel():
-        return torch.zeros(0, dtype=torch.uint8, device=t.device)
+        return t.new_zeros(0, dtype=torch.int64), t.new_zeros(0, dtype=torch.uint8)
     span = 1 + sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
-    return t.as_strided((span,), (1,)).view(torch.uint8)
-
-
-def _split(flat: Tensor) -> tuple[Tensor, Tensor]:
-    """Words, and the bytes behind them; of memory that does not begin at a word, bytes alone."""
+    flat = t.as_strided((span,), (1,)).view(torch.uint8)
     whole = 0 if flat.storage_offset() % 8 else len(flat) - len(flat) % 8
     return flat[:whole].view(torch.int64), flat[whole:]
 
 
-def _in_words(parts: Sequence[Tensor]) -> Tensor:
-    missing = -sum(map(len, parts)) % 8
-    return torch.cat([*parts, parts[0].new_zeros(missing)]).view(torch.int64)
-
-
-def _groups(parts: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Large ones by themselves, small ones together."""
-    together: list[Tensor] = []
+def _groups(parts: Sequence[Tensor], rows: int) -> Iterator[list[Tensor]]:
+    """Words that are laid one behind the other, with zeros up to a whole row."""
+    group: list[Tensor] = []
     size = 0
-    for words in parts:
-        large = _LARGE[words.is_cuda]
-        if len(words) >= large:
-            yield [words]
-        elif len(words):
-            together.append(words)
+    for words in (*parts, None):
+        if group and (words is None or size + len(words) > rows * _COLUMNS):
+            yield [*group, group[0].new_zeros(-size % _COLUMNS)]
+            group, size = [], 0
+        if words is not None:
+            group.append(words)
             size += len(words)
-            if size >= large:
-                yield together
-                together, size = [], 0
-    if together:
-        yield together
 
 
-def _number(parts: Sequence[Tensor]) -> Tensor:
-    """One number for some tensors of words, laid one behind the other."""
-    words = parts[0] if len(parts) == 1 else torch.cat(list(parts))
-    rows = len(words) // _COLUMNS
-    columns = words.new_zeros(2, _COLUMNS)
-    at_once = _ROWS[words.is_cuda]
-    halves = words.new_empty(min(rows, at_once), _COLUMNS)  # one for all: new memory takes longer than the sums
-    for some in words[: rows * _COLUMNS].view(rows, _COLUMNS).split(at_once):
-        upper = torch.bitwise_right_shift(some, 32, out=halves[: len(some)])
-        columns[0] += some.sum(0)
-        columns[1] += upper.sum(0)
-    rest = words[rows * _COLUMNS :]
-    columns[0, : len(rest)] += rest
-    columns[1, : len(rest)] += rest >> 32
-    odd = torch.arange(1, 2 * _COLUMNS, 2, device=words.device)
-    return ((columns[0] + columns[1] * _UPPER) * odd).sum()
-
-
-def _read(numbers: Sequence[Tensor]) -> Callable[[], list[int]]:
-    """Wait for numbers, once for each device."""
-    places: dict[torch.device, list[int]] = {}
-    for k, number in enumerate(numbers):
-        places.setdefault(number.device, []).append(k)
-    begun = [(where, torch.stack([numbers[k] for k in where])) for where in places.values()]
-
-    def read() -> list[int]:
-        found: dict[int, int] = {}
-        for where, stacked in begun:
-            found |= zip(where, stacked.tolist(), strict=True)
-        return [found[k] for k in range(len(numbers))]
-
-    return read
+def _padded(parts: Sequence[Tensor]) -> Tensor:
+    """Bytes as rows of words, with zeros behind them."""
+    missing = -sum(map(len, parts)) % (8 * _COLUMNS)
+    return torch.cat([*parts, parts[0].new_zeros(missing)]).view(torch.int64).view(-1, _COLUMNS)

@@ -338,13 +338,13 @@ class Engine(nn.Module):
             if isinstance(step, ScoreStep):
                 R = f.clamp(min=0)
                 R = R if lift is None else R * lift
-                page = account.page(None, R)
+                page = account.page(None, R, settled=False)
                 outs = step.start(R, v, f, run, page)
             else:
                 R = _or_zeros(relevance.pop(step.node, None), run.shape(step.node), f)
                 if step.node in keep:
                     kept[step.node] = R
-                page = account.page(step.node, R)
+                page = account.page(step.node, R, step.settled)
                 outs = step.back(R, run, page)
             account.hand_on(page, step.inputs, outs)
             for name, out in zip(step.inputs, outs, strict=True):

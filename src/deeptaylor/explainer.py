@@ -31,7 +31,7 @@ from deeptaylor.errors import (
 )
 from deeptaylor.eval_mode import LOCK
 from deeptaylor.explanation import Explanation, Ledger
-from deeptaylor.freshness import Known
+from deeptaylor.freshness import Known, Look
 from deeptaylor.inputs import (
     Inputs,
     as_domains,
@@ -349,20 +349,22 @@ class Explainer(nn.Module):
         if autocasting(x):
             with without_autocast(x):
                 return self.explain(x, target).noting(AUTOCAST_NOTE)
-        self._look()
+        look = self._begin_look()
         inputs = tuple(t.detach().clone() for t in self._checked(x))
         if not inputs[0].is_cuda:
-            self._check_fresh()
+            self._check_fresh(look)
         with torch.no_grad():
             engine = self.engine_for(inputs)
             asked = self._weights_of(target, engine, inputs)
             if targets.is_callable(asked):
                 return self._for_score(asked, engine, inputs).explain(x)
-            self._check_target(engine, asked, inputs)
+            self._check_target(engine, asked, inputs, values=not inputs[0].is_cuda)
             check_precision(engine, inputs, asked)
-            # A GPU is not waited for before the pass, and launching the books of every step would take too long there.
-            on_gpu = inputs[0].is_cuda
-            result, notes = self._run(engine, inputs, asked, "in total" if on_gpu else "by step", look=on_gpu)
+            # On a GPU, launching the books of every step would take long, and the look goes on beside the pass.
+            if inputs[0].is_cuda:
+                result, notes = self._run(engine, inputs, asked, "in total", look=look)
+            else:
+                result, notes = self._run(engine, inputs, asked, "by step")
         return self._explanation(engine, inputs, target, result, notes)
 
     def relevance_at(self, name: str, x: Inputs, target: Any = None) -> Tensor:
@@ -398,20 +400,18 @@ class Explainer(nn.Module):
 
     def _run(
         self, engine: Engine, inputs: Sequence[Tensor], target: Any, books: Kept,
-        keep: frozenset[str] = frozenset(), look: bool = False,
+        keep: frozenset[str] = frozenset(), look: Look | None = None,
     ) -> tuple[Result, list[str]]:  # fmt: skip
-        """Explain; where a narrow type was too narrow, say so and do it again in float32.
-
-        `look`: at every value of the network, which a GPU does behind the pass.
-        """
+        """Explain; where a narrow type was too narrow, say so and do it again in float32."""
         result = self._result(engine, inputs, target, books, keep)
-        if look:
-            self._check_fresh(seen=True)
+        if look is not None:
+            self._check_fresh(look)
         dtype = dtype_of(inputs)
         wrong = problem(result, dtype)
         if not wrong:
             guard.check(engine.watched, engine.planned.watched, result.lowest)
             return result, []
+        self._check_target(engine, target, inputs)  # for a class that does not exist, no number is the score
         if dtype in NARROW:
             said = f"{wrong}; the explanation was computed again in float32"
             warn(said)
@@ -511,6 +511,14 @@ class Explainer(nn.Module):
                     self._follow(*moved)
                 self._check_fresh()
 
+    def _begin_look(self) -> Look | None:
+        """The same, and begin to look at every value; None where that was done already."""
+        with LOCK:
+            look = self._known.look()
+        if look is None:
+            self._look()
+        return look
+
     def _follow(self, device: torch.device, dtype: torch.dtype) -> None:
         """Go where the network went, and become the type it became, unless this explainer was elsewhere already."""
         was, own = self._known.place, _first_float(self._first.network.buffers())
@@ -522,10 +530,10 @@ class Explainer(nn.Module):
             warn(f"The network was moved to {device} as {dtype}; its explainer follows, and takes inputs like it.")
             self.to(device=there[0], dtype=there[1])
 
-    def _check_fresh(self, seen: bool = False) -> None:
-        """Refuse a network that changed; `seen`: not where that is easily seen."""
+    def _check_fresh(self, look: Look | None = None) -> None:
+        """Refuse a network that changed; `look`, where that look has begun."""
         with LOCK:
-            changed = self._known.changed(seen)
+            changed = self._known.changed(look)
         if changed:
             raise StaleModelError(
                 f"The network changed since it was captured ({len(changed)} parts, among them "

@@ -6,7 +6,7 @@ import base64
 import functools
 import html
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ class Ledger:
         _, on, bias, dropped = result.entries.unbind(-2)
         in_total = on.shape[-2] == 1 < len(plan.rows)
         return cls(
-            input=torch.stack([_per_sample(R, many) for R in result.relevance], -1).sum(-1),
+            input=_by_sample(on.sum(-2), many) if in_total else _held(result.relevance, many),
             bias=_by_sample(bias.sum(-2), many),
             dropped=_by_sample(dropped.sum(-2), many),
             residual=torch.zeros_like(result.score),
@@ -104,10 +104,11 @@ class Ledger:
         return "\n".join(f"sample {k}: {self._line(k, 0)}" for k in range(batch))
 
 
-def _per_sample(relevance: Tensor, many: bool) -> Tensor:
-    """ΣR over everything but the sample (and the target)."""
+def _held(relevance: Sequence[Tensor], many: bool) -> Tensor:
+    """ΣR over everything but the sample (and the target), and all inputs."""
     kept = 2 if many else 1
-    return relevance.sum(tuple(range(kept, relevance.ndim))) if relevance.ndim > kept else relevance
+    sums = [R.sum(tuple(range(kept, R.ndim))) if R.ndim > kept else R for R in relevance]
+    return torch.stack(sums, -1).sum(-1)
 
 
 def _by_sample(t: Tensor, many: bool) -> Tensor:

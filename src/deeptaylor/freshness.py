@@ -3,7 +3,7 @@
 Known                what a network was when it was captured
 ├── quick            new parts, hooks, numbers, another `forward`, and every write that torch counts; optimisers, some
 │                    of which write uncounted, say when they took a step
-├── changed          every bit of its tensors, which also shows what was written through `.data`; and what else its
+├── look, changed    every bit of its tensors, which also shows what was written through `.data`; and what else its
 │                    forward pass may read (traits.py). Where only the latter changed, the network is asked: attributes
 │                    that nobody reads, counters, and hooks that only watch leave its answers as they were. Names of
 │                    what changed are looked for only where something did
@@ -16,7 +16,7 @@ import contextlib
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -48,6 +48,9 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
                     seen.add(id(t))
                     found[f"{path}.{name}" if path else name] = t
     return found
+
+
+Look = Callable[[], bool]  # which has begun, on a GPU beside whatever else is asked of it; True if nothing changed
 
 
 class Watch:
@@ -95,10 +98,10 @@ class Watch:
             )
         )
 
-    def same_values(self) -> bool:
-        """True if nothing else changed: a look at every value of a network that is quickly seen to be the same."""
-        sums = self._together.begin()  # on a GPU, which does that beside
-        return self._seen.same() and sums() == self._sums
+    def begin(self) -> Look:
+        """Begin to look at every value of a network that is quickly seen to be the same."""
+        sums = self._together.begin()
+        return lambda: self._seen.same() and sums() == self._sums
 
     def step(self, optimiser: Optimizer) -> None:
         """An optimiser took a step; perhaps with tensors that are watched."""
@@ -140,12 +143,14 @@ class Known:
         """True if nothing changed that can be seen without a look at the values."""
         return not self.stale and self._watch.same()
 
-    def changed(self, seen: bool = False) -> list[str]:
-        """The names of tensors, modules, or else of what a forward pass reads besides, that are not as they were.
+    def look(self) -> Look | None:
+        """Begin a thorough look; None where a quick one shows that something changed."""
+        return self._watch.begin() if self.quick() else None
 
-        `seen`: a quick look was taken just before.
-        """
-        if (seen or self.quick()) and self._watch.same_values():
+    def changed(self, look: Look | None = None) -> list[str]:
+        """The names of tensors, modules, or else of what a forward pass reads besides, that are not as they were."""
+        look = look or self.look()
+        if look is not None and look():
             return []
         now = tensors_of(self.model)
         # Of the captured network, where the user's own now lie elsewhere.

@@ -82,6 +82,7 @@ class Planner:
             for name in absorbed:
                 inside[name] = step.node
         self.choice.check_all_used()
+        self._settle(made)
         watched = guard.watched(made, self.nodes, self.domain, self.pixels)
         return Planned(
             Plan(tuple(rows), (*self.captured.notes, *self.notes)),
@@ -93,6 +94,23 @@ class Planner:
             set_aside=bool(self.notes),
             watched=watched,
         )
+
+    def _settle(self, made: Sequence[steps.Step]) -> None:
+        """Mark the blocks at which nothing can be dropped.
+
+        A z⁺ rule divides by Z = P + b⁺. Where that is zero the unit, z = Z − N − b⁻, is not above zero; and where it is
+        rectified and all of its relevance comes from shares in proportion to it, none arrives there.
+        """
+        zeros: set[str] = set()  # tensors that may get relevance where they are zero
+        for step in made:
+            z_plus = isinstance(step, steps.BlockStep) and isinstance(step.rule, rules.ZPlus)
+            score = isinstance(step, steps.ScoreStep)
+            step.settled = z_plus and not score and self._rectified(self.nodes[step.node]) and step.node not in zeros
+            carries = (
+                isinstance(step, (steps.MaxStep, steps.CarryStep)) or kind_of(self.nodes[step.node]) == "rectifier"
+            )
+            if self.spread or not (z_plus or (carries and step.node not in zeros)):
+                zeros.update(step.inputs)
 
     # --- what is explained ----------------------------------------------------------------------------------------
 

@@ -61,25 +61,29 @@ def _is_difference(target: object, values: bool) -> bool:
 
 def problem(result: Result, dtype: torch.dtype) -> str:
     """What a type did to a result, in words; empty where nothing."""
-    if not _finite([result.score, *result.relevance]):
+    booked = _booked(result)  # on the CPU: a GPU is waited for once
+    if not (bool(torch.isfinite(booked).all()) or _finite([result.score, *result.relevance])):
         return f"{name_of(dtype)} overflowed"
-    if dtype in NARROW and result.entries is not None and not _closes(result.entries):
+    if dtype in NARROW and result.entries is not None and not _closes(booked[: result.entries.numel()], result.entries):
         return f"{name_of(dtype)} overflowed"
     if dtype is torch.float16 and _too_small(result):
         return "float16 cannot hold relevances this small"
     return ""
 
 
+def _booked(result: Result) -> Tensor:
+    """Numbers of which one is not finite where the score, or a relevance, is not; the books first."""
+    sums = [R.sum() for R in result.relevance] if result.entries is None else [result.entries]
+    return torch.cat([t.reshape(-1) for t in (*sums, result.score)]).to("cpu")
+
+
 def _finite(tensors: Sequence[Tensor]) -> bool:
-    """True if all numbers are finite. A sum that is says so in one look; one that is not may have overflowed."""
-    if bool(torch.isfinite(torch.stack([t.sum() for t in tensors])).all()):
-        return True
     return all(bool(torch.isfinite(t).all()) for t in tensors)
 
 
-def _closes(entries: Tensor) -> bool:
-    """True if the books of every step balance to a tenth: an infinite denominator swallows relevance silently."""
-    arrived, on, bias, dropped = entries.double().unbind(-2)
+def _closes(booked: Tensor, like: Tensor) -> bool:
+    """True if every page of the books balances to a tenth: an infinite denominator swallows relevance silently."""
+    arrived, on, bias, dropped = booked.reshape(like.shape).double().unbind(-2)
     return bool(((arrived - on - bias - dropped).abs() <= 0.1 * arrived.abs() + 1e-12).all())
 
 

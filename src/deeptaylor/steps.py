@@ -20,7 +20,12 @@ from deeptaylor.structural import Structural
 
 
 class Step(nn.Module):
-    """Base: `node` is the tensor whose relevance it takes, `inputs` those it hands on to, `needs` what it reads."""
+    """Base: `node` is the tensor whose relevance it takes, `inputs` those it hands on to, `needs` what it reads.
+
+    `settled`: no relevance arrives where it could not be divided (planner.py), so that none is dropped.
+    """
+
+    settled = False
 
     def __init__(self, node: str, inputs: Sequence[str], needs: Sequence[str] = ()) -> None:
         super().__init__()
