@@ -220,15 +220,28 @@ def test_the_users_own_values_are_compared(monkeypatch: pytest.MonkeyPatch) -> N
     seen: list[Tensor] = []
     plain = agreement._output
 
-    def watching(model: nn.Module, given: Any, output: Any) -> Tensor:
+    def watching(model: nn.Module, given: Any, *rest: Any) -> Tensor:
         seen.append(given[0])
-        return plain(model, given, output)
+        return plain(model, given, *rest)
 
     monkeypatch.setattr(agreement, "_output", watching)
     x = inputs(6)
     dt.Explainer(Net(lambda net, x: net.c(F.relu(net.a(x)))), x)
     assert [len(t) for t in seen] == [1, 2, 6]
     assert all(torch.equal(t, x[: len(t)]) for t in seen)
+
+
+def test_the_network_is_not_asked_the_same_twice() -> None:
+    asked: list[Tensor] = []
+
+    def forward(net: Any, x: Tensor) -> Tensor:
+        if type(x) is Tensor:  # none that only has a shape
+            asked.append(x)
+        return net.c(F.relu(net.a(x)))
+
+    dt.Explainer(Net(forward), inputs(6))
+    real = [len(x) for x in asked if x.untyped_storage().nbytes() and not torch._is_functional_tensor(x)]
+    assert sorted(real) == [1, 2, 6]
 
 
 # --- types --------------------------------------------------------------------------------------------------------

@@ -66,6 +66,8 @@ ORDER = [
     "plan",
     "planner",
     "run",
+    "samples",
+    "books",
     "target",
     "callables",
     "engine",

@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 from deeptaylor import guard
 from deeptaylor import target as targets
 from deeptaylor.again import Again, Segments, find
-from deeptaylor.agreement import check_agreement
+from deeptaylor.agreement import Answer, check_agreement
 from deeptaylor.autocast import without_autocast
 from deeptaylor.books import Books, Kept
 from deeptaylor.capture import Node, capture
@@ -38,7 +38,8 @@ from deeptaylor.plan import Plan
 from deeptaylor.planner import Planner
 from deeptaylor.rewrite import rewrite
 from deeptaylor.rules import Rule, WSquare
-from deeptaylor.run import Layout, Pass, check_samples, layouts
+from deeptaylor.run import Layout, Pass
+from deeptaylor.samples import check_samples, layouts
 from deeptaylor.steps import BlockStep, ScoreStep
 
 _LIFTED = 1  # small scores are lifted to about one; higher, a tiny denominator (biases spread) would overflow
@@ -114,9 +115,10 @@ class Engine(nn.Module):
     """A network captured for one input shape, ready to explain."""
 
     def __init__(
-        self, model: nn.Module, example: Sequence[Tensor], settings: Settings, own: Sequence[Tensor] | None = None
-    ) -> None:
-        """`own`: the user's whole batch, of which the example is the beginning."""
+        self, model: nn.Module, example: Sequence[Tensor], settings: Settings, own: Sequence[Tensor] | None = None,
+        known: Answer | None = None,
+    ) -> None:  # fmt: skip
+        """`own`: the user's whole batch, of which the example is the beginning; `known`: an answer of the network."""
         super().__init__()
         spread = settings.bias == "spread"
         with interrupts_kept(), eval_mode(model), without_autocast(example), torch.no_grad():
@@ -135,7 +137,7 @@ class Engine(nn.Module):
             check_samples(captured, self.layout, [name for s in planned.steps for name in (s.node, *s.inputs)])
             with exporting():
                 ours = fx.GraphModule(captured.constants, rewritten)
-                check_agreement(model, ours, captured, example if own is None else own, settings.output)
+                check_agreement(model, ours, captured, example if own is None else own, settings.output, known)
         self.plan: Plan = planned.plan
         self.planned, self.captured = planned, captured
         self.steps = nn.ModuleList(planned.steps)  # so that they move and convert with the engine

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from deeptaylor import guard
 from deeptaylor import target as targets
+from deeptaylor.agreement import Answer
 from deeptaylor.autocast import AUTOCAST_NOTE, autocasting, without_autocast
 from deeptaylor.books import Kept
 from deeptaylor.callables import ScoreFunction, one_number_a_sample, read
@@ -113,11 +114,11 @@ class Explainer(nn.Module):
         self._compile: tuple[bool | None, dict[str, Any]] | None = None  # CUDA graphs, inductor's options; once asked
         self._recompute = False
         self._runs: dict[int, Compiled] = {}
-        self._known = Known(model, self._example, self.settings.domains)
+        self._known, known = self._look_closely()
         self._lock, self._captures = threading.RLock(), 0
         self.engines = nn.ModuleDict()
         try:
-            engine = self._capture(inputs)
+            engine = self._capture(inputs, known=known)
         except MismatchError:
             raise
         except CaptureError:  # two samples were not enough for a network that insists on its batch size
@@ -127,15 +128,20 @@ class Explainer(nn.Module):
             self._example = tuple(x.detach() for x in inputs)
         self.engines[_key(inputs)] = engine
 
+    def _look_closely(self) -> tuple[Known, Answer | None]:
+        """The network as it is now, and what it said of the example."""
+        known = Known(self._model[0], self._example, self.settings.domains)
+        return known, known.answer()
+
     # --- capture --------------------------------------------------------------------------------------------------
 
-    def _capture(self, inputs: Sequence[Tensor], whole: bool = False) -> Engine:
+    def _capture(self, inputs: Sequence[Tensor], whole: bool = False, known: Answer | None = None) -> Engine:
         """Capture the network for these shapes, and bring the result to where this explainer was moved."""
         like = _first_float(self._model[0].parameters())
         own = [x.detach() for x in inputs]
         if like is not None:
             own = [x.to(like) if x.is_floating_point() else x.to(like.device) for x in own]
-        engine = Engine(self._model[0], own if whole else [x[:2] for x in own], self.settings, own)
+        engine = Engine(self._model[0], own if whole else [x[:2] for x in own], self.settings, own, known)
         if self._recompute:
             engine.recompute()
         moved = _first_float(self._first.network.buffers()) if len(self.engines) else None
@@ -152,14 +158,14 @@ class Explainer(nn.Module):
 
     def refresh(self) -> Explainer:
         """Capture the network again, after its parameters changed."""
-        now = Known(self._model[0], self._example, self.settings.domains)
-        self._capture_again()
+        now, known = self._look_closely()
+        self._capture_again(known)
         self._scored.clear()
         self._known = now
         return self
 
-    def _capture_again(self) -> None:
-        again = self._capture(self._example, whole=True)
+    def _capture_again(self, known: Answer | None = None) -> None:
+        again = self._capture(self._example, whole=True, known=known)
         self.engines = nn.ModuleDict({_key(self._example): again})
         self._captures += 1
         self._runs.clear()
@@ -305,7 +311,7 @@ class Explainer(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._known = Known(self._model[0], self._example, self.settings.domains)
+        self._known, _ = self._look_closely()
         self._known.stale, self._lock = state["_known"], threading.RLock()
 
     # --- explain --------------------------------------------------------------------------------------------------
@@ -522,7 +528,7 @@ class Explainer(nn.Module):
     def _follow(self, device: torch.device, dtype: torch.dtype) -> None:
         """Go where the network went, and become the type it became, unless this explainer was elsewhere already."""
         was, own = self._known.place, _first_float(self._first.network.buffers())
-        self._known = Known(self._model[0], self._example, self.settings.domains)
+        self._known, _ = self._look_closely()
         if was is None or own is None:
             return
         there = (device if own.device == was[0] else own.device, dtype if own.dtype == was[1] else own.dtype)

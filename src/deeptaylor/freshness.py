@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils import _pytree as pytree
 
+from deeptaylor.agreement import Answer
 from deeptaylor.checksum import Together, checksums
 from deeptaylor.domain import Box, Domain
 from deeptaylor.errors import DeepTaylorWarning
@@ -135,9 +136,15 @@ class Known:
         self._tensors = {name: t.detach() for name, t in tensors_of(model).items()}
         self._print = _print(model, tensors_of(model))
         self._asked = [_question(x, domain) for x, domain in zip(example, domains, strict=True)]
+        self._answer: Answer | None = None
         self._answers = self._ask()
         self._traits = traits(model)
         self._watch = Watch(model, [], self._volatile)
+
+    def answer(self) -> Answer | None:
+        """What the network said when it was asked last; told once, and forgotten: it may be large."""
+        told, self._answer = self._answer, None
+        return told
 
     def quick(self) -> bool:
         """True if nothing changed that can be seen without a look at the values."""
@@ -173,6 +180,7 @@ class Known:
         changed = [k for k in {**now, **self._traits} if k not in self._volatile and now.get(k) != self._traits.get(k)]
         if changed and not _close(self._ask(), self._answers):
             return changed
+        self.answer()
         self._traits = now
         return []
 
@@ -183,9 +191,9 @@ class Known:
         device = "cpu" if like is None else like.device.type
         with warnings.catch_warnings(), torch.no_grad(), torch.autocast(device, enabled=False):
             warnings.simplefilter("ignore", DeepTaylorWarning)  # capture says it
-            return self._answer(asked) or self._answer([torch.cat([x, x]) for x in asked])
+            return self._ask_for(asked) or self._ask_for([torch.cat([x, x]) for x in asked])
 
-    def _answer(self, inputs: list[Tensor]) -> list[Tensor]:
+    def _ask_for(self, inputs: list[Tensor]) -> list[Tensor]:
         with eval_mode(self.model), _spared(self.model):
             before = traits(self.model)
             try:
@@ -193,6 +201,7 @@ class Known:
             except Exception:  # noqa: BLE001 - whatever it is, it is no answer
                 return []
             after = traits(self.model)
+        self._answer = Answer(inputs, answers)
         self._volatile |= {k for k in {**before, **after} if before.get(k) != after.get(k)}
         return [t.clone() for t in pytree.tree_leaves(answers) if isinstance(t, Tensor)]
 
@@ -229,9 +238,12 @@ def _print(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, tuple[Any,
 
 
 def _question(x: Tensor, domain: Domain) -> Tensor:
-    """Half of an example, half numbers drawn from its domain: on an example of zeros, many networks are the same."""
+    """The first sample of an example; where all of it is one number, half of that, half numbers from its domain.
+
+    On an example of zeros, many networks are the same.
+    """
     first = x[:1].detach()
-    if not x.is_floating_point():
+    if not x.is_floating_point() or bool((first != first.flatten()[:1]).any()):
         return first
     drawn = torch.rand(first.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(first)
     if isinstance(domain, Box):

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx
-
-from deeptaylor.agreement import different
-from deeptaylor.capture import Captured, Node, where
-from deeptaylor.errors import PlanError
-from deeptaylor.graph import shape_of
+from torch import Tensor
 
 _SUMMED = 64  # numbers that are added at once, at least, where the rest waits
 
@@ -91,91 +86,6 @@ def _closest(t: Tensor, samples: int) -> list[int]:
         if size >= _SUMMED:
             break
     return axes
-
-
-def layouts(captured: Captured, inputs: Sequence[Tensor]) -> dict[str, Layout]:
-    """The layout of every tensor of a graph; where an axis mixes samples with something else, found by trial."""
-    result: dict[str, Layout] = {}
-    unsure: list[Node] = []
-    fixed = captured.batch if isinstance(captured.batch, int) else None
-    for node in captured.graph.nodes:
-        if not isinstance(node.meta.get("val"), Tensor):
-            continue
-        sizes = tuple(_size(n, captured.batch) for n in shape_of(node))
-        free = [d for d, (_, is_free) in enumerate(sizes) if is_free]
-        result[node.name] = Layout(sizes, free[0] if free else 0)
-        if fixed == 1 and sizes:
-            result[node.name] = Layout(sizes, 0, 1, sizes[0][0])  # all of it is the one sample's
-        elif fixed is not None or (free and sizes[free[0]][0] != 1):
-            unsure.append(node)
-    return result | _probe(captured, unsure, result, inputs, fixed or 2)
-
-
-def _size(n: Any, batch: Any) -> tuple[int, bool]:
-    if isinstance(n, int) or isinstance(batch, int):
-        return int(n), False
-    expression = n.node.expr
-    symbols = list(expression.free_symbols)
-    if not symbols:
-        return int(expression), False
-    return int(expression.subs(symbols[0], 1)), True
-
-
-def _probe(
-    captured: Captured, unsure: list[Node], known: dict[str, Layout], inputs: Sequence[Tensor], batch: int
-) -> dict[str, Layout]:
-    """Change the second of the samples and see which elements change: those are the second sample's."""
-    if not unsure:
-        return {}
-    graph = fx.Graph()
-    copies: dict[Node, Node] = {}
-    output = graph.graph_copy(captured.graph, copies)
-    del output
-    graph.output(tuple(copies[n] for n in unsure))
-    module = fx.GraphModule(captured.constants, graph)
-    before = [torch.cat([x] * batch)[:batch] for x in inputs]
-    other = [torch.cat([x[:1], different(x[1:2]), x[2:]]) for x in before]
-    with torch.no_grad():
-        pairs = zip(unsure, module(*before), module(*other), strict=True)
-    found: dict[str, Layout] = {}
-    for node, a, b in pairs:
-        changed = (a != b).to(torch.float32)
-        for candidate in _candidates(known[node.name], batch):
-            if a.shape == candidate.shape(batch) and not _elsewhere(candidate.per_sample(changed, batch)):
-                found[node.name] = candidate
-                break
-    return found
-
-
-def _candidates(layout: Layout, batch: int) -> Iterator[Layout]:
-    """Where the samples may be: along the free axis, or, where the batch is fixed, along any that is long enough."""
-    free = layout.sizes[layout.dim][1] if layout.sizes else False
-    for dim in [layout.dim] if free else range(len(layout.sizes)):
-        size = layout.sizes[dim][0]
-        multiple = size if free else size // batch if size % batch == 0 else 0
-        for outer in [k for k in range(1, multiple + 1) if multiple % k == 0]:
-            yield Layout(layout.sizes, dim, outer, multiple // outer)
-
-
-def _elsewhere(changed: Tensor) -> bool:
-    """True if a sample other than the second changed."""
-    return float(changed.sum() - changed[1]) != 0
-
-
-def check_samples(captured: Captured, layout: Mapping[str, Layout], explained: Iterable[str]) -> None:
-    """Refuse a tensor that does not hold the samples apart: they are not along the input's first axis."""
-    batch = captured.batch if isinstance(captured.batch, int) else None
-    lost = next((name for name in explained if not layout[name].apart(batch)), None)
-    if lost is not None:
-        node = next(n for n in captured.graph.nodes if n.name == lost)
-        given = ", ".join(str(tuple(shape_of(n)[1:])) for n in captured.inputs)
-        raise PlanError(
-            f"The first axis of the input counts samples (here each of shape {given}), but in the shape "
-            f"{tuple(shape_of(node))} of {where(node)} they are no longer apart. What to do: wrap a network that takes "
-            "samples along another axis (sequence first) in a module whose forward is network(x.transpose(0, 1)); and "
-            "one that takes a single sample in one that explains it as a batch of one: "
-            "network(x.reshape(the shape of a sample)).unsqueeze(0)."
-        )
 
 
 class Pass:
