@@ -61,8 +61,23 @@ def test_books_make_hardly_any_tensors(dtype: torch.dtype) -> None:
     assert booked <= 1.1 * plain
 
 
-def test_what_arrived_is_what_is_there() -> None:
-    net, x = Residual().eval().double(), torch.rand(4, 3, 8, 8, dtype=torch.float64)
+class Forked(nn.Module):
+    """A tensor that two blocks read, each of which hands it relevance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.one, self.other = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 1), nn.Conv2d(8, 4, 3, padding=1)
+        self.last = nn.Linear(8 * 36, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x).relu()
+        return self.last(torch.cat([self.one(h).relu(), self.other(h).relu()], 1).flatten(1))
+
+
+@pytest.mark.parametrize("network", [Residual, Forked])
+def test_what_arrived_is_what_is_there(network: type[nn.Module]) -> None:
+    net, x = network().eval().double(), torch.rand(4, 3, 8, 8, dtype=torch.float64)
     explainer = dt.Explainer(net, x, dt.NonNegative())
     ledger = explainer.explain(x, 0).ledger
     for row, (arrived, on, bias, dropped) in zip(ledger.rows[1:], ledger.entries[1:], strict=True):
@@ -99,7 +114,7 @@ def test_blocks_are_settled_unless_zeros_get_relevance() -> None:
         steps = dt.Explainer(net.eval(), x, dt.NonNegative(), **settings)._first.planned.steps
         return [step.node for step in steps if step.settled]
 
-    assert settled() == ["linear_1", "linear"]  # the third is signed, the last is the score's
+    assert settled() == ["linear_1", "linear"]  # not the third, read by tanh; the last is the score's
     assert settled(rules={"2": dt.rules.Flat()}) == []  # it has another rule, and hands relevance to zeros
     assert settled(rules={"4": dt.rules.Epsilon(0.1)}) == ["linear"]  # which may be as careless, for all that is known
     assert settled(bias="spread") == []
@@ -140,6 +155,10 @@ def test_what_is_dropped_is_seen_though_hardly_ever_looked_for() -> None:
     assert ledger.dropped.tolist() == [0.25, 0.0]
     assert ledger.bias.tolist() == [0.25, 1.25]
     assert ledger.input.tolist() == [0.0, 1.25]
+    with torch.no_grad():
+        total = flat._first.run([x], 0, "in total").entries
+    assert total is not None
+    assert total[0, 3].tolist() == [0.25, 0.0]
     both = flat.explain(x, torch.tensor([[0, 0], [0, 0]])).ledger  # by vmap, where nothing can be looked at
     assert torch.equal(both.dropped, torch.stack([ledger.dropped, ledger.dropped], 1))
 

@@ -1359,3 +1359,28 @@ def test_a_normalisation_is_folded_through_axes_that_change_place() -> None:
     assert not any("centre" in row.op for row in turned.plan.rows)
     close(turned.explain(x).relevance, plain.explain(x).relevance)
     assert plain.explain(x).relevance.any()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        RuntimeError("could not create a primitive"),  # oneDNN's convolutions
+    ],
+)
+def test_whatever_says_that_memory_ran_out_halves_the_batch(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    net, x = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).eval(), torch.rand(6, 4)
+    explainer = dt.Explainer(net, x, dt.NonNegative())
+    expected, plain = explainer.explain(x).relevance, Engine.run
+
+    def narrow(engine: Engine, inputs: Any, *rest: Any) -> Any:
+        if len(inputs[0]) > 2:
+            raise error
+        return plain(engine, inputs, *rest)
+
+    monkeypatch.setattr(Engine, "run", narrow)
+    assert torch.allclose(explainer.explain(x).relevance, expected)
+    assert "2 at a time" in str(recwarn[-1].message)

@@ -272,6 +272,14 @@ def test_a_compressed_archive_counts_as_what_it_unpacks_to(folder: Path, monkeyp
     refused("would take about 0.01 GiB of memory", "a.pt", architecture=small, **SAID)
 
 
+def test_a_limit_of_the_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1, 1))  # ulimit -v: it uses more already
+    assert model_files._free_memory() == 0
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+    assert model_files._free_memory() != 0
+
+
 def test_free_memory_is_a_plausible_number() -> None:
     free = model_files._free_memory()
     assert free is None or 2**20 < free < 2**50

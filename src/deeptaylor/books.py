@@ -58,7 +58,7 @@ class Books:
     def product(self, t: Tensor, weight: Tensor) -> bool:
         """Put off a product with a bias a channel until all can be done at once, where launching it takes longest.
 
-        Only of quotients that cannot be large (Step.settled: R_j / Z_j ≤ R_j / z_j): their sums do not overflow.
+        Only of quotients that cannot be large (Step.settled: R_j / Z_j ≤ R_j / |z_j|): their sums do not overflow.
         """
         if self._by_step or t.ndim != 4 or weight.numel() != t.shape[1] or torch.compiler.is_compiling():
             return False

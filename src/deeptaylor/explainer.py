@@ -252,7 +252,7 @@ class Explainer(nn.Module):
             try:
                 parts = [run([x[s] for x in inputs], targets.part(target, s), books, keep) for s in samples]
                 break
-            except RuntimeError as error:
+            except (RuntimeError, MemoryError) as error:
                 one = size == 1 or engine.fixed_batch is not None
                 if not out_of_memory(error):
                     raise

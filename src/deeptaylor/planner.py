@@ -98,14 +98,14 @@ class Planner:
     def _settle(self, made: Sequence[steps.Step]) -> None:
         """Mark the blocks at which nothing can be dropped.
 
-        A z⁺ rule divides by Z = P + b⁺. Where that is zero the unit, z = Z − N − b⁻, is not above zero; and where it is
-        rectified and all of its relevance comes from shares in proportion to it, none arrives there.
+        A z⁺ rule divides by Z = P + b⁺, or N + b⁻ where the unit z = P + b⁺ − N − b⁻ is below zero: |z| ≤ Z. Where Z is
+        zero so is the unit, and where all of its relevance comes from shares in proportion to it, none arrives there.
         """
         zeros: set[str] = set()  # tensors that may get relevance where they are zero
         for step in made:
             z_plus = isinstance(step, steps.BlockStep) and isinstance(step.rule, rules.ZPlus)
             score = isinstance(step, steps.ScoreStep)
-            step.settled = z_plus and not score and self._rectified(self.nodes[step.node]) and step.node not in zeros
+            step.settled = z_plus and not score and step.node not in zeros
             carries = (
                 isinstance(step, (steps.MaxStep, steps.CarryStep)) or kind_of(self.nodes[step.node]) == "rectifier"
             )

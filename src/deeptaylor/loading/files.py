@@ -152,8 +152,8 @@ def _gib(size: int) -> str:
 
 
 def _free_memory() -> int | None:
-    """Bytes that can still be had: of the machine and of this process's group; None where nobody says."""
-    found = []
+    """Bytes that can still be had: of the machine, of this process and its group; None where nobody says."""
+    found = _below_the_limit()
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         found += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
@@ -169,6 +169,18 @@ def _free_memory() -> int | None:
     except (OSError, ValueError):
         pass
     return min(found) if found else None
+
+
+def _below_the_limit() -> list[int]:
+    """What `ulimit -v` leaves."""
+    try:
+        import resource
+
+        most, _ = resource.getrlimit(resource.RLIMIT_AS)
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        return [] if most == resource.RLIM_INFINITY else [max(0, most - pages * resource.getpagesize())]
+    except (ImportError, OSError):
+        return []
 
 
 def pickled_names(path: Path) -> list[str]:
