@@ -37,8 +37,8 @@ lint: $(VENV)/test.stamp
 	$(PY) -m mypy
 
 paper: $(VENV)/paper.stamp
-	$(PY) -m deeptaylor.cli paper mnist --out paper_output
-	$(PY) -m deeptaylor.cli paper imagenet --out paper_output/imagenet
+	$(PY) -m deeptaylor paper mnist --out paper_output
+	$(PY) -m deeptaylor paper imagenet --out paper_output/imagenet
 
 slow: $(VENV)/test.stamp
 	$(PY) -m pytest -m slow

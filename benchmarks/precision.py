@@ -25,9 +25,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor import networks, rounding
-from deeptaylor.data.pairs import BLACK, WHITE
-from deeptaylor.networks.detection_pooling import NETWORKS as DIGITS
+from deeptaylor.models import networks
+from deeptaylor.models.networks.detection_pooling import NETWORKS as DIGITS
+from deeptaylor.paper.data.pairs import BLACK, WHITE
+from deeptaylor.run import rounding
 from speed import machine, write
 
 FILE = "networks.pt"

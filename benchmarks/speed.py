@@ -40,7 +40,7 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor import rounding
+from deeptaylor.run import rounding
 from zoo import MEAN, STD, images, randomise
 
 NETWORKS = ("vgg16", "resnet50", "efficientnet_b0", "vit_b_16", "convnext_tiny")

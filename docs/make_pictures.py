@@ -12,8 +12,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 import deeptaylor as dt
 from deeptaylor import assets, heatmap
-from deeptaylor.files import write_whole
 from deeptaylor.methods import METHODS, USUAL
+from deeptaylor.support.files import write_whole
 
 OUT = Path(__file__).parent / "pictures"
 SIDE = 176  # of one picture in a row

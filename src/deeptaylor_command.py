@@ -26,7 +26,7 @@ def main() -> int:
     try:
         if listening:
             signal.signal(signal.SIGINT, heard)
-        from deeptaylor.cli import main as command
+        from deeptaylor.app.cli import main as command
 
         if listening:
             signal.signal(signal.SIGINT, usual)

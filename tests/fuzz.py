@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, fx, nn
 
 import deeptaylor as dt
-from deeptaylor import engine
-from deeptaylor.capture import Captured, capture
+from deeptaylor.graph.capture import Captured, capture
+from deeptaylor.run import engine
 from random_networks import Network, Program, build, family
 from reference import Domain
 from spellings import DIFFER, TABLE, Spelling, key

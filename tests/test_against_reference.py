@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import deeptaylor as dt
-from deeptaylor.engine import Engine
+from deeptaylor.run.engine import Engine
 from random_networks import build, family, reference_relevances
 
 SEEDS = range(200)

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor import agreement
 from deeptaylor.errors import MismatchError
+from deeptaylor.graph import agreement
 
 BATCHES = (1, 2, 6)
 
@@ -202,7 +202,7 @@ def test_another_result_for_a_single_sample_is_refused() -> None:
 
 def test_an_operation_that_is_read_wrongly_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever pass goes wrong: here one that turns every ReLU into tanh."""
-    from deeptaylor import engine
+    from deeptaylor.run import engine
 
     def wrongly(captured: Any) -> None:
         rewrite(captured)

@@ -10,7 +10,7 @@ import pytest
 
 from deeptaylor import assets
 from deeptaylor.errors import DeepTaylorError
-from deeptaylor.optional import how_to_install
+from deeptaylor.support.optional import how_to_install
 
 CONTENT = b"the one file that is wanted"
 ASSET = assets.Asset("a-package==1.0", "a_package/data/file.bin", hashlib.sha256(CONTENT).hexdigest())

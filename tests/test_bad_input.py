@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor import engine as engine_module
-from deeptaylor import inputs
-from deeptaylor import target as targets
-from deeptaylor.checksum import checksums
+from deeptaylor.run import engine as engine_module
+from deeptaylor.run import inputs
+from deeptaylor.run import target as targets
+from deeptaylor.run.checksum import checksums
 
 HERE = __file__
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import deeptaylor as dt
-from deeptaylor.books import Page
 from deeptaylor.explanation import Ledger
-from deeptaylor.run import Layout
+from deeptaylor.run.books import Page
+from deeptaylor.run.values import Layout
 from fuzz import package_domain
 from random_networks import build
 

@@ -27,8 +27,8 @@ from PIL import Image
 from torch import nn
 
 import deeptaylor as dt
+from deeptaylor.app.server.main import serve
 from deeptaylor.heatmap import colours
-from deeptaylor.server.main import serve
 
 pytestmark = pytest.mark.browser
 
@@ -683,7 +683,7 @@ def test_the_digits_page_as_files_alone(chromium: Any, tmp_path: Path) -> None:
     if node is None or not (web / "node_modules" / "onnxruntime-web").is_dir():
         pytest.skip("this page is built with node: `npm ci` in web/ installs what it needs")
     pytest.importorskip("onnxscript", reason="onnxscript is not installed")
-    from deeptaylor.server import digits
+    from deeptaylor.app.server import digits
 
     subprocess.run([node, "build_digits.mjs", str(tmp_path)], cwd=web, check=True, capture_output=True)
     assert digits.main([str(tmp_path)]) == 0

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 import deeptaylor as dt
 from caffe_reference import Layer, Name, blob, caffemodel, chunk, forward, new_layer, number, prototxt, varint
-from deeptaylor.caffe import CaffeError, CaffeGraph, read_caffe, text, weights
-from deeptaylor.caffe.text import read_prototxt
-from deeptaylor.caffe.weights import read_weights
+from deeptaylor.models.caffe import CaffeError, CaffeGraph, read_caffe, text, weights
+from deeptaylor.models.caffe.text import read_prototxt
+from deeptaylor.models.caffe.weights import read_weights
 
 Shape = tuple[int, ...]
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 import deeptaylor as dt
 from caffe_reference import Layer, Name, caffemodel, lrn, prototxt
-from deeptaylor.caffe import read_caffe
-from deeptaylor.networks.caffenet import CaffeNet, caffenet
-from deeptaylor.networks.googlenet import GoogLeNet, googlenet
+from deeptaylor.models.caffe import read_caffe
+from deeptaylor.models.networks.caffenet import CaffeNet, caffenet
+from deeptaylor.models.networks.googlenet import GoogLeNet, googlenet
 
 Shape = tuple[int, ...]
 

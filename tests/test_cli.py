@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 import deeptaylor as dt
-from deeptaylor.cli import EXPERIMENTS, VERBS, main, words
-from deeptaylor.cli.exits import EXITS
+from deeptaylor.app.cli import EXPERIMENTS, VERBS, main, words
+from deeptaylor.app.cli.exits import EXITS
 from deeptaylor.domain import Box, NonNegative, Real
-from deeptaylor.optional import how_to_install
+from deeptaylor.support.optional import how_to_install
 
 SRC = Path(__file__).parents[1] / "src"
 
 
 def as_process(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     known = os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"} | env
-    command = [sys.executable, "-m", "deeptaylor.cli", *arguments]
+    command = [sys.executable, "-m", "deeptaylor.app.cli", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=known, check=False, timeout=120)
 
 
@@ -105,7 +105,7 @@ def test_an_error_is_said_however_quiet(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_serve_without_the_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("deeptaylor.cli.handed_over._SERVER", "deeptaylor.server.nothing")
+    monkeypatch.setattr("deeptaylor.app.cli.handed_over._SERVER", "deeptaylor.app.server.nothing")
     assert main(["serve"]) == 2
     assert how_to_install("web") in capsys.readouterr().err
 
@@ -113,7 +113,7 @@ def test_serve_without_the_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 def test_serve_hands_its_words_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "some_page.py").write_text("def main(words):\n    return len(words)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("deeptaylor.cli.handed_over._SERVER", "some_page")
+    monkeypatch.setattr("deeptaylor.app.cli.handed_over._SERVER", "some_page")
     assert main(["serve", "--port", "8000"]) == 2
 
 
@@ -121,7 +121,7 @@ def test_serve_hands_its_words_over(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_without_the_extra_paper_works_and_the_others_say_how(
     missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in [n for n in sys.modules if n.startswith("deeptaylor.cli.")] + [missing]:
+    for name in [n for n in sys.modules if n.startswith("deeptaylor.app.cli.")] + [missing]:
         monkeypatch.setitem(sys.modules, name, sys.modules[name]) if name in sys.modules else None
     monkeypatch.setitem(sys.modules, missing, None)
     assert main(["explain", "a.png", "--model", "squeezenet1_1"]) == 2
@@ -136,7 +136,7 @@ def test_interrupted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     def stop() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("deeptaylor.cli.doctor.examine", stop)
+    monkeypatch.setattr("deeptaylor.app.cli.doctor.examine", stop)
     assert main(["doctor"]) == 130
     assert "interrupted" in capsys.readouterr().err
 
@@ -195,7 +195,7 @@ def test_our_own_errors_are_told_apart(monkeypatch: pytest.MonkeyPatch, capsys: 
     def fail() -> None:
         raise ZeroDivisionError("a slip")
 
-    monkeypatch.setattr("deeptaylor.cli.doctor.examine", fail)
+    monkeypatch.setattr("deeptaylor.app.cli.doctor.examine", fail)
     assert main(["doctor"]) == 70
     error = capsys.readouterr().err
     assert "Traceback" in error

@@ -21,10 +21,10 @@ from PIL import Image
 
 import deeptaylor as dt
 from cli_model import MODEL, SAID, flower_net, pixels, write
-from deeptaylor import files
-from deeptaylor.cli import main
-from deeptaylor.cli.show import Talk
-from deeptaylor.networks.photo import upright
+from deeptaylor.app.cli import main
+from deeptaylor.app.cli.show import Talk
+from deeptaylor.models.networks.photo import upright
+from deeptaylor.support import files
 
 SRC = Path(__file__).parents[1] / "src"
 
@@ -216,7 +216,7 @@ def test_interrupted_while_writing(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_ctrl_c_as_a_process() -> None:
     env = os.environ | {"PYTHONPATH": f"{SRC}{os.pathsep}{Path(__file__).parent}", "OMP_NUM_THREADS": "1"}
-    code = "import sys; from deeptaylor.cli import main; print('ready', flush=True); sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from deeptaylor.app.cli import main; print('ready', flush=True); sys.exit(main(sys.argv[1:]))"
     many = [f"{n}.png" for n in range(400)]  # more than are done before the signal arrives on a busy machine
     for n, name in enumerate(many):
         Image.fromarray(pixels(n)).save(name)
@@ -255,7 +255,7 @@ def test_the_progress_bar_comes_late_on_a_terminal() -> None:
     import pty
 
     code = (
-        "import time; from deeptaylor.cli import show\n"
+        "import time; from deeptaylor.app.cli import show\n"
         "for show.PATIENCE, name in ((20, 'early'), (0.1, 'late')):\n"
         "    with show.Talk().progress() as step:\n"
         "        step(name); time.sleep(0.6); show.Talk().say('a word')"
@@ -303,7 +303,7 @@ def test_what_is_fetched_is_said(
 def test_no_progress_bar_where_there_is_no_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("deeptaylor.cli.show.PATIENCE", 0.01)
+    monkeypatch.setattr("deeptaylor.app.cli.show.PATIENCE", 0.01)
     with Talk().progress() as step:
         step("looking")
         time.sleep(0.1)

@@ -17,8 +17,8 @@ from torch import nn
 import cli_model
 import deeptaylor as dt
 from cli_model import MODEL, pixels
-from deeptaylor.cli import main
-from deeptaylor.server.options import Options, command
+from deeptaylor.app.cli import main
+from deeptaylor.app.server.options import Options, command
 from deeptaylor.shown import HIDDEN, shown
 
 EVIL = "a\x1b[2J\x1b]0;owned\x07\n\r\x9b31m\u202egnp.png"

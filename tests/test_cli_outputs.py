@@ -15,8 +15,9 @@ from PIL import Image
 
 import cli_model
 from cli_model import MODEL, SAID, pixels
-from deeptaylor import demo, files
-from deeptaylor.cli import handed_over, main
+from deeptaylor.app import demo
+from deeptaylor.app.cli import handed_over, main
+from deeptaylor.support import files
 
 
 @pytest.fixture(autouse=True)

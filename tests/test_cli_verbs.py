@@ -15,9 +15,10 @@ from torch import Tensor
 
 import deeptaylor as dt
 from cli_model import MODEL, SAID, flower_net, write
-from deeptaylor import diagnosis, methods
-from deeptaylor.cli import main
-from deeptaylor.onnx import exporter
+from deeptaylor import methods
+from deeptaylor.app import diagnosis
+from deeptaylor.app.cli import main
+from deeptaylor.models.onnx import exporter
 
 
 @pytest.fixture(autouse=True)
@@ -187,7 +188,7 @@ def test_an_export_that_differs_is_a_failed_check(
     def differs(*_: object, **__: object) -> None:
         raise exporter.ExportError("e.onnx was not written: it differs")
 
-    monkeypatch.setattr("deeptaylor.cli.export.export_explainer", differs)
+    monkeypatch.setattr("deeptaylor.app.cli.export.export_explainer", differs)
     out, err = said(capsys, 1, "export", *SAID[:1], "e.onnx", *SAID[1:])
     assert (out, "e.onnx was not written: it differs" in err) == ("", True)
 

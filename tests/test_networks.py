@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 import deeptaylor as dt
 from deeptaylor import assets
-from deeptaylor.networks import (
+from deeptaylor.models.networks import (
     NAMED,
     Recognised,
     efficientnet_lite0,
@@ -26,7 +26,7 @@ from deeptaylor.networks import (
     mobilenet_v2,
     squeezenet1_1,
 )
-from deeptaylor.networks.efficientnet_lite import _SameConv2d, _widened
+from deeptaylor.models.networks.efficientnet_lite import _SameConv2d, _widened
 
 SAID: dict[str, Any] = {
     "size": 4,

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.networks import googlenet, squeezenet1_1
-from deeptaylor.networks.detection_pooling import TwoLayer
-from deeptaylor.onnx import exporter
-from deeptaylor.onnx.exporter import ExportError, export_explainer
-from deeptaylor.optional import how_to_install
+from deeptaylor.models.networks import googlenet, squeezenet1_1
+from deeptaylor.models.networks.detection_pooling import TwoLayer
+from deeptaylor.models.onnx import exporter
+from deeptaylor.models.onnx.exporter import ExportError, export_explainer
+from deeptaylor.support.optional import how_to_install
 
 runtime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")

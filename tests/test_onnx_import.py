@@ -20,15 +20,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.networks.efficientnet_lite import efficientnet_lite0
-from deeptaylor.onnx import file as onnx_file
-from deeptaylor.onnx import importer as onnx_import
-from deeptaylor.onnx import tensors as onnx_tensors
-from deeptaylor.onnx.importer import OnnxNetwork, read_onnx
-from deeptaylor.onnx.ops import OPS
-from deeptaylor.onnx.shapes import SHAPES
-from deeptaylor.onnx.tensors import OnnxError
-from deeptaylor.optional import how_to_install
+from deeptaylor.models.networks.efficientnet_lite import efficientnet_lite0
+from deeptaylor.models.onnx import file as onnx_file
+from deeptaylor.models.onnx import importer as onnx_import
+from deeptaylor.models.onnx import tensors as onnx_tensors
+from deeptaylor.models.onnx.importer import OnnxNetwork, read_onnx
+from deeptaylor.models.onnx.ops import OPS
+from deeptaylor.models.onnx.shapes import SHAPES
+from deeptaylor.models.onnx.tensors import OnnxError
+from deeptaylor.support.optional import how_to_install
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")

@@ -20,10 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 import deeptaylor as dt
-from deeptaylor import ops
-from deeptaylor.linear_map import LinearMap
-from deeptaylor.run import Pass
-from deeptaylor.steps import BlockStep, CarryStep
+from deeptaylor.maps import ops
+from deeptaylor.maps.linear_map import LinearMap
+from deeptaylor.rules.steps import BlockStep, CarryStep
+from deeptaylor.run.values import Pass
 
 Op = Callable[[Tensor], Tensor]
 BATCH, FEATURES = 3, 5

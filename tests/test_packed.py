@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor import engine
-from deeptaylor.linear_map import Linear
+from deeptaylor.maps.linear_map import Linear
+from deeptaylor.run import engine
 
 WIDTH, HEADS, TOKENS = 12, 3, 5
 

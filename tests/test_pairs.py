@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from deeptaylor.data import Digits, Pairs, PairSampler, held_out_pairs, training_pairs
-from deeptaylor.data.pairs import BLACK, WHITE, PairsError
+from deeptaylor.paper.data import Digits, Pairs, PairSampler, held_out_pairs, training_pairs
+from deeptaylor.paper.data.pairs import BLACK, WHITE, PairsError
 
 ROWS = slice(0, 28)
 

@@ -334,7 +334,7 @@ def test_one_geometry_for_all_networks(photos: Path) -> None:
 
 
 def test_the_named_networks_cut_the_same_square_without_resampling() -> None:
-    from deeptaylor.networks.named import NAMED
+    from deeptaylor.models.networks.named import NAMED
 
     photo = Image.fromarray(RNG.integers(0, 256, (256, 256, 3), dtype=np.uint8))
     for name in ("squeezenet1_1", "efficientnet-lite0", "caffenet", "googlenet"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import re
 from functools import cache
 from pathlib import Path
@@ -105,17 +106,16 @@ def names(cell: str) -> list[str]:
 
 
 def check_function(name: str) -> None:
-    """`module.function` or `module.Class.method` exists in the package."""
-    module, _, path = name.partition(".")
-    assert path, f"{name}: not of the form module.function"
+    """`module.function` or `module.Class.method` exists in the package, in whatever folder."""
+    parts = name.split(".")
+    assert len(parts) > 1, f"{name}: not of the form module.function"
     try:
-        found = importlib.import_module(f"deeptaylor.{module}")
+        found = importlib.import_module(f"deeptaylor.{parts.pop(0)}")
     except ModuleNotFoundError as error:
-        raise AssertionError(f"{name}: there is no module deeptaylor.{module}") from error
-    if hasattr(found, "__path__"):  # a folder: paper.root_points.draw
-        inner, _, path = path.partition(".")
-        found = importlib.import_module(f"deeptaylor.{module}.{inner}")
-    for part in path.split("."):
+        raise AssertionError(f"{name}: there is no module {error.name}") from error
+    while hasattr(found, "__path__") and importlib.util.find_spec(f"{found.__name__}.{parts[0]}"):
+        found = importlib.import_module(f"{found.__name__}.{parts.pop(0)}")
+    for part in parts:
         assert hasattr(found, part), f"{name}: no {part}"
         found = getattr(found, part)
     assert callable(found), f"{name} is no function or class"

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 import deeptaylor as dt
-from deeptaylor.data import Digits, held_out_pairs
-from deeptaylor.networks import min_max
-from deeptaylor.networks.detection_pooling import NETWORKS, OneLayer, TwoLayer, save
+from deeptaylor.models.networks import min_max
+from deeptaylor.models.networks.detection_pooling import NETWORKS, OneLayer, TwoLayer, save
 from deeptaylor.paper import measures, mnist, root_measures
+from deeptaylor.paper.data import Digits, held_out_pairs
 from deeptaylor.paper.methods import METHODS, shares
 from deeptaylor.paper.mnist_numbers import ConsistencyError, check_consistent
 from deeptaylor.paper.report import Section, Table, page

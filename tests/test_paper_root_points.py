@@ -13,9 +13,9 @@ import torch
 
 import deeptaylor as dt
 from deeptaylor.domain import check_inside
-from deeptaylor.optional import how_to_install
 from deeptaylor.paper import root_points
 from deeptaylor.paper.root_points import COLUMNS, FUNCTIONS, POINT
+from deeptaylor.support.optional import how_to_install
 
 pytest.importorskip("matplotlib")
 

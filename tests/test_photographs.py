@@ -17,10 +17,10 @@ from torch import nn
 
 import deeptaylor as dt
 from cli_model import flower_net, pixels
-from deeptaylor import record
-from deeptaylor.files import write_together
-from deeptaylor.networks.photo import upright
-from deeptaylor.photographs import class_index
+from deeptaylor.app import record
+from deeptaylor.models.networks.photo import upright
+from deeptaylor.models.photographs import class_index
+from deeptaylor.support.files import write_together
 
 
 @pytest.fixture(scope="module")

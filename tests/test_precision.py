@@ -15,12 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor import rounding, rules
-from deeptaylor.data.pairs import BLACK, WHITE
-from deeptaylor.engine import Engine
-from deeptaylor.inputs import _survives_bfloat16
-from deeptaylor.networks import detection_pooling
+from deeptaylor import rules
+from deeptaylor.models.networks import detection_pooling
+from deeptaylor.paper.data.pairs import BLACK, WHITE
 from deeptaylor.properties import TOLERANCE
+from deeptaylor.run import rounding
+from deeptaylor.run.engine import Engine
+from deeptaylor.run.inputs import _survives_bfloat16
 from emulation import PROCESSORS, Processor
 
 PHOTOS = ("squeezenet1_1", "efficientnet-lite0", "mobilenet_v2")

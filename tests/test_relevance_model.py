@@ -13,13 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.data import Digits, held_out_pairs
 from deeptaylor.errors import DeepTaylorError, InputError, PlanError
-from deeptaylor.networks import min_max
-from deeptaylor.networks.detection_pooling import TwoLayer, WeightsError
-from deeptaylor.networks.detection_pooling import save as save_network
-from deeptaylor.paper import train_relevance
-from deeptaylor.relevance_fit import (
+from deeptaylor.methods.relevance_fit import (
     Place,
     Samples,
     begin_,
@@ -31,7 +26,12 @@ from deeptaylor.relevance_fit import (
     start,
     unrolled,
 )
-from deeptaylor.relevance_model import MinMaxModel, pooling_ratio, r_squared
+from deeptaylor.methods.relevance_model import MinMaxModel, pooling_ratio, r_squared
+from deeptaylor.models.networks import min_max
+from deeptaylor.models.networks.detection_pooling import TwoLayer, WeightsError
+from deeptaylor.models.networks.detection_pooling import save as save_network
+from deeptaylor.paper import train_relevance
+from deeptaylor.paper.data import Digits, held_out_pairs
 from deeptaylor.rules import Epsilon, Rule, WSquare, ZBox, ZPlus
 from untouched import changes, snapshot
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.projection import project
+from deeptaylor.methods.projection import project
 from exact_root import DOMAINS, Case, exact_root, random_case
 
 torch.set_num_threads(1)
@@ -280,7 +280,7 @@ def test_bad_input_is_a_clear_error(call: object, text: str) -> None:
 @pytest.mark.slow
 def test_a_thousand_pictures_cost_at_most_400_passes() -> None:
     """The paper's trained one-layer network on images of its kind: every root holds, in at most 400 passes' time."""
-    from deeptaylor.networks.detection_pooling import load
+    from deeptaylor.models.networks.detection_pooling import load
 
     f = load("one-layer").eval()
     x = digit_pairs(1000)

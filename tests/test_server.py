@@ -25,12 +25,12 @@ from starlette.testclient import TestClient
 from torch import nn
 
 import deeptaylor as dt
-from deeptaylor.optional import how_to_install
-from deeptaylor.server import explaining, main
-from deeptaylor.server.app import Bounds, make_app
-from deeptaylor.server.folders import without_folders
-from deeptaylor.server.models import OWN, Models
-from deeptaylor.server.options import RULES, Options, command, parse_rule, parse_rules
+from deeptaylor.app.server import explaining, main
+from deeptaylor.app.server.app import Bounds, make_app
+from deeptaylor.app.server.folders import without_folders
+from deeptaylor.app.server.models import OWN, Models
+from deeptaylor.app.server.options import RULES, Options, command, parse_rule, parse_rules
+from deeptaylor.support.optional import how_to_install
 
 ROOT = Path(__file__).parents[1]
 TOKEN = "the-token"
@@ -529,7 +529,7 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
 # --- the built page -------------------------------------------------------------------------------------------------
 
-STATIC, WEB = ROOT / "src" / "deeptaylor" / "server" / "static", ROOT / "web"
+STATIC, WEB = ROOT / "src" / "deeptaylor" / "app" / "server" / "static", ROOT / "web"
 
 
 def test_the_page_was_built_from_the_sources_as_they_are() -> None:
@@ -593,7 +593,7 @@ def test_weights_that_cannot_be_had_do_not_name_folders(monkeypatch: pytest.Monk
     def fail(_: str) -> None:
         raise dt.LoadError(f"weights.h5 cannot be kept in the cache folder {tmp_path / 'a cache'} (full)")
 
-    monkeypatch.setattr("deeptaylor.server.models.load", fail)
+    monkeypatch.setattr("deeptaylor.app.server.models.load", fail)
     app = make_app(frozenset({HOST}), TOKEN, models=Models(), bounds=BOUNDS)
     with TestClient(app, base_url=ORIGIN, headers={"X-Deeptaylor-Token": TOKEN}) as made:
         made.post("/api/models/mobilenet_v2/load")

@@ -26,10 +26,10 @@ import uvicorn
 from PIL import Image
 
 from deeptaylor import assets
-from deeptaylor.server import main, opening
-from deeptaylor.server.app import Bounds, make_app
-from deeptaylor.server.connections import Connections, Patience, most_connections
-from deeptaylor.server.models import Models
+from deeptaylor.app.server import main, opening
+from deeptaylor.app.server.app import Bounds, make_app
+from deeptaylor.app.server.connections import Connections, Patience, most_connections
+from deeptaylor.app.server.models import Models
 from test_server_live import Live, digits, heat, running
 
 SHORT = Patience(headers=0.3, unread=0.3, rest=0.3)
@@ -208,7 +208,7 @@ def test_a_picture_that_keeps_coming_has_its_time(page: tuple[int, bytes]) -> No
 
 ENDLESS = """
 import time
-from deeptaylor.server import explaining
+from deeptaylor.app.server import explaining
 explaining.Explaining.explain = lambda *_: time.sleep(600)
 """
 

@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[1]
 PROGRAM = """
 import os, sys, threading
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(3)), daemon=True).start()
-from deeptaylor.server.main import main
+from deeptaylor.app.server.main import main
 raise SystemExit(main(sys.argv[1:]))
 """
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from deeptaylor.data import Digits, Pairs, held_out_pairs
-from deeptaylor.networks.detection_pooling import NETWORKS, DetectionPooling, OneLayer, TwoLayer, load
+from deeptaylor.models.networks.detection_pooling import NETWORKS, DetectionPooling, OneLayer, TwoLayer, load
 from deeptaylor.paper import train as training
+from deeptaylor.paper.data import Digits, Pairs, held_out_pairs
 from deeptaylor.paper.train import Progress, TrainingError, evaluate, train
 
 

@@ -8,7 +8,7 @@ import { fileURLToPath } from "node:url";
 
 const here = dirname(fileURLToPath(import.meta.url));
 const source = join(here, "src");
-const out = process.argv[2] ?? join(here, "..", "src", "deeptaylor", "server", "static");
+const out = process.argv[2] ?? join(here, "..", "src", "deeptaylor", "app", "server", "static");
 const words = "// Built from web/src by `npm run build`; edit there.";
 
 mkdirSync(out, { recursive: true });

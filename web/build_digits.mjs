@@ -1,5 +1,5 @@
 // `npm run digits`: the digits page as plain files in web/dist/digits, to be put on any web server.
-// The exported explainers are made by `python -m deeptaylor.server.digits web/dist/digits`.
+// The exported explainers are made by `python -m deeptaylor.app.server.digits web/dist/digits`.
 
 import { build } from "esbuild";
 import { copyFileSync, mkdirSync } from "node:fs";

@@ -25,17 +25,17 @@ from deeptaylor.errors import (
 )
 from deeptaylor.explainer import Explainer
 from deeptaylor.explanation import Explanation, Ledger
-from deeptaylor.loading.load import load
-from deeptaylor.networks.preparation import Preparation
-from deeptaylor.networks.pretrained import Pretrained
-from deeptaylor.photographs import explain
+from deeptaylor.methods.root_search import Root, nearest_root
+from deeptaylor.methods.sensitivity import sensitivity
+from deeptaylor.methods.smooth import SmoothReLU, smoothed
+from deeptaylor.methods.taylor import taylor
+from deeptaylor.models.loading.load import load
+from deeptaylor.models.networks.preparation import Preparation
+from deeptaylor.models.networks.pretrained import Pretrained
+from deeptaylor.models.photographs import explain
 from deeptaylor.properties import Check
 from deeptaylor.root_point import RootPoint, root_point
-from deeptaylor.root_search import Root, nearest_root
-from deeptaylor.sensitivity import sensitivity
-from deeptaylor.smooth import SmoothReLU, smoothed
-from deeptaylor.target import margin
-from deeptaylor.taylor import taylor
+from deeptaylor.run.target import margin
 
 __version__ = "0.1.0"
 

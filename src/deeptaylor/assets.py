@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from deeptaylor.errors import DeepTaylorError
-from deeptaylor.files import write_whole
-from deeptaylor.optional import how_to_install
+from deeptaylor.support.files import write_whole
+from deeptaylor.support.optional import how_to_install
 
 __all__ = ["ASSETS", "MNIST", "WEIGHTS", "Asset", "AssetError", "abandon", "cache_folder", "path"]
 

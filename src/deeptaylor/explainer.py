@@ -11,16 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from deeptaylor import guard
-from deeptaylor import target as targets
-from deeptaylor.agreement import Answer
-from deeptaylor.autocast import AUTOCAST_NOTE, autocasting, without_autocast
-from deeptaylor.books import Kept
-from deeptaylor.callables import ScoreFunction, one_number_a_sample, read
-from deeptaylor.capture import pick_output
-from deeptaylor.compiled import Compiled
 from deeptaylor.domain import Domain
-from deeptaylor.engine import Engine, Result, Settings, joined
 from deeptaylor.errors import (
     CaptureError,
     InputError,
@@ -30,10 +21,21 @@ from deeptaylor.errors import (
     TooLargeError,
     warn,
 )
-from deeptaylor.eval_mode import LOCK
 from deeptaylor.explanation import Explanation, Ledger
-from deeptaylor.freshness import Known, Look
-from deeptaylor.inputs import (
+from deeptaylor.graph.agreement import Answer
+from deeptaylor.graph.autocast import AUTOCAST_NOTE, autocasting, without_autocast
+from deeptaylor.graph.capture import pick_output
+from deeptaylor.graph.eval_mode import LOCK
+from deeptaylor.plan import guard
+from deeptaylor.plan.table import Plan
+from deeptaylor.rules import Rule
+from deeptaylor.run import target as targets
+from deeptaylor.run.books import Kept
+from deeptaylor.run.callables import ScoreFunction, one_number_a_sample, read
+from deeptaylor.run.compiled import Compiled
+from deeptaylor.run.engine import Engine, Result, Settings, joined
+from deeptaylor.run.freshness import Known, Look
+from deeptaylor.run.inputs import (
     Inputs,
     as_domains,
     as_tuple,
@@ -46,10 +48,8 @@ from deeptaylor.inputs import (
     check_tokens,
     check_values,
 )
-from deeptaylor.memory import out_of_memory
-from deeptaylor.plan import Plan
-from deeptaylor.precision import NARROW, check_precision, dtype_of, problem
-from deeptaylor.rules import Rule
+from deeptaylor.run.precision import NARROW, check_precision, dtype_of, problem
+from deeptaylor.support.memory import out_of_memory
 
 # The reverse pass reads what the forward pass kept, in the order in which it was written: reordered, it keeps more at
 # once. Channels are last already. Padded matrix products cost more than they give here.

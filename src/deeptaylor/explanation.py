@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from deeptaylor import heatmap as pictures
-from deeptaylor.engine import Result
 from deeptaylor.errors import BoundaryError, InputError
-from deeptaylor.plan import Plan
+from deeptaylor.plan.table import Plan
 from deeptaylor.properties import DEEP_TAYLOR, TOLERANCE, Check, check
+from deeptaylor.run.engine import Result
 
 _MOST_SHOWN = 8  # heatmaps in a notebook
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
-from deeptaylor.files import write_whole
+from deeptaylor.support.files import write_whole
 
 __all__ = ["channel_sum", "colours", "montage", "overlay", "png_bytes", "robust_scale", "save_png"]
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from deeptaylor.data.pairs import Pairs
-from deeptaylor.networks.detection_pooling import DetectionPooling
+from deeptaylor.models.networks.detection_pooling import DetectionPooling
+from deeptaylor.paper.data.pairs import Pairs
 
 
 class Descent:

@@ -26,13 +26,13 @@ from PIL import Image
 
 import deeptaylor as dt
 from deeptaylor.errors import DeepTaylorError
-from deeptaylor.files import write_whole
 from deeptaylor.paper import imagenet_figures, imagenet_text
 from deeptaylor.paper.imagenet_claims import claims
 from deeptaylor.paper.imagenet_maps import Case, Picture, explain_all, load_cases, photographs, twice
 from deeptaylor.paper.imagenet_numbers import check_accounted, numbers
 from deeptaylor.paper.mnist_figures import figure_class, write
 from deeptaylor.paper.saved import Saved, Talk, digest
+from deeptaylor.support.files import write_whole
 
 __all__ = ["build", "main"]
 

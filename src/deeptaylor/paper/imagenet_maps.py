@@ -27,7 +27,7 @@ from torch import Tensor, nn
 import deeptaylor as dt
 from deeptaylor import assets
 from deeptaylor.errors import DeepTaylorError
-from deeptaylor.networks.photo import upright
+from deeptaylor.models.networks.photo import upright
 from deeptaylor.paper.saved import Arrays, Saved, digest
 
 __all__ = ["METHODS", "Case", "ImagenetError", "explain_all", "load_cases", "once", "photographs", "square", "twice"]

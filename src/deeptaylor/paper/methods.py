@@ -21,13 +21,13 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.data.pairs import BLACK, WHITE, Pairs
-from deeptaylor.networks import min_max
-from deeptaylor.networks.detection_pooling import NETWORKS, load
+from deeptaylor.methods.relevance_fit import explain as explain_through
+from deeptaylor.methods.relevance_model import MinMaxModel
+from deeptaylor.models.networks import min_max
+from deeptaylor.models.networks.detection_pooling import NETWORKS, load
 from deeptaylor.paper import measures
+from deeptaylor.paper.data.pairs import BLACK, WHITE, Pairs
 from deeptaylor.paper.saved import Arrays, Saved, Talk, digest
-from deeptaylor.relevance_fit import explain as explain_through
-from deeptaylor.relevance_model import MinMaxModel
 
 __all__ = ["BOX", "LEVEL", "METHODS", "Case", "Method", "explain_all", "gradient_seconds", "load_cases", "shares"]
 

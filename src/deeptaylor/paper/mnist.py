@@ -27,19 +27,19 @@ import torch
 from torch import Tensor
 
 import deeptaylor as dt
-from deeptaylor.data.digits import Digits, load_digits
-from deeptaylor.data.pairs import TRAIN_SHIFT, Pairs, held_out_pairs
 from deeptaylor.errors import DeepTaylorError
-from deeptaylor.files import write_whole
-from deeptaylor.networks.detection_pooling import _WEIGHTS, NETWORKS, OneLayer, TwoLayer
-from deeptaylor.networks.min_max import TWO_LAYER
+from deeptaylor.models.networks.detection_pooling import _WEIGHTS, NETWORKS, OneLayer, TwoLayer
+from deeptaylor.models.networks.min_max import TWO_LAYER
 from deeptaylor.paper import mnist_figures, mnist_text, root_measures, root_points
 from deeptaylor.paper import train as train_networks
 from deeptaylor.paper import train_relevance as train_model
+from deeptaylor.paper.data.digits import Digits, load_digits
+from deeptaylor.paper.data.pairs import TRAIN_SHIFT, Pairs, held_out_pairs
 from deeptaylor.paper.methods import BOX, METHODS, Case, explain_all, load_cases
 from deeptaylor.paper.mnist_numbers import check_consistent, numbers, requirements
 from deeptaylor.paper.mnist_tables import named
 from deeptaylor.paper.saved import Arrays, Saved, Talk, digest
+from deeptaylor.support.files import write_whole
 
 __all__ = ["FULL", "QUICK", "Effort", "MnistError", "build", "main"]
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from deeptaylor.data.pairs import BLACK, WHITE, Pairs
-from deeptaylor.files import write_whole
 from deeptaylor.heatmap import colours, robust_scale
-from deeptaylor.optional import optional_package
 from deeptaylor.paper import measures
+from deeptaylor.paper.data.pairs import BLACK, WHITE, Pairs
 from deeptaylor.paper.methods import Method
 from deeptaylor.paper.saved import Arrays
+from deeptaylor.support.files import write_whole
+from deeptaylor.support.optional import optional_package
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from deeptaylor.data.pairs import PRESENT, Pairs
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.paper import measures
+from deeptaylor.paper.data.pairs import PRESENT, Pairs
 from deeptaylor.paper.methods import METHODS, shares
 from deeptaylor.paper.saved import Arrays
 

@@ -19,16 +19,16 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.data.digits import Digits
-from deeptaylor.data.pairs import PairSampler
-from deeptaylor.networks import min_max
-from deeptaylor.networks.detection_pooling import OneLayer, TwoLayer
+from deeptaylor.methods.projection import project
+from deeptaylor.methods.relevance_fit import BATCH
+from deeptaylor.methods.relevance_fit import explain as explain_through
+from deeptaylor.models.networks import min_max
+from deeptaylor.models.networks.detection_pooling import OneLayer, TwoLayer
 from deeptaylor.paper import measures
+from deeptaylor.paper.data.digits import Digits
+from deeptaylor.paper.data.pairs import PairSampler
 from deeptaylor.paper.methods import BOX, LEVEL, Case
 from deeptaylor.paper.saved import Arrays, Talk
-from deeptaylor.projection import project
-from deeptaylor.relevance_fit import BATCH
-from deeptaylor.relevance_fit import explain as explain_through
 from deeptaylor.rules import Rule
 
 __all__ = ["certified", "per_neuron", "refits", "restarts", "smooth"]

@@ -20,10 +20,10 @@ import torch
 
 from deeptaylor.domain import Box, Domain, NonNegative, Real
 from deeptaylor.errors import DeepTaylorError
-from deeptaylor.files import write_whole
-from deeptaylor.optional import optional_package
 from deeptaylor.root_point import RootPoint, root_point
 from deeptaylor.rules import Rule, WSquare, Z, ZBox, ZPlus
+from deeptaylor.support.files import write_whole
+from deeptaylor.support.optional import optional_package
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

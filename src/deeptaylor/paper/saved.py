@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from deeptaylor.files import write_whole
+from deeptaylor.support.files import write_whole
 
 __all__ = ["Saved", "Talk", "digest", "fingerprint"]
 

@@ -34,12 +34,12 @@ from typing import Any, get_args
 
 import torch
 
-from deeptaylor.data.digits import Digits, load_digits
-from deeptaylor.data.pairs import PRESENT, TRAIN_SHIFT, Absent, Pairs, PairSampler, held_out_pairs
 from deeptaylor.errors import DeepTaylorError
-from deeptaylor.files import write_whole
-from deeptaylor.networks.detection_pooling import NETWORKS, DetectionPooling, save
+from deeptaylor.models.networks.detection_pooling import NETWORKS, DetectionPooling, save
+from deeptaylor.paper.data.digits import Digits, load_digits
+from deeptaylor.paper.data.pairs import PRESENT, TRAIN_SHIFT, Absent, Pairs, PairSampler, held_out_pairs
 from deeptaylor.paper.descent import Descent
+from deeptaylor.support.files import write_whole
 
 __all__ = ["LEARNING_RATES", "Progress", "TrainingError", "evaluate", "main", "train"]
 

@@ -15,14 +15,14 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from deeptaylor.data.digits import Digits, load_digits
-from deeptaylor.data.pairs import TRAIN_SHIFT, Absent, PairSampler, held_out_pairs
 from deeptaylor.errors import DeepTaylorError
-from deeptaylor.networks.detection_pooling import TwoLayer, load
-from deeptaylor.networks.min_max import BOX, TWO_LAYER, fit_two_layer, save, two_layer_explainer
+from deeptaylor.methods.relevance_fit import BATCH, LEARNING_RATE, STEPS, collect
+from deeptaylor.methods.relevance_model import MinMaxModel, r_squared
+from deeptaylor.models.networks.detection_pooling import TwoLayer, load
+from deeptaylor.models.networks.min_max import BOX, TWO_LAYER, fit_two_layer, save, two_layer_explainer
+from deeptaylor.paper.data.digits import Digits, load_digits
+from deeptaylor.paper.data.pairs import TRAIN_SHIFT, Absent, PairSampler, held_out_pairs
 from deeptaylor.paper.train import Progress, _device, _Line
-from deeptaylor.relevance_fit import BATCH, LEARNING_RATE, STEPS, collect
-from deeptaylor.relevance_model import MinMaxModel, r_squared
 from deeptaylor.rules import ZBox
 
 __all__ = ["evaluate", "main", "train"]

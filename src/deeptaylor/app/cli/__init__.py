@@ -1,0 +1,105 @@
+"""The command `deeptaylor`: parses words, calls the library, shows what it says.
+
+deeptaylor explain PHOTO... --model NAME    which pixels made the network say so: heatmaps, the ledger, a record
+deeptaylor check MODEL                      can this network be explained, by which rules, and if not, why
+deeptaylor compare PHOTO --model NAME       several methods side by side
+deeptaylor export MODEL explainer.onnx      the explainer itself as an ONNX file
+deeptaylor doctor                           what is installed here, and known traps
+deeptaylor demo                             five photographs explained with a real network
+deeptaylor serve                            the same in a browser
+deeptaylor paper mnist                      sections III and IV: every figure and table on pairs of digits
+deeptaylor paper imagenet                   section IV-D: photographs and large networks, the claims as numbers
+deeptaylor paper rules                      the supplement's picture of the rules' root points
+
+Each has --help with an example, and all but serve have --json and --quiet. deeptaylor --version says which this is.
+Shell completion: deeptaylor --install-completion. Exit codes: 0 fine; 1 a check failed; 2 bad input; 3 some of several
+photographs could not be explained; 70 an error in deeptaylor itself; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from deeptaylor import __version__
+from deeptaylor.app.cli import handed_over
+from deeptaylor.app.cli.exits import BAD_INPUT, FINE, INTERRUPTED
+from deeptaylor.app.cli.handed_over import EXPERIMENTS
+from deeptaylor.errors import DeepTaylorError
+from deeptaylor.shown import printable, shown
+from deeptaylor.support.optional import optional_package
+
+__all__ = ["EXPERIMENTS", "main"]
+
+_COMPLETION = "_DEEPTAYLOR_COMPLETE"
+VERBS = ("explain", "check", "compare", "export", "doctor")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb; the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    _never_stumble_over_letters()
+    try:
+        if _COMPLETION in os.environ:  # the shell asks what could come next
+            return _typed(words)
+        if handed_over.takes(words):
+            return handed_over.run(words)
+        if not words or words in (["-h"], ["--help"]):
+            sys.stdout.write(f"{__doc__.partition(chr(10))[2].lstrip()}")
+            return FINE
+        if words in (["--version"], ["-V"]):
+            sys.stdout.write(f"deeptaylor {__version__}\n")
+            return FINE
+        if not (words[0].startswith("-") or words[0] in VERBS):
+            sys.stderr.write(f"error: {printable(_no_such_verb(words))}\n")
+            return BAD_INPUT
+        return _typed(words)
+    except DeepTaylorError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; no file was left half-written\n")
+        return INTERRUPTED
+    except BrokenPipeError:  # `deeptaylor … | head`: the reader has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FINE
+
+
+def _no_such_verb(words: Sequence[str]) -> str:
+    """What was written, and what may have been meant."""
+    front, said, known = "deeptaylor", words[0], [*VERBS, "demo", "serve", "paper"]
+    if words[0] == "paper":
+        front, said, known = "deeptaylor paper", words[1], list(EXPERIMENTS)
+    near = difflib.get_close_matches(said.lower(), known, n=1, cutoff=0.5)
+    guess = f"Did you mean `{front} {near[0]}`? " if near else ""
+    if Path(said).exists():
+        guess = f"To explain a photograph: deeptaylor explain {shown(said)} --model NAME. "
+    listed = f"There are: {', '.join(known)}; `deeptaylor --help` says what they do."
+    return f"there is no `{front} {said}`. {guess}{listed}"
+
+
+def _typed(words: list[str]) -> int:
+    """The verbs whose words are read by typer."""
+    why = f"`deeptaylor {' '.join(words[:1])}` reads its options with typer and speaks with rich"
+    for name in ("typer", "rich"):
+        optional_package(name, why, "cli")
+    from deeptaylor.app.cli.app import app
+
+    try:
+        app(args=words, prog_name="deeptaylor")
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # a verb's own, or typer's, which says nothing
+            raise KeyboardInterrupt from None
+        return end.code if isinstance(end.code, int) else BAD_INPUT if end.code else FINE
+    return FINE
+
+
+def _never_stumble_over_letters() -> None:
+    """A terminal without Σ gets a question mark in its place, not an error."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]

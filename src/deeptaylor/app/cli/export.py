@@ -1,0 +1,103 @@
+"""`deeptaylor export`: the explainer itself as an ONNX file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+import typer
+
+import deeptaylor as dt
+from deeptaylor.app import record
+from deeptaylor.app.cli.exits import FINE
+from deeptaylor.app.cli.inputs import example
+from deeptaylor.app.cli.options import How, Model, Overwrite, complete_model
+from deeptaylor.app.cli.photos import looked_at, prepared
+from deeptaylor.app.cli.show import Talk, noted
+from deeptaylor.errors import InputError
+from deeptaylor.models.onnx.exporter import export_explainer
+from deeptaylor.models.photographs import class_index
+from deeptaylor.shown import shown
+from deeptaylor.support.files import OverwriteError
+
+__all__ = ["export"]
+
+
+def export(
+    source: Annotated[
+        str, typer.Argument(metavar="MODEL", autocompletion=complete_model, help="A network by name, or a file.")
+    ],
+    file: Annotated[Path, typer.Argument(metavar="EXPLAINER.onnx", help="The file to write.")],
+    model: Model,
+    how: How,
+    talk: Talk,
+    target: Annotated[
+        str, typer.Option(help="What it explains; `input`: the classes are an input.", metavar="top|CLASS|input")
+    ] = "top",
+    photo: Annotated[
+        list[Path] | None, typer.Option(help="Compare on these photographs too; repeatable.", metavar="PHOTO")
+    ] = None,
+    shape: Annotated[
+        str | None, typer.Option(help="Of one input, where inputs are no photographs.", metavar="N,N,…")
+    ] = None,
+    overwrite: Overwrite = False,
+) -> int:
+    """Write the explainer itself as an ONNX file, which needs neither torch nor deeptaylor to run.
+
+    It takes `x` (batch, channels, height, width), prepared as the network was trained, and returns `score` (batch) and
+    `relevance`, shaped like x. Before it is written, onnxruntime runs it beside the explainer on inputs drawn from the
+    domain (and your photographs): they agree to 1e-4, or nothing is written and the exit code is 1.
+
+    \b
+    Examples:
+      deeptaylor export squeezenet1_1 explainer.onnx --photo cat.jpg
+      deeptaylor export my.onnx explainer.onnx --bias spread --target input …
+    """  # noqa: D301
+    settings = how.settings()
+    if len(settings) != 1:
+        raise InputError("--bias both makes two explainers; export each to a file of its own.")
+    if file.suffix.lower() != ".onnx":
+        raise InputError(f"{shown(file)}: give a file that ends in .onnx.")
+    if not file.parent.is_dir():
+        raise InputError(f"{shown(file)}: there is no folder {shown(file.parent)}.")
+    if file.exists() and Path(source).exists() and file.samefile(source):
+        raise InputError(f"{shown(file)} is the network itself; give the explainer another name.")
+    if file.exists() and not overwrite:
+        raise OverwriteError(f"{shown(file)} is there already; give another name, or say --overwrite.")
+    paths = looked_at(photo or [])
+    ((_, chosen),) = settings.items()
+    with talk.progress() as step, noted() as notes:
+        step(f"loading {source}")
+        network = model.load(source)
+        what: int | Literal["top", "input"]
+        what = target if target in ("top", "input") else class_index(network, target)  # type: ignore[assignment]
+        x = torch.cat([prepared(network, path).x for path in paths]) if paths else example(network, shape)
+        step(f"capturing and planning {source}")
+        explainer = dt.Explainer(network.network, x, network.domain, **chosen)
+        step(f"exporting to {file}, and comparing")
+        about = {
+            "deeptaylor": dt.__version__,
+            "fingerprint": record.weights_fingerprint(network.network),
+            "model": json.dumps(record.finite(record.about_model(source, network)), default=str),
+        }
+        done = export_explainer(explainer, x, file, target=what, about=about)
+    talk.say(f"wrote {shown(done.path)} ({done.size / 2**20:.1f} MiB)", style="bold green")
+    for kind, values in (("in", done.inputs), ("out", done.outputs)):
+        for name, sides in values.items():
+            talk.say(f"  {kind:3}  {name} ({', '.join(map(str, sides))})")
+    talk.say(
+        f"  compared with onnxruntime on {done.samples} inputs: score to {done.score_gap:.1e}, relevance to "
+        f"{done.relevance_gap:.1e} of the largest"
+    )
+    if done.empty:
+        talk.say(
+            f"  note: {done.empty} of them had an empty map (a score that is not positive), where relevance could not "
+            "be compared; give photographs of the class: --photo"
+        )
+    for note in (*network.notes, *notes, *explainer.plan.notes):
+        talk.say(f"  note: {note}")
+    talk.result(asdict(done) | {"plan": record.about_plan(explainer.plan), "notes": notes, "exit_code": FINE})
+    return FINE

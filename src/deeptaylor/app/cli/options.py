@@ -1,0 +1,190 @@
+"""Options that several verbs share, as groups: a verb that takes a group takes all of its options.
+
+Model    what the network is, and what its file does not say
+How      what is explained of it, and by which rules
+"""
+
+from __future__ import annotations
+
+import importlib
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import deeptaylor as dt
+from deeptaylor.app.cli import words
+from deeptaylor.errors import InputError
+from deeptaylor.models.networks.named import NAMED
+
+__all__ = ["How", "Model", "Overwrite", "complete_model", "network_option", "the_command"]
+
+_MODEL = "What the model's file does not say"
+_PHOTOGRAPHS = "How photographs were prepared in training (all of it, or none)"
+_HOW = "How it is explained"
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Names of networks that begin so; files complete themselves."""
+    return [n for n in (*NAMED, "timm:", "torchvision:", "hf:") if n.startswith(incomplete)]
+
+
+def network_option(text: str) -> Any:
+    """--model, with its help."""
+    return typer.Option(
+        "--model", "-m", metavar="NAME|FILE", autocompletion=complete_model, show_default=False, help=text
+    )
+
+
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what another command wrote, too.")]
+
+
+def the_command(verb: str, what: Path, source: str, *groups: Any, **more: Any) -> str:
+    """What is asked for, in full: two commands with the same words may replace each other's files."""
+    given = {f.name: (getattr(group, f.name), f.default) for group in groups for f in fields(group)}
+    given |= {name: (value, None) for name, value in more.items()}
+    said = ["deeptaylor", verb, str(what.absolute()), "--model", source]
+    for name, (value, usual) in given.items():
+        if value != usual:
+            flag = f"--{name.replace('_', '-')}"
+            said += (
+                [flag]
+                if value is True
+                else [w for v in ([value], value)[isinstance(value, list)] for w in (flag, str(v))]
+            )
+    return shlex.join(said)
+
+
+@contextmanager
+def _this_folder_too() -> Iterator[None]:
+    """Modules in the current folder are found, as whoever writes module:function expects; after all others.
+
+    A command, unlike `python -m`, does not look there: whoever can put a file there could put code into it. So it does
+    for the module that the user names alone, and no file there comes in the place of an installed module.
+    """
+    here = str(Path.cwd())
+    sys.path.append(here)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        with suppress(ValueError):
+            del sys.path[len(sys.path) - 1 - sys.path[::-1].index(here)]
+
+
+def _option(flag: str, text: str, panel: str, metavar: str | None = None, **more: Any) -> Any:
+    return typer.Option(flag, help=text, rich_help_panel=panel, metavar=metavar, **more)
+
+
+@dataclass(frozen=True)
+class Model:
+    """What `dt.load` asks for beside the source."""
+
+    size: Annotated[
+        str | None, _option("--size", "What the network sees, cut out of the middle.", _PHOTOGRAPHS, "PIXELS|HxW")
+    ] = None
+    resize: Annotated[
+        str | None, _option("--resize", "Before that: the short side, or HxW.", _PHOTOGRAPHS, "PIXELS|HxW")
+    ] = None
+    channels: Annotated[str | None, _option("--channels", "Their order.", _PHOTOGRAPHS, "RGB|BGR|L")] = None
+    white: Annotated[
+        float | None, _option("--white", "The value of white before the mean is subtracted.", _PHOTOGRAPHS, "1|255")
+    ] = None
+    mean: Annotated[str | None, _option("--mean", "Subtracted.", _PHOTOGRAPHS, "M|M,M,M")] = None
+    std: Annotated[str | None, _option("--std", "Divided by.", _PHOTOGRAPHS, "S|S,S,S")] = None
+    interpolation: Annotated[
+        str | None, _option("--interpolation", "Of the resizing.", _PHOTOGRAPHS, "bilinear|bicubic|…")
+    ] = None
+    class_names: Annotated[
+        str | None, _option("--class-names", "What classes are called: a name a line.", _MODEL, "FILE|imagenet|none")
+    ] = None
+    architecture: Annotated[
+        str | None,
+        _option(
+            "--architecture",
+            "What a state dict belongs to; a module is imported, from the current folder too.",
+            _MODEL,
+            "NAME|MODULE:FUNCTION",
+        ),
+    ] = None
+    weights: Annotated[str | None, _option("--weights", "A file for a network by name.", _MODEL, "FILE")] = None
+    prototxt: Annotated[Path | None, _option("--prototxt", "The definition beside a .caffemodel.", _MODEL, "FILE")] = (
+        None
+    )
+    output: Annotated[str | None, _option("--output", "Which output of an ONNX or Caffe file.", _MODEL, "NAME")] = None
+    domain: Annotated[
+        str | None,
+        _option("--domain", "Where inputs are no photographs.", _MODEL, "real|nonnegative|box:LOW,HIGH"),
+    ] = None
+    trust: Annotated[bool, _option("--trust", "Run the program in a TorchScript, .pt2 or pickle file.", _MODEL)] = False
+
+    def load(self, source: str) -> dt.Pretrained:
+        """The network; bad words are refused before anything is read."""
+        given: dict[str, Any] = {}
+        if self.class_names is not None:
+            given["class_names"] = words.class_names(self.class_names)
+        if self.domain is not None:
+            given["domain"] = words.domain(self.domain)
+        preparation = self._preparation()
+        with _this_folder_too() if ":" in (self.architecture or "") else nullcontext():
+            return dt.load(
+                source,
+                weights=self.weights,
+                prototxt=self.prototxt,
+                architecture=self.architecture,
+                preparation=preparation,
+                output=self.output,
+                trust=self.trust,
+                **given,
+            )
+
+    def _preparation(self) -> dt.Preparation | None:
+        names = [f.name for f in fields(dt.Preparation)]
+        said = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        if not said:
+            return None
+        missing = [f"--{name}" for name in names if name not in said]
+        if missing:
+            raise InputError(
+                f"a preparation is said in full or not at all: {', '.join(missing)} "
+                f"{'is' if len(missing) == 1 else 'are'} missing beside {', '.join(f'--{name}' for name in said)}."
+            )
+        for name in ("size", "resize"):
+            said[name] = words.sides(f"--{name}", said[name])
+        for name in ("mean", "std"):
+            said[name] = words.numbers(f"--{name}", said[name])
+        return dt.Preparation(**said)
+
+
+@dataclass(frozen=True)
+class How:
+    """Rules and biases."""
+
+    bias: Annotated[
+        str, _option("--bias", "Biases keep their share, or it goes back to the inputs.", _HOW, "neuron|spread|both")
+    ] = "neuron"
+    rule: Annotated[
+        list[str] | None,
+        _option("--rule", f"A rule for some of the network, repeatable: {words.RULES_HELP}.", _HOW, "PATTERN=RULE"),
+    ] = None
+    first: Annotated[str | None, _option("--first", "The rule of the layers that read the input.", _HOW, "RULE")] = None
+    max_pool: Annotated[
+        str, _option("--max-pool", "Who gets relevance at max pooling.", _HOW, "proportional|winner")
+    ] = "proportional"
+
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """The settings of an Explainer for each way to treat biases."""
+        modes = {"neuron": ["neuron"], "spread": ["spread"], "both": ["neuron", "spread"]}
+        if self.bias not in modes:
+            raise InputError(f"--bias {self.bias}: neuron, spread or both.")
+        if self.max_pool not in ("proportional", "winner"):
+            raise InputError(f"--max-pool {self.max_pool}: proportional or winner.")
+        common: dict[str, Any] = {"max_pool": self.max_pool, "rules": words.placed_rules(self.rule or [])}
+        if self.first is not None:
+            common["first"] = words.rule(self.first)
+        return {bias: {"bias": bias, **common} for bias in modes[self.bias]}

@@ -1,0 +1,140 @@
+"""What a verb says, and where: words and tables on standard output, or one JSON object; progress on standard error."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol
+
+import typer
+from rich.console import Console
+from rich.markup import escape as without_markup
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from deeptaylor.app.cli.fetching import fetching_said
+from deeptaylor.app.record import json_bytes
+from deeptaylor.errors import DeepTaylorWarning
+from deeptaylor.shown import printable
+
+__all__ = ["Talk", "noted"]
+
+
+def escape(text: str) -> str:
+    """Text that neither rich nor a terminal takes for anything but text."""
+    return without_markup(printable(text))
+
+
+PATIENCE = 2.0  # seconds before a progress bar appears
+_PANEL = "What is said"
+
+
+class Step(Protocol):
+    """Says what is being done, and how far it is where that is known."""
+
+    def __call__(self, text: str, done: int = 0, of: int = 0) -> None: ...
+
+
+@dataclass(frozen=True)
+class Talk:
+    """The options --json and --quiet, and what follows from them."""
+
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object in place of words.", rich_help_panel=_PANEL)
+    ] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.", rich_help_panel=_PANEL)] = (
+        False
+    )
+
+    @property
+    def _out(self) -> Console:
+        return Console(quiet=self.quiet or self.as_json, highlight=False, soft_wrap=True)
+
+    def say(self, text: str = "", style: str | None = None) -> None:
+        """Plain words, brackets and all."""
+        with _bar_aside():
+            self._out.print(escape(text), style=style)
+
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
+        """A table; ``right``: the columns with numbers."""
+        console = Console(quiet=self.quiet or self.as_json, highlight=False)
+        if not console.is_terminal:  # a file or a pipe is as wide as it needs to be
+            console.width = 1000
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for k, name in enumerate(head):
+            table.add_column(escape(name), justify="right" if k in right else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*[escape(cell) for cell in row])
+        with _bar_aside():
+            console.print(table)
+
+    def result(self, found: dict[str, Any]) -> None:
+        """The same for programs, where --json asks for it."""
+        if self.as_json:
+            typer.echo(json_bytes(found).decode(), nl=False)
+
+    def error(self, text: str) -> None:
+        """To standard error, whatever --quiet says."""
+        with _bar_aside():
+            Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(text)}")
+
+    @contextmanager
+    def progress(self) -> Iterator[Step]:
+        """A bar on a terminal, once it has taken two seconds; gone when it is over, and nowhere else."""
+        console = Console(stderr=True)
+        columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn()
+        bar = Progress(*columns, console=console, transient=True, disable=self.quiet or not console.is_terminal)
+        task = bar.add_task("", total=None)
+
+        def step(text: str, done: int = 0, of: int = 0) -> None:
+            bar.update(task, description=escape(text), completed=done, total=of or None)
+
+        def fetching(text: str) -> None:
+            if not self.quiet:  # a line that stays: this machine asked another for something
+                with _bar_aside():
+                    Console(stderr=True, highlight=False, soft_wrap=True).print(escape(text))
+
+        clock = threading.Timer(PATIENCE, bar.start)
+        _bars.append(bar)
+        clock.daemon = True
+        clock.start()
+        try:
+            with fetching_said(fetching):
+                yield step
+        finally:
+            clock.cancel()
+            clock.join()  # it may be about to begin
+            bar.stop()
+            _bars.remove(bar)
+
+
+_bars: list[Progress] = []
+
+
+@contextmanager
+def _bar_aside() -> Iterator[None]:
+    """Take a bar that is shown off the terminal while something else is written there."""
+    shown = [bar for bar in _bars if bar.live.is_started]
+    for bar in shown:
+        bar.stop()
+    try:
+        yield
+    finally:
+        for bar in shown:
+            bar.start()
+
+
+@contextmanager
+def noted() -> Iterator[list[str]]:
+    """Collects what the library warns of, as words; what others warn of, users of a command cannot mend."""
+    notes: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", DeepTaylorWarning)
+        try:
+            yield notes
+        finally:
+            notes += dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, DeepTaylorWarning))

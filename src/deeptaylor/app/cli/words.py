@@ -1,0 +1,214 @@
+"""From the words of a command line to the library's objects, and from the library's words back to options.
+
+rule("eps:0.25")   sides("256x320")   numbers("0.5,0.4,0.3")   class_names("names.txt")   domain("box:0,1")
+as_options("say white=255, mean=0")  ──►  "say --white 255, --mean 0"
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from deeptaylor import rules
+from deeptaylor.domain import Box, Domain, NonNegative, Real
+from deeptaylor.errors import InputError, LoadError
+from deeptaylor.models.loading.asked import UnsaidError
+
+__all__ = ["as_options", "class_names", "domain", "numbers", "placed_rules", "rule", "sides", "unsaid"]
+
+_RULES: Mapping[str, Callable[..., rules.Rule]] = {
+    "w2": rules.WSquare,
+    "z": rules.Z,
+    "z+": rules.ZPlus,
+    "zB": rules.ZBox,
+    "ab": rules.AlphaBeta,
+    "eps": rules.Epsilon,
+    "gamma": rules.Gamma,
+    "flat": rules.Flat,
+    "pass": rules.Pass,
+}
+RULES_HELP = "w2, z, z+, zB, flat, pass, ab:2,1, eps:0.25 or gamma:0.25"
+
+
+def rule(text: str) -> rules.Rule:
+    """A rule by its symbol, with its numbers after a colon.
+
+    >>> rule("eps:0.25")
+    Epsilon(epsilon=0.25)
+    """
+    symbol, colon, rest = text.strip().partition(":")
+    if symbol not in _RULES:
+        raise InputError(f"no rule is called {symbol!r}. There are: {RULES_HELP}.")
+    try:
+        given = _floats(rest) if colon else ()
+        if not all(0 <= number < math.inf for number in given):
+            raise ValueError("its numbers are finite and not negative")
+        return _RULES[symbol](*given)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the rule {text!r} cannot be made: {error}. Rules: {RULES_HELP}.") from error
+
+
+def placed_rules(texts: list[str]) -> dict[str, rules.Rule]:
+    """PATTERN=RULE, each."""
+    found: dict[str, rules.Rule] = {}
+    for text in texts:
+        pattern, equals, what = text.rpartition("=")
+        if not (equals and pattern):
+            raise InputError(
+                f"--rule {text}: write PATTERN=RULE, as in --rule 'features.*=eps:0.25'; the patterns are the module "
+                "paths and node names that `deeptaylor check MODEL --plan` lists."
+            )
+        found[pattern] = rule(what)
+    return found
+
+
+def sides(option: str, text: str) -> int | tuple[int, int]:
+    """A side, or HEIGHTxWIDTH.
+
+    >>> sides("--size", "224"), sides("--size", "28x56")
+    (224, (28, 56))
+    """
+    found = re.fullmatch(r"(\d+)(?:\s*[x×,]\s*(\d+))?", text.strip())
+    if found is None:
+        raise InputError(f"{option} {text}: a number of pixels, or HEIGHTxWIDTH, as in {option} 224 or {option} 28x56.")
+    return int(found[1]) if found[2] is None else (int(found[1]), int(found[2]))
+
+
+def numbers(option: str, text: str) -> float | tuple[float, ...]:
+    """A number, or one a channel with commas between.
+
+    >>> numbers("--mean", "0.5"), numbers("--mean", "0.485,0.456,0.406")
+    (0.5, (0.485, 0.456, 0.406))
+    """
+    try:
+        found = _floats(text)
+    except ValueError as error:
+        raise InputError(
+            f"{option} {text}: a number, or one a channel with commas between, as in 0.5,0.4,0.3."
+        ) from error
+    return found[0] if len(found) == 1 else found
+
+
+def _floats(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.split(","))
+
+
+def class_names(text: str) -> Any:
+    """`imagenet`, `none`, or a file: a name a line, or JSON (a list, or an object from number to name)."""
+    if text.lower() == "none":
+        return None
+    if text.lower() == "imagenet":
+        return "imagenet"
+    path = Path(text)
+    try:
+        content = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        said = getattr(error, "strerror", None) or "it is no text"
+        raise LoadError(
+            f"--class-names {text}: {said}. Give `imagenet`, `none`, or a file with a name a line, in order."
+        ) from error
+    if path.suffix.lower() == ".json":
+        return _from_json(path, content)
+    names = [line.strip() for line in content.splitlines()]
+    while names and not names[-1]:
+        names.pop()
+    if not names or not all(names):
+        raise LoadError(f"--class-names {text}: a name a line; line {names.index('') + 1 if names else 1} is empty.")
+    return names
+
+
+def _from_json(path: Path, content: str) -> list[str]:
+    try:
+        found = json.loads(content)
+        if isinstance(found, dict):
+            found = [found[str(k)] for k in range(len(found))]
+    except (ValueError, KeyError) as error:
+        raise LoadError(f"--class-names {path}: not the names of classes 0, 1, 2, … in JSON: {error}") from error
+    if not isinstance(found, list) or not found or not all(isinstance(name, str) for name in found):
+        raise LoadError(f"--class-names {path}: a list of names, or an object from number to name.")
+    return found
+
+
+def domain(text: str) -> Domain:
+    """real, nonnegative, or box:LOW,HIGH.
+
+    >>> domain("box:-1,1")
+    Box(low=-1.0, high=1.0)
+    """
+    kind, _, bounds = text.strip().lower().partition(":")
+    if kind == "real":
+        return Real()
+    if kind in ("nonnegative", "non-negative"):
+        return NonNegative()
+    try:
+        low, high = _floats(bounds) if kind == "box" else ()
+    except ValueError as error:
+        raise InputError(f"--domain {text}: real, nonnegative or box:LOW,HIGH, as in box:0,1.") from error
+    return Box(low, high)
+
+
+# --- and back ---------------------------------------------------------------------------------------------------------
+
+_SAY = {
+    "architecture": "--architecture mobilenet_v2",
+    "preparation": (
+        "--size 224 --resize 256 --channels RGB --white 1 \\\n"
+        "    --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 --interpolation bilinear"
+    ),
+    "class_names": "--class-names names.txt",
+}
+_ADVICE = {
+    "architecture": (
+        "--architecture: a name, torchvision:NAME, timm:NAME or module:function (imported; it may lie in this folder)."
+    ),
+    "preparation": "--domain real, nonnegative or box:LOW,HIGH in its place if inputs are no photographs.",
+    "class_names": "--class-names: a file with a name a line, `imagenet` for the thousand of ILSVRC, or `none`.",
+}
+
+
+def unsaid(error: UnsaidError) -> str:
+    """The error of a source that does not say enough, with the options that say it."""
+    parts = [part for _, part in error.missing]
+    return (
+        f"{error.name} does not say {', nor '.join(what for what, _ in error.missing)}. A wrong guess would not be "
+        "noticed, so nothing is guessed; please say it. An example, with values that are not yours:\n\n    "
+        + " \\\n    ".join(_SAY[part] for part in parts)
+        + "\n\n"
+        + "\n".join(_ADVICE[part] for part in parts)
+    )
+
+
+_ARGUMENTS = (
+    "size|resize|channels|white|mean|std|interpolation|class_names|architecture|prototxt|weights|output|preparation"
+    "|domain|bias|max_pool"
+)
+_BACK: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (r'dt\.load\("([^"]+)", weights="([^"]+)"\)', r"--model \1 --weights \2"),
+    (r"dt\.load\(…, trust=True\)", "--trust"),
+    (r"\btrust=True\b", "--trust"),
+    (r"\btarget=dt\.margin\(a, b\)", "--target A --against B"),
+    (r"\bdomain=dt\.Real\(\)", "--domain real"),
+    (r"explainer\.refresh\(\)|print\(explainer\.plan\)", "`deeptaylor check MODEL --plan`"),
+    (r"give a list of names, None, or \"imagenet\"", "give a file of names, `none` or `imagenet`"),
+    (r"preparation=(?=[\s.,;)]|$)", "--size, --resize, …"),
+    (rf"""\b({_ARGUMENTS})=["']([^"'\s]+)["']""", r"--\1 \2"),
+    (rf"\b({_ARGUMENTS})=\(([^()]*)\)", lambda m: f"--{m[1]} {m[2].replace(', ', ',').rstrip(',')}"),
+    (rf"\b({_ARGUMENTS})=([^\s,;)(]+?)(?=[.]?(?:[\s,;)]|$))", r"--\1 \2"),
+    (rf"\b({_ARGUMENTS})=(?=[\s.,;)]|$)", r"--\1"),
+    (r"^Preparation: ", ""),
+)
+
+
+def as_options(text: str) -> str:
+    """What the library says to write in Python, said as options.
+
+    >>> as_options('Say white=255, mean=0, std=1.')
+    'Say --white 255, --mean 0, --std 1.'
+    """
+    for pattern, words in _BACK:
+        text = re.sub(pattern, words, text)
+    return re.sub(r"--(\w+_\w+)", lambda m: f"--{m[1].replace('_', '-')}", text)

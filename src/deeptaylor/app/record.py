@@ -1,0 +1,153 @@
+"""What an explanation was computed from, and with what: a record beside the pictures, as JSON.
+
+The fingerprint is a hash of the network's weights by name. Two records with the same fingerprint, plan, settings and
+versions, of the same photograph, hold the same numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import platform
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from deeptaylor.domain import Box, Domain
+from deeptaylor.explainer import Explainer
+from deeptaylor.explanation import Explanation
+from deeptaylor.models.networks.pretrained import Pretrained
+from deeptaylor.plan.table import Plan
+from deeptaylor.properties import Check
+from deeptaylor.shown import HIDDEN
+from deeptaylor.support.optional import optional_package
+
+__all__ = [
+    "about_check", "about_domain", "about_explainer", "about_explanation", "about_model", "about_plan", "finite",
+    "json_bytes", "npz", "safetensors_bytes", "versions", "weights_fingerprint",
+]  # fmt: skip
+
+
+def weights_fingerprint(network: nn.Module) -> str:
+    """SHA-256 over every parameter and buffer: name, type, shape, bits."""
+    found = hashlib.sha256()
+    for name, tensor in network.state_dict().items():
+        if isinstance(tensor, Tensor):
+            found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+            found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Of everything that computes."""
+    found = {"python": platform.python_version()}
+    for package in ("deeptaylor", "torch", "numpy", "pillow"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:  # run from a source tree
+            found[package] = "not installed"
+    return found
+
+
+def about_model(name: str, model: Pretrained) -> dict[str, Any]:
+    """The network and what belongs to it."""
+    return {
+        "name": name,
+        "fingerprint": weights_fingerprint(model.network),
+        "parameters": sum(p.numel() for p in model.network.parameters()),
+        "preparation": None if model.preparation is None else asdict(model.preparation),
+        "domain": about_domain(model.domain),
+        "classes": None if model.class_names is None else len(model.class_names),
+        "notes": list(model.notes),
+    }
+
+
+def about_domain(domain: Domain) -> dict[str, Any]:
+    """A domain with its bounds."""
+    bounds = {} if not isinstance(domain, Box) else {"low": _numbers(domain.low), "high": _numbers(domain.high)}
+    return {"kind": type(domain).__name__, **bounds}
+
+
+def about_plan(plan: Plan) -> dict[str, Any]:
+    """The plan, step by step."""
+    return {"summary": plan.summary(), "steps": [asdict(row) for row in plan.rows], "notes": list(plan.notes)}
+
+
+def about_explainer(explainer: Explainer) -> dict[str, Any]:
+    """Settings and plan."""
+    chosen = explainer.settings
+    return {
+        "settings": {
+            "bias": chosen.bias,
+            "max_pool": chosen.max_pool,
+            "first": None if chosen.first is None else repr(chosen.first),
+            "rules": {name: repr(rule) for name, rule in chosen.rules.items()},
+        },
+        "plan": about_plan(explainer.plan),
+    }
+
+
+def about_check(check: Check) -> dict[str, Any]:
+    """The properties as measured, and in words."""
+    return asdict(check) | {"text": str(check)}
+
+
+def about_explanation(e: Explanation, sample: int = 0, target: int = 0) -> dict[str, Any]:
+    """Score and ledger of one sample and target."""
+
+    def pick(t: Tensor) -> float:
+        return float(t[sample, target] if t.ndim == 2 else t[sample])
+
+    ledger = e.ledger
+    account = {name: pick(getattr(ledger, name)) for name in ("input", "bias", "dropped", "residual")}
+    f = pick(ledger.score)
+    return {
+        "method": e.method,
+        "score": pick(e.score),
+        "ledger": account,
+        "input_share": account["input"] / f if f > 0 else None,
+    }
+
+
+def npz(arrays: Mapping[str, Any]) -> bytes:
+    """Arrays as the bytes of an .npz file."""
+    data = io.BytesIO()
+    np.savez_compressed(data, allow_pickle=False, **{name: np.asarray(value) for name, value in arrays.items()})
+    return data.getvalue()
+
+
+def safetensors_bytes(arrays: Mapping[str, Any]) -> bytes:
+    """Arrays as the bytes of a .safetensors file."""
+    writer = optional_package("safetensors.numpy", "relevance was asked for as safetensors", "cli")
+    data: bytes = writer.save({name: np.ascontiguousarray(value) for name, value in arrays.items()})
+    return data
+
+
+_HIDDEN = re.compile(f"(?!\n)[{HIDDEN}]")  # the line breaks are JSON's own
+
+
+def _numbers(value: Any) -> Any:
+    return value.tolist() if isinstance(value, Tensor) else value
+
+
+def json_bytes(found: Mapping[str, Any]) -> bytes:
+    """A record as the bytes of a JSON file; what is not finite is null, and no name in it moves a terminal."""
+    text = json.dumps(finite(found), indent=2, ensure_ascii=False, default=str, allow_nan=False)
+    return (_HIDDEN.sub(lambda c: f"\\u{ord(c[0]):04x}", text) + "\n").encode()
+
+
+def finite(value: Any) -> Any:
+    """The same with null for every number that JSON has no word for."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,261 @@
+"""The routes of the page: its own files, and /api/, which only the page's window can reach."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from fastapi.security import APIKeyHeader
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from deeptaylor.app.server.explaining import Explained, Explaining, PictureError
+from deeptaylor.app.server.folders import without_folders
+from deeptaylor.app.server.jobs import BusyError, GoneError, Jobs
+from deeptaylor.app.server.models import Model, Models, NotReadyError, UnknownModelError
+from deeptaylor.app.server.options import RULES, Options, Text
+from deeptaylor.app.server.schema import Answer, ErrorAnswer, LayerAnswer, Limits, ModelAnswer, ModelsAnswer
+from deeptaylor.app.server.security import TOKEN_HEADER, Guard, TooLargeError
+from deeptaylor.errors import BoundaryError, DeepTaylorError
+from deeptaylor.models.networks.pretrained import Pretrained
+
+__all__ = ["Bounds", "make_app"]
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+_PICTURE: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "description": "the picture itself, as it lies in its file",
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"description": what, "content": {"application/json": {"schema": ErrorAnswer.model_json_schema()}}}
+    for status, what in {
+        400: "the request is not HTTP as it should be",
+        401: "the token is missing or old",
+        403: "the request comes from elsewhere",
+        404: "there is no such network",
+        408: "the picture did not arrive in time",
+        409: "the network is not loaded yet",
+        413: "the picture is too large",
+        415: "the picture cannot be read",
+        422: "it cannot be explained as asked",
+        429: "too many requests wait already",
+        499: "the caller left",
+        500: "something unexpected went wrong",
+    }.items()
+}
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What the server takes at most."""
+
+    bytes: int = 12 * 2**20
+    pixels: int = 40_000_000
+    places: int = 32  # requests that are read, wait or are worked on
+    read_seconds: float = 10.0  # for a picture to arrive, and
+    read_rate: int = 64 * 2**10  # bytes that earn it another second
+
+
+@dataclass
+class Page:
+    """What lives as long as the server."""
+
+    models: Models
+    chosen: str
+    bounds: Bounds
+    explaining: Explaining = field(init=False)
+    jobs: Jobs = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.explaining = Explaining(self.bounds.pixels)
+        self.jobs = Jobs(self.bounds.places)
+
+    async def explained(self, request: Request, options: Options, then: Callable[[Explained, Pretrained], T]) -> T:
+        """Read the picture, wait for a turn, explain, and make of it what was asked for."""
+        async with self.jobs.place():
+            loaded = self.models.ready(options.model)
+            picture = bytearray()
+            until = asyncio.get_running_loop().time() + self.bounds.read_seconds
+            async with asyncio.timeout_at(until) as clock:
+                async for piece in request.stream():
+                    picture += piece
+                    clock.reschedule(until + len(picture) / self.bounds.read_rate)
+
+            def work() -> T:
+                return then(self.explaining.explain(loaded, picture, options), loaded)
+
+            return await self.jobs.run(work, lambda: _gone(request))
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def make_app(
+    hosts: frozenset[str],
+    token: str,
+    *,
+    models: Models | None = None,
+    chosen: str = "squeezenet1_1",
+    bounds: Bounds | None = None,
+) -> Guard:
+    """The application, guarded. ``hosts`` are the values of Host that are ours, with their port."""
+    page = Page(models or Models(), chosen, bounds or Bounds())
+    page.models.get(chosen)
+
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        page.jobs.close()
+        page.models.close()
+
+    app = FastAPI(
+        title="deeptaylor",
+        lifespan=life,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/api/openapi.json",
+        responses=_ERRORS,
+        # For the schema alone: the guard has looked at the token before.
+        dependencies=[Depends(APIKeyHeader(name=TOKEN_HEADER, auto_error=False))],
+        redirect_slashes=False,
+    )
+    _add_errors(app)
+    _add_files(app)
+    _add_api(app, page)
+    return Guard(app, hosts, token, page.bounds.bytes)
+
+
+def _add_api(app: FastAPI, page: Page) -> None:
+    @app.get("/api/models")
+    async def models() -> ModelsAnswer:
+        """The networks on offer."""
+        limits = Limits(bytes=page.bounds.bytes, pixels=page.bounds.pixels)
+        every = [_model(m) for m in page.models.all()]
+        return ModelsAnswer(models=every, chosen=page.chosen, rules=list(RULES), limits=limits)
+
+    @app.get("/api/models/{name}")
+    async def model(name: Text) -> ModelAnswer:
+        """How far a network has been loaded."""
+        return _model(page.models.get(name))
+
+    @app.get("/api/models/{name}/classes")
+    async def classes(name: Text) -> list[str]:
+        """What the classes of a loaded network are called, in order; none where they have no names."""
+        return list(page.models.ready(name).class_names or ())
+
+    @app.post("/api/models/{name}/load")
+    async def load(name: Text) -> ModelAnswer:
+        """Begin to load a network; ask for its state until it is ready."""
+        return _model(page.models.begin(name))
+
+    @app.post("/api/explain", openapi_extra=_PICTURE)
+    async def explain(request: Request, options: Annotated[Options, Query()]) -> Answer:
+        """Explain a picture."""
+        return await page.explained(request, options, lambda found, loaded: found.answer(loaded))
+
+    @app.post("/api/layers/{node}", openapi_extra=_PICTURE)
+    async def layer(request: Request, node: Text, options: Annotated[Options, Query()]) -> LayerAnswer:
+        """The relevance at a layer, by the name of its node or module."""
+        return await page.explained(request, options, lambda found, _: found.layer(node))
+
+    @app.post("/api/heatmap.png", openapi_extra=_PICTURE, response_class=_Png)
+    async def png(request: Request, options: Annotated[Options, Query()]) -> Response:
+        """The heatmap as a picture."""
+        return _Png(await page.explained(request, options, lambda found, _: found.png()))
+
+    @app.post("/api/explanation.npz", openapi_extra=_PICTURE, response_class=_Npz)
+    async def npz(request: Request, options: Annotated[Options, Query()]) -> Response:
+        """Relevance, score and ledger as NumPy arrays."""
+        return _Npz(await page.explained(request, options, lambda found, _: found.npz()))
+
+
+class _Png(Response):
+    media_type = "image/png"
+
+
+class _Npz(Response):
+    media_type = "application/zip"
+
+
+def _model(model: Model) -> ModelAnswer:
+    return ModelAnswer(
+        name=model.name,
+        title=model.title,
+        about=model.about,
+        kind=model.kind,
+        state=model.state,
+        message=without_folders(model.message),
+        seconds=round(model.seconds, 1),
+    )
+
+
+def _add_files(app: FastAPI) -> None:
+    """The page's own files, read once: no path of a request ever touches the disk."""
+    folder = files("deeptaylor.app.server") / "static"
+    for file in folder.iterdir():
+        kind = _TYPES.get(file.name.rpartition(".")[2])
+        if kind is not None:
+            path = "/" if file.name == "index.html" else f"/{file.name}"
+            app.add_api_route(path, _file(file.read_bytes(), kind), methods=["GET", "HEAD"], include_in_schema=False)
+
+
+def _file(data: bytes, kind: str) -> Callable[[], Any]:
+    async def answer() -> Response:
+        return Response(data, media_type=kind)
+
+    return answer
+
+
+def _add_errors(app: FastAPI) -> None:
+    """Words in place of stack traces, always in the same shape."""
+
+    def said(status: int, words: str | None = None, **headers: str) -> Callable[[Request, Any], Any]:
+        async def answer(_: Request, error: Exception) -> Response:
+            return JSONResponse({"error": words or without_folders(str(error))}, status, headers or None)
+
+        return answer
+
+    async def http(_: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+    async def invalid(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        words = "; ".join(f"{'.'.join(map(str, e['loc'][1:]))}: {e['msg']}" for e in error.errors())
+        return JSONResponse({"error": words}, 422)
+
+    async def unexpected(request: Request, error: Exception) -> Response:
+        _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        words = "something unexpected went wrong; the window of the command says what."
+        return JSONResponse({"error": words}, 500)
+
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(DeepTaylorError, said(422))
+    app.add_exception_handler(BoundaryError, said(422))
+    app.add_exception_handler(PictureError, said(415))
+    app.add_exception_handler(UnknownModelError, said(404))
+    app.add_exception_handler(NotReadyError, said(409))
+    app.add_exception_handler(TooLargeError, said(413))
+    app.add_exception_handler(TimeoutError, said(408, "the picture did not arrive in time."))
+    app.add_exception_handler(GoneError, said(499, "the caller left."))
+    app.add_exception_handler(ClientDisconnect, said(499, "the caller left."))
+    busy = "many explanations are waiting already; try again in a moment."
+    app.add_exception_handler(BusyError, said(429, busy, **{"Retry-After": "1"}))
+    app.add_exception_handler(Exception, unexpected)

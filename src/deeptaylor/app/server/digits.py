@@ -1,0 +1,63 @@
+"""The explainers of the digits page as ONNX files, for the page that runs wholly inside a browser.
+
+python -m deeptaylor.app.server.digits FOLDER
+
+Each file takes pixels x (1, 1, 28, 56), from −0.5 (black) to 1.5 (white), and gives score (1,) and relevance like x.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from deeptaylor.errors import DeepTaylorError
+from deeptaylor.explainer import Explainer
+from deeptaylor.models.loading.load import load
+from deeptaylor.models.networks.detection_pooling import NETWORKS
+from deeptaylor.models.onnx.exporter import quietly
+from deeptaylor.support.files import write_whole
+from deeptaylor.support.optional import optional_package
+
+__all__ = ["export", "main"]
+
+
+def export(name: str, folder: Path) -> Path:
+    """Write the explainer of one of the paper's networks into a folder that exists."""
+    for package in ("onnx", "onnxscript"):
+        optional_package(package, "the explainer is written as ONNX", "export")
+    loaded = load(name)
+    x = torch.zeros(1, 1, 28, 56)
+    explainer = Explainer(loaded.network, x, domain=loaded.domain)
+    with quietly():
+        program = torch.onnx.export(
+            explainer, (x,), input_names=["x"], output_names=["score", "relevance"], dynamo=True, verbose=False
+        )
+    assert program is not None
+    with tempfile.TemporaryDirectory(prefix="deeptaylor-") as part:
+        file = Path(part) / "explainer.onnx"
+        program.save(str(file), external_data=False)
+        return write_whole(folder / f"{name}.onnx", file.read_bytes())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Export both networks; 0, or 2 if that cannot be done."""
+    parser = argparse.ArgumentParser(prog="python -m deeptaylor.app.server.digits", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    folder: Path = parser.parse_args(arguments).folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in NETWORKS:
+            sys.stdout.write(f"{export(name, folder)}\n")
+    except (DeepTaylorError, OSError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,147 @@
+"""Start the page: `deeptaylor serve`, or `python -m deeptaylor.app.server`.
+
+The address that is printed holds a token, new at every start. It belongs to whoever sees it; do not pass it on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import secrets
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+
+from deeptaylor.app.server.jobs import THREAD as EXPLAINING
+from deeptaylor.app.server.models import THREAD as LOADING
+from deeptaylor.app.server.opening import opened
+from deeptaylor.errors import DeepTaylorError
+from deeptaylor.models.networks.pretrained import Pretrained
+from deeptaylor.shown import printable
+from deeptaylor.support.optional import optional_package
+
+__all__ = ["main", "serve"]
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_GRACE = 2  # seconds that requests have to end when the server does
+
+
+def serve(
+    host: str = "127.0.0.1",
+    port: int = 0,
+    model: str | Pretrained | None = None,
+    open_browser: bool = False,
+    ready: Callable[[str], None] | None = None,
+) -> None:
+    """Serve the page until it is interrupted.
+
+    port       0: any that is free; the address is printed
+    model      the network to begin with: a name, or one that `dt.load` gave
+    ready      called with the page's address once it can be opened
+    """
+    if host not in LOOPBACK:
+        raise DeepTaylorError(
+            f"the page is for this machine alone and listens on 127.0.0.1, not on {host}. To reach it from another "
+            "machine, forward the port: ssh -L 8000:127.0.0.1:8000 user@machine, with --port 8000 there."
+        )
+    why = "the page needs a web server"
+    uvicorn = optional_package("uvicorn", why, "web")
+    optional_package("fastapi", why, "web")
+    from deeptaylor.app.server.app import make_app
+    from deeptaylor.app.server.connections import ACCEPTED_AT_ONCE, Connections
+    from deeptaylor.app.server.models import OWN, Models
+
+    own = model if isinstance(model, Pretrained) else None
+    chosen = OWN if own is not None else model or "squeezenet1_1"
+    assert isinstance(chosen, str)
+    bound = _bound(host, port)
+    port = bound.getsockname()[1]
+    token = secrets.token_urlsafe(24)
+    names = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
+    names |= {name.removesuffix(":80") for name in names} if port == 80 else set()
+    try:
+        app = make_app(frozenset(names), token, models=Models(own), chosen=chosen)
+        shown = f"[{host}]" if ":" in host else host
+        address = f"http://{shown}:{port}/#token={token}"
+        sys.stdout.write(f"The page is at {address}\nStop it with Ctrl-C.\n")
+        sys.stdout.flush()
+        if ready is not None:
+            ready(address)
+        config = uvicorn.Config(
+            app,
+            http=Connections(),
+            ws="none",
+            backlog=ACCEPTED_AT_ONCE,
+            timeout_keep_alive=5,
+            timeout_graceful_shutdown=_GRACE,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+        )
+        with opened(address) if open_browser else nullcontext(True) as found:
+            if not found:
+                sys.stdout.write("No browser could be started; open the address above.\n")
+                sys.stdout.flush()
+            uvicorn.Server(config).run(sockets=[bound])
+    finally:
+        bound.close()
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A listening socket: bound before anything is printed, so that the printed port is ours."""
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        if sys.platform != "win32":
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+        made.listen(256)
+    except (OSError, OverflowError) as error:
+        made.close()
+        why = str(error).rstrip(".")
+        raise DeepTaylorError(f"port {port} of {host} cannot be had: {why}; --port 0 takes a free one.") from error
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until interrupted; 0, or 2 if that cannot be done."""
+    example = "example: deeptaylor serve --model squeezenet1_1 --open"
+    parser = argparse.ArgumentParser(prog="deeptaylor serve", description=__doc__, epilog=example)
+    parser.add_argument("--port", type=int, default=0, help="the port to listen on; 0, the default, takes a free one")
+    parser.add_argument("--host", default="127.0.0.1", help="127.0.0.1 (the default), localhost or ::1")
+    parser.add_argument("--model", help="the network to begin with, by name")
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    asked = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.WARNING)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(_Shown("%(levelname)s: %(message)s"))
+    before = set(threading.enumerate())
+    try:
+        serve(asked.host, asked.port, asked.model, asked.open)
+    except KeyboardInterrupt:
+        return _left(before)
+    except DeepTaylorError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    return _left(before)
+
+
+class _Shown(logging.Formatter):
+    """A line of the log may hold what a stranger sent."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def _left(before: set[threading.Thread]) -> int:
+    """0; but where an explanation is still being computed, Python would wait for it, and nobody else does."""
+    mine = [thread for thread in set(threading.enumerate()) - before if thread.name.startswith((EXPLAINING, LOADING))]
+    for thread in mine:
+        thread.join(0.3)
+    if any(thread.is_alive() for thread in mine):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+    return 0

@@ -1,0 +1,137 @@
+"""The networks on offer, and how far each has been loaded.
+
+Only networks by name, whose weights come out of packages and are checked by their hash, and the one network that the
+user may have given on the command line. Nothing can be loaded through the page that could run code.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Literal
+
+from deeptaylor import assets
+from deeptaylor.errors import DeepTaylorError
+from deeptaylor.models.loading.load import load
+from deeptaylor.models.networks import detection_pooling
+from deeptaylor.models.networks.named import NAMED
+from deeptaylor.models.networks.pretrained import Pretrained
+
+__all__ = ["OWN", "Model", "Models", "NotReadyError", "UnknownModelError"]
+
+_log = logging.getLogger(__name__)
+
+State = Literal["waiting", "loading", "ready", "failed"]
+THREAD = "loading"
+OWN = "yours"  # the name of the network given on the command line
+
+_DIGITS = (
+    "Looks at two handwritten digits and answers with one number: about 100 if it sees a 0, 1, 2 or 3, about 0 if not. "
+)
+_ABOUT = {
+    "squeezenet1_1": ("SqueezeNet 1.1", "Tells 1000 kinds of things apart. Small biases: the pixels hold most of it."),
+    "mobilenet_v2": ("MobileNet v2", "Tells 1000 kinds of things apart. Large biases: compare both bias modes."),
+    "efficientnet-lite0": ("EfficientNet-Lite0", "Tells 1000 kinds of things apart. Nearly all goes to its biases."),
+    "efficientnet-lite1": ("EfficientNet-Lite1", "As Lite0, deeper."),
+    "efficientnet-lite2": ("EfficientNet-Lite2", "As Lite1, wider."),
+    "one-layer": ("Digits, one layer", _DIGITS + "The paper's first network: 400 detectors, summed."),
+    "two-layer": ("Digits, two layers", _DIGITS + "The paper's second network: detectors of detectors."),
+}
+
+
+class UnknownModelError(DeepTaylorError, KeyError):
+    """There is no such network on the page."""
+
+
+class NotReadyError(DeepTaylorError):
+    """The network has not been loaded."""
+
+
+@dataclass
+class Model:
+    """A network on offer."""
+
+    name: str
+    title: str
+    about: str
+    kind: Literal["photograph", "digits"]
+    state: State = "waiting"
+    message: str = ""
+    began: float = 0.0
+    ended: float = 0.0
+    loaded: Pretrained | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long loading took, or takes so far."""
+        return 0.0 if not self.began else (self.ended or time.monotonic()) - self.began
+
+
+class Models:
+    """All of them; each is loaded once, when it is first chosen, one after the other in a thread of its own."""
+
+    def __init__(self, own: Pretrained | None = None, title: str = "Your network") -> None:
+        self._all: OrderedDict[str, Model] = OrderedDict()
+        if own is not None:
+            about = "The network that was given to the command."
+            self._all[OWN] = Model(OWN, title, about, "photograph", "ready", loaded=own)
+        for name, named in NAMED.items():
+            digits = name in detection_pooling.NETWORKS
+            if digits or named.asset is not None:
+                words = _ABOUT.get(name, (name, ""))
+                self._all[name] = Model(name, *words, "digits" if digits else "photograph")
+        self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=THREAD)
+        self._begun: list[Future[None]] = []
+
+    def all(self) -> list[Model]:
+        """Every network, in the order of the page."""
+        return list(self._all.values())
+
+    def get(self, name: str) -> Model:
+        """The network of that name."""
+        if name not in self._all:
+            raise UnknownModelError(f"no network on this page is called {name!r}; there are: {', '.join(self._all)}.")
+        return self._all[name]
+
+    def ready(self, name: str) -> Pretrained:
+        """A network that has been loaded."""
+        model = self.get(name)
+        if model.loaded is None:
+            why = f" Loading failed: {model.message}" if model.state == "failed" else ""
+            raise NotReadyError(f"{name} is not loaded yet; load it first.{why}")
+        return model.loaded
+
+    def begin(self, name: str) -> Model:
+        """Begin to load a network, unless that was done before; one that failed is tried again."""
+        model = self.get(name)
+        with self._lock:
+            if model.state in ("waiting", "failed"):
+                model.state, model.message = "loading", "waiting for another network"
+                model.began, model.ended = time.monotonic(), 0.0
+                self._begun = [self._thread.submit(self._load, model), *self._begun][: len(self._all)]
+        return model
+
+    def _load(self, model: Model) -> None:
+        model.message = "getting the weights (the first time they come out of a package, which can take a minute)"
+        try:
+            loaded = load(model.name)
+        except (DeepTaylorError, OSError, ImportError) as error:
+            _log.warning("%s could not be loaded: %s", model.name, error)
+            model.ended, model.message, model.state = time.monotonic(), str(error), "failed"
+        except Exception:  # noqa: BLE001  # in a thread nobody would hear of it
+            _log.exception("%s could not be loaded", model.name)
+            model.ended, model.state = time.monotonic(), "failed"
+            model.message = "something unexpected went wrong; the window of the command says what."
+        else:
+            model.loaded, model.ended, model.message, model.state = loaded, time.monotonic(), "", "ready"
+
+    def close(self) -> None:
+        """Stop: what has not begun is dropped, and what is being fetched leaves nothing behind."""
+        assets.abandon()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        wait(self._begun, timeout=1.0)

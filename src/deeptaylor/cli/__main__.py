@@ -1,8 +1,0 @@
-"""`python -m deeptaylor.cli`."""
-
-import sys
-
-from deeptaylor.cli import main
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,371 @@
+"""From an unmodified network to a flat, functional graph of ATen operations.
+
+capture(model, inputs)
+├── eval_mode          training flags lowered, restored afterwards whatever happens
+├── torch.export       non-strict, the example doubled to two samples, the batch dimension free
+├── functionalise      in-place operations become ordinary ones
+├── lift               parameters and buffers become named constants, unused outputs are pruned
+└── _refuse_random     a network that draws numbers is another one at every call
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from deeptaylor.errors import CaptureError, DeepTaylorError, PlanError
+from deeptaylor.graph.eval_mode import eval_mode
+from deeptaylor.graph.exporting import exporting
+from deeptaylor.graph.functional import functionalise, inline_regions, mutates
+
+if TYPE_CHECKING:
+    # fx types a node's arguments as a union too wide to work with; to the type checker a node may be anything.
+    Node = Any
+else:
+    Node = fx.Node
+
+_HERE, _TORCH = (f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], Path(torch.__file__).parent))
+
+
+@dataclass
+class Captured:
+    """A network as a graph: placeholders are its inputs, get_attr nodes its constants."""
+
+    graph: fx.Graph
+    constants: dict[str, Tensor]
+    inputs: list[Node]
+    output: Node
+    output_name: str
+    batch: Any  # the symbol of the free batch dimension, or the fixed number where it could not be freed
+    batches: tuple[int, int | None] = (1, None)  # from, to: the batch sizes for which the network takes this way
+    narrowest: tuple[torch.dtype, str] | None = None  # the type of fewest digits in the network, and a node that has it
+    notes: list[str] = field(default_factory=list)
+    in_place: list[str] = field(default_factory=list)  # where the network writes to its own tensors
+    renamed: dict[str, str] = field(default_factory=dict)  # a node that was replaced -> the node with its value now
+    absorbed: dict[str, str] = field(default_factory=dict)  # a node folded into another -> that other
+    paths: dict[str, str] = field(default_factory=dict)  # module path of every node as it was exported
+    outputs: dict[str, str] = field(default_factory=dict)  # module path -> the node that was the module's output
+
+    def now(self, name: str) -> str:
+        """The node that holds a former node's value."""
+        while name in self.renamed:
+            name = self.renamed[name]
+        return name
+
+    def former_names(self, name: str) -> list[str]:
+        """Every exported node that became, or was folded into, a node."""
+        into = {**self.renamed, **self.absorbed}
+        found, todo = [], [name]
+        while todo:
+            current = todo.pop()
+            earlier = [k for k, v in into.items() if v == current]
+            found += earlier
+            todo += earlier
+        return found
+
+    def constant(self, value: Tensor, before: Node, name: str = "constant") -> Node:
+        """A new constant of the graph, placed before a node."""
+        key = f"{name}_{len(self.constants)}"
+        self.constants[key] = value
+        with self.graph.inserting_before(before):
+            node = self.graph.get_attr(key)
+        node.meta["val"] = value
+        return node
+
+
+def is_node(value: Any) -> bool:
+    """True for a node; told apart here, so that the type checker does not narrow to fx's own type."""
+    return isinstance(value, fx.Node)
+
+
+def module_path(node: Node) -> str:
+    """The path of the module that made a node, as in `named_modules`; empty for the outermost."""
+    stack = node.meta.get("nn_module_stack")
+    if not stack:
+        return ""
+    path = list(stack.values())[-1][0]
+    return str(path).split("@")[0]
+
+
+def source_line(node: Node) -> str:
+    """The line of the user's code that made a node: 'file:line: code', or empty."""
+    return _user_line(node.meta.get("stack_trace") or "")
+
+
+def _user_line(trace: str) -> str:
+    """The innermost frame of a formatted stack that is not torch's own."""
+    lines = trace.splitlines()
+    frames = [
+        (line.strip(), lines[k + 1].strip() if k + 1 < len(lines) else "")
+        for k, line in enumerate(lines)
+        if line.strip().startswith("File ")
+    ]
+    own = [f for f in frames if _TORCH not in f[0]] or frames
+    if not own:
+        return ""
+    where, code = own[-1]
+    parts = where.split('"')
+    number = where.split("line ")[-1].split(",")[0] if "line " in where else "?"
+    return f"{parts[1] if len(parts) > 1 else where}:{number}: {code}"
+
+
+def where(node: Node) -> str:
+    """A node for an error message: name, module path, source line."""
+    path, line = module_path(node), source_line(node)
+    return f"{node.name}" + (f" in module {path!r}" if path else "") + (f" ({line})" if line else "")
+
+
+def capture(model: nn.Module, inputs: Sequence[Tensor], output: int | str | None = None, root: str = "") -> Captured:
+    """Export a network and return it as a functional graph with one output chosen; paths are named from `root` on."""
+    with eval_mode(model), torch.no_grad():
+        program, batch, notes = _export(model, tuple(inputs))
+    in_place = [where(n) for n in program.graph.nodes if n.op == "call_function" and mutates(n)]
+    try:
+        program = functionalise(program)
+    except Exception as error:
+        raise CaptureError(_explain_failure(error)) from error
+    captured = _lift(program, output, batch, notes, root)
+    captured.in_place, captured.narrowest = in_place, _narrowest(captured.graph)
+    captured.notes += _narrow_parts(captured.narrowest, inputs)
+    captured.batches = _batches(program, batch)
+    _refuse_random(captured)
+    return captured
+
+
+def _export(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, Any, list[str]]:
+    """torch.export with a free batch dimension; a fixed one, noted, where the network does not allow it."""
+    doubled = tuple(torch.cat([x, x])[: max(2, x.shape[0])] if x.ndim else x for x in inputs)
+    free = tuple({0: torch.export.Dim.DYNAMIC} if x.ndim else None for x in inputs)
+    try:
+        program = _quiet_export(model, doubled, free)
+        return program, _batch_symbol(program), []
+    except DeepTaylorError:
+        raise
+    except Exception as dynamic_error:  # noqa: BLE001 - export raises many kinds; all mean that it failed
+        try:
+            program = _quiet_export(model, inputs, None)
+        except Exception:  # noqa: BLE001
+            raise CaptureError(_explain_failure(dynamic_error)) from dynamic_error
+        note = (
+            f"The batch size could not be left free and is fixed at {inputs[0].shape[0]}; other sizes are "
+            "captured anew "
+            f"({str(dynamic_error).strip().splitlines()[0][:160]})"
+        )
+        return program, int(inputs[0].shape[0]), [note]
+
+
+def _quiet_export(model: nn.Module, inputs: tuple[Tensor, ...], dynamic: Any) -> Any:
+    shapes = None if dynamic is None else _shapes_like(model, dynamic)
+    try:
+        with exporting():
+            return torch.export.export(model, inputs, dynamic_shapes=shapes, strict=False)
+    except torch._dynamo.exc.UserError as error:
+        raise error from None
+
+
+def _shapes_like(model: nn.Module, dynamic: tuple[Any, ...]) -> Any:
+    """dynamic_shapes in the form the forward's signature needs (a var-positional argument wants one nested tuple)."""
+    import inspect
+
+    kinds = [p.kind for p in inspect.signature(model.forward).parameters.values()]
+    if kinds and kinds[0] is inspect.Parameter.VAR_POSITIONAL:
+        return (dynamic,)
+    return dynamic
+
+
+def _batch_symbol(program: Any) -> Any:
+    """The symbolic size of dimension 0 of the first user input."""
+    names = program.graph_signature.user_inputs
+    node = next(n for n in program.graph.nodes if n.op == "placeholder" and n.name == names[0])
+    return node.meta["val"].shape[0]
+
+
+def _batches(program: Any, batch: Any) -> tuple[int, int | None]:
+    """The batch sizes for which a network takes the way that was captured; torch counts from two, we from one."""
+    if isinstance(batch, int):
+        return batch, batch
+    known = program.range_constraints.get(batch.node.expr)
+    if known is None:
+        return 1, None
+    low, high = (int(bound) if bound.is_Integer else None for bound in (known.lower, known.upper))
+    return 1 if low is None or low <= 2 else low, high
+
+
+def _refuse_random(captured: Captured) -> None:
+    """Refuse a network that draws random numbers in eval mode: those of the capture would be kept for ever."""
+    drawing = [n for n in captured.graph.nodes if n.op == "call_function" and draws(n)]
+    for node in [n for n in drawing if not n.users]:
+        captured.graph.erase_node(node)
+    drawing = [n for n in drawing if n.users]
+    if drawing:
+        lines = "".join(f"\n  {n.target._schema.name.split('::')[1]}: at {where(n)}" for n in drawing)
+        raise PlanError(
+            f"The network draws random numbers in eval mode, so that there is no one score to explain:{lines}\n"
+            "What to do: draw them in training mode only (if self.training: …), or keep one draw as a buffer."
+        )
+
+
+def draws(node: Node) -> bool:
+    """True if an operation's result is random, with the arguments that it has."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    a = bound_args(node)
+    if "train" in a or "training" in a:
+        return bool(a.get("train", a.get("training")))
+    return bool(a["dropout_p"]) if "dropout_p" in a else True
+
+
+def bound_args(node: Node) -> dict[str, Any]:
+    """A node's arguments by the names of its schema, defaults filled in."""
+    schema = node.target._schema
+    named = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+    named.update(zip([a.name for a in schema.arguments], node.args, strict=False))
+    named.update(node.kwargs)
+    return named
+
+
+def _explain_failure(error: Exception) -> str:
+    text = str(error).strip()
+    first = text.splitlines()[0] if text else type(error).__name__
+    line = ""
+    tb = error.__traceback__
+    while tb is not None:
+        filename = tb.tb_frame.f_code.co_filename
+        if not filename.startswith((_HERE, _TORCH, "<")):
+            line = f"{filename}:{tb.tb_lineno}"
+        tb = tb.tb_next
+    line = _user_line(text) or line
+    dependent = any(word in text for word in ("data-dependent", "GuardOnDataDependent", "Could not guard"))
+    advice = (
+        "The control flow depends on the values of the data (an `if`, `.item()`, or a Python loop over "
+        "values). Replace it "
+        "by torch.where, or explain the part of the network after it."
+        if dependent
+        else "Make the forward pass exportable (torch.export.export(model, (x,), strict=False) must succeed), "
+        "or explain "
+        "the part of the network that is."
+    )
+    return f"The network cannot be captured: {first}\n  at: {line or 'unknown place'}\n  What to do: {advice}"
+
+
+def _lift(program: Any, output: int | str | None, batch: Any, notes: list[str], root: str) -> Captured:
+    """Copy the exported graph with constants by name, functional targets, and one output."""
+    signature = program.graph_signature
+    tensors = {**program.state_dict, **program.constants}
+    lifted = {
+        **signature.inputs_to_parameters,
+        **signature.inputs_to_buffers,
+        **signature.inputs_to_lifted_tensor_constants,
+    }
+    inline_regions(program.graph_module)
+    graph = fx.Graph()
+    new: dict[Node, Node] = {}
+    constants: dict[str, Tensor] = {}
+    inputs: list[Node] = []
+    outputs: Any = None
+    for node in program.graph_module.graph.nodes:
+        if node.op == "output":
+            outputs = node.args[0]
+        elif node.op == "placeholder" and node.name in lifted:
+            constants[node.name] = tensors[lifted[node.name]].detach()
+            new[node] = graph.get_attr(node.name)
+            new[node].meta = dict(node.meta)
+        elif node.op == "placeholder":
+            if not isinstance(node.meta.get("val"), Tensor):
+                raise CaptureError(
+                    f"The network's input {node.name!r} is not a tensor; wrap the network so that it takes tensors."
+                )
+            new[node] = graph.node_copy(node, lambda n: new[n])
+            inputs.append(new[node])
+        elif "functional" in node.meta:
+            args = fx.map_arg(node.args, lambda n: new[n])
+            copied = graph.call_function(node.meta["functional"], args, fx.map_arg(node.kwargs, lambda n: new[n]))
+            copied.meta = {k: v for k, v in node.meta.items() if k != "functional"}
+            # Later readers of the mutated tensor see what was written into it.
+            new[node] = new[node.args[0]] = copied
+        else:
+            new[node] = graph.node_copy(node, lambda n: new[n])
+            _keep_batch(new[node])
+    user = [o for o, spec in zip(outputs, signature.output_specs, strict=True) if spec.kind.name == "USER_OUTPUT"]
+    chosen, name = _choose(user, program.call_spec.out_spec, output)
+    graph.output(new[chosen])
+    graph.eliminate_dead_code()
+    captured = Captured(graph, constants, inputs, new[chosen], name, batch, notes=notes)
+    for node in graph.nodes:
+        if root:
+            node.meta["nn_module_stack"] = _below(root, node.meta.get("nn_module_stack") or {})
+        if node.op == "call_function":
+            captured.paths[node.name] = module_path(node)
+            # The last node made inside a module is its output.
+            for path in _module_paths(node):
+                captured.outputs[path] = node.name
+    notes += [f"input {node.name!r} does not reach the output" for node in inputs if not node.users]
+    return captured
+
+
+def _narrowest(graph: fx.Graph) -> tuple[torch.dtype, str] | None:
+    """Where a network computes in the fewest digits."""
+    floats = [n for n in graph.nodes if isinstance(n.meta.get("val"), Tensor) and n.meta["val"].is_floating_point()]
+    found = max(floats, key=lambda n: torch.finfo(n.meta["val"].dtype).eps, default=None)
+    return None if found is None else (found.meta["val"].dtype, found.name)
+
+
+def _narrow_parts(narrowest: tuple[torch.dtype, str] | None, inputs: Sequence[Tensor]) -> list[str]:
+    """A note where a network computes in fewer digits than its input has: the explanation does not."""
+    own = min((torch.finfo(x.dtype).eps for x in inputs if x.is_floating_point()), default=2.0**-23)
+    if narrowest is None or torch.finfo(narrowest[0]).eps <= own:
+        return []
+    name = str(narrowest[0]).removeprefix("torch.")
+    return [f"parts of the network compute in {name} ({narrowest[1]}, for one); explained in the type of the input"]
+
+
+def _keep_batch(node: Node) -> None:
+    """x.squeeze() takes out the axes that had one element here: not the samples' axis where there is one sample."""
+    if node.target is torch.ops.aten.squeeze.default:
+        sizes = node.args[0].meta["val"].shape
+        node.target = torch.ops.aten.squeeze.dims
+        node.args = (node.args[0], [d for d, n in enumerate(sizes) if isinstance(n, int) and n == 1])
+
+
+def _below(root: str, stack: dict[str, Any]) -> dict[str, Any]:
+    """A module stack as it reads from one of its modules on."""
+    return {key: (path.removeprefix(root).removeprefix("."), kind) for key, (path, kind) in stack.items()}
+
+
+def _module_paths(node: Node) -> list[str]:
+    """The paths of all modules a node was made in, outermost first."""
+    return [str(path).split("@")[0] for path, _ in (node.meta.get("nn_module_stack") or {}).values() if path]
+
+
+def _choose(outputs: list[Any], spec: Any, wanted: int | str | None) -> tuple[Node, str]:
+    """One output of several, by position or by name as it appears in the returned structure."""
+    return pick_output(pytree.tree_unflatten(list(outputs), spec), wanted, fx.Node)
+
+
+def pick_output(returned: Any, wanted: int | str | None, kind: type) -> tuple[Any, str]:
+    """One tensor of whatever structure a network returned, and its name: the keys on the way, with dots between."""
+    flat = pytree.tree_flatten_with_path(returned)[0]
+    tensors = [(".".join(map(_key_text, path)), leaf) for path, leaf in flat if isinstance(leaf, kind)]
+    if wanted is None and len(tensors) == 1:
+        return tensors[0][1], tensors[0][0]
+    names = ", ".join(f"{k}: {p or 'output'}" for k, (p, _) in enumerate(tensors))
+    if wanted is None:
+        raise PlanError(
+            f"The network returns {len(tensors)} tensors ({names}); choose one with output=…, by number or name."
+        )
+    for k, (p, o) in enumerate(tensors):
+        if wanted in (k, p):
+            return o, p
+    raise PlanError(f"The network has no output {wanted!r}; it returns {names}.")
+
+
+def _key_text(key: Any) -> str:
+    """One step into a structure, as a person would write it."""
+    return str(next(getattr(key, name) for name in ("key", "idx", "name") if hasattr(key, name)))

@@ -1,0 +1,149 @@
+"""A block in one pass, as rules see it.
+
+`AffineMap` has the leaves' values and applies W and its transpose in every reading. `ScoreMap` is the block of the
+output completed by a target: a single unit f = Σ_j v_j z_j.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deeptaylor.maps.block import Block, Run
+from deeptaylor.maps.division import divide, weighted
+from deeptaylor.maps.linear_map import Kind, Maybe, plus, reread
+
+__all__ = ["AffineMap", "ScoreMap"]
+
+
+class AffineMap:
+    """A block in one pass, with what a rule needs: x, b, z, the sign, and W in its readings."""
+
+    def __init__(
+        self, block: Block, run: Run, non_negative: Sequence[bool], boxes: Sequence[Any], rectified: bool, spread: bool
+    ) -> None:
+        self.block, self.run, self.rectified, self.spread = block, run, rectified, spread
+        self.x: list[Tensor] = [run.value(leaf) for leaf in block.leaves]
+        self.non_negative, self.boxes = list(non_negative), list(boxes)
+        self.b = block.b if block.constant else block.bias(run)
+
+    @property
+    def b_plus(self) -> Maybe:
+        """max(0, b)."""
+        return self.block.b_plus if self.block.constant or self.b is None else self.b.clamp(min=0)
+
+    @property
+    def z(self) -> Tensor:
+        """The block's output, bias included."""
+        z: Tensor = self.run.value(self.block.head)
+        return z
+
+    def map(self, kind: Kind, xs: Sequence[Maybe]) -> Maybe:
+        return self.block.map(kind, xs, self.run)
+
+    def transpose(self, kind: Kind, s: Tensor) -> list[Maybe]:
+        return self.block.transpose(kind, s, self.run)
+
+    def pair(self, p: Sequence[Maybe], n: Sequence[Maybe], negative: bool = True) -> tuple[Maybe, Maybe]:
+        return self.block.pair(p, n, negative, self.run)
+
+    def total(self, p: Sequence[Maybe], n: Sequence[Maybe], bias: Maybe) -> Maybe:
+        return self.block.total(p, n, bias, self.run)
+
+    def pair_transpose(self, a: Maybe, c: Maybe, n: Sequence[Maybe]) -> tuple[list[Maybe], list[Maybe]]:
+        return self.block.pair_transpose(a, c, [ni is not None for ni in n], self.run)
+
+    def even(self, R: Tensor) -> tuple[list[Maybe], Tensor]:
+        return self.block.even(R, self.free(), self.run)
+
+    def free(self) -> list[Tensor]:
+        """1 for every element of a leaf, 0 where its box leaves no freedom (padding)."""
+        ones = [torch.ones_like(x) for x in self.x]
+        for k, (x, box) in enumerate(zip(self.x, self.boxes, strict=True)):
+            if box is not None:
+                low, high = box.bounds(x)
+                ones[k] = ones[k] * (high > low)
+        return ones
+
+    def parts(self) -> tuple[list[Maybe], list[Maybe]]:
+        """x = p − n with p, n ≥ 0; n is None where the domain says x ≥ 0."""
+        p = [x if nn_ else x.clamp(min=0) for x, nn_ in zip(self.x, self.non_negative, strict=True)]
+        n = [None if nn_ else (-x).clamp(min=0) for x, nn_ in zip(self.x, self.non_negative, strict=True)]
+        return list(p), list(n)
+
+    def ones(self) -> list[Maybe]:
+        return [torch.ones_like(x) for x in self.x]
+
+
+class ScoreMap(AffineMap):
+    """The output's block completed by a target v: one unit with the weights u_i = Σ_j v_j w_ij."""
+
+    def __init__(
+        self,
+        block: Block,
+        run: Run,
+        non_negative: Sequence[bool],
+        boxes: Sequence[Any],
+        spread: bool,
+        v: Tensor,
+        f: Tensor,
+    ) -> None:
+        super().__init__(block, run, non_negative, boxes, True, spread)
+        self.u = [
+            torch.zeros_like(x) if u is None else u
+            for u, x in zip(block.transpose("signed", v, run), self.x, strict=True)
+        ]
+        self.b = None if self.b is None else run.per_sample(block.head, weighted(v, self.b).expand(v.shape))
+        self.f = f
+
+    @property
+    def b_plus(self) -> Maybe:
+        return None if self.b is None else self.b.clamp(min=0)
+
+    @property
+    def z(self) -> Tensor:
+        return self.f
+
+    def _reread(self, u: Tensor, kind: Kind) -> Tensor:
+        # A connection with no weight is no connection: the target cut it.
+        return (u != 0).to(u.dtype) if kind == "flat" else reread(u, kind)
+
+    def map(self, kind: Kind, xs: Sequence[Maybe]) -> Maybe:
+        total: Maybe = None
+        for leaf, u, x in zip(self.block.leaves, self.u, xs, strict=True):
+            if x is not None:
+                total = plus(total, self.run.per_sample(leaf, self._reread(u, kind) * x))
+        return total
+
+    def transpose(self, kind: Kind, s: Tensor) -> list[Maybe]:
+        return [
+            self.run.spread_out(leaf, s) * self._reread(u, kind)
+            for leaf, u in zip(self.block.leaves, self.u, strict=True)
+        ]
+
+    def pair(self, p: Sequence[Maybe], n: Sequence[Maybe], negative: bool = True) -> tuple[Maybe, Maybe]:
+        P = plus(self.map("positive", p), self.map("negative", n))
+        return P, plus(self.map("positive", n), self.map("negative", p)) if negative else None
+
+    def total(self, p: Sequence[Maybe], n: Sequence[Maybe], bias: Maybe) -> Maybe:
+        return plus(self.pair(p, n, negative=False)[0], bias)
+
+    def pair_transpose(self, a: Maybe, c: Maybe, n: Sequence[Maybe]) -> tuple[list[Maybe], list[Maybe]]:
+        none: list[Maybe] = [None] * len(self.u)
+
+        def back(kind: Kind, s: Maybe, needed: bool = True) -> list[Maybe]:
+            return none if s is None or not needed else self.transpose(kind, s)
+
+        signed = any(ni is not None for ni in n)
+        A = [plus(x, y) for x, y in zip(back("positive", a), back("negative", c), strict=True)]
+        C = [plus(x, y) for x, y in zip(back("negative", a, signed), back("positive", c, signed), strict=True)]
+        return A, C
+
+    def even(self, R: Tensor) -> tuple[list[Maybe], Tensor]:
+        mass = self.map("squared", self.ones())
+        assert mass is not None
+        alive = (mass > 0).to(R.dtype)
+        return self.transpose("squared", divide(R, mass)), R * (1 - alive)

@@ -1,0 +1,363 @@
+"""Linear maps and their transposes, with any of six readings of the weights.
+
+A rule needs the same map with other weights: W, W⁺, |W⁻|, |W|, W² or ones. `map(kind, xs, ctx)` applies it to its data
+operands, `transpose(kind, s, ctx)` carries a tensor from the output back to each operand. `None` stands for zero, so
+that branches which a domain makes zero are never computed. `ctx` gives shapes and run-time constants (gates).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from deeptaylor.maps import ops
+
+Kind = Literal["signed", "positive", "negative", "magnitude", "squared", "flat"]
+Maybe = Tensor | None
+
+
+class Context(Protocol):
+    """What a map may ask about the pass that is under way."""
+
+    never_negative: bool  # no rule of this plan hands out negative relevance: what is negative is a rounding error
+
+    def shape(self, name: str) -> torch.Size: ...
+
+    def value(self, name: str) -> Any: ...
+
+
+def plus(a: Maybe, b: Maybe) -> Maybe:
+    """a + b where None is zero."""
+    if a is None or b is None:
+        return b if a is None else a
+    return a + b
+
+
+def times(a: Maybe, b: Maybe) -> Maybe:
+    """a · b where None is zero."""
+    return None if a is None or b is None else a * b
+
+
+def reread(weight: Tensor, kind: Kind) -> Tensor:
+    """A weight as a rule wants to read it; 'negative' is the magnitude of the negative part."""
+    if kind == "signed":
+        return weight
+    if kind == "positive":
+        return weight.clamp(min=0)
+    if kind == "negative":
+        return (-weight).clamp(min=0)
+    if kind == "magnitude":
+        return weight.abs()
+    if kind == "squared":
+        return weight * weight
+    return torch.ones_like(weight)
+
+
+def unbroadcast(s: Tensor, shape: Sequence[int]) -> Tensor:
+    """Sum a tensor over what broadcasting had repeated: the transpose of expand."""
+    if s.ndim > len(shape):
+        s = s.sum(tuple(range(s.ndim - len(shape))))
+    repeated = tuple(d for d, n in enumerate(shape) if n == 1 and s.shape[d] != 1)
+    return s.sum(repeated, keepdim=True) if repeated else s
+
+
+class LinearMap(nn.Module):
+    """Base: knows its node and its data operands by name."""
+
+    mixing = False
+    has_negative = False
+
+    def __init__(self, node: str, operands: Sequence[str]) -> None:
+        super().__init__()
+        self.node, self.operands = node, tuple(operands)
+
+    def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
+        raise NotImplementedError
+
+    def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
+        raise NotImplementedError
+
+    def both(self, p: Sequence[Maybe], n: Sequence[Maybe], ctx: Context, bias: Maybe = None) -> Maybe:
+        """W⁺ p + |W⁻| n, and a bias where one is given."""
+        return plus(plus(self.map("positive", p, ctx), self.map("negative", n, ctx)), bias)
+
+    def both_transposed(self, s: Tensor, ctx: Context) -> tuple[list[Maybe], list[Maybe]]:
+        """W⁺ᵀ s and |W⁻|ᵀ s."""
+        return self.transpose("positive", s, ctx), self.transpose("negative", s, ctx)
+
+    def offset(self, ctx: Context) -> Maybe:
+        """The constant this operation adds, in a shape that broadcasts against its output."""
+        return None
+
+    def read(self, factor: Tensor, kind: Kind) -> Maybe:
+        """A factor as a rule wants to read it; one that is never negative is its own magnitude."""
+        if self.has_negative or kind in ("squared", "flat"):
+            return reread(factor, kind)
+        return None if kind == "negative" else factor
+
+
+class Separable(LinearMap):
+    """Average pooling and interpolation: a product of one small matrix for each of the last axes."""
+
+    mixing = True
+
+    def __init__(self, node: str, operands: Sequence[str], matrices: Sequence[Tensor]) -> None:
+        super().__init__(node, operands)
+        self.axes = len(matrices)
+        for k, matrix in enumerate(matrices):
+            self.register_buffer(f"matrix{k}", matrix, persistent=False)
+
+    def _matrix(self, axis: int, kind: Kind) -> Tensor:
+        matrix: Tensor = getattr(self, f"matrix{axis}")  # never negative
+        if kind == "flat":
+            return (matrix != 0).to(matrix.dtype)
+        return matrix * matrix if kind == "squared" else matrix
+
+    def _multiply(self, x: Tensor, kind: Kind, back: bool) -> Tensor:
+        for axis in range(self.axes):
+            dim = axis - self.axes
+            matrix = self._matrix(axis, kind)
+            x = torch.movedim(torch.movedim(x, dim, -1) @ (matrix if back else matrix.T), -1, dim)
+        return x
+
+    def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
+        return None if kind == "negative" or xs[0] is None else self._multiply(xs[0], kind, back=False)
+
+    def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
+        return [None if kind == "negative" else self._multiply(s, kind, back=True)]
+
+
+class Reduce(LinearMap):
+    """mean and sum over axes."""
+
+    mixing = True
+
+    def __init__(self, node: str, operands: Sequence[str], dims: Sequence[int], mean: bool) -> None:
+        super().__init__(node, operands)
+        self.dims, self.mean = tuple(dims), mean
+
+    def _weight(self, kind: Kind, ctx: Context) -> float:
+        shape = ctx.shape(self.operands[0])
+        size = math.prod([int(shape[d]) for d in self.dims]) if self.mean else 1
+        return {"squared": 1 / size**2, "flat": 1.0}.get(kind, 1 / size)
+
+    def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
+        if kind == "negative" or xs[0] is None:
+            return None
+        total = xs[0].sum(self.dims).reshape(ctx.shape(self.node))
+        weight = self._weight(kind, ctx)
+        return total if weight == 1 else total * weight
+
+    def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
+        if kind == "negative":
+            return [None]
+        shape = ctx.shape(self.operands[0])
+        kept = [1 if d in {k % len(shape) for k in self.dims} else n for d, n in enumerate(shape)]
+        return [(s * self._weight(kind, ctx)).reshape(kept).expand(shape)]
+
+
+class Weighted(LinearMap):
+    """Base of the maps with trained weights; each reading is computed once and kept as a buffer."""
+
+    mixing = True
+
+    def __init__(self, node: str, operands: Sequence[str], name: str, weight: Tensor, bias: str | None) -> None:
+        super().__init__(node, operands)
+        self.name, self.bias = name, bias
+        low, high = weight.aminmax() if weight.numel() else (weight.new_zeros(()),) * 2
+        self.has_negative, self.has_positive = bool(low < 0), bool(high > 0)
+
+    def weight(self, kind: Kind, ctx: Context) -> Tensor:
+        kept: Tensor | None = None if kind == "signed" else getattr(self, kind, None)
+        return reread(ctx.value(self.name), kind) if kept is None else kept
+
+    def prepare(self, kind: Kind, weight: Tensor) -> None:
+        """Keep a reading of the weight as a buffer; without this it is recomputed at every use."""
+        if kind != "signed" and not self.is_zero(kind):
+            self.register_buffer(kind, reread(weight, kind), persistent=False)
+
+    def stack(self, weight: Tensor) -> None:
+        """Keep W⁺ and |W⁻| as one, where one operation can then do the work of two."""
+
+    def is_zero(self, kind: Kind) -> bool:
+        return (kind == "negative" and not self.has_negative) or (kind == "positive" and not self.has_positive)
+
+    def offset(self, ctx: Context) -> Maybe:
+        return None if self.bias is None else ctx.value(self.bias)
+
+    def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
+        return None if xs[0] is None or self.is_zero(kind) else self.forward_with(self.weight(kind, ctx), xs[0])
+
+    def both(self, p: Sequence[Maybe], n: Sequence[Maybe], ctx: Context, bias: Maybe = None) -> Maybe:
+        if n[0] is not None or p[0] is None or bias is None or self.is_zero("positive"):
+            return super().both(p, n, ctx, bias)
+        return self.forward_with(self.weight("positive", ctx), p[0], bias.reshape(-1))
+
+    def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
+        return [None if self.is_zero(kind) else self.back_with(self.weight(kind, ctx), s, ctx)]
+
+    def forward_with(self, weight: Tensor, x: Tensor, bias: Maybe = None) -> Tensor:
+        raise NotImplementedError
+
+    def back_with(self, weight: Tensor, s: Tensor, ctx: Context) -> Tensor:
+        raise NotImplementedError
+
+
+class Linear(Weighted):
+    """x Wᵀ over the last axis."""
+
+    def forward_with(self, weight: Tensor, x: Tensor, bias: Maybe = None) -> Tensor:
+        return ops.linear(x, weight, bias)
+
+    def back_with(self, weight: Tensor, s: Tensor, ctx: Context) -> Tensor:
+        return (s.reshape(-1, s.shape[-1]) @ weight).reshape(*s.shape[:-1], weight.shape[1])
+
+
+class MatMul(LinearMap):
+    """matmul, bmm and mm with one factor fixed: a constant matrix, or a gate such as attention weights."""
+
+    mixing = True
+
+    def __init__(self, node: str, operands: Sequence[str], fixed: str, fixed_first: bool, non_negative: bool) -> None:
+        super().__init__(node, operands)
+        self.fixed, self.fixed_first, self.has_negative = fixed, fixed_first, not non_negative
+
+    def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
+        weight, x = self.read(ctx.value(self.fixed), kind), xs[0]
+        if weight is None or x is None:
+            return None
+        return weight @ x if self.fixed_first else x @ weight
+
+    def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
+        weight = self.read(ctx.value(self.fixed), kind)
+        if weight is None:
+            return [None]
+        shape = ctx.shape(self.operands[0])
+        back = weight.transpose(-2, -1) @ s if self.fixed_first else s @ weight.transpose(-2, -1)
+        return [unbroadcast(back, shape)]
+
+
+class Einsum(LinearMap):
+    """einsum of two factors, one of them fixed, every index of the other kept in the result or in the fixed factor."""
+
+    mixing = True
+
+    def __init__(
+        self, node: str, operands: Sequence[str], fixed: str, equation: tuple[str, str, str], non_negative: bool
+    ) -> None:
+        super().__init__(node, operands)
+        self.fixed, self.equation, self.has_negative = fixed, equation, not non_negative
+
+    def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
+        factor, (data, fixed, out) = self.read(ctx.value(self.fixed), kind), self.equation
+        return None if xs[0] is None or factor is None else torch.einsum(f"{data},{fixed}->{out}", xs[0], factor)
+
+    def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
+        factor, (data, fixed, out) = self.read(ctx.value(self.fixed), kind), self.equation
+        return [None if factor is None else torch.einsum(f"{out},{fixed}->{data}", s, factor)]
+
+
+class Diagonal(LinearMap):
+    """Multiplication by constants (the shift beside it belongs to the block's bias)."""
+
+    def __init__(
+        self, node: str, operands: Sequence[str], scale: str | None, shift: str | None, has_negative: bool
+    ) -> None:
+        super().__init__(node, operands)
+        self.scale, self.shift, self.has_negative = scale, shift, has_negative
+
+    def offset(self, ctx: Context) -> Maybe:
+        return None if self.shift is None else ctx.value(self.shift)
+
+    def _times(self, kind: Kind, x: Tensor, ctx: Context) -> Maybe:
+        if kind == "negative" and not self.has_negative:
+            return None
+        if self.scale is None or kind == "flat":
+            return x
+        return times(x, self.read(ctx.value(self.scale), kind))
+
+    def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
+        return None if xs[0] is None else self._times(kind, xs[0], ctx)
+
+    def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
+        y = self._times(kind, s, ctx)
+        return [None if y is None else unbroadcast(y, ctx.shape(self.operands[0]))]
+
+
+class Sum(LinearMap):
+    """a + c·b of data tensors, with broadcasting."""
+
+    def __init__(self, node: str, operands: Sequence[str], factors: Sequence[float]) -> None:
+        super().__init__(node, operands)
+        self.factors = tuple(factors)
+        self.has_negative = any(f < 0 for f in factors)
+        self.plain = all(abs(f) == 1 for f in factors)
+
+    def _factor(self, kind: Kind, factor: float) -> float:
+        return {
+            "signed": factor,
+            "positive": max(0.0, factor),
+            "negative": max(0.0, -factor),
+            "magnitude": abs(factor),
+            "squared": factor**2,
+            "flat": 1.0,
+        }[kind]
+
+    def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
+        total: Maybe = None
+        for x, factor in zip(xs, self.factors, strict=True):
+            f = self._factor(kind, factor)
+            if x is not None and f:
+                total = plus(total, x if f == 1 else x * f)
+        return total
+
+    def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
+        back: list[Maybe] = []
+        for name, factor in zip(self.operands, self.factors, strict=True):
+            f = self._factor(kind, factor)
+            back.append(unbroadcast(s if f == 1 else s * f, ctx.shape(name)) if f else None)
+        return back
+
+
+class Centre(LinearMap):
+    """γ_j (u_j − mean(u)): weights γ_j (1 − 1/n) to itself and −γ_j / n to the others of its group."""
+
+    mixing = True
+    has_negative = True
+
+    def __init__(
+        self, node: str, operands: Sequence[str], scale: str | None, shift: str | None, axes: int, groups: int
+    ) -> None:
+        super().__init__(node, operands)
+        self.scale, self.shift, self.axes, self.groups = scale, shift, axes, groups
+
+    def offset(self, ctx: Context) -> Maybe:
+        return None if self.shift is None else ctx.value(self.shift)
+
+    def _weights(self, kind: Kind, like: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
+        """The weight of a unit's own input and of each other member, for every unit."""
+        n = ops.group_size(like, self.axes, self.groups)
+        gamma = (
+            ctx.value(self.scale) if self.scale is not None else torch.ones((), dtype=like.dtype, device=like.device)
+        )
+        return reread(gamma * (1 - 1 / n), kind), reread(-gamma / n, kind)
+
+    def _others(self, x: Tensor) -> Tensor:
+        return ops.group_sum(x, self.axes, self.groups) - x
+
+    def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
+        if xs[0] is None:
+            return None
+        own, other = self._weights(kind, xs[0], ctx)
+        rest = self._others(xs[0])
+        # The rest is a difference; of non-negative numbers it is never negative, whatever rounding says.
+        return own * xs[0] + other * (rest if kind == "signed" else rest.clamp(min=0))
+
+    def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
+        own, other = self._weights(kind, s, ctx)
+        rest = self._others(other * s)
+        return [own * s + (rest if kind == "signed" or not ctx.never_negative else rest.clamp(min=0))]

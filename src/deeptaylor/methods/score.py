@@ -1,0 +1,114 @@
+"""f as one number a sample: a network with a target, or any differentiable callable, at any points of its domain."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from deeptaylor.domain import Real
+from deeptaylor.errors import InputError, TargetError
+from deeptaylor.graph.capture import pick_output
+from deeptaylor.graph.eval_mode import eval_mode
+from deeptaylor.run import target as targets
+from deeptaylor.run.inputs import as_tuple, check_place, check_values
+
+Function = Callable[..., Any]
+
+
+class Score:
+    """f(ξ) and ∂f/∂ξ for points near a batch x.
+
+    The target is settled once, at x: the top class there, or the rival of a margin, stays the same at every ξ.
+    """
+
+    def __init__(self, f: Function, x: Tensor, target: Any = None, output: int | str | None = None) -> None:
+        if not callable(f):
+            raise InputError(f"f must be a network or a function of a tensor, got {type(f).__name__}.")
+        self.f, self.target, self.output = f, target, output
+        self.x = checked_input(f, x)
+        self.weights: Tensor | None = None
+        if not targets.is_callable(target):
+            self.weights = self._settle()
+        self.at_x, self.gradient_at_x = self.with_gradient(self.x)
+        check_finite(self.at_x, "f(x)")
+        check_finite(self.gradient_at_x, "the gradient of f at x")
+
+    def _settle(self) -> Tensor:
+        """The target as weights over the output, f = Σ v z."""
+        output = self._output(self.x)
+        if output.ndim == 0 or output.shape[0] != self.x.shape[0]:
+            raise TargetError(
+                f"f must return one row a sample: for {self.x.shape[0]} samples it returned shape "
+                f"{tuple(output.shape)}."
+            )
+        targets.check(self.target, tuple(output.shape))
+        weights, many = targets.weights(self.target, output)
+        if many:
+            raise TargetError("This method explains one target a sample: call it once for each of the K targets.")
+        return weights
+
+    def _output(self, points: Tensor) -> Tensor:
+        chosen, _ = pick_output(self.f(points), self.output, Tensor)
+        output: Tensor = chosen
+        return output
+
+    def values(self, points: Tensor, rows: Tensor | None = None) -> Tensor:
+        """f at points, one number each; `rows` says which sample of x a point belongs to."""
+        output = self._output(points)
+        if self.weights is None:
+            value: Any = self.target(output)
+            if not isinstance(value, Tensor) or value.numel() != points.shape[0] or value.shape[:1] != points.shape[:1]:
+                raise TargetError(
+                    "A callable target must return one number a sample: a tensor of shape (batch,) or (batch, 1)."
+                )
+            return value.reshape(-1)
+        weights = self.weights if rows is None else self.weights[rows]
+        return (output * weights).flatten(1).sum(1) if output.ndim > 1 else output * weights
+
+    def with_gradient(self, points: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """f and ∂f/∂ξ at points."""
+        with torch.enable_grad():
+            xi = points.detach().clone().requires_grad_()
+            value = self.values(xi, rows)
+            gradient = torch.autograd.grad(value.sum(), xi, allow_unused=True)[0] if value.requires_grad else None
+        if gradient is None:
+            raise InputError(
+                "f does not depend on its input through differentiable operations: its gradient does not exist. "
+                "Is f constant, or computed under torch.no_grad()?"
+            )
+        return value.detach(), gradient.detach()
+
+
+@contextlib.contextmanager
+def quiet(f: Function) -> Iterator[None]:
+    """Without gradients but for those asked for, a network in eval mode, and all as it was afterwards."""
+    eval_or_not = eval_mode(f) if isinstance(f, nn.Module) else contextlib.nullcontext()
+    with torch.inference_mode(False), torch.no_grad(), eval_or_not:
+        yield
+
+
+def checked_input(f: Function, x: Any) -> Tensor:
+    """One batch of finite numbers where the network is."""
+    if not isinstance(x, Tensor):
+        raise InputError(f"This method takes one input tensor with a batch dimension, got {type(x).__name__}.")
+    as_tuple(x)
+    if not x.is_floating_point():
+        raise InputError(f"The input holds {x.dtype}: there is no gradient with respect to integers.")
+    if isinstance(f, nn.Module):
+        check_place([x], next((p for p in f.parameters() if p.is_floating_point()), None), "input", "model")
+    check_values([x], [Real()], ["x"])
+    return x.detach()
+
+
+def check_finite(t: Tensor, what: str) -> None:
+    """Refuse values that are not finite, naming the first sample that has one."""
+    bad = ~torch.isfinite(t.flatten(1) if t.ndim > 1 else t.unsqueeze(1)).all(1)
+    if bool(bad.any()):
+        raise InputError(
+            f"{what} is NaN or infinite for {int(bad.sum())} of {t.shape[0]} samples, the first of them "
+            f"{int(torch.nonzero(bad)[0])}. Look for sqrt, log or division by zero in f, and check its weights."
+        )

@@ -1,0 +1,1 @@
+"""Networks to explain: pretrained ones, files of other formats, photographs made ready."""

@@ -1,0 +1,144 @@
+"""How a photograph becomes the input of a network, and hence what values a pixel can take there.
+
+    photograph ──► resized ──► the middle cut out ──► channels in order, 0 … white ──► (value − mean) / std
+
+Nothing of this has a default: each network was trained with its own, and a wrong one gives wrong answers silently.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from deeptaylor.domain import Box
+from deeptaylor.errors import InputError
+from deeptaylor.models.networks.photo import upright
+
+__all__ = ["Preparation"]
+
+Channels = Literal["RGB", "BGR", "L"]
+_MOST_PIXELS = 2**27  # of a photograph after resizing; what Pillow takes for a bomb is smaller than that
+Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """What was done to photographs when a network was trained; every part of it must be said.
+
+    >>> Preparation(size=224, resize=256, channels="RGB", white=1, mean=0.5, std=0.5, interpolation="bilinear").domain
+    Box(low=-1.0, high=1.0)
+    """
+
+    size: int | tuple[int, int]  # what the network sees, from the middle: a side, or (height, width)
+    resize: int | tuple[int, int]  # before that: the short side, or (height, width) whatever the proportions were
+    channels: Channels  # their order; "L" is gray
+    white: float  # the value of white before the mean is subtracted: 255 or 1; black is 0
+    mean: float | tuple[float, ...]  # a number, or one a channel in the order of `channels`
+    std: float | tuple[float, ...]
+    interpolation: Interpolation
+
+    def __post_init__(self) -> None:
+        for name in ("size", "resize"):
+            object.__setattr__(self, name, _pixels(name, getattr(self, name)))
+        if any(r < s for r, s in zip(_pair(self.resize), _pair(self.size), strict=True)):
+            raise InputError(
+                f"Preparation: resize={self.resize} is smaller than size={self.size}, which is cut out of it."
+            )
+        for name, words in (("channels", Channels), ("interpolation", Interpolation)):
+            if getattr(self, name) not in get_args(words):
+                raise InputError(
+                    f"Preparation: {name}={getattr(self, name)!r}, not one of {', '.join(get_args(words))}."
+                )
+        if not (math.isfinite(self.white) and self.white > 0):
+            raise InputError(f"Preparation: white={self.white!r}; it is 255 or 1, the value of white when black is 0.")
+        for name in ("mean", "std"):
+            object.__setattr__(self, name, self._numbers(name, getattr(self, name)))
+        if bool((torch.as_tensor(self.std) <= 0).any()):
+            raise InputError(f"Preparation: std={self.std}; it must be positive.")
+        for name in ("mean", "std"):
+            numbers = torch.as_tensor(getattr(self, name))
+            fractions = bool(((numbers > 0) & (numbers < 1)).all())
+            if (self.white == 255 and fractions) or (self.white == 1 and bool((numbers > 1).any())):
+                other = 1 if self.white == 255 else 255
+                raise InputError(
+                    f"Preparation: {name}={getattr(self, name)} is that of pixels from 0 to {other}, but "
+                    f"white={self.white:g}; say white={other}, or give the {name} of pixels from 0 to {self.white:g}."
+                )
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of an input."""
+        return (1 if self.channels == "L" else 3, *_pair(self.size))
+
+    @property
+    def domain(self) -> Box:
+        """The values a pixel can take: black to white, for each channel."""
+        low, high = self._normalised(torch.zeros(())), self._normalised(torch.full((), float(self.white)))
+        if low.ndim == 0:
+            return Box(low.item(), high.item())
+        return Box(low.flatten(), high.flatten())
+
+    def __call__(self, photo: str | os.PathLike[str] | Image.Image) -> tuple[Tensor, Image.Image]:
+        """The input (1, channels, height, width) for a photograph, and the part of it that the network sees."""
+        image = upright(photo, "L" if self.channels == "L" else "RGB")
+        height, width = self._resized(image.height, image.width)
+        size = _pair(self.size)
+        top, left = (height - size[0]) // 2, (width - size[1]) // 2
+        image = image.resize((width, height), Image.Resampling[self.interpolation.upper()])
+        image = image.crop((left, top, left + size[1], top + size[0]))
+        values = torch.from_numpy(np.array(image, dtype=np.float32)) * self.white / 255
+        values = values.unsqueeze(0) if self.channels == "L" else values.permute(2, 0, 1)
+        if self.channels == "BGR":
+            values = values.flip(0)
+        return self._normalised(values).unsqueeze(0), image
+
+    def _resized(self, height: int, width: int) -> tuple[int, int]:
+        if isinstance(self.resize, tuple):
+            return self.resize
+        factor = self.resize / min(height, width)
+        rows, columns = _pair(self.size)
+        resized = max(rows, round(height * factor)), max(columns, round(width * factor))
+        if resized[0] * resized[1] > _MOST_PIXELS:
+            raise InputError(
+                f"a photograph of {height} x {width} pixels is too narrow: with its short side resized to "
+                f"{self.resize} it would have {resized[0]} x {resized[1]}. Cut out the part that matters first."
+            )
+        return resized
+
+    def _normalised(self, values: Tensor) -> Tensor:
+        mean, std = (_a_channel(getattr(self, name)) for name in ("mean", "std"))
+        return (values - mean) / std
+
+    def _numbers(self, name: str, given: Any) -> float | tuple[float, ...]:
+        numbers = [given] if isinstance(given, int | float) else list(given)
+        if not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
+            raise InputError(f"Preparation: {name}={given!r}; it is a finite number, or one a channel.")
+        if isinstance(given, int | float):
+            return float(given)
+        if len(numbers) != self.shape[0]:
+            raise InputError(
+                f"Preparation: {name} has {len(numbers)} numbers, but {self.channels} has {self.shape[0]} channel(s)."
+            )
+        return tuple(float(n) for n in numbers)
+
+
+def _pixels(name: str, given: Any) -> int | tuple[int, int]:
+    sides = (given,) if isinstance(given, int) else tuple(given)
+    if not all(isinstance(side, int) and side > 0 for side in sides) or len(sides) not in (1, 2):
+        raise InputError(f"Preparation: {name}={given!r}; it is a number of pixels, or (height, width).")
+    return given if isinstance(given, int) else (sides[0], sides[1])
+
+
+def _pair(sides: int | tuple[int, int]) -> tuple[int, int]:
+    return (sides, sides) if isinstance(sides, int) else sides
+
+
+def _a_channel(numbers: float | tuple[float, ...]) -> Tensor:
+    return torch.tensor(numbers) if isinstance(numbers, float) else torch.tensor(numbers).reshape(-1, 1, 1)

@@ -1,0 +1,127 @@
+"""A linear layer that gives queries, keys and values at once becomes one layer for each: only values take relevance.
+
+split(captured)
+├── _parts    where its output is taken apart: the slices behind it, if nothing reads it whole
+└── _piece    which of its features a slice holds, and how their axes lie; None where it is no plain block of them
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from deeptaylor.graph.capture import Captured, Node
+from deeptaylor.graph.editing import constant_of, insert, retire, shape_of
+from deeptaylor.maps import ops
+from deeptaylor.operations import build
+from deeptaylor.operations.flow import flow_of
+from deeptaylor.passes.moves import apply, number
+
+aten = torch.ops.aten
+_TAKES = (build.select, build.slicing, build.narrow)
+_MOVES = (build.reshape, build.permute, build.movedim)
+
+
+class _Piece(NamedTuple):
+    """`features` of the layer, as a tensor of `sizes` whose axes are then put in `order`."""
+
+    features: slice
+    sizes: list[int]
+    order: list[int]
+
+
+def split(captured: Captured) -> None:
+    """Split every such layer, in place."""
+    for layer in list(captured.graph.nodes):
+        if layer.op != "call_function" or layer.target is not aten.linear.default:
+            continue
+        parts = _parts(layer)
+        if parts is None or not any(_gates(part) for part in parts):
+            continue
+        pieces = [_piece(layer, part) for part in parts]
+        weight, bias = constant_of(captured, layer.args[1]), constant_of(captured, (*layer.args, None)[2])
+        if weight is None or not all(pieces):
+            continue
+        for part, piece in zip(parts, pieces, strict=True):
+            assert piece is not None
+            _put(captured, layer, part, piece, weight, bias)
+    captured.graph.eliminate_dead_code()
+
+
+def _build(node: Node) -> Any:
+    flow = flow_of(node) if node.op == "call_function" else None
+    return None if flow is None else flow.build
+
+
+def _parts(layer: Node) -> list[Node] | None:
+    """Where a layer's output is taken apart; None where something reads it whole."""
+    parts, waiting = [], list(layer.users)
+    while waiting:
+        node = waiting.pop(0)
+        if node.target is aten.sym_size.int:
+            return None
+        if _build(node) in _TAKES:
+            parts.append(node)
+        elif _build(node) in _MOVES:
+            waiting += list(node.users)
+        else:
+            return None
+    return parts if len(parts) > 1 else None
+
+
+def _gates(part: Node) -> bool:
+    """Whether attention weights are made of it."""
+    waiting = list(part.users)
+    while waiting:
+        node = waiting.pop()
+        if node.target is ops.attention_weights:
+            return True
+        flow = flow_of(node) if node.op == "call_function" else None
+        if flow is not None and flow.kind in ("structural", "diagonal"):
+            waiting += list(node.users)
+    return False
+
+
+def _follow(layer: Node, part: Node, value: Tensor) -> Tensor:
+    """What a part would hold if the layer gave that value."""
+    if part is layer:
+        return value
+    return apply(part, _follow(layer, part.args[0], value))
+
+
+def _piece(layer: Node, part: Node) -> _Piece | None:
+    sizes = [number(n) for n in shape_of(layer)]
+    width, rows = sizes[-1], math.prod(sizes[:-1])
+    held = _follow(layer, part, torch.arange(rows * width).reshape(sizes))
+    feature, row = held % width, held // width
+    ends = [held.select(d, -1).reshape(-1)[0] - held.reshape(-1)[0] if n > 1 else 0 for d, n in enumerate(held.shape)]
+    along = [d for d, end in enumerate(ends) if 0 < end < width and bool((row.select(d, -1) == row.select(d, 0)).all())]
+    order = sorted((d for d in range(held.ndim) if d not in along), key=lambda d: -int(ends[d]))
+    order += sorted(along, key=lambda d: -int(ends[d]))
+    first, count = int(feature.min()), math.prod(held.shape[d] for d in along)
+    plain = torch.arange(rows).unsqueeze(1) * width + torch.arange(first, first + count)
+    back = [order.index(d) for d in range(held.ndim)]
+    if plain.numel() != held.numel():
+        return None
+    if not torch.equal(plain.reshape([held.shape[d] for d in order]).permute(back), held):
+        return None
+    free = [-1 if not isinstance(shape_of(part)[d], int) else int(shape_of(part)[d]) for d in order]
+    return _Piece(slice(first, first + count), free, back) if free.count(-1) <= 1 else None
+
+
+def _put(captured: Captured, layer: Node, part: Node, piece: _Piece, weight: Tensor, bias: Tensor | None) -> None:
+    """The layer's features for one part, in the part's place."""
+    w = captured.constant(weight[piece.features].contiguous(), part, "weight")
+    b = None if bias is None else captured.constant(bias[piece.features].contiguous(), part, "bias")
+    whole, val = layer.meta["val"], part.meta["val"]
+    new = insert(captured, part, aten.linear.default, (layer.args[0], w, b), whole[..., piece.features])
+    new.meta["nn_module_stack"] = layer.meta.get("nn_module_stack")
+    captured.absorbed[layer.name] = new.name
+    if piece.order != list(range(len(piece.order))) or len(piece.sizes) != whole.ndim:
+        sorted_val = val.permute([piece.order.index(d) for d in range(val.ndim)])
+        new = insert(captured, part, aten.reshape.default, (new, piece.sizes), sorted_val)
+        new = insert(captured, part, aten.permute.default, (new, piece.order), val)
+    retire(captured, part, new)

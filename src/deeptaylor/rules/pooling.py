@@ -1,0 +1,268 @@
+"""Pooling windows: sums over windows, their transpose, and who wins in each.
+
+A window set is a linear map with weights 0 and 1. Max and L^p pooling share relevance over it in proportion to
+activations (section IV-B of the paper); winner-take-all gives it to the largest element alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from deeptaylor.maps.division import divide, undivided
+from deeptaylor.rules import Book
+
+aten = torch.ops.aten
+_CONV = (F.conv1d, F.conv2d, F.conv3d)
+_CONV_TRANSPOSE = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+_MAX_POOL = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
+_ADAPTIVE = (F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d)
+
+
+class Windows:
+    """A set of windows over a tensor: `gather` sums over each, `scatter` hands a window's value to its members."""
+
+    def gather(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def scatter(self, s: Tensor, like: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def share(self, s: Tensor, x: Tensor) -> Tensor:
+        """Every element times its windows' values."""
+        return x * self.scatter(s, x)
+
+    def winner(self, s: Tensor, x: Tensor) -> Tensor:
+        """Hand each window's value to its largest member."""
+        raise NotImplementedError
+
+
+class Sliding(Windows):
+    """Windows of max_pool and lp_pool over the last axes."""
+
+    def __init__(
+        self,
+        kernel: Sequence[int],
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        ceil_mode: bool,
+    ) -> None:
+        self.kernel, self.stride, self.padding, self.dilation = (
+            list(kernel),
+            list(stride),
+            list(padding),
+            list(dilation),
+        )
+        self.ceil_mode, self.n = ceil_mode, len(kernel)
+
+    def _out(self, sizes: Sequence[int]) -> list[int]:
+        """Output sizes as PyTorch computes them: a last window must start inside the input or its left padding."""
+        out = []
+        for size, k, s, p, d in zip(sizes, self.kernel, self.stride, self.padding, self.dilation, strict=True):
+            span = size + 2 * p - d * (k - 1) - 1
+            o = (-(-span // s) if self.ceil_mode else span // s) + 1
+            out.append(o - 1 if self.ceil_mode and (o - 1) * s >= size + p else o)
+        return out
+
+    def _tiles(self, sizes: Sequence[int]) -> bool:
+        """True if the windows tile the input: then sums and copies are plain reshapes."""
+        return (
+            self.kernel == self.stride
+            and not any(self.padding)
+            and all(d == 1 for d in self.dilation)
+            and all(size % k == 0 for size, k in zip(sizes, self.kernel, strict=True))
+        )
+
+    def _cells(self, x: Tensor) -> Tensor:
+        """A tiled input with an axis along each tile behind an axis over the tiles."""
+        cells = [v for size, k in zip(x.shape[-self.n :], self.kernel, strict=True) for v in (size // k, k)]
+        return x.reshape(*x.shape[: -self.n], *cells)
+
+    def _apart(self, s: Tensor, lead: Sequence[int], out: Sequence[int]) -> Tensor:
+        """One value for each tile, to be broadcast over its cells."""
+        return s.reshape(*lead, *[v for o in out for v in (o, 1)])
+
+    def _fast(self, x: Tensor) -> bool:
+        """True if average pooling, which is fast, can be used: it knows no dilation, and its transpose no export."""
+        unknown = self.n == 3 and x.dtype is torch.float16 and not x.is_cuda
+        return all(d == 1 for d in self.dilation) and not _exporting() and not unknown
+
+    def _planes(self, x: Tensor) -> Tensor:
+        """x as average pooling wants it: two or three axes of windows, one of channels, one of samples."""
+        sizes = x.shape[-self.n :]
+        return x if x.ndim == self.n + 2 and self.n > 1 else x.reshape(-1, 1, *([1] if self.n == 1 else []), *sizes)
+
+    def _window(self) -> tuple[list[int], list[int], list[int]]:
+        if self.n == 1:
+            return [1, *self.kernel], [1, *self.stride], [0, *self.padding]
+        return self.kernel, self.stride, self.padding
+
+    def gather(self, x: Tensor) -> Tensor:
+        sizes = [int(n) for n in x.shape[-self.n :]]
+        out = self._out(sizes)
+        lead = x.shape[: -self.n]
+        if self._fast(x):
+            pool = F.avg_pool3d if self.n == 3 else F.avg_pool2d
+            sums = pool(self._planes(x), *self._window(), self.ceil_mode, divisor_override=1)
+            return sums.reshape(*lead, *out)
+        if self._tiles(sizes):
+            cells = self._cells(x)
+            return cells.sum(tuple(range(cells.ndim - 2 * self.n + 1, cells.ndim, 2)))
+        pads = []
+        for size, o, k, s, p, d in reversed(
+            list(zip(sizes, out, self.kernel, self.stride, self.padding, self.dilation, strict=True))
+        ):
+            pads += [p, (o - 1) * s + d * (k - 1) + 1 - size - p]
+        ones = x.new_ones(1, 1, *self.kernel)
+        flat = F.pad(x, pads).reshape(
+            -1, 1, *[n + pads[2 * (self.n - 1 - i)] + pads[2 * (self.n - 1 - i) + 1] for i, n in enumerate(sizes)]
+        )
+        return _CONV[self.n - 1](flat, ones, None, self.stride, 0, self.dilation).reshape(*lead, *out)
+
+    def scatter(self, s: Tensor, like: Tensor) -> Tensor:
+        sizes = [int(n) for n in like.shape[-self.n :]]
+        lead, out = like.shape[: -self.n], self._out(sizes)
+        # On a GPU average pooling's transpose gives wrong sums where windows are padded and channels last (torch 2.11).
+        wrong = like.is_cuda and any(self.padding) and not torch.compiler.is_compiling()
+        if self._fast(like) and not wrong:
+            back = aten.avg_pool3d_backward if self.n == 3 else aten.avg_pool2d_backward
+            planes, over = self._planes(s.reshape(*lead, *out)), self._planes(like)
+            spread: Tensor = back(planes, over, *self._window(), self.ceil_mode, True, 1)
+            return spread.reshape(like.shape)
+        if self._tiles(sizes):
+            return self._apart(s, lead, out).expand_as(self._cells(like)).reshape(like.shape)
+        channels = lead[-1] if wrong else 1
+        ones = s.new_ones(channels, 1, *self.kernel)
+        planes = s.reshape(-1, channels, *out)
+        flat = _CONV_TRANSPOSE[self.n - 1](planes, ones, None, self.stride, 0, 0, channels, self.dilation)
+        pads = []
+        for size, o, k, st, p, d in reversed(
+            list(zip(sizes, out, self.kernel, self.stride, self.padding, self.dilation, strict=True))
+        ):
+            pads += [-p, size + p - ((o - 1) * st + d * (k - 1) + 1)]
+        return F.pad(flat, pads).reshape(like.shape)
+
+    def share(self, s: Tensor, x: Tensor) -> Tensor:
+        sizes = [int(n) for n in x.shape[-self.n :]]
+        if self._tiles(sizes):
+            return (self._cells(x) * self._apart(s, x.shape[: -self.n], self._out(sizes))).reshape(x.shape)
+        return super().share(s, x)
+
+    def winner(self, s: Tensor, x: Tensor) -> Tensor:
+        how = (self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode)
+        if self.n == 2 and x.ndim == 4 and not _exporting():
+            y, index = F.max_pool2d(x, *how, return_indices=True)
+            won: Tensor = aten.max_pool2d_with_indices_backward(s.reshape(y.shape), x, *how, index)
+            return won
+        flat = x.reshape(-1, 1, *x.shape[-self.n :])
+        _, index = _MAX_POOL[self.n - 1](flat, *how, return_indices=True)
+        return _to_index(s, index, x, self.n)
+
+
+class Adaptive(Windows):
+    """Windows of adaptive max pooling: one matrix of zeros and ones for each axis."""
+
+    def __init__(self, size: Sequence[int | None]) -> None:
+        self.size, self.n = list(size), len(size)
+
+    def _matrices(self, x: Tensor) -> list[Tensor]:
+        matrices = []
+        for size, o in zip(x.shape[-self.n :], self.size, strict=True):
+            i, k = int(size), int(size) if o is None else o
+            member = torch.zeros(k, i, dtype=x.dtype, device=x.device)
+            for row in range(k):
+                member[row, row * i // k : -(-(row + 1) * i // k)] = 1
+            matrices.append(member)
+        return matrices
+
+    def gather(self, x: Tensor) -> Tensor:
+        for axis, member in enumerate(self._matrices(x)):
+            x = torch.movedim(torch.movedim(x, axis - self.n, -1) @ member.T, -1, axis - self.n)
+        return x
+
+    def scatter(self, s: Tensor, like: Tensor) -> Tensor:
+        for axis, member in enumerate(self._matrices(like)):
+            s = torch.movedim(torch.movedim(s, axis - self.n, -1) @ member, -1, axis - self.n)
+        return s
+
+    def winner(self, s: Tensor, x: Tensor) -> Tensor:
+        flat = x.reshape(-1, 1, *x.shape[-self.n :])
+        _, index = _ADAPTIVE[self.n - 1](
+            flat, [o if o else n for o, n in zip(self.size, x.shape[-self.n :], strict=True)], return_indices=True
+        )
+        return _to_index(s, index, x, self.n)
+
+
+def _exporting() -> bool:
+    """True where a graph is made that others will run: it may have no transposes of poolings."""
+    return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+
+
+def _to_index(s: Tensor, index: Tensor, x: Tensor, n: int) -> Tensor:
+    lead = math.prod(x.shape[:-n])
+    target = s.new_zeros(lead, math.prod(x.shape[-n:]))
+    return target.scatter_add(1, index.reshape(lead, -1), s.reshape(lead, -1)).reshape(x.shape)
+
+
+class Axes(Windows):
+    """Whole axes as one window, as amax takes them."""
+
+    def __init__(self, dims: Sequence[int]) -> None:
+        self.dims = list(dims)
+
+    def gather(self, x: Tensor) -> Tensor:
+        return x.sum(self.dims, keepdim=True)
+
+    def scatter(self, s: Tensor, like: Tensor) -> Tensor:
+        kept = [1 if d in {k % like.ndim for k in self.dims} else n for d, n in enumerate(like.shape)]
+        return s.reshape(kept).expand(like.shape)
+
+    def winner(self, s: Tensor, x: Tensor) -> Tensor:
+        dims = sorted(d % x.ndim for d in self.dims)
+        rest = [d for d in range(x.ndim) if d not in dims]
+        flat = x.permute(*rest, *dims).reshape(*[x.shape[d] for d in rest], -1)
+        first = flat.argmax(-1, keepdim=True)
+        hot = torch.zeros_like(flat).scatter(-1, first, torch.ones_like(first, dtype=flat.dtype))
+        won = hot.reshape([x.shape[d] for d in [*rest, *dims]])
+        order = [*rest, *dims]
+        return won.permute([order.index(d) for d in range(x.ndim)]) * self.scatter(s, x)
+
+
+def share_max(
+    windows: Windows, x: Tensor, y: Tensor, R: Tensor, winner_only: bool, spread: bool, clean: bool, book: Book
+) -> Tensor:
+    """Max pooling: R_i = x⁺_i / Σ x⁺ R where the maximum is positive, else to the winner.
+
+    `clean` says that a maximum which is not positive holds no relevance (x ≥ 0 and no rule above hands any to zeros).
+    """
+    if winner_only:
+        return windows.winner(R, x)
+    p = x if clean else x.clamp(min=0)
+    total = windows.gather(p).reshape(R.shape)
+    if clean:
+        book.undivided(R, total)
+    out = windows.share(divide(R, total), p)
+    if clean:
+        return out
+    left = undivided(R, total)
+    if spread:
+        zero = y.reshape(R.shape) == 0
+        count = windows.gather(torch.ones_like(x)).reshape(R.shape)
+        out = out + windows.scatter(torch.where(zero, left, 0) / count, x)
+        left = torch.where(zero, 0, left)
+    return out + windows.winner(left, x)
+
+
+def share_lp(windows: Windows, x: Tensor, R: Tensor, spread: bool, book: Book) -> Tensor:
+    """L^p pooling: R_i = |x_i| / Σ |x| R; evenly where all are zero under spread, else dropped."""
+    total = windows.gather(x.abs())
+    out = windows.share(divide(R, total), x.abs())
+    if spread:
+        return out + windows.scatter(undivided(R, total) / windows.gather(torch.ones_like(x)), x)
+    book.undivided(R, total)
+    return out

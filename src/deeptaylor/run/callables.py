@@ -1,0 +1,132 @@
+"""Targets written as functions of the output: looked at anew at every call, since what they close over may change.
+
+read(score, output)
+├── traced       the operations of the function on an output of this shape, by torch's tracer
+├── weights      where it is linear, f = Σ v z: the same question as weights v, and the same answer
+└── signature    else a text that is another one if the function, or a tensor in it, is another
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from deeptaylor.errors import DeepTaylorError, TargetError
+from deeptaylor.graph.eval_mode import LOCK
+
+__all__ = ["ScoreFunction", "ScoreReading", "one_number_a_sample", "read"]
+
+ScoreFunction = Callable[[Tensor], Tensor]
+
+aten = torch.ops.aten
+
+# Linear in their tensor arguments as long as one of them, or for a sum any of them, is computed from the output.
+_SUMS = {aten.add, aten.sub, aten.rsub, aten.cat, aten.stack}
+_LINEAR = {
+    aten.alias, aten.clone, aten.constant_pad_nd, aten.detach, aten.diagonal, aten.expand, aten.flip, aten.gather,
+    aten.index, aten.index_select, aten.lift_fresh_copy, aten.mean, aten.movedim, aten.neg, aten.permute, aten.repeat,
+    aten.reshape, aten.roll, aten.select, aten.slice, aten.squeeze, aten.sum, aten.t, aten.transpose, aten.unbind,
+    aten.split, aten.unsqueeze, aten.view, aten._unsafe_view, aten._to_copy,
+}  # fmt: skip
+_PRODUCTS = {aten.mul, aten.mm, aten.mv, aten.bmm, aten.dot, aten.matmul, aten.addmm, aten.addmv}
+_QUOTIENTS = {aten.div}
+
+
+@dataclass(frozen=True)
+class ScoreReading:
+    """What is known of a function: its weights where it is linear, and a text that tells it from others."""
+
+    weights: Tensor | None
+    signature: str | None
+
+
+def read(score: ScoreFunction, output: Tensor) -> ScoreReading:
+    """Look at a function on an output of this shape, type and place; its values do not matter."""
+    from torch.fx.experimental.proxy_tensor import make_fx  # takes long to import
+
+    zeros = torch.zeros(output.shape, dtype=output.dtype, device=output.device)
+    try:
+        with LOCK, torch.no_grad():
+            graph = make_fx(lambda z: one_number_a_sample(score(z), z))(zeros)
+    except DeepTaylorError:
+        raise
+    except Exception:  # noqa: BLE001 - its control flow may depend on values: the capture will say so, in our words
+        return ScoreReading(None, None)
+    return ScoreReading(_weights(score, zeros) if _is_linear(graph) else None, _signature(graph))
+
+
+def one_number_a_sample(score: Any, output: Tensor) -> Tensor:
+    """A function's result, if it is what is asked for."""
+    shape = tuple(score.shape) if isinstance(score, Tensor) else None
+    if not isinstance(score, Tensor) or shape not in ((output.shape[0],), (output.shape[0], 1)):
+        got = type(score).__name__ if shape is None else f"shape {shape}"
+        raise TargetError(
+            "A callable target must return one number a sample: a tensor of shape (batch,) or (batch, 1); "
+            f"for an output of shape {tuple(output.shape)} it returned {got}."
+        )
+    return score
+
+
+def _is_linear(module: fx.GraphModule) -> bool:
+    """True if every operation between the output and the score is linear."""
+    data: set[fx.Node] = set()
+    for node in module.graph.nodes:
+        given = [n for n in node.all_input_nodes if n in data]
+        if node.op == "placeholder":
+            data.add(node)
+        if not given or node.op == "output":
+            continue
+        packet = getattr(node.target, "overloadpacket", None)
+        alone = len(given) == 1 and [*_flat(node.args), *_flat(tuple(node.kwargs.values()))].count(given[0]) == 1
+        first = bool(node.args) and node.args[0] is given[0]
+        linear = (
+            packet in _SUMS
+            or node.target is operator.getitem
+            or (packet in _LINEAR and alone and first)
+            or (packet in _PRODUCTS and alone)
+            or (packet in _QUOTIENTS and alone and first and not node.kwargs.get("rounding_mode"))
+        )
+        value = node.meta.get("val")
+        if not linear or (isinstance(value, Tensor) and not value.is_floating_point()):
+            return False
+        data.add(node)
+    return True
+
+
+def _flat(args: Any) -> list[Any]:
+    return [n for a in args for n in (_flat(a) if isinstance(a, (tuple, list)) else [a])]
+
+
+def _weights(score: ScoreFunction, zeros: Tensor) -> Tensor | None:
+    """v in f = Σ v z, one set a sample; None where f is not zero at zero."""
+    with torch.inference_mode(False), torch.enable_grad():
+        z = zeros.clone().requires_grad_()
+        value = one_number_a_sample(score(z), z).reshape(-1)
+        if bool((value.detach() != 0).any()) or not value.requires_grad:
+            return None
+        places = torch.arange(1, len(value) + 1, dtype=z.dtype, device=z.device)
+        plain = torch.autograd.grad(value.sum(), z, retain_graph=True)[0]
+        told = torch.autograd.grad((value * places).sum(), z)[0]
+    if not torch.equal(told, plain * places.reshape(-1, *[1] * (z.ndim - 1))):
+        raise TargetError("The callable target mixes samples: each number must be computed from its own sample's row.")
+    return plain
+
+
+def _signature(module: fx.GraphModule) -> str:
+    """The operations with their numbers, and the bits of every tensor among them."""
+    parts = [module.code]
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            value: Any = module
+            for name in str(node.target).split("."):
+                value = getattr(value, name)
+            t = value.detach().cpu().contiguous()
+            bits = t.reshape(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b""
+            parts.append(f"{t.dtype} {tuple(t.shape)} {hashlib.sha256(bits).hexdigest()}")
+    return "\n".join(parts)
