@@ -7,6 +7,19 @@ e.relevance, e.score, e.ledger, e.check(), e.heatmap(), e.save("heatmap.png")
 
 dt.sensitivity(model, x)
 dt.taylor(model, x, root=dt.nearest_root(model, x, domain=dt.Box(low, high)))
+
+The way of an explanation through the folders; each imports only from those above it (docs/architecture.md):
+
+maps/          W and its transpose in every reading; tensors only
+rules/         how relevance is shared out: the mathematics
+graph/         the user's module → a flat graph that is the same network
+operations/    how relevance flows through each operation
+passes/        rewrites of the graph: many spellings to few, constants folded
+plan/          which rule where, and why
+run/           forward once, steps in reverse; the books and the checks
+explainer.py   what the user calls; its answer is an Explanation (explanation.py)
+methods/       other ways to explain       models/   networks, files, photographs
+paper/         the paper's experiments     app/      command, page and demo
 """
 
 from deeptaylor import rules
@@ -73,3 +86,8 @@ __all__ = [
     "smoothed",
     "taylor",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names alone."""
+    return [*__all__, "__version__"]
