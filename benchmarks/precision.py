@@ -79,7 +79,7 @@ def prepare(folder: Path) -> None:
         low, high = (torch.as_tensor(b).reshape(-1, 1, 1) for b in (known.domain.low, known.domain.high))
         found[name] = {"weights": known.network.state_dict(), "low": low, "high": high, "x": pictures(known)}
     for name in DIGITS:
-        weights = dt.networks.detection_pooling.load(name).state_dict()
+        weights = dt.models.networks.detection_pooling.load(name).state_dict()
         low, high = torch.tensor(BLACK), torch.tensor(WHITE)
         found[name] = {"weights": weights, "low": low, "high": high, "x": low + blobs((1, 28, 56)) * (high - low)}
     for one in found.values():

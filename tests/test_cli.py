@@ -158,20 +158,20 @@ SWALLOWED = "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\ne
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.parametrize("while_loading", ["raise KeyboardInterrupt", SWALLOWED])
 def test_interrupted_while_the_command_is_loaded(while_loading: str, tmp_path: Path) -> None:
-    (tmp_path / "deeptaylor").mkdir()
+    (tmp_path / "deeptaylor" / "app").mkdir(parents=True)
     (tmp_path / "deeptaylor" / "__init__.py").write_text(while_loading)
-    (tmp_path / "deeptaylor" / "cli.py").write_text("def main():\n    return 0\n")
+    (tmp_path / "deeptaylor" / "app" / "cli.py").write_text("def main():\n    return 0\n")
     done = command_of(tmp_path)
     assert (done.returncode, done.stderr) == (130, "interrupted; nothing was begun\n")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_interrupted_when_it_is_over(tmp_path: Path) -> None:
-    (tmp_path / "deeptaylor").mkdir()
+    (tmp_path / "deeptaylor" / "app").mkdir(parents=True)
     (tmp_path / "deeptaylor" / "__init__.py").touch()
     late = "atexit.register(os.kill, os.getpid(), signal.SIGINT)"
     late = f"import atexit, os, signal\ndef main():\n    {late}\n    return 3\n"
-    (tmp_path / "deeptaylor" / "cli.py").write_text(late)
+    (tmp_path / "deeptaylor" / "app" / "cli.py").write_text(late)
     done = command_of(tmp_path)
     assert (done.returncode, done.stderr) == (3, "")
 
