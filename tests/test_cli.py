@@ -23,7 +23,7 @@ SRC = Path(__file__).parents[1] / "src"
 
 def as_process(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     known = os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"} | env
-    command = [sys.executable, "-m", "deeptaylor.app.cli", *arguments]
+    command = [sys.executable, "-m", "deeptaylor", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=known, check=False, timeout=120)
 
 

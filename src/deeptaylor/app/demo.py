@@ -1,4 +1,4 @@
-"""`python -m deeptaylor.app.demo`: what a real ImageNet network saw in five photographs.
+"""`python -m deeptaylor.demo`: what a real ImageNet network saw in five photographs.
 
 Prints what was recognised, the plan, the ledger and the consistency check; writes heatmaps, overlays and a report.
 """

@@ -1,4 +1,4 @@
-"""Start the page: `deeptaylor serve`, or `python -m deeptaylor.app.server`.
+"""Start the page: `deeptaylor serve`, or `python -m deeptaylor.server`.
 
 The address that is printed holds a token, new at every start. It belongs to whoever sees it; do not pass it on.
 """
