@@ -18,7 +18,6 @@ from deeptaylor.errors import (
     MismatchError,
     PlanError,
     StaleModelError,
-    TooLargeError,
     warn,
 )
 from deeptaylor.explanation import Explanation, Ledger
@@ -26,14 +25,14 @@ from deeptaylor.graph.agreement import Answer
 from deeptaylor.graph.autocast import AUTOCAST_NOTE, autocasting, without_autocast
 from deeptaylor.graph.capture import pick_output
 from deeptaylor.graph.eval_mode import LOCK
-from deeptaylor.plan import guard
 from deeptaylor.plan.table import Plan
 from deeptaylor.rules import Rule
 from deeptaylor.run import target as targets
 from deeptaylor.run.books import Kept
 from deeptaylor.run.callables import ScoreFunction, one_number_a_sample, read
 from deeptaylor.run.compiled import Compiled
-from deeptaylor.run.engine import Engine, Result, Settings, joined
+from deeptaylor.run.engine import Engine, Result, Settings
+from deeptaylor.run.fitting import Batch, explain_in_parts
 from deeptaylor.run.freshness import Known, Look
 from deeptaylor.run.inputs import (
     Inputs,
@@ -48,8 +47,7 @@ from deeptaylor.run.inputs import (
     check_tokens,
     check_values,
 )
-from deeptaylor.run.precision import NARROW, check_precision, dtype_of, problem
-from deeptaylor.support.memory import out_of_memory
+from deeptaylor.run.precision import check_precision, dtype_of, problem, sound
 
 # The reverse pass reads what the forward pass kept, in the order in which it was written: reordered, it keeps more at
 # once. Channels are last already. Padded matrix products cost more than they give here.
@@ -243,32 +241,10 @@ class Explainer(nn.Module):
         keep: frozenset[str] = frozenset(),
     ) -> Result:
         """Run a batch; what does not fit into memory is explained in parts, or keeping less, and that is said."""
-        run, batch = self._runner(engine), inputs[0].shape[0]
         if torch.compiler.is_compiling():
-            return run(inputs, target, books, keep)
-        size = batch
-        while True:
-            samples = [slice(k, k + size) for k in range(0, batch, size)]
-            try:
-                parts = [run([x[s] for x in inputs], targets.part(target, s), books, keep) for s in samples]
-                break
-            except (RuntimeError, MemoryError) as error:
-                one = size == 1 or engine.fixed_batch is not None
-                if not out_of_memory(error):
-                    raise
-                if one and engine.recomputes:
-                    raise TooLargeError(_too_large(engine, inputs, error)) from error
-            if inputs[0].is_cuda:
-                torch.cuda.empty_cache()
-            if one:
-                warn("A sample does not fit into memory; less is kept and more computed again from now on.")
-                run = self.recompute()._runner(engine)
-            else:
-                size = (size + 1) // 2
-        if len(parts) == 1:
-            return parts[0]
-        warn(f"A batch of {batch} does not fit into memory; it was explained {size} at a time.")
-        return joined(parts, {name: engine.layout[name] for name in keep})
+            return self._runner(engine)(inputs, target, books, keep)
+        batch = Batch(tuple(inputs), target, books, keep)
+        return explain_in_parts(engine, batch, lambda: self._runner(engine), self.recompute)
 
     def _runner(self, engine: Engine) -> Callable[..., Result]:
         """How a batch is run: by the engine itself, or compiled."""
@@ -408,29 +384,11 @@ class Explainer(nn.Module):
         self, engine: Engine, inputs: Sequence[Tensor], target: Any, books: Kept,
         keep: frozenset[str] = frozenset(), look: Look | None = None,
     ) -> tuple[Result, list[str]]:  # fmt: skip
-        """Explain; where a narrow type was too narrow, say so and do it again in float32."""
+        """Explain, and look at what came of it; with what there is to say of that."""
         result = self._result(engine, inputs, target, books, keep)
         if look is not None:
             self._check_fresh(look)
-        dtype = dtype_of(inputs)
-        wrong = problem(result, dtype)
-        if not wrong:
-            guard.check(engine.watched, engine.planned.watched, result.lowest)
-            return result, []
-        self._check_target(engine, target, inputs)  # for a class that does not exist, no number is the score
-        if dtype in NARROW:
-            said = f"{wrong}; the explanation was computed again in float32"
-            warn(said)
-            wide = copy.deepcopy(engine).float()
-            wider = [x.float() if x.is_floating_point() else x for x in inputs]
-            result = wide.run(wider, target, books, keep)
-            if not problem(result, torch.float32):
-                guard.check(engine.watched, engine.planned.watched, result.lowest)
-                return result, [said]
-        bad = "score" if not bool(torch.isfinite(result.score).all()) else "relevance"
-        raise InputError(
-            f"The network's {bad} is not finite for this input: its values overflow. Check weights and input scale."
-        )
+        return sound(engine, Batch(tuple(inputs), target, books, keep), result)
 
     def _weights_of(self, target: Any, engine: Engine, inputs: Sequence[Tensor]) -> Any:
         """A function of the output as weights over it, where it is linear; anything else as it is."""
@@ -593,16 +551,6 @@ def explain(
 def _wider(a: torch.dtype, b: torch.dtype) -> bool:
     """True if a type has more digits, or a wider range, than another."""
     return torch.finfo(a).eps < torch.finfo(b).eps or torch.finfo(a).max > torch.finfo(b).max
-
-
-def _too_large(engine: Engine, inputs: Sequence[Tensor], error: BaseException) -> str:
-    shapes = _shapes([tuple(x.shape[1:]) for x in inputs])
-    what = "A sample" if engine.fixed_batch is None else f"The batch of {engine.fixed_batch}, which the network fixes,"
-    said = str(error).strip().splitlines()[0]
-    return (
-        f"{what} of shape {shapes} does not fit into memory, even with all computed again that can be ({said}). "
-        "Explain smaller inputs, in fewer digits (explainer.to(torch.bfloat16)), or where there is more memory."
-    )
 
 
 def _first_float(tensors: Iterable[Tensor]) -> Tensor | None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from deeptaylor.errors import PlanError, TargetError
+from deeptaylor.errors import InputError, PlanError, TargetError, warn
 from deeptaylor.maps.linear_map import Sum
+from deeptaylor.plan import guard
 from deeptaylor.rules.steps import BlockStep
 from deeptaylor.run import target as targets
 from deeptaylor.run.engine import Engine, Result
+from deeptaylor.run.fitting import Batch
 from deeptaylor.run.inputs import check_processor
 
-__all__ = ["NARROW", "check_precision", "dtype_of", "problem"]
+__all__ = ["NARROW", "check_precision", "dtype_of", "problem", "sound"]
 
 NARROW = (torch.float16, torch.bfloat16)
 
@@ -57,6 +60,29 @@ def _is_difference(target: object, values: bool) -> bool:
         signs = (target > 0).flatten(1).any(1) & (target < 0).flatten(1).any(1)
         return targets.may_look(target, values) and bool(signs.any())
     return isinstance(target, targets.Margin)
+
+
+def sound(engine: Engine, batch: Batch, result: Result) -> tuple[Result, list[str]]:
+    """A sound result; where a narrow type was too narrow, one computed again in float32, and that said."""
+    dtype = dtype_of(batch.inputs)
+    wrong = problem(result, dtype)
+    if not wrong:
+        guard.check(engine.watched, engine.planned.watched, result.lowest)
+        return result, []
+    # For a class that does not exist, no number is the score.
+    targets.check(batch.target, tuple(engine.layout[engine.planned.output].shape(len(batch))), values=True)
+    if dtype in NARROW:
+        said = f"{wrong}; the explanation was computed again in float32"
+        warn(said)
+        wider = [x.float() if x.is_floating_point() else x for x in batch.inputs]
+        result = copy.deepcopy(engine).float().run(wider, batch.target, batch.books, batch.keep)
+        if not problem(result, torch.float32):
+            guard.check(engine.watched, engine.planned.watched, result.lowest)
+            return result, [said]
+    bad = "relevance" if bool(torch.isfinite(result.score).all()) else "score"
+    raise InputError(
+        f"The network's {bad} is not finite for this input: its values overflow. Check weights and input scale."
+    )
 
 
 def problem(result: Result, dtype: torch.dtype) -> str:
