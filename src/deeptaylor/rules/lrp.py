@@ -1,0 +1,161 @@
+"""Rules of layer-wise relevance propagation beside the paper's, and two that only say where relevance goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from deeptaylor.errors import PlanError
+from deeptaylor.maps.affine_map import AffineMap
+from deeptaylor.maps.division import divide, divide_signed
+from deeptaylor.maps.linear_map import Kind, Maybe, plus, times
+from deeptaylor.rules.base import Book, Rule, by_weights, or_zeros, refuse_unless_number
+
+
+@dataclass(frozen=True)
+class Flat(Rule):
+    """Flat rule, R_i = Σ_j 1/n_j R_j: every connection counts the same; it has no bias neuron."""
+
+    symbol: ClassVar[str] = "flat"
+    kinds: ClassVar[tuple[Kind, ...]] = ("flat",)
+
+    def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
+        return by_weights(W, "flat", R, book)
+
+
+@dataclass(frozen=True)
+class Epsilon(Rule):
+    """ε rule, R_i = Σ_j z_ij / s(z_j) R_j, s(t) = t + ε sign(t) (supplement, IV); the stabiliser takes a share."""
+
+    symbol: ClassVar[str] = "eps"
+    cancels: ClassVar[bool] = True
+    needs_z: ClassVar[bool] = True
+    epsilon: float = 1e-6
+
+    def __post_init__(self) -> None:
+        refuse_unless_number("Epsilon", "epsilon", self.epsilon)
+
+    def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
+        Z = W.z if W.b is None or not W.spread else W.z - W.b
+        stabiliser = torch.where(Z >= 0, self.epsilon, -self.epsilon).to(Z.dtype)
+        S = divide_signed(R, Z + stabiliser)
+        if book.open:
+            if W.b is not None and not W.spread:
+                book.bias(S, W.b)
+            book.dropped(S * stabiliser)
+            book.undivided(R, (Z + stabiliser).abs())
+        return [times(x, s) for x, s in zip(W.x, W.transpose("signed", S), strict=True)]
+
+    def __str__(self) -> str:
+        return f"eps={self.epsilon:g}"
+
+
+@dataclass(frozen=True)
+class Z(Rule):
+    """z rule, R_i = Σ_j z_ij / Σ_i' z_i'j R_j (supplement, section I-B), the bias a neuron; it can be negative."""
+
+    symbol: ClassVar[str] = "z"
+    cancels: ClassVar[bool] = True
+    needs_z: ClassVar[bool] = True
+
+    def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
+        return Epsilon(0.0)(W, R, book)
+
+
+@dataclass(frozen=True)
+class AlphaBeta(Rule):
+    """αβ rule, R_i = Σ_j (α z⁺_ij / (Σ z⁺ + b⁺) − β z⁻_ij / (Σ z⁻ + b⁻)) R_j (supplement, section IV), α − β = 1.
+
+    A side without contributions has weight 0 and the other then 1, so that R_j is handed out once, never α times.
+    """
+
+    symbol: ClassVar[str] = "ab"
+    cancels: ClassVar[bool] = True
+    kinds: ClassVar[tuple[Kind, ...]] = ("positive", "negative")
+    alpha: float = 2.0
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        refuse_unless_number("AlphaBeta", "alpha", self.alpha)
+        refuse_unless_number("AlphaBeta", "beta", self.beta)
+        if abs(self.alpha - self.beta - 1) > 1e-9:
+            raise PlanError(f"AlphaBeta needs alpha − beta = 1, got {self.alpha:g} and {self.beta:g}.")
+
+    def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
+        p, n = W.parts()
+        P, N = (or_zeros(t, R) for t in W.pair(p, n))
+        b = torch.zeros_like(R) if W.b is None or W.spread else W.b
+        ZP, ZN = P + b.clamp(min=0), N + (-b).clamp(min=0)
+        least = torch.finfo(R.dtype).tiny  # to divide by
+        alpha = torch.where(least < ZN, self.alpha, 1.0).to(R.dtype)
+        beta = torch.where(least < ZP, self.beta, -1.0).to(R.dtype)
+        a, c = alpha * divide(R, ZP), -beta * divide(R, ZN)
+        if book.open:
+            book.bias(a * b.clamp(min=0) + c * (-b).clamp(min=0))
+            book.undivided(R, torch.maximum(ZP, ZN))
+        A, C = W.pair_transpose(a, c, n)
+        return [plus(times(pi, Ai), times(ni, Ci)) for pi, Ai, ni, Ci in zip(p, A, n, C, strict=True)]
+
+    def __str__(self) -> str:
+        return f"alpha={self.alpha:g} beta={self.beta:g}"
+
+
+@dataclass(frozen=True)
+class Gamma(Rule):
+    """γ rule: contributions that share the unit's sign count 1 + γ times (w + γ w⁺ at a positive unit with x ≥ 0)."""
+
+    symbol: ClassVar[str] = "gamma"
+    cancels: ClassVar[bool] = True
+    kinds: ClassVar[tuple[Kind, ...]] = ("positive", "negative")
+    needs_z: ClassVar[bool] = True
+    gamma: float = 0.25
+
+    def __post_init__(self) -> None:
+        refuse_unless_number("Gamma", "gamma", self.gamma)
+
+    def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
+        z = W.z if W.b is None or not W.spread else W.z - W.b
+        up = z >= 0
+        p, n = W.parts()
+        P, N = W.pair(p, n)
+        b = torch.zeros_like(R) if W.b is None or W.spread else W.b
+        s = torch.where(up, 1.0, -1.0).to(R.dtype)
+        own = torch.where(up, or_zeros(P, R), or_zeros(N, R)) + (s * b).clamp(min=0)
+        S = divide_signed(R, z + self.gamma * s * own)
+        if book.open:
+            book.bias(S * (b + self.gamma * s * (s * b).clamp(min=0)))
+            book.undivided(R, (z + self.gamma * s * own).abs())
+        A, C = W.pair_transpose(torch.where(up, S, 0) * self.gamma, torch.where(up, 0, -S) * self.gamma, n)
+        plain = [times(x, t) for x, t in zip(W.x, W.transpose("signed", S), strict=True)]
+        more = [plus(times(pi, Ai), times(ni, Ci)) for pi, Ai, ni, Ci in zip(p, A, n, C, strict=True)]
+        return [plus(o, m) for o, m in zip(plain, more, strict=True)]
+
+    def __str__(self) -> str:
+        return f"gamma={self.gamma:g}"
+
+
+@dataclass(frozen=True)
+class Pass(Rule):
+    """Relevance passes element to element, as through a normalisation layer; shapes must agree."""
+
+    symbol: ClassVar[str] = "pass"
+
+    def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
+        return [R.reshape(W.x[0].shape)]
+
+
+@dataclass(frozen=True)
+class Signal(Rule):
+    """For a product of two data tensors: which operand (0 or 1) carries the relevance; the other is the gate."""
+
+    symbol: ClassVar[str] = "signal"
+    operand: int = 0
+
+    def __post_init__(self) -> None:
+        if self.operand not in (0, 1):
+            raise PlanError(
+                f"Signal takes operand 0 or 1, the factor that carries the relevance; got {self.operand!r}."
+            )
