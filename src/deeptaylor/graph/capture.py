@@ -10,11 +10,9 @@ capture(model, inputs)
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -24,14 +22,7 @@ from deeptaylor.errors import CaptureError, DeepTaylorError, PlanError
 from deeptaylor.graph.eval_mode import eval_mode
 from deeptaylor.graph.exporting import exporting
 from deeptaylor.graph.functional import functionalise, inline_regions, mutates
-
-if TYPE_CHECKING:
-    # fx types a node's arguments as a union too wide to work with; to the type checker a node may be anything.
-    Node = Any
-else:
-    Node = fx.Node
-
-_HERE, _TORCH = (f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], Path(torch.__file__).parent))
+from deeptaylor.graph.places import Node, explain_failure, module_path, where
 
 
 @dataclass
@@ -80,48 +71,6 @@ class Captured:
         return node
 
 
-def is_node(value: Any) -> bool:
-    """True for a node; told apart here, so that the type checker does not narrow to fx's own type."""
-    return isinstance(value, fx.Node)
-
-
-def module_path(node: Node) -> str:
-    """The path of the module that made a node, as in `named_modules`; empty for the outermost."""
-    stack = node.meta.get("nn_module_stack")
-    if not stack:
-        return ""
-    path = list(stack.values())[-1][0]
-    return str(path).split("@")[0]
-
-
-def source_line(node: Node) -> str:
-    """The line of the user's code that made a node: 'file:line: code', or empty."""
-    return _user_line(node.meta.get("stack_trace") or "")
-
-
-def _user_line(trace: str) -> str:
-    """The innermost frame of a formatted stack that is not torch's own."""
-    lines = trace.splitlines()
-    frames = [
-        (line.strip(), lines[k + 1].strip() if k + 1 < len(lines) else "")
-        for k, line in enumerate(lines)
-        if line.strip().startswith("File ")
-    ]
-    own = [f for f in frames if _TORCH not in f[0]] or frames
-    if not own:
-        return ""
-    where, code = own[-1]
-    parts = where.split('"')
-    number = where.split("line ")[-1].split(",")[0] if "line " in where else "?"
-    return f"{parts[1] if len(parts) > 1 else where}:{number}: {code}"
-
-
-def where(node: Node) -> str:
-    """A node for an error message: name, module path, source line."""
-    path, line = module_path(node), source_line(node)
-    return f"{node.name}" + (f" in module {path!r}" if path else "") + (f" ({line})" if line else "")
-
-
 def capture(model: nn.Module, inputs: Sequence[Tensor], output: int | str | None = None, root: str = "") -> Captured:
     """Export a network and return it as a functional graph with one output chosen; paths are named from `root` on."""
     with eval_mode(model), torch.no_grad():
@@ -130,7 +79,7 @@ def capture(model: nn.Module, inputs: Sequence[Tensor], output: int | str | None
     try:
         program = functionalise(program)
     except Exception as error:
-        raise CaptureError(_explain_failure(error)) from error
+        raise CaptureError(explain_failure(error)) from error
     captured = _lift(program, output, batch, notes, root)
     captured.in_place, captured.narrowest = in_place, _narrowest(captured.graph)
     captured.notes += _narrow_parts(captured.narrowest, inputs)
@@ -152,7 +101,7 @@ def _export(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, Any, lis
         try:
             program = _quiet_export(model, inputs, None)
         except Exception:  # noqa: BLE001
-            raise CaptureError(_explain_failure(dynamic_error)) from dynamic_error
+            raise CaptureError(explain_failure(dynamic_error)) from dynamic_error
         note = (
             f"The batch size could not be left free and is fixed at {inputs[0].shape[0]}; other sizes are "
             "captured anew "
@@ -229,30 +178,6 @@ def bound_args(node: Node) -> dict[str, Any]:
     named.update(zip([a.name for a in schema.arguments], node.args, strict=False))
     named.update(node.kwargs)
     return named
-
-
-def _explain_failure(error: Exception) -> str:
-    text = str(error).strip()
-    first = text.splitlines()[0] if text else type(error).__name__
-    line = ""
-    tb = error.__traceback__
-    while tb is not None:
-        filename = tb.tb_frame.f_code.co_filename
-        if not filename.startswith((_HERE, _TORCH, "<")):
-            line = f"{filename}:{tb.tb_lineno}"
-        tb = tb.tb_next
-    line = _user_line(text) or line
-    dependent = any(word in text for word in ("data-dependent", "GuardOnDataDependent", "Could not guard"))
-    advice = (
-        "The control flow depends on the values of the data (an `if`, `.item()`, or a Python loop over "
-        "values). Replace it "
-        "by torch.where, or explain the part of the network after it."
-        if dependent
-        else "Make the forward pass exportable (torch.export.export(model, (x,), strict=False) must succeed), "
-        "or explain "
-        "the part of the network that is."
-    )
-    return f"The network cannot be captured: {first}\n  at: {line or 'unknown place'}\n  What to do: {advice}"
 
 
 def _lift(program: Any, output: int | str | None, batch: Any, notes: list[str], root: str) -> Captured:

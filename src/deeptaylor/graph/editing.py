@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from deeptaylor.graph.capture import Captured, Node, bound_args, is_node
+from deeptaylor.graph.capture import Captured, bound_args
+from deeptaylor.graph.places import Node, is_node
 from deeptaylor.maps import ops
 
 __all__ = [

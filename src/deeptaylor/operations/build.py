@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from deeptaylor.graph.capture import Captured, Node, is_node
+from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import bound_args, shape_of, wide
+from deeptaylor.graph.places import Node, is_node
 from deeptaylor.maps import linear_map as lm
 from deeptaylor.maps import ops
 from deeptaylor.maps import structural as st

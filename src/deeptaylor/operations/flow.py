@@ -28,8 +28,9 @@ from typing import Any, Literal
 
 import torch
 
-from deeptaylor.graph.capture import Captured, Node
+from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import bound_args
+from deeptaylor.graph.places import Node
 from deeptaylor.maps import linear_map as lm
 from deeptaylor.maps import ops
 from deeptaylor.operations import build

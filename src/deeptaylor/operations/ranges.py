@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from deeptaylor.graph.capture import Captured, Node, is_node
+from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import SHAPED_LIKE, bound_args
+from deeptaylor.graph.places import Node, is_node
 from deeptaylor.maps import ops
 from deeptaylor.operations.flow import kind_of
 

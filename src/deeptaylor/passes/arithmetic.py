@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from deeptaylor.graph.capture import Captured, Node, is_node
+from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import (
     bound_args,
     constant_of,
@@ -19,6 +19,7 @@ from deeptaylor.graph.editing import (
     shape_of,
     wide,
 )
+from deeptaylor.graph.places import Node, is_node
 
 aten = torch.ops.aten
 _POSITIVE = (aten.gt.Scalar, aten.ge.Scalar)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import torch
 
-from deeptaylor.graph.capture import Captured, Node
+from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import bound_args, data_nodes, insert, replace, shape_of
+from deeptaylor.graph.places import Node
 from deeptaylor.maps import ops
 
 aten = torch.ops.aten

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from deeptaylor.graph.capture import Captured, Node
+from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import data_nodes, insert, replace, shape_of
+from deeptaylor.graph.places import Node
 
 __all__ = ["respell"]
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deeptaylor.graph.capture import Captured, Node, is_node
+from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import (
     bound_args,
     constant_of,
@@ -29,6 +29,7 @@ from deeptaylor.graph.editing import (
     shape_of,
     wide,
 )
+from deeptaylor.graph.places import Node, is_node
 from deeptaylor.maps import ops
 from deeptaylor.operations.flow import kind_of
 from deeptaylor.passes.merge import merge_update

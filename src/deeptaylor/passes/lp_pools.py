@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from deeptaylor.graph.capture import Captured, Node, is_node
+from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import bound_args, constant_of, insert, replace, wide
+from deeptaylor.graph.places import Node, is_node
 from deeptaylor.maps import ops
 
 aten = torch.ops.aten

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deeptaylor.graph.capture import Captured, Node, is_node
+from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import constant_of, replace
+from deeptaylor.graph.places import Node, is_node
 
 aten = torch.ops.aten
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from deeptaylor.graph.capture import Node
 from deeptaylor.graph.editing import shape_of
+from deeptaylor.graph.places import Node
 from deeptaylor.operations import build
 from deeptaylor.operations.flow import flow_of
 

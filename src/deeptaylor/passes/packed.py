@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from deeptaylor.graph.capture import Captured, Node
+from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import constant_of, insert, retire, shape_of
+from deeptaylor.graph.places import Node
 from deeptaylor.maps import ops
 from deeptaylor.operations import build
 from deeptaylor.operations.flow import flow_of

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from deeptaylor.graph.capture import Captured, Node
+from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import bound_args, constant_of, data_nodes, insert, replace, shape_of
+from deeptaylor.graph.places import Node
 
 aten = torch.ops.aten
 _MATMULS = (aten.matmul.default, aten.mm.default, aten.mv.default)

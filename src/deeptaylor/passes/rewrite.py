@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from deeptaylor.graph.capture import Captured, Node, is_node
+from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import (
     bound_args,
     constant_of,
@@ -31,6 +31,7 @@ from deeptaylor.graph.editing import (
     retire,
     shape_of,
 )
+from deeptaylor.graph.places import Node, is_node
 from deeptaylor.maps import ops
 from deeptaylor.passes.arithmetic import short_words
 from deeptaylor.passes.centring import centrings

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from deeptaylor.graph.capture import Captured, Node
+from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import (
     bound_args,
     constant_of,
@@ -18,6 +18,7 @@ from deeptaylor.graph.editing import (
     shape_of,
     wide,
 )
+from deeptaylor.graph.places import Node
 from deeptaylor.maps import ops
 from deeptaylor.passes.einsums import respell
 

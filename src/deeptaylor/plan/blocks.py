@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import torch
 
 from deeptaylor.domain import Domain
-from deeptaylor.graph.capture import Captured, Node
+from deeptaylor.graph.capture import Captured
+from deeptaylor.graph.places import Node
 from deeptaylor.maps import linear_map as lm
 from deeptaylor.operations.build import product_map
 from deeptaylor.operations.flow import AFFINE, flow_of, kind_of

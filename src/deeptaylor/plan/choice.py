@@ -10,7 +10,8 @@ import torch
 from deeptaylor import rules
 from deeptaylor.domain import Box, Domain, Real
 from deeptaylor.errors import PlanError, warn
-from deeptaylor.graph.capture import Captured, Node, module_path, where
+from deeptaylor.graph.capture import Captured
+from deeptaylor.graph.places import Node, module_path, where
 from deeptaylor.operations.flow import kind_of
 from deeptaylor.rules import Rule
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, fx
 
 from deeptaylor.domain import Box, Domain, NonNegative, Real
-from deeptaylor.graph.capture import Captured, Node
+from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import shape_of
+from deeptaylor.graph.places import Node
 from deeptaylor.maps import linear_map as lm
 from deeptaylor.maps import ops
 from deeptaylor.maps import structural as st

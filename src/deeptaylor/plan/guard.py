@@ -15,7 +15,7 @@ from torch import Tensor
 from deeptaylor import rules
 from deeptaylor.domain import Domain
 from deeptaylor.errors import PlanError
-from deeptaylor.graph.capture import Node, where
+from deeptaylor.graph.places import Node, where
 from deeptaylor.maps import ops
 from deeptaylor.maps.linear_map import Context, Einsum, MatMul
 from deeptaylor.operations import build

@@ -20,8 +20,9 @@ from torch import Tensor, fx
 from deeptaylor import rules
 from deeptaylor.domain import Box, Domain
 from deeptaylor.errors import PlanError
-from deeptaylor.graph.capture import Captured, Node, module_path, where
+from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import bound_args, data_nodes, shape_of
+from deeptaylor.graph.places import Node, module_path, where
 from deeptaylor.maps import linear_map as lm
 from deeptaylor.maps import ops
 from deeptaylor.maps import structural as st

@@ -12,8 +12,9 @@ from torch import Tensor, fx
 from deeptaylor import rules
 from deeptaylor.domain import Domain
 from deeptaylor.errors import UnsupportedOpError
-from deeptaylor.graph.capture import Captured, Node, where
+from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import SHAPED_LIKE, shape_of
+from deeptaylor.graph.places import Node, where
 from deeptaylor.operations.flow import flow_of
 from deeptaylor.rules import Rule
 

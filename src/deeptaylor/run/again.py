@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from deeptaylor.graph.capture import Captured, Node
+from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import bound_args, use_fast_operations
+from deeptaylor.graph.places import Node
 from deeptaylor.maps import ops
 from deeptaylor.maps.linear_map import Context
 from deeptaylor.operations.flow import kind_of

@@ -20,10 +20,11 @@ from deeptaylor.domain import Box, Domain
 from deeptaylor.errors import BoundaryError
 from deeptaylor.graph.agreement import Answer, check_agreement
 from deeptaylor.graph.autocast import without_autocast
-from deeptaylor.graph.capture import Node, capture
+from deeptaylor.graph.capture import capture
 from deeptaylor.graph.editing import copied, use_fast_operations
 from deeptaylor.graph.eval_mode import eval_mode
 from deeptaylor.graph.exporting import exporting, interrupts_kept
+from deeptaylor.graph.places import Node
 from deeptaylor.maps.convolution import Convolution, channels_last
 from deeptaylor.maps.division import weighted
 from deeptaylor.maps.linear_map import Maybe, Weighted, plus

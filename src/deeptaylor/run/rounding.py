@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from deeptaylor.graph.capture import Node
+from deeptaylor.graph.places import Node
 from deeptaylor.maps.linear_map import LinearMap, Maybe, Weighted
 from deeptaylor.maps.structural import Structural
 from deeptaylor.operations.flow import kind_of

@@ -13,8 +13,9 @@ from torch import Tensor, fx
 
 from deeptaylor.errors import PlanError
 from deeptaylor.graph.agreement import different
-from deeptaylor.graph.capture import Captured, Node, where
+from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import shape_of
+from deeptaylor.graph.places import Node, where
 from deeptaylor.run.values import Layout
 
 __all__ = ["check_samples", "layouts"]
