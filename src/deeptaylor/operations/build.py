@@ -16,8 +16,8 @@ from torch import Tensor
 from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import bound_args, shape_of, wide
 from deeptaylor.graph.places import Node, is_node
+from deeptaylor.maps import contractions, ops, selections
 from deeptaylor.maps import linear_map as lm
-from deeptaylor.maps import ops
 from deeptaylor.maps import structural as st
 from deeptaylor.maps.convolution import Convolution
 
@@ -123,11 +123,11 @@ def index(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearM
         here = constant.long() % int(sizes[dim])
         positions = here if positions is None else positions * int(sizes[dim]) + here
     assert positions is not None
-    return st.IndexAlong(node.name, operands, [(first % len(sizes), span, positions.reshape(-1))])
+    return selections.IndexAlong(node.name, operands, [(first % len(sizes), span, positions.reshape(-1))])
 
 
 def gather(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
-    return st.Gather(node.name, operands, node.args[1], node.args[2].name)
+    return selections.Gather(node.name, operands, node.args[1], node.args[2].name)
 
 
 def roll(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap | None:
@@ -156,7 +156,7 @@ def pad_by_index(node: Node, captured: Captured, operands: Sequence[str]) -> lm.
             positions = torch.arange(int(shape_of(node.args[0])[axis]), dtype=torch.float64).reshape(1, 1, -1)
             picked = F.pad(positions, pads[2 * k : 2 * k + 2], mode=mode)
             picks.append((axis, 1, picked.reshape(-1).long().to(node.meta["val"].device)))
-    return st.IndexAlong(node.name, operands, picks)
+    return selections.IndexAlong(node.name, operands, picks)
 
 
 def pixel_shuffle(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
@@ -166,7 +166,7 @@ def pixel_shuffle(node: Node, captured: Captured, operands: Sequence[str]) -> lm
 def channel_shuffle(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
     channels, groups = int(shape_of(node)[1]), int(node.args[1])
     order = torch.arange(channels, device=node.meta["val"].device).reshape(groups, -1).T.reshape(-1)
-    return st.IndexAlong(node.name, operands, [(1, 1, order)])
+    return selections.IndexAlong(node.name, operands, [(1, 1, order)])
 
 
 def _scalar(node: Node, value: float) -> Tensor:
@@ -231,10 +231,10 @@ def product_map(node: Node, fixed: Node, signal: Node, non_negative: bool) -> lm
         data, other = terms[signal], terms[fixed]
         if first is second or len(set(data)) != len(data) or not set(data) <= set(other + out):
             return None
-        return lm.Einsum(node.name, [signal.name], fixed.name, (data, other, out), non_negative)
+        return contractions.Einsum(node.name, [signal.name], fixed.name, (data, other, out), non_negative)
     if min(len(shape_of(fixed)), len(shape_of(signal))) < 2:
         return None
-    return lm.MatMul(node.name, [signal.name], fixed.name, node.args[0] is fixed, non_negative)
+    return contractions.MatMul(node.name, [signal.name], fixed.name, node.args[0] is fixed, non_negative)
 
 
 def _eye(size: int) -> Tensor:

@@ -17,7 +17,8 @@ from deeptaylor.domain import Domain
 from deeptaylor.errors import PlanError
 from deeptaylor.graph.places import Node, where
 from deeptaylor.maps import ops
-from deeptaylor.maps.linear_map import Context, Einsum, MatMul
+from deeptaylor.maps.contractions import Einsum, MatMul
+from deeptaylor.maps.linear_map import Context
 from deeptaylor.operations import build
 from deeptaylor.operations.flow import flow_of, kind_of
 from deeptaylor.rules.steps import BlockStep, MaxStep, Step
