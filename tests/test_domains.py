@@ -555,7 +555,7 @@ def test_the_guard_in_parts_and_compiled(monkeypatch: pytest.MonkeyPatch) -> Non
     engine = next(iter(explainer.engines.values()))
     whole = engine.run([X4], 0, "by step")
     parts = [engine.run([X4[k : k + 1]], 0, "by step") for k in (0, 1)]
-    joined = dt.run.engine.joined(parts, {})
+    joined = dt.run.result.joined(parts, {})
     assert whole.lowest is not None
     torch.testing.assert_close(joined.lowest, whole.lowest)
     with pytest.raises(dt.PlanError, match="inferred to be ≥ 0"):

@@ -31,7 +31,7 @@ from deeptaylor.run import target as targets
 from deeptaylor.run.books import Kept
 from deeptaylor.run.callables import ScoreFunction, one_number_a_sample, read
 from deeptaylor.run.compiled import Compiled
-from deeptaylor.run.engine import Engine, Result, Settings
+from deeptaylor.run.engine import Engine, Settings
 from deeptaylor.run.fitting import Batch, explain_in_parts
 from deeptaylor.run.freshness import Known, Look
 from deeptaylor.run.inputs import (
@@ -48,6 +48,7 @@ from deeptaylor.run.inputs import (
     check_values,
 )
 from deeptaylor.run.precision import check_precision, dtype_of, problem, sound
+from deeptaylor.run.result import Result
 
 # The reverse pass reads what the forward pass kept, in the order in which it was written: reordered, it keeps more at
 # once. Channels are last already. Padded matrix products cost more than they give here.

@@ -19,7 +19,7 @@ from deeptaylor import heatmap as pictures
 from deeptaylor.errors import BoundaryError, InputError
 from deeptaylor.plan.table import Plan
 from deeptaylor.properties import DEEP_TAYLOR, TOLERANCE, Check, check
-from deeptaylor.run.engine import Result
+from deeptaylor.run.result import Result
 
 _MOST_SHOWN = 8  # heatmaps in a notebook
 

@@ -18,7 +18,8 @@ from torch.utils import _pytree as pytree
 from deeptaylor.maps.linear_map import Maybe
 from deeptaylor.run import target as targets
 from deeptaylor.run.books import Kept
-from deeptaylor.run.engine import Engine, Result
+from deeptaylor.run.engine import Engine
+from deeptaylor.run.result import Result
 
 __all__ = ["Compiled"]
 

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, fx, nn
 
 from deeptaylor.domain import Box, Domain
-from deeptaylor.errors import BoundaryError
 from deeptaylor.graph.agreement import Answer, check_agreement
 from deeptaylor.graph.autocast import without_autocast
 from deeptaylor.graph.capture import capture
@@ -40,8 +39,10 @@ from deeptaylor.rules.steps import BlockStep, ScoreStep
 from deeptaylor.run import target as targets
 from deeptaylor.run.again import Again, Segments, find
 from deeptaylor.run.books import Books, Kept
+from deeptaylor.run.boundaries import boundary
+from deeptaylor.run.result import Result
 from deeptaylor.run.samples import check_samples, layouts
-from deeptaylor.run.values import Layout, Pass
+from deeptaylor.run.values import Pass
 
 _LIFTED = 1  # small scores are lifted to about one; higher, a tiny denominator (biases spread) would overflow
 _HALF = 12  # in float16 every score is lifted to about 2¹²: what is left of its range is for the steps
@@ -60,38 +61,6 @@ class Settings:
     max_pool: str
     output: int | str | None
     root: str = ""  # the module that paths are named from, where the network was wrapped
-
-
-@dataclass(frozen=True)
-class Result:
-    """One run: the score, a relevance for each input, and on request the ledger's entries and inner relevances."""
-
-    score: Tensor
-    relevance: tuple[Tensor, ...]
-    entries: Tensor | None  # ([K,] pages, 4, batch): arrived, went on, bias, dropped (books.py)
-    kept: dict[str, Tensor]
-    lowest: Tensor | None = None  # the smallest value of every watched tensor (guard.py), where books are kept
-
-
-def joined(parts: Sequence[Result], layout: Mapping[str, Layout]) -> Result:
-    """The results of parts of a batch as those of the whole; `layout` tells where kept tensors have their samples."""
-    entries = [p.entries for p in parts if p.entries is not None]
-    return Result(
-        torch.cat([p.score for p in parts]),
-        tuple(torch.cat(rs) for rs in zip(*(p.relevance for p in parts), strict=True)),
-        torch.cat(entries, -1) if entries else None,
-        {name: _joined_at([p.kept[name] for p in parts], where) for name, where in layout.items()},
-        guard.lowest_of([p.lowest for p in parts if p.lowest is not None]),
-    )
-
-
-def _joined_at(parts: Sequence[Tensor], where: Layout) -> Tensor:
-    if where.outer != 1:
-        raise BoundaryError(
-            "This batch was explained in parts, and here samples lie between each other: give smaller batches."
-        )
-    many = parts[0].ndim > len(where.sizes)  # an axis of targets, behind the first
-    return torch.cat(list(parts), where.dim + (many and where.dim > 0))
 
 
 def _or_zeros(R: Maybe, shape: torch.Size, like: Tensor) -> Tensor:
@@ -371,42 +340,6 @@ class Engine(nn.Module):
             entries = None if entries is None else entries / lift
         return Result(f, tuple(final), entries, kept, torch.stack(lowest) if lowest else None)
 
-    # --- names ----------------------------------------------------------------------------------------------------
-
     def boundary(self, name: str) -> str:
         """The tensor behind a module path or node name, if relevance is defined there."""
-        known = {s.node for s in self.planned.steps[1:]} | set(self.planned.inputs)
-        node = self.captured.outputs.get(name, name)
-        node = self.captured.now(node)
-        if node in known:
-            return node
-        asked = f"{name!r}" if node == name else f"{name!r} (node {node})"
-        folded = self.captured.absorbed.get(node)
-        inside = self.planned.boundary_of.get(node) or (folded and (self.planned.boundary_of.get(folded) or folded))
-        if inside:
-            place = (
-                "the output's block"
-                if inside == self.planned.steps[0].node
-                else f"the detection block that ends in {self._called(inside)}"
-            )
-            below = ", ".join(self._called(i) for s in self.planned.steps if s.node == inside for i in s.inputs)
-            raise BoundaryError(
-                f"{asked} lies inside {place}: it has no relevance of its own. Ask for a boundary of that block: "
-                + ", ".join(
-                    t for t in ("" if inside == self.planned.steps[0].node else self._called(inside), below) if t
-                )
-                + "."
-            )
-        if node in self.layout:
-            raise BoundaryError(f"{asked} carries no relevance: it is a gate or a constant.")
-        import difflib
-
-        close = difflib.get_close_matches(name, [*self.captured.outputs, *known], 3)
-        raise BoundaryError(
-            f"There is no node or module {name!r}." + (f" Did you mean {', '.join(map(repr, close))}?" if close else "")
-        )
-
-    def _called(self, node: str) -> str:
-        """A node as the user would name it."""
-        paths = [p for p, n in self.captured.outputs.items() if self.captured.now(n) == node]
-        return repr(paths[-1]) if paths else repr(node)
+        return boundary(self, name)

@@ -12,7 +12,8 @@ from torch import Tensor
 from deeptaylor.errors import TooLargeError, warn
 from deeptaylor.run import target as targets
 from deeptaylor.run.books import Kept
-from deeptaylor.run.engine import Engine, Result, joined
+from deeptaylor.run.engine import Engine
+from deeptaylor.run.result import Result, joined
 from deeptaylor.support.memory import out_of_memory
 
 __all__ = ["Batch", "explain_in_parts"]

@@ -13,9 +13,10 @@ from deeptaylor.maps.linear_map import Sum
 from deeptaylor.plan import guard
 from deeptaylor.rules.steps import BlockStep
 from deeptaylor.run import target as targets
-from deeptaylor.run.engine import Engine, Result
+from deeptaylor.run.engine import Engine
 from deeptaylor.run.fitting import Batch
 from deeptaylor.run.inputs import check_processor
+from deeptaylor.run.result import Result
 
 __all__ = ["NARROW", "check_precision", "dtype_of", "problem", "sound"]
 

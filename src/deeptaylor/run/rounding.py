@@ -21,8 +21,9 @@ from deeptaylor.maps.structural import Structural
 from deeptaylor.operations.flow import kind_of
 from deeptaylor.rules import steps
 from deeptaylor.run import target as targets
-from deeptaylor.run.engine import Engine, Result
+from deeptaylor.run.engine import Engine
 from deeptaylor.run.precision import NARROW
+from deeptaylor.run.result import Result
 from deeptaylor.run.values import Pass
 
 __all__ = ["bound", "compared", "condition", "counted", "off", "roundings", "unit"]

@@ -1,0 +1,47 @@
+"""What comes of a pass, and how the results of parts of a batch are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from deeptaylor.errors import BoundaryError
+from deeptaylor.plan import guard
+from deeptaylor.run.values import Layout
+
+__all__ = ["Result", "joined"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run: the score, a relevance for each input, and on request the ledger's entries and inner relevances."""
+
+    score: Tensor
+    relevance: tuple[Tensor, ...]
+    entries: Tensor | None  # ([K,] pages, 4, batch): arrived, went on, bias, dropped (books.py)
+    kept: dict[str, Tensor]
+    lowest: Tensor | None = None  # the smallest value of every watched tensor (guard.py), where books are kept
+
+
+def joined(parts: Sequence[Result], layout: Mapping[str, Layout]) -> Result:
+    """The results of parts of a batch as those of the whole; `layout` tells where kept tensors have their samples."""
+    entries = [p.entries for p in parts if p.entries is not None]
+    return Result(
+        torch.cat([p.score for p in parts]),
+        tuple(torch.cat(rs) for rs in zip(*(p.relevance for p in parts), strict=True)),
+        torch.cat(entries, -1) if entries else None,
+        {name: _joined_at([p.kept[name] for p in parts], where) for name, where in layout.items()},
+        guard.lowest_of([p.lowest for p in parts if p.lowest is not None]),
+    )
+
+
+def _joined_at(parts: Sequence[Tensor], where: Layout) -> Tensor:
+    if where.outer != 1:
+        raise BoundaryError(
+            "This batch was explained in parts, and here samples lie between each other: give smaller batches."
+        )
+    many = parts[0].ndim > len(where.sizes)  # an axis of targets, behind the first
+    return torch.cat(list(parts), where.dim + (many and where.dim > 0))
