@@ -1,0 +1,77 @@
+"""Are maps bit for bit those of another state of the code? Saved by one, compared with the other, on one processor.
+
+PYTHONPATH=OTHER/src python benchmarks/same.py --save before.npz       # the 22 families and 100 random networks
+python benchmarks/same.py --save after.npz
+python benchmarks/same.py --compare before.npz after.npz
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import deeptaylor as dt
+from zoo import FAMILIES, MEAN, STD, family
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests")]
+from fuzz import package_domain  # noqa: E402
+from random_networks import build  # noqa: E402
+
+BIASES = ("neuron", "spread")
+
+
+def maps(families: list[str], networks: int) -> Iterator[tuple[str, torch.Tensor]]:
+    """The relevance of every network in both bias modes, by name."""
+    for name in families:
+        network = family(name)
+        for bias in BIASES:
+            explainer = dt.Explainer(network.model, network.x, dt.Box.from_normalisation(MEAN, STD), bias=bias)
+            yield f"{name} {bias}", explainer.explain(network.x).relevance
+    for seed in range(networks):
+        random = build(seed)
+        for bias in BIASES:
+            explainer = dt.Explainer(random.model, random.example, package_domain(random.domain), bias=bias)
+            yield f"random {seed} {bias}", explainer.explain(random.example).relevance
+
+
+def compare(before: Path, after: Path) -> int:
+    """Print what differs, and by how much of all relevance; the exit code."""
+    a, b = np.load(before), np.load(after)
+    only = sorted(set(a.files) ^ set(b.files))
+    different = [name for name in a.files if name in b.files and a[name].tobytes() != b[name].tobytes()]
+    for name in different:
+        gap = np.abs(a[name].astype(float) - b[name]).sum() / np.abs(a[name]).sum()
+        print(f"{name}: off by {gap:.2g}")
+    print(f"{len(a.files)} maps, {len(different)} differ, {len(only)} in one file only")
+    return 1 if different or only else 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Are maps bit for bit those of another state of the code?")
+    parser.add_argument("--save", type=Path, metavar="FILE")
+    parser.add_argument("--compare", type=Path, nargs=2, metavar="FILE")
+    parser.add_argument("--families", default=",".join(FAMILIES))
+    parser.add_argument("--networks", type=int, default=100)
+    options = parser.parse_args(arguments)
+    if options.compare:
+        return compare(*options.compare)
+    if options.save is None:
+        parser.error("say --save FILE or --compare FILE FILE")
+    warnings.filterwarnings("ignore")
+    start, found = time.monotonic(), {}
+    for name, relevance in maps([f for f in options.families.split(",") if f], options.networks):
+        found[name] = relevance.numpy()
+        print(f"{time.monotonic() - start:6.0f} s  {name}", flush=True)
+    np.savez(options.save, **found)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
