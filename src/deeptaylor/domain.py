@@ -135,6 +135,15 @@ def fit(bound: float | Sequence[float] | Tensor, x: Tensor) -> Tensor:
     return t
 
 
+def extent(domain: Domain, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The lowest and the highest value of every element of a batch, infinite where a domain is open."""
+    if isinstance(domain, Box):
+        low, high = domain.bounds(x)
+        return low.expand_as(x), high.expand_as(x)
+    low = torch.full_like(x, 0.0 if domain.non_negative else -torch.inf)
+    return low, torch.full_like(x, torch.inf)
+
+
 def check_inside(x: Tensor, domain: Domain, name: str) -> None:
     """Refuse a batch that leaves its domain by more than rounding, saying how many values and how far."""
     if isinstance(domain, NonNegative):

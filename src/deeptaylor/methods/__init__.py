@@ -82,13 +82,13 @@ def likeness(a: Heat, b: Heat) -> float | None:
     >>> likeness(np.array([0.0, 1.0, 2.0]), np.array([0.0, 5.0, 9.0]))
     1.0
     """
-    x, y = (_ranks(h) for h in (a, b))
+    x, y = (ranks(h) for h in (a, b))
     x, y = x - x.mean(), y - y.mean()
     size = float(np.linalg.norm(x) * np.linalg.norm(y))
     return round(float(x @ y) / size, 12) if size else None
 
 
-def _ranks(heat: Heat) -> Heat:
+def ranks(heat: Heat) -> Heat:
     """Places in order, equal values sharing the mean of theirs."""
     _, where, counts = np.unique(heat.ravel(), return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[where]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from deeptaylor.domain import Box, Domain, NonNegative
+from deeptaylor.domain import Domain, extent
 from deeptaylor.methods.bundle import Rows
 from deeptaylor.methods.polish import polish
 from deeptaylor.methods.projection import clip
@@ -80,7 +80,7 @@ class Problem:
 
     def __init__(self, score: Score, domain: Domain, level: float) -> None:
         self.score, self.level = score, level
-        self.low, self.high = _bounds(domain, score.x)
+        self.low, self.high = (bound.flatten(1) for bound in extent(domain, score.x))
         self.x = clip(score.x.flatten(1), self.low, self.high)  # it may stick out of its box by rounding
         self.f, self.gradient = score.at_x, score.gradient_at_x.flatten(1)
         # At level 0 f may have no room below: a sum of ReLUs has none.
@@ -178,15 +178,6 @@ class Problem:
         outcome.distance[found] = torch.where(nearer, distance, outcome.distance[found])
         outcome.spent[found] += spent
         return outcome
-
-
-def _bounds(domain: Domain, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The domain as bounds of every element, infinite where it is open."""
-    if isinstance(domain, Box):
-        low, high = (t.expand_as(x).flatten(1) for t in domain.bounds(x))
-        return low, high
-    low = torch.full_like(x, 0 if isinstance(domain, NonNegative) else -torch.inf).flatten(1)
-    return low, torch.full_like(low, torch.inf)
 
 
 def _reflect(y: Tensor, low: Tensor, high: Tensor) -> Tensor:

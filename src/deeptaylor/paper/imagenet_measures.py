@@ -17,6 +17,8 @@ from math import gcd
 import numpy as np
 import numpy.typing as npt
 
+from deeptaylor.methods import ranks
+
 __all__ = [
     "Edges",
     "edges",
@@ -70,17 +72,10 @@ def rank_correlation(R: npt.NDArray[np.floating], other: npt.NDArray[np.floating
 
 def _standard_ranks(R: npt.NDArray[np.floating]) -> Array:
     """Each map's ranks, ties shared, with mean 0 and length 1."""
-    ranks = np.stack([_ranks(r.ravel()) for r in R])
-    ranks -= ranks.mean(axis=1, keepdims=True)
-    length = np.linalg.norm(ranks, axis=1, keepdims=True)
-    return ranks / np.where(length > 0, length, np.nan)
-
-
-def _ranks(values: npt.NDArray[np.floating]) -> Array:
-    _, where, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    mean: Array = last - (counts - 1) / 2
-    return mean[where]
+    standard = np.stack([ranks(r) for r in R])
+    standard -= standard.mean(axis=1, keepdims=True)
+    length = np.linalg.norm(standard, axis=1, keepdims=True)
+    return standard / np.where(length > 0, length, np.nan)
 
 
 def few_pixels(R: npt.NDArray[np.floating]) -> Array:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
+from deeptaylor.domain import extent
 from deeptaylor.methods.projection import project
 from deeptaylor.methods.relevance_fit import BATCH
 from deeptaylor.methods.relevance_fit import explain as explain_through
@@ -45,7 +46,7 @@ def per_neuron(rule: Rule, layer: nn.Linear, x: Tensor, domain: dt.Domain, talk:
     "ratio": one number a neuron; "outside": whether the rule's root lies outside of the domain.
     """
     W, b = layer.weight, layer.bias
-    low, high = _bounds(domain, x[:1])
+    low, high = extent(domain, x[:1])
     ratios, outside = [], []
     for k, point in enumerate(x.split(1)):
         z = point @ W.T + b
@@ -72,7 +73,7 @@ def certified(network: OneLayer, x: Tensor, found: Tensor, talk: Talk, cuts: int
     these inequalities prove a distance, however they were found (weak duality). Tangents are taken where the nearest
     point that satisfies those before it is, beginning at the roots that were found.
     """
-    a, low, high = x.flatten(1), *_bounds(BOX, x.flatten(1))
+    a, low, high = x.flatten(1), *extent(BOX, x.flatten(1))
     goal = LEVEL * network(x).detach()
     G, e = a.new_zeros(len(a), cuts, a.shape[1]), a.new_zeros(len(a), cuts)
     best, guess = a.new_zeros(len(a)), a.new_zeros(len(a), cuts)
@@ -155,14 +156,6 @@ def smooth(case: Case, x: Tensor) -> Arrays:
     root = dt.nearest_root(network, x, domain=BOX, level=LEVEL)
     e = dt.taylor(network, x, root=root)
     return {"maps": e.relevance[:, 0].numpy(), "score": e.score.numpy()}
-
-
-def _bounds(domain: dt.Domain, x: Tensor) -> tuple[Tensor, Tensor]:
-    if isinstance(domain, dt.Box):
-        low, high = domain.bounds(x)
-        return low.expand_as(x), high.expand_as(x)
-    low = torch.full_like(x, 0.0 if isinstance(domain, dt.NonNegative) else -torch.inf)
-    return low, torch.full_like(x, torch.inf)
 
 
 def _distance(a: Tensor, b: Tensor) -> Tensor:
