@@ -10,7 +10,7 @@ import deeptaylor as dt
 from deeptaylor.run.engine import Engine
 from random_networks import build, family, reference_relevances
 
-SEEDS = range(200)
+SEEDS = [*range(100), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(100, 200))]
 NOT_TENSORS = {"input", "bias", "dropped", "score"}
 
 
