@@ -142,6 +142,50 @@ def test_books_in_total_are_those_of_every_step(target: Any) -> None:
     assert torch.equal(pickle.loads(pickle.dumps(late)).entries, at_once.entries)
 
 
+def test_totals_are_saved_though_the_network_changed_since() -> None:
+    net, x = Residual().eval().double(), torch.rand(4, 3, 8, 8, dtype=torch.float64)
+    explainer = dt.Explainer(net, x, dt.NonNegative())
+    with torch.no_grad():
+        total = explainer._first.run([x], 0, "in total")
+
+    def changed() -> Tensor:
+        raise dt.StaleModelError("it changed")
+
+    loaded = pickle.loads(pickle.dumps(Ledger.of(total, explainer.plan, changed)))
+    assert torch.allclose(loaded.total, loaded.score)
+    with pytest.raises(dt.BoundaryError, match="only the totals"):
+        loaded.table()
+
+
+class Along(nn.Module):
+    """Biases along the last of four axes, as long as the second; `turned`: with the samples second."""
+
+    def __init__(self, turned: bool) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.turned, self.first, self.second = turned, nn.Linear(5, 5), nn.Linear(5, 5)
+        self.last = nn.Linear(5 * 3 * 5, 4)
+        nn.init.uniform_(self.first.bias)
+        nn.init.uniform_(self.second.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x.transpose(0, 1) if self.turned else x
+        h = self.second(self.first(h).relu()).relu()
+        return self.last((h.transpose(0, 1) if self.turned else h).flatten(1))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_biases_are_summed_along_their_own_axis(turned: bool) -> None:
+    net, x = Along(turned).eval().double(), torch.rand(5, 5, 3, 5, dtype=torch.float64)
+    engine = dt.Explainer(net, x, dt.NonNegative())._first
+    with torch.no_grad():
+        steps, total = (engine.run([x], 0, kept).entries for kept in ("by step", "in total"))
+    assert steps is not None
+    assert total is not None
+    assert float(steps[:, 2].sum()) > 0
+    assert torch.allclose(total[0, 2], steps[:, 2].sum(0), rtol=1e-12)
+
+
 def test_what_is_dropped_is_seen_though_hardly_ever_looked_for() -> None:
     """Two of three inputs have a weight, and the picture has only the third: all that arrives at the first layer."""
     first, last = nn.Linear(3, 2), nn.Linear(2, 1)

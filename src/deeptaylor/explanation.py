@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from deeptaylor import heatmap as pictures
-from deeptaylor.errors import BoundaryError, InputError
+from deeptaylor.errors import BoundaryError, InputError, StaleModelError
 from deeptaylor.plan.table import Plan
 from deeptaylor.properties import DEEP_TAYLOR, TOLERANCE, Check, check
 from deeptaylor.run.result import Result
@@ -64,8 +64,11 @@ class Ledger:
         return self.by_step if isinstance(self.by_step, Tensor) else self.by_step()
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is written to a file is the answer, whole; the network stays behind.
-        return {**self.__dict__, "by_step": self.entries}
+        # What is written to a file is the answer, whole if the network can still be asked; it stays behind.
+        try:
+            return {**self.__dict__, "by_step": self.entries}
+        except StaleModelError:
+            return {**self.__dict__, "by_step": _steps_left_behind}
 
     @property
     def total(self) -> Tensor:
@@ -211,6 +214,13 @@ class Explanation:
 
     def __str__(self) -> str:
         return f"{self.check()}\n{self.ledger}"
+
+
+def _steps_left_behind() -> Tensor:
+    raise BoundaryError(
+        "This ledger was saved after its network had changed, before anyone asked for the numbers of every step: only "
+        "the totals are known. Explain again for the rest."
+    )
 
 
 def _left_behind(name: str) -> Tensor:

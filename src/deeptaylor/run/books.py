@@ -55,12 +55,14 @@ class Books:
                     page.on.append(self.run.partial(name, _widened(out, self.run.shape(name))))
                     self._arrived.setdefault(name, []).append(page.on[-1])
 
-    def product(self, t: Tensor, weight: Tensor) -> bool:
+    def product(self, node: str, t: Tensor, weight: Tensor) -> bool:
         """Put off a product with a bias a channel until all can be done at once, where launching it takes longest.
 
         Only of quotients that cannot be large (Step.settled: R_j / Z_j ≤ R_j / |z_j|): their sums do not overflow.
         """
-        if self._by_step or t.ndim != 4 or weight.numel() != t.shape[1] or torch.compiler.is_compiling():
+        pictures = t.ndim == 4 and t.shape == self.run.shape(node) and self.run.layout[node].plain
+        by_channel = pictures and weight.shape[-3:] == (t.shape[1], 1, 1) and weight.numel() == t.shape[1]
+        if self._by_step or not by_channel or torch.compiler.is_compiling():
             return False
         self._products.append((t.sum((2, 3), dtype=torch.promote_types(t.dtype, torch.float32)), weight.reshape(-1)))
         return True
@@ -110,7 +112,9 @@ class Page:
 
     def bias(self, share: Tensor, weight: Maybe = None) -> None:
         """What biases take; where there is a weight, times that."""
-        if self.open and not (self.settled and weight is not None and self.books.product(share, weight)):
+        if not self.open:
+            return
+        if self.node is None or weight is None or not (self.settled and self.books.product(self.node, share, weight)):
             self.taken.append(self._sum(share, weight))
 
     def dropped(self, share: Tensor) -> None:

@@ -22,7 +22,7 @@ _UPPER = 0x9E3779B1  # times the upper half; any large odd number
 
 def checksums(tensors: Sequence[Tensor]) -> list[int]:
     """One number a tensor."""
-    begun = [Together([_aligned(t.detach().contiguous())]).begin() for t in tensors]
+    begun = [Together([_aligned(t.detach().contiguous())], beside=False).begin() for t in tensors]
     return [sum(numbers()) % 2**64 for numbers in begun]
 
 
@@ -36,14 +36,15 @@ class Together:
     Hundreds of them take the launches of a few. A number is that of many, and tells whether one of them changed.
     """
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, tensors: Sequence[Tensor], beside: bool = True) -> None:
+        """`beside`: a GPU sums beside whatever comes after; the tensors must then stay until it was waited for."""
         self._places: list[_OnDevice] = [
-            _OnDevice([t.detach() for t in tensors if t.device == device])
+            _OnDevice([t.detach() for t in tensors if t.device == device], beside)
             for device in dict.fromkeys(t.device for t in tensors)
         ]
 
     def begin(self) -> Callable[[], list[int]]:
-        """Begin to sum, on a GPU beside whatever comes after; the function returned waits for the numbers."""
+        """Begin to sum; the function returned waits for the numbers."""
         begun = [place.begin() for place in self._places]
         return lambda: [n for numbers in begun for n in numbers()]
 
@@ -51,9 +52,9 @@ class Together:
 class _OnDevice:
     """Those on one device, in groups of which each is at most as much as is summed at a time."""
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, tensors: Sequence[Tensor], beside: bool) -> None:
         self._cuda = tensors[0].is_cuda
-        self._stream = torch.cuda.Stream(tensors[0].device) if self._cuda else None
+        self._stream = torch.cuda.Stream(tensors[0].device) if self._cuda and beside else None
         rows = _ROWS[self._cuda]
         parts = [_words(t) for t in tensors]
         self._bytes = [rest for _, rest in parts if len(rest)]
@@ -92,7 +93,10 @@ class _OnDevice:
 
 @functools.cache
 def _odd(device: torch.device) -> Tensor:
-    return torch.arange(1, 2 * _COLUMNS, 2, device=device)
+    odd = torch.arange(1, 2 * _COLUMNS, 2, device=device)
+    if odd.is_cuda:
+        torch.cuda.synchronize(device)  # once: every stream may read it from now on
+    return odd
 
 
 def _words(t: Tensor) -> tuple[Tensor, Tensor]:

@@ -25,6 +25,11 @@ class Layout:
         """The tensor's shape for a batch of this size."""
         return torch.Size([n * batch if free else n for n, free in self.sizes])
 
+    @property
+    def plain(self) -> bool:
+        """True if the samples are the first axis, and nothing else is."""
+        return self.dim == 0 and self.outer == self.inner == 1
+
     def apart(self, batch: int | None) -> bool:
         """True if the samples can be told apart; `batch`: its size where it is fixed."""
         size, free = self.sizes[self.dim] if self.sizes else (1, False)
