@@ -247,7 +247,7 @@ OTHER_FORMS = {
 
 def rank_of(target: Any) -> int:
     """How many axes an operation wants: those for signals and volumes say so in their names."""
-    return next((n + 2 for n in (1, 2, 3) if f"{n}d" in str(target)), 4)
+    return next((n + 2 for n in (1, 2, 3) if f"{n}d" in _called(target)), 4)
 
 
 def operands_for(small: Small, rank: int = 4) -> list[fx.Node]:
