@@ -217,7 +217,6 @@ def _lift(program: Any, output: int | str | None, batch: Any, notes: list[str], 
             new[node] = new[node.args[0]] = copied
         else:
             new[node] = graph.node_copy(node, lambda n: new[n])
-            _keep_batch(new[node])
     user = [o for o, spec in zip(outputs, signature.output_specs, strict=True) if spec.kind.name == "USER_OUTPUT"]
     chosen, name = _choose(user, program.call_spec.out_spec, output)
     graph.output(new[chosen])
@@ -249,14 +248,6 @@ def _narrow_parts(narrowest: tuple[torch.dtype, str] | None, inputs: Sequence[Te
         return []
     name = str(narrowest[0]).removeprefix("torch.")
     return [f"parts of the network compute in {name} ({narrowest[1]}, for one); explained in the type of the input"]
-
-
-def _keep_batch(node: Node) -> None:
-    """x.squeeze() takes out the axes that had one element here: not the samples' axis where there is one sample."""
-    if node.target is torch.ops.aten.squeeze.default:
-        sizes = node.args[0].meta["val"].shape
-        node.target = torch.ops.aten.squeeze.dims
-        node.args = (node.args[0], [d for d, n in enumerate(sizes) if isinstance(n, int) and n == 1])
 
 
 def _below(root: str, stack: dict[str, Any]) -> dict[str, Any]:

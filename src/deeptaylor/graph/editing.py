@@ -1,7 +1,8 @@
-"""Reading and editing a captured graph: shapes, which nodes are data, replacing one node by another."""
+"""Reading and editing a captured graph: shapes, operands, replacing one node by another."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -13,11 +14,9 @@ from deeptaylor.graph.places import Node, is_node
 from deeptaylor.maps import ops
 
 __all__ = [
-    "SHAPED_LIKE", "bound_args", "constant_of", "copied", "data_nodes", "insert", "put_scale_shift", "replace",
-    "retire", "shape_of", "use_fast_operations", "wide",
+    "bound_args", "constant_of", "copied", "insert", "op_name", "operands_of", "put_scale_shift", "replace", "retire",
+    "shape_of", "source_of", "wide",
 ]  # fmt: skip
-
-aten = torch.ops.aten
 
 
 def shape_of(node: Any) -> torch.Size:
@@ -26,40 +25,30 @@ def shape_of(node: Any) -> torch.Size:
     return shape
 
 
-def data_nodes(captured: Captured) -> set[Node]:
-    """The nodes whose values depend on the values of an input."""
-    data: set[Node] = set(captured.inputs)
-    for node in captured.graph.nodes:
-        read = node.all_input_nodes[:1] if node.target in SHAPED_LIKE else node.all_input_nodes
-        if node.op == "call_function" and node.target not in _VALUELESS and any(n in data for n in read):
-            data.add(node)
-    return data
+def operands_of(node: Node) -> list[Node]:
+    """Tensor arguments in order, with repetition (all_input_nodes has none)."""
+    found: list[Node] = []
+
+    def note(n: Node) -> Node:
+        found.append(n)
+        return n
+
+    fx.map_arg((node.args, node.kwargs), note)
+    return [n for n in found if isinstance(n.meta.get("val"), Tensor)]
 
 
-# They take values from their first argument and only the shape from the second.
-SHAPED_LIKE = {aten.expand_as.default, aten.view_as.default, aten.reshape_as.default}
-
-# They read a tensor's shape or type, never its values.
-_VALUELESS = {
-    aten.sym_size.int,
-    aten.sym_stride.int,
-    aten.sym_numel.default,
-    aten.zeros_like.default,
-    aten.ones_like.default,
-    aten.full_like.default,
-    aten.empty_like.default,
-    aten.new_zeros.default,
-    aten.new_ones.default,
-    aten.new_full.default,
-    aten.new_empty.default,
-}
+def source_of(node: Node) -> Node:
+    """The operation of several results that a node takes one from; else the node itself."""
+    while node.target is operator.getitem:
+        node = node.args[0]
+    return node
 
 
-def use_fast_operations(graph: fx.Graph) -> None:
-    """In a graph that will run: operations of our own where they are faster than torch's."""
-    for node in graph.nodes:
-        if node.target is aten.linear.default:
-            node.target = ops.linear
+def op_name(node: Node) -> str:
+    """An operation's short name; of one result among several, that of the operation."""
+    target: Any = source_of(node).target
+    schema = getattr(target, "_schema", None)
+    return schema.name.split("::")[-1] if schema is not None else getattr(target, "__name__", str(target))
 
 
 def copied(graph: fx.Graph) -> fx.Graph:

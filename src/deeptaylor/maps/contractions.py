@@ -19,6 +19,10 @@ class MatMul(LinearMap):
         super().__init__(node, operands)
         self.fixed, self.fixed_first, self.has_negative = fixed, fixed_first, not non_negative
 
+    @property
+    def reads(self) -> list[str]:
+        return [self.fixed]
+
     def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
         weight, x = self.read(ctx.value(self.fixed), kind), xs[0]
         if weight is None or x is None:
@@ -44,6 +48,10 @@ class Einsum(LinearMap):
     ) -> None:
         super().__init__(node, operands)
         self.fixed, self.equation, self.has_negative = fixed, equation, not non_negative
+
+    @property
+    def reads(self) -> list[str]:
+        return [self.fixed]
 
     def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
         factor, (data, fixed, out) = self.read(ctx.value(self.fixed), kind), self.equation

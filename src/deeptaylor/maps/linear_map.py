@@ -65,6 +65,10 @@ def unbroadcast(s: Tensor, shape: Sequence[int]) -> Tensor:
     return s.sum(repeated, keepdim=True) if repeated else s
 
 
+def _named(*names: str | None) -> list[str]:
+    return [name for name in names if name is not None]
+
+
 class LinearMap(nn.Module):
     """Base: knows its node and its data operands by name."""
 
@@ -74,6 +78,11 @@ class LinearMap(nn.Module):
     def __init__(self, node: str, operands: Sequence[str]) -> None:
         super().__init__()
         self.node, self.operands = node, tuple(operands)
+
+    @property
+    def reads(self) -> list[str]:
+        """What it asks a pass for beside its operands, by name: weights, gates, masks, constants."""
+        return []
 
     def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
         raise NotImplementedError
@@ -171,6 +180,10 @@ class Weighted(LinearMap):
         low, high = weight.aminmax() if weight.numel() else (weight.new_zeros(()),) * 2
         self.has_negative, self.has_positive = bool(low < 0), bool(high > 0)
 
+    @property
+    def reads(self) -> list[str]:
+        return _named(self.name, self.bias)
+
     def weight(self, kind: Kind, ctx: Context) -> Tensor:
         kept: Tensor | None = None if kind == "signed" else getattr(self, kind, None)
         return reread(ctx.value(self.name), kind) if kept is None else kept
@@ -225,6 +238,10 @@ class Diagonal(LinearMap):
     ) -> None:
         super().__init__(node, operands)
         self.scale, self.shift, self.has_negative = scale, shift, has_negative
+
+    @property
+    def reads(self) -> list[str]:
+        return _named(self.scale, self.shift)
 
     def offset(self, ctx: Context) -> Maybe:
         return None if self.shift is None else ctx.value(self.shift)
@@ -290,6 +307,10 @@ class Centre(LinearMap):
     ) -> None:
         super().__init__(node, operands)
         self.scale, self.shift, self.axes, self.groups = scale, shift, axes, groups
+
+    @property
+    def reads(self) -> list[str]:
+        return _named(self.scale, self.shift)
 
     def offset(self, ctx: Context) -> Maybe:
         return None if self.shift is None else ctx.value(self.shift)

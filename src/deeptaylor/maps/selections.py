@@ -57,6 +57,10 @@ class Gather(Structural):
         super().__init__(node, operands)
         self.dim, self.index = dim, index
 
+    @property
+    def reads(self) -> list[str]:
+        return [self.index]
+
     def carry(self, xs: list[Tensor], ctx: Context) -> Tensor:
         return xs[0].gather(self.dim, ctx.value(self.index))
 

@@ -17,6 +17,11 @@ from deeptaylor.maps.linear_map import Context, Kind, LinearMap, Maybe, unbroadc
 class Structural(LinearMap):
     """Every output element copies one input element (or a constant): weights are 0 and 1, the same in every reading."""
 
+    @property
+    def brings_constants(self) -> bool:
+        """True if some elements of the result may be copies of no input: their relevance is a constant's."""
+        return False
+
     def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
         if kind == "negative" or all(x is None for x in xs):
             return None
@@ -104,64 +109,56 @@ class RepeatInterleave(Structural):
 
 
 class Cat(Structural):
-    """Concatenation; operands that are constants are cut away and booked by the caller."""
+    """Concatenation; the relevance of parts that are constants is the caller's to book."""
 
     def __init__(self, node: str, operands: Sequence[str], parts: Sequence[str], dim: int) -> None:
         super().__init__(node, operands)
         self.parts, self.dim = tuple(parts), dim
 
-    def carry(self, xs: list[Tensor], ctx: Context) -> Tensor:
-        given = dict(zip(self.operands, xs, strict=True))
-        return torch.cat([given[p] if p in given else xs[0].new_zeros(ctx.shape(p)) for p in self.parts], self.dim)
+    @property
+    def reads(self) -> list[str]:
+        return [p for p in self.parts if p not in self.operands]
 
-    def offset(self, ctx: Context) -> Maybe:
-        constants = {p: ctx.value(p) for p in self.parts if p not in self.operands}
-        if not constants:
-            return None
-        some = next(iter(constants.values()))
-        return torch.cat(
-            [constants[p] if p in constants else some.new_zeros(ctx.shape(p)) for p in self.parts], self.dim
-        )
+    @property
+    def brings_constants(self) -> bool:
+        return bool(self.reads)
 
-    def carry_back(self, s: Tensor, ctx: Context) -> Sequence[Maybe]:
-        back: dict[str, Tensor] = {}
-        start = 0
+    def _join(self, given: dict[str, Tensor], ctx: Context) -> Tensor:
+        """The parts side by side, zeros for those that are not given."""
+        some = next(iter(given.values()))
+        return torch.cat([given[p] if p in given else some.new_zeros(ctx.shape(p)) for p in self.parts], self.dim)
+
+    def _pieces(self, s: Tensor, ctx: Context) -> list[Tensor]:
+        """For each part its piece."""
+        pieces, start = [], 0
         for part in self.parts:
             size = ctx.shape(part)[self.dim]
-            if part in self.operands:
-                piece = s.narrow(self.dim, start, size)
-                back[part] = back[part] + piece if part in back else piece
+            pieces.append(s.narrow(self.dim, start, size))
             start += size
-        return [back[name] for name in self.operands]
-
-
-class Stack(Structural):
-    """stack along a new axis."""
-
-    def __init__(self, node: str, operands: Sequence[str], parts: Sequence[str], dim: int) -> None:
-        super().__init__(node, operands)
-        self.parts, self.dim = tuple(parts), dim
+        return pieces
 
     def carry(self, xs: list[Tensor], ctx: Context) -> Tensor:
-        given = dict(zip(self.operands, xs, strict=True))
-        return torch.stack([given[p] if p in given else xs[0].new_zeros(ctx.shape(p)) for p in self.parts], self.dim)
+        return self._join(dict(zip(self.operands, xs, strict=True)), ctx)
 
     def offset(self, ctx: Context) -> Maybe:
-        constants = {p: ctx.value(p) for p in self.parts if p not in self.operands}
-        if not constants:
-            return None
-        some = next(iter(constants.values()))
-        return torch.stack(
-            [constants[p] if p in constants else some.new_zeros(ctx.shape(p)) for p in self.parts], self.dim
-        )
+        return self._join({name: ctx.value(name) for name in self.reads}, ctx) if self.reads else None
 
     def carry_back(self, s: Tensor, ctx: Context) -> Sequence[Maybe]:
         back: dict[str, Tensor] = {}
-        for k, part in enumerate(self.parts):
-            if part in self.operands:
-                piece = s.select(self.dim, k)
-                back[part] = back[part] + piece if part in back else piece
+        for part, piece in zip(self.parts, self._pieces(s, ctx), strict=True):
+            back[part] = back[part] + piece if part in back else piece
         return [back[name] for name in self.operands]
+
+
+class Stack(Cat):
+    """stack along a new axis."""
+
+    def _join(self, given: dict[str, Tensor], ctx: Context) -> Tensor:
+        some = next(iter(given.values()))
+        return torch.stack([given[p] if p in given else some.new_zeros(ctx.shape(p)) for p in self.parts], self.dim)
+
+    def _pieces(self, s: Tensor, ctx: Context) -> list[Tensor]:
+        return [s.select(self.dim, k) for k in range(len(self.parts))]
 
 
 _OPEN_END = 2**62  # torch.export writes x[a:] as a slice to 2⁶³ − 1
@@ -246,6 +243,10 @@ class Pad(Structural):
         self.register_buffer("fill", value, persistent=False)
         self.fill: Tensor
 
+    @property
+    def brings_constants(self) -> bool:
+        return any(p > 0 for p in self.pads)
+
     def offset(self, ctx: Context) -> Maybe:
         if not self.constant:
             return None
@@ -283,6 +284,14 @@ class Keep(Structural):
         self.other = other if isinstance(other, str) else None
         self.register_buffer("fill", other if isinstance(other, Tensor) else None, persistent=False)
         self.fill: Tensor | None
+
+    @property
+    def reads(self) -> list[str]:
+        return [self.mask] if self.other is None else [self.mask, self.other]
+
+    @property
+    def brings_constants(self) -> bool:
+        return True
 
     def offset(self, ctx: Context) -> Maybe:
         constant = self.fill if self.other is None else ctx.value(self.other)

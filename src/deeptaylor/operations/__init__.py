@@ -1,1 +1,9 @@
-"""What is known of an operation: how relevance flows through it, its map, the range of its results."""
+"""All that is known of an operation, in one place: a row in the file of its family.
+
+table        every row; what the plan asks of it
+row          what a row can say
+flows        how relevance flows: a class a kind
+ranges       which numbers come out
+moves, joins, weighted, averages, sums, products, norms, attention, activations, powers, pooling, comparisons,
+identities   the families; lp_pools, centrings, einsums, layers and scaling read what is written out in several steps
+"""

@@ -13,33 +13,19 @@ Views and permutations between the two change nothing: constants are carried thr
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from deeptaylor.graph.capture import Captured
-from deeptaylor.graph.editing import (
-    bound_args,
-    constant_of,
-    data_nodes,
-    insert,
-    replace,
-    retire,
-    shape_of,
-    wide,
-)
-from deeptaylor.graph.places import Node, is_node
+from deeptaylor.graph.editing import bound_args, constant_of, insert, replace, retire, shape_of, wide
+from deeptaylor.graph.places import Node
 from deeptaylor.maps import ops
-from deeptaylor.operations.flow import kind_of
+from deeptaylor.operations.flows import Layer, Sum
+from deeptaylor.operations.table import data_nodes, flow_of
 from deeptaylor.passes.merge import merge_update
 from deeptaylor.passes.moves import below, downwards, upwards
 
-aten = torch.ops.aten
-_LINEAR = {aten.linear.default}
-_CONV = {aten.conv1d.default: 1, aten.conv2d.default: 2, aten.conv3d.default: 3}
-_CONV_UP = {aten.conv_transpose1d.default: 1, aten.conv_transpose2d.input: 2, aten.conv_transpose3d.input: 3}
-CONVOLUTIONS = frozenset(_CONV) | frozenset(_CONV_UP)
+__all__ = ["fold"]
 
 
 def fold(captured: Captured, boxes: set[Node]) -> None:
@@ -57,11 +43,11 @@ def fold(captured: Captured, boxes: set[Node]) -> None:
                     continue
                 if x.target is ops.scale_shift and x not in at_input:
                     changed = _fold_diagonals(captured, x, moves, node) or changed
-                elif _weighted(x):
+                elif flow_of(x).layer is not None:
                     changed = _fold_after(captured, x, moves, node) or changed
                 elif x.target is ops.centre:
                     changed = _fold_parameters(captured, x, moves, node) or changed
-            elif _weighted(node):
+            elif flow_of(node).layer is not None:
                 x, moves = below(node.args[0])
                 if len(x.users) != 1:
                     continue
@@ -69,7 +55,7 @@ def fold(captured: Captured, boxes: set[Node]) -> None:
                     changed = _fold_before(captured, x, moves, node) or changed
                 elif x.target is ops.centre:
                     changed = _fold_centre(captured, x, moves, node) or changed
-            elif node.target is aten.add.Tensor:
+            elif isinstance(flow := flow_of(node), Sum) and not flow.minus:
                 changed = merge_update(captured, node) or changed
     captured.graph.eliminate_dead_code()
     used = {str(n.target) for n in captured.graph.nodes if n.op == "get_attr"}
@@ -81,13 +67,16 @@ def _pixels(captured: Captured, boxes: set[Node]) -> set[Node]:
     pixels, data = set(boxes), data_nodes(captured)
     for node in captured.graph.nodes:
         operands = [n for n in node.all_input_nodes if n in data]
-        if kind_of(node) in ("diagonal", "structural") and operands and all(n in pixels for n in operands):
+        still = flow_of(node).moves or flow_of(node).scales
+        if still and operands and all(n in pixels for n in operands):
             pixels.add(node)
     return pixels
 
 
-def _weighted(node: Any) -> bool:
-    return is_node(node) and (node.target in _LINEAR or node.target in _CONV or node.target in _CONV_UP)
+def _layer(node: Node) -> Layer:
+    layer = flow_of(node).layer
+    assert layer is not None
+    return layer
 
 
 def _absorb(captured: Captured, node: Node, by: Node) -> None:
@@ -131,16 +120,13 @@ def _parts(captured: Captured, layer: Node) -> tuple[Tensor, Tensor | None, int,
     weight, bias = constant_of(captured, a[1]), constant_of(captured, a[2])
     if weight is None or (a[2] is not None and bias is None):
         return None
-    rank = len(shape_of(layer))
-    if layer.target in _LINEAR:
-        return weight, bias, rank - 1, weight.shape[0]
-    axis = rank - (weight.ndim - 2) - 1
+    axis = len(shape_of(layer)) - _layer(layer).places - 1
     return weight, bias, axis, int(shape_of(layer)[axis])
 
 
 def _per_output(layer: Node, weight: Tensor, scale: Tensor) -> Tensor:
     """Rows of the weight (one an output channel) times a vector."""
-    if layer.target in _CONV_UP:
+    if _layer(layer).transposed:
         groups = bound_args(layer)["groups"]
         s = scale.reshape(groups, -1).repeat_interleave(weight.shape[0] // groups, 0)
         return weight * s.reshape(*s.shape, *([1] * (weight.ndim - 2)))
@@ -149,9 +135,9 @@ def _per_output(layer: Node, weight: Tensor, scale: Tensor) -> Tensor:
 
 def _per_input(layer: Node, weight: Tensor, scale: Tensor) -> Tensor:
     """Columns of the weight (one an input channel) times a vector."""
-    if layer.target in _LINEAR:
+    if not _layer(layer).places:
         return weight * scale
-    if layer.target in _CONV_UP:
+    if _layer(layer).transposed:
         return weight * scale.reshape(-1, *([1] * (weight.ndim - 1)))
     groups = bound_args(layer)["groups"]
     s = scale.reshape(groups, -1).repeat_interleave(weight.shape[0] // groups, 0)
@@ -249,7 +235,7 @@ def _fold_before(captured: Captured, diagonal: Node, moves: list[Node], layer: N
     x = layer.args[0] if moves else below_it
     weight, bias, _, _ = parts
     rank = len(shape_of(x))
-    spatial = 0 if layer.target in _LINEAR else weight.ndim - 2
+    spatial = _layer(layer).places
     axis = rank - 1 - spatial
     size = int(shape_of(x)[axis])
     vectors: list[Tensor | None] = []
@@ -300,11 +286,11 @@ def _fold_centre(captured: Captured, norm: Node, moves: list[Node], layer: Node)
     """W(γ ⊙ C u + β) + b = (W diag(γ) C) u + (Wβ + b), with C = I − 11ᵀ/n."""
     u, gamma_node, beta_node, axes, groups = norm.args
     parts = _parts(captured, layer)
-    if parts is None or axes != 1 or groups or not (layer.target in _LINEAR or _of_one_place(layer, parts[0])):
+    if parts is None or axes != 1 or groups or not _of_one_place(layer, parts[0]):
         return False
     weight, bias, _, _ = parts
     n, rank = int(shape_of(norm)[-1]), len(shape_of(layer.args[0]))
-    axis = rank - 1 if layer.target in _LINEAR else rank - (weight.ndim - 2) - 1
+    axis = rank - _layer(layer).places - 1
     # The layer reads what was normalised, in any order, and nothing else.
     places = upwards(norm, moves, torch.arange(n)) if moves else torch.arange(n)
     if places is None or weight.shape[1] != n or not _along(places, rank, axis):
@@ -338,6 +324,9 @@ def _along(t: Tensor, rank: int, axis: int) -> bool:
 
 
 def _of_one_place(layer: Node, weight: Tensor) -> bool:
-    """True for a convolution of width one: a linear layer on the channels of every place."""
-    a = bound_args(layer)
-    return layer.target in _CONV and a["groups"] == 1 and weight[0, 0].numel() == 1 and not any(wide(a["padding"], 1))
+    """True for a linear layer, and for a convolution of width one: a linear layer on the channels of every place."""
+    kind, a = _layer(layer), bound_args(layer)
+    if not kind.places:
+        return True
+    single = not kind.transposed and a["groups"] == 1 and weight[0, 0].numel() == 1
+    return single and not any(wide(a["padding"], 1))

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import constant_of, replace
 from deeptaylor.graph.places import Node, is_node
+from deeptaylor.operations.flows import Layer
+from deeptaylor.operations.table import flow_of
 
-aten = torch.ops.aten
+__all__ = ["merge_update"]
 
 
 def _layer(captured: Captured, node: Any) -> tuple[Node, Tensor, Tensor | None] | None:
     """What a linear layer with constant parameters reads, its weight and its bias."""
-    if not is_node(node) or node.target is not aten.linear.default:
+    if not is_node(node) or flow_of(node).layer != Layer():
         return None
     x, w, b = (*node.args, None)[:3]
     weight, bias = constant_of(captured, w), constant_of(captured, b)
@@ -51,7 +52,7 @@ def merge_update(captured: Captured, node: Node) -> bool:
         both = bias if shift is None else shift if bias is None else bias + shift
         w = captured.constant(weight + change, node, "weight")
         b = None if both is None else captured.constant(both, node, "bias")
-        new = replace(captured, node, aten.linear.default, (x, w, b))
+        new = replace(captured, node, whole.target, (x, w, b))
         for gone in (whole, update, update.args[0]):
             captured.absorbed[gone.name] = new.name
             captured.graph.erase_node(gone)

@@ -10,20 +10,16 @@ from torch import Tensor, fx
 
 from deeptaylor.graph.editing import shape_of
 from deeptaylor.graph.places import Node
-from deeptaylor.operations import build
-from deeptaylor.operations.flow import flow_of
-
-_MOVES = (
-    build.reshape, build.permute, build.movedim, build.roll, build.flip, build.pixel_shuffle, build.channel_shuffle
-)  # fmt: skip
+from deeptaylor.operations.flows import Moves
+from deeptaylor.operations.table import flow_of
 
 
 def is_move(node: Node) -> bool:
     """True for a view, a permutation and the like."""
-    flow = flow_of(node) if node.op == "call_function" else None
+    flow = flow_of(node)
     # One that takes its shape from another tensor is left alone.
     sized = all(not isinstance(n.meta["val"], Tensor) for n in node.all_input_nodes[1:])
-    return flow is not None and flow.build in _MOVES and sized
+    return isinstance(flow, Moves) and flow.whole and sized
 
 
 def below(node: Node) -> tuple[Node, list[Node]]:

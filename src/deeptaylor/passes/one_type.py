@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from deeptaylor.graph.capture import Captured
-from deeptaylor.graph.editing import data_nodes
+from deeptaylor.operations.table import data_nodes
 
 __all__ = ["one_type"]
 

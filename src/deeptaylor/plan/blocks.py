@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
-
 from deeptaylor.domain import Domain
 from deeptaylor.graph.capture import Captured
+from deeptaylor.graph.editing import constant_of
 from deeptaylor.graph.places import Node
 from deeptaylor.maps import linear_map as lm
-from deeptaylor.operations.build import product_map
-from deeptaylor.operations.flow import AFFINE, flow_of, kind_of
-from deeptaylor.plan.signals import operands_of
-
-aten = torch.ops.aten
+from deeptaylor.operations.table import flow_of
 
 
 class Blocks:
@@ -34,7 +29,7 @@ class Blocks:
         for node, operands in signals.items():
             for operand in operands:
                 self.readers.setdefault(operand, []).append(node)
-        self._maps = {n: self._build(n) for n in signals if n not in refused and _is_affine(n)}
+        self._maps = {n: self._build(n) for n in signals if n not in refused and flow_of(n).affine}
         self.without_map = [n for n, built in self._maps.items() if built is None]
 
     def map(self, node: Node) -> lm.LinearMap:
@@ -45,8 +40,8 @@ class Blocks:
 
     def takes(self, node: Node) -> bool:
         """True if a node can be part of a block."""
-        flow = flow_of(node) if node.op == "call_function" else None
-        return flow is not None and not (flow.kind == "diagonal" and node in self.pixels) and _is_affine(node)
+        flow = flow_of(node)
+        return flow.affine and not (flow.scales and node in self.pixels)
 
     def gather(self, head: Node) -> tuple[list[Node], list[Node]]:
         """The members of the block that ends in head, and its leaves, in graph order."""
@@ -55,10 +50,10 @@ class Blocks:
 
         def visit(node: Node, mixed: bool) -> None:
             members.append(node)
-            mixed = mixed or kind_of(node) in ("mixing", "product")
+            mixed = mixed or flow_of(node).mixes
             for operand in self.signals[node]:
                 alone = len(self.readers.get(operand, [])) == 1
-                if alone and self.takes(operand) and (not mixed or kind_of(operand) == "structural"):
+                if alone and self.takes(operand) and (not mixed or flow_of(operand).moves):
                     visit(operand, mixed)
                 elif operand not in leaves:
                     leaves.append(operand)
@@ -67,25 +62,12 @@ class Blocks:
         return sorted(members, key=self.order.__getitem__), sorted(leaves, key=self.order.__getitem__)
 
     def _build(self, node: Node) -> lm.LinearMap | None:
-        flow, operands = flow_of(node), self.signals[node]
-        assert flow is not None
-        built: lm.LinearMap | None = None
-        if flow.kind == "product":
-            fixed = next((n for n in operands_of(node) if n is not operands[0]), None)
-            if fixed is None:  # an einsum of one operand that is more than a sum
-                return None
-            constant = self.captured.constants.get(str(fixed.target)) if fixed.op == "get_attr" else None
-            non_negative = (
-                bool((constant >= 0).all())
-                if constant is not None
-                else fixed in self.domain and self.domain[fixed].non_negative
-            )
-            built = product_map(node, fixed, operands[0], non_negative)
-        elif flow.build is not None:
-            built = flow.build(node, self.captured, [o.name for o in operands])
+        built: lm.LinearMap | None = flow_of(node).map(node, self.captured, self.signals[node], self._above)
         return built
 
-
-def _is_affine(node: Node) -> bool:
-    kind = kind_of(node)
-    return kind in AFFINE or (kind == "product" and node.target is not aten.mul.Tensor)
+    def _above(self, node: Node) -> bool:
+        """True for a tensor that is never negative."""
+        constant = constant_of(self.captured, node)
+        if constant is not None:
+            return bool((constant >= 0).all())
+        return node in self.domain and self.domain[node].non_negative

@@ -12,10 +12,9 @@ from deeptaylor.domain import Box, Domain, Real
 from deeptaylor.errors import PlanError, warn
 from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.places import Node, module_path, where
-from deeptaylor.operations.flow import kind_of
+from deeptaylor.operations.flows import Tokens
+from deeptaylor.operations.table import flow_of
 from deeptaylor.rules import Rule
-
-aten = torch.ops.aten
 
 
 class Choice:
@@ -38,7 +37,7 @@ class Choice:
         given: list[Rule] = []
         for member in members or [head]:
             rule = self.given(member)
-            if isinstance(rule, rules.Signal) and kind_of(member) == "product":
+            if isinstance(rule, rules.Signal) and flow_of(member).factors:
                 continue  # it says which factor is the gate, and no more
             if rule is not None and not any(rule is g or repr(rule) == repr(g) for g in given):
                 given.append(rule)
@@ -58,7 +57,11 @@ class Choice:
             return self.first, "first=, chosen by the user"
         if any(b is not None for b in boxes):
             return rules.ZBox(), "the input lies in a box"
-        if all(at_input) and all(isinstance(d, Real) for d in domains) and not any(_tokens(n) for n in leaves):
+        if (
+            all(at_input)
+            and all(isinstance(d, Real) for d in domains)
+            and not any(isinstance(flow_of(n), Tokens) for n in leaves)
+        ):
             return rules.WSquare(), "the input is real"
         if all(at_input) and any(at_input):
             return rules.ZPlus(), "the input is non-negative"
@@ -101,7 +104,3 @@ def warn_of_box(head: Node, boxes: list[Box | None]) -> None:
                 f"{where(head)}): relevance can "
                 "stay behind. Shift the input so that zero lies between low and high.",
             )
-
-
-def _tokens(node: Node) -> bool:
-    return node.target is aten.embedding.default

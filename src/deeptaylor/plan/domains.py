@@ -15,8 +15,8 @@ from deeptaylor.graph.places import Node
 from deeptaylor.maps import linear_map as lm
 from deeptaylor.maps import ops
 from deeptaylor.maps import structural as st
-from deeptaylor.operations.flow import Flow, flow_of
-from deeptaylor.operations.ranges import ABOVE, ANY, Range, Ranges
+from deeptaylor.operations.ranges import ABOVE, ANY, Range
+from deeptaylor.operations.table import GraphRanges, flow_of
 
 
 class _Gate(Domain):
@@ -36,7 +36,7 @@ def infer_domains(
     """The domain of every data node, and the *pixels*: the input itself, rearranged or (in a box) rescaled."""
     domain: dict[Node, Domain] = {}
     pixels: set[Node] = set()
-    ranges = Ranges(captured)
+    ranges = GraphRanges(captured)
     for node in captured.graph.nodes:
         if node not in data:
             continue
@@ -69,15 +69,15 @@ def _range_of(domain: Domain, certain: bool = True) -> Range:
     return ABOVE if domain.non_negative else ANY
 
 
-def _still_input(node: Node, x: Node, domain: Domain, ranges: Ranges, data: set[Node]) -> Domain | None:
+def _still_input(node: Node, x: Node, domain: Domain, ranges: GraphRanges, data: set[Node]) -> Domain | None:
     """The domain of the input after a rearrangement, or (in a box) after constants; None where it is neither."""
     flow, captured = flow_of(node), ranges.captured
-    if flow is not None and flow.kind == "structural":
+    if flow.moves:
         if isinstance(domain, Box):
-            return _carry_box(node, x, domain, flow, captured, data)
+            return _carry_box(node, x, domain, captured, data)
         # Constants below zero among inputs ≥ 0: no longer values of that domain.
         return domain if not domain.non_negative or ranges.of(node).non_negative else None
-    if flow is not None and flow.kind == "diagonal" and isinstance(domain, Box):
+    if flow.scales and isinstance(domain, Box):
         return _move_box(node, domain, captured)
     return None
 
@@ -132,13 +132,13 @@ class _Shapes:
         return node.target(*args, **(kwargs | ({"device": "cpu"} if "device" in kwargs else {})))
 
 
-def _carry_box(node: Node, x: Node, box: Box, flow: Flow, captured: Captured, data: set[Node]) -> Box | None:
+def _carry_box(node: Node, x: Node, box: Box, captured: Captured, data: set[Node]) -> Box | None:
     """The box after a rearrangement; None where bounds cannot follow (the batch is not the first axis)."""
-    built = None if flow.build is None else flow.build(node, captured, [x.name])
+    built = flow_of(node).map(node, captured, [x], above=lambda n: False)
     if not isinstance(built, st.Structural):
         return None
     uniform = isinstance(box.low, float) and isinstance(box.high, float)
-    if uniform and not isinstance(built, (st.Pad, st.Keep, st.Cat, st.Stack)):
+    if uniform and not built.brings_constants:
         return box
     if shape_of(node)[0] is not shape_of(x)[0] and str(shape_of(node)[0]) != str(shape_of(x)[0]):
         return None

@@ -16,23 +16,14 @@ from deeptaylor import rules
 from deeptaylor.domain import Domain
 from deeptaylor.errors import PlanError
 from deeptaylor.graph.places import Node, where
-from deeptaylor.maps import ops
 from deeptaylor.maps.contractions import Einsum, MatMul
 from deeptaylor.maps.linear_map import Context
-from deeptaylor.operations import build
-from deeptaylor.operations.flow import flow_of, kind_of
+from deeptaylor.operations.table import flow_of, never_below_zero
 from deeptaylor.rules.steps import BlockStep, MaxStep, Step
 
 __all__ = ["check", "first_reads", "lowest", "lowest_of", "watched"]
 
-aten = torch.ops.aten
-_EVIDENT = {aten.sigmoid.default, aten.exp.default, aten.abs.default, aten.square.default, ops.attention_weights}
-_EVIDENT_KINDS = ("rectifier", "softmax", "lp")
 _SIGNLESS = (rules.WSquare, rules.Flat, rules.Epsilon, rules.Z, rules.Pass)
-_CARRIED = (
-    build.reshape, build.permute, build.movedim, build.expand, build.repeat, build.slicing, build.select, build.narrow,
-    build.cat, build.stack, build.avg_pool, build.adaptive_avg_pool, build.interpolate, build.reduce,
-)  # fmt: skip
 
 
 def watched(
@@ -58,10 +49,9 @@ def _evident(node: Node) -> bool:
     todo, seen = [node], set[Node]()
     while todo:
         n = todo.pop()
-        if n in seen or n.op == "placeholder" or n.target in _EVIDENT or kind_of(n) in _EVIDENT_KINDS:
+        if n in seen or n.op == "placeholder" or never_below_zero(n):
             continue
-        flow = flow_of(n)
-        if flow is None or not (flow.kind == "max" or flow.build in _CARRIED):
+        if not flow_of(n).keeps_signs:
             return False
         seen.add(n)
         todo += n.args[0] if isinstance(n.args[0], (list, tuple)) else [n.args[0]]

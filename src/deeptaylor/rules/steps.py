@@ -88,12 +88,12 @@ class ScoreStep(BlockStep):
 class CarryStep(Step):
     """Structural operations: relevance goes back to where each element came from, constants' shares to the ledger."""
 
-    def __init__(self, carried: Structural, constants: bool, needs: Sequence[str]) -> None:
+    def __init__(self, carried: Structural, needs: Sequence[str]) -> None:
         super().__init__(carried.node, carried.operands, needs)
-        self.carried, self.constants = carried, constants
+        self.carried = carried
 
     def back(self, R: Tensor, run: Run, book: Book) -> list[Maybe]:
-        if self.constants:
+        if self.carried.brings_constants:
             ones = [R.new_ones(run.shape(n)) for n in self.carried.operands]
             book.bias(R * (1 - self.carried.carry(ones, run)))
         return self.carried.transpose("flat", R, run)

@@ -18,12 +18,10 @@ import torch
 from torch import Tensor, fx
 
 from deeptaylor.graph.capture import Captured
-from deeptaylor.graph.editing import bound_args, use_fast_operations
+from deeptaylor.graph.editing import bound_args
 from deeptaylor.graph.places import Node
-from deeptaylor.maps import ops
 from deeptaylor.maps.linear_map import Context
-from deeptaylor.operations.flow import kind_of
-from deeptaylor.passes.fold import CONVOLUTIONS
+from deeptaylor.operations.table import convolves, flow_of, run_fast
 
 __all__ = ["Again", "Segments", "find"]
 
@@ -42,7 +40,7 @@ class Again:
         for node in steps:
             copies[node] = graph.node_copy(node, copies.__getitem__)
         graph.output(tuple(copies[node] for node in results))
-        use_fast_operations(graph)
+        run_fast(graph)
         for node in graph.nodes:
             node.meta = {}  # of fake tensors, which cannot be copied
         self.reads = [node.name for node in reads]
@@ -50,7 +48,7 @@ class Again:
         self.constants = {node.name for node in reads if node.op == "get_attr"}
         # Times one, where a compiler would otherwise see that it was computed before, and keep it.
         if hide_weights:
-            self._hidden = {node.args[node.target in CONVOLUTIONS].name for node in steps}
+            self._hidden = {node.args[convolves(node)].name for node in steps}
         else:
             self._hidden = set(self.reads) - self.constants
         self._module = fx.GraphModule({}, graph)
@@ -74,7 +72,7 @@ def find(captured: Captured, needed: Mapping[str, Sequence[int]]) -> dict[str, A
             first = min(needed[node.name])
             there = {name for name, steps in needed.items() if max(steps) >= first and name not in found}
             steps = _operations(node, there - {node.name}, captured)
-            if steps is not None and not {n for n in steps if n.target in CONVOLUTIONS} & convolved:
+            if steps is not None and not {n for n in steps if convolves(n)} & convolved:
                 found[node.name] = Again(steps, steps[-1:], hide_weights=True)
                 convolved.update(steps)
     return found
@@ -100,12 +98,11 @@ def _inputs(node: Node, captured: Captured) -> int | None:
     """How many inputs each of a convolution's units has; none where a look at a few elements gives a value."""
     if node.op != "call_function":
         return None
-    if node.target in CONVOLUTIONS:
+    if convolves(node):
         a = bound_args(node)
         weight = captured.constants.get(str(a["weight"].target))
         return None if weight is None or a["groups"] != 1 else weight[0].numel()  # by groups, they are slow
-    cheap = node.target is ops.max_pool or kind_of(node) in ("rectifier", "activation", "sum")
-    return 0 if cheap else None
+    return 0 if flow_of(node).cheap else None
 
 
 # --- segments ---------------------------------------------------------------------------------------------------------

@@ -20,17 +20,19 @@ from deeptaylor.domain import Box, Domain
 from deeptaylor.graph.agreement import Answer, check_agreement
 from deeptaylor.graph.autocast import without_autocast
 from deeptaylor.graph.capture import capture
-from deeptaylor.graph.editing import copied, use_fast_operations
+from deeptaylor.graph.editing import copied
 from deeptaylor.graph.eval_mode import eval_mode
 from deeptaylor.graph.exporting import exporting, interrupts_kept
 from deeptaylor.graph.places import Node
 from deeptaylor.maps.convolution import Convolution, channels_last
 from deeptaylor.maps.division import weighted
 from deeptaylor.maps.linear_map import Maybe, Weighted, plus
-from deeptaylor.passes.fold import CONVOLUTIONS, fold
+from deeptaylor.operations.flows import Tokens
+from deeptaylor.operations.table import convolves, flow_of, run_fast
+from deeptaylor.passes.fold import fold
 from deeptaylor.passes.one_type import one_type
-from deeptaylor.passes.packed import split
 from deeptaylor.passes.rewrite import rewrite
+from deeptaylor.passes.split_attention import split
 from deeptaylor.plan import guard
 from deeptaylor.plan.planner import Planner
 from deeptaylor.plan.table import Plan
@@ -143,7 +145,7 @@ class Engine(nn.Module):
 
     def _token_limits(self) -> dict[str, int]:
         """For every input that an embedding reads directly, how many tokens there are."""
-        nodes = [n for n in self.captured.graph.nodes if n.target is torch.ops.aten.embedding.default]
+        nodes = [n for n in self.captured.graph.nodes if isinstance(flow_of(n), Tokens)]
         return {
             n.args[1].name: int(self.captured.constants[str(n.args[0].target)].shape[0])
             for n in nodes
@@ -199,7 +201,7 @@ class Engine(nn.Module):
         by_name = {old.name: new for old, new in copies.items()}
         graph.output(tuple(by_name[name] for name in self.kept))
         graph.eliminate_dead_code()
-        use_fast_operations(graph)
+        run_fast(graph)
         used = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
         constants = {k: v for k, v in constants.items() if k in used or self._read_by_step(k)}
         module = fx.GraphModule({k: v for k, v in constants.items() if k in used}, graph)
@@ -253,7 +255,7 @@ class Engine(nn.Module):
                 step.block.prepare_again(constants)
 
     def _lay_out_weights(self) -> None:
-        weights = {str(n.args[1].target) for n in self.network.graph.nodes if n.target in CONVOLUTIONS}
+        weights = {str(n.args[1].target) for n in self.network.graph.nodes if convolves(n)}
         for module in self.modules():
             names = weights if module is self.network else module._buffers if isinstance(module, Convolution) else ()
             for name in names:

@@ -18,7 +18,8 @@ from torch import Tensor, fx
 from deeptaylor.graph.places import Node
 from deeptaylor.maps.linear_map import LinearMap, Maybe, Weighted
 from deeptaylor.maps.structural import Structural
-from deeptaylor.operations.flow import kind_of
+from deeptaylor.operations.flows import Mixing
+from deeptaylor.operations.table import flow_of
 from deeptaylor.rules import steps
 from deeptaylor.run import target as targets
 from deeptaylor.run.engine import Engine
@@ -43,7 +44,6 @@ _OTHER = {
     steps.PassStep: 0,
     steps.ConstantStep: 0,
 }
-_EXACT = ("structural", "rectifier", "max")  # operations that round nothing
 
 
 def unit(dtype: torch.dtype) -> float:
@@ -171,13 +171,13 @@ class _Shaken(fx.Interpreter):
 
     def run_node(self, n: Node) -> Any:
         value = super().run_node(n)
-        rounds = n.op == "call_function" and kind_of(n) not in _EXACT
+        rounds = n.op == "call_function" and not flow_of(n).exact
         rounds = rounds and isinstance(value, Tensor) and value.is_floating_point()
         return _shaken(value, self.dice, self._size(n, value)) if rounds else value
 
     def _size(self, n: Node, value: Tensor) -> Maybe:
         """How large a rounding is: of a sum that is added up in the type itself, about as of its terms."""
-        if not self.wide or kind_of(n) != "mixing":
+        if not self.wide or not isinstance(flow_of(n), Mixing):
             return None
         read = [(a.op, self.env[a]) for a in n.all_input_nodes if isinstance(self.env[a], Tensor)]
         weights = [v.numel() // v.shape[0] for op, v in read if op == "get_attr" and v.ndim > 1]

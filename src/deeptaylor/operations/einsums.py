@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from deeptaylor.graph.capture import Captured
-from deeptaylor.graph.editing import data_nodes, insert, replace, shape_of
+from deeptaylor.graph.editing import insert, replace, shape_of
 from deeptaylor.graph.places import Node
 
 __all__ = ["respell"]
@@ -19,7 +19,7 @@ __all__ = ["respell"]
 aten = torch.ops.aten
 
 
-def respell(captured: Captured, node: Node) -> None:
+def respell(captured: Captured, node: Node, data: set[Node]) -> None:
     """Put an einsum into explicit form, ellipses written out; one of one operand, or of many, in smaller steps."""
     equation, operands = node.args[0], node.args[1]
     if not isinstance(equation, str) or not isinstance(operands, (list, tuple)):
@@ -31,7 +31,7 @@ def respell(captured: Captured, node: Node) -> None:
     if len(operands) == 1:
         _sum_and_permute(captured, node, operands[0], terms[0], out)
     elif len(operands) > 2:
-        _in_pairs(captured, node, list(zip(operands, terms, strict=True)), out)
+        _in_pairs(captured, node, list(zip(operands, terms, strict=True)), out, data)
 
 
 def _explicit(equation: str, ranks: list[int]) -> tuple[list[str], str]:
@@ -57,9 +57,8 @@ def _sum_and_permute(captured: Captured, node: Node, x: Node, term: str, out: st
     replace(captured, node, aten.permute.default, (x, [left.index(letter) for letter in out]))
 
 
-def _in_pairs(captured: Captured, node: Node, factors: list[tuple[Node, str]], out: str) -> None:
+def _in_pairs(captured: Captured, node: Node, factors: list[tuple[Node, str]], out: str, data: set[Node]) -> None:
     """The first data operand times every constant, then times the other data operand, if there is one."""
-    data = data_nodes(captured)
     first, *others = [f for f in factors if f[0] in data]
     if len(others) > 1:
         return

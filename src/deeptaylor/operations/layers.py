@@ -1,7 +1,6 @@
 """Products with constants, however they are written (matmul, einsum, tensordot, multiply and sum), as linear layers.
 
-constant_products(captured)
-├── _read     the product as terms of letters, as in einsum: which axes are kept, contracted, new
+layer_of_…    each reads a product as terms of letters, as in einsum: which axes are kept, contracted, new
 └── _write    axes put in order, one linear layer, axes put back
 """
 
@@ -15,11 +14,13 @@ import torch
 from torch import Tensor
 
 from deeptaylor.graph.capture import Captured
-from deeptaylor.graph.editing import bound_args, constant_of, data_nodes, insert, replace, shape_of
+from deeptaylor.graph.editing import bound_args, constant_of, insert, replace, shape_of
 from deeptaylor.graph.places import Node
+from deeptaylor.operations.row import Rewrite
+
+__all__ = ["layer_of_einsum", "layer_of_matmul", "layer_of_sum", "layer_of_tensordot"]
 
 aten = torch.ops.aten
-_MATMULS = (aten.matmul.default, aten.mm.default, aten.mv.default)
 
 
 class _Product(NamedTuple):
@@ -30,16 +31,6 @@ class _Product(NamedTuple):
     constant: Tensor
     of_constant: str
     out: str
-
-
-def constant_products(captured: Captured) -> None:
-    """Every product of data with a constant that is a linear layer on some axes becomes one, in place."""
-    data = data_nodes(captured)
-    for node in list(captured.graph.nodes):
-        read = _READERS.get(node.target) if node.op == "call_function" and node in data else None
-        product = None if read is None else read(captured, node, data)
-        if product is not None and _is_linear(product):
-            data.add(_write(captured, node, product))
 
 
 def _matmul(captured: Captured, node: Node, data: set[Node]) -> _Product | None:
@@ -120,13 +111,15 @@ def _sum(captured: Captured, node: Node, data: set[Node]) -> _Product | None:
     return None
 
 
-_READERS: dict[Any, Callable[[Captured, Node, set[Node]], _Product | None]] = {
-    **dict.fromkeys(_MATMULS, _matmul),
-    aten.einsum.default: _einsum,
-    aten.tensordot.default: _tensordot,
-    aten.sum.dim_IntList: _sum,
-    aten.mean.dim: _sum,
-}
+def _rewriting(read: Callable[[Captured, Node, set[Node]], _Product | None]) -> Rewrite:
+    """Put a linear layer in the place of a product that is one on some axes."""
+
+    def rewrite(captured: Captured, node: Node, data: set[Node]) -> None:
+        product = read(captured, node, data)
+        if product is not None and _is_linear(product):
+            data.add(_write(captured, node, product))
+
+    return rewrite
 
 
 def _is_linear(p: _Product) -> bool:
@@ -176,3 +169,7 @@ def _write(captured: Captured, node: Node, p: _Product) -> Node:
         x = insert(captured, node, target, (x, *args), shape)
     target, args, _ = steps[-1]
     return replace(captured, node, target, (x, *args))
+
+
+layer_of_matmul, layer_of_einsum = _rewriting(_matmul), _rewriting(_einsum)
+layer_of_tensordot, layer_of_sum = _rewriting(_tensordot), _rewriting(_sum)

@@ -8,7 +8,7 @@ split(captured)
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,13 +17,12 @@ from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import constant_of, insert, retire, shape_of
 from deeptaylor.graph.places import Node
 from deeptaylor.maps import ops
-from deeptaylor.operations import build
-from deeptaylor.operations.flow import flow_of
-from deeptaylor.passes.moves import apply, number
+from deeptaylor.operations.flows import Layer, Moves
+from deeptaylor.operations.moves import put_permute, put_reshape
+from deeptaylor.operations.table import flow_of
+from deeptaylor.passes.moves import apply, is_move, number
 
-aten = torch.ops.aten
-_TAKES = (build.select, build.slicing, build.narrow)
-_MOVES = (build.reshape, build.permute, build.movedim)
+__all__ = ["split"]
 
 
 class _Piece(NamedTuple):
@@ -37,7 +36,7 @@ class _Piece(NamedTuple):
 def split(captured: Captured) -> None:
     """Split every such layer, in place."""
     for layer in list(captured.graph.nodes):
-        if layer.op != "call_function" or layer.target is not aten.linear.default:
+        if flow_of(layer).layer != Layer():
             continue
         parts = _parts(layer)
         if parts is None or not any(_gates(part) for part in parts):
@@ -52,21 +51,15 @@ def split(captured: Captured) -> None:
     captured.graph.eliminate_dead_code()
 
 
-def _build(node: Node) -> Any:
-    flow = flow_of(node) if node.op == "call_function" else None
-    return None if flow is None else flow.build
-
-
 def _parts(layer: Node) -> list[Node] | None:
     """Where a layer's output is taken apart; None where something reads it whole."""
     parts, waiting = [], list(layer.users)
     while waiting:
         node = waiting.pop(0)
-        if node.target is aten.sym_size.int:
-            return None
-        if _build(node) in _TAKES:
+        flow = flow_of(node)
+        if isinstance(flow, Moves) and flow.takes:
             parts.append(node)
-        elif _build(node) in _MOVES:
+        elif is_move(node):
             waiting += list(node.users)
         else:
             return None
@@ -80,8 +73,7 @@ def _gates(part: Node) -> bool:
         node = waiting.pop()
         if node.target is ops.attention_weights:
             return True
-        flow = flow_of(node) if node.op == "call_function" else None
-        if flow is not None and flow.kind in ("structural", "diagonal"):
+        if flow_of(node).moves or flow_of(node).scales:
             waiting += list(node.users)
     return False
 
@@ -118,11 +110,11 @@ def _put(captured: Captured, layer: Node, part: Node, piece: _Piece, weight: Ten
     w = captured.constant(weight[piece.features].contiguous(), part, "weight")
     b = None if bias is None else captured.constant(bias[piece.features].contiguous(), part, "bias")
     whole, val = layer.meta["val"], part.meta["val"]
-    new = insert(captured, part, aten.linear.default, (layer.args[0], w, b), whole[..., piece.features])
+    new = insert(captured, part, layer.target, (layer.args[0], w, b), whole[..., piece.features])
     new.meta["nn_module_stack"] = layer.meta.get("nn_module_stack")
     captured.absorbed[layer.name] = new.name
     if piece.order != list(range(len(piece.order))) or len(piece.sizes) != whole.ndim:
         sorted_val = val.permute([piece.order.index(d) for d in range(val.ndim)])
-        new = insert(captured, part, aten.reshape.default, (new, piece.sizes), sorted_val)
-        new = insert(captured, part, aten.permute.default, (new, piece.order), val)
+        new = put_reshape(captured, part, new, piece.sizes, sorted_val)
+        new = put_permute(captured, part, new, piece.order, val)
     retire(captured, part, new)

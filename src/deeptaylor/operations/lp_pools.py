@@ -12,6 +12,8 @@ from deeptaylor.graph.editing import bound_args, constant_of, insert, replace, w
 from deeptaylor.graph.places import Node, is_node
 from deeptaylor.maps import ops
 
+__all__ = ["lp_pool"]
+
 aten = torch.ops.aten
 _AVG_POOLS = {aten.avg_pool1d.default: 1, aten.avg_pool2d.default: 2, aten.avg_pool3d.default: 3}
 
@@ -27,21 +29,18 @@ class _Windows(NamedTuple):
     ceil_mode: bool
 
 
-def lp_pools(captured: Captured) -> None:
-    """(c Σ x^p)^(1/p) = c^(1/p) · (Σ x^p)^(1/p), wherever it is written out."""
-    for node in list(captured.graph.nodes):
-        root = _root(node) if node.op == "call_function" else None
-        found = None if root is None else _windows(captured, node.args[0], 1.0)
-        if found is None or root is None or abs(root * found.p - 1) > 1e-9 or found.factor <= 0:
-            continue
-        pooling = (found.x, found.p, found.kernel, found.stride, found.ceil_mode)
-        factor = found.factor**root
-        if abs(factor - 1) < 1e-12:
-            replace(captured, node, ops.lp_pool, pooling)
-            continue
-        pooled = insert(captured, node, ops.lp_pool, pooling, node.meta["val"])
-        replace(captured, node, aten.mul.Tensor, (pooled, factor))
-    captured.graph.eliminate_dead_code()
+def lp_pool(captured: Captured, node: Node, data: set[Node]) -> None:
+    """(c Σ x^p)^(1/p) = c^(1/p) · (Σ x^p)^(1/p), wherever it is written out; the node is the root."""
+    root, found = _root(node), _windows(captured, node.args[0], 1.0)
+    if found is None or root is None or abs(root * found.p - 1) > 1e-9 or found.factor <= 0:
+        return
+    pooling = (found.x, found.p, found.kernel, found.stride, found.ceil_mode)
+    factor = found.factor**root
+    if abs(factor - 1) < 1e-12:
+        replace(captured, node, ops.lp_pool, pooling)
+        return
+    pooled = insert(captured, node, ops.lp_pool, pooling, node.meta["val"])
+    replace(captured, node, aten.mul.Tensor, (pooled, factor))
 
 
 def _root(node: Node) -> float | None:

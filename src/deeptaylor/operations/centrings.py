@@ -8,29 +8,28 @@ from __future__ import annotations
 import torch
 
 from deeptaylor.graph.capture import Captured
-from deeptaylor.graph.editing import bound_args, data_nodes, insert, replace, shape_of
+from deeptaylor.graph.editing import bound_args, insert, replace, shape_of
 from deeptaylor.graph.places import Node
 from deeptaylor.maps import ops
+
+__all__ = ["centred"]
 
 aten = torch.ops.aten
 _INVERSE = (aten.rsqrt.default, aten.reciprocal.default)
 
 
-def centrings(captured: Captured) -> None:
-    """Respell every such difference, in place."""
-    data = data_nodes(captured)
-    for node in list(captured.graph.nodes):
-        if node.op == "call_function" and node.target is aten.sub.Tensor and node in data:
-            axes = _averaged(node)
-            if axes is None:
-                continue
-            for user in list(node.users):
-                gate = _gate(user, node, data, axes)
-                if gate is not None:
-                    x = insert(captured, user, user.target, (node.args[0], gate), node.meta["val"])
-                    _centre(captured, user, x, axes)
-            if node.users:
-                _centre(captured, node, node.args[0], axes)
+def centred(captured: Captured, node: Node, data: set[Node]) -> None:
+    """Respell such a difference, in place."""
+    axes = _averaged(node)
+    if axes is None:
+        return
+    for user in list(node.users):
+        gate = _gate(user, node, data, axes)
+        if gate is not None:
+            x = insert(captured, user, user.target, (node.args[0], gate), node.meta["val"])
+            _centre(captured, user, x, axes)
+    if node.users:
+        _centre(captured, node, node.args[0], axes)
 
 
 def _averaged(node: Node) -> list[int] | None:

@@ -1,0 +1,168 @@
+"""Averages and sums over windows or axes, and interpolation: fixed weights that are never negative."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from deeptaylor.graph.capture import Captured
+from deeptaylor.graph.editing import bound_args, insert, put_scale_shift, replace, retire, shape_of, wide
+from deeptaylor.graph.places import Node
+from deeptaylor.maps.linear_map import LinearMap, Reduce, Separable
+from deeptaylor.operations.flows import Mixing
+from deeptaylor.operations.layers import layer_of_sum
+from deeptaylor.operations.ranges import Range, Ranges, join, many, same, summed, times
+from deeptaylor.operations.row import Row, Rows
+
+__all__ = ["ROWS"]
+
+aten = torch.ops.aten
+_POOLS = {aten.avg_pool1d.default: 1, aten.avg_pool2d.default: 2, aten.avg_pool3d.default: 3}
+
+# --- windows ----------------------------------------------------------------------------------------------------------
+
+
+def _eye(size: int) -> Tensor:
+    return torch.eye(size, dtype=torch.float64).unsqueeze(0)
+
+
+def _separable(node: Node, operands: Sequence[str], matrices: list[Tensor]) -> LinearMap:
+    val = node.meta["val"]
+    return Separable(node.name, operands, [m.contiguous().to(dtype=val.dtype, device=val.device) for m in matrices])
+
+
+def _avg_pool(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap | None:
+    n, a = _POOLS[node.target], bound_args(node)
+    divisor = a.get("divisor_override")
+    if (divisor or 1) < 0:
+        return None  # an average has no negative weights
+    sizes = shape_of(node.args[0])[-n:]
+    kernel, padding = wide(a["kernel_size"], n), wide(a["padding"], n)
+    stride = wide(a["stride"], n) if a["stride"] else kernel
+    matrices = []
+    for size, k, s, p in zip(sizes, kernel, stride, padding, strict=True):
+        averaged = F.avg_pool1d(_eye(int(size)), k, s, p, a["ceil_mode"], a["count_include_pad"])[0].T
+        matrices.append((averaged != 0).double() if divisor else averaged)
+    if divisor:
+        matrices[0] = matrices[0] / divisor
+    return _separable(node, operands, matrices)
+
+
+def _pool_range(node: Node, ranges: Ranges) -> Range:
+    """Padding counts as zeros, and the divisor may be another."""
+    x, divisor = join(same(node, ranges), Range(0.0, 0.0)), bound_args(node).get("divisor_override")
+    if not divisor:
+        return x
+    sign = math.copysign(1.0, divisor)
+    return times(many(x), Range(sign, sign))
+
+
+def _adaptive(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap:
+    wanted: Any = node.args[1]
+    n = len(wanted)
+    sizes = shape_of(node.args[0])[-n:]
+    outputs = [int(size) if w is None else w for size, w in zip(sizes, wanted, strict=True)]
+    if all(w == 1 for w in outputs):
+        return Reduce(node.name, operands, range(-n, 0), mean=True)
+    matrices = [F.adaptive_avg_pool1d(_eye(int(s)), w)[0].T for s, w in zip(sizes, outputs, strict=True)]
+    return _separable(node, operands, matrices)
+
+
+def _drop_adaptive(captured: Captured, node: Node, data: set[Node]) -> None:
+    """A pooling to the sizes that are there has nothing to do."""
+    sides = len(node.args[1])
+    before, after = shape_of(node.args[0])[-sides:], shape_of(node)[-sides:]
+    if all(isinstance(n, int) for n in (*before, *after)) and list(before) == list(after):
+        retire(captured, node, node.args[0])
+
+
+def _interpolate(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap:
+    name = str(node.target)
+    mode = "nearest-exact" if "exact" in name else "nearest" if "nearest" in name else "linear"
+    a = bound_args(node)
+    n = len(shape_of(node)) - 2
+    sizes, outputs = shape_of(node.args[0])[-n:], shape_of(node)[-n:]
+    scales = a.get("scale_factors") or [None] * n
+    matrices = []
+    for size, output, scale in zip(sizes, outputs, scales, strict=True):
+        how = {"size": int(output)} if scale is None else {"scale_factor": scale}
+        corners = {"align_corners": a["align_corners"]} if mode == "linear" else {}
+        matrices.append(F.interpolate(_eye(int(size)), mode=mode, **how, **corners)[0].T)
+    return _separable(node, operands, matrices)
+
+
+# --- axes -------------------------------------------------------------------------------------------------------------
+
+
+def _reduce(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap | None:
+    dims = bound_args(node).get("dim")
+    return Reduce(node.name, operands, dims, mean=node.target is aten.mean.dim) if dims else None
+
+
+def _nested(captured: Captured, node: Node, data: set[Node]) -> None:
+    """A mean of means, or a sum of sums, is one over all their axes."""
+    inner = node.args[0]
+    if inner.target is not node.target or len(inner.users) != 1:
+        _of_stack(captured, node)
+        return
+    a, b = bound_args(inner), bound_args(node)
+    if not a.get("dim") or not b.get("dim") or a["keepdim"] != b["keepdim"] or a["dtype"] or b["dtype"]:
+        return
+    rank = len(shape_of(inner.args[0]))
+    first = {d % rank for d in a["dim"]}
+    left = [d for d in range(rank) if a["keepdim"] or d not in first]
+    second = {left[d] for d in b["dim"]}
+    replace(captured, node, node.target, (inner.args[0], sorted(first | second), a["keepdim"]))
+
+
+def _of_stack(captured: Captured, node: Node) -> None:
+    """The sum over the axis of a stack is the sum of its parts."""
+    stacked, a = node.args[0], bound_args(node)
+    if stacked.target is not aten.stack.default or len(stacked.users) != 1 or a.get("keepdim"):
+        return
+    rank, axis = len(shape_of(stacked)), (stacked.args[1] if len(stacked.args) > 1 else 0)
+    parts = stacked.args[0]
+    if len(parts) < 2 or [d % rank for d in a.get("dim") or []] != [axis % rank]:
+        return
+    total = parts[0]
+    for part in parts[1:]:
+        total = insert(captured, node, aten.add.Tensor, (total, part), node.meta["val"])
+    if node.target is aten.mean.dim:
+        put_scale_shift(captured, node, total, torch.tensor(1 / len(parts), dtype=torch.float64), None)
+    else:
+        retire(captured, node, total)
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+_ADAPTIVE = Row(Mixing(_adaptive, averages=True), same, {"drop": _drop_adaptive})
+_INTERPOLATED = Row(Mixing(_interpolate, averages=True), same)
+
+ROWS: Rows = {
+    **dict.fromkeys(_POOLS, Row(Mixing(_avg_pool, averages=True), _pool_range)),
+    aten.adaptive_avg_pool1d.default: _ADAPTIVE,
+    aten.adaptive_avg_pool2d.default: _ADAPTIVE,
+    aten.adaptive_avg_pool3d.default: _ADAPTIVE,
+    aten._adaptive_avg_pool2d.default: _ADAPTIVE,
+    aten._adaptive_avg_pool3d.default: _ADAPTIVE,
+    aten.upsample_nearest1d.vec: _INTERPOLATED,
+    aten.upsample_nearest2d.vec: _INTERPOLATED,
+    aten.upsample_nearest3d.vec: _INTERPOLATED,
+    aten._upsample_nearest_exact1d.vec: _INTERPOLATED,
+    aten._upsample_nearest_exact2d.vec: _INTERPOLATED,
+    aten._upsample_nearest_exact3d.vec: _INTERPOLATED,
+    aten.upsample_linear1d.vec: _INTERPOLATED,
+    aten.upsample_bilinear2d.vec: _INTERPOLATED,
+    aten.upsample_trilinear3d.vec: _INTERPOLATED,
+    aten.mean.dim: Row(Mixing(_reduce, averages=True), same, {"shorten": _nested, "layer": layer_of_sum}),
+    aten.sum.dim_IntList: Row(Mixing(_reduce, averages=True), summed, {"shorten": _nested, "layer": layer_of_sum}),
+    # In gates and denominators.
+    aten.mean: Row(range=same),
+    aten.sum: Row(range=summed),
+    aten.cumsum: Row(range=summed),
+}

@@ -1,0 +1,393 @@
+"""How relevance flows through an operation: a class a kind, and all that the plan asks of it.
+
+Moves        elements are copied: relevance is carried back to where each came from
+Mixing       weighted layers, averages, centring: the heart of a detection block
+Diagonal     multiplication and addition of constants: part of a block
+Sum          + and − of data tensors: part of a block, one denominator for all branches
+Product      one factor carries the signal, the other is a gate
+Quotient     the denominator is a gate
+Rectifier    ReLU and its like: relevance passes; the block below is read with s = +1
+Activation   any other element-wise function: relevance passes, φ(0) is a bias neuron
+Normaliser   relevance passes unchanged (x/σ of a norm)
+Max          max pooling in proportion to activations, or winner-take-all
+Lp           L^p pooling in proportion to activations
+Softmax      exp with a constant normaliser
+Tokens       a token's relevance is the sum over its vector
+Unknown      it has no rule: it can be a gate, a denominator or a constant
+
+The mathematics of each: docs/theory.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor, fx
+
+from deeptaylor.domain import Domain
+from deeptaylor.graph.capture import Captured
+from deeptaylor.graph.editing import op_name, operands_of
+from deeptaylor.graph.places import Node
+from deeptaylor.maps.linear_map import LinearMap
+from deeptaylor.rules import pooling, steps
+
+Build = Callable[[Node, Captured, Sequence[str]], LinearMap | None]  # None: this use of the operation has no rule
+
+
+class Asking(Protocol):
+    """Who asks which operands carry relevance (plan/signals.py)."""
+
+    data: set[Node]
+
+    def problem(self, node: Node, reason: str) -> None:
+        """The node cannot be explained."""
+
+    def factor(self, node: Node, operands: list[Node]) -> list[Node]:
+        """Which of several factors carries the signal."""
+
+    def reads_tokens(self, node: Node) -> bool:
+        """True for an embedding of an input, rearranged at most."""
+
+    def any_tokens(self) -> bool:
+        """True if the network has such an embedding."""
+
+
+class Planning(Protocol):
+    """Who asks for a step (plan/planner.py)."""
+
+    captured: Captured
+    domain: dict[Node, Domain]
+    spread: bool
+    winner: bool  # max pooling gives all to the largest
+
+    @property
+    def by_default(self) -> bool:
+        """True if the user gave no rule at all."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A step, its rule's name and why, as the plan prints them."""
+
+    step: steps.Step
+    rule: str
+    why: str
+
+
+class Flow:
+    """Base: what the plan may ask. `node` is always the node of the operation."""
+
+    affine: ClassVar[bool] = False  # it can be part of a detection block
+    mixes: ClassVar[bool] = False  # its results add up many elements: a block has one such operation on every way
+    moves: ClassVar[bool] = False  # elements are copied
+    scales: ClassVar[bool] = False  # by constants, which a box of pixels can follow
+    gates: ClassVar[bool] = False  # element by element, one operand gates the other
+    factors: ClassVar[bool] = False  # rules.Signal says which of its operands carries the signal
+    rectifies: ClassVar[bool] = False
+    bends: ClassVar[bool] = False  # a factor that is made so is a gate
+    exact: ClassVar[bool] = False  # it rounds nothing
+    cheap: bool = False  # a look at a few elements gives a result: computed again rather than kept
+    layer: Layer | None = None  # a layer with weights
+
+    @property
+    def keeps_signs(self) -> bool:
+        """True if results are ≥ 0 where the first argument is."""
+        return False
+
+    def signals(self, node: Node, operands: list[Node], ask: Asking) -> list[Node]:
+        """The operands (of those that are data) to which relevance goes, with repetition."""
+        return operands[:1]
+
+    def map(self, node: Node, captured: Captured, operands: list[Node], above: Callable[[Node], bool]) -> Any:
+        """The linear map of an affine operation; `above`: whether a tensor is never negative."""
+        raise NotImplementedError
+
+    def step(self, node: Node, inputs: list[Node], plan: Planning) -> Planned:
+        """The step of an operation that is no part of a block."""
+        raise NotImplementedError
+
+    def defined(self, node: Node, captured: Captured) -> bool:
+        """False where a value that the step needs does not exist."""
+        return True
+
+
+def _pass(node: Node, inputs: list[Node], why: str) -> Planned:
+    return Planned(steps.PassStep(node.name, [n.name for n in inputs]), "pass", why)
+
+
+class Unknown(Flow):
+    """No rule. Relevance is followed below it, so that every such operation is named at once."""
+
+    def signals(self, node: Node, operands: list[Node], ask: Asking) -> list[Node]:
+        ask.problem(node, f"no rule for {op_name(node)}")
+        return operands
+
+
+# --- parts of a block -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer with weights: over how many places it slides (0: a linear layer), and whether it is transposed."""
+
+    places: int = 0
+    transposed: bool = False
+
+
+@dataclass(frozen=True)
+class _Built(Flow):
+    """Operations whose map is built from the node alone."""
+
+    affine: ClassVar[bool] = True
+    build: Build
+
+    def map(self, node: Node, captured: Captured, operands: list[Node], above: Callable[[Node], bool]) -> Any:
+        return self.build(node, captured, [o.name for o in operands])
+
+
+@dataclass(frozen=True)
+class Moves(_Built):
+    """`first`: of its first argument alone; `mask`: the argument that says which elements are copied;
+
+    `whole`: it loses and repeats nothing; `takes`: a slice; `copies`: nothing but elements of what it reads.
+    """
+
+    moves: ClassVar[bool] = True
+    exact: ClassVar[bool] = True
+    first: bool = False
+    mask: int | None = None
+    whole: bool = False
+    takes: bool = False
+    copies: bool = True
+
+    @property
+    def keeps_signs(self) -> bool:
+        return self.copies
+
+    def signals(self, node: Node, operands: list[Node], ask: Asking) -> list[Node]:
+        if node.meta["val"].is_floating_point():
+            operands = [n for n in operands if n.meta["val"].is_floating_point()]
+        if self.mask is not None:
+            operands = [n for n in operands if n is not node.args[self.mask]]
+        return operands[:1] if self.first else operands
+
+
+@dataclass(frozen=True)
+class Mixing(_Built):
+    """`averages`: with weights that are never negative, and no bias."""
+
+    mixes: ClassVar[bool] = True
+    layer: Layer | None = None
+    averages: bool = False
+
+    @property
+    def keeps_signs(self) -> bool:
+        return self.averages
+
+    def signals(self, node: Node, operands: list[Node], ask: Asking) -> list[Node]:
+        return _with_constants(node, operands, ask)
+
+
+@dataclass(frozen=True)
+class Diagonal(_Built):
+    """scale · x + shift."""
+
+    scales: ClassVar[bool] = True
+
+    def signals(self, node: Node, operands: list[Node], ask: Asking) -> list[Node]:
+        return _with_constants(node, operands, ask)
+
+    def step(self, node: Node, inputs: list[Node], plan: Planning) -> Planned:
+        return _pass(node, inputs, "constants at the input: the box is transformed instead")
+
+
+def _with_constants(node: Node, operands: list[Node], ask: Asking) -> list[Node]:
+    if len(operands) > 1:
+        ask.problem(node, f"{op_name(node)} with weights computed from the input")
+    return operands[:1]
+
+
+@dataclass(frozen=True)
+class Sum(_Built):
+    """`minus`: the second is taken off."""
+
+    minus: bool = False
+    cheap: bool = True
+
+    def signals(self, node: Node, operands: list[Node], ask: Asking) -> list[Node]:
+        return operands
+
+
+# --- gates ------------------------------------------------------------------------------------------------------------
+
+
+class Product(Flow):
+    """Element by element: x · gate."""
+
+    gates: ClassVar[bool] = True
+    factors: ClassVar[bool] = True
+
+    def signals(self, node: Node, operands: list[Node], ask: Asking) -> list[Node]:
+        return ask.factor(node, operands)
+
+    def step(self, node: Node, inputs: list[Node], plan: Planning) -> Planned:
+        gate = next((n.name for n in operands_of(node) if n is not inputs[0]), None)
+        why = "a tensor times itself gates itself" if gate is None else f"{gate} is the gate"
+        return _pass(node, inputs[:1], why)
+
+
+FixedBuild = Callable[[Node, Node, Node, bool], LinearMap | None]  # node, gate, signal, is the gate never negative?
+
+
+@dataclass(frozen=True)
+class MatrixProduct(Product):
+    """Of matrices: with the gate held fixed, part of a block."""
+
+    gates: ClassVar[bool] = False
+    affine: ClassVar[bool] = True
+    mixes: ClassVar[bool] = True
+    build: FixedBuild
+
+    def map(self, node: Node, captured: Captured, operands: list[Node], above: Callable[[Node], bool]) -> Any:
+        gate = next((n for n in operands_of(node) if n is not operands[0]), None)
+        # Without a gate it is an einsum of one operand that is more than a sum.
+        return None if gate is None else self.build(node, gate, operands[0], above(gate))
+
+
+class Quotient(Flow):
+    """x / gate."""
+
+    gates: ClassVar[bool] = True
+
+    def signals(self, node: Node, operands: list[Node], ask: Asking) -> list[Node]:
+        if node.args[0] in ask.data:
+            return [node.args[0]]
+        ask.problem(node, "a constant divided by data: nothing carries the signal")
+        return operands
+
+    def step(self, node: Node, inputs: list[Node], plan: Planning) -> Planned:
+        return Product().step(node, inputs, plan)
+
+
+class Normaliser(Flow):
+    """x times one number for a whole group, held fixed."""
+
+    def step(self, node: Node, inputs: list[Node], plan: Planning) -> Planned:
+        return _pass(node, inputs, "the normaliser is a constant")
+
+
+# --- element by element -----------------------------------------------------------------------------------------------
+
+
+class Rectifier(Flow):
+    """max(0, x), perhaps with a ceiling."""
+
+    rectifies: ClassVar[bool] = True
+    bends: ClassVar[bool] = True
+    exact: ClassVar[bool] = True
+    cheap = True
+
+    def step(self, node: Node, inputs: list[Node], plan: Planning) -> Planned:
+        return _pass(node, inputs, "rectifier: the block below is read with s = +1")
+
+
+class Activation(Flow):
+    """φ(z) = φ(0) + d(z)."""
+
+    bends: ClassVar[bool] = True
+    cheap = True
+
+    def defined(self, node: Node, captured: Captured) -> bool:
+        at_zero = _at_zero(node, captured)
+        return at_zero is not None and bool(torch.isfinite(at_zero).all())
+
+    def step(self, node: Node, inputs: list[Node], plan: Planning) -> Planned:
+        at_zero = _at_zero(node, plan.captured)
+        assert at_zero is not None  # refused before
+        if bool((at_zero == 0).all()):
+            return _pass(node, inputs, "φ(0) = 0: φ(z) = z · gate")
+        step = steps.ActivationStep(node.name, [n.name for n in inputs], at_zero, plan.spread)
+        if plan.spread:
+            return Planned(step, "pass", "bias spread: φ(0) goes back to z")
+        return Planned(step, "φ(0) + d(z)", f"φ(0) = {float(at_zero.flatten()[0]):.3g} is a bias neuron")
+
+
+def _at_zero(node: Node, captured: Captured) -> Tensor | None:
+    """φ(0), by evaluating the activation at zero; channel-wise parameters keep their shape."""
+    x = node.args[0]
+    val = x.meta["val"]
+    constants = {n: captured.constants[str(n.target)] for n in node.all_input_nodes if n.op == "get_attr"}
+    if any(n not in constants and n is not x for n in node.all_input_nodes):
+        return None
+    shape = [1] + [int(n) for n in val.shape[1:2]] + [1] * max(0, val.ndim - 2) if constants else []
+    zero = torch.zeros(shape, dtype=val.dtype, device=val.device)
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: zero if n is x else constants[n])
+    with torch.no_grad():
+        result: Tensor | tuple[Tensor, ...] = node.target(*args, **kwargs)
+    return result[0] if isinstance(result, tuple) else result
+
+
+class Softmax(Flow):
+    """y = g exp(z) with a constant g."""
+
+    bends: ClassVar[bool] = True
+
+    def step(self, node: Node, inputs: list[Node], plan: Planning) -> Planned:
+        step = steps.SoftmaxStep(node.name, [n.name for n in inputs], plan.spread)
+        return Planned(step, "exp", "the normaliser is a constant")
+
+
+# --- pooling, tokens --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Max(Flow):
+    """The largest of each window."""
+
+    exact: ClassVar[bool] = True
+    windows: Callable[[Node], pooling.Windows]
+    cheap: bool = False
+
+    @property
+    def keeps_signs(self) -> bool:
+        return True
+
+    def step(self, node: Node, inputs: list[Node], plan: Planning) -> Planned:
+        # Only a rule that looks at weights alone, or the fallbacks of spread, hand relevance to zeros.
+        clean = plan.domain[inputs[0]].non_negative and not plan.spread and plan.by_default
+        names, windows = [n.name for n in inputs], self.windows(node)
+        step = steps.MaxStep(node.name, names, windows, plan.winner, plan.spread, clean)
+        if plan.winner:
+            return Planned(step, "winner", "max_pool='winner'")
+        why = "in proportion to activations" + ("" if clean else "; maximum ≤ 0: the winner")
+        return Planned(step, "proportional", why)
+
+
+@dataclass(frozen=True)
+class Lp(Flow):
+    """(Σ |x|^p)^(1/p) of each window."""
+
+    windows: Callable[[Node], pooling.Windows]
+
+    def step(self, node: Node, inputs: list[Node], plan: Planning) -> Planned:
+        step = steps.LpStep(node.name, [n.name for n in inputs], self.windows(node), plan.spread)
+        return Planned(step, "proportional", "L^p pooling")
+
+
+class Tokens(Flow):
+    """A table of vectors, read by numbers."""
+
+    def signals(self, node: Node, operands: list[Node], ask: Asking) -> list[Node]:
+        if ask.reads_tokens(node):
+            return [node.args[1]]
+        # Numbers computed from the tokens (positions) are no tokens: what they pick is a constant.
+        if node.args[1] in ask.data and not ask.any_tokens():
+            ask.problem(node, "an embedding of numbers computed from the input, not of the input itself")
+        return []
+
+    def step(self, node: Node, inputs: list[Node], plan: Planning) -> Planned:
+        step = steps.EmbeddingStep(node.name, [n.name for n in inputs])
+        return Planned(step, "token sum", "a token's relevance is its vector's")

@@ -1,0 +1,112 @@
+"""+ − × ÷ by constants: one operation, scale · x + shift."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deeptaylor.graph.capture import Captured
+from deeptaylor.graph.editing import constant_of, insert, put_scale_shift, replace, shape_of
+from deeptaylor.graph.places import Node, is_node
+from deeptaylor.maps import ops
+from deeptaylor.operations.row import Rewrite
+
+__all__ = ["scales_by_product", "scales_by_quotient", "scales_by_sign", "scales_by_sum"]
+
+aten = torch.ops.aten
+
+
+def scales_by_sign(captured: Captured, node: Node, data: set[Node]) -> None:
+    """−x."""
+    if _floats(node):
+        data.add(put_scale_shift(captured, node, node.args[0], torch.tensor(-1.0, dtype=torch.float64), None))
+
+
+def scales_by_product(captured: Captured, node: Node, data: set[Node]) -> None:
+    """c x."""
+    if _by_constant(node, data):
+        x, c = node.args[:2] if node.args[0] in data else node.args[1::-1]
+        _put(captured, node, data, x, _as_node(captured, c, node), None)
+
+
+def scales_by_quotient(captured: Captured, node: Node, data: set[Node]) -> None:
+    """x / c."""
+    if _by_constant(node, data) and node.args[0] in data and not node.kwargs.get("rounding_mode"):
+        x, c = node.args[:2]
+        _put(captured, node, data, x, _reciprocal(captured, c, node), None)
+
+
+def scales_by_sum(sign: int, reverse: bool = False) -> Rewrite:
+    """a ± α b with data in one of them; `reverse`: the operation names b first."""
+
+    def rewrite(captured: Captured, node: Node, data: set[Node]) -> None:
+        if not _by_constant(node, data):
+            return
+        a, b = node.args[1::-1] if reverse else node.args[:2]
+        alpha = sign * node.kwargs.get("alpha", 1)
+        if a in data:
+            _put(captured, node, data, a, None, _as_node(captured, b, node, alpha))
+        else:
+            scale = None if alpha == 1 else _as_node(captured, alpha, node)
+            _put(captured, node, data, b, scale, _as_node(captured, a, node))
+
+    return rewrite
+
+
+def _floats(node: Node) -> bool:
+    val = node.meta.get("val")
+    return isinstance(val, Tensor) and val.is_floating_point()
+
+
+def _by_constant(node: Node, data: set[Node]) -> bool:
+    """True for an operation on real numbers of which one operand is data, and the other is not."""
+    return _floats(node) and (node.args[0] in data) != (node.args[1] in data)
+
+
+def _put(captured: Captured, node: Node, data: set[Node], x: Node, scale: Node | None, shift: Node | None) -> None:
+    scale, shift = (_of_rank(captured, c, node) for c in (scale, shift))
+    data.add(replace(captured, node, ops.scale_shift, (x, scale, shift)))
+
+
+def _of_rank(captured: Captured, c: Node | None, node: Node) -> Node | None:
+    """A constant with as many axes as the node that reads it: what carries it along the graph counts from the first."""
+    known, rank = constant_of(captured, c), len(shape_of(node))
+    if known is None or known.ndim in (0, rank):
+        return c
+    return captured.constant(known.reshape([1] * (rank - known.ndim) + list(known.shape)), node, "number")
+
+
+def _as_node(captured: Captured, value: Any, before: Node, factor: float = 1) -> Node:
+    """A constant (a number, a tensor, a node without data) as a node, times a factor."""
+    if not is_node(value):
+        return captured.constant(torch.tensor(float(value) * factor, dtype=torch.float64), before, "number")
+    value = _as_tensor(captured, value, before)
+    known = constant_of(captured, value)
+    if factor == 1:
+        return value
+    if known is not None:
+        return captured.constant(known * factor, before, "number")
+    return insert(captured, before, aten.mul.Tensor, (value, factor), value.meta["val"])
+
+
+def _as_tensor(captured: Captured, value: Node, before: Node) -> Node:
+    """A number that follows the batch size, such as x.shape[0], as a tensor."""
+    if isinstance(value.meta["val"], Tensor):
+        return value
+    device = before.meta["val"].device
+    val = torch.empty((), dtype=torch.float64, device=device)
+    number = insert(captured, before, aten.scalar_tensor.default, (value,), val)
+    number.kwargs = {"dtype": torch.float64, "device": device}
+    return number
+
+
+def _reciprocal(captured: Captured, value: Any, before: Node) -> Node:
+    if not is_node(value):
+        return captured.constant(torch.tensor(1.0 / value, dtype=torch.float64), before, "number")
+    value = _as_tensor(captured, value, before)
+    known = constant_of(captured, value)
+    if known is not None:
+        return captured.constant(1.0 / known, before, "number")
+    return insert(captured, before, aten.reciprocal.default, (value,), value.meta["val"])
