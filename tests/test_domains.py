@@ -16,7 +16,7 @@ import deeptaylor as dt
 from deeptaylor.domain import Box, Domain, NonNegative, Real
 from deeptaylor.graph.capture import Captured
 from deeptaylor.maps import ops
-from deeptaylor.operations.row import UNKNOWN
+from deeptaylor.operations.flow import UNKNOWN
 from deeptaylor.operations.table import TABLE, data_nodes
 from deeptaylor.plan.domains import infer_domains
 

@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.places import Node
-from deeptaylor.operations.flows import Flow, Unknown
+from deeptaylor.operations.flow import UNKNOWN, Flow
 from deeptaylor.operations.ranges import RangeRule
 
-__all__ = ["UNKNOWN", "Rewrite", "Row", "Rows", "Stage", "same_as"]
+__all__ = ["Rewrite", "Row", "Rows", "Stage", "same_as"]
 
 Stage = Literal[
     "unpack",  # one of several results (given: the node that takes it) becomes an operation of its own
@@ -31,7 +31,6 @@ Stage = Literal[
     "scale",  # + − × ÷ by constants are one operation
 ]
 Rewrite = Callable[[Captured, Node, set[Node]], None]  # in place; the set: the nodes that are data
-UNKNOWN = Unknown()
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,9 @@ from deeptaylor.operations import (
     sums,
     weighted,
 )
-from deeptaylor.operations.flows import Flow
+from deeptaylor.operations.flow import UNKNOWN, Flow
 from deeptaylor.operations.ranges import ANY, UNIT, Range
-from deeptaylor.operations.row import UNKNOWN, Row, Rows
+from deeptaylor.operations.row import Row, Rows
 
 __all__ = ["TABLE", "GraphRanges", "convolves", "data_nodes", "flow_of", "never_below_zero", "row_of", "run_fast"]
 

@@ -13,7 +13,8 @@ from deeptaylor.graph.places import Node
 from deeptaylor.maps import ops
 from deeptaylor.maps.convolution import Convolution
 from deeptaylor.maps.linear_map import Linear, LinearMap
-from deeptaylor.operations.flows import Layer, Mixing
+from deeptaylor.operations.flow import Layer
+from deeptaylor.operations.flows import Mixing
 from deeptaylor.operations.row import Row, Rows
 
 __all__ = ["ROWS", "name_of"]

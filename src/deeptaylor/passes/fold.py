@@ -20,7 +20,8 @@ from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import bound_args, constant_of, insert, replace, retire, shape_of, wide
 from deeptaylor.graph.places import Node
 from deeptaylor.maps import ops
-from deeptaylor.operations.flows import Layer, Sum
+from deeptaylor.operations.flow import Layer
+from deeptaylor.operations.flows import Sum
 from deeptaylor.operations.table import data_nodes, flow_of
 from deeptaylor.passes.merge import merge_update
 from deeptaylor.passes.moves import below, downwards, upwards

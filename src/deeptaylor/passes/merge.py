@@ -12,7 +12,7 @@ from torch import Tensor
 from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import constant_of, replace
 from deeptaylor.graph.places import Node, is_node
-from deeptaylor.operations.flows import Layer
+from deeptaylor.operations.flow import Layer
 from deeptaylor.operations.table import flow_of
 
 __all__ = ["merge_update"]

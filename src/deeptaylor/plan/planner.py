@@ -22,7 +22,7 @@ from deeptaylor.graph.places import Node, module_path, where
 from deeptaylor.maps import linear_map as lm
 from deeptaylor.maps.block import Block
 from deeptaylor.maps.structural import Structural
-from deeptaylor.operations.flows import Flow
+from deeptaylor.operations.flow import Flow
 from deeptaylor.operations.table import data_nodes, flow_of
 from deeptaylor.passes.final_softmax import set_aside
 from deeptaylor.plan import guard

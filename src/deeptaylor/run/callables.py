@@ -9,7 +9,6 @@ read(score, output)
 from __future__ import annotations
 
 import hashlib
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,23 +18,11 @@ from torch import Tensor, fx
 
 from deeptaylor.errors import DeepTaylorError, TargetError
 from deeptaylor.graph.eval_mode import LOCK
+from deeptaylor.operations.linear import is_linear
 
 __all__ = ["ScoreFunction", "ScoreReading", "one_number_a_sample", "read"]
 
 ScoreFunction = Callable[[Tensor], Tensor]
-
-aten = torch.ops.aten
-
-# Linear in their tensor arguments as long as one of them, or for a sum any of them, is computed from the output.
-_SUMS = {aten.add, aten.sub, aten.rsub, aten.cat, aten.stack}
-_LINEAR = {
-    aten.alias, aten.clone, aten.constant_pad_nd, aten.detach, aten.diagonal, aten.expand, aten.flip, aten.gather,
-    aten.index, aten.index_select, aten.lift_fresh_copy, aten.mean, aten.movedim, aten.neg, aten.permute, aten.repeat,
-    aten.reshape, aten.roll, aten.select, aten.slice, aten.squeeze, aten.sum, aten.t, aten.transpose, aten.unbind,
-    aten.split, aten.unsqueeze, aten.view, aten._unsafe_view, aten._to_copy,
-}  # fmt: skip
-_PRODUCTS = {aten.mul, aten.mm, aten.mv, aten.bmm, aten.dot, aten.matmul, aten.addmm, aten.addmv}
-_QUOTIENTS = {aten.div}
 
 
 @dataclass(frozen=True)
@@ -82,25 +69,11 @@ def _is_linear(module: fx.GraphModule) -> bool:
             data.add(node)
         if not given or node.op == "output":
             continue
-        packet = getattr(node.target, "overloadpacket", None)
-        alone = len(given) == 1 and [*_flat(node.args), *_flat(tuple(node.kwargs.values()))].count(given[0]) == 1
-        first = bool(node.args) and node.args[0] is given[0]
-        linear = (
-            packet in _SUMS
-            or node.target is operator.getitem
-            or (packet in _LINEAR and alone and first)
-            or (packet in _PRODUCTS and alone)
-            or (packet in _QUOTIENTS and alone and first and not node.kwargs.get("rounding_mode"))
-        )
         value = node.meta.get("val")
-        if not linear or (isinstance(value, Tensor) and not value.is_floating_point()):
+        if not is_linear(node, given) or (isinstance(value, Tensor) and not value.is_floating_point()):
             return False
         data.add(node)
     return True
-
-
-def _flat(args: Any) -> list[Any]:
-    return [n for a in args for n in (_flat(a) if isinstance(a, (tuple, list)) else [a])]
 
 
 def _weights(score: ScoreFunction, zeros: Tensor) -> Tensor | None:
