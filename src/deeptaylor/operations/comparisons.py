@@ -1,7 +1,8 @@
-"""Which of two is larger; and what comparisons, casts and tensors of one number bring as constants and gates."""
+"""The larger or the smaller of two; signs and masks; casts, and tensors of one number."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,9 +11,12 @@ from torch import Tensor
 from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import constant_of, retire, shape_of
 from deeptaylor.graph.places import Node, is_node
+from deeptaylor.maps.linear_map import Context, LinearMap, Maybe, unbroadcast
+from deeptaylor.maps.structural import Structural
 from deeptaylor.operations.activations import put_relu
+from deeptaylor.operations.flows import Moves
 from deeptaylor.operations.ranges import ABOVE, UNIT, Range, Ranges, always, join, number, same
-from deeptaylor.operations.row import Row, Rows
+from deeptaylor.operations.row import Row, Rows, same_as
 
 __all__ = ["NEGATIVE", "POSITIVE", "ROWS", "is_zero", "mask_of", "signs"]
 
@@ -46,6 +50,39 @@ def mask_of(value: Any) -> Any:
 
 
 # --- the larger of two ------------------------------------------------------------------------------------------------
+
+
+class _Winner(Structural):
+    """max or min of two tensors: each element is the winner's, of equals half of each; who wins is held fixed."""
+
+    def __init__(self, node: str, operands: Sequence[str], larger: bool) -> None:
+        super().__init__(node, operands)
+        self.larger = larger
+
+    @property
+    def reads(self) -> list[str]:
+        return list(self.operands)
+
+    def _shares(self, ctx: Context) -> list[Tensor]:
+        a, b = (ctx.value(name) for name in self.operands)
+        ahead = (a - b if self.larger else b - a).sign()
+        return [(1 + ahead) / 2, (1 - ahead) / 2]
+
+    def carry(self, xs: list[Tensor], ctx: Context) -> Tensor:
+        first, second = (x * share for x, share in zip(xs, self._shares(ctx), strict=True))
+        return first + second
+
+    def carry_back(self, s: Tensor, ctx: Context) -> Sequence[Maybe]:
+        shares = zip(self.operands, self._shares(ctx), strict=True)
+        return [unbroadcast(s * share, ctx.shape(name)) for name, share in shares]
+
+
+def _larger_of(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap | None:
+    return _Winner(node.name, operands, larger=True) if len(operands) == 2 else None
+
+
+def _smaller_of(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap | None:
+    return _Winner(node.name, operands, larger=False) if len(operands) == 2 else None
 
 
 def _rectifies(captured: Captured, node: Node, data: set[Node]) -> None:
@@ -99,9 +136,10 @@ _CAST = Row(range=_cast, rewrites={"drop": _drop_cast})
 _ONES, _NOTHING = always(Range(1.0, 1.0)), always(Range(0.0, 0.0))
 
 ROWS: Rows = {
-    aten.maximum.default: Row(range=_larger, rewrites={"shorten": _rectifies}),
-    aten.max.other: Row(rewrites={"shorten": _rectifies}),
-    aten.minimum.default: Row(range=_smaller),
+    aten.maximum.default: Row(Moves(_larger_of, copies=False), _larger, {"shorten": _rectifies}),
+    aten.max.other: same_as(aten.maximum.default),
+    aten.minimum.default: Row(Moves(_smaller_of, copies=False), _smaller),
+    aten.min.other: same_as(aten.minimum.default),
     aten.to.dtype: _CAST,
     aten.to.dtype_layout: _CAST,
     aten.to.device: _CAST,
