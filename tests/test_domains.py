@@ -103,6 +103,7 @@ NO_ARGUMENTS = [
     aten.hardswish.default, aten.sigmoid.default, aten.hardsigmoid.default, aten.tanh.default, aten.softplus.default,
     aten.log_sigmoid.default, aten.abs.default, aten.square.default, aten.sqrt.default, aten.exp.default,
     aten.expm1.default, aten.log1p.default, aten.erf.default, aten.sin.default, aten.cos.default, aten.atan.default,
+    aten.asinh.default,
     aten.numpy_T.default, aten.mT.default, aten.squeeze.default,
     # not in the table: they can be gates and denominators
     aten.reciprocal.default, aten.rsqrt.default, aten.neg.default, aten.log.default, aten.sign.default,

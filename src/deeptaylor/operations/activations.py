@@ -115,6 +115,7 @@ ROWS: Rows = {
     aten.sin.default: _WAVE,
     aten.cos.default: _WAVE,
     aten.atan.default: _BENT,
+    aten.asinh.default: _BENT,
     aten.softmax.int: Row(Softmax(), always(UNIT), final=True),
     aten._softmax.default: Row(Softmax(), always(UNIT), final=True),
     aten.log_softmax.int: Row(final=True),
