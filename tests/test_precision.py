@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import deeptaylor as dt
+from deeptaylor.maps import division
 from deeptaylor.models.networks import detection_pooling
 from deeptaylor.paper.data.pairs import BLACK, WHITE
 from deeptaylor.properties import TOLERANCE
-from deeptaylor.rules import base
 from deeptaylor.run import rounding
 from deeptaylor.run.engine import Engine
 from deeptaylor.run.inputs import _survives_bfloat16
@@ -120,12 +120,12 @@ def test_a_reverse_pass_of_fewer_digits_is_not_within(monkeypatch: pytest.Monkey
     engine, x = copy.deepcopy(e.engine).float(), e.x.float()
     found, again = rounding.compared(engine, (x,), None)
     assert rounding.off(found.relevance, again.relevance) <= rounding.counted(engine, torch.float32)
-    divisor = base.divisor
+    divisor = division.divisor
 
     def coarse(R: Tensor, Z: Tensor) -> Tensor:
         return divisor(R, Z if R.dtype is torch.float64 else Z.bfloat16().to(R.dtype))
 
-    monkeypatch.setattr(base, "divisor", coarse)
+    monkeypatch.setattr(division, "divisor", coarse)
     found, again = rounding.compared(engine, (x,), None)
     assert rounding.off(found.relevance, again.relevance) > rounding.counted(engine, torch.float32)
 

@@ -74,6 +74,16 @@ class AffineMap:
         n = [None if nn_ else (-x).clamp(min=0) for x, nn_ in zip(self.x, self.non_negative, strict=True)]
         return list(p), list(n)
 
+    def to_bounds(self, given: Any) -> tuple[list[Maybe], list[Maybe]]:
+        """x − l and h − x where a leaf lies in a box of its own, or else in a given one; where in none, x in parts."""
+        p, n = self.parts()
+        for k, (x, own) in enumerate(zip(self.x, self.boxes, strict=True)):
+            box = own or given
+            if box is not None:
+                low, high = box.bounds(x)
+                p[k], n[k] = (x - low).clamp(min=0), (high - x).clamp(min=0)
+        return p, n
+
     def ones(self) -> list[Maybe]:
         return [torch.ones_like(x) for x in self.x]
 

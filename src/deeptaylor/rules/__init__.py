@@ -1,10 +1,11 @@
 """How relevance is shared out: a rule is a few straight lines in the paper's letters.
 
-base       what a rule is; shares in proportion to contributions, which most of them use
-paper      w², z⁺, z^B
-lrp        z, ε, αβ, γ, flat; pass and signal
-steps      what happens between two boundaries: a block under its rule, pooling, activations, moves
-pooling    how max and L^p pooling share
+base            what a rule is
+contributions   what inputs and bias neurons contribute to units: added up, and relevance handed out in proportion
+paper           w², z⁺, z^B
+lrp             z, ε, αβ, γ, flat; pass and signal
+steps           what happens between two boundaries: a block under its rule, pooling, activations, moves
+pooling         how max and L^p pooling share
 """
 
 from deeptaylor.maps.division import divide, undivided

@@ -11,8 +11,9 @@ from torch import Tensor
 from deeptaylor.errors import PlanError
 from deeptaylor.maps.affine_map import AffineMap
 from deeptaylor.maps.division import divide, divide_signed
-from deeptaylor.maps.linear_map import Kind, Maybe, plus, times
-from deeptaylor.rules.base import Book, Rule, by_weights, or_zeros, refuse_unless_number
+from deeptaylor.maps.linear_map import Kind, Maybe
+from deeptaylor.rules.base import Book, Rule, refuse_unless_number
+from deeptaylor.rules.contributions import BothSigns, Combined, Products, SameSign, Weights
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Flat(Rule):
     kinds: ClassVar[tuple[Kind, ...]] = ("flat",)
 
     def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
-        return by_weights(W, "flat", R, book)
+        return Weights(W, "flat").share(R, book)
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,10 @@ class Epsilon(Rule):
         refuse_unless_number("Epsilon", "epsilon", self.epsilon)
 
     def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
-        Z = W.z if W.b is None or not W.spread else W.z - W.b
+        q = Products(W)
+        Z = q.total(R)
         stabiliser = torch.where(Z >= 0, self.epsilon, -self.epsilon).to(Z.dtype)
-        S = divide_signed(R, Z + stabiliser)
-        if book.open:
-            if W.b is not None and not W.spread:
-                book.bias(S, W.b)
-            book.dropped(S * stabiliser)
-            book.undivided(R, (Z + stabiliser).abs())
-        return [times(x, s) for x, s in zip(W.x, W.transpose("signed", S), strict=True)]
+        return q.hand_out(divide_signed(R, Z, book, stabiliser), book)
 
     def __str__(self) -> str:
         return f"eps={self.epsilon:g}"
@@ -85,19 +81,12 @@ class AlphaBeta(Rule):
             raise PlanError(f"AlphaBeta needs alpha − beta = 1, got {self.alpha:g} and {self.beta:g}.")
 
     def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
-        p, n = W.parts()
-        P, N = (or_zeros(t, R) for t in W.pair(p, n))
-        b = torch.zeros_like(R) if W.b is None or W.spread else W.b
-        ZP, ZN = P + b.clamp(min=0), N + (-b).clamp(min=0)
+        q = BothSigns(W, R)
+        ZP, ZN = q.totals(R, book)
         least = torch.finfo(R.dtype).tiny  # to divide by
         alpha = torch.where(least < ZN, self.alpha, 1.0).to(R.dtype)
         beta = torch.where(least < ZP, self.beta, -1.0).to(R.dtype)
-        a, c = alpha * divide(R, ZP), -beta * divide(R, ZN)
-        if book.open:
-            book.bias(a * b.clamp(min=0) + c * (-b).clamp(min=0))
-            book.undivided(R, torch.maximum(ZP, ZN))
-        A, C = W.pair_transpose(a, c, n)
-        return [plus(times(pi, Ai), times(ni, Ci)) for pi, Ai, ni, Ci in zip(p, A, n, C, strict=True)]
+        return q.hand_out(alpha * divide(R, ZP), -beta * divide(R, ZN), book)
 
     def __str__(self) -> str:
         return f"alpha={self.alpha:g} beta={self.beta:g}"
@@ -117,21 +106,11 @@ class Gamma(Rule):
         refuse_unless_number("Gamma", "gamma", self.gamma)
 
     def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
-        z = W.z if W.b is None or not W.spread else W.z - W.b
-        up = z >= 0
-        p, n = W.parts()
-        P, N = W.pair(p, n)
-        b = torch.zeros_like(R) if W.b is None or W.spread else W.b
+        z = Products(W)
+        up = z.total(R) >= 0
         s = torch.where(up, 1.0, -1.0).to(R.dtype)
-        own = torch.where(up, or_zeros(P, R), or_zeros(N, R)) + (s * b).clamp(min=0)
-        S = divide_signed(R, z + self.gamma * s * own)
-        if book.open:
-            book.bias(S * (b + self.gamma * s * (s * b).clamp(min=0)))
-            book.undivided(R, (z + self.gamma * s * own).abs())
-        A, C = W.pair_transpose(torch.where(up, S, 0) * self.gamma, torch.where(up, 0, -S) * self.gamma, n)
-        plain = [times(x, t) for x, t in zip(W.x, W.transpose("signed", S), strict=True)]
-        more = [plus(times(pi, Ai), times(ni, Ci)) for pi, Ai, ni, Ci in zip(p, A, n, C, strict=True)]
-        return [plus(o, m) for o, m in zip(plain, more, strict=True)]
+        q = Combined(z, self.gamma * s, SameSign(W, *W.parts(), up))  # z_ij + γ s_j max(0, s_j z_ij)
+        return q.hand_out(divide_signed(R, q.total(R), book), book)
 
     def __str__(self) -> str:
         return f"gamma={self.gamma:g}"

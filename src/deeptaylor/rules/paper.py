@@ -12,7 +12,8 @@ from deeptaylor.domain import Box
 from deeptaylor.errors import InputError, PlanError
 from deeptaylor.maps.affine_map import AffineMap
 from deeptaylor.maps.linear_map import Kind, Maybe
-from deeptaylor.rules.base import Book, Rule, by_weights, shares, signed_shares
+from deeptaylor.rules.base import Book, Rule
+from deeptaylor.rules.contributions import Magnitudes, SameSign, SameSignInputs, Weights
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,9 @@ class ZPlus(Rule):
         return ("magnitude",) if signed and not rectified and not spread else self.kinds
 
     def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
-        if not (all(W.non_negative) or W.rectified or W.spread):
-            return signed_shares(W, R, book)
-        p, n = W.parts()
-        return shares(W, p, n, R, book, derive=True)
+        signed = not (all(W.non_negative) or W.rectified or W.spread)
+        q = Magnitudes(W) if signed else SameSignInputs(W)
+        return q.share(R, book)
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,9 @@ class ZBox(Rule):
         return ("positive",) if rectified and not signed and self.low is None else self.kinds
 
     def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
-        p, n = W.parts()
-        given = None if self.low is None or self.high is None else Box(self.low, self.high)
-        for k, (x, own) in enumerate(zip(W.x, W.boxes, strict=True)):
-            box = own or given
-            if box is not None:
-                low, high = box.bounds(x)
-                p[k], n[k] = (x - low).clamp(min=0), (high - x).clamp(min=0)
-        return shares(W, p, n, R, book, derive=False)
+        box = None if self.low is None or self.high is None else Box(self.low, self.high)
+        from_low, to_high = W.to_bounds(box)  # x − l and h − x
+        return SameSign(W, from_low, to_high).share(R, book)
 
 
 @dataclass(frozen=True)
@@ -77,4 +72,4 @@ class WSquare(Rule):
     kinds: ClassVar[tuple[Kind, ...]] = ("squared",)
 
     def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
-        return by_weights(W, "squared", R, book)
+        return Weights(W, "squared").share(R, book)
