@@ -21,6 +21,7 @@ import deeptaylor as dt
 from deeptaylor.app.cli import words
 from deeptaylor.errors import InputError
 from deeptaylor.models.networks.named import NAMED
+from deeptaylor.rules.parse import EXAMPLES, parse, placed
 
 __all__ = ["How", "Model", "Overwrite", "complete_model", "network_option", "the_command"]
 
@@ -170,7 +171,7 @@ class How:
     ] = "neuron"
     rule: Annotated[
         list[str] | None,
-        _option("--rule", f"A rule for some of the network, repeatable: {words.RULES_HELP}.", _HOW, "PATTERN=RULE"),
+        _option("--rule", f"A rule for some of the network, repeatable: {EXAMPLES}.", _HOW, "PATTERN=RULE"),
     ] = None
     first: Annotated[str | None, _option("--first", "The rule of the layers that read the input.", _HOW, "RULE")] = None
     max_pool: Annotated[
@@ -184,7 +185,7 @@ class How:
             raise InputError(f"--bias {self.bias}: neuron, spread or both.")
         if self.max_pool not in ("proportional", "winner"):
             raise InputError(f"--max-pool {self.max_pool}: proportional or winner.")
-        common: dict[str, Any] = {"max_pool": self.max_pool, "rules": words.placed_rules(self.rule or [])}
+        common: dict[str, Any] = {"max_pool": self.max_pool, "rules": placed(self.rule or [])}
         if self.first is not None:
-            common["first"] = words.rule(self.first)
+            common["first"] = parse(self.first)
         return {bias: {"bias": bias, **common} for bias in modes[self.bias]}
