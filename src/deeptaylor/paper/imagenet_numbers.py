@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from deeptaylor.methods import rank_correlation
 from deeptaylor.paper import imagenet_measures as im
 from deeptaylor.paper import measures
 from deeptaylor.paper.imagenet_maps import COMMON, COPY, METHODS, SIDE, Case, Picture
@@ -139,8 +140,8 @@ def _at_blur(
     one: npt.NDArray[np.floating], other: npt.NDArray[np.floating], strength: im.Array, blur: int
 ) -> dict[str, Any]:
     A, B, E = (im.smoothed(m, blur) for m in (one, other, strength))
-    C = im.rank_correlation(A, B)
-    same, a, b = np.diag(C), np.diag(im.rank_correlation(A, E)), np.diag(im.rank_correlation(B, E))
+    C = rank_correlation(A, B)
+    same, a, b = np.diag(C), np.diag(rank_correlation(A, E)), np.diag(rank_correlation(B, E))
     with np.errstate(invalid="ignore", divide="ignore"):
         beyond = (same - a * b) / np.sqrt((1 - a**2) * (1 - b**2))
     apart = ~np.eye(len(C), dtype=bool)
