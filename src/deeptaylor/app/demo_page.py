@@ -9,6 +9,7 @@ from html import escape
 from string import Template
 
 from deeptaylor.heatmap import Picture, png_bytes
+from deeptaylor.shown import percent
 
 __all__ = ["Account", "Explained", "Subject", "page"]
 
@@ -30,7 +31,7 @@ class Account:
         )
 
     def _share(self, part: float) -> str:
-        return f"{100 * part / self.score:.3g} %" if self.score > 0 else "no score"
+        return percent(part / self.score, ".3g") if self.score > 0 else "no score"
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def page(network: str, credit: str, subjects: Sequence[Subject], plans: Mapping[
 def _subject(subject: Subject) -> str:
     top = subject.recognised[0][0]
     classes = "".join(
-        f"<li><span>{escape(name)}</span> <meter min=0 max=1 value={p:.4f}></meter> {p:.1%}</li>"
+        f"<li><span>{escape(name)}</span> <meter min=0 max=1 value={p:.4f}></meter> {percent(p)}</li>"
         for name, p in subject.recognised
     )
     return f"""<section aria-labelledby="{escape(subject.name)}">

@@ -7,7 +7,7 @@ from typing import Any
 
 from deeptaylor.paper.imagenet_maps import METHODS
 from deeptaylor.paper.imagenet_numbers import APART, FAR, NEAR, TOLERANCE
-from deeptaylor.paper.mnist_tables import percent
+from deeptaylor.shown import percent
 
 __all__ = ["claims"]
 

@@ -16,8 +16,8 @@ from deeptaylor.heatmap import colours
 from deeptaylor.paper.imagenet_maps import COMMON, METHODS, SIDE, Case, Picture
 from deeptaylor.paper.imagenet_measures import PERIODS
 from deeptaylor.paper.mnist_figures import BLUE, GREY, INK, RED, figure_class
-from deeptaylor.paper.mnist_tables import percent
 from deeptaylor.paper.saved import Arrays
+from deeptaylor.shown import percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,8 +10,8 @@ from deeptaylor.paper import imagenet_tables as tables
 from deeptaylor.paper import mnist_tables
 from deeptaylor.paper.imagenet_figures import ROWS
 from deeptaylor.paper.imagenet_maps import CREDIT
-from deeptaylor.paper.mnist_tables import percent
 from deeptaylor.paper.report import Picture, Section, page
+from deeptaylor.shown import number, percent
 
 __all__ = ["credit", "little", "report"]
 
@@ -112,9 +112,9 @@ def _similarity(found: Numbers, figures: Figures) -> Section:
         of 0 to 16 pixels first, because strides put relevance on different pixels. “Different photographs” is what any
         two maps have in common, such as a preference for the middle. Deep Taylor maps also follow the edges of a
         photograph, whatever the network: with bias neurons and a blur of 8 pixels the correlation with the strength of
-        its edges (the gradient of the luminance) is {tables.number(at["edges"][0])} ({one}) and
-        {tables.number(at["edges"][1])} ({other}). What is left when these are taken out (the partial correlation) is
-        {tables.number(at["beyond"])}, of {tables.number(at["same_mean"])}."""
+        its edges (the gradient of the luminance) is {number(at["edges"][0])} ({one}) and
+        {number(at["edges"][1])} ({other}). What is left when these are taken out (the partial correlation) is
+        {number(at["beyond"])}, of {number(at["same_mean"])}."""
     alt = "Rank correlation of the maps of two networks against the blur"
     picture = Picture(figures["similarity"], caption, alt, 760)
     return Section("The two networks compared", [picture, _text(text), tables.similarity(found)])

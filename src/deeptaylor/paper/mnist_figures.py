@@ -18,6 +18,7 @@ from deeptaylor.paper import measures
 from deeptaylor.paper.data.pairs import BLACK, WHITE, Pairs
 from deeptaylor.paper.methods import Method
 from deeptaylor.paper.saved import Arrays
+from deeptaylor.shown import percent
 from deeptaylor.support.files import write_whole
 from deeptaylor.support.optional import optional_package
 
@@ -149,7 +150,7 @@ def _histogram(ax: Axes, R: measures.Array, low: float, high: float) -> None:
     ax.set(xlim=(edges[0], edges[-1]), ylim=(0.7, None))
     ax.set_xlabel("pixel relevance $R_p$")
     share, beyond = measures.negative_share(R), int((edges[-1] < R).sum() + (edges[0] > R).sum())
-    said = f"negative: {100 * share:.2g} %" if share else "no negative pixel"
+    said = f"negative: {percent(share, '.2g')}" if share else "no negative pixel"
     corner: dict[str, Any] = {"transform": ax.transAxes, "ha": "right", "va": "top"}
     ax.text(0.97, 0.97, said, fontsize=8.5, color=BLUE if share else INK, **corner)
     if beyond:

@@ -14,6 +14,7 @@ from deeptaylor.paper import measures
 from deeptaylor.paper.data.pairs import PRESENT, Pairs
 from deeptaylor.paper.methods import METHODS, shares
 from deeptaylor.paper.saved import Arrays
+from deeptaylor.shown import percent
 
 __all__ = ["ConsistencyError", "check_consistent", "method_numbers", "numbers", "plain", "requirements"]
 
@@ -188,7 +189,7 @@ def requirements(found: Mapping[str, Any]) -> list[tuple[str, bool, str]]:
     lines: list[tuple[str, bool, str]] = []
     for network, least in (("one-layer", 0.96), ("two-layer", 0.98)):
         accuracy = found["quality"][network]["held_out"]["accuracy"]
-        lines.append((f"{network}: accuracy ≥ {100 * least:.0f} %", accuracy >= least, f"{100 * accuracy:.2f} %"))
+        lines.append((f"{network}: accuracy ≥ {percent(least, '.0f')}", accuracy >= least, percent(accuracy, ".2f")))
     for network, methods in METHODS.items():
         for method in methods:
             of = found["methods"][network][method.key]

@@ -7,6 +7,7 @@ from typing import Any
 
 from deeptaylor.paper.methods import METHODS, Method
 from deeptaylor.paper.report import Table
+from deeptaylor.shown import percent
 
 __all__ = [
     "lrp",
@@ -41,7 +42,7 @@ def quality(found: Numbers) -> Table:
         for name, text in (("shown", "the pairs of this report"), ("held_out", "as in MNIST"), ("moved", "moved")):
             q = of[name]
             place = text if name != "moved" else f"moved by up to {q['max_shift']} pixels"
-            rows.append([f"{network}, {place}", str(q["pairs"]), f"{q['mse']:.1f}", f"{100 * q['accuracy']:.2f} %"])
+            rows.append([f"{network}, {place}", str(q["pairs"]), f"{q['mse']:.1f}", percent(q["accuracy"], ".2f")])
     return Table(
         "Quality on held-out digits. Targets are 0 and 100; accuracy: on the right side of 50.",
         ("network, digits", "pairs", "mean square error", "accuracy"),
@@ -211,15 +212,6 @@ def lrp(found: Numbers) -> Table:
 
 def _number(value: float | None) -> float:
     return float("nan") if value is None else value
-
-
-def percent(share: float | None) -> str:
-    """A share, with digits enough to be told from none."""
-    if share is None:
-        return "—"
-    if share in (0, 1):
-        return f"{100 * share:.0f} %"
-    return f"{100 * share:.1f} %" if abs(share) >= 0.001 else f"{100 * share:.1g} %"
 
 
 def _small(value: float | None) -> str:

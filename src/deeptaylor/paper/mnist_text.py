@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from deeptaylor.paper import mnist_tables as tables
-from deeptaylor.paper.mnist_tables import percent
 from deeptaylor.paper.report import Picture, Section, page
+from deeptaylor.shown import number, percent
 
 __all__ = ["report"]
 
@@ -66,7 +66,7 @@ def _one_layer(found: Numbers, figures: Figures) -> Section:
     hottest = ", ".join(f"{of[key]['largest']:.2g} ({name})" for key, name in names.items())
     consistency = f"""Nearest-root Taylor keeps {percent(of["taylor"]["kept"])} of all scores and dissipates the rest;
         {percent(of["taylor"]["negative_share"])} of its relevance is negative. Sensitivity is scaled by one factor for
-        all pairs; over the pairs its sum has a correlation of {_number(of["sensitivity"]["correlation_with_score"])}
+        all pairs; over the pairs its sum has a correlation of {number(of["sensitivity"]["correlation_with_score"])}
         with the score. The hottest pixel has {hottest}: the shorter the tail of the histogram, the more pixels share
         the relevance."""
     return Section(
@@ -108,9 +108,9 @@ def _roots(found: Numbers, figures: Figures) -> Section:
     outside = percent(roots["w2-in-box"]["outside"])
     text = f"""In the one-layer network, at {roots["w2"]["neurons"]} active neurons of {found["settings"]["roots"]}
         pairs: the w² root is the nearest in ℝᵈ, but {outside} of these roots are no images, pixels leave the box. The
-        zB root stays inside, and at the median is {_number(roots["zB"].get("median"))} times as far away as the nearest
+        zB root stays inside, and at the median is {number(roots["zB"].get("median"))} times as far away as the nearest
         root in the box. The z⁺ root of the two-layer network's upper neurons is
-        {_number(roots["zplus"].get("median"))} times as far away as the nearest one in ℝᵈ₊."""
+        {number(roots["zplus"].get("median"))} times as far away as the nearest one in ℝᵈ₊."""
     return Section("Root points", [Picture(figures["root_points"], caption, alt), _text(text)])
 
 
@@ -129,11 +129,11 @@ def _properties(found: Numbers) -> Section:
         on kinks of f, where the gradient jumps. Time: of the processor, in forward and backward passes of the
         same pairs through the same network, in the same run."""
     second = f"""† up to the fit of the relevance model. ‡ neither problem is convex: the root found from x alone is
-        {_number(better["mean"])} times as far away as the best found from {settings["starts"]} places with
-        {two["seeds"]} seeds, on average (at most {_number(better["most"])} times), and between seeds distances differ
+        {number(better["mean"])} times as far away as the best found from {settings["starts"]} places with
+        {two["seeds"]} seeds, on average (at most {number(better["most"])} times), and between seeds distances differ
         by {percent(two["taylor_distance_spread"])}. Min-max: two models, each trained for {settings["fit_steps"]}
         steps on other pairs; the spread between their maps and the given model's is
-        {_number(two["min_max_to_given"])}."""
+        {number(two["min_max_to_given"])}."""
     return Section(
         "The paper's property tables, measured",
         [tables.one_layer_properties(found), _text(first), tables.two_layer_properties(found), _text(second)],
@@ -148,9 +148,9 @@ def _shares(found: Numbers, figures: Figures) -> Section:
     meaning = f"""What this means. In the one-layer network {_compare(one, "zB", "zB")}; in the two-layer network
         {_compare(two, "training-free", "training-free")}. A high share on the half says that a method is selective,
         not that it is complete. The ink tells more: with sensitivity its share is
-        {_number(one["sensitivity"]["on_ink"]["mean"])} in the one-layer network, and
-        {_number(one["sensitivity"]["untrained_on_ink"]["mean"])} before training; with zB it is
-        {_number(one["zB"]["on_ink"]["mean"])} and {_number(one["zB"]["untrained_on_ink"]["mean"])}. A digit is
+        {number(one["sensitivity"]["on_ink"]["mean"])} in the one-layer network, and
+        {number(one["sensitivity"]["untrained_on_ink"]["mean"])} before training; with zB it is
+        {number(one["zB"]["on_ink"]["mean"])} and {number(one["zB"]["untrained_on_ink"]["mean"])}. A digit is
         recognised by its black parts as well, the inside of a zero for one, so that no good map has all of its
         relevance on ink. The distractor gets some relevance from every method: detection neurons see both halves, and
         zB gives a share to every pixel that is not at its least favourable value."""
@@ -163,15 +163,15 @@ def _shares(found: Numbers, figures: Figures) -> Section:
 def _compare(of: Numbers, key: str, name: str) -> str:
     s, d = of["sensitivity"], of[key]
     word = "more" if (s["on_half"]["mean"] or 0) > (d["on_half"]["mean"] or 0) else "less"
-    return _text(f"""sensitivity puts {word} on the target's half than {name} ({_number(s["on_half"]["mean"])} and
-        {_number(d["on_half"]["mean"])}) and covers {percent(s["coverage"]["mean"])} of its ink, {name}
+    return _text(f"""sensitivity puts {word} on the target's half than {name} ({number(s["on_half"]["mean"])} and
+        {number(d["on_half"]["mean"])}) and covers {percent(s["coverage"]["mean"])} of its ink, {name}
         {percent(d["coverage"]["mean"])}""")
 
 
 def _without(found: Numbers) -> Section:
     lines = [
-        _text(f"""{network}: the mean score is {_number(of["mean_score"]["without"])} without a target and
-            {_number(of["mean_score"]["with_target"])} with one; {percent(of["scores_of_zero"])} of the scores without a
+        _text(f"""{network}: the mean score is {number(of["mean_score"]["without"])} without a target and
+            {number(of["mean_score"]["with_target"])} with one; {percent(of["scores_of_zero"])} of the scores without a
             target are exactly zero.""")
         for network, of in found["without_target"].items()
     ]
@@ -234,7 +234,7 @@ def _worst(found: Numbers, network: str) -> str:
     """The worst gaps of a network's detected pairs, for the methods that have one."""
     keys = {"one-layer": ("sensitivity", "taylor"), "two-layer": ("sensitivity", "taylor", "min-max")}[network]
     gaps = [(key, found["methods"][network][key]["conservation_gap"]["worst_detected"]) for key in keys]
-    return ", ".join(f"{_number(gap)} ({key.replace('taylor', 'Taylor')}, {network})" for key, gap in gaps)
+    return ", ".join(f"{number(gap)} ({key.replace('taylor', 'Taylor')}, {network})" for key, gap in gaps)
 
 
 def _text(prose: str) -> str:
@@ -254,7 +254,3 @@ _HEATMAPS_ALT = "Twelve pairs of digits and their heatmaps by four methods"
 
 def _each(of: Numbers, names: Mapping[str, str], what: str) -> str:
     return ", ".join(f"{percent(of[key][what]['mean'])} ({name})" for key, name in names.items())
-
-
-def _number(value: float | None) -> str:
-    return "—" if value is None else f"{value:.3g}"

@@ -39,6 +39,7 @@ from deeptaylor.models.networks.detection_pooling import NETWORKS, DetectionPool
 from deeptaylor.paper.data.digits import Digits, load_digits
 from deeptaylor.paper.data.pairs import PRESENT, TRAIN_SHIFT, Absent, Pairs, PairSampler, held_out_pairs
 from deeptaylor.paper.descent import Descent
+from deeptaylor.shown import percent
 from deeptaylor.support.files import write_whole
 
 __all__ = ["LEARNING_RATES", "Progress", "TrainingError", "evaluate", "main", "train"]
@@ -251,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found = evaluate(network, pairs)
             about |= {f"{name}_mse": f"{found['mse']:.2f}", f"{name}_accuracy": f"{found['accuracy']:.4f}"}
             report.append(
-                f"held-out digits moved by up to {shift} pixels: accuracy {100 * found['accuracy']:.2f} %, "
+                f"held-out digits moved by up to {shift} pixels: accuracy {percent(found['accuracy'], '.2f')}, "
                 f"mean square error {found['mse']:.1f}"
             )
         report.append(f"weights in {save(network, options.out, about)}")

@@ -24,6 +24,7 @@ from deeptaylor.paper.data.digits import Digits, load_digits
 from deeptaylor.paper.data.pairs import TRAIN_SHIFT, Absent, PairSampler, held_out_pairs
 from deeptaylor.paper.train import Progress, _device, _Line
 from deeptaylor.rules import ZBox
+from deeptaylor.shown import percent
 
 __all__ = ["evaluate", "main", "train"]
 
@@ -93,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             about |= {f"{name}_{key}": f"{value:.4f}" for key, value in found.items()}
             report.append(
                 f"held-out digits moved by up to {shift} pixels: R² {found['r_squared']:.4f}, "
-                f"mean |f − Σ R_i| {100 * found['gap']:.2f} % of the mean f"
+                f"mean |f − Σ R_i| {percent(found['gap'], '.2f')} of the mean f"
             )
         report.append(f"model in {save(model, options.out, about)}")
     except (DeepTaylorError, OSError) as error:

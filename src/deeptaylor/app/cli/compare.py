@@ -17,7 +17,7 @@ from deeptaylor.app.cli.photos import asked_target, folder, looked_at, prepared,
 from deeptaylor.app.cli.show import Talk, noted
 from deeptaylor.errors import InputError
 from deeptaylor.methods import METHODS, USUAL, likeness, method
-from deeptaylor.shown import shown
+from deeptaylor.shown import percent, shown
 from deeptaylor.support.files import Outputs, outputs, write_together
 
 __all__ = ["compare"]
@@ -122,5 +122,5 @@ def _numbers(row: dict[str, Any]) -> tuple[str, ...]:
     share, like = row["input_share"], row["likeness"]
     # Squared gradients have no scale of their own; their share of the score says nothing.
     shares = None if row["method"] == "sensitivity" or share is None else (share, row["check"]["most_negative"])
-    held, negative = ("-", "-") if shares is None else (f"{100 * part:.3g} %" for part in shares)
+    held, negative = ("-", "-") if shares is None else (percent(part, ".3g") for part in shares)
     return held, negative, "-" if like is None else f"{like:.2f}", f"{row['seconds']:.2f}"

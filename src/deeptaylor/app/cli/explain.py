@@ -19,7 +19,7 @@ from deeptaylor.app.cli.photos import Prepared, Target, asked_target, folder, lo
 from deeptaylor.app.cli.show import Talk, noted
 from deeptaylor.app.cli.words import as_options
 from deeptaylor.errors import DeepTaylorError, InputError
-from deeptaylor.shown import shown
+from deeptaylor.shown import percent, shown
 from deeptaylor.support.files import Outputs, outputs, size, write_together
 
 __all__ = ["explain"]
@@ -212,7 +212,7 @@ def _show(talk: Talk, done: _Done, files: list[Path], replaced: list[Path]) -> N
     for note in done.photo.notes:
         talk.say(f"  note: {note}")
     if done.photo.recognised:
-        talk.say("  recognised: " + ", ".join(f"{r.name} {r.probability:.1%}" for r in done.photo.recognised))
+        talk.say("  recognised: " + ", ".join(f"{r.name} {percent(r.probability)}" for r in done.photo.recognised))
     rows = []
     for bias, e in done.explanations.items():
         for k, (index, name) in enumerate(done.target.classes):
@@ -229,4 +229,4 @@ def _show(talk: Talk, done: _Done, files: list[Path], replaced: list[Path]) -> N
 
 
 def _share(part: float, score: float) -> str:
-    return f"{part:.4g} ({100 * part / score:.3g} %)" if score > 0 else f"{part:.4g}"
+    return f"{part:.4g} ({percent(part / score, '.3g')})" if score > 0 else f"{part:.4g}"
