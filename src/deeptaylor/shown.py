@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 
-__all__ = ["HIDDEN", "number", "percent", "printable", "shown"]
+__all__ = ["HIDDEN", "number", "percent", "printable", "prose", "shown"]
 
 # Controls (C0, DEL, C1), line and paragraph separators, what changes the direction of writing, bytes that are no text.
 HIDDEN = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
@@ -32,6 +32,15 @@ def printable(text: str) -> str:
     "no class is called 'a\\x07':\n  b"
     """
     return _IN_A_TEXT.sub(_spelled, text)
+
+
+def prose(text: str) -> str:
+    r"""A paragraph that was written over several lines.
+
+    >>> prose("one\n    two")
+    'one two'
+    """
+    return " ".join(text.split())
 
 
 def _spelled(found: re.Match[str]) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 from deeptaylor.paper.imagenet_figures import TITLES
 from deeptaylor.paper.imagenet_numbers import APART, FAR, NEAR
-from deeptaylor.paper.report import Table
 from deeptaylor.shown import number, percent
+from deeptaylor.support.report import Table
 
 __all__ = ["edges", "ledger", "noise", "recognised", "similarity", "stride", "twice"]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deeptaylor.paper.methods import METHODS, Method
-from deeptaylor.paper.report import Table
 from deeptaylor.shown import percent
+from deeptaylor.support.report import Table
 
 __all__ = [
     "lrp",

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from deeptaylor.paper import mnist_tables as tables
-from deeptaylor.paper.report import Picture, Section, page
 from deeptaylor.shown import number, percent
+from deeptaylor.support.report import Picture, Section, page
 
 __all__ = ["report"]
 
@@ -38,7 +38,7 @@ def report(found: Numbers, figures: Figures) -> str:
         _lrp(found, figures),
         _differences(found),
     ]
-    return page("The paper's MNIST experiments", _text(lead), sections, _text(foot))
+    return page("The paper's MNIST experiments", [lead], sections, foot)
 
 
 def _summary(found: Numbers) -> Section:
@@ -46,7 +46,7 @@ def _summary(found: Numbers) -> Section:
     precision = """Maps are computed in float64 and kept in float32, from which all numbers are computed: rounding is
         below 1e-7 of the score. That w², zB and training-free are conservative and positive is checked while this page
         is made; without that it would not be here."""
-    return Section("What holds", [tables.required(lines), _text(precision)])
+    return Section("What holds", [tables.required(lines), precision])
 
 
 def _networks(found: Numbers) -> Section:
@@ -54,7 +54,7 @@ def _networks(found: Numbers) -> Section:
         and right at random; where there is no target, a distractor stands beside an empty half or beside another
         distractor, as likely. Digits come from the test set of MNIST, where they are; training moves digits of its
         own by up to three pixels."""
-    return Section("The networks", [_text(data), tables.quality(found), tables.training(found)])
+    return Section("The networks", [data, tables.quality(found), tables.training(found)])
 
 
 def _one_layer(found: Numbers, figures: Figures) -> Section:
@@ -69,15 +69,7 @@ def _one_layer(found: Numbers, figures: Figures) -> Section:
         all pairs; over the pairs its sum has a correlation of {number(of["sensitivity"]["correlation_with_score"])}
         with the score. The hottest pixel has {hottest}: the shorter the tail of the histogram, the more pixels share
         the relevance."""
-    return Section(
-        "One-layer network (figures 5 and 6)",
-        [
-            Picture(figures["figure5"], f"Figure 5. {_SCALE}", _HEATMAPS_ALT),
-            _text(places),
-            Picture(figures["figure6"], f"Figure 6. {_QUANTITIES}", _QUANTITIES_ALT),
-            _text(consistency),
-        ],
-    )
+    return _figures("One-layer", (5, 6), figures, places, consistency)
 
 
 def _two_layer(found: Numbers, figures: Figures) -> Section:
@@ -90,13 +82,19 @@ def _two_layer(found: Numbers, figures: Figures) -> Section:
         {percent(of["min-max"]["kept"])} of the scores; a pair's map misses its score by
         {percent(found["min_max"]["mean_gap_over_mean_score"])} of the mean score on average. Training-free is
         conservative to {of["training-free"]["conservation_gap"]["worst"]:.0e}."""
+    return _figures("Two-layer", (8, 9), figures, places, consistency)
+
+
+def _figures(network: str, numbers: tuple[int, int], figures: Figures, places: str, consistency: str) -> Section:
+    """A network's heatmaps, then its scatter plots and histograms."""
+    first, second = numbers
     return Section(
-        "Two-layer network (figures 8 and 9)",
+        f"{network} network (figures {first} and {second})",
         [
-            Picture(figures["figure8"], f"Figure 8. {_SCALE}", _HEATMAPS_ALT),
-            _text(places),
-            Picture(figures["figure9"], f"Figure 9. {_QUANTITIES}", _QUANTITIES_ALT),
-            _text(consistency),
+            Picture(figures[f"figure{first}"], f"Figure {first}. {_SCALE}", _HEATMAPS_ALT),
+            places,
+            Picture(figures[f"figure{second}"], f"Figure {second}. {_QUANTITIES}", _QUANTITIES_ALT),
+            consistency,
         ],
     )
 
@@ -111,7 +109,7 @@ def _roots(found: Numbers, figures: Figures) -> Section:
         zB root stays inside, and at the median is {number(roots["zB"].get("median"))} times as far away as the nearest
         root in the box. The z⁺ root of the two-layer network's upper neurons is
         {number(roots["zplus"].get("median"))} times as far away as the nearest one in ℝᵈ₊."""
-    return Section("Root points", [Picture(figures["root_points"], caption, alt), _text(text)])
+    return Section("Root points", [Picture(figures["root_points"], caption, alt), text])
 
 
 def _properties(found: Numbers) -> Section:
@@ -136,7 +134,7 @@ def _properties(found: Numbers) -> Section:
         {number(two["min_max_to_given"])}."""
     return Section(
         "The paper's property tables, measured",
-        [tables.one_layer_properties(found), _text(first), tables.two_layer_properties(found), _text(second)],
+        [tables.one_layer_properties(found), first, tables.two_layer_properties(found), second],
     )
 
 
@@ -156,28 +154,28 @@ def _shares(found: Numbers, figures: Figures) -> Section:
         zB gives a share to every pixel that is not at its least favourable value."""
     return Section(
         "Where the relevance is",
-        [Picture(figures["shares"], _text(caption), alt), tables.shares(found), _text(meaning)],
+        [Picture(figures["shares"], caption, alt), tables.shares(found), meaning],
     )
 
 
 def _compare(of: Numbers, key: str, name: str) -> str:
     s, d = of["sensitivity"], of[key]
     word = "more" if (s["on_half"]["mean"] or 0) > (d["on_half"]["mean"] or 0) else "less"
-    return _text(f"""sensitivity puts {word} on the target's half than {name} ({number(s["on_half"]["mean"])} and
+    return f"""sensitivity puts {word} on the target's half than {name} ({number(s["on_half"]["mean"])} and
         {number(d["on_half"]["mean"])}) and covers {percent(s["coverage"]["mean"])} of its ink, {name}
-        {percent(d["coverage"]["mean"])}""")
+        {percent(d["coverage"]["mean"])}"""
 
 
 def _without(found: Numbers) -> Section:
     lines = [
-        _text(f"""{network}: the mean score is {number(of["mean_score"]["without"])} without a target and
+        f"""{network}: the mean score is {number(of["mean_score"]["without"])} without a target and
             {number(of["mean_score"]["with_target"])} with one; {percent(of["scores_of_zero"])} of the scores without a
-            target are exactly zero.""")
+            target are exactly zero."""
         for network, of in found["without_target"].items()
     ]
     meaning = """A conservative method then has as little relevance to show as there is score. Sensitivity, scaled by
         one factor for all pairs, need not follow: it says what would change the score, not what made it."""
-    return Section("Pairs without a target digit", [tables.without(found), " ".join([*lines, _text(meaning)])])
+    return Section("Pairs without a target digit", [tables.without(found), " ".join([*lines, meaning])])
 
 
 def _min_max(found: Numbers, figures: Figures) -> Section:
@@ -189,7 +187,7 @@ def _min_max(found: Numbers, figures: Figures) -> Section:
         {percent(fit["r_squared_of_sum"])} of the variance of the score. What it misses is all that maps of the min-max
         model lack in conservation: {percent(fit["mean_gap_over_mean_score"])} of the mean score on average."""
     picture = Picture(figures["min_max_fit"], caption, "Density plot along the diagonal", 560)
-    return Section("The min-max relevance model", [picture, _text(text)])
+    return Section("The min-max relevance model", [picture, text])
 
 
 def _lrp(found: Numbers, figures: Figures) -> Section:
@@ -205,13 +203,13 @@ def _lrp(found: Numbers, figures: Figures) -> Section:
     return Section(
         "Comparison with LRP (supplement, section IV)",
         [
-            _text(how),
+            how,
             Picture(figures["lrp_one_layer"], f"One-layer network. {_SCALE}", alt),
             Picture(figures["lrp_one_layer_numbers"], f"One-layer network. {_QUANTITIES}", _QUANTITIES_ALT),
             Picture(figures["lrp_two_layer"], f"Two-layer network. {_SCALE}", alt),
             Picture(figures["lrp_two_layer_numbers"], f"Two-layer network. {_QUANTITIES}", _QUANTITIES_ALT),
             tables.lrp(found),
-            _text(text),
+            text,
         ],
     )
 
@@ -227,7 +225,7 @@ def _differences(found: Numbers) -> Section:
         pixels, by a search for the nearest such point.""",
         """Neither the paper's pairs nor its weights are known, so that heatmaps can be compared in kind only.""",
     ]
-    return Section("Choices where the paper leaves one", [_text(choice) for choice in choices])
+    return Section("Choices where the paper leaves one", choices)
 
 
 def _worst(found: Numbers, network: str) -> str:
@@ -237,17 +235,12 @@ def _worst(found: Numbers, network: str) -> str:
     return ", ".join(f"{number(gap)} ({key.replace('taylor', 'Taylor')}, {network})" for key, gap in gaps)
 
 
-def _text(prose: str) -> str:
-    """A paragraph written over several lines."""
-    return " ".join(prose.split())
-
-
-_SCALE = _text("""Red speaks for the decision, blue against it. One colour scale a method, full colour at the 99.5th
+_SCALE = """Red speaks for the decision, blue against it. One colour scale a method, full colour at the 99.5th
     percentile of what is shown. The first ten pairs with a target digit, then the first with an empty half and the
-    first with two distractors; none was chosen by hand.""")
-_QUANTITIES = _text("""Above: the sum of the pixels' relevances against the score; on the diagonal a method is
+    first with two distractors; none was chosen by hand."""
+_QUANTITIES = """Above: the sum of the pixels' relevances against the score; on the diagonal a method is
     conservative. Below: how often a pixel has a relevance, on a log scale, negative ones blue; the same range for all
-    methods, pixels of exactly zero left out.""")
+    methods, pixels of exactly zero left out."""
 _QUANTITIES_ALT = "Scatter plots of summed relevance against score, and histograms of pixel relevance"
 _HEATMAPS_ALT = "Twelve pairs of digits and their heatmaps by four methods"
 
