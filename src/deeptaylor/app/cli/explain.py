@@ -14,7 +14,7 @@ import deeptaylor as dt
 from deeptaylor import heatmap
 from deeptaylor.app import record
 from deeptaylor.app.cli.exits import BAD_INPUT, CHECK_FAILED, FINE, SOME_FAILED
-from deeptaylor.app.cli.options import How, Model, Overwrite, network_option, the_command
+from deeptaylor.app.cli.options import OUT, How, Model, Out, Overwrite, network_option, the_command
 from deeptaylor.app.cli.photos import Prepared, Target, asked_target, folder, looked_at, prepared, stems, wrote
 from deeptaylor.app.cli.show import Talk, noted
 from deeptaylor.app.cli.words import as_options
@@ -47,9 +47,7 @@ def explain(
         str | None,
         typer.Option(help="Explain why the target rather than this class, or the `next` best.", metavar="CLASS|next"),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write to.", metavar="DIR")] = Path(
-        "deeptaylor_output"
-    ),
+    out: Out = OUT,
     arrays: Annotated[
         str, typer.Option(help="The raw relevance as a file.", metavar="npz|safetensors|both|none")
     ] = "npz",

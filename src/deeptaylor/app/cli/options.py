@@ -23,7 +23,9 @@ from deeptaylor.errors import InputError
 from deeptaylor.models.networks.named import NAMED
 from deeptaylor.rules.parse import EXAMPLES, parse, placed
 
-__all__ = ["How", "Model", "Overwrite", "complete_model", "network_option", "the_command"]
+__all__ = ["OUT", "How", "Model", "Out", "Overwrite", "Shape", "Source", "network_option", "the_command"]
+
+OUT = Path("deeptaylor_output")
 
 _MODEL = "What the model's file does not say"
 _PHOTOGRAPHS = "How photographs were prepared in training (all of it, or none)"
@@ -42,6 +44,13 @@ def network_option(text: str) -> Any:
     )
 
 
+Source = Annotated[
+    str, typer.Argument(metavar="MODEL", autocompletion=complete_model, help="A network by name, or a file.")
+]
+Shape = Annotated[
+    str | None, typer.Option("--shape", help="Of one input, where inputs are no photographs.", metavar="N,N,…")
+]
+Out = Annotated[Path, typer.Option("--out", "-o", help="The folder to write to.", metavar="DIR")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what another command wrote, too.")]
 
 
