@@ -17,10 +17,10 @@ from deeptaylor import assets
 from deeptaylor.methods import rank_correlation
 from deeptaylor.paper import imagenet, imagenet_maps
 from deeptaylor.paper import imagenet_measures as im
+from deeptaylor.paper.experiment import ConsistencyError
 from deeptaylor.paper.imagenet_claims import claims
 from deeptaylor.paper.imagenet_maps import METHODS, Case, ImagenetError, explain_all, load_cases, photographs, square
 from deeptaylor.paper.imagenet_numbers import check_accounted
-from deeptaylor.paper.mnist_numbers import ConsistencyError
 from deeptaylor.paper.saved import Saved, Talk
 
 pytest.importorskip("matplotlib")

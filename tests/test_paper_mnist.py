@@ -17,8 +17,9 @@ from deeptaylor.models.networks import min_max
 from deeptaylor.models.networks.detection_pooling import NETWORKS, OneLayer, TwoLayer, save
 from deeptaylor.paper import measures, mnist, root_measures
 from deeptaylor.paper.data import Digits, held_out_pairs
+from deeptaylor.paper.experiment import ConsistencyError
 from deeptaylor.paper.methods import METHODS, shares
-from deeptaylor.paper.mnist_numbers import ConsistencyError, check_consistent
+from deeptaylor.paper.mnist_numbers import check_consistent
 from deeptaylor.paper.saved import Saved, Talk
 from deeptaylor.support.report import Section, Table, page
 

@@ -19,16 +19,9 @@ import numpy.typing as npt
 from deeptaylor.methods import rank_correlation
 
 __all__ = [
-    "Edges",
-    "edges",
-    "few_pixels",
-    "luminance",
-    "neighbours",
-    "profile",
-    "smoothed",
-    "stride_power",
-    "two_sides",
-]
+    "Edges", "edges", "few_pixels", "luminance", "neighbours",
+    "profile", "smoothed", "stride_power", "two_sides",
+]  # fmt: skip
 
 Array = npt.NDArray[np.float64]
 

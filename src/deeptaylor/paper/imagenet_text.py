@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from deeptaylor.paper import imagenet_tables as tables
-from deeptaylor.paper import mnist_tables
+from deeptaylor.paper.experiment import as_table
 from deeptaylor.paper.imagenet_figures import ROWS
 from deeptaylor.paper.imagenet_maps import CREDIT
 from deeptaylor.shown import number, percent, prose
@@ -63,11 +63,10 @@ def _name(of: Numbers) -> str:
 
 
 def _summary(found: Numbers) -> Section:
-    lines = [(c["claim"], c["holds"], c["measured"]) for c in found["claims"]]
     meaning = """What the paper says of all its pictures is asked of all photographs here: one that does otherwise makes
         a no. That scores are accounted for and no pixel of deep Taylor is negative is checked while this page is made;
         without that it would not be here."""
-    return Section("What holds", [*little(found), mnist_tables.required(lines), meaning])
+    return Section("What holds", [*little(found), as_table(found["claims"]), meaning])
 
 
 def _networks(found: Numbers) -> Section:

@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from deeptaylor.paper.measures import or_nan
 from deeptaylor.paper.methods import METHODS, Method
 from deeptaylor.shown import percent
 from deeptaylor.support.report import Table
 
-__all__ = [
-    "lrp",
-    "one_layer_properties",
-    "quality",
-    "required",
-    "shares",
-    "training",
-    "two_layer_properties",
-    "without",
-]
+__all__ = ["lrp", "one_layer_properties", "quality", "shares", "training", "two_layer_properties", "without"]
 
 Numbers = Mapping[str, Any]
 Cell = str | tuple[str, str]
@@ -27,12 +19,6 @@ Cell = str | tuple[str, str]
 def named(network: str, *keys: str) -> list[Method]:
     """Methods of a network, in this order."""
     return [next(m for m in METHODS[network] if m.key == key) for key in keys]
-
-
-def required(lines: Sequence[tuple[str, bool, str]]) -> Table:
-    """What was asked, whether it holds, and the numbers."""
-    rows = [(claim, "yes" if holds else "NO", text) for claim, holds, text in lines]
-    return Table("What was asked of these experiments.", ("", "holds", "measured"), rows)
 
 
 def quality(found: Numbers) -> Table:
@@ -69,13 +55,13 @@ def one_layer_properties(found: Numbers) -> Table:
             "root inside the box",
             ("no root", "paper: 𝓑 yes"),
             ("searched there", "paper: 𝓑 yes"),
-            (f"{percent(1 - _number(roots['w2-in-box']['outside']))} of neurons' roots", "paper: 𝓑 no"),
-            (f"{percent(1 - _number(zb['outside']))} of neurons' roots", "paper: 𝓑 yes"),
+            (f"{percent(1 - or_nan(roots['w2-in-box']['outside']))} of neurons' roots", "paper: 𝓑 no"),
+            (f"{percent(1 - or_nan(zb['outside']))} of neurons' roots", "paper: 𝓑 yes"),
         ],
         [
             "root distance / nearest, median (most)",
             ("no root", "paper: no"),
-            (f"{_number(taylor['median']):.5f} ({_number(taylor['most']):.4f})", "paper: yes"),
+            (f"{or_nan(taylor['median']):.5f} ({or_nan(taylor['most']):.4f})", "paper: yes"),
             (f"{_ratio(w2)} in ℝᵈ", "paper: yes"),
             (f"{_ratio(zb)} in the box", "paper: no"),
         ],
@@ -85,7 +71,7 @@ def one_layer_properties(found: Numbers) -> Table:
         [
             "spread of maps over seeds",
             ("0: no chance in it", "paper: yes"),
-            (f"{_number(unique['taylor_map_spread']):.2g}", "paper: yes"),
+            (f"{or_nan(unique['taylor_map_spread']):.2g}", "paper: yes"),
             ("0: no chance in it", "paper: yes"),
             ("0: no chance in it", "paper: yes"),
         ],
@@ -108,8 +94,8 @@ def two_layer_properties(found: Numbers) -> Table:
         [
             "spread of maps over seeds",
             ("0: no chance in it", "paper: yes"),
-            (f"{_number(unique['taylor_map_spread']):.2g}", "paper: no‡"),
-            (f"{_number(unique['min_max_map_spread']):.2g}", "paper: no‡"),
+            (f"{or_nan(unique['taylor_map_spread']):.2g}", "paper: no‡"),
+            (f"{or_nan(unique['min_max_map_spread']):.2g}", "paper: no‡"),
             ("0: no chance in it", "paper: yes"),
         ],
         ["training steps", ("0", "paper: yes"), ("0", "paper: yes"), (steps, "paper: no"), ("0", "paper: yes")],
@@ -210,10 +196,6 @@ def lrp(found: Numbers) -> Table:
 # --- numbers as texts -------------------------------------------------------------------------------------------------
 
 
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else value
-
-
 def _small(value: float | None) -> str:
     if value is None:
         return "—"
@@ -223,7 +205,7 @@ def _small(value: float | None) -> str:
 
 
 def _ratio(of: Numbers) -> str:
-    return f"{_number(of.get('median')):.3f} ({_number(of.get('most')):.2f})"
+    return f"{or_nan(of.get('median')):.3f} ({or_nan(of.get('most')):.2f})"
 
 
 def _interval(of: Numbers | None) -> str:

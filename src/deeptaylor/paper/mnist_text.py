@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from deeptaylor.paper import mnist_tables as tables
+from deeptaylor.paper.experiment import as_table
 from deeptaylor.shown import number, percent
 from deeptaylor.support.report import Picture, Section, page
 
@@ -42,11 +43,10 @@ def report(found: Numbers, figures: Figures) -> str:
 
 
 def _summary(found: Numbers) -> Section:
-    lines = [(r["claim"], r["holds"], r["measured"]) for r in found["requirements"]]
     precision = """Maps are computed in float64 and kept in float32, from which all numbers are computed: rounding is
         below 1e-7 of the score. That w², zB and training-free are conservative and positive is checked while this page
         is made; without that it would not be here."""
-    return Section("What holds", [tables.required(lines), precision])
+    return Section("What holds", [as_table(found["requirements"]), precision])
 
 
 def _networks(found: Numbers) -> Section:

@@ -78,6 +78,11 @@ class Saved:
     def __init__(self, folder: Path, talk: Talk, *, again: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.talk, self.again, self.computed = folder, talk, again, 0
+        self._began = time.monotonic()
+
+    def seconds(self) -> float:
+        """Since the folder was opened."""
+        return time.monotonic() - self._began
 
     def get(self, name: str, settings: Mapping[str, object], make: Callable[[], Mapping[str, Any]]) -> Arrays:
         """The arrays of that name: read from its file, or made and written to it."""
