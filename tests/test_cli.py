@@ -16,6 +16,7 @@ import deeptaylor as dt
 from deeptaylor.app.cli import EXPERIMENTS, VERBS, main, words
 from deeptaylor.app.cli.exits import EXITS
 from deeptaylor.domain import Box, NonNegative, Real
+from deeptaylor.rules.parse import parse, placed
 from deeptaylor.support.optional import how_to_install
 
 SRC = Path(__file__).parents[1] / "src"
@@ -221,14 +222,14 @@ def test_completion() -> None:
 
 
 def test_rules_by_symbol() -> None:
-    assert words.rule("ab:2,1") == dt.rules.AlphaBeta(2, 1)
-    assert words.rule("z+") == dt.rules.ZPlus()
-    assert words.placed_rules(["features.*=eps:0.25"]) == {"features.*": dt.rules.Epsilon(0.25)}
+    assert parse("ab:2,1") == dt.rules.AlphaBeta(2, 1)
+    assert parse("z+") == dt.rules.ZPlus()
+    assert placed(["features.*=eps:0.25"]) == {"features.*": dt.rules.Epsilon(0.25)}
     for wrong in ("nothing", "eps:x", "w2:1,2,3", "eps:-1"):
         with pytest.raises(dt.DeepTaylorError, match=r"[Rr]ule|epsilon"):
-            words.rule(wrong)
-    with pytest.raises(dt.InputError, match="write PATTERN=RULE"):
-        words.placed_rules(["z+"])
+            parse(wrong)
+    with pytest.raises(dt.PlanError, match="write PATTERN=RULE"):
+        placed(["z+"])
 
 
 def test_domains() -> None:

@@ -49,7 +49,7 @@ def test_what_is_said_and_written(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.fullmatch(
         r"  bias=neuron: The input holds only [\d.]+ % of the score; biases took .*--bias spread.*", lines[1]
     )
-    assert re.match(r"  recognised: \w+ [\d.]+%, ", lines[2])
+    assert re.match(r"  recognised: \w+ [\d.]+ %, ", lines[2])
     assert re.search(r"\(\d\) +neuron +[\d.]+ +[\d.e-]+ \([\d.e-]+ %\)", out)
     assert re.search(r"bias=neuron, .*\n +conservative  no   the input holds [\d.]+ % of the score: ", out)
     assert re.search(r"bias=spread, .*\n +conservative  yes  the input holds the whole score: ", out)

@@ -14,12 +14,13 @@ from torch import nn
 
 import deeptaylor as dt
 from deeptaylor import assets
+from deeptaylor.methods import rank_correlation
 from deeptaylor.paper import imagenet, imagenet_maps
 from deeptaylor.paper import imagenet_measures as im
+from deeptaylor.paper.experiment import ConsistencyError
 from deeptaylor.paper.imagenet_claims import claims
 from deeptaylor.paper.imagenet_maps import METHODS, Case, ImagenetError, explain_all, load_cases, photographs, square
 from deeptaylor.paper.imagenet_numbers import check_accounted
-from deeptaylor.paper.mnist_numbers import ConsistencyError
 from deeptaylor.paper.saved import Saved, Talk
 
 pytest.importorskip("matplotlib")
@@ -426,14 +427,14 @@ def test_other_weights_are_computed_anew(photos: Path, tmp_path: Path) -> None:
 
 
 def test_rank_correlation_of_copies_and_of_noise() -> None:
-    C = im.rank_correlation(NOISE, np.stack([NOISE[0] ** 3, -NOISE[1], np.zeros((224, 224))]))
+    C = rank_correlation(NOISE, np.stack([NOISE[0] ** 3, -NOISE[1], np.zeros((224, 224))]))
     assert C[0, 0] == pytest.approx(1)
     assert C[1, 1] == pytest.approx(-1)
     assert abs(C[0, 1]) < 0.02
     assert np.isnan(C[:, 2]).all()
     ties = RNG.integers(0, 4, (2, 12, 9)).astype(float)
     expected = stats.spearmanr(ties[0], ties[1], axis=None).statistic
-    assert im.rank_correlation(ties[:1], ties[1:])[0, 0] == pytest.approx(expected)
+    assert rank_correlation(ties[:1], ties[1:])[0, 0] == pytest.approx(expected)
 
 
 def test_smoothing_is_a_gaussian() -> None:

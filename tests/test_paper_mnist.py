@@ -17,10 +17,11 @@ from deeptaylor.models.networks import min_max
 from deeptaylor.models.networks.detection_pooling import NETWORKS, OneLayer, TwoLayer, save
 from deeptaylor.paper import measures, mnist, root_measures
 from deeptaylor.paper.data import Digits, held_out_pairs
+from deeptaylor.paper.experiment import ConsistencyError
 from deeptaylor.paper.methods import METHODS, shares
-from deeptaylor.paper.mnist_numbers import ConsistencyError, check_consistent
-from deeptaylor.paper.report import Section, Table, page
+from deeptaylor.paper.mnist_numbers import check_consistent
 from deeptaylor.paper.saved import Saved, Talk
+from deeptaylor.support.report import Section, Table, page
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("safetensors")
@@ -288,7 +289,7 @@ def test_errors_say_what_to_do(inputs: Path, tmp_path: Path, capsys: pytest.Capt
 def test_a_page_escapes_its_texts() -> None:
     names = "abcdefghij"
     t, lead, s, p, caption, head, row, cell, said, foot = (f"<x{name}>" for name in names)
-    text = page(t, lead, [Section(s, [p, Table(caption, (head,), [(row, (cell, said))])])], foot)
+    text = page(t, [lead], [Section(s, [p, Table(caption, (head,), [(row, (cell, said))])])], foot)
     for name in names:
         assert f"&lt;x{name}&gt;" in text
         assert f"<x{name}>" not in text

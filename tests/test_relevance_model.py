@@ -30,6 +30,7 @@ from deeptaylor.methods.relevance_model import MinMaxModel, pooling_ratio, r_squ
 from deeptaylor.models.networks import min_max
 from deeptaylor.models.networks.detection_pooling import TwoLayer, WeightsError
 from deeptaylor.models.networks.detection_pooling import save as save_network
+from deeptaylor.paper import train as training
 from deeptaylor.paper import train_relevance
 from deeptaylor.paper.data import Digits, held_out_pairs
 from deeptaylor.rules import Epsilon, Rule, WSquare, ZBox, ZPlus
@@ -473,7 +474,7 @@ def test_the_places_of_the_two_layer_network() -> None:
 
 def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(train_relevance, "load_digits", lambda folder: digits())
-    monkeypatch.setattr(train_relevance, "_HELD_OUT", 50)
+    monkeypatch.setattr(training, "_HELD_OUT", 50)
     weights, out = tmp_path / "net.safetensors", tmp_path / "new" / "model.safetensors"
     save_network(TwoLayer(seed=0), weights)
     assert train_relevance.main(["--out", str(out), "--steps", "20", "--network", str(weights)]) == 0

@@ -29,7 +29,8 @@ from deeptaylor.app.server import explaining, main
 from deeptaylor.app.server.app import Bounds, make_app
 from deeptaylor.app.server.folders import without_folders
 from deeptaylor.app.server.models import OWN, Models
-from deeptaylor.app.server.options import RULES, Options, command, parse_rule, parse_rules
+from deeptaylor.app.server.options import Options, command, parse_rules
+from deeptaylor.rules.parse import RULES, parse, spelled
 from deeptaylor.support.optional import how_to_install
 
 ROOT = Path(__file__).parents[1]
@@ -240,10 +241,11 @@ def test_notes_say_what_was_converted(client: TestClient) -> None:
 
 
 def test_rules_are_words_and_numbers_and_never_code() -> None:
-    assert parse_rule("eps:0.25") == dt.rules.Epsilon(0.25)
-    assert parse_rule(" ab : 2 , 1 ") == dt.rules.AlphaBeta(2, 1)
+    assert parse("eps:0.25") == dt.rules.Epsilon(0.25)
+    assert parse(" ab : 2 , 1 ") == dt.rules.AlphaBeta(2, 1)
     assert parse_rules("a.*=w2; b=c=flat;") == {"a.*": dt.rules.WSquare(), "b=c": dt.rules.Flat()}
-    assert all(parse_rule(symbol) == kind() for symbol, kind in RULES.items())
+    assert all(parse(symbol) == kind() for symbol, kind in RULES.items())
+    assert all(parse(spelled(rule)) == rule for rule in (*[kind() for kind in RULES.values()], dt.rules.ZBox(0.0, 1.0)))
 
 
 @pytest.mark.parametrize(
@@ -262,7 +264,7 @@ def test_rules_are_words_and_numbers_and_never_code() -> None:
 )
 def test_rules_that_are_none(client: TestClient, text: str, said: str) -> None:
     with pytest.raises(dt.PlanError, match=re.escape(said)):
-        parse_rule(text)
+        parse(text)
     response = client.post("/api/explain", params={"model": OWN, "above": text}, content=png())
     assert response.status_code == 422
     assert said in response.json()["error"]

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from deeptaylor.shown import percent
+
 # A gap of this much of the score is rounding. Only the reverse pass can open one, by about ½ √n units for n roundings
 # one after the other (docs/theory.md, section 7): there is room for 2,600 in bfloat16, some 300 layers, and more above.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 1e-1}
@@ -64,15 +66,15 @@ class Check:
         if self.conservative:
             return "the input holds the whole score"
         if abs(1 - self.input_share - self.conservation_gap) > 1e-6:  # the worst sample is not the one that holds least
-            return f"the input holds up to {_percent(self.conservation_gap)} more or less than the score"
-        return f"the input holds {_percent(self.input_share)} of the score" + (" or more" if self.samples > 1 else "")
+            return f"the input holds up to {percent(self.conservation_gap)} more or less than the score"
+        return f"the input holds {percent(self.input_share)} of the score" + (" or more" if self.samples > 1 else "")
 
     def _little_text(self) -> str:
-        held = f"The input holds only {_percent(self.input_share)} of the score"
+        held = f"The input holds only {percent(self.input_share)} of the score"
         if self.method != DEEP_TAYLOR:
             return f"{held}; the rest is not redistributed. The heatmap explains that part alone."
         return (
-            f"{held}; biases took {_percent(self.bias_share)}. "
+            f"{held}; biases took {percent(self.bias_share)}. "
             'The heatmap explains that part alone (bias="spread" hands the rest back to the inputs).'
         )
 
@@ -98,11 +100,6 @@ class Check:
             )
         texts.append("To ask why one class rather than another, explain a logit difference: target=dt.margin(a, b).")
         return " ".join(texts)
-
-
-def _percent(share: float) -> str:
-    """A share with digits enough to be told from none."""
-    return f"{100 * share:.1f} %" if share >= 0.001 else f"{100 * share:.2g} %"
 
 
 def _yes(value: bool) -> str:

@@ -1,4 +1,4 @@
-"""Text as it may be shown: what a terminal would obey, or what would turn the line around, is spelled out.
+"""Names, texts and numbers as they are shown: what a terminal would obey, or would turn the line, is spelled out.
 
 A file may be called anything, ESC and line breaks included, and so may a class, a module or a node of a graph.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 
-__all__ = ["HIDDEN", "printable", "shown"]
+__all__ = ["HIDDEN", "number", "percent", "printable", "prose", "shown"]
 
 # Controls (C0, DEL, C1), line and paragraph separators, what changes the direction of writing, bytes that are no text.
 HIDDEN = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
@@ -34,5 +34,35 @@ def printable(text: str) -> str:
     return _IN_A_TEXT.sub(_spelled, text)
 
 
+def prose(text: str) -> str:
+    r"""A paragraph that was written over several lines.
+
+    >>> prose("one\n    two")
+    'one two'
+    """
+    return " ".join(text.split())
+
+
 def _spelled(found: re.Match[str]) -> str:
     return ascii(found[0])[1:-1]
+
+
+def percent(share: float | None, digits: str = "") -> str:
+    """A share as percent, in a format or with digits enough to be told from none; a dash for none.
+
+    >>> percent(0.25), percent(0.000024), percent(1), percent(None), percent(0.25, ".3g")
+    ('25.0 %', '0.0024 %', '100 %', '—', '25 %')
+    """
+    if share is None:
+        return "—"
+    usual = ".0f" if share in (0, 1) else ".1f" if abs(share) >= 0.001 else ".2g"
+    return f"{100 * share:{digits or usual}} %"
+
+
+def number(value: float | None) -> str:
+    """Three digits; a dash for none.
+
+    >>> number(0.12345), number(None)
+    ('0.123', '—')
+    """
+    return "—" if value is None else f"{value:.3g}"

@@ -19,6 +19,7 @@ from PIL import Image
 import deeptaylor as dt
 from deeptaylor import assets, heatmap
 from deeptaylor.app.demo_page import Account, Explained, Subject, page
+from deeptaylor.shown import percent
 from deeptaylor.support.files import outputs, write_whole
 
 PHOTOGRAPHS = ("cat", "coffee", "rocket", "pagoda", "flower")
@@ -85,7 +86,7 @@ def _explain(model: dt.Pretrained, explainers: dict[str, dt.Explainer], name: st
     x, seen = model.preprocess(photo)
     best = model.top(x, 3)[0]
     recognised = [(found.name, found.probability) for found in best]
-    print("  recognised: " + ", ".join(f"{label} {p:.1%}" for label, p in recognised))
+    print("  recognised: " + ", ".join(f"{label} {percent(p)}" for label, p in recognised))
     target = best[0].index
     explained = []
     for bias, explainer in explainers.items():
@@ -124,7 +125,7 @@ def _montage(subjects: Sequence[Subject]) -> heatmap.Picture:
     for subject in subjects:
         label, probability = subject.recognised[0]
         pictures.append(subject.photo)
-        labels.append(f"{label} {probability:.0%}")
+        labels.append(f"{label} {percent(probability, '.0f')}")
         for explained in subject.explained:
             pictures += [explained.heatmap, explained.overlay]
             labels += [f"heatmap, bias={explained.bias}", f"overlay, bias={explained.bias}"]

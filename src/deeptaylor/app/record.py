@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
 import platform
 import re
 from collections.abc import Mapping
@@ -29,10 +28,11 @@ from deeptaylor.plan.table import Plan
 from deeptaylor.properties import Check
 from deeptaylor.shown import HIDDEN
 from deeptaylor.support.optional import optional_package
+from deeptaylor.support.plain import plain
 
 __all__ = [
-    "about_check", "about_domain", "about_explainer", "about_explanation", "about_model", "about_plan", "finite",
-    "json_bytes", "npz", "safetensors_bytes", "versions", "weights_fingerprint",
+    "about_check", "about_domain", "about_explainer", "about_explanation", "about_model", "about_plan", "json_bytes",
+    "npz", "safetensors_bytes", "versions", "weights_fingerprint",
 ]  # fmt: skip
 
 
@@ -140,14 +140,5 @@ def _numbers(value: Any) -> Any:
 
 def json_bytes(found: Mapping[str, Any]) -> bytes:
     """A record as the bytes of a JSON file; what is not finite is null, and no name in it moves a terminal."""
-    text = json.dumps(finite(found), indent=2, ensure_ascii=False, default=str, allow_nan=False)
+    text = json.dumps(plain(found), indent=2, ensure_ascii=False, default=str, allow_nan=False)
     return (_HIDDEN.sub(lambda c: f"\\u{ord(c[0]):04x}", text) + "\n").encode()
-
-
-def finite(value: Any) -> Any:
-    """The same with null for every number that JSON has no word for."""
-    if isinstance(value, Mapping):
-        return {str(key): finite(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

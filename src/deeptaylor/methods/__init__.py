@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor, nn
 
 from deeptaylor.domain import Domain
@@ -24,7 +25,7 @@ from deeptaylor.methods.sensitivity import sensitivity
 from deeptaylor.methods.taylor import taylor
 from deeptaylor.rules import AlphaBeta, Epsilon
 
-__all__ = ["METHODS", "USUAL", "Method", "likeness", "method"]
+__all__ = ["METHODS", "USUAL", "Method", "likeness", "method", "rank_correlation"]
 
 Explain = Callable[[Tensor, Any], Explanation]
 LEVEL = 0.1  # of the score, where the nearest root is looked for, as in the paper
@@ -82,13 +83,21 @@ def likeness(a: Heat, b: Heat) -> float | None:
     >>> likeness(np.array([0.0, 1.0, 2.0]), np.array([0.0, 5.0, 9.0]))
     1.0
     """
-    x, y = (ranks(h) for h in (a, b))
-    x, y = x - x.mean(), y - y.mean()
-    size = float(np.linalg.norm(x) * np.linalg.norm(y))
-    return round(float(x @ y) / size, 12) if size else None
+    found = float(rank_correlation(a[None], b[None])[0, 0])
+    return None if np.isnan(found) else round(found, 12)
 
 
-def ranks(heat: Heat) -> Heat:
-    """Places in order, equal values sharing the mean of theirs."""
+def rank_correlation(heats: Heat, others: Heat) -> npt.NDArray[np.float64]:
+    """Spearman's correlation of each of N maps (rows) with each of M others (columns); NaN for a constant map."""
+    a, b = (np.stack([_standard_ranks(heat) for heat in some]) for some in (heats, others))
+    found: npt.NDArray[np.float64] = a @ b.T
+    return found
+
+
+def _standard_ranks(heat: Heat) -> npt.NDArray[np.float64]:
+    """Places in order, equal values sharing the mean of theirs; with mean 0 and length 1."""
     _, where, counts = np.unique(heat.ravel(), return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[where]
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[where]
+    ranks -= ranks.mean()
+    length = float(np.linalg.norm(ranks))
+    return ranks / (length or np.nan)

@@ -13,9 +13,7 @@ A second run reads the arrays that are there if they come from the same photogra
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,15 +22,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-import deeptaylor as dt
-from deeptaylor.errors import DeepTaylorError
 from deeptaylor.paper import imagenet_figures, imagenet_text
+from deeptaylor.paper.drawing import figure_class, write
+from deeptaylor.paper.experiment import as_json, as_text, finish, run, versions
 from deeptaylor.paper.imagenet_claims import claims
 from deeptaylor.paper.imagenet_maps import Case, Picture, explain_all, load_cases, photographs, twice
 from deeptaylor.paper.imagenet_numbers import check_accounted, numbers
-from deeptaylor.paper.mnist_figures import figure_class, write
 from deeptaylor.paper.saved import Saved, Talk, digest
-from deeptaylor.support.files import write_whole
 
 __all__ = ["build", "main"]
 
@@ -48,7 +44,6 @@ def build(
 ) -> dict[str, Any]:
     """Make the report in a folder, and return its numbers. Photographs are squares, as `photographs` gives them."""
     talk = talk or Talk()
-    began = time.monotonic()
     figure_class()  # before minutes of work: without it there is no report
     saved = Saved(out / "arrays", talk, again=again)
     pictures = _stacked(list(photos.values()))
@@ -58,13 +53,11 @@ def build(
     with talk.doing("numbers"):
         found = _about(cases, credit) | numbers(cases, maps, pictures, list(photos))
     check_accounted(found)
-    found["claims"] = [{"claim": claim, "holds": holds, "measured": text} for claim, holds, text in claims(found)]
+    found["claims"] = as_json(claims(found))
     composed = _stacked([twice(photo) for photo in photos.values()])
     shown = imagenet_figures.Shown(cases, maps, pictures, composed, found)
     figures = draw(shown, out, talk)
-    write_whole(out / "numbers.json", (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode())
-    write_whole(out / "report.html", imagenet_text.report(found, figures).encode())
-    talk.say(f"done in {time.monotonic() - began:.0f} s ({saved.computed} of the arrays were computed)")
+    finish(out, found, imagenet_text.report(found, figures), saved)
     return found
 
 
@@ -90,7 +83,7 @@ def _stacked(pictures: Sequence[Image.Image]) -> Picture:
 def _about(cases: Mapping[str, Case], credit: str) -> dict[str, Any]:
     """Versions, and where the weights and the photographs come from."""
     return {
-        "versions": {"deeptaylor": dt.__version__, "torch": torch.__version__, "numpy": np.__version__},
+        "versions": versions(),
         "weights": {key: digest(case.model.network) for key, case in cases.items()},
         "notes": {key: list(case.model.notes) for key, case in cases.items()},
         "credit": credit,
@@ -100,22 +93,20 @@ def _about(cases: Mapping[str, Case], credit: str) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the report and say where it is; 2 if that failed."""
     options = _parser().parse_args(arguments)
+    return run(lambda: _made(options))
+
+
+def _made(options: argparse.Namespace) -> list[object]:
     talk = Talk()
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
-        figure_class()
-        photos = photographs(options.photos)
-        with talk.doing("loading the networks"):
-            cases = load_cases(options.caffenet, options.googlenet)
-        credit = imagenet_text.credit(own=options.photos is not None)
-        found = build(photos, cases, options.out, credit=credit, again=options.again, talk=talk)
-    except (DeepTaylorError, OSError) as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-    lines = [f"{'yes' if c['holds'] else 'NO '}  {c['claim']}: {c['measured']}" for c in found["claims"]]
-    files = [str(options.out / "report.html"), str(options.out / "numbers.json")]
-    sys.stdout.write("\n".join([*imagenet_text.little(found), *lines, *files]) + "\n")
-    return 0
+    options.out.mkdir(parents=True, exist_ok=True)
+    figure_class()
+    photos = photographs(options.photos)
+    with talk.doing("loading the networks"):
+        cases = load_cases(options.caffenet, options.googlenet)
+    credit = imagenet_text.credit(own=options.photos is not None)
+    found = build(photos, cases, options.out, credit=credit, again=options.again, talk=talk)
+    files = [options.out / "report.html", options.out / "numbers.json"]
+    return [*imagenet_text.little(found), *as_text(found["claims"]), *files]
 
 
 def _parser() -> argparse.ArgumentParser:

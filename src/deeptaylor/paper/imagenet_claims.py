@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from deeptaylor.paper.experiment import Line
 from deeptaylor.paper.imagenet_maps import METHODS
 from deeptaylor.paper.imagenet_numbers import APART, FAR, NEAR, TOLERANCE
-from deeptaylor.paper.mnist_tables import percent
+from deeptaylor.paper.measures import or_nan
+from deeptaylor.shown import percent
 
 __all__ = ["claims"]
 
 Numbers = Mapping[str, Any]
-Line = tuple[str, bool, str]
 
 DEEP_TAYLOR = {m.key: m.title for m in METHODS if m.deep_taylor}
 STANDS_OUT = 10  # times the power around; noise has 1, and exceeds this once in a million at period 2
@@ -58,7 +59,7 @@ def _similar(found: Numbers) -> Iterator[Line]:
     sensitivity = found["similarity"]["sensitivity"]
     for method, title in DEEP_TAYLOR.items():
         at = found["similarity"][method]
-        pairs = [(blur, _number(of["same_mean"]), _number(of["others"]), sensitivity[blur]) for blur, of in at.items()]
+        pairs = [(blur, or_nan(of["same_mean"]), or_nan(of["others"]), sensitivity[blur]) for blur, of in at.items()]
         if at["0"]["others"] is not None:
             yield (
                 f"{title}: both networks' maps of a photograph are more alike than their maps of different ones",
@@ -67,8 +68,8 @@ def _similar(found: Numbers) -> Iterator[Line]:
             )
         yield (
             f"{title}: more alike between the networks than sensitivity's maps",
-            all(same > _number(s["same_mean"]) for _, same, _, s in pairs),
-            "; ".join(f"{same:.2f} and {_number(s['same_mean']):.2f} (blur {blur} px)" for blur, same, _, s in pairs),
+            all(same > or_nan(s["same_mean"]) for _, same, _, s in pairs),
+            "; ".join(f"{same:.2f} and {or_nan(s['same_mean']):.2f} (blur {blur} px)" for blur, same, _, s in pairs),
         )
 
 
@@ -82,7 +83,7 @@ def _exhaustive(found: Numbers) -> Iterator[Line]:
         ):
             pairs = [(a, b) for a, b in zip(of[what], s[what], strict=True) if a is not None and b is not None]
             more = sum(a > b for a, b in pairs)
-            mean, other = _number(of[f"{what}_mean"]), _number(s[f"{what}_mean"])
+            mean, other = or_nan(of[f"{what}_mean"]), or_nan(s[f"{what}_mean"])
             text = f"{percent(mean)} and {percent(other)}" if what == "few" else f"{mean:.2f} and {other:.2f}"
             yield f"{name}: {claim}", more == len(pairs), f"{more} of {len(pairs)} photographs; on average {text}"
 
@@ -104,8 +105,8 @@ def _edges(found: Numbers) -> Iterator[Line]:
     for place, where in (("region", "in the region of interest"), ("whole", "in whole photographs")):
         for key, method, name in _both(found):
             of = found["edge"][place][key][method]
-            near = f"darker {_number(of['dark']):.2f} near, {_number(of['far_dark']):.2f} far"
-            text = f"{near}; brighter {_number(of['bright']):.2f}, {_number(of['far_bright']):.2f}; 1 is the map's mean"
+            near = f"darker {or_nan(of['dark']):.2f} near, {or_nan(of['far_dark']):.2f} far"
+            text = f"{near}; brighter {or_nan(of['bright']):.2f}, {or_nan(of['far_bright']):.2f}; 1 is the map's mean"
             count = f"{of['on_both_sides']} of {of['photographs']}; " if place == "whole" else ""
             yield f"{name}: {claim}, {where}", of["on_both_sides"] == of["photographs"], count + text
 
@@ -113,11 +114,11 @@ def _edges(found: Numbers) -> Iterator[Line]:
 def _strides(found: Numbers) -> Iterator[Line]:
     for key, method, name in _both(found):
         power, stride = found["stride"][key][method], str(found["networks"][key]["stride"])
-        strongest = max(power, key=lambda period: _number(power[period]))
+        strongest = max(power, key=lambda period: or_nan(power[period]))
         yield (
             f"{name}: the first convolution's stride, {stride}, is the period of the strongest pattern",
-            _number(power[stride]) > STANDS_OUT and strongest == stride,
-            ", ".join(f"{_number(p):.3g} (period {period})" for period, p in power.items()),
+            or_nan(power[stride]) > STANDS_OUT and strongest == stride,
+            ", ".join(f"{or_nan(p):.3g} (period {period})" for period, p in power.items()),
         )
 
 
@@ -126,11 +127,7 @@ def _lrp(found: Numbers) -> Iterator[Line]:
     for key, of in found["networks"].items():
         for method, title in (("neuron", "bias neurons"), ("spread", "biases spread")):
             stride, power = str(of["stride"]), found["stride"][key]
-            lrp = _number(power["lrp" if method == "neuron" else "lrp-spread"][stride])
-            own = _number(power[method][stride])
+            lrp = or_nan(power["lrp" if method == "neuron" else "lrp-spread"][stride])
+            own = or_nan(power[method][stride])
             claim = f"{of['title']}, {title}: LRP (α = 2, β = 1) has less of the stride's pattern than deep Taylor"
             yield claim, lrp < own, f"{lrp:.3g} and {own:.3g} times the power around"
-
-
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else value

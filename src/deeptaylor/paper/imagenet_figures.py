@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from deeptaylor.heatmap import colours
-from deeptaylor.paper.imagenet_maps import COMMON, METHODS, SIDE, Case, Picture
+from deeptaylor.paper.drawing import BLUE, GREY, INK, RED, figure_class
+from deeptaylor.paper.imagenet_maps import COMMON, METHODS, Case, Picture, middle
 from deeptaylor.paper.imagenet_measures import PERIODS
-from deeptaylor.paper.mnist_figures import BLUE, GREY, INK, RED, figure_class
-from deeptaylor.paper.mnist_tables import percent
+from deeptaylor.paper.measures import or_nan
 from deeptaylor.paper.saved import Arrays
+from deeptaylor.shown import percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,9 +46,7 @@ class Shown:
 
     def photo(self, n: int, composed: bool = False) -> Picture:
         """The middle that every network sees."""
-        start = (SIDE - COMMON) // 2
-        pictures = self.composed if composed else self.pictures
-        return pictures[n, start : start + COMMON, start : start + COMMON]
+        return middle((self.composed if composed else self.pictures)[n])
 
     def heat(self, network: str, method: str, n: int, part: str = "maps") -> npt.NDArray[np.floating]:
         """A map of that middle."""
@@ -180,7 +179,7 @@ def similarity(found: Mapping[str, Any]) -> Figure:
         x = [int(blur) for blur in at]
         style: dict[str, Any] = {"color": COLOURS[method], "markersize": 4}
         ax.plot(x, [of["same_mean"] for of in at.values()], "o-", label=f"{TITLES[method]}: same photograph", **style)
-        others = [np.nan if of["others"] is None else of["others"] for of in at.values()]
+        others = [or_nan(of["others"]) for of in at.values()]
         ax.plot(x, others, "o--", label="different photographs", linewidth=0.9, **style)
         for of, blur in zip(at.values(), x, strict=True):
             ax.plot([blur] * len(of["same"]), of["same"], ".", color=COLOURS[method], alpha=0.35, markeredgewidth=0)
@@ -199,7 +198,7 @@ def across_edge(found: Mapping[str, Any]) -> Figure:
     for line, (key, of) in zip(panels, networks.items(), strict=True):
         for ax, place, name in zip(line, ("region", "whole"), ("region of interest", "whole photographs"), strict=True):
             for method, measured in found["edge"][place][key].items():
-                values = [np.nan if v is None else v for v in measured["profile"]]
+                values = [or_nan(v) for v in measured["profile"]]
                 x = np.arange(len(values)) - len(values) // 2
                 ax.plot(x, values, LINES.get(method, "-"), color=COLOURS[method], linewidth=1.4, label=TITLES[method])
             ax.axvline(0, color=INK, linewidth=0.6)

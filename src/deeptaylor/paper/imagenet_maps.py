@@ -30,7 +30,18 @@ from deeptaylor.errors import DeepTaylorError
 from deeptaylor.models.networks.photo import upright
 from deeptaylor.paper.saved import Arrays, Saved, digest
 
-__all__ = ["METHODS", "Case", "ImagenetError", "explain_all", "load_cases", "once", "photographs", "square", "twice"]
+__all__ = [
+    "METHODS",
+    "Case",
+    "ImagenetError",
+    "explain_all",
+    "load_cases",
+    "middle",
+    "once",
+    "photographs",
+    "square",
+    "twice",
+]
 
 SIDE = 256  # of the squares, which every network's preparation cuts and leaves as they are
 COMMON = 224  # of the middle that every network sees
@@ -87,6 +98,12 @@ def once(photo: Image.Image) -> Image.Image:
     found = Image.new("RGB", (SIDE, SIDE), GRAY)
     found.paste(_copy(photo), (SIDE // 2 - COPY, (SIDE - COPY) // 2))
     return found
+
+
+def middle(pictures: Picture) -> Picture:
+    """What every network sees of squares (…, 256, 256, 3)."""
+    start = (SIDE - COMMON) // 2
+    return pictures[..., start : start + COMMON, start : start + COMMON, :]
 
 
 def _copy(photo: Image.Image) -> Image.Image:

@@ -1,7 +1,6 @@
 """What section IV-D says of heatmaps of photographs, as numbers: functions of maps R (N, H, W), in NumPy.
 
 smoothed           blurred by a Gaussian; the maps' borders are mirrored
-rank_correlation   Spearman's correlation of every map of one set with every map of another
 few_pixels         the share of the pixels, the hottest first, that together hold half of the relevance
 neighbours         Spearman's correlation of a map with itself, moved by some pixels: 0 for noise
 stride_power       how much stronger a map repeats with a period than at the frequencies around it: 1 for noise
@@ -17,20 +16,12 @@ from math import gcd
 import numpy as np
 import numpy.typing as npt
 
-from deeptaylor.methods import ranks
+from deeptaylor.methods import rank_correlation
 
 __all__ = [
-    "Edges",
-    "edges",
-    "few_pixels",
-    "luminance",
-    "neighbours",
-    "profile",
-    "rank_correlation",
-    "smoothed",
-    "stride_power",
-    "two_sides",
-]
+    "Edges", "edges", "few_pixels", "luminance", "neighbours",
+    "profile", "smoothed", "stride_power", "two_sides",
+]  # fmt: skip
 
 Array = npt.NDArray[np.float64]
 
@@ -62,20 +53,6 @@ def smoothed(R: npt.NDArray[np.floating], sigma: float) -> Array:
         blurred = sum(weight * padded[k : k + len(moved)] for k, weight in enumerate(kernel))
         found = np.moveaxis(np.asarray(blurred), 0, axis)
     return found
-
-
-def rank_correlation(R: npt.NDArray[np.floating], other: npt.NDArray[np.floating]) -> Array:
-    """Spearman's correlation of each of N maps (rows) with each of M others (columns); NaN for a constant map."""
-    found: Array = _standard_ranks(R) @ _standard_ranks(other).T
-    return found
-
-
-def _standard_ranks(R: npt.NDArray[np.floating]) -> Array:
-    """Each map's ranks, ties shared, with mean 0 and length 1."""
-    standard = np.stack([ranks(r) for r in R])
-    standard -= standard.mean(axis=1, keepdims=True)
-    length = np.linalg.norm(standard, axis=1, keepdims=True)
-    return standard / np.where(length > 0, length, np.nan)
 
 
 def few_pixels(R: npt.NDArray[np.floating]) -> Array:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from deeptaylor.methods import rank_correlation
 from deeptaylor.paper import imagenet_measures as im
 from deeptaylor.paper import measures
-from deeptaylor.paper.imagenet_maps import COMMON, COPY, METHODS, SIDE, Case, Picture
-from deeptaylor.paper.mnist_numbers import ConsistencyError, plain
+from deeptaylor.paper.experiment import ConsistencyError
+from deeptaylor.paper.imagenet_maps import COMMON, COPY, METHODS, Case, Picture, middle
+from deeptaylor.paper.measures import mean
 from deeptaylor.paper.saved import Arrays
+from deeptaylor.support.plain import plain
 
 __all__ = ["check_accounted", "numbers", "region"]
 
@@ -30,7 +32,7 @@ Maps = Mapping[str, Mapping[str, Arrays]]
 
 def numbers(cases: Mapping[str, Case], maps: Maps, pictures: Picture, names: Sequence[str]) -> dict[str, Any]:
     """All numbers, as JSON takes them; ``pictures`` are the squares (N, 256, 256, 3)."""
-    light = im.luminance(_middle(pictures))
+    light = im.luminance(middle(pictures))
     zoom = region(light)
     found = {
         "photographs": list(names),
@@ -51,11 +53,6 @@ def numbers(cases: Mapping[str, Case], maps: Maps, pictures: Picture, names: Seq
 
 def _each(cases: Mapping[str, Case], maps: Maps, methods: Sequence[str], measure: Any) -> dict[str, dict[str, Any]]:
     return {key: {method: measure(case, maps[key][method]) for method in methods} for key, case in cases.items()}
-
-
-def _middle(pictures: Picture) -> Picture:
-    start = (SIDE - COMMON) // 2
-    return pictures[:, start : start + COMMON, start : start + COMMON]
 
 
 # --- what a network saw, and where its scores went --------------------------------------------------------------------
@@ -139,18 +136,18 @@ def _at_blur(
     one: npt.NDArray[np.floating], other: npt.NDArray[np.floating], strength: im.Array, blur: int
 ) -> dict[str, Any]:
     A, B, E = (im.smoothed(m, blur) for m in (one, other, strength))
-    C = im.rank_correlation(A, B)
-    same, a, b = np.diag(C), np.diag(im.rank_correlation(A, E)), np.diag(im.rank_correlation(B, E))
+    C = rank_correlation(A, B)
+    same, a, b = np.diag(C), np.diag(rank_correlation(A, E)), np.diag(rank_correlation(B, E))
     with np.errstate(invalid="ignore", divide="ignore"):
         beyond = (same - a * b) / np.sqrt((1 - a**2) * (1 - b**2))
     apart = ~np.eye(len(C), dtype=bool)
     return {
         "same": same.tolist(),
-        "same_mean": _mean(same),
-        "others": _mean(C[apart]),
+        "same_mean": mean(same),
+        "others": mean(C[apart]),
         "nearest": int((np.argmax(np.nan_to_num(C, nan=-2), axis=1) == np.arange(len(C))).sum()),
-        "edges": [_mean(a), _mean(b)],
-        "beyond": _mean(beyond),
+        "edges": [mean(a), mean(b)],
+        "beyond": mean(beyond),
     }
 
 
@@ -160,7 +157,12 @@ def _at_blur(
 def _noise(case: Case, of: Arrays) -> dict[str, Any]:
     R = case.common(of["maps"])
     few, near = im.few_pixels(R), im.neighbours(R, APART)
-    return {"few": few.tolist(), "few_mean": _mean(few), "neighbours": near.tolist(), "neighbours_mean": _mean(near)}
+    return {
+        "few": few.tolist(),
+        "few_mean": mean(few),
+        "neighbours": near.tolist(),
+        "neighbours_mean": mean(near),
+    }
 
 
 def _twice(case: Case, of: Arrays) -> dict[str, Any]:
@@ -181,11 +183,11 @@ def _twice(case: Case, of: Arrays) -> dict[str, Any]:
     return {
         "left": a.tolist(),
         "right": b.tolist(),
-        "gray_mean": _mean(gray),
+        "gray_mean": mean(gray),
         "weaker": weaker.tolist(),
-        "weaker_mean": _mean(weaker),
+        "weaker_mean": mean(weaker),
         "empty": empty.tolist(),
-        "empty_mean": _mean(empty),
+        "empty_mean": mean(empty),
         "explained": int(alive.sum()),
         "both": int((weaker > empty).sum()),
     }
@@ -210,7 +212,7 @@ def _across(case: Case, of: Arrays, light: im.Array, zoom: tuple[int, int, int] 
     sides = [_sides(profile) for profile in profiles]
     return {
         "profile": np.nanmean(profiles, axis=0).tolist() if np.isfinite(profiles).any() else [],
-        **{name: _mean(np.array([s[name] for s in sides])) for name in sides[0]},
+        **{name: mean(np.array([s[name] for s in sides])) for name in sides[0]},
         "on_both_sides": sum(s["dark"] > s["far_dark"] and s["bright"] > s["far_bright"] for s in sides),
         "photographs": len(sides),
     }
@@ -221,8 +223,8 @@ def _sides(profile: im.Array) -> dict[str, float]:
     middle = len(profile) // 2
     found = {}
     for name, (first, last) in (("", NEAR), ("far_", FAR)):
-        found[f"{name}dark"] = _mean(profile[middle - last : middle - first + 1])
-        found[f"{name}bright"] = _mean(profile[middle + first : middle + last + 1])
+        found[f"{name}dark"] = mean(profile[middle - last : middle - first + 1])
+        found[f"{name}bright"] = mean(profile[middle + first : middle + last + 1])
     return found
 
 
@@ -230,8 +232,3 @@ def _stride(case: Case, of: Arrays) -> dict[str, float]:
     """How much a pattern of each period stands out, the median over the photographs."""
     R = case.common(of["maps"])
     return {str(period): float(np.median(im.stride_power(R, period))) for period in im.PERIODS}
-
-
-def _mean(values: npt.NDArray[np.floating]) -> float:
-    v = values[np.isfinite(values)]
-    return float(v.mean()) if v.size else math.nan

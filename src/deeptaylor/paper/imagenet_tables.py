@@ -7,10 +7,10 @@ from typing import Any
 
 from deeptaylor.paper.imagenet_figures import TITLES
 from deeptaylor.paper.imagenet_numbers import APART, FAR, NEAR
-from deeptaylor.paper.mnist_tables import percent
-from deeptaylor.paper.report import Table
+from deeptaylor.shown import number, percent
+from deeptaylor.support.report import Table
 
-__all__ = ["edges", "ledger", "noise", "number", "recognised", "similarity", "stride", "twice"]
+__all__ = ["edges", "ledger", "noise", "recognised", "similarity", "stride", "twice"]
 
 Numbers = Mapping[str, Any]
 
@@ -160,8 +160,3 @@ def _table(
         for method, of in methods.items()
     ]
     return Table(caption, head, rows)
-
-
-def number(value: float | None) -> str:
-    """Three digits; a dash for none."""
-    return "—" if value is None else f"{value:.3g}"

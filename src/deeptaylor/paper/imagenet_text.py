@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from deeptaylor.paper import imagenet_tables as tables
-from deeptaylor.paper import mnist_tables
+from deeptaylor.paper.experiment import as_table
 from deeptaylor.paper.imagenet_figures import ROWS
 from deeptaylor.paper.imagenet_maps import CREDIT
-from deeptaylor.paper.mnist_tables import percent
-from deeptaylor.paper.report import Picture, Section, page
+from deeptaylor.shown import number, percent, prose
+from deeptaylor.support.report import Picture, Section, page
 
 __all__ = ["credit", "little", "report"]
 
@@ -39,7 +39,7 @@ def report(found: Numbers, figures: Figures) -> str:
         _lrp(found, figures),
         _differences(found),
     ]
-    return page("The paper's experiment on ILSVRC", _text(lead), sections, _text(foot))
+    return page("The paper's experiment on ILSVRC", [lead], sections, foot)
 
 
 def little(found: Numbers) -> list[str]:
@@ -50,7 +50,7 @@ def little(found: Numbers) -> list[str]:
         if shares and not of["input_holds_half"]:
             least, most = percent(min(shares)), percent(max(shares))
             said.append(
-                _text(f"""{of["title"]}: with bias neurons, as in the paper, the pixels hold only {least} to {most} of
+                prose(f"""{of["title"]}: with bias neurons, as in the paper, the pixels hold only {least} to {most} of
                 a score; biases took the rest. Its maps of that kind explain that part alone, and say nothing about the
                 rest, however clear they look. With biases spread each bias's share goes on to whatever its neuron
                 sees; these maps hold the score, but not by what the pixels contribute themselves. Both are shown.""")
@@ -63,11 +63,10 @@ def _name(of: Numbers) -> str:
 
 
 def _summary(found: Numbers) -> Section:
-    lines = [(c["claim"], c["holds"], c["measured"]) for c in found["claims"]]
     meaning = """What the paper says of all its pictures is asked of all photographs here: one that does otherwise makes
         a no. That scores are accounted for and no pixel of deep Taylor is negative is checked while this page is made;
         without that it would not be here."""
-    return Section("What holds", [*little(found), mnist_tables.required(lines), _text(meaning)])
+    return Section("What holds", [*little(found), as_table(found["claims"]), meaning])
 
 
 def _networks(found: Numbers) -> Section:
@@ -88,7 +87,7 @@ def _networks(found: Numbers) -> Section:
         over the 224 × 224 pixels that both see."""
     return Section(
         "Networks, photographs, and where the scores went",
-        [_text(text), _text(geometry), tables.recognised(found), tables.ledger(found)],
+        [text, geometry, tables.recognised(found), tables.ledger(found)],
     )
 
 
@@ -99,9 +98,7 @@ def _heatmaps(found: Numbers, figures: Figures) -> Section:
     text = """The paper: sensitivity assigns most of the relevance to a few pixels, deep Taylor covers the object. The
         first number is how few pixels, the hottest ones, hold half of a map; an even map has 50 %. The second tells
         noise, which has 0, from areas. Neither says that it is the object that is covered; for that, look."""
-    return Section(
-        "Heatmaps (figure 10)", [Picture(figures["figure10"], _text(caption), alt), _text(text), tables.noise(found)]
-    )
+    return Section("Heatmaps (figure 10)", [Picture(figures["figure10"], caption, alt), text, tables.noise(found)])
 
 
 def _similarity(found: Numbers, figures: Figures) -> Section:
@@ -112,12 +109,12 @@ def _similarity(found: Numbers, figures: Figures) -> Section:
         of 0 to 16 pixels first, because strides put relevance on different pixels. “Different photographs” is what any
         two maps have in common, such as a preference for the middle. Deep Taylor maps also follow the edges of a
         photograph, whatever the network: with bias neurons and a blur of 8 pixels the correlation with the strength of
-        its edges (the gradient of the luminance) is {tables.number(at["edges"][0])} ({one}) and
-        {tables.number(at["edges"][1])} ({other}). What is left when these are taken out (the partial correlation) is
-        {tables.number(at["beyond"])}, of {tables.number(at["same_mean"])}."""
+        its edges (the gradient of the luminance) is {number(at["edges"][0])} ({one}) and
+        {number(at["edges"][1])} ({other}). What is left when these are taken out (the partial correlation) is
+        {number(at["beyond"])}, of {number(at["same_mean"])}."""
     alt = "Rank correlation of the maps of two networks against the blur"
     picture = Picture(figures["similarity"], caption, alt, 760)
-    return Section("The two networks compared", [picture, _text(text), tables.similarity(found)])
+    return Section("The two networks compared", [picture, text, tables.similarity(found)])
 
 
 def _instances(found: Numbers, figures: Figures) -> Section:
@@ -134,7 +131,7 @@ def _instances(found: Numbers, figures: Figures) -> Section:
     alt = "Pictures with two copies of an object and their heatmaps"
     return Section(
         "Two instances of an object",
-        [Picture(figures["two_instances"], _text(caption), alt), _text(text), tables.twice(found)],
+        [Picture(figures["two_instances"], caption, alt), text, tables.twice(found)],
     )
 
 
@@ -152,12 +149,12 @@ def _zoom(found: Numbers, figures: Figures) -> Section:
     return Section(
         "A region of interest (figure 11)",
         [
-            Picture(figures["figure11"], _text(caption), "A photograph with its heatmaps, and a zoom into all of them"),
-            _text(sides),
+            Picture(figures["figure11"], caption, "A photograph with its heatmaps, and a zoom into all of them"),
+            sides,
             Picture(figures["edges"], "Mean relevance across strong edges.", "Profiles of relevance across edges"),
             tables.edges(found, "region"),
             tables.edges(found, "whole"),
-            _text(strides),
+            strides,
             Picture(figures["stride"], "Patterns in the maps, by period.", "Power of patterns by period, log scale"),
             tables.stride(found),
         ],
@@ -179,9 +176,7 @@ def _lrp(found: Numbers, figures: Figures) -> Section:
             made active have no input to hand it to by this rule."""
     caption = f"Figure S4. Deep Taylor beside LRP; blue speaks against the class. {_first(found)}"
     alt = "Heatmaps by deep Taylor decomposition and by LRP, for two networks"
-    return Section(
-        "Comparison with LRP (supplement, figure S4)", [Picture(figures["figureS4"], caption, alt), _text(text)]
-    )
+    return Section("Comparison with LRP (supplement, figure S4)", [Picture(figures["figureS4"], caption, alt), text])
 
 
 def _differences(found: Numbers) -> Section:
@@ -194,7 +189,7 @@ def _differences(found: Numbers) -> Section:
         is the only background known as such; the table above has its share.""",
         """The paper does not say which rule LRP has in the first layer. Here it is the same αβ-rule.""",
     ]
-    return Section("Choices where the paper leaves one, and limits", [_text(choice) for choice in choices])
+    return Section("Choices where the paper leaves one, and limits", choices)
 
 
 def _first(found: Numbers) -> str:
@@ -205,8 +200,3 @@ def _first(found: Numbers) -> str:
 def credit(own: bool) -> str:
     """Whose photographs these are."""
     return "Photographs: the user's own." if own else f"Photographs: {CREDIT}."
-
-
-def _text(prose: str) -> str:
-    """A paragraph written over several lines."""
-    return " ".join(prose.split())

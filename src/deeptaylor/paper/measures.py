@@ -16,18 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "Interval",
-    "bootstrap",
-    "conservation_gap",
-    "coverage",
-    "frame",
-    "kept",
-    "negative_share",
-    "on",
-    "r_squared",
-    "spread",
-    "sums",
-]
+    "Interval", "bootstrap", "conservation_gap", "coverage", "frame", "kept", "mean",
+    "negative_share", "on", "or_nan", "r_squared", "spread", "sums",
+]  # fmt: skip
 
 Array = npt.NDArray[np.floating]
 Mask = npt.NDArray[np.bool_]
@@ -120,3 +111,14 @@ def bootstrap(values: Array, seed: int = 0) -> Interval:
     drawn = np.random.default_rng(seed).integers(len(v), size=(RESAMPLES, len(v)))
     low, high = np.percentile(v[drawn].mean(axis=1), [2.5, 97.5])
     return Interval(float(v.mean()), float(low), float(high), len(v))
+
+
+def mean(values: Array) -> float:
+    """Of the values that are numbers; NaN where there are none."""
+    v = values[np.isfinite(values)]
+    return float(v.mean()) if v.size else float("nan")
+
+
+def or_nan(value: float | None) -> float:
+    """NaN for None, which stands for it in numbers.json."""
+    return float("nan") if value is None else value

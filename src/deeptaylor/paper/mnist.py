@@ -16,7 +16,6 @@ import argparse
 import copy
 import json
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,11 +34,12 @@ from deeptaylor.paper import train as train_networks
 from deeptaylor.paper import train_relevance as train_model
 from deeptaylor.paper.data.digits import Digits, load_digits
 from deeptaylor.paper.data.pairs import TRAIN_SHIFT, Pairs, held_out_pairs
+from deeptaylor.paper.drawing import write as write_figure
+from deeptaylor.paper.experiment import as_json, as_text, finish, run, versions
 from deeptaylor.paper.methods import BOX, METHODS, Case, explain_all, load_cases
 from deeptaylor.paper.mnist_numbers import check_consistent, numbers, requirements
 from deeptaylor.paper.mnist_tables import named
 from deeptaylor.paper.saved import Arrays, Saved, Talk, digest
-from deeptaylor.support.files import write_whole
 
 __all__ = ["FULL", "QUICK", "Effort", "MnistError", "build", "main"]
 
@@ -75,7 +75,6 @@ def build(
 ) -> dict[str, Any]:
     """Make the report in a folder, and return its numbers. `weights` names a folder, by default those shipped."""
     talk = talk or Talk()
-    began = time.monotonic()
     pairs = held_out_pairs(digits, effort.pairs)
     if not bool((pairs.side >= 0).any()) or not bool((pairs.side < 0).any()):
         raise MnistError(f"{effort.pairs} pairs are too few: some must have a target digit and some not.")
@@ -86,13 +85,9 @@ def build(
     extra = gather(cases, digits, pairs, maps, effort, saved)
     found = _about(effort, cases, weights) | {"quality": _quality(extra)} | numbers(maps, extra, pairs)
     check_consistent(found)
-    found["requirements"] = [
-        {"claim": claim, "holds": holds, "measured": text} for claim, holds, text in requirements(found)
-    ]
+    found["requirements"] = as_json(requirements(found))
     figures = draw(pairs, maps, extra, found, out, talk)
-    write_whole(out / "numbers.json", (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode())
-    write_whole(out / "report.html", mnist_text.report(found, figures).encode())
-    talk.say(f"done in {time.monotonic() - began:.0f} s ({saved.computed} of the arrays were computed)")
+    finish(out, found, mnist_text.report(found, figures), saved)
     return found
 
 
@@ -220,7 +215,7 @@ def _about(effort: Effort, cases: Mapping[str, Case], weights: Path | None) -> d
             "starts": root_measures.STARTS,
             "t": root_measures.SHARPNESS,
         },
-        "versions": {"deeptaylor": dt.__version__, "torch": torch.__version__, "numpy": np.__version__},
+        "versions": versions(),
         "threads": torch.get_num_threads(),
         "weights": {name: case.digest(relevance_model=True) for name, case in cases.items()},
         "training": {name: _header(folder / f"{name}.safetensors") for name in (*NETWORKS, "min-max")},
@@ -257,7 +252,7 @@ def draw(
     figures: dict[str, Path] = {}
 
     def write(name: str, make: Any) -> None:
-        figures[name] = mnist_figures.write(make, out, name)[0]
+        figures[name] = write_figure(make, out, name)[0]
 
     with talk.doing("figures"):
         for name, (network, keys) in shown.items():
@@ -296,22 +291,20 @@ def _done(status: int) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the report and say where it is; 2 if that failed."""
     options = _parser().parse_args(arguments)
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
-        effort = QUICK if options.quick else FULL
-        if options.pairs is not None:
-            if options.pairs < 1:
-                raise MnistError(f"--pairs is the number of pairs to explain, at least 1; got {options.pairs}.")
-            effort = Effort(**(vars(effort) | {"pairs": options.pairs}))
-        digits = load_digits(options.digits)
-        weights = retrain(options.out, options.digits, options.steps) if options.retrain else options.weights
-        found = build(digits, options.out, effort, weights=weights, again=options.again)
-    except (DeepTaylorError, OSError) as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-    lines = [f"{'yes' if r['holds'] else 'NO '}  {r['claim']}: {r['measured']}" for r in found["requirements"]]
-    sys.stdout.write("\n".join([*lines, str(options.out / "report.html"), str(options.out / "numbers.json")]) + "\n")
-    return 0
+    return run(lambda: _made(options))
+
+
+def _made(options: argparse.Namespace) -> list[object]:
+    options.out.mkdir(parents=True, exist_ok=True)
+    effort = QUICK if options.quick else FULL
+    if options.pairs is not None:
+        if options.pairs < 1:
+            raise MnistError(f"--pairs is the number of pairs to explain, at least 1; got {options.pairs}.")
+        effort = Effort(**(vars(effort) | {"pairs": options.pairs}))
+    digits = load_digits(options.digits)
+    weights = retrain(options.out, options.digits, options.steps) if options.retrain else options.weights
+    found = build(digits, options.out, effort, weights=weights, again=options.again)
+    return [*as_text(found["requirements"]), options.out / "report.html", options.out / "numbers.json"]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,13 +1,8 @@
-"""The figures of the MNIST experiments: heatmaps (5, 8), scatter plots with histograms (6, 9), and the supplement's.
-
-A figure is drawn on matplotlib's own canvas, in its default style whatever the user's is, and written as PNG and SVG.
-"""
+"""The figures of the MNIST experiments: heatmaps (5, 8), scatter plots with histograms (6, 9), and the supplement's."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,28 +11,17 @@ import numpy.typing as npt
 from deeptaylor.heatmap import colours, robust_scale
 from deeptaylor.paper import measures
 from deeptaylor.paper.data.pairs import BLACK, WHITE, Pairs
+from deeptaylor.paper.drawing import BLUE, GREY, INK, RED, figure_class
 from deeptaylor.paper.methods import Method
 from deeptaylor.paper.saved import Arrays
-from deeptaylor.support.files import write_whole
-from deeptaylor.support.optional import optional_package
+from deeptaylor.shown import percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["chosen", "figure_class", "fit", "heatmaps", "quantities", "share_of_relevance", "write"]
+__all__ = ["chosen", "fit", "heatmaps", "quantities", "share_of_relevance"]
 
-STYLE: list[str | Path | dict[str, Any]] = [
-    "default",
-    {
-        "font.size": 9,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "mathtext.fontset": "cm",
-        "svg.hashsalt": "deeptaylor",
-    },
-]
-RED, BLUE, INK, GREY = "#c62828", "#1f4fbf", "#222222", "#8a8a8a"
 WITH_TARGET, WITHOUT = 10, 2
 BINS = 80
 ENLARGED = 2
@@ -149,7 +133,7 @@ def _histogram(ax: Axes, R: measures.Array, low: float, high: float) -> None:
     ax.set(xlim=(edges[0], edges[-1]), ylim=(0.7, None))
     ax.set_xlabel("pixel relevance $R_p$")
     share, beyond = measures.negative_share(R), int((edges[-1] < R).sum() + (edges[0] > R).sum())
-    said = f"negative: {100 * share:.2g} %" if share else "no negative pixel"
+    said = f"negative: {percent(share, '.2g')}" if share else "no negative pixel"
     corner: dict[str, Any] = {"transform": ax.transAxes, "ha": "right", "va": "top"}
     ax.text(0.97, 0.97, said, fontsize=8.5, color=BLUE if share else INK, **corner)
     if beyond:
@@ -215,26 +199,3 @@ def _interval(ax: Axes, y: float, of: Mapping[str, Any] | None, colour: str, lab
         return
     ax.plot([of["low"], of["high"]], [y, y], color=colour, linewidth=2.5, solid_capstyle="butt")
     ax.plot(of["mean"], y, "o", color=colour, markersize=5, label=label)
-
-
-def write(make: Callable[[], Figure], folder: Path, name: str) -> list[Path]:
-    """Draw a figure and write it as PNG and SVG, the same bytes every time."""
-    figure_class()
-    import matplotlib.style
-
-    paths = []
-    with matplotlib.style.context(STYLE):
-        drawn = make()
-        for kind in ("png", "svg"):
-            data = io.BytesIO()
-            drawn.savefig(data, format=kind, metadata={"Date": None} if kind == "svg" else None)
-            paths.append(write_whole(folder / f"{name}.{kind}", data.getvalue()))
-    return paths
-
-
-def figure_class() -> type[Figure]:
-    """matplotlib's Figure, if it is installed."""
-    optional_package("matplotlib", "the figures are drawn with matplotlib", "paper")
-    from matplotlib.figure import Figure
-
-    return Figure

@@ -9,20 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from deeptaylor.errors import DeepTaylorError
 from deeptaylor.paper import measures
 from deeptaylor.paper.data.pairs import PRESENT, Pairs
+from deeptaylor.paper.experiment import ConsistencyError, Line
+from deeptaylor.paper.measures import mean
 from deeptaylor.paper.methods import METHODS, shares
 from deeptaylor.paper.saved import Arrays
+from deeptaylor.shown import percent
+from deeptaylor.support.plain import plain
 
-__all__ = ["ConsistencyError", "check_consistent", "method_numbers", "numbers", "plain", "requirements"]
+__all__ = ["check_consistent", "method_numbers", "numbers", "requirements"]
 
 TOLERANCE = 1e-5  # of the score: the conservation gap of a consistent method
 _QUARTILES = ("least", "lower_quartile", "median", "upper_quartile", "most")
-
-
-class ConsistencyError(DeepTaylorError, AssertionError):
-    """A method that is consistent by its proposition in the paper was not, on these pairs."""
 
 
 def numbers(maps: Mapping[str, Mapping[str, Arrays]], extra: Mapping[str, Arrays], pairs: Pairs) -> dict[str, Any]:
@@ -106,7 +105,7 @@ def _scores_without_target(f: measures.Array, pairs: Pairs) -> dict[str, Any]:
     return {
         "pairs": {kind: int(mask.sum()) for kind, mask in _kinds(pairs).items()},
         "score_ratio": {kind: _ratio(f[mask], f[there]) for kind, mask in _kinds(pairs).items()},
-        "mean_score": {"with_target": _mean(f[there]), "without": _mean(f[~there])},
+        "mean_score": {"with_target": mean(f[there]), "without": mean(f[~there])},
         "scores_of_zero": float((f[~there] == 0).mean()) if (~there).any() else math.nan,
     }
 
@@ -120,7 +119,7 @@ def _roots(extra: Mapping[str, Arrays]) -> dict[str, Any]:
         found[name] = (
             dict(zip(_QUARTILES, np.percentile(ratio, [0, 25, 50, 75, 100]), strict=True)) if len(ratio) else {}
         )
-        found[name] |= {"neurons": len(ratio), "outside": _mean(arrays["outside"].astype(float))}
+        found[name] |= {"neurons": len(ratio), "outside": mean(arrays["outside"].astype(float))}
     bound = extra["one-layer-certified"]
     ratio = bound["found"] / bound["least"]
     found["taylor"] = {"median": _median(ratio), "most": float(ratio.max()) if len(ratio) else math.nan}
@@ -128,7 +127,7 @@ def _roots(extra: Mapping[str, Arrays]) -> dict[str, Any]:
     for network in ("one-layer", "two-layer"):
         again = extra[f"{network}-restarts"]
         better = again["alone"] / again["distance"].min(0)
-        found[f"taylor_over_best_restart_{network}"] = {"mean": _mean(better), "most": _most(better)}
+        found[f"taylor_over_best_restart_{network}"] = {"mean": mean(better), "most": _most(better)}
     return found
 
 
@@ -140,12 +139,12 @@ def _unique(extra: Mapping[str, Arrays]) -> dict[str, Any]:
         found[network] = {
             "seeds": len(distance),
             "pairs": distance.shape[1],
-            "taylor_map_spread": _mean(again["spread"]),
-            "taylor_distance_spread": _mean((distance.max(0) - distance.min(0)) / distance.min(0)),
+            "taylor_map_spread": mean(again["spread"]),
+            "taylor_distance_spread": mean((distance.max(0) - distance.min(0)) / distance.min(0)),
         }
     fits = extra["two-layer-refits"]
-    found["two-layer"]["min_max_map_spread"] = _mean(fits["spread"])
-    found["two-layer"]["min_max_to_given"] = _mean(fits["to_given"])
+    found["two-layer"]["min_max_map_spread"] = mean(fits["spread"])
+    found["two-layer"]["min_max_to_given"] = mean(fits["to_given"])
     return found
 
 
@@ -183,12 +182,12 @@ def check_consistent(found: Mapping[str, Any]) -> None:
                 )
 
 
-def requirements(found: Mapping[str, Any]) -> list[tuple[str, bool, str]]:
+def requirements(found: Mapping[str, Any]) -> list[Line]:
     """What was asked of the experiments: the claim, whether it holds, and the numbers."""
-    lines: list[tuple[str, bool, str]] = []
+    lines: list[Line] = []
     for network, least in (("one-layer", 0.96), ("two-layer", 0.98)):
         accuracy = found["quality"][network]["held_out"]["accuracy"]
-        lines.append((f"{network}: accuracy ≥ {100 * least:.0f} %", accuracy >= least, f"{100 * accuracy:.2f} %"))
+        lines.append((f"{network}: accuracy ≥ {percent(least, '.0f')}", accuracy >= least, percent(accuracy, ".2f")))
     for network, methods in METHODS.items():
         for method in methods:
             of = found["methods"][network][method.key]
@@ -210,22 +209,6 @@ def requirements(found: Mapping[str, Any]) -> list[tuple[str, bool, str]]:
         )
     )
     return lines
-
-
-def plain(value: Any) -> Any:
-    """Numbers of Python, and None for what is not a number: JSON has no NaN."""
-    if isinstance(value, Mapping):
-        return {key: plain(v) for key, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
-    if isinstance(value, (float, np.floating)):
-        return float(value) if math.isfinite(value) else None
-    return int(value) if isinstance(value, np.integer) else value
-
-
-def _mean(values: measures.Array) -> float:
-    v = values[np.isfinite(values)]
-    return float(v.mean()) if v.size else math.nan
 
 
 def _median(values: measures.Array) -> float:

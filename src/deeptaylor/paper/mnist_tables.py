@@ -5,19 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from deeptaylor.paper.measures import or_nan
 from deeptaylor.paper.methods import METHODS, Method
-from deeptaylor.paper.report import Table
+from deeptaylor.shown import percent
+from deeptaylor.support.report import Table
 
-__all__ = [
-    "lrp",
-    "one_layer_properties",
-    "quality",
-    "required",
-    "shares",
-    "training",
-    "two_layer_properties",
-    "without",
-]
+__all__ = ["lrp", "one_layer_properties", "quality", "shares", "training", "two_layer_properties", "without"]
 
 Numbers = Mapping[str, Any]
 Cell = str | tuple[str, str]
@@ -28,12 +21,6 @@ def named(network: str, *keys: str) -> list[Method]:
     return [next(m for m in METHODS[network] if m.key == key) for key in keys]
 
 
-def required(lines: Sequence[tuple[str, bool, str]]) -> Table:
-    """What was asked, whether it holds, and the numbers."""
-    rows = [(claim, "yes" if holds else "NO", text) for claim, holds, text in lines]
-    return Table("What was asked of these experiments.", ("", "holds", "measured"), rows)
-
-
 def quality(found: Numbers) -> Table:
     """Error and accuracy of both networks."""
     rows: list[list[Cell]] = []
@@ -41,7 +28,7 @@ def quality(found: Numbers) -> Table:
         for name, text in (("shown", "the pairs of this report"), ("held_out", "as in MNIST"), ("moved", "moved")):
             q = of[name]
             place = text if name != "moved" else f"moved by up to {q['max_shift']} pixels"
-            rows.append([f"{network}, {place}", str(q["pairs"]), f"{q['mse']:.1f}", f"{100 * q['accuracy']:.2f} %"])
+            rows.append([f"{network}, {place}", str(q["pairs"]), f"{q['mse']:.1f}", percent(q["accuracy"], ".2f")])
     return Table(
         "Quality on held-out digits. Targets are 0 and 100; accuracy: on the right side of 50.",
         ("network, digits", "pairs", "mean square error", "accuracy"),
@@ -68,13 +55,13 @@ def one_layer_properties(found: Numbers) -> Table:
             "root inside the box",
             ("no root", "paper: 𝓑 yes"),
             ("searched there", "paper: 𝓑 yes"),
-            (f"{percent(1 - _number(roots['w2-in-box']['outside']))} of neurons' roots", "paper: 𝓑 no"),
-            (f"{percent(1 - _number(zb['outside']))} of neurons' roots", "paper: 𝓑 yes"),
+            (f"{percent(1 - or_nan(roots['w2-in-box']['outside']))} of neurons' roots", "paper: 𝓑 no"),
+            (f"{percent(1 - or_nan(zb['outside']))} of neurons' roots", "paper: 𝓑 yes"),
         ],
         [
             "root distance / nearest, median (most)",
             ("no root", "paper: no"),
-            (f"{_number(taylor['median']):.5f} ({_number(taylor['most']):.4f})", "paper: yes"),
+            (f"{or_nan(taylor['median']):.5f} ({or_nan(taylor['most']):.4f})", "paper: yes"),
             (f"{_ratio(w2)} in ℝᵈ", "paper: yes"),
             (f"{_ratio(zb)} in the box", "paper: no"),
         ],
@@ -84,7 +71,7 @@ def one_layer_properties(found: Numbers) -> Table:
         [
             "spread of maps over seeds",
             ("0: no chance in it", "paper: yes"),
-            (f"{_number(unique['taylor_map_spread']):.2g}", "paper: yes"),
+            (f"{or_nan(unique['taylor_map_spread']):.2g}", "paper: yes"),
             ("0: no chance in it", "paper: yes"),
             ("0: no chance in it", "paper: yes"),
         ],
@@ -107,8 +94,8 @@ def two_layer_properties(found: Numbers) -> Table:
         [
             "spread of maps over seeds",
             ("0: no chance in it", "paper: yes"),
-            (f"{_number(unique['taylor_map_spread']):.2g}", "paper: no‡"),
-            (f"{_number(unique['min_max_map_spread']):.2g}", "paper: no‡"),
+            (f"{or_nan(unique['taylor_map_spread']):.2g}", "paper: no‡"),
+            (f"{or_nan(unique['min_max_map_spread']):.2g}", "paper: no‡"),
             ("0: no chance in it", "paper: yes"),
         ],
         ["training steps", ("0", "paper: yes"), ("0", "paper: yes"), (steps, "paper: no"), ("0", "paper: yes")],
@@ -209,19 +196,6 @@ def lrp(found: Numbers) -> Table:
 # --- numbers as texts -------------------------------------------------------------------------------------------------
 
 
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else value
-
-
-def percent(share: float | None) -> str:
-    """A share, with digits enough to be told from none."""
-    if share is None:
-        return "—"
-    if share in (0, 1):
-        return f"{100 * share:.0f} %"
-    return f"{100 * share:.1f} %" if abs(share) >= 0.001 else f"{100 * share:.1g} %"
-
-
 def _small(value: float | None) -> str:
     if value is None:
         return "—"
@@ -231,7 +205,7 @@ def _small(value: float | None) -> str:
 
 
 def _ratio(of: Numbers) -> str:
-    return f"{_number(of.get('median')):.3f} ({_number(of.get('most')):.2f})"
+    return f"{or_nan(of.get('median')):.3f} ({or_nan(of.get('most')):.2f})"
 
 
 def _interval(of: Numbers | None) -> str:

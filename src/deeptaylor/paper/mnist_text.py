@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from deeptaylor.paper import mnist_tables as tables
-from deeptaylor.paper.mnist_tables import percent
-from deeptaylor.paper.report import Picture, Section, page
+from deeptaylor.paper.experiment import as_table
+from deeptaylor.shown import number, percent
+from deeptaylor.support.report import Picture, Section, page
 
 __all__ = ["report"]
 
@@ -38,15 +39,14 @@ def report(found: Numbers, figures: Figures) -> str:
         _lrp(found, figures),
         _differences(found),
     ]
-    return page("The paper's MNIST experiments", _text(lead), sections, _text(foot))
+    return page("The paper's MNIST experiments", [lead], sections, foot)
 
 
 def _summary(found: Numbers) -> Section:
-    lines = [(r["claim"], r["holds"], r["measured"]) for r in found["requirements"]]
     precision = """Maps are computed in float64 and kept in float32, from which all numbers are computed: rounding is
         below 1e-7 of the score. That w², zB and training-free are conservative and positive is checked while this page
         is made; without that it would not be here."""
-    return Section("What holds", [tables.required(lines), _text(precision)])
+    return Section("What holds", [as_table(found["requirements"]), precision])
 
 
 def _networks(found: Numbers) -> Section:
@@ -54,7 +54,7 @@ def _networks(found: Numbers) -> Section:
         and right at random; where there is no target, a distractor stands beside an empty half or beside another
         distractor, as likely. Digits come from the test set of MNIST, where they are; training moves digits of its
         own by up to three pixels."""
-    return Section("The networks", [_text(data), tables.quality(found), tables.training(found)])
+    return Section("The networks", [data, tables.quality(found), tables.training(found)])
 
 
 def _one_layer(found: Numbers, figures: Figures) -> Section:
@@ -66,18 +66,10 @@ def _one_layer(found: Numbers, figures: Figures) -> Section:
     hottest = ", ".join(f"{of[key]['largest']:.2g} ({name})" for key, name in names.items())
     consistency = f"""Nearest-root Taylor keeps {percent(of["taylor"]["kept"])} of all scores and dissipates the rest;
         {percent(of["taylor"]["negative_share"])} of its relevance is negative. Sensitivity is scaled by one factor for
-        all pairs; over the pairs its sum has a correlation of {_number(of["sensitivity"]["correlation_with_score"])}
+        all pairs; over the pairs its sum has a correlation of {number(of["sensitivity"]["correlation_with_score"])}
         with the score. The hottest pixel has {hottest}: the shorter the tail of the histogram, the more pixels share
         the relevance."""
-    return Section(
-        "One-layer network (figures 5 and 6)",
-        [
-            Picture(figures["figure5"], f"Figure 5. {_SCALE}", _HEATMAPS_ALT),
-            _text(places),
-            Picture(figures["figure6"], f"Figure 6. {_QUANTITIES}", _QUANTITIES_ALT),
-            _text(consistency),
-        ],
-    )
+    return _figures("One-layer", (5, 6), figures, places, consistency)
 
 
 def _two_layer(found: Numbers, figures: Figures) -> Section:
@@ -90,13 +82,19 @@ def _two_layer(found: Numbers, figures: Figures) -> Section:
         {percent(of["min-max"]["kept"])} of the scores; a pair's map misses its score by
         {percent(found["min_max"]["mean_gap_over_mean_score"])} of the mean score on average. Training-free is
         conservative to {of["training-free"]["conservation_gap"]["worst"]:.0e}."""
+    return _figures("Two-layer", (8, 9), figures, places, consistency)
+
+
+def _figures(network: str, numbers: tuple[int, int], figures: Figures, places: str, consistency: str) -> Section:
+    """A network's heatmaps, then its scatter plots and histograms."""
+    first, second = numbers
     return Section(
-        "Two-layer network (figures 8 and 9)",
+        f"{network} network (figures {first} and {second})",
         [
-            Picture(figures["figure8"], f"Figure 8. {_SCALE}", _HEATMAPS_ALT),
-            _text(places),
-            Picture(figures["figure9"], f"Figure 9. {_QUANTITIES}", _QUANTITIES_ALT),
-            _text(consistency),
+            Picture(figures[f"figure{first}"], f"Figure {first}. {_SCALE}", _HEATMAPS_ALT),
+            places,
+            Picture(figures[f"figure{second}"], f"Figure {second}. {_QUANTITIES}", _QUANTITIES_ALT),
+            consistency,
         ],
     )
 
@@ -108,10 +106,10 @@ def _roots(found: Numbers, figures: Figures) -> Section:
     outside = percent(roots["w2-in-box"]["outside"])
     text = f"""In the one-layer network, at {roots["w2"]["neurons"]} active neurons of {found["settings"]["roots"]}
         pairs: the w² root is the nearest in ℝᵈ, but {outside} of these roots are no images, pixels leave the box. The
-        zB root stays inside, and at the median is {_number(roots["zB"].get("median"))} times as far away as the nearest
+        zB root stays inside, and at the median is {number(roots["zB"].get("median"))} times as far away as the nearest
         root in the box. The z⁺ root of the two-layer network's upper neurons is
-        {_number(roots["zplus"].get("median"))} times as far away as the nearest one in ℝᵈ₊."""
-    return Section("Root points", [Picture(figures["root_points"], caption, alt), _text(text)])
+        {number(roots["zplus"].get("median"))} times as far away as the nearest one in ℝᵈ₊."""
+    return Section("Root points", [Picture(figures["root_points"], caption, alt), text])
 
 
 def _properties(found: Numbers) -> Section:
@@ -129,14 +127,14 @@ def _properties(found: Numbers) -> Section:
         on kinks of f, where the gradient jumps. Time: of the processor, in forward and backward passes of the
         same pairs through the same network, in the same run."""
     second = f"""† up to the fit of the relevance model. ‡ neither problem is convex: the root found from x alone is
-        {_number(better["mean"])} times as far away as the best found from {settings["starts"]} places with
-        {two["seeds"]} seeds, on average (at most {_number(better["most"])} times), and between seeds distances differ
+        {number(better["mean"])} times as far away as the best found from {settings["starts"]} places with
+        {two["seeds"]} seeds, on average (at most {number(better["most"])} times), and between seeds distances differ
         by {percent(two["taylor_distance_spread"])}. Min-max: two models, each trained for {settings["fit_steps"]}
         steps on other pairs; the spread between their maps and the given model's is
-        {_number(two["min_max_to_given"])}."""
+        {number(two["min_max_to_given"])}."""
     return Section(
         "The paper's property tables, measured",
-        [tables.one_layer_properties(found), _text(first), tables.two_layer_properties(found), _text(second)],
+        [tables.one_layer_properties(found), first, tables.two_layer_properties(found), second],
     )
 
 
@@ -148,36 +146,36 @@ def _shares(found: Numbers, figures: Figures) -> Section:
     meaning = f"""What this means. In the one-layer network {_compare(one, "zB", "zB")}; in the two-layer network
         {_compare(two, "training-free", "training-free")}. A high share on the half says that a method is selective,
         not that it is complete. The ink tells more: with sensitivity its share is
-        {_number(one["sensitivity"]["on_ink"]["mean"])} in the one-layer network, and
-        {_number(one["sensitivity"]["untrained_on_ink"]["mean"])} before training; with zB it is
-        {_number(one["zB"]["on_ink"]["mean"])} and {_number(one["zB"]["untrained_on_ink"]["mean"])}. A digit is
+        {number(one["sensitivity"]["on_ink"]["mean"])} in the one-layer network, and
+        {number(one["sensitivity"]["untrained_on_ink"]["mean"])} before training; with zB it is
+        {number(one["zB"]["on_ink"]["mean"])} and {number(one["zB"]["untrained_on_ink"]["mean"])}. A digit is
         recognised by its black parts as well, the inside of a zero for one, so that no good map has all of its
         relevance on ink. The distractor gets some relevance from every method: detection neurons see both halves, and
         zB gives a share to every pixel that is not at its least favourable value."""
     return Section(
         "Where the relevance is",
-        [Picture(figures["shares"], _text(caption), alt), tables.shares(found), _text(meaning)],
+        [Picture(figures["shares"], caption, alt), tables.shares(found), meaning],
     )
 
 
 def _compare(of: Numbers, key: str, name: str) -> str:
     s, d = of["sensitivity"], of[key]
     word = "more" if (s["on_half"]["mean"] or 0) > (d["on_half"]["mean"] or 0) else "less"
-    return _text(f"""sensitivity puts {word} on the target's half than {name} ({_number(s["on_half"]["mean"])} and
-        {_number(d["on_half"]["mean"])}) and covers {percent(s["coverage"]["mean"])} of its ink, {name}
-        {percent(d["coverage"]["mean"])}""")
+    return f"""sensitivity puts {word} on the target's half than {name} ({number(s["on_half"]["mean"])} and
+        {number(d["on_half"]["mean"])}) and covers {percent(s["coverage"]["mean"])} of its ink, {name}
+        {percent(d["coverage"]["mean"])}"""
 
 
 def _without(found: Numbers) -> Section:
     lines = [
-        _text(f"""{network}: the mean score is {_number(of["mean_score"]["without"])} without a target and
-            {_number(of["mean_score"]["with_target"])} with one; {percent(of["scores_of_zero"])} of the scores without a
-            target are exactly zero.""")
+        f"""{network}: the mean score is {number(of["mean_score"]["without"])} without a target and
+            {number(of["mean_score"]["with_target"])} with one; {percent(of["scores_of_zero"])} of the scores without a
+            target are exactly zero."""
         for network, of in found["without_target"].items()
     ]
     meaning = """A conservative method then has as little relevance to show as there is score. Sensitivity, scaled by
         one factor for all pairs, need not follow: it says what would change the score, not what made it."""
-    return Section("Pairs without a target digit", [tables.without(found), " ".join([*lines, _text(meaning)])])
+    return Section("Pairs without a target digit", [tables.without(found), " ".join([*lines, meaning])])
 
 
 def _min_max(found: Numbers, figures: Figures) -> Section:
@@ -189,7 +187,7 @@ def _min_max(found: Numbers, figures: Figures) -> Section:
         {percent(fit["r_squared_of_sum"])} of the variance of the score. What it misses is all that maps of the min-max
         model lack in conservation: {percent(fit["mean_gap_over_mean_score"])} of the mean score on average."""
     picture = Picture(figures["min_max_fit"], caption, "Density plot along the diagonal", 560)
-    return Section("The min-max relevance model", [picture, _text(text)])
+    return Section("The min-max relevance model", [picture, text])
 
 
 def _lrp(found: Numbers, figures: Figures) -> Section:
@@ -205,13 +203,13 @@ def _lrp(found: Numbers, figures: Figures) -> Section:
     return Section(
         "Comparison with LRP (supplement, section IV)",
         [
-            _text(how),
+            how,
             Picture(figures["lrp_one_layer"], f"One-layer network. {_SCALE}", alt),
             Picture(figures["lrp_one_layer_numbers"], f"One-layer network. {_QUANTITIES}", _QUANTITIES_ALT),
             Picture(figures["lrp_two_layer"], f"Two-layer network. {_SCALE}", alt),
             Picture(figures["lrp_two_layer_numbers"], f"Two-layer network. {_QUANTITIES}", _QUANTITIES_ALT),
             tables.lrp(found),
-            _text(text),
+            text,
         ],
     )
 
@@ -227,34 +225,25 @@ def _differences(found: Numbers) -> Section:
         pixels, by a search for the nearest such point.""",
         """Neither the paper's pairs nor its weights are known, so that heatmaps can be compared in kind only.""",
     ]
-    return Section("Choices where the paper leaves one", [_text(choice) for choice in choices])
+    return Section("Choices where the paper leaves one", choices)
 
 
 def _worst(found: Numbers, network: str) -> str:
     """The worst gaps of a network's detected pairs, for the methods that have one."""
     keys = {"one-layer": ("sensitivity", "taylor"), "two-layer": ("sensitivity", "taylor", "min-max")}[network]
     gaps = [(key, found["methods"][network][key]["conservation_gap"]["worst_detected"]) for key in keys]
-    return ", ".join(f"{_number(gap)} ({key.replace('taylor', 'Taylor')}, {network})" for key, gap in gaps)
+    return ", ".join(f"{number(gap)} ({key.replace('taylor', 'Taylor')}, {network})" for key, gap in gaps)
 
 
-def _text(prose: str) -> str:
-    """A paragraph written over several lines."""
-    return " ".join(prose.split())
-
-
-_SCALE = _text("""Red speaks for the decision, blue against it. One colour scale a method, full colour at the 99.5th
+_SCALE = """Red speaks for the decision, blue against it. One colour scale a method, full colour at the 99.5th
     percentile of what is shown. The first ten pairs with a target digit, then the first with an empty half and the
-    first with two distractors; none was chosen by hand.""")
-_QUANTITIES = _text("""Above: the sum of the pixels' relevances against the score; on the diagonal a method is
+    first with two distractors; none was chosen by hand."""
+_QUANTITIES = """Above: the sum of the pixels' relevances against the score; on the diagonal a method is
     conservative. Below: how often a pixel has a relevance, on a log scale, negative ones blue; the same range for all
-    methods, pixels of exactly zero left out.""")
+    methods, pixels of exactly zero left out."""
 _QUANTITIES_ALT = "Scatter plots of summed relevance against score, and histograms of pixel relevance"
 _HEATMAPS_ALT = "Twelve pairs of digits and their heatmaps by four methods"
 
 
 def _each(of: Numbers, names: Mapping[str, str], what: str) -> str:
     return ", ".join(f"{percent(of[key][what]['mean'])} ({name})" for key, name in names.items())
-
-
-def _number(value: float | None) -> str:
-    return "—" if value is None else f"{value:.3g}"

@@ -7,9 +7,7 @@ The paper gives the box, l = −1 and h = 1, but neither the functions nor the d
 from __future__ import annotations
 
 import argparse
-import io
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +17,10 @@ import numpy as np
 import torch
 
 from deeptaylor.domain import Box, Domain, NonNegative, Real
-from deeptaylor.errors import DeepTaylorError
+from deeptaylor.paper.drawing import INK, figure_class, write
+from deeptaylor.paper.experiment import run
 from deeptaylor.root_point import RootPoint, root_point
 from deeptaylor.rules import Rule, WSquare, Z, ZBox, ZPlus
-from deeptaylor.support.files import write_whole
-from deeptaylor.support.optional import optional_package
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,13 +64,8 @@ COLUMNS = (
     ),
 )
 
-# The defaults of matplotlib, not the user's; the salt makes the names inside the SVG the same every time.
-STYLE: list[str | Path | dict[str, Any]] = [
-    "default",
-    {"font.size": 9, "mathtext.fontset": "cm", "svg.hashsalt": "deeptaylor"},
-]
 EDGE = 1.45
-INK, DOMAIN, SEARCH = "#222222", "#2f6db5", "#b3261e"
+DOMAIN, SEARCH = "#2f6db5", "#b3261e"
 LEVELS = np.linspace(0, 2.5, 11)
 SHADES = [(1.0, 0.955 - 0.03 * k, 0.88 - 0.055 * k) for k in range(len(LEVELS) - 1)]
 NAMES = {
@@ -93,44 +85,31 @@ def root(column: Column, function: Sequence[float]) -> RootPoint:
 
 def draw(folder: str | os.PathLike[str]) -> list[Path]:
     """Write root_points.png and root_points.svg into a folder, made where it does not exist."""
-    drawn = figure()
-    import matplotlib.style
-
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    paths = []
-    for kind in ("png", "svg"):
-        data = io.BytesIO()
-        with matplotlib.style.context(STYLE):
-            drawn.savefig(data, format=kind, metadata={"Date": None} if kind == "svg" else None)
-        paths.append(write_whole(Path(folder) / f"root_points.{kind}", data.getvalue()))
-    return paths
+    return write(figure, Path(folder), "root_points", framed=True)
 
 
 def figure() -> Figure:
     """The panels; needs matplotlib."""
-    optional_package("matplotlib", "the figures are drawn with matplotlib", "paper")
-    import matplotlib.style
-    from matplotlib.figure import Figure
+    Figure = figure_class()
     from matplotlib.patches import Patch
 
-    with matplotlib.style.context(STYLE):
-        drawn = Figure(figsize=(11.5, 9.9), dpi=150)
-        panels = drawn.subplots(len(FUNCTIONS), len(COLUMNS), sharex=True, sharey=True)
-        drawn.subplots_adjust(left=0.085, right=0.99, top=0.905, bottom=0.09, wspace=0.07, hspace=0.2)
-        for row, (formula, function) in zip(panels, FUNCTIONS.items(), strict=True):
-            for ax, column in zip(row, COLUMNS, strict=True):
-                _panel(ax, column, function)
-            row[0].set_ylabel(rf"$R_j = \max(0,\, {formula})$" + "\n\n$x_2$", fontsize=11, linespacing=1.1)
-        above = {"xycoords": "axes fraction", "textcoords": "offset points", "ha": "center"}
-        for ax, column in zip(panels[0], COLUMNS, strict=True):
-            ax.annotate(column.title, (0.5, 1), (0, 39), fontsize=13, **above)
-            ax.annotate(column.search, (0.5, 1), (0, 22), fontsize=10, **above)
-        for ax in panels[-1]:
-            ax.set_xlabel("$x_1$", fontsize=11)
-        lines, _ = panels[0, 0].get_legend_handles_labels()
-        shaded = Patch(facecolor=SHADES[4], label="$R_j > 0$")
-        outline = Patch(facecolor="white", edgecolor=DOMAIN, linewidth=1.3, label="domain")
-        drawn.legend(handles=[*lines, shaded, outline], loc="lower center", ncols=6, frameon=False, fontsize=10)
+    drawn = Figure(figsize=(11.5, 9.9), dpi=150)
+    panels = drawn.subplots(len(FUNCTIONS), len(COLUMNS), sharex=True, sharey=True)
+    drawn.subplots_adjust(left=0.085, right=0.99, top=0.905, bottom=0.09, wspace=0.07, hspace=0.2)
+    for row, (formula, function) in zip(panels, FUNCTIONS.items(), strict=True):
+        for ax, column in zip(row, COLUMNS, strict=True):
+            _panel(ax, column, function)
+        row[0].set_ylabel(rf"$R_j = \max(0,\, {formula})$" + "\n\n$x_2$", fontsize=11, linespacing=1.1)
+    above = {"xycoords": "axes fraction", "textcoords": "offset points", "ha": "center"}
+    for ax, column in zip(panels[0], COLUMNS, strict=True):
+        ax.annotate(column.title, (0.5, 1), (0, 39), fontsize=13, **above)
+        ax.annotate(column.search, (0.5, 1), (0, 22), fontsize=10, **above)
+    for ax in panels[-1]:
+        ax.set_xlabel("$x_1$", fontsize=11)
+    lines, _ = panels[0, 0].get_legend_handles_labels()
+    shaded = Patch(facecolor=SHADES[4], label="$R_j > 0$")
+    outline = Patch(facecolor="white", edgecolor=DOMAIN, linewidth=1.3, label="domain")
+    drawn.legend(handles=[*lines, shaded, outline], loc="lower center", ncols=6, frameon=False, fontsize=10)
     return drawn
 
 
@@ -185,13 +164,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Draw the figure and print where it is; 2 if it could not be drawn."""
     parser = argparse.ArgumentParser(prog="deeptaylor paper rules", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("paper_output"), help="folder to write to (%(default)s)")
-    try:
-        for path in draw(parser.parse_args(arguments).out):
-            print(path)
-    except (DeepTaylorError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    options = parser.parse_args(arguments)
+    return run(lambda: draw(options.out))
 
 
 if __name__ == "__main__":

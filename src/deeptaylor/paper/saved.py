@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
+from deeptaylor.shown import percent
 from deeptaylor.support.files import write_whole
 
 __all__ = ["Saved", "Talk", "digest", "fingerprint"]
@@ -40,7 +41,7 @@ class Talk:
     def share(self, text: str, done: int, of: int) -> None:
         """How far something is, where a terminal can show it."""
         if self._terminal and not self._quiet:
-            sys.stderr.write(f"\r\x1b[K{text} {100 * done / max(of, 1):.0f} %")
+            sys.stderr.write(f"\r\x1b[K{text} {percent(done / max(of, 1), '.0f')}")
             sys.stderr.flush()
 
     @contextmanager
@@ -77,6 +78,11 @@ class Saved:
     def __init__(self, folder: Path, talk: Talk, *, again: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.talk, self.again, self.computed = folder, talk, again, 0
+        self._began = time.monotonic()
+
+    def seconds(self) -> float:
+        """Since the folder was opened."""
+        return time.monotonic() - self._began
 
     def get(self, name: str, settings: Mapping[str, object], make: Callable[[], Mapping[str, Any]]) -> Arrays:
         """The arrays of that name: read from its file, or made and written to it."""

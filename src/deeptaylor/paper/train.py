@@ -27,7 +27,7 @@ import pickle
 import sys
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -39,6 +39,8 @@ from deeptaylor.models.networks.detection_pooling import NETWORKS, DetectionPool
 from deeptaylor.paper.data.digits import Digits, load_digits
 from deeptaylor.paper.data.pairs import PRESENT, TRAIN_SHIFT, Absent, Pairs, PairSampler, held_out_pairs
 from deeptaylor.paper.descent import Descent
+from deeptaylor.paper.experiment import run
+from deeptaylor.shown import percent
 from deeptaylor.support.files import write_whole
 
 __all__ = ["LEARNING_RATES", "Progress", "TrainingError", "evaluate", "main", "train"]
@@ -95,7 +97,7 @@ def train(
             raise TrainingError(f"{name} is a whole number, at least 1; got {value!r}")
     if not 0 < learning_rate < math.inf:
         raise TrainingError(f"learning_rate is a positive number; got {learning_rate!r}")
-    device = _device(device)
+    device = device_of(device)
     sampler = PairSampler(digits.train_images, digits.train_labels, max_shift=max_shift, absent=absent, device=device)
     generator = torch.Generator().manual_seed(seed)
     network.to(device).project_()
@@ -151,7 +153,8 @@ def _rate(step: int, steps: int, learning_rate: float) -> float:
     return learning_rate * min((step + 1) / (_RISE * steps), 1.0, (steps - step) / (_FALL * steps))
 
 
-def _device(name: torch.device | str) -> torch.device:
+def device_of(name: torch.device | str) -> torch.device:
+    """The device of that name, refused where training cannot run on it."""
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -219,47 +222,33 @@ class _State:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train one network and write its weights; 0 if all went well, 2 if not."""
     options = _parser().parse_args(arguments)
+    return run(lambda: _trained(options))
+
+
+def _trained(options: argparse.Namespace) -> list[str]:
     rate = LEARNING_RATES[options.network] if options.learning_rate is None else options.learning_rate
-    try:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        digits = load_digits(options.digits)
-        network = NETWORKS[options.network](seed=options.seed)
-        line = _Line()
-        done = train(
-            network,
-            digits,
-            learning_rate=rate,
-            steps=options.steps,
-            batch=options.batch,
-            seed=options.seed,
-            max_shift=options.max_shift,
-            absent=options.absent,
-            device=options.device,
-            checkpoint=options.checkpoint,
-            progress=line.show,
-        )
-        line.clear()
-        about = {
-            name: str(getattr(options, name)) for name in ("network", "steps", "batch", "seed", "max_shift", "absent")
-        }
-        about["learning_rate"] = f"{rate:g}"
-        report = [
-            f"{options.network}: {done.steps} steps in {line.seconds():.0f} s, last training loss {done.loss:.1f}"
-        ]
-        for name, shift in (("held_out", 0), ("held_out_moved", options.max_shift)):
-            pairs = held_out_pairs(digits, _HELD_OUT, max_shift=shift, absent=options.absent)
-            found = evaluate(network, pairs)
-            about |= {f"{name}_mse": f"{found['mse']:.2f}", f"{name}_accuracy": f"{found['accuracy']:.4f}"}
-            report.append(
-                f"held-out digits moved by up to {shift} pixels: accuracy {100 * found['accuracy']:.2f} %, "
-                f"mean square error {found['mse']:.1f}"
-            )
-        report.append(f"weights in {save(network, options.out, about)}")
-    except (DeepTaylorError, OSError) as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-    sys.stdout.write("\n".join(report) + "\n")
-    return 0
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    digits = load_digits(options.digits)
+    network = NETWORKS[options.network](seed=options.seed)
+    line = Progressing()
+    same = ("steps", "batch", "seed", "max_shift", "absent")
+    chosen: dict[str, Any] = {name: getattr(options, name) for name in (*same, "device", "checkpoint")}
+    done = train(network, digits, learning_rate=rate, **chosen, progress=line.show)
+    line.clear()
+    about = {name: str(getattr(options, name)) for name in ("network", *same)} | {"learning_rate": f"{rate:g}"}
+    said = [f"{options.network}: {done.steps} steps in {line.seconds():.0f} s, last training loss {done.loss:.1f}"]
+    for name, where, pairs in held_out(digits, options):
+        found = evaluate(network, pairs)
+        about |= {f"{name}_mse": f"{found['mse']:.2f}", f"{name}_accuracy": f"{found['accuracy']:.4f}"}
+        said.append(f"{where}: accuracy {percent(found['accuracy'], '.2f')}, mean square error {found['mse']:.1f}")
+    return [*said, f"weights in {save(network, options.out, about)}"]
+
+
+def held_out(digits: Digits, options: argparse.Namespace) -> Iterator[tuple[str, str, Pairs]]:
+    """Pairs that no training saw, as in MNIST and moved: how a header and how a reader calls them, and they."""
+    for name, shift in (("held_out", 0), ("held_out_moved", options.max_shift)):
+        pairs = held_out_pairs(digits, _HELD_OUT, max_shift=shift, absent=options.absent)
+        yield name, f"held-out digits moved by up to {shift} pixels", pairs
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -268,29 +257,37 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--network", choices=list(NETWORKS), required=True)
-    add("--out", type=Path, required=True, help="safetensors file to write the weights to")
-    add("--steps", type=int, default=STEPS, help="steps of gradient descent (%(default)s)")
-    add("--batch", type=int, default=BATCH, help="pairs a step (%(default)s)")
     add("--learning-rate", type=float, help=f"by default {LEARNING_RATES}")
+    add("--checkpoint", type=Path, help="file to keep the state in, and to go on from")
+    add_options(parser, STEPS, BATCH)
+    return parser
+
+
+def add_options(parser: argparse.ArgumentParser, steps: int, batch: int) -> None:
+    """Options of every training on pairs of digits."""
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="safetensors file to write the result to")
+    add("--steps", type=int, default=steps, help="steps of gradient descent (%(default)s)")
+    add("--batch", type=int, default=batch, help="pairs a step (%(default)s)")
     add("--seed", type=int, default=0, help="of the first weights and of the pairs (%(default)s)")
     add("--max-shift", type=int, default=TRAIN_SHIFT, help="pixels that digits are moved by at most (%(default)s)")
     add("--absent", choices=get_args(Absent), default="either", help="what stands in for no digit 0–3")
     add("--device", default="cpu", help="cpu or cuda (%(default)s)")
     add("--digits", type=Path, help="folder with the four files of MNIST; by default they are fetched")
-    add("--checkpoint", type=Path, help="file to keep the state in, and to go on from")
-    return parser
 
 
-class _Line:
+class Progressing:
     """One line on a terminal that is written over; elsewhere nothing."""
 
     def __init__(self) -> None:
         self._began, self._first = time.monotonic(), -1
 
     def seconds(self) -> float:
+        """Since the first step that was shown."""
         return time.monotonic() - self._began
 
     def show(self, now: Progress) -> None:
+        """How far it is, and how long it will take."""
         if not sys.stderr.isatty():
             return
         if self._first < 0:
@@ -304,6 +301,7 @@ class _Line:
         sys.stderr.flush()
 
     def clear(self) -> None:
+        """An empty line."""
         if sys.stderr.isatty():
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

@@ -10,25 +10,25 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from deeptaylor.errors import DeepTaylorError
 from deeptaylor.methods.relevance_fit import BATCH, LEARNING_RATE, STEPS, collect
 from deeptaylor.methods.relevance_model import MinMaxModel, r_squared
 from deeptaylor.models.networks.detection_pooling import TwoLayer, load
 from deeptaylor.models.networks.min_max import BOX, TWO_LAYER, fit_two_layer, save, two_layer_explainer
 from deeptaylor.paper.data.digits import Digits, load_digits
-from deeptaylor.paper.data.pairs import TRAIN_SHIFT, Absent, PairSampler, held_out_pairs
-from deeptaylor.paper.train import Progress, _device, _Line
+from deeptaylor.paper.data.pairs import TRAIN_SHIFT, Absent, PairSampler
+from deeptaylor.paper.experiment import run
+from deeptaylor.paper.train import Progress, Progressing, add_options, device_of, held_out
 from deeptaylor.rules import ZBox
+from deeptaylor.shown import percent
 
 __all__ = ["evaluate", "main", "train"]
 
 _STRETCH = 500  # steps between two draws of pairs
-_HELD_OUT = 20_000
 
 
 def train(
@@ -69,38 +69,33 @@ def evaluate(model: MinMaxModel, network: TwoLayer, images: Tensor) -> dict[str,
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train one model and write it; 0 if all went well, 2 if not."""
     options = _parser().parse_args(arguments)
-    try:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        device = _device(options.device)
-        digits = load_digits(options.digits)
-        network = load("two-layer", options.network)
-        assert isinstance(network, TwoLayer)
-        network.to(device)
-        line = _Line()
-        chosen = {name: getattr(options, name) for name in _SETTINGS}
-        model = train(
-            network,
-            digits,
-            **chosen,
-            progress=lambda step, loss: line.show(Progress(step, options.steps, loss, options.learning_rate)),
-        )
-        line.clear()
-        about = {name: str(value) for name, value in chosen.items()}
-        report = [f"min-max: {options.steps} steps in {line.seconds():.0f} s"]
-        for name, shift in (("held_out", 0), ("held_out_moved", options.max_shift)):
-            pairs = held_out_pairs(digits, _HELD_OUT, max_shift=shift, absent=options.absent)
-            found = evaluate(model, network, pairs.images.to(device))
-            about |= {f"{name}_{key}": f"{value:.4f}" for key, value in found.items()}
-            report.append(
-                f"held-out digits moved by up to {shift} pixels: R² {found['r_squared']:.4f}, "
-                f"mean |f − Σ R_i| {100 * found['gap']:.2f} % of the mean f"
-            )
-        report.append(f"model in {save(model, options.out, about)}")
-    except (DeepTaylorError, OSError) as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-    sys.stdout.write("\n".join(report) + "\n")
-    return 0
+    return run(lambda: _trained(options))
+
+
+def _trained(options: argparse.Namespace) -> list[str]:
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    device = device_of(options.device)
+    digits = load_digits(options.digits)
+    network = load("two-layer", options.network)
+    assert isinstance(network, TwoLayer)
+    network.to(device)
+    line = Progressing()
+    chosen = {name: getattr(options, name) for name in _SETTINGS}
+    model = train(
+        network,
+        digits,
+        **chosen,
+        progress=lambda step, loss: line.show(Progress(step, options.steps, loss, options.learning_rate)),
+    )
+    line.clear()
+    about = {name: str(value) for name, value in chosen.items()}
+    said = [f"min-max: {options.steps} steps in {line.seconds():.0f} s"]
+    for name, where, pairs in held_out(digits, options):
+        found = evaluate(model, network, pairs.images.to(device))
+        about |= {f"{name}_{key}": f"{value:.4f}" for key, value in found.items()}
+        gap = percent(found["gap"], ".2f")
+        said.append(f"{where}: R² {found['r_squared']:.4f}, mean |f − Σ R_i| {gap} of the mean f")
+    return [*said, f"model in {save(model, options.out, about)}"]
 
 
 _SETTINGS = ("steps", "batch", "learning_rate", "seed", "max_shift", "absent")
@@ -112,16 +107,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Train the min-max relevance model of the two-layer network.",
     )
     add = parser.add_argument
-    add("--out", type=Path, required=True, help="safetensors file to write the model to")
     add("--network", type=Path, help="weights of the two-layer network; by default those shipped")
-    add("--steps", type=int, default=STEPS, help="steps of gradient descent (%(default)s)")
-    add("--batch", type=int, default=BATCH, help="pairs a step (%(default)s)")
     add("--learning-rate", type=float, default=LEARNING_RATE, help="free of units (%(default)s)")
-    add("--seed", type=int, default=0, help="of the pairs (%(default)s)")
-    add("--max-shift", type=int, default=TRAIN_SHIFT, help="pixels that digits are moved by at most (%(default)s)")
-    add("--absent", choices=get_args(Absent), default="either", help="what stands in for no digit 0–3")
-    add("--device", default="cpu", help="cpu or cuda (%(default)s)")
-    add("--digits", type=Path, help="folder with the four files of MNIST; by default they are fetched")
+    add_options(parser, STEPS, BATCH)
     return parser
 
 

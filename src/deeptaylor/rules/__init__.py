@@ -6,6 +6,7 @@ paper           w², z⁺, z^B
 lrp             z, ε, αβ, γ, flat; pass and signal
 steps           what happens between two boundaries: a block under its rule, pooling, activations, moves
 pooling         how max and L^p pooling share
+parse           rules as words, and back
 """
 
 from deeptaylor.maps.division import divide, undivided

@@ -1,1 +1,1 @@
-"""What every part needs and none is about: files written whole, extras that may be missing, names made fit to show."""
+"""What every part needs and none is about: files written whole, extras that may be missing, memory, reports as HTML."""

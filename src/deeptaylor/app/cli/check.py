@@ -11,7 +11,7 @@ import deeptaylor as dt
 from deeptaylor.app import record
 from deeptaylor.app.cli.exits import CHECK_FAILED, FINE
 from deeptaylor.app.cli.inputs import example
-from deeptaylor.app.cli.options import How, Model, complete_model
+from deeptaylor.app.cli.options import How, Model, Shape, Source
 from deeptaylor.app.cli.show import Talk, noted
 from deeptaylor.app.cli.words import as_options
 from deeptaylor.errors import CaptureError, PlanError, UnsupportedOpError
@@ -21,15 +21,11 @@ __all__ = ["check"]
 
 
 def check(
-    source: Annotated[
-        str, typer.Argument(metavar="MODEL", autocompletion=complete_model, help="A network by name, or a file.")
-    ],
+    source: Source,
     model: Model,
     how: How,
     talk: Talk,
-    shape: Annotated[
-        str | None, typer.Option(help="Of one input, where inputs are no photographs.", metavar="N,N,…")
-    ] = None,
+    shape: Shape = None,
     plan: Annotated[bool, typer.Option("--plan", help="Every step: node, operation, domain, rule, why.")] = False,
 ) -> int:
     """Say which operations a network has, which rules explain them, and what cannot be explained and why.

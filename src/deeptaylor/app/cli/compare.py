@@ -12,12 +12,12 @@ import typer
 from deeptaylor import heatmap
 from deeptaylor.app import record
 from deeptaylor.app.cli.exits import FINE
-from deeptaylor.app.cli.options import Model, Overwrite, network_option, the_command
+from deeptaylor.app.cli.options import OUT, Model, Out, Overwrite, network_option, the_command
 from deeptaylor.app.cli.photos import asked_target, folder, looked_at, prepared, stems, wrote
 from deeptaylor.app.cli.show import Talk, noted
 from deeptaylor.errors import InputError
 from deeptaylor.methods import METHODS, USUAL, likeness, method
-from deeptaylor.shown import shown
+from deeptaylor.shown import percent, shown
 from deeptaylor.support.files import Outputs, outputs, write_together
 
 __all__ = ["compare"]
@@ -25,10 +25,7 @@ __all__ = ["compare"]
 
 def compare(
     photo: Annotated[Path, typer.Argument(metavar="PHOTO", help="A photograph.", show_default=False)],
-    source: Annotated[
-        str,
-        network_option("A network by name, or a file."),
-    ],
+    source: Annotated[str, network_option("A network by name, or a file.")],
     model: Model,
     talk: Talk,
     methods: Annotated[
@@ -37,9 +34,7 @@ def compare(
     target: Annotated[
         str | None, typer.Option(help="What to explain; the top class by default.", metavar="CLASS", show_default=False)
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write to.", metavar="DIR")] = Path(
-        "deeptaylor_output"
-    ),
+    out: Out = OUT,
     overwrite: Overwrite = False,
 ) -> int:
     """Explain one decision by several methods, side by side.
@@ -122,5 +117,5 @@ def _numbers(row: dict[str, Any]) -> tuple[str, ...]:
     share, like = row["input_share"], row["likeness"]
     # Squared gradients have no scale of their own; their share of the score says nothing.
     shares = None if row["method"] == "sensitivity" or share is None else (share, row["check"]["most_negative"])
-    held, negative = ("-", "-") if shares is None else (f"{100 * part:.3g} %" for part in shares)
+    held, negative = ("-", "-") if shares is None else (percent(part, ".3g") for part in shares)
     return held, negative, "-" if like is None else f"{like:.2f}", f"{row['seconds']:.2f}"

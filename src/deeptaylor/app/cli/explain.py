@@ -14,12 +14,12 @@ import deeptaylor as dt
 from deeptaylor import heatmap
 from deeptaylor.app import record
 from deeptaylor.app.cli.exits import BAD_INPUT, CHECK_FAILED, FINE, SOME_FAILED
-from deeptaylor.app.cli.options import How, Model, Overwrite, network_option, the_command
+from deeptaylor.app.cli.options import OUT, How, Model, Out, Overwrite, network_option, the_command
 from deeptaylor.app.cli.photos import Prepared, Target, asked_target, folder, looked_at, prepared, stems, wrote
 from deeptaylor.app.cli.show import Talk, noted
 from deeptaylor.app.cli.words import as_options
 from deeptaylor.errors import DeepTaylorError, InputError
-from deeptaylor.shown import shown
+from deeptaylor.shown import percent, shown
 from deeptaylor.support.files import Outputs, outputs, size, write_together
 
 __all__ = ["explain"]
@@ -47,9 +47,7 @@ def explain(
         str | None,
         typer.Option(help="Explain why the target rather than this class, or the `next` best.", metavar="CLASS|next"),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write to.", metavar="DIR")] = Path(
-        "deeptaylor_output"
-    ),
+    out: Out = OUT,
     arrays: Annotated[
         str, typer.Option(help="The raw relevance as a file.", metavar="npz|safetensors|both|none")
     ] = "npz",
@@ -212,7 +210,7 @@ def _show(talk: Talk, done: _Done, files: list[Path], replaced: list[Path]) -> N
     for note in done.photo.notes:
         talk.say(f"  note: {note}")
     if done.photo.recognised:
-        talk.say("  recognised: " + ", ".join(f"{r.name} {r.probability:.1%}" for r in done.photo.recognised))
+        talk.say("  recognised: " + ", ".join(f"{r.name} {percent(r.probability)}" for r in done.photo.recognised))
     rows = []
     for bias, e in done.explanations.items():
         for k, (index, name) in enumerate(done.target.classes):
@@ -229,4 +227,4 @@ def _show(talk: Talk, done: _Done, files: list[Path], replaced: list[Path]) -> N
 
 
 def _share(part: float, score: float) -> str:
-    return f"{part:.4g} ({100 * part / score:.3g} %)" if score > 0 else f"{part:.4g}"
+    return f"{part:.4g} ({percent(part / score, '.3g')})" if score > 0 else f"{part:.4g}"

@@ -14,7 +14,7 @@ import deeptaylor as dt
 from deeptaylor.app import record
 from deeptaylor.app.cli.exits import FINE
 from deeptaylor.app.cli.inputs import example
-from deeptaylor.app.cli.options import How, Model, Overwrite, complete_model
+from deeptaylor.app.cli.options import How, Model, Overwrite, Shape, Source
 from deeptaylor.app.cli.photos import looked_at, prepared
 from deeptaylor.app.cli.show import Talk, noted
 from deeptaylor.errors import InputError
@@ -22,14 +22,13 @@ from deeptaylor.models.onnx.exporter import export_explainer
 from deeptaylor.models.photographs import class_index
 from deeptaylor.shown import shown
 from deeptaylor.support.files import OverwriteError
+from deeptaylor.support.plain import plain
 
 __all__ = ["export"]
 
 
 def export(
-    source: Annotated[
-        str, typer.Argument(metavar="MODEL", autocompletion=complete_model, help="A network by name, or a file.")
-    ],
+    source: Source,
     file: Annotated[Path, typer.Argument(metavar="EXPLAINER.onnx", help="The file to write.")],
     model: Model,
     how: How,
@@ -40,9 +39,7 @@ def export(
     photo: Annotated[
         list[Path] | None, typer.Option(help="Compare on these photographs too; repeatable.", metavar="PHOTO")
     ] = None,
-    shape: Annotated[
-        str | None, typer.Option(help="Of one input, where inputs are no photographs.", metavar="N,N,…")
-    ] = None,
+    shape: Shape = None,
     overwrite: Overwrite = False,
 ) -> int:
     """Write the explainer itself as an ONNX file, which needs neither torch nor deeptaylor to run.
@@ -81,7 +78,7 @@ def export(
         about = {
             "deeptaylor": dt.__version__,
             "fingerprint": record.weights_fingerprint(network.network),
-            "model": json.dumps(record.finite(record.about_model(source, network)), default=str),
+            "model": json.dumps(plain(record.about_model(source, network)), default=str),
         }
         done = export_explainer(explainer, x, file, target=what, about=about)
     talk.say(f"wrote {shown(done.path)} ({done.size / 2**20:.1f} MiB)", style="bold green")

@@ -21,8 +21,11 @@ import deeptaylor as dt
 from deeptaylor.app.cli import words
 from deeptaylor.errors import InputError
 from deeptaylor.models.networks.named import NAMED
+from deeptaylor.rules.parse import EXAMPLES, parse, placed
 
-__all__ = ["How", "Model", "Overwrite", "complete_model", "network_option", "the_command"]
+__all__ = ["OUT", "How", "Model", "Out", "Overwrite", "Shape", "Source", "network_option", "the_command"]
+
+OUT = Path("deeptaylor_output")
 
 _MODEL = "What the model's file does not say"
 _PHOTOGRAPHS = "How photographs were prepared in training (all of it, or none)"
@@ -41,6 +44,13 @@ def network_option(text: str) -> Any:
     )
 
 
+Source = Annotated[
+    str, typer.Argument(metavar="MODEL", autocompletion=complete_model, help="A network by name, or a file.")
+]
+Shape = Annotated[
+    str | None, typer.Option("--shape", help="Of one input, where inputs are no photographs.", metavar="N,N,…")
+]
+Out = Annotated[Path, typer.Option("--out", "-o", help="The folder to write to.", metavar="DIR")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what another command wrote, too.")]
 
 
@@ -170,7 +180,7 @@ class How:
     ] = "neuron"
     rule: Annotated[
         list[str] | None,
-        _option("--rule", f"A rule for some of the network, repeatable: {words.RULES_HELP}.", _HOW, "PATTERN=RULE"),
+        _option("--rule", f"A rule for some of the network, repeatable: {EXAMPLES}.", _HOW, "PATTERN=RULE"),
     ] = None
     first: Annotated[str | None, _option("--first", "The rule of the layers that read the input.", _HOW, "RULE")] = None
     max_pool: Annotated[
@@ -184,7 +194,7 @@ class How:
             raise InputError(f"--bias {self.bias}: neuron, spread or both.")
         if self.max_pool not in ("proportional", "winner"):
             raise InputError(f"--max-pool {self.max_pool}: proportional or winner.")
-        common: dict[str, Any] = {"max_pool": self.max_pool, "rules": words.placed_rules(self.rule or [])}
+        common: dict[str, Any] = {"max_pool": self.max_pool, "rules": placed(self.rule or [])}
         if self.first is not None:
-            common["first"] = words.rule(self.first)
+            common["first"] = parse(self.first)
         return {bias: {"bias": bias, **common} for bias in modes[self.bias]}

@@ -1,69 +1,22 @@
 """From the words of a command line to the library's objects, and from the library's words back to options.
 
-rule("eps:0.25")   sides("256x320")   numbers("0.5,0.4,0.3")   class_names("names.txt")   domain("box:0,1")
+sides("256x320")   numbers("0.5,0.4,0.3")   class_names("names.txt")   domain("box:0,1")
 as_options("say white=255, mean=0")  ──►  "say --white 255, --mean 0"
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from deeptaylor import rules
 from deeptaylor.domain import Box, Domain, NonNegative, Real
 from deeptaylor.errors import InputError, LoadError
 from deeptaylor.models.loading.asked import UnsaidError
 
-__all__ = ["as_options", "class_names", "domain", "numbers", "placed_rules", "rule", "sides", "unsaid"]
-
-_RULES: Mapping[str, Callable[..., rules.Rule]] = {
-    "w2": rules.WSquare,
-    "z": rules.Z,
-    "z+": rules.ZPlus,
-    "zB": rules.ZBox,
-    "ab": rules.AlphaBeta,
-    "eps": rules.Epsilon,
-    "gamma": rules.Gamma,
-    "flat": rules.Flat,
-    "pass": rules.Pass,
-}
-RULES_HELP = "w2, z, z+, zB, flat, pass, ab:2,1, eps:0.25 or gamma:0.25"
-
-
-def rule(text: str) -> rules.Rule:
-    """A rule by its symbol, with its numbers after a colon.
-
-    >>> rule("eps:0.25")
-    Epsilon(epsilon=0.25)
-    """
-    symbol, colon, rest = text.strip().partition(":")
-    if symbol not in _RULES:
-        raise InputError(f"no rule is called {symbol!r}. There are: {RULES_HELP}.")
-    try:
-        given = _floats(rest) if colon else ()
-        if not all(0 <= number < math.inf for number in given):
-            raise ValueError("its numbers are finite and not negative")
-        return _RULES[symbol](*given)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"the rule {text!r} cannot be made: {error}. Rules: {RULES_HELP}.") from error
-
-
-def placed_rules(texts: list[str]) -> dict[str, rules.Rule]:
-    """PATTERN=RULE, each."""
-    found: dict[str, rules.Rule] = {}
-    for text in texts:
-        pattern, equals, what = text.rpartition("=")
-        if not (equals and pattern):
-            raise InputError(
-                f"--rule {text}: write PATTERN=RULE, as in --rule 'features.*=eps:0.25'; the patterns are the module "
-                "paths and node names that `deeptaylor check MODEL --plan` lists."
-            )
-        found[pattern] = rule(what)
-    return found
+__all__ = ["as_options", "class_names", "domain", "numbers", "sides", "unsaid"]
 
 
 def sides(option: str, text: str) -> int | tuple[int, int]:

@@ -21,11 +21,12 @@ from deeptaylor.app.server.explaining import Explained, Explaining, PictureError
 from deeptaylor.app.server.folders import without_folders
 from deeptaylor.app.server.jobs import BusyError, GoneError, Jobs
 from deeptaylor.app.server.models import Model, Models, NotReadyError, UnknownModelError
-from deeptaylor.app.server.options import RULES, Options, Text
+from deeptaylor.app.server.options import Options, Text
 from deeptaylor.app.server.schema import Answer, ErrorAnswer, LayerAnswer, Limits, ModelAnswer, ModelsAnswer
 from deeptaylor.app.server.security import TOKEN_HEADER, Guard, TooLargeError
 from deeptaylor.errors import BoundaryError, DeepTaylorError
 from deeptaylor.models.networks.pretrained import Pretrained
+from deeptaylor.rules.parse import RULES
 
 __all__ = ["Bounds", "make_app"]
 

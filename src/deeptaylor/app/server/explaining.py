@@ -23,7 +23,7 @@ from torch import Tensor
 from deeptaylor import heatmap, rules
 from deeptaylor.app.server.folders import without_folders
 from deeptaylor.app.server.models import OWN
-from deeptaylor.app.server.options import Options, Settings, command, parse_rule, parse_rules, snippet
+from deeptaylor.app.server.options import Options, Settings, command, parse_rules, snippet
 from deeptaylor.app.server.schema import Account, Answer, Found, Heat, Layer, LayerAnswer
 from deeptaylor.errors import DeepTaylorWarning, InputError
 from deeptaylor.explainer import Explainer
@@ -35,6 +35,7 @@ from deeptaylor.models.networks.photo import opened
 from deeptaylor.models.networks.pretrained import Pretrained, Recognised
 from deeptaylor.plan.table import Row
 from deeptaylor.rules import Rule
+from deeptaylor.rules.parse import parse
 from deeptaylor.run.target import margin
 from deeptaylor.shown import shown
 
@@ -192,10 +193,10 @@ class Explaining:
             while len(self._kept) >= KEPT:
                 self._kept.popitem(last=False)
             layers = parse_rules(settings.rules)
-            first = parse_rule(settings.first) if settings.first else None
+            first = parse(settings.first) if settings.first else None
             if settings.above:
                 plain = self._explainer(loaded, x, model, Settings())
-                layers |= _above(plain.plan.rows, layers, parse_rule(settings.above))
+                layers |= _above(plain.plan.rows, layers, parse(settings.above))
             made = Explainer(
                 loaded.network,
                 x,

@@ -1,11 +1,10 @@
 """What can be asked of an explanation, and the Python and the command that give the same.
 
-A rule is written as its symbol with its numbers, never as code: ``eps:0.25``, ``ab:2,1``, ``z+``.
+A rule is written as its symbol with its numbers, never as code (rules/parse.py).
 """
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from collections.abc import Mapping
@@ -13,26 +12,13 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from deeptaylor import rules
-from deeptaylor.errors import PlanError
 from deeptaylor.rules import Rule
+from deeptaylor.rules.parse import placed, spelled
 from deeptaylor.shown import HIDDEN, shown
 
-__all__ = ["RULES", "Options", "Settings", "command", "parse_rule", "parse_rules", "snippet"]
+__all__ = ["Options", "Settings", "command", "parse_rules", "snippet"]
 
-RULES: Mapping[str, type[Rule]] = {
-    "zB": rules.ZBox,
-    "z+": rules.ZPlus,
-    "w2": rules.WSquare,
-    "z": rules.Z,
-    "eps": rules.Epsilon,
-    "gamma": rules.Gamma,
-    "ab": rules.AlphaBeta,
-    "flat": rules.Flat,
-    "pass": rules.Pass,
-}
 _LEVEL = 0.1  # of the root, as the command has it
-_NUMBERS = {"eps": 1, "gamma": 1, "ab": 2}
 
 Text = Annotated[str, Field(max_length=200)]
 Class = Annotated[int, Field(ge=0, lt=1_000_000)]
@@ -74,33 +60,9 @@ class Options(Settings):
         return Settings(**{name: getattr(self, name) for name in Settings.model_fields})
 
 
-def parse_rule(text: str) -> Rule:
-    """A rule from its symbol and numbers."""
-    symbol, colon, rest = (part.strip() for part in text.partition(":"))
-    if symbol not in RULES:
-        raise PlanError(f"no rule is called {symbol!r}; there are: {', '.join(RULES)}.")
-    try:
-        numbers = [float(part) for part in rest.split(",")] if colon else []
-    except ValueError as error:
-        raise PlanError(f"the rule {text!r}: what follows the colon are numbers.") from error
-    if len(numbers) > _NUMBERS.get(symbol, 0):
-        raise PlanError(f"the rule {symbol} takes {_NUMBERS.get(symbol, 0)} number(s), got {len(numbers)}.")
-    if not all(math.isfinite(n) and 0 <= n <= 1e6 for n in numbers):
-        raise PlanError(f"the rule {text!r}: its numbers lie between 0 and a million.")
-    if symbol == "ab" and len(numbers) == 1:
-        raise PlanError("the rule ab takes both numbers, alpha and beta: ab:2,1.")
-    return RULES[symbol](*numbers)
-
-
 def parse_rules(text: str) -> dict[str, Rule]:
     """Rules for single layers: ``features.0=w2; classifier.*=eps:0.25``."""
-    found: dict[str, Rule] = {}
-    for part in filter(None, (piece.strip() for piece in text.split(";"))):
-        pattern, equals, rule = part.rpartition("=")
-        if not (pattern.strip() and equals):
-            raise PlanError(f"{part!r} is not `layer=rule`, such as features.0=w2 or classifier.*=eps:0.25.")
-        found[pattern.strip()] = parse_rule(rule)
-    return found
+    return placed(filter(None, (piece.strip() for piece in text.split(";"))))
 
 
 def snippet(options: Options, load: str, layers: Mapping[str, Rule], first: Rule | None, target: str) -> str:
@@ -145,9 +107,9 @@ def command(options: Options, model: str, layers: Mapping[str, Rule], first: Rul
         if options.max_pool != "proportional":
             words += ["--max-pool", options.max_pool]
         if first is not None:
-            words += ["--first", _symbol(first)]
+            words += ["--first", spelled(first)]
         for name, rule in layers.items():
-            words += ["--rule", f"{name}={_symbol(rule)}"]
+            words += ["--rule", f"{name}={spelled(rule)}"]
     return " ".join(_word(word) for word in words)
 
 
@@ -161,9 +123,3 @@ def _word(text: str) -> str:
 
 def _call(rule: Rule) -> str:
     return f"dt.rules.{rule!r}".replace("low=None, high=None", "")
-
-
-def _symbol(rule: Rule) -> str:
-    symbol = next(name for name, kind in RULES.items() if type(rule) is kind)
-    numbers = [getattr(rule, name) for name in vars(rule)][: _NUMBERS.get(symbol, 0)]
-    return f"{symbol}:{','.join(f'{n:g}' for n in numbers)}" if numbers else symbol

@@ -68,9 +68,7 @@ def conv_transpose(
     if output_shape is not None or auto_pad.startswith("SAME"):
         wanted = list(output_shape or [])[-n:] or [int(z) * s for z, s in zip(x.shape[2:], stride, strict=True)]
         totals = [max(f - w, 0) for f, w in zip(full, wanted, strict=True)]
-        half = [t // 2 for t in totals]
-        rest = [t - h for t, h in zip(totals, half, strict=True)]
-        before, after = (half, rest) if auto_pad == "SAME_UPPER" else (rest, half)
+        before, after = _halves(totals, auto_pad)
     else:
         before, after = _given(pads, n) if auto_pad in ("", "NOTSET") else ([0] * n, [0] * n)
     if before == after:
@@ -187,6 +185,11 @@ def _margins(
     totals = []
     for size, k, s, d in zip(x.shape[2:], kernel, stride, dilation, strict=True):
         totals.append(max((-(-int(size) // s) - 1) * s + d * (k - 1) + 1 - int(size), 0))
+    return _halves(totals, auto_pad)
+
+
+def _halves(totals: list[int], auto_pad: str) -> tuple[list[int], list[int]]:
+    """Padding on both sides; where it is odd, SAME_UPPER has one more after."""
     half, rest = [t // 2 for t in totals], [t - t // 2 for t in totals]
     return (half, rest) if auto_pad == "SAME_UPPER" else (rest, half)
 

@@ -1,0 +1,213 @@
+"""A report: one HTML file that needs nothing else, pictures included. Every text is escaped.
+
+page ── sections ── parts, each a paragraph (a str) or one of
+
+    Heading   a title below the section's          Picture   a PNG with its caption
+    Table     rows of texts                        Row       pictures side by side
+    Lines     text whose lines stay as they are    Shares    names, each with a bar
+    Legend    the colours of heatmaps
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from string import Template
+
+from deeptaylor.shown import percent, prose
+
+__all__ = ["Heading", "Legend", "Lines", "Part", "Picture", "Row", "Section", "Shares", "Table", "page"]
+
+Cell = str | tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A title below the section's."""
+
+    text: str
+
+    def html(self) -> str:
+        return f"<h3>{escape(self.text)}</h3>"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of texts; the first column names its row. A cell may be (what was measured, what is said of it)."""
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+    def html(self) -> str:
+        head = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.head)
+        rows = "\n".join(_row(row) for row in self.rows)
+        return (
+            f'<div class="wide"><table><caption>{_prose(self.caption)}</caption>\n<thead><tr>{head}</tr></thead>\n'
+            f"<tbody>{rows}</tbody></table></div>"
+        )
+
+
+def _row(row: Sequence[Cell]) -> str:
+    name, *cells = (_cell(cell) for cell in row)
+    return f'<tr><th scope="row">{name}</th>' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
+def _cell(cell: Cell) -> str:
+    return escape(cell) if isinstance(cell, str) else f"{escape(cell[0])} <small>{escape(cell[1])}</small>"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A PNG: its bytes, or its file, which is then named, as is the SVG beside it."""
+
+    png: bytes | Path
+    caption: str
+    alt: str
+    width: int | None = None  # in pixels of the page; all of it by default
+
+    def html(self) -> str:
+        png, files = self.png, ""
+        if isinstance(png, Path):
+            files = f" <small>({escape(png.name)}, {escape(png.with_suffix('.svg').name)})</small>"
+            png = png.read_bytes()
+        style = f' style="max-width: {self.width}px"' if self.width else ""
+        data = base64.b64encode(png).decode("ascii")
+        return (
+            f'<figure><img src="data:image/png;base64,{data}" alt="{_prose(self.alt)}"{style}>'
+            f"<figcaption>{_prose(self.caption)}{files}</figcaption></figure>"
+        )
+
+
+@dataclass(frozen=True)
+class Row:
+    """Pictures side by side, where there is room."""
+
+    pictures: Sequence[Picture]
+
+    def html(self) -> str:
+        return '<div class="row">' + "".join(picture.html() for picture in self.pictures) + "</div>"
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Text whose lines stay as they are; folded away where there is a summary."""
+
+    text: str
+    summary: str = ""
+
+    def html(self) -> str:
+        text = f"<pre>{escape(self.text)}</pre>"
+        return f"<details><summary>{escape(self.summary)}</summary>{text}</details>" if self.summary else text
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Names and shares, each with a bar, in order."""
+
+    rows: Sequence[tuple[str, float]]
+
+    def html(self) -> str:
+        return '<ol class="shares">' + "".join(_share(name, share) for name, share in self.rows) + "</ol>"
+
+
+def _share(name: str, share: float) -> str:
+    return f"<li><span>{escape(name)}</span> <meter min=0 max=1 value={share:.4f}></meter> {percent(share)}</li>"
+
+
+@dataclass(frozen=True)
+class Legend:
+    """The colours of heatmaps (heatmap.py)."""
+
+    def html(self) -> str:
+        return (
+            '<div class="legend" role="img" aria-label="Colours: blue against the class, white nothing, red for it">'
+            '</div>\n<div class="ends" aria-hidden="true"><span>against</span><span>0</span><span>for the class</span>'
+            "</div>"
+        )
+
+
+Part = str | Heading | Table | Picture | Row | Lines | Shares | Legend
+
+
+@dataclass(frozen=True)
+class Section:
+    """A title, then parts in their order."""
+
+    title: str
+    parts: Sequence[Part]
+
+
+def page(title: str, lead: list[Part], sections: Sequence[Section], foot: str, *, contents: bool = True) -> str:
+    """The report as HTML; with contents its sections have numbers."""
+    titles = [f"{n}. {s.title}" if contents else s.title for n, s in enumerate(sections, 1)]
+    links = "".join(f'<li><a href="#s{n}">{escape(s.title)}</a></li>' for n, s in enumerate(sections, 1))
+    return _PAGE.substitute(
+        title=escape(title),
+        lead=_html(lead),
+        contents=f'<nav aria-label="Contents"><ol>{links}</ol></nav>' if contents else "",
+        sections="\n".join(_section(n, titles[n - 1], section.parts) for n, section in enumerate(sections, 1)),
+        foot=_prose(foot),
+    )
+
+
+def _section(number: int, title: str, parts: Sequence[Part]) -> str:
+    head = f'<h2 id="s{number}">{escape(title)}</h2>'
+    return f'<section aria-labelledby="s{number}">\n{head}\n{_html(parts)}\n</section>'
+
+
+def _html(parts: Sequence[Part]) -> str:
+    return "\n".join(f"<p>{_prose(part)}</p>" if isinstance(part, str) else part.html() for part in parts)
+
+
+def _prose(text: str) -> str:
+    return escape(prose(text))
+
+
+_PAGE = Template("""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>$title</title>
+<style>
+:root { color-scheme: light dark; --text: #1b1b1f; --soft: #5a5a66; --page: #fbfbfd; --line: #d9d9e0; }
+@media (prefers-color-scheme: dark) { :root { --text: #ececf1; --soft: #a9a9b6; --page: #17171b; --line: #3a3a44; } }
+body { margin: 0 auto; padding: 1.5rem; max-width: 66rem; background: var(--page); color: var(--text);
+  font: 1rem/1.5 system-ui, sans-serif; }
+h1 { line-height: 1.2; } h2 { margin-top: 2.5rem; border-top: 1px solid var(--line); padding-top: 1.5rem; }
+h3 { margin: 1.5rem 0 .5rem; font-size: 1rem; }
+p { max-width: 46rem; }
+figure { margin: 1.5rem 0; } img { width: 100%; height: auto; display: block; border-radius: .25rem; background: #fff; }
+.row { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(14rem, 100%), 1fr)); gap: 1rem; }
+.row figure { margin: 0; }
+figcaption, caption { color: var(--soft); font-size: .9rem; text-align: left; padding: .4rem 0; max-width: 46rem; }
+.wide { overflow-x: auto; margin: 1.25rem 0; }
+table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .75rem .3rem 0; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
+thead th { border-bottom: 2px solid var(--line); } tbody th { font-weight: 500; }
+small { color: var(--soft); } .shares { color: var(--soft); font-size: .9rem; }
+pre { overflow-x: auto; white-space: pre-wrap;
+  font-size: .8rem; line-height: 1.35; padding: .75rem; border: 1px solid var(--line); }
+summary { cursor: pointer; }
+.legend { height: .9rem; border: 1px solid var(--line); border-radius: .25rem;
+  background: linear-gradient(90deg, rgb(16 0 150), rgb(70 92 250), #fff, rgb(250 92 70), rgb(150 0 16)); }
+.ends { display: grid; grid-template-columns: repeat(3, 1fr); color: var(--soft); font-size: .9rem; }
+.ends :nth-child(2) { text-align: center; } .ends :nth-child(3) { text-align: right; }
+</style>
+</head>
+<body>
+<main>
+<h1>$title</h1>
+$lead
+$contents
+$sections
+<p><small>$foot</small></p>
+</main>
+</body>
+</html>
+""")
