@@ -261,7 +261,7 @@ def test_command_line_takes_a_rate_of_zero_at_its_word(
 def test_the_progress_line_is_for_terminals(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = training._Line()
+    line = training.ProgressLine()
     line.show(Progress(10, 40, 5.0, 1e-4))
     assert capsys.readouterr().err == ""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)

@@ -95,7 +95,7 @@ def train(
             raise TrainingError(f"{name} is a whole number, at least 1; got {value!r}")
     if not 0 < learning_rate < math.inf:
         raise TrainingError(f"learning_rate is a positive number; got {learning_rate!r}")
-    device = _device(device)
+    device = as_device(device)
     sampler = PairSampler(digits.train_images, digits.train_labels, max_shift=max_shift, absent=absent, device=device)
     generator = torch.Generator().manual_seed(seed)
     network.to(device).project_()
@@ -151,7 +151,7 @@ def _rate(step: int, steps: int, learning_rate: float) -> float:
     return learning_rate * min((step + 1) / (_RISE * steps), 1.0, (steps - step) / (_FALL * steps))
 
 
-def _device(name: torch.device | str) -> torch.device:
+def as_device(name: torch.device | str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -224,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         digits = load_digits(options.digits)
         network = NETWORKS[options.network](seed=options.seed)
-        line = _Line()
+        line = ProgressLine()
         done = train(
             network,
             digits,
@@ -281,7 +281,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-class _Line:
+class ProgressLine:
     """One line on a terminal that is written over; elsewhere nothing."""
 
     def __init__(self) -> None:

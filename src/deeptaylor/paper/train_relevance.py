@@ -22,7 +22,7 @@ from deeptaylor.models.networks.detection_pooling import TwoLayer, load
 from deeptaylor.models.networks.min_max import BOX, TWO_LAYER, fit_two_layer, save, two_layer_explainer
 from deeptaylor.paper.data.digits import Digits, load_digits
 from deeptaylor.paper.data.pairs import TRAIN_SHIFT, Absent, PairSampler, held_out_pairs
-from deeptaylor.paper.train import Progress, _device, _Line
+from deeptaylor.paper.train import Progress, ProgressLine, as_device
 from deeptaylor.rules import ZBox
 
 __all__ = ["evaluate", "main", "train"]
@@ -71,12 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        device = _device(options.device)
+        device = as_device(options.device)
         digits = load_digits(options.digits)
         network = load("two-layer", options.network)
         assert isinstance(network, TwoLayer)
         network.to(device)
-        line = _Line()
+        line = ProgressLine()
         chosen = {name: getattr(options, name) for name in _SETTINGS}
         model = train(
             network,
