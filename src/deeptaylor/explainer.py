@@ -22,7 +22,7 @@ from deeptaylor.rules import Rule
 from deeptaylor.run import target as targets
 from deeptaylor.run.books import Kept
 from deeptaylor.run.callables import ScoreFunction, one_number_a_sample, read
-from deeptaylor.run.engine import Engine, Settings
+from deeptaylor.run.engine import Engine
 from deeptaylor.run.fitting import Batch, explain_in_parts
 from deeptaylor.run.freshness import Look
 from deeptaylor.run.inputs import (
@@ -40,6 +40,7 @@ from deeptaylor.run.inputs import (
 )
 from deeptaylor.run.network import CapturedNetwork, first_float
 from deeptaylor.run.precision import check_precision, dtype_of, problem, sound
+from deeptaylor.run.prepare import Settings
 from deeptaylor.run.result import Result
 
 _SCORED = 4  # functions of the output

@@ -22,8 +22,9 @@ from deeptaylor.graph.agreement import Answer
 from deeptaylor.graph.eval_mode import LOCK
 from deeptaylor.plan.table import Plan
 from deeptaylor.run.compiled import Compiled
-from deeptaylor.run.engine import Engine, Settings
+from deeptaylor.run.engine import Engine
 from deeptaylor.run.freshness import Known, Look
+from deeptaylor.run.prepare import Settings, prepare
 from deeptaylor.run.result import Result
 
 __all__ = ["CapturedNetwork", "first_float"]
@@ -79,7 +80,7 @@ class CapturedNetwork(nn.Module):
         own = [x.detach() for x in inputs]
         if like is not None:
             own = [x.to(like) if x.is_floating_point() else x.to(like.device) for x in own]
-        engine = Engine(self._model[0], own if whole else [x[:2] for x in own], self.settings, own, known)
+        engine = Engine(prepare(self._model[0], own if whole else [x[:2] for x in own], self.settings, own, known))
         if self._recompute:
             engine.recompute()
         moved = first_float(self._first.network.buffers()) if len(self.engines) else None
