@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import deeptaylor as dt
-from deeptaylor.explanation import Ledger
+from deeptaylor.ledger import Ledger
 from deeptaylor.run.books import Page
 from deeptaylor.run.values import Layout
 from fuzz import package_domain

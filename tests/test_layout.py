@@ -32,6 +32,7 @@ ORDER = [
     "run",
     "heatmap",
     "properties",
+    "ledger",
     "explanation",
     "explainer",
     "root_point",

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from deeptaylor.domain import Domain
 from deeptaylor.errors import PlanError, StaleModelError
-from deeptaylor.explanation import Explanation, Ledger
+from deeptaylor.explanation import Explanation
 from deeptaylor.graph.autocast import AUTOCAST_NOTE, autocasting, without_autocast
+from deeptaylor.ledger import Ledger
 from deeptaylor.rules import Rule
 from deeptaylor.run import target as targets
 from deeptaylor.run.books import Kept
