@@ -122,7 +122,7 @@ def rows(name: str, one: dict[str, Any], device: str, types: list[str], compiled
     target = None if output.ndim == 1 else output.argmax(1)
     for bias in ("neuron", "spread"):
         exact = dt.Explainer(model, x, domain, bias=bias)
-        engine, truth = exact._first, exact(x, target)[1]
+        engine, truth = exact.engine, exact(x, target)[1]
         kappas = {wide: rounding.condition(engine, (x,), target, wide) for wide in (False, True)}
         for kind in types:
             dtype, u = getattr(torch, "float32" if kind == "tf32" else kind), rounding.TF32 if kind == "tf32" else None
@@ -133,7 +133,7 @@ def rows(name: str, one: dict[str, Any], device: str, types: list[str], compiled
             row = Row(name, bias, kind, "eager", kappa, bound=limit, counted=rounding.counted(engine, dtype, u))
             try:
                 row.off = rounding.off([explainer(x.to(dtype), target)[1]], [truth])
-                found, again = rounding.compared(explainer._first, (x.to(dtype),), target)
+                found, again = rounding.compared(explainer.engine, (x.to(dtype),), target)
                 row.reverse = rounding.off(found.relevance, again.relevance)
             except dt.InputError as error:
                 row.problem = f"refused: {str(error).split('.')[0]}"

@@ -251,8 +251,8 @@ def reference(setting: Setting, x: Tensor, target: Tensor) -> tuple[Tensor, floa
     """The relevance of the first samples in float64, and how far from it the setting's type may be."""
     some = x[:2].double()
     explainer = explainer_of(setting.network, some)
-    kappa = rounding.condition(explainer._first, (some,), target[:2, 0], wide=setting.dtype == "float32")
-    bound = rounding.bound(explainer._first, x.dtype, kappa, rounding.TF32 if setting.dtype == "tfloat32" else None)
+    kappa = rounding.condition(explainer.engine, (some,), target[:2, 0], wide=setting.dtype == "float32")
+    bound = rounding.bound(explainer.engine, x.dtype, kappa, rounding.TF32 if setting.dtype == "tfloat32" else None)
     return deeptaylor(explainer, some, target[:2], "eager")().double(), bound
 
 

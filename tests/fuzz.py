@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 
 import deeptaylor as dt
 from deeptaylor.graph.capture import Captured, capture
-from deeptaylor.run import engine
+from deeptaylor.run import prepare
 from random_networks import Network, Program, build, family
 from reference import Domain
 from spellings import DIFFER, TABLE, Spelling, key
@@ -46,7 +46,7 @@ def captured_once() -> Iterator[None]:
             known[id(model)] = (model, capture(model, *arguments))
         return copied(known[id(model)][1])
 
-    with mock.patch.object(engine, "capture", once), warnings.catch_warnings():
+    with mock.patch.object(prepare, "capture", once), warnings.catch_warnings():
         warnings.simplefilter("ignore", dt.DeepTaylorWarning)
         yield
 

@@ -51,7 +51,7 @@ def test_every_boundary_agrees(seed: int, bias: str) -> None:
     close("input", e.relevance, expected["input"])
     close("bias", e.ledger.bias, expected["bias"])
     close("dropped", e.ledger.dropped, expected["dropped"])
-    engine = explainer._first
+    engine = explainer.engine
     expected = {name: value for name, value in expected.items() if name not in NOT_TENSORS}
     # Where attention is not written by hand, the layer of all three was split.
     for name in [n for n in expected if n.endswith(".attn.qkv") and not is_boundary(engine, n)]:

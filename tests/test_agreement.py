@@ -202,7 +202,7 @@ def test_another_result_for_a_single_sample_is_refused() -> None:
 
 def test_an_operation_that_is_read_wrongly_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever pass goes wrong: here one that turns every ReLU into tanh."""
-    from deeptaylor.run import engine
+    from deeptaylor.run import prepare
 
     def wrongly(captured: Any) -> None:
         rewrite(captured)
@@ -210,8 +210,8 @@ def test_an_operation_that_is_read_wrongly_is_noticed(monkeypatch: pytest.Monkey
             if node.target is torch.ops.aten.relu.default:
                 node.target = torch.ops.aten.tanh.default
 
-    rewrite = engine.rewrite
-    monkeypatch.setattr(engine, "rewrite", wrongly)
+    rewrite = prepare.rewrite
+    monkeypatch.setattr(prepare, "rewrite", wrongly)
     with pytest.raises(MismatchError, match=r"read wrongly.*the captured network gives"):
         dt.Explainer(Net(lambda net, x: net.c(F.relu(net.a(x)))), inputs(2))
 

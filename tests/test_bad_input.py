@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.run import engine as engine_module
 from deeptaylor.run import inputs
+from deeptaylor.run import prepare as prepare_module
 from deeptaylor.run import target as targets
 from deeptaylor.run.checksum import checksums
 
@@ -62,7 +62,7 @@ def no_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     def captured(*_: Any) -> None:
         raise AssertionError("the network was captured before the input was refused")
 
-    monkeypatch.setattr(engine_module, "capture", captured)
+    monkeypatch.setattr(prepare_module, "capture", captured)
 
 
 @pytest.fixture(autouse=True)

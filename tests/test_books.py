@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import deeptaylor as dt
-from deeptaylor.explanation import Ledger
+from deeptaylor.ledger import Ledger
 from deeptaylor.run.books import Page
 from deeptaylor.run.values import Layout
 from fuzz import package_domain
@@ -50,7 +50,7 @@ class Written(TorchDispatchMode):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # their convolutions lay channels out differently
 def test_books_make_hardly_any_tensors(dtype: torch.dtype) -> None:
     net, x = Residual().eval().to(dtype), torch.rand(4, 3, 8, 8, dtype=dtype)
-    engine = dt.Explainer(net, x, dt.NonNegative())._first
+    engine = dt.Explainer(net, x, dt.NonNegative()).engine
     counted = []
     with torch.no_grad():
         for books in (None, "by step"):
@@ -101,7 +101,7 @@ def test_nothing_is_dropped_where_a_block_is_settled(seed: int, monkeypatch: pyt
     monkeypatch.setattr(Page, "undivided", undivided)
     explainer = dt.Explainer(network.model, network.example, package_domain(network.domain))
     explainer.explain(network.example)
-    assert len(settled) == sum(step.settled for step in explainer._first.planned.steps)
+    assert len(settled) == sum(step.settled for step in explainer.engine.planned.steps)
 
 
 def test_blocks_are_settled_unless_zeros_get_relevance() -> None:
@@ -111,7 +111,7 @@ def test_blocks_are_settled_unless_zeros_get_relevance() -> None:
     x = torch.rand(2, 4)
 
     def settled(**settings: Any) -> list[str]:
-        steps = dt.Explainer(net.eval(), x, dt.NonNegative(), **settings)._first.planned.steps
+        steps = dt.Explainer(net.eval(), x, dt.NonNegative(), **settings).engine.planned.steps
         return [step.node for step in steps if step.settled]
 
     assert settled() == ["linear_1", "linear"]  # not the third, read by tanh; the last is the score's
@@ -125,7 +125,7 @@ def test_books_in_total_are_those_of_every_step(target: Any) -> None:
     net, x = Residual().eval().double(), torch.rand(4, 3, 8, 8, dtype=torch.float64)
     explainer = dt.Explainer(net, x, dt.NonNegative())
     with torch.no_grad():
-        steps, total = (explainer._first.run([x], target, kept) for kept in ("by step", "in total"))
+        steps, total = (explainer.engine.run([x], target, kept) for kept in ("by step", "in total"))
     assert steps.entries is not None
     assert total.entries is not None
     arrived, on, bias, dropped = total.entries.unbind(-2)
@@ -146,7 +146,7 @@ def test_totals_are_saved_though_the_network_changed_since() -> None:
     net, x = Residual().eval().double(), torch.rand(4, 3, 8, 8, dtype=torch.float64)
     explainer = dt.Explainer(net, x, dt.NonNegative())
     with torch.no_grad():
-        total = explainer._first.run([x], 0, "in total")
+        total = explainer.engine.run([x], 0, "in total")
 
     def changed() -> Tensor:
         raise dt.StaleModelError("it changed")
@@ -177,7 +177,7 @@ class Along(nn.Module):
 @pytest.mark.parametrize("turned", [False, True])
 def test_biases_are_summed_along_their_own_axis(turned: bool) -> None:
     net, x = Along(turned).eval().double(), torch.rand(5, 5, 3, 5, dtype=torch.float64)
-    engine = dt.Explainer(net, x, dt.NonNegative())._first
+    engine = dt.Explainer(net, x, dt.NonNegative()).engine
     with torch.no_grad():
         steps, total = (engine.run([x], 0, kept).entries for kept in ("by step", "in total"))
     assert steps is not None
@@ -200,7 +200,7 @@ def test_what_is_dropped_is_seen_though_hardly_ever_looked_for() -> None:
     assert ledger.bias.tolist() == [0.25, 1.25]
     assert ledger.input.tolist() == [0.0, 1.25]
     with torch.no_grad():
-        total = flat._first.run([x], 0, "in total").entries
+        total = flat.engine.run([x], 0, "in total").entries
     assert total is not None
     assert total[0, 3].tolist() == [0.25, 0.0]
     both = flat.explain(x, torch.tensor([[0, 0], [0, 0]])).ledger  # by vmap, where nothing can be looked at

@@ -123,7 +123,7 @@ def test_half_precision_is_widened(tmp_path: Path) -> None:
 
 
 def test_shipped_weights_are_looked_for_beside_the_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(detection_pooling, "_WEIGHTS", tmp_path)
+    monkeypatch.setattr(detection_pooling, "WEIGHTS", tmp_path)
     with pytest.raises(
         WeightsError, match=r"two-layer\.safetensors .*make them with: python -m deeptaylor\.paper\.train"
     ):

@@ -20,10 +20,10 @@ from PIL import Image
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.run import engine as engine_module
+from deeptaylor.run import prepare as prepare_module
 from deeptaylor.run.engine import Engine
 from deeptaylor.run.inputs import _survives_bfloat16
-from deeptaylor.run.values import Pass
+from deeptaylor.run.values import ForwardValues
 
 GOLDEN = Path(__file__).parent / "golden"
 LEDGER_GAP = 1e-12  # of the score, in float64
@@ -87,13 +87,13 @@ def net(bias: str = "neuron") -> tuple[Net, dt.Explainer]:
 def captures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What is captured from here on."""
     seen: list[Any] = []
-    real = engine_module.capture
+    real = prepare_module.capture
 
     def counted(model: nn.Module, inputs: Any, *rest: Any) -> Any:
         seen.append(tuple(tuple(x.shape) for x in inputs))
         return real(model, inputs, *rest)
 
-    monkeypatch.setattr(engine_module, "capture", counted)
+    monkeypatch.setattr(prepare_module, "capture", counted)
     return seen
 
 
@@ -1248,15 +1248,15 @@ class Deep(nn.Module):
 
 def most_kept(explainer: dt.Explainer, x: Tensor, monkeypatch: pytest.MonkeyPatch) -> int:
     """The most elements that wait for the reverse pass at once."""
-    found, value = [0], Pass.value
+    found, value = [0], ForwardValues.value
 
-    def counted(self: Pass, name: str) -> Any:
+    def counted(self: ForwardValues, name: str) -> Any:
         result = value(self, name)
         found.append(sum(t.numel() for t in self.values.values() if isinstance(t, Tensor)))
         return result
 
     with monkeypatch.context() as patch:
-        patch.setattr(Pass, "value", counted)
+        patch.setattr(ForwardValues, "value", counted)
         explainer(x, 0)
     return max(found)
 

@@ -75,9 +75,9 @@ def test_attention_in_narrow_types(bias: str) -> None:
     for dtype in (torch.float16, torch.bfloat16):
         found = copy.deepcopy(made).to("cuda", dtype)(x.to("cuda", dtype), top.cuda())[1].cpu()
         exact = copy.deepcopy(made).double()
-        kappa = rounding.condition(exact._first, (x,), top)
+        kappa = rounding.condition(exact.engine, (x,), top)
         expected = exact(x.to(dtype).double(), top)[1]
-        assert rounding.off([found], [expected]) <= rounding.bound(exact._first, dtype, kappa)
+        assert rounding.off([found], [expected]) <= rounding.bound(exact.engine, dtype, kappa)
 
 
 @pytest.mark.parametrize("graphs", [None, True, False])

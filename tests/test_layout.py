@@ -1,4 +1,4 @@
-"""Imports only go downwards, and importing the package loads nothing that only extras need."""
+"""Imports only go downwards, no private name of another is read, and importing loads nothing that only extras need."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ ORDER = [
     "run",
     "heatmap",
     "properties",
+    "ledger",
     "explanation",
     "explainer",
     "root_point",
@@ -102,6 +103,85 @@ def test_imports_only_go_downwards(path: Path) -> None:
 )
 def test_an_upward_import_is_noticed(source: str, found: list[str]) -> None:
     assert upward("rules", source) == found
+
+
+# --- private names ----------------------------------------------------------------------------------------------------
+
+# Names with an underscore that are not ours: of torch's modules, tensors and operations, of named tuples, of notebooks.
+THEIRS = {
+    "_apply", "_buffers", "_forward_hooks", "_forward_pre_hooks", "_modules", "_non_persistent_buffers_set",
+    "_overloadname", "_parameters", "_replace", "_repr_html_", "_repr_png_", "_schema", "_version",
+}  # fmt: skip
+PACKAGES = {"aten", "nn", "os", "sys", "torch"}  # whatever lies in them is theirs, too
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name not in THEIRS
+
+
+def root_of(node: ast.expr) -> str:
+    """The first name of a.b.c; empty where it begins with something else."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def defined(owner: ast.ClassDef) -> set[str]:
+    """The names that a class gives itself, or its instances."""
+    inner = [n for n in owner.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+    names = [n for body in owner.body for n in ast.walk(body) if isinstance(n, ast.Name) and body not in inner]
+    stored = [n for n in ast.walk(owner) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)]
+    given = {n.attr for n in stored if isinstance(n.value, ast.Name) and n.value.id == "self"}
+    return given | {n.name for n in inner} | {n.id for n in names if isinstance(n.ctx, ast.Store)}
+
+
+def foreign(source: str) -> list[str]:
+    """The private names that a module imports, or reads of anything but the class at hand and its parents here."""
+    tree = ast.parse(source)
+    classes = {n.name: n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)}
+
+    def own(name: str) -> set[str]:
+        parents = [b.id for b in classes[name].bases if isinstance(b, ast.Name) and b.id in classes]
+        return defined(classes[name]).union(*map(own, parents))
+
+    found = [
+        f"line {node.lineno}: {alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("deeptaylor")
+        for alias in node.names
+        if is_private(alias.name)
+    ]
+    names = {name: own(name) for name in classes}
+    inside = {id(n): names[name] for name, owner in classes.items() for n in ast.walk(owner)}
+    reads = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and root_of(n) not in PACKAGES]
+    reads = [n for n in reads if is_private(n.attr) and n.attr not in inside.get(id(n), set())]
+    return found + [f"line {n.lineno}: {ast.unparse(n)}" for n in reads]
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_no_private_name_of_another_is_read(path: Path) -> None:
+    assert foreign(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("from deeptaylor.rules import _name", ["line 1: _name"]),
+        ("from torch.utils import _pytree", []),
+        ("engine._keep({})", ["line 1: engine._keep"]),
+        ("engine.network._buffers, torch.ops.aten._softmax.default, type(engine).__name__", []),
+        ("class A(B):\n    def f(self):\n        return self._x", ["line 3: self._x"]),
+        ("class A(B):\n    def f(self):\n        return self.other._x", ["line 3: self.other._x"]),
+        ("class A(B):\n    def f(self, twin):\n        self._x = 1\n        return twin._x", []),
+        ("class A:\n    _x: int = 1\nclass B(A):\n    def f(self):\n        return self._x", []),
+        ("class A:\n    _x = 1\n\ndef f(a):\n    return a._x", ["line 5: a._x"]),
+    ],
+)
+def test_a_private_name_of_another_is_noticed(source: str, found: list[str]) -> None:
+    assert foreign(source) == found
+
+
+# --- what an import loads ---------------------------------------------------------------------------------------------
 
 
 def test_importing_the_package_loads_no_extra() -> None:

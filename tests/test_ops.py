@@ -23,7 +23,7 @@ import deeptaylor as dt
 from deeptaylor.maps import ops
 from deeptaylor.maps.linear_map import LinearMap
 from deeptaylor.rules.steps import BlockStep, CarryStep
-from deeptaylor.run.values import Pass
+from deeptaylor.run.values import ForwardValues
 
 Op = Callable[[Tensor], Tensor]
 BATCH, FEATURES = 3, 5
@@ -676,13 +676,13 @@ class Recorder(fx.Interpreter):
 
 
 @functools.cache
-def maps_of(name: str) -> list[tuple[LinearMap, Pass]]:
+def maps_of(name: str) -> list[tuple[LinearMap, ForwardValues]]:
     """The linear maps that the flow table built for a case, and a pass of three samples: shapes, gates, values."""
     (engine,) = explainer_of(name, True, "neuron").engines.values()
     recorder = Recorder(fx.GraphModule(engine.captured.constants, engine.captured.graph))
     with torch.no_grad():
         recorder.run(torch.randn(BATCH, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(2)))
-    ctx = Pass(recorder.values, recorder.values.__getitem__, engine.layout, BATCH)
+    ctx = ForwardValues(recorder.values, recorder.values.__getitem__, engine.layout, BATCH)
     maps: list[LinearMap] = []
     for step in engine.steps:
         if isinstance(step, BlockStep):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import deeptaylor as dt
 from deeptaylor.maps.linear_map import Linear
-from deeptaylor.run import engine
+from deeptaylor.run import prepare
 
 WIDTH, HEADS, TOKENS = 12, 3, 5
 
@@ -89,7 +89,7 @@ def test_a_packed_layer_is_split_and_explained_as_before(name: str, bias: str, m
     split = dt.Explainer(model, x, bias=bias)
     assert (3 * WIDTH not in rows(split)) == splits
     found = split.explain(x, 1)
-    monkeypatch.setattr(engine, "split", lambda captured: None)
+    monkeypatch.setattr(prepare, "split", lambda captured: None)
     plain = dt.Explainer(model, x, bias=bias)
     assert 3 * WIDTH in rows(plain)
     expected = plain.explain(x, 1)

@@ -69,7 +69,7 @@ def exact(name: str, bias: str) -> Exact:
     explainer = dt.Explainer(network, x, domain, bias=bias)
     score, relevance = explainer(x, target)
     share = float(relevance.sum() / score.sum())
-    return Exact(network, domain, x, target, bias, explainer, explainer._first, relevance, share)
+    return Exact(network, domain, x, target, bias, explainer, explainer.engine, relevance, share)
 
 
 def off(found: Tensor, truth: Tensor) -> float:
@@ -144,8 +144,8 @@ def test_roundings_are_counted_along_the_longest_way() -> None:
             return y
 
     x = torch.rand(2, 4)
-    one = dt.Explainer(nn.Linear(4, 2), x, dt.NonNegative())._first
-    many = dt.Explainer(Branches(), x, dt.NonNegative())._first
+    one = dt.Explainer(nn.Linear(4, 2), x, dt.NonNegative()).engine
+    many = dt.Explainer(Branches(), x, dt.NonNegative()).engine
     assert rounding.roundings(one, wide=False) == 8
     assert rounding.roundings(many, wide=False) == 8 + 5 + 8 + 8 + 1
     assert rounding.roundings(one, wide=True) == pytest.approx(8 + (4 + 2) / 3)
@@ -161,7 +161,7 @@ def test_a_score_that_cancels_has_a_condition() -> None:
         with torch.no_grad():
             network[0].weight.fill_(1.0)
             network[2].weight.copy_(torch.tensor([[1 + t, -1.0]]))
-        engine = dt.Explainer(network, x, dt.NonNegative())._first
+        engine = dt.Explainer(network, x, dt.NonNegative()).engine
         found.append(rounding.condition(engine, (x,), 0, draws=40))
     assert 1 < found[0] < 4
     assert 4 * found[0] < found[1] < 12 * found[0]
@@ -308,7 +308,7 @@ def test_squared_weights_that_float16_cannot_hold_are_refused() -> None:
     dt.Explainer(net, x, dt.Real()).half()(x.half(), 0)
     net, x = small_weights(1e-2)
     exact = dt.Explainer(copy.deepcopy(net).double(), x.double(), dt.Real())
-    allowed = rounding.bound(exact._first, torch.float16, rounding.condition(exact._first, (x,), 0))
+    allowed = rounding.bound(exact.engine, torch.float16, rounding.condition(exact.engine, (x,), 0))
     assert off(dt.Explainer(net, x, dt.Real()).half()(x.half(), 0)[1], exact(x.double(), 0)[1]) <= allowed
 
 

@@ -17,7 +17,7 @@ operations/    how relevance flows through each operation
 passes/        rewrites of the graph: many spellings to few, constants folded
 plan/          which rule where, and why
 run/           forward once, steps in reverse; the books and the checks
-explainer.py   what the user calls; its answer is an Explanation (explanation.py)
+explainer.py   what the user calls; its answer is an Explanation (explanation.py) with its Ledger (ledger.py)
 methods/       other ways to explain       models/   networks, files, photographs
 paper/         the paper's experiments     app/      command, page and demo
 """
@@ -37,7 +37,8 @@ from deeptaylor.errors import (
     UnsupportedOpError,
 )
 from deeptaylor.explainer import Explainer
-from deeptaylor.explanation import Explanation, Ledger
+from deeptaylor.explanation import Explanation
+from deeptaylor.ledger import Ledger
 from deeptaylor.methods.root_search import Root, nearest_root
 from deeptaylor.methods.sensitivity import sensitivity
 from deeptaylor.methods.smooth import SmoothReLU, smoothed

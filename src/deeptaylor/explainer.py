@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,20 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from deeptaylor.domain import Domain
-from deeptaylor.errors import (
-    InputError,
-    PlanError,
-    StaleModelError,
-)
-from deeptaylor.explanation import Explanation, Ledger
+from deeptaylor.errors import PlanError, StaleModelError
+from deeptaylor.explanation import Explanation
 from deeptaylor.graph.autocast import AUTOCAST_NOTE, autocasting, without_autocast
-from deeptaylor.graph.capture import pick_output
+from deeptaylor.ledger import Ledger
 from deeptaylor.rules import Rule
 from deeptaylor.run import target as targets
 from deeptaylor.run.books import Kept
-from deeptaylor.run.callables import ScoreFunction, one_number_a_sample, read
-from deeptaylor.run.engine import Engine, Settings
-from deeptaylor.run.fitting import Batch, explain_in_parts
+from deeptaylor.run.callables import Scored, ScoreFunction, read
+from deeptaylor.run.engine import Engine
+from deeptaylor.run.fitting import Batch
 from deeptaylor.run.freshness import Look
 from deeptaylor.run.inputs import (
     Inputs,
@@ -31,18 +28,17 @@ from deeptaylor.run.inputs import (
     as_tuple,
     check_batch,
     check_choice,
-    check_like,
     check_place,
     check_processor,
     check_rules,
-    check_tokens,
     check_values,
+    checked,
+    first_float,
 )
-from deeptaylor.run.network import CapturedNetwork, first_float
-from deeptaylor.run.precision import check_precision, dtype_of, problem, sound
+from deeptaylor.run.network import CapturedNetwork, State
+from deeptaylor.run.precision import check_half, check_precision, sound
+from deeptaylor.run.prepare import Settings
 from deeptaylor.run.result import Result
-
-_SCORED = 4  # functions of the output
 
 
 class Explainer(CapturedNetwork):
@@ -82,7 +78,7 @@ class Explainer(CapturedNetwork):
         check_choice("max_pool", max_pool, ("proportional", "winner"))
         check_rules(rules or {}, first)
         inputs = as_tuple(example)
-        root = "model" if isinstance(model, _Scored) else ""
+        root = "model" if isinstance(model, Scored) else ""
         settings = Settings(as_domains(domain, inputs), dict(rules or {}), first, bias, max_pool, output, root)
         check_place(inputs, first_float(model.parameters()), "example", "model")
         check_processor(inputs)
@@ -90,23 +86,7 @@ class Explainer(CapturedNetwork):
 
     def __reduce__(self) -> Any:
         """To a file goes what an explainer was made of; it is captured again when it is read."""
-        like = first_float(self._first.network.buffers())
-        moved = None if like is None else (like.device, like.dtype)
-        return _made_again, (self._model[0], self._example, self.settings, moved, self._compile, self._recompute)
-
-    def _result(
-        self,
-        engine: Engine,
-        inputs: Sequence[Tensor],
-        target: Any,
-        books: Kept = None,
-        keep: frozenset[str] = frozenset(),
-    ) -> Result:
-        """Run a batch; what does not fit into memory is explained in parts, or keeping less, and that is said."""
-        if torch.compiler.is_compiling():
-            return self._runner(engine)(inputs, target, books, keep)
-        batch = Batch(tuple(inputs), target, books, keep)
-        return explain_in_parts(engine, batch, lambda: self._runner(engine), self.recompute)
+        return _made_again, (self.model, self.example, self.settings, self.state())
 
     # --- explain --------------------------------------------------------------------------------------------------
 
@@ -121,7 +101,7 @@ class Explainer(CapturedNetwork):
                 return self.forward(x, target)
         inputs = (x,) if isinstance(x, Tensor) else tuple(x)
         if not torch.compiler.is_compiling():
-            self._look()
+            self.original.look(self.follow)
             check_batch(inputs)
         engine = self.engine_for(inputs)
         if targets.is_callable(target):
@@ -131,13 +111,9 @@ class Explainer(CapturedNetwork):
         if not torch.compiler.is_compiling():
             self._check_target(engine, target, inputs, values=False)
         check_precision(engine, inputs, target, values=False)
-        result = self._result(engine, inputs, target)
-        if (
-            dtype_of(inputs) is torch.float16
-            and not torch.compiler.is_compiling()
-            and (said := problem(result, torch.float16))
-        ):
-            raise InputError(f"{said}. Explain in bfloat16 or float32: explainer.float(), and x.float().")
+        result = self.run_batch(engine, inputs, target)
+        if not torch.compiler.is_compiling():
+            check_half(result, inputs)
         return result.score, result.relevance[0] if len(inputs) == 1 else result.relevance
 
     def explain(self, x: Inputs, target: Any = None) -> Explanation:
@@ -149,10 +125,10 @@ class Explainer(CapturedNetwork):
         if autocasting(x):
             with without_autocast(x):
                 return self.explain(x, target).noting(AUTOCAST_NOTE)
-        look = self._begin_look()
+        look = self.original.begin_look(self.follow)
         inputs = tuple(t.detach().clone() for t in self._checked(x))
         if not inputs[0].is_cuda:
-            self._check_fresh(look)
+            self.original.check(look)
         with torch.no_grad():
             engine = self.engine_for(inputs)
             asked = self._weights_of(target, engine, inputs)
@@ -169,15 +145,15 @@ class Explainer(CapturedNetwork):
 
     def relevance_at(self, name: str, x: Inputs, target: Any = None) -> Tensor:
         """The relevance at an inner boundary, by node name or module path."""
-        self._look()
+        self.original.look(self.follow)
         inputs = tuple(t.detach() for t in self._checked(x))
-        self._check_fresh()
+        self.original.check()
         return self._at(name, inputs, target)
 
     def _later(self, captures: int, inputs: tuple[Tensor, ...], target: Any, name: str | None = None) -> Tensor:
         """More of an explanation that was made before, if the network is still the same."""
-        self._check_fresh()
-        if captures != self._captures:
+        self.original.check()
+        if captures != self.captures:
             raise StaleModelError("The explainer was refreshed since this explanation was made; explain again.")
         return self._at(name, inputs, target)
 
@@ -203,56 +179,30 @@ class Explainer(CapturedNetwork):
         keep: frozenset[str] = frozenset(), look: Look | None = None,
     ) -> tuple[Result, list[str]]:  # fmt: skip
         """Explain, and look at what came of it; with what there is to say of that."""
-        result = self._result(engine, inputs, target, books, keep)
+        result = self.run_batch(engine, inputs, target, books, keep)
         if look is not None:
-            self._check_fresh(look)
+            self.original.check(look)
         return sound(engine, Batch(tuple(inputs), target, books, keep), result)
 
     def _weights_of(self, target: Any, engine: Engine, inputs: Sequence[Tensor]) -> Any:
         """A function of the output as weights over it, where it is linear; anything else as it is."""
         if not targets.is_callable(target) or engine.planned.set_aside:
             return target
-        weights = read(target, self._output_like(engine, inputs)).weights
+        weights = read(target, _output_like(engine, inputs)).weights
         return target if weights is None else weights
-
-    def _output_like(self, engine: Engine, inputs: Sequence[Tensor]) -> Tensor:
-        shape = engine.layout[engine.planned.output].shape(inputs[0].shape[0])
-        return torch.empty(shape, dtype=engine.one.dtype, device=engine.one.device)
 
     def _for_score(self, score: ScoreFunction, engine: Engine, inputs: Sequence[Tensor]) -> Explainer:
         """An explainer of score(network(x)), captured together; remembered by what the function computes now."""
-        signature = read(score, self._output_like(engine, inputs)).signature
-        with self._lock:
-            known = self._scored.pop(signature, None) if signature is not None else None
-            if known is None:
-                known = self._captured_with(score)
-            if signature is not None:
-                self._scored[signature] = known
-                while len(self._scored) > _SCORED:
-                    self._scored.pop(next(iter(self._scored)))
-        return known
+        return self.scored(read(score, _output_like(engine, inputs)).signature, partial(self._captured_with, score))
 
     def _captured_with(self, score: ScoreFunction) -> Explainer:
-        chosen = self.settings
-        scored = Explainer(
-            _Scored(self._model[0], score, chosen.output),
-            self._example,
-            chosen.domains,
-            rules=chosen.rules,
-            first=chosen.first,
-            bias=chosen.bias,
-            max_pool=chosen.max_pool,
-        )
-        moved = first_float(self._first.network.buffers())
-        if moved is not None:
-            scored.to(device=moved.device, dtype=moved.dtype)
-        scored._compile = self._compile
-        return scored.recompute() if self._recompute else scored
+        whole = Scored(self.model, score, self.settings.output)
+        return _made_again(whole, self.example, replace(self.settings, output=None), self.state())
 
     def _explanation(
         self, engine: Engine, inputs: tuple[Tensor, ...], target: Any, result: Result, notes: list[str]
     ) -> Explanation:
-        later = partial(self._later, self._captures, inputs, target)
+        later = partial(self._later, self.captures, inputs, target)
         return Explanation(
             relevance=result.relevance[0] if len(inputs) == 1 else result.relevance,
             score=result.score,
@@ -265,42 +215,20 @@ class Explainer(CapturedNetwork):
     # --- checks ---------------------------------------------------------------------------------------------------
 
     def _checked(self, x: Inputs) -> tuple[Tensor, ...]:
-        """The inputs, or a clear error before any work."""
-        inputs, names = as_tuple(x), self._first.planned.inputs
-        if len(inputs) != len(self._example):
-            raise InputError(f"The network takes {len(self._example)} input(s), got {len(inputs)}.")
-        for x_k, example, name in zip(inputs, self._example, names, strict=True):
-            check_like(x_k, example, name)
-        check_batch(inputs)
-        check_place(inputs, first_float(self._first.network.buffers()), "input", "explainer")
-        check_values(inputs, self.settings.domains, names)
-        for x_k, name in zip(inputs, names, strict=True):
-            if name in self._first.token_limits:
-                check_tokens(x_k, name, self._first.token_limits[name])
-        return inputs
+        return checked(x, self.example, self.settings.domains, self.engine)
 
     def _check_target(self, engine: Engine, target: Any, inputs: Sequence[Tensor], values: bool = True) -> None:
         targets.check(target, tuple(engine.layout[engine.planned.output].shape(inputs[0].shape[0])), values)
 
 
-class _Scored(nn.Module):
-    """score(network(x)): a callable target made part of the network."""
-
-    def __init__(self, model: nn.Module, score: Callable[[Tensor], Tensor], output: int | str | None) -> None:
-        super().__init__()
-        self.model, self.score, self.output = model, score, output
-        self.training = model.training
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """The score of a batch."""
-        chosen, _ = pick_output(self.model(*inputs), self.output, Tensor)
-        return one_number_a_sample(self.score(chosen), chosen)
+def _output_like(engine: Engine, inputs: Sequence[Tensor]) -> Tensor:
+    """A tensor shaped like the output for this many inputs; its values do not matter."""
+    shape = engine.layout[engine.planned.output].shape(inputs[0].shape[0])
+    return torch.empty(shape, dtype=engine.one.dtype, device=engine.one.device)
 
 
-def _made_again(
-    model: nn.Module, example: tuple[Tensor, ...], chosen: Settings, moved: Any, compiled: Any, recompute: bool
-) -> Explainer:
-    """An explainer that was read from a file."""
+def _made_again(model: nn.Module, example: tuple[Tensor, ...], chosen: Settings, state: State) -> Explainer:
+    """An explainer with the settings of another, moved and run like it; also one that was read from a file."""
     explainer = Explainer(
         model,
         example,
@@ -311,10 +239,7 @@ def _made_again(
         max_pool=chosen.max_pool,
         output=chosen.output,
     )
-    explainer._compile = compiled
-    if moved is not None:
-        explainer.to(*moved)
-    return explainer.recompute() if recompute else explainer
+    return explainer.brought_to(state)
 
 
 def explain(

@@ -90,7 +90,7 @@ def _activation(explainer: Explainer, name: str, x: Inputs) -> Tensor:
     node = engine.boundary(name)
     if node in engine.planned.inputs:
         return inputs[engine.planned.inputs.index(node)]
-    if node not in engine.kept and node not in engine.again:
+    if node not in engine.keeping:
         raise PlanError(f"No detection layer reads {name!r}: name the tensor that enters the layer below the pooling.")
     value: Tensor = engine.forward_pass(inputs).value(node)
     return value

@@ -27,7 +27,7 @@ from deeptaylor.maps.block import Block
 from deeptaylor.maps.division import divide, undivided
 from deeptaylor.maps.linear_map import Linear
 from deeptaylor.rules import Rule, WSquare, ZBox, ZPlus
-from deeptaylor.run.values import Layout, Pass
+from deeptaylor.run.values import ForwardValues, Layout
 
 __all__ = ["MinMaxExplanation", "MinMaxModel", "pooling_ratio", "r_squared"]
 
@@ -158,7 +158,7 @@ def _redistribute(rule: Rule, x: Tensor, V: Tensor, R_j: Tensor) -> tuple[Tensor
     weight = V.T.contiguous()
     block = Block("z", [Linear("z", ["x"], "v", weight, None)], ["x"])
     layout = {"x": Layout(((1, True), (x.shape[1], False)), 0), "z": Layout(((1, True), (V.shape[1], False)), 0)}
-    run = Pass({"x": x, "v": weight}, {}.__getitem__, layout, len(x))
+    run = ForwardValues({"x": x, "v": weight}, {}.__getitem__, layout, len(x))
     book = _Book(torch.zeros_like(R_j[:, 0]))
     (R_i,) = rule(AffineMap(block, run, [isinstance(rule, ZPlus)], [None], rectified=True, spread=False), R_j, book)
     return torch.zeros_like(x) if R_i is None else R_i, book.lost

@@ -27,7 +27,7 @@ from torch import Tensor
 
 import deeptaylor as dt
 from deeptaylor.errors import DeepTaylorError
-from deeptaylor.models.networks.detection_pooling import _WEIGHTS, NETWORKS, OneLayer, TwoLayer
+from deeptaylor.models.networks.detection_pooling import NETWORKS, WEIGHTS, OneLayer, TwoLayer
 from deeptaylor.models.networks.min_max import TWO_LAYER
 from deeptaylor.paper import mnist_figures, mnist_text, root_measures, root_points
 from deeptaylor.paper import train as train_networks
@@ -205,7 +205,7 @@ def _pairs(pairs: Pairs) -> Arrays:
 
 def _about(effort: Effort, cases: Mapping[str, Case], weights: Path | None) -> dict[str, Any]:
     """Settings, versions and where the weights come from."""
-    folder = _WEIGHTS if weights is None else weights
+    folder = WEIGHTS if weights is None else weights
     return {
         "settings": vars(effort)
         | {

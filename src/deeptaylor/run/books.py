@@ -16,7 +16,7 @@ from torch import Tensor
 
 from deeptaylor.maps.division import undivided
 from deeptaylor.maps.linear_map import Maybe, plus
-from deeptaylor.run.values import Pass
+from deeptaylor.run.values import ForwardValues
 
 __all__ = ["Books", "Kept"]
 
@@ -30,7 +30,7 @@ class Books:
     `look`: values may be looked at, which a trace cannot and a GPU would have to be waited for.
     """
 
-    def __init__(self, run: Pass, kept: Kept, look: bool) -> None:
+    def __init__(self, run: ForwardValues, kept: Kept, look: bool) -> None:
         self.run, self.open, self.look, self._by_step = run, kept is not None, look, kept == "by step"
         self._pages: list[Page] = []
         self._arrived: dict[str, list[Tensor]] = {}

@@ -4,6 +4,8 @@ read(score, output)
 ├── traced       the operations of the function on an output of this shape, by torch's tracer
 ├── weights      where it is linear, f = Σ v z: the same question as weights v, and the same answer
 └── signature    else a text that is another one if the function, or a tensor in it, is another
+
+Scored(network, score) is a network of its own: what cannot be written as weights is captured with the function.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from deeptaylor.errors import DeepTaylorError, TargetError
+from deeptaylor.graph.capture import pick_output
 from deeptaylor.graph.eval_mode import LOCK
 from deeptaylor.operations.linear import is_linear
 
-__all__ = ["ScoreFunction", "ScoreReading", "one_number_a_sample", "read"]
+__all__ = ["ScoreFunction", "ScoreReading", "Scored", "one_number_a_sample", "read"]
 
 ScoreFunction = Callable[[Tensor], Tensor]
 
@@ -58,6 +61,20 @@ def one_number_a_sample(score: Any, output: Tensor) -> Tensor:
             f"for an output of shape {tuple(output.shape)} it returned {got}."
         )
     return score
+
+
+class Scored(nn.Module):
+    """score(network(x)): a callable target made part of the network."""
+
+    def __init__(self, model: nn.Module, score: ScoreFunction, output: int | str | None) -> None:
+        super().__init__()
+        self.model, self.score, self.output = model, score, output
+        self.training = model.training
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """The score of a batch."""
+        chosen, _ = pick_output(self.model(*inputs), self.output, Tensor)
+        return one_number_a_sample(self.score(chosen), chosen)
 
 
 def _is_linear(module: fx.GraphModule) -> bool:

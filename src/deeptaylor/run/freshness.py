@@ -83,8 +83,8 @@ class Watch:
         self._together, self._seen = Together(tensors), Seen(model, volatile)
         self._sums = self._together.begin()()
         self._stepped = False
-        with Watch._lock:
-            Watch._all.add(self)
+        with self._lock:
+            self._all.add(self)
 
     def same(self) -> bool:
         """True if nothing changed that can be seen without a look at the values."""
@@ -104,20 +104,21 @@ class Watch:
         sums = self._together.begin()
         return lambda: self._seen.same() and sums() == self._sums
 
-    def step(self, optimiser: Optimizer) -> None:
+    @classmethod
+    def step(cls, optimiser: Optimizer, *_: Any) -> None:
         """An optimiser took a step; perhaps with tensors that are watched."""
+        with cls._lock:
+            watches = list(cls._all)
+        for watch in watches:
+            watch.told(optimiser)
+
+    def told(self, optimiser: Optimizer) -> None:
+        """The same for one."""
         own = self._own
         self._stepped = self._stepped or any(id(p) in own for g in optimiser.param_groups for p in g["params"])
 
 
-def _stepped(optimiser: Optimizer, *_: Any) -> None:
-    with Watch._lock:
-        watches = list(Watch._all)
-    for watch in watches:
-        watch.step(optimiser)
-
-
-register_optimizer_step_post_hook(_stepped)  # fused ones write without torch counting it
+register_optimizer_step_post_hook(Watch.step)  # fused ones write without torch counting it
 
 
 def _version(t: Tensor) -> int:

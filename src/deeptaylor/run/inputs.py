@@ -6,8 +6,8 @@ import functools
 import math
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from torch import Tensor
 from deeptaylor.domain import Box, Domain, Real, check_inside
 from deeptaylor.errors import InputError, PlanError
 from deeptaylor.rules import Rule
+
+if TYPE_CHECKING:
+    from deeptaylor.run.engine import Engine
 
 Inputs = Tensor | Sequence[Tensor]
 
@@ -115,6 +118,27 @@ def _check_stored(x: Tensor, name: str) -> None:
         raise InputError(f"Input {name!r} is sparse ({kind}); every element gets a relevance: give x.to_dense().")
     if x.is_quantized:
         raise InputError(f"Input {name!r} is quantised ({x.dtype}); give x.dequantize().")
+
+
+def checked(x: Any, example: Sequence[Tensor], domains: Sequence[Domain], engine: Engine) -> tuple[Tensor, ...]:
+    """The inputs, or a clear error before any work."""
+    inputs, names = as_tuple(x), engine.planned.inputs
+    if len(inputs) != len(example):
+        raise InputError(f"The network takes {len(example)} input(s), got {len(inputs)}.")
+    for x_k, example_k, name in zip(inputs, example, names, strict=True):
+        check_like(x_k, example_k, name)
+    check_batch(inputs)
+    check_place(inputs, first_float(engine.network.buffers()), "input", "explainer")
+    check_values(inputs, domains, names)
+    for x_k, name in zip(inputs, names, strict=True):
+        if name in engine.token_limits:
+            check_tokens(x_k, name, engine.token_limits[name])
+    return inputs
+
+
+def first_float(tensors: Iterable[Tensor]) -> Tensor | None:
+    """The tensor that tells where and in which type a network computes."""
+    return next((t for t in tensors if t.is_floating_point() and t.ndim), None)
 
 
 def check_like(x: Tensor, example: Tensor, name: str) -> None:

@@ -4,7 +4,8 @@ CapturedNetwork
 ├── engine_for     the engine for some inputs; captured anew for another shape or number of samples
 ├── refresh        captured again, as the network is now
 ├── compile        how passes are run from now on; recompute: with less memory
-└── _look          before every call: refuse a network that changed, follow one that was moved
+├── run_batch      explain a batch, in parts where it does not fit into memory
+└── original       the user's network: refused where it changed, followed where it was moved (stale.py)
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor, nn
 
-from deeptaylor.errors import CaptureError, InputError, MismatchError, StaleModelError, warn
+from deeptaylor.errors import CaptureError, InputError, MismatchError, warn
 from deeptaylor.graph.agreement import Answer
-from deeptaylor.graph.eval_mode import LOCK
 from deeptaylor.plan.table import Plan
+from deeptaylor.run.books import Kept
 from deeptaylor.run.compiled import Compiled
-from deeptaylor.run.engine import Engine, Settings
-from deeptaylor.run.freshness import Known, Look
+from deeptaylor.run.engine import Engine
+from deeptaylor.run.fitting import Batch, explain_in_parts
+from deeptaylor.run.inputs import first_float
+from deeptaylor.run.prepare import Settings, prepare
 from deeptaylor.run.result import Result
+from deeptaylor.run.stale import Original
 
-__all__ = ["CapturedNetwork", "first_float"]
+__all__ = ["CapturedNetwork", "State"]
 
 # The reverse pass reads what the forward pass kept, in the order in which it was written: reordered, it keeps more at
 # once. Channels are last already. Padded matrix products cost more than they give here.
@@ -36,6 +40,8 @@ _INDUCTOR = {
     "layout_optimization": False,
     "shape_padding": False,
 }
+State = tuple[tuple[torch.device, torch.dtype] | None, tuple[bool | None, dict[str, Any]] | None, bool]
+_SCORED = 4  # functions of the output that are remembered
 _ENGINES = 8  # shapes of input, and numbers of samples, that are remembered beside the first
 
 
@@ -45,67 +51,73 @@ class CapturedNetwork(nn.Module):
     def __init__(self, model: nn.Module, inputs: tuple[Tensor, ...], settings: Settings) -> None:
         super().__init__()
         self.settings = settings
-        self._scored: dict[str, Any] = {}  # with a function of the output, by what it computes; the latest last
+        self._scored: dict[str, Self] = {}  # with a function of the output, by what it computes; the latest last
         # In a tuple, so that nn.Module does not take the user's network for a part of this one.
         self._model = (model,)
-        self._example = tuple(x[:2].detach() for x in inputs)
+        self.example = tuple(x[:2].detach() for x in inputs)
         self._compile: tuple[bool | None, dict[str, Any]] | None = None  # CUDA graphs, inductor's options; once asked
         self._recompute = False
         self._runs: dict[int, Compiled] = {}
-        self._known, known = self._look_closely()
-        self._lock, self._captures = threading.RLock(), 0
+        self.original = Original(model, self.example, settings.domains)
+        self._lock, self.captures = threading.RLock(), 0
         self.engines = nn.ModuleDict()
         try:
-            engine = self._capture(inputs, known=known)
+            engine = self._capture(inputs, known=self.original.known.answer())
         except MismatchError:
             raise
         except CaptureError:  # two samples were not enough for a network that insists on its batch size
             if inputs[0].shape[0] <= 2:
                 raise
             engine = self._capture(inputs, whole=True)
-            self._example = tuple(x.detach() for x in inputs)
+            self.example = tuple(x.detach() for x in inputs)
         self.engines[_key(inputs)] = engine
 
-    def _look_closely(self) -> tuple[Known, Answer | None]:
-        """The network as it is now, and what it said of the example."""
-        known = Known(self._model[0], self._example, self.settings.domains)
-        return known, known.answer()
+    @property
+    def model(self) -> nn.Module:
+        """The user's network."""
+        return self._model[0]
+
+    @property
+    def engine(self) -> Engine:
+        """The engine for the example."""
+        return cast("Engine", next(iter(self.engines.values())))
+
+    @property
+    def plan(self) -> Plan:
+        """What will be done, as a printable table."""
+        return self.engine.plan
+
+    @property
+    def like(self) -> Tensor | None:
+        """A tensor that tells where and in which type this network computes; it may have been moved."""
+        return first_float(self.engine.network.buffers())
 
     # --- capture --------------------------------------------------------------------------------------------------
 
     def _capture(self, inputs: Sequence[Tensor], whole: bool = False, known: Answer | None = None) -> Engine:
         """Capture the network for these shapes, and bring the result to where this explainer was moved."""
-        like = first_float(self._model[0].parameters())
+        like = first_float(self.model.parameters())
         own = [x.detach() for x in inputs]
         if like is not None:
             own = [x.to(like) if x.is_floating_point() else x.to(like.device) for x in own]
-        engine = Engine(self._model[0], own if whole else [x[:2] for x in own], self.settings, own, known)
+        engine = Engine(prepare(self.model, own if whole else [x[:2] for x in own], self.settings, own, known))
         if self._recompute:
             engine.recompute()
-        moved = first_float(self._first.network.buffers()) if len(self.engines) else None
+        moved = self.like if len(self.engines) else None
         return engine if moved is None else engine.to(device=moved.device, dtype=moved.dtype)
-
-    @property
-    def plan(self) -> Plan:
-        """What will be done, as a printable table."""
-        return self._first.plan
-
-    @property
-    def _first(self) -> Engine:
-        return cast("Engine", next(iter(self.engines.values())))
 
     def refresh(self) -> Self:
         """Capture the network again, after its parameters changed."""
-        now, known = self._look_closely()
-        self._capture_again(known)
+        now = self.original.now(self.example)
+        self._capture_again(now.answer())
         self._scored.clear()
-        self._known = now
+        self.original.known = now
         return self
 
     def _capture_again(self, known: Answer | None = None) -> None:
-        again = self._capture(self._example, whole=True, known=known)
-        self.engines = nn.ModuleDict({_key(self._example): again})
-        self._captures += 1
+        again = self._capture(self.example, whole=True, known=known)
+        self.engines = nn.ModuleDict({_key(self.example): again})
+        self.captures += 1
         self._runs.clear()
 
     def engine_for(self, inputs: Sequence[Tensor]) -> Engine:
@@ -135,13 +147,13 @@ class CapturedNetwork(nn.Module):
         except MismatchError:
             raise
         except CaptureError as error:
-            wanted = [tuple(x.shape[1:]) for x in self._example]
+            wanted = [tuple(x.shape[1:]) for x in self.example]
             raise InputError(
                 f"The network was captured for samples of shape {_shapes(wanted)} and does not take "
                 f"{_shapes([tuple(x.shape[1:]) for x in inputs])}."
             ) from error
         while len(self.engines) > _ENGINES:
-            oldest = next(k for k in self.engines if k != _key(self._example))
+            oldest = next(k for k in self.engines if k != _key(self.example))
             self._runs.pop(id(self.engines.pop(oldest)), None)
         self.engines[key if shape_is_new else f"{key}@{inputs[0].shape[0]}"] = engine
         return engine
@@ -172,9 +184,19 @@ class CapturedNetwork(nn.Module):
             scored.recompute(on)
         return self
 
+    def run_batch(
+        self, engine: Engine, inputs: Sequence[Tensor], target: Any, books: Kept = None,
+        keep: frozenset[str] = frozenset(),
+    ) -> Result:  # fmt: skip
+        """Run a batch; what does not fit into memory is explained in parts, or keeping less, and that is said."""
+        if torch.compiler.is_compiling():
+            return engine.run(inputs, target, books, keep)
+        batch = Batch(tuple(inputs), target, books, keep)
+        return explain_in_parts(engine, batch, lambda: self._runner(engine), self.recompute)
+
     def _runner(self, engine: Engine) -> Callable[..., Result]:
         """How a batch is run: by the engine itself, or compiled."""
-        if self._compile is None or torch.compiler.is_compiling():
+        if self._compile is None:
             return engine.run
         if id(engine) not in self._runs:
             graphs, options = self._compile
@@ -182,14 +204,14 @@ class CapturedNetwork(nn.Module):
         return self._runs[id(engine)]
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        places, before = self._places(), _type_of(self._first.network.buffers())
+        places, before = self._places(), _type_of(self.engine.network.buffers())
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self._places() != places:
             self._runs.clear()
         for scored in self._scored.values():
             scored._apply(fn, recurse)
-        now, own = _type_of(self._first.network.buffers()), _type_of(self._model[0].parameters())
-        if _wider(now, before) and _wider(own, before) and not self._known.changed():
+        now, own = _type_of(self.engine.network.buffers()), _type_of(self.model.parameters())
+        if _wider(now, before) and _wider(own, before) and not self.original.known.changed():
             self._capture_again()  # what was rounded stays so, but the network itself was not rounded, or less
         return self
 
@@ -203,38 +225,47 @@ class CapturedNetwork(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # These belong to this object; a copy makes its own. Its network's tensors lie elsewhere, with the same values.
-        return {**self.__dict__, "_runs": {}, "_scored": {}, "_known": self._known.changed(), "_lock": None}
+        return {**self.__dict__, "_runs": {}, "_scored": {}, "original": self.original.known.changed(), "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._known, _ = self._look_closely()
-        self._known.stale, self._lock = state["_known"], threading.RLock()
+        self.original, self._lock = Original(self.model, self.example, self.settings.domains), threading.RLock()
+        self.original.known.answer()
+        self.original.known.stale = state["original"]
 
-    # --- is it still the same? ----------------------------------------------------------------------------------------
+    # --- like another -------------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        """Refuse a network that changed, if that is easily seen, and follow one that moved."""
-        if self._known.quick():
-            return
-        with LOCK:  # another thread may be capturing it, with its flags lowered
-            if not self._known.quick():
-                moved = self._known.moved()
-                if moved is not None:
-                    self._follow(*moved)
-                self._check_fresh()
+    def state(self) -> State:
+        """Where this network was moved to, and how it is run."""
+        like = self.like
+        return None if like is None else (like.device, like.dtype), self._compile, self._recompute
 
-    def _begin_look(self) -> Look | None:
-        """The same, and begin to look at every value; None where that was done already."""
-        with LOCK:
-            look = self._known.look()
-        if look is None:
-            self._look()
-        return look
+    def brought_to(self, state: State) -> Self:
+        """The same network, moved and run like another."""
+        moved, compiled, recompute = state
+        if compiled is not None:
+            self.compile(compiled[0], **compiled[1])
+        if moved is not None:
+            self.to(*moved)
+        return self.recompute() if recompute else self
 
-    def _follow(self, device: torch.device, dtype: torch.dtype) -> None:
+    def scored(self, signature: str | None, capture: Callable[[], Self]) -> Self:
+        """This network with a function of its output, which a signature tells from others; remembered."""
+        with self._lock:
+            known = self._scored.pop(signature, None) if signature is not None else None
+            if known is None:
+                known = capture()
+            if signature is not None:
+                self._scored[signature] = known
+                while len(self._scored) > _SCORED:
+                    self._scored.pop(next(iter(self._scored)))
+        return known
+
+    def follow(self, device: torch.device, dtype: torch.dtype) -> None:
         """Go where the network went, and become the type it became, unless this explainer was elsewhere already."""
-        was, own = self._known.place, first_float(self._first.network.buffers())
-        self._known, _ = self._look_closely()
+        was, own = self.original.known.place, self.like
+        self.original.known = self.original.now(self.example)
+        self.original.known.answer()
         if was is None or own is None:
             return
         there = (device if own.device == was[0] else own.device, dtype if own.dtype == was[1] else own.dtype)
@@ -242,25 +273,10 @@ class CapturedNetwork(nn.Module):
             warn(f"The network was moved to {device} as {dtype}; its explainer follows, and takes inputs like it.")
             self.to(device=there[0], dtype=there[1])
 
-    def _check_fresh(self, look: Look | None = None) -> None:
-        """Refuse a network that changed; `look`, where that look has begun."""
-        with LOCK:
-            changed = self._known.changed(look)
-        if changed:
-            raise StaleModelError(
-                f"The network changed since it was captured ({len(changed)} parts, among them "
-                f"{', '.join(changed[:3])}). Call explainer.refresh() to explain the network as it is now."
-            )
-
 
 def _wider(a: torch.dtype, b: torch.dtype) -> bool:
     """True if a type has more digits, or a wider range, than another."""
     return torch.finfo(a).eps < torch.finfo(b).eps or torch.finfo(a).max > torch.finfo(b).max
-
-
-def first_float(tensors: Iterable[Tensor]) -> Tensor | None:
-    """The tensor that tells where and in which type a network computes."""
-    return next((t for t in tensors if t.is_floating_point() and t.ndim), None)
 
 
 def _type_of(tensors: Iterable[Tensor]) -> torch.dtype:

@@ -18,7 +18,7 @@ from deeptaylor.run.fitting import Batch
 from deeptaylor.run.inputs import check_processor
 from deeptaylor.run.result import Result
 
-__all__ = ["NARROW", "check_precision", "dtype_of", "problem", "sound"]
+__all__ = ["NARROW", "check_half", "check_precision", "dtype_of", "problem", "sound"]
 
 NARROW = (torch.float16, torch.bfloat16)
 
@@ -61,6 +61,12 @@ def _is_difference(target: object, values: bool) -> bool:
         signs = (target > 0).flatten(1).any(1) & (target < 0).flatten(1).any(1)
         return targets.may_look(target, values) and bool(signs.any())
     return isinstance(target, targets.Margin)
+
+
+def check_half(result: Result, inputs: Sequence[Tensor]) -> None:
+    """Refuse a result that float16 was too narrow for, where nothing is computed again."""
+    if dtype_of(inputs) is torch.float16 and (said := problem(result, torch.float16)):
+        raise InputError(f"{said}. Explain in bfloat16 or float32: explainer.float(), and x.float().")
 
 
 def sound(engine: Engine, batch: Batch, result: Result) -> tuple[Result, list[str]]:

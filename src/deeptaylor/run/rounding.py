@@ -25,7 +25,8 @@ from deeptaylor.run import target as targets
 from deeptaylor.run.engine import Engine
 from deeptaylor.run.precision import NARROW
 from deeptaylor.run.result import Result
-from deeptaylor.run.values import Pass
+from deeptaylor.run.reverse import reverse
+from deeptaylor.run.values import ForwardValues
 
 __all__ = ["bound", "compared", "condition", "counted", "off", "roundings", "unit"]
 
@@ -114,16 +115,17 @@ def compared(engine: Engine, inputs: Sequence[Tensor], target: Any) -> tuple[Res
     names = dict.fromkeys([engine.planned.output, *(name for s in engine.planned.steps for name in s.needs)])
     values = {name: _double(run.value(name)) for name in names}
     found = _reverse(engine, run, target)
-    return found, _reverse(wide, Pass(values, wide.constant, wide.layout, run.batch, None, run.never_negative), target)
+    exact = ForwardValues(values, wide.constant, wide.layout, run.batch, None, run.never_negative)
+    return found, _reverse(wide, exact, target)
 
 
 def _double(value: Any) -> Any:
     return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
-def _reverse(engine: Engine, run: Pass, target: Any) -> Result:
+def _reverse(engine: Engine, run: ForwardValues, target: Any) -> Result:
     output = run.values[engine.planned.output]
-    return engine.reverse(run, output, targets.weights(target, output)[0])
+    return reverse(engine, run, targets.weights(target, output)[0])
 
 
 # --- the network itself, measured -------------------------------------------------------------------------------------
@@ -139,7 +141,7 @@ def condition(
     `wide`: sums are added up in the type itself, and round at each term.
     """
     exact = copy.deepcopy(engine).double()
-    exact._keep({}, dict(exact.network.named_buffers(remove_duplicate=False)))  # nothing is computed without errors
+    exact.keep({})  # nothing is computed without errors
     given = [_double(x) for x in inputs]
     weights = {name: w for name, w in exact.network.named_buffers() if w.is_floating_point()}
     dice, squares = torch.Generator(given[0].device).manual_seed(seed), 0.0
@@ -148,10 +150,10 @@ def condition(
         truth = _reverse(exact, run, target).relevance
         for _ in range(draws):
             exact.network._buffers.update({name: _shaken(w, dice) for name, w in weights.items()})
-            exact._read_weights_again()
+            exact.read_weights_again()
             network = _Shaken(exact.network, dice, wide)
             values = network.run(*[_shaken(x, dice) if x.is_floating_point() else x for x in given])
-            run.values = dict(zip(exact.kept, values, strict=True))
+            run.values = dict(zip(exact.keeping.kept, values, strict=True))
             squares += off(_reverse(exact, run, target).relevance, truth) ** 2
     return math.sqrt(squares / draws) / _NOISE
 

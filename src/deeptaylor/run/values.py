@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,7 +93,7 @@ def _closest(t: Tensor, samples: int) -> list[int]:
     return axes
 
 
-class Pass:
+class ForwardValues:
     """The context that steps see: values kept by the forward pass, constants, shapes, and per-sample sums."""
 
     def __init__(
@@ -102,7 +102,7 @@ class Pass:
         constants: Any,
         layout: dict[str, Layout],
         batch: int,
-        again: Mapping[str, Callable[[Pass], dict[str, Any]]] | None = None,
+        again: Mapping[str, Callable[[ForwardValues], dict[str, Any]]] | None = None,
         never_negative: bool = True,
     ) -> None:
         self.values, self.constants, self.layout, self.batch = values, constants, layout, batch
@@ -119,6 +119,11 @@ class Pass:
         if name in self.again and name not in self.values:
             self.values.update(self.again[name](self))
         return self.values[name] if name in self.values else self.constants(name)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Free values that no step reads any more."""
+        for name in names:
+            self.values.pop(name, None)
 
     def per_sample(self, name: str, t: Tensor) -> Tensor:
         return self.layout[name].per_sample(t, self.batch)

@@ -31,7 +31,7 @@ PIXELS = 28 * 56
 DETECTIONS = 400
 FEATURES = 100
 _DEVIATION = 0.05
-_WEIGHTS = Path(__file__).with_name("weights")
+WEIGHTS = Path(__file__).with_name("weights")
 
 
 class WeightsError(DeepTaylorError, ValueError):
@@ -101,9 +101,9 @@ def load(name: str, file: str | os.PathLike[str] | None = None) -> OneLayer | Tw
     """A trained network, ``"one-layer"`` or ``"two-layer"``: the one shipped here, or one that `save` wrote."""
     if name not in NETWORKS:
         raise WeightsError(f"no network is called {name!r}; there are: {', '.join(NETWORKS)}")
-    path = Path(file) if file is not None else _WEIGHTS / f"{name}.safetensors"
+    path = Path(file) if file is not None else WEIGHTS / f"{name}.safetensors"
     network = NETWORKS[name]()
-    tensors = _read(path)
+    tensors = read_tensors(path)
     _check(path, tensors, network)
     network.load_state_dict({key: value.float() for key, value in tensors.items()})
     return network.eval()
@@ -111,15 +111,15 @@ def load(name: str, file: str | os.PathLike[str] | None = None) -> OneLayer | Tw
 
 def save(network: DetectionPooling, path: str | os.PathLike[str], about: Mapping[str, str] | None = None) -> Path:
     """Write the weights as a safetensors file, with notes ``about`` them in its header."""
-    _safetensors()
+    need_safetensors()
     from safetensors.torch import save as to_bytes
 
     tensors = {key: value.detach().cpu().contiguous() for key, value in network.state_dict().items()}
     return write_whole(path, to_bytes(tensors, metadata=dict(about or {})))
 
 
-def _read(path: Path) -> dict[str, Tensor]:
-    _safetensors()
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    need_safetensors()
     from safetensors import SafetensorError
     from safetensors.torch import load as from_bytes
 
@@ -145,5 +145,5 @@ def _check(path: Path, tensors: Mapping[str, Tensor], network: nn.Module) -> Non
             raise WeightsError(f"{path}: {key} holds positive numbers; biases of these networks are negative or zero")
 
 
-def _safetensors() -> None:
+def need_safetensors() -> None:
     optional_package("safetensors", "weights are kept in safetensors files", "paper")

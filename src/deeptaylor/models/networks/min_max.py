@@ -14,7 +14,14 @@ from deeptaylor.domain import Box
 from deeptaylor.explainer import Explainer
 from deeptaylor.methods.relevance_fit import Place, fit
 from deeptaylor.methods.relevance_model import MinMaxModel
-from deeptaylor.models.networks.detection_pooling import _WEIGHTS, FEATURES, TwoLayer, WeightsError, _read, _safetensors
+from deeptaylor.models.networks.detection_pooling import (
+    FEATURES,
+    WEIGHTS,
+    TwoLayer,
+    WeightsError,
+    need_safetensors,
+    read_tensors,
+)
 from deeptaylor.support.files import write_whole
 
 __all__ = ["BOX", "TWO_LAYER", "fit_two_layer", "load", "save", "two_layer_explainer"]
@@ -43,7 +50,7 @@ def _sum_in_fours(x_j: Tensor) -> Tensor:
 
 def save(model: MinMaxModel, path: str | os.PathLike[str], about: Mapping[str, str] | None = None) -> Path:
     """Write a model as a safetensors file, with notes ``about`` it in its header."""
-    _safetensors()
+    need_safetensors()
     from safetensors.torch import save as to_bytes
 
     tensors = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
@@ -52,12 +59,12 @@ def save(model: MinMaxModel, path: str | os.PathLike[str], about: Mapping[str, s
 
 def load(file: str | os.PathLike[str] | None = None) -> MinMaxModel:
     """A trained model: the one of the two-layer network that is shipped here, or one that `save` wrote."""
-    path = Path(file) if file is not None else _WEIGHTS / "min-max.safetensors"
+    path = Path(file) if file is not None else WEIGHTS / "min-max.safetensors"
     if not path.is_file():
         raise WeightsError(
             f"there is no relevance model {path}; make it with: python -m deeptaylor.paper.train_relevance"
         )
-    tensors = _read(path)
+    tensors = read_tensors(path)
     v_ij, v_lj, d_j = (tensors.get(name, torch.empty(0)) for name in ("v_ij", "v_lj", "d_j"))
     if len(tensors) != 3 or v_ij.ndim != 3 or v_lj.ndim != 3 or {v_ij.shape[1:], v_lj.shape[1:]} != {d_j.shape}:
         found = {key: tuple(value.shape) for key, value in sorted(tensors.items())}

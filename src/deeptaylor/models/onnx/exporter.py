@@ -234,8 +234,8 @@ def _compare(
 
 def _best_classes(explainer: Explainer, x: Tensor) -> Tensor:
     """The top class of every other sample, and the second of those between, so that the classes count."""
-    with eval_mode(explainer._model[0]):
-        output: Tensor = explainer._model[0](x)
+    with eval_mode(explainer.model):
+        output: Tensor = explainer.model(x)
     if output.ndim != 2 or output.shape[1] < 2:
         raise InputError(f"The network's output has shape {tuple(output.shape)}: there are no classes to ask for.")
     best = output.topk(2, dim=1).indices

@@ -23,14 +23,14 @@ from deeptaylor.graph.places import Node
 from deeptaylor.maps.linear_map import Context
 from deeptaylor.operations.table import convolves, flow_of, run_fast
 
-__all__ = ["Again", "Segments", "find"]
+__all__ = ["Recomputed", "Segments", "find"]
 
 _FEW = 128  # inputs of a unit, all convolutions together: in bfloat16 a GPU reads a value in the time of 200 products
 _STEPS = 6  # operations
 _SEGMENTS = 24  # at most
 
 
-class Again:
+class Recomputed:
     """Such values that are computed together: the operations that give them, and what they read."""
 
     def __init__(self, steps: Sequence[Node], results: Sequence[Node], hide_weights: bool) -> None:
@@ -63,9 +63,9 @@ class Again:
         return dict(zip(self.results, self._module(*given.values()), strict=True))
 
 
-def find(captured: Captured, needed: Mapping[str, Sequence[int]]) -> dict[str, Again]:
+def find(captured: Captured, needed: Mapping[str, Sequence[int]]) -> dict[str, Recomputed]:
     """The values to compute again, by name. `needed`: for every kept value the numbers of the steps that read it."""
-    found: dict[str, Again] = {}
+    found: dict[str, Recomputed] = {}
     convolved: set[Node] = set()  # a convolution is done a second time, but no third
     for node in captured.graph.nodes:
         if node.name in needed and node.op == "call_function" and node is not captured.output:
@@ -73,7 +73,7 @@ def find(captured: Captured, needed: Mapping[str, Sequence[int]]) -> dict[str, A
             there = {name for name, steps in needed.items() if max(steps) >= first and name not in found}
             steps = _operations(node, there - {node.name}, captured)
             if steps is not None and not {n for n in steps if convolves(n)} & convolved:
-                found[node.name] = Again(steps, steps[-1:], hide_weights=True)
+                found[node.name] = Recomputed(steps, steps[-1:], hide_weights=True)
                 convolved.update(steps)
     return found
 
@@ -119,7 +119,7 @@ class Segments:
         trials = [self._cuts(needed, parts) for parts in range(1, _SEGMENTS + 1)]
         self.cuts = min(trials, key=lambda cuts: self._most_kept(needed, cuts))
 
-    def again(self, needed: Collection[str]) -> list[Again]:
+    def again(self, needed: Collection[str]) -> list[Recomputed]:
         """What each segment computes again, but for the last: the reverse pass begins with it."""
         found = []
         for begin, end in pairwise([0, *self.cuts]):
@@ -131,7 +131,7 @@ class Segments:
                     steps.update(n for n in node.all_input_nodes if begin <= self._place.get(n, -1) < end)
             steps = {n for n in steps if n.op == "call_function"}
             if results:
-                found.append(Again(sorted(steps, key=self._place.__getitem__), results, hide_weights=False))
+                found.append(Recomputed(sorted(steps, key=self._place.__getitem__), results, hide_weights=False))
         return found
 
     def _crossing(self, cut: int) -> list[int]:

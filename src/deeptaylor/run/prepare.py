@@ -1,0 +1,102 @@
+"""All that is done once for a network and a shape of input, before anything is explained.
+
+prepare(model, example, settings)
+├── capture            the network as a flat graph
+├── rewrite … split    many spellings to few, one type, constants folded, packed projections apart
+├── Planner            one step a boundary, each with its rule
+├── layouts            where the samples are in every tensor; refused where they are not apart
+└── check_agreement    is the captured network the user's?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, fx, nn
+
+from deeptaylor.domain import Box, Domain
+from deeptaylor.graph.agreement import Answer, check_agreement
+from deeptaylor.graph.autocast import without_autocast
+from deeptaylor.graph.capture import Captured, capture
+from deeptaylor.graph.editing import copied
+from deeptaylor.graph.eval_mode import eval_mode
+from deeptaylor.graph.exporting import exporting, interrupts_kept
+from deeptaylor.passes.fold import fold
+from deeptaylor.passes.one_type import one_type
+from deeptaylor.passes.rewrite import rewrite
+from deeptaylor.passes.split_attention import split
+from deeptaylor.plan.planner import Planner
+from deeptaylor.plan.table import Planned
+from deeptaylor.rules import Rule
+from deeptaylor.run.samples import check_samples, layouts
+from deeptaylor.run.values import Layout
+
+__all__ = ["Prepared", "Settings", "prepare"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user chose."""
+
+    domains: tuple[Domain, ...]
+    rules: Mapping[str, Rule]
+    first: Rule | None
+    bias: str
+    max_pool: str
+    output: int | str | None
+    root: str = ""  # the module that paths are named from, where the network was wrapped
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A captured network with its plan: all that an engine needs."""
+
+    captured: Captured
+    planned: Planned
+    layout: dict[str, Layout]
+    settings: Settings
+    one: Tensor  # a one where the network computes, and in its type
+    fixed_batch: int | None  # how many samples the network insists on
+
+
+def prepare(
+    model: nn.Module, example: Sequence[Tensor], settings: Settings, own: Sequence[Tensor] | None = None,
+    known: Answer | None = None,
+) -> Prepared:  # fmt: skip
+    """`own`: the user's whole batch, of which the example is the beginning; `known`: an answer of the network."""
+    spread = settings.bias == "spread"
+    with interrupts_kept(), eval_mode(model), without_autocast(example), torch.no_grad():
+        with exporting():
+            captured = capture(model, example, settings.output, settings.root)
+            rewrite(captured)
+            one_type(captured)
+            boxes = {n for n, d in zip(captured.inputs, settings.domains, strict=True) if isinstance(d, Box)}
+            fold(captured, boxes)
+            split(captured)
+        rewritten = copied(captured.graph)  # the plan may still set a softmax aside
+        planned = Planner(
+            captured, settings.domains, settings.rules, settings.first, spread, settings.max_pool == "winner"
+        ).make()
+        layout = layouts(captured, example)
+        check_samples(captured, layout, [name for s in planned.steps for name in (s.node, *s.inputs)])
+        with exporting():
+            ours = fx.GraphModule(captured.constants, rewritten)
+            check_agreement(model, ours, captured, example if own is None else own, settings.output, known)
+    fixed = captured.batch if isinstance(captured.batch, int) else None
+    _forget_fake_tensors(captured)
+    return Prepared(captured, planned, layout, settings, _one(captured, example), fixed)
+
+
+def _one(captured: Captured, example: Sequence[Tensor]) -> Tensor:
+    like = next((t for t in (*captured.constants.values(), *example) if t.is_floating_point()), example[0])
+    dtype = like.dtype if like.is_floating_point() else None
+    return torch.ones((), dtype=dtype, device=example[0].device)
+
+
+def _forget_fake_tensors(captured: Captured) -> None:
+    """They are done with, and cannot be copied."""
+    for node in captured.graph.nodes:
+        node.meta = {k: v for k, v in node.meta.items() if k in ("nn_module_stack", "stack_trace")}
+    captured.batch = None

@@ -1,0 +1,58 @@
+"""The user's network after it was captured: one that changed is refused, one that moved is followed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from deeptaylor.domain import Domain
+from deeptaylor.errors import StaleModelError
+from deeptaylor.graph.eval_mode import LOCK
+from deeptaylor.run.freshness import Known, Look
+
+__all__ = ["Follow", "Original"]
+
+Follow = Callable[[torch.device, torch.dtype], None]  # what to do where the network was moved there, and became that
+
+
+class Original:
+    """The network that was captured, as it is `known`; looked at before every call."""
+
+    def __init__(self, model: nn.Module, example: Sequence[Tensor], domains: Sequence[Domain]) -> None:
+        self.model, self._domains = model, domains
+        self.known = self.now(example)
+
+    def now(self, example: Sequence[Tensor]) -> Known:
+        """The network as it is now, with what it says of the example."""
+        return Known(self.model, example, self._domains)
+
+    def look(self, follow: Follow) -> None:
+        """Refuse a network that changed, if that is easily seen, and follow one that moved."""
+        if self.known.quick():
+            return
+        with LOCK:  # another thread may be capturing it, with its flags lowered
+            if not self.known.quick():
+                moved = self.known.moved()
+                if moved is not None:
+                    follow(*moved)
+                self.check()
+
+    def begin_look(self, follow: Follow) -> Look | None:
+        """The same, and begin to look at every value; None where that was done already."""
+        with LOCK:
+            look = self.known.look()
+        if look is None:
+            self.look(follow)
+        return look
+
+    def check(self, look: Look | None = None) -> None:
+        """Refuse a network that changed; `look`, where that look has begun."""
+        with LOCK:
+            changed = self.known.changed(look)
+        if changed:
+            raise StaleModelError(
+                f"The network changed since it was captured ({len(changed)} parts, among them "
+                f"{', '.join(changed[:3])}). Call explainer.refresh() to explain the network as it is now."
+            )
