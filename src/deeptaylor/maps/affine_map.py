@@ -14,7 +14,7 @@ from torch import Tensor
 
 from deeptaylor.maps.block import Block, Run
 from deeptaylor.maps.division import divide, weighted
-from deeptaylor.maps.linear_map import Kind, Maybe, plus, reread
+from deeptaylor.maps.linear_map import Reading, Maybe, plus, reread
 
 __all__ = ["AffineMap", "ScoreMap"]
 
@@ -41,11 +41,11 @@ class AffineMap:
         z: Tensor = self.run.value(self.block.head)
         return z
 
-    def map(self, kind: Kind, xs: Sequence[Maybe]) -> Maybe:
-        return self.block.map(kind, xs, self.run)
+    def map(self, reading: Reading, xs: Sequence[Maybe]) -> Maybe:
+        return self.block.map(reading, xs, self.run)
 
-    def transpose(self, kind: Kind, s: Tensor) -> list[Maybe]:
-        return self.block.transpose(kind, s, self.run)
+    def transpose(self, reading: Reading, s: Tensor) -> list[Maybe]:
+        return self.block.transpose(reading, s, self.run)
 
     def pair(self, p: Sequence[Maybe], n: Sequence[Maybe], negative: bool = True) -> tuple[Maybe, Maybe]:
         return self.block.pair(p, n, negative, self.run)
@@ -117,20 +117,20 @@ class ScoreMap(AffineMap):
     def z(self) -> Tensor:
         return self.f
 
-    def _reread(self, u: Tensor, kind: Kind) -> Tensor:
+    def _reread(self, u: Tensor, reading: Reading) -> Tensor:
         # A connection with no weight is no connection: the target cut it.
-        return (u != 0).to(u.dtype) if kind == "flat" else reread(u, kind)
+        return (u != 0).to(u.dtype) if reading == "flat" else reread(u, reading)
 
-    def map(self, kind: Kind, xs: Sequence[Maybe]) -> Maybe:
+    def map(self, reading: Reading, xs: Sequence[Maybe]) -> Maybe:
         total: Maybe = None
         for leaf, u, x in zip(self.block.leaves, self.u, xs, strict=True):
             if x is not None:
-                total = plus(total, self.run.per_sample(leaf, self._reread(u, kind) * x))
+                total = plus(total, self.run.per_sample(leaf, self._reread(u, reading) * x))
         return total
 
-    def transpose(self, kind: Kind, s: Tensor) -> list[Maybe]:
+    def transpose(self, reading: Reading, s: Tensor) -> list[Maybe]:
         return [
-            self.run.spread_out(leaf, s) * self._reread(u, kind)
+            self.run.spread_out(leaf, s) * self._reread(u, reading)
             for leaf, u in zip(self.block.leaves, self.u, strict=True)
         ]
 
@@ -144,8 +144,8 @@ class ScoreMap(AffineMap):
     def pair_transpose(self, a: Maybe, c: Maybe, n: Sequence[Maybe]) -> tuple[list[Maybe], list[Maybe]]:
         none: list[Maybe] = [None] * len(self.u)
 
-        def back(kind: Kind, s: Maybe, needed: bool = True) -> list[Maybe]:
-            return none if s is None or not needed else self.transpose(kind, s)
+        def back(reading: Reading, s: Maybe, needed: bool = True) -> list[Maybe]:
+            return none if s is None or not needed else self.transpose(reading, s)
 
         signed = any(ni is not None for ni in n)
         A = [plus(x, y) for x, y in zip(back("positive", a), back("negative", c), strict=True)]

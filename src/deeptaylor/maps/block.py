@@ -17,7 +17,7 @@ from deeptaylor.maps.division import divide
 from deeptaylor.maps.linear_map import (
     Context,
     Diagonal,
-    Kind,
+    Reading,
     LinearMap,
     Maybe,
     Sum,
@@ -59,23 +59,23 @@ class Block(nn.Module):
         self.maps = tuple(maps)
         self.registered = nn.ModuleList(maps)  # so that they move and convert with the block
         self.has_negative = any(m.has_negative for m in maps)
-        self._prepared: tuple[Sequence[Kind], Sequence[bool]] | None = None
+        self._prepared: tuple[Sequence[Reading], Sequence[bool]] | None = None
         self.constant = False  # the bias is known, and kept in two readings
         for name in ("b", "b_plus"):
             self.register_buffer(name, None, persistent=False)
         self.b: Tensor | None
         self.b_plus: Tensor | None
 
-    def prepare(self, kinds: Sequence[Kind], constants: dict[str, Tensor], signed: Sequence[bool]) -> None:
+    def prepare(self, readings: Sequence[Reading], constants: dict[str, Tensor], signed: Sequence[bool]) -> None:
         """Compute the readings of the weights that the rule will use, once; `signed` leaves come as p and n."""
-        self._prepared = (kinds, signed)
+        self._prepared = (readings, signed)
         in_parts = {leaf for leaf, is_signed in zip(self.leaves, signed, strict=True) if is_signed}
         for m in self.maps:
             if isinstance(m, Weighted):
-                if {"positive", "negative"} <= set(kinds) and in_parts.intersection(m.operands):
+                if {"positive", "negative"} <= set(readings) and in_parts.intersection(m.operands):
                     m.stack(constants[m.name])
-                for kind in kinds:
-                    m.prepare(kind, constants[m.name])
+                for reading in readings:
+                    m.prepare(reading, constants[m.name])
         known = _Constants(constants)
         with contextlib.suppress(KeyError):
             # A single bias is kept: of a sum, more digits would be lost than where it is summed again in every pass.
@@ -89,8 +89,8 @@ class Block(nn.Module):
     def prepare_again(self, constants: dict[str, Tensor]) -> None:
         """The same readings of weights that are in another type now."""
         if self._prepared is not None:
-            kinds, signed = self._prepared
-            self.prepare(kinds, constants, signed)
+            readings, signed = self._prepared
+            self.prepare(readings, constants, signed)
 
     def _inputs(self, m: LinearMap, at: dict[str, Maybe], ctx: Context) -> list[Maybe]:
         """A map's operands; what broadcasting left small is widened where the map needs the full shape."""
@@ -99,18 +99,18 @@ class Block(nn.Module):
             return xs
         return [None if x is None else _widened(x, ctx.shape(name)) for x, name in zip(xs, m.operands, strict=True)]
 
-    def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
+    def map(self, reading: Reading, xs: Sequence[Maybe], ctx: Context) -> Maybe:
         """W x in one reading of the weights, without the bias."""
         at: dict[str, Maybe] = dict(zip(self.leaves, xs, strict=True))
         for m in self.maps:
-            at[m.node] = m.map(kind, self._inputs(m, at, ctx), ctx)
+            at[m.node] = m.map(reading, self._inputs(m, at, ctx), ctx)
         return at[self.head]
 
-    def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
+    def transpose(self, reading: Reading, s: Tensor, ctx: Context) -> list[Maybe]:
         """Wᵀ s in one reading of the weights, for every leaf."""
         at: dict[str, Maybe] = {self.head: s}
         for m in reversed(self.maps):
-            self._hand_on(m, kind, at.get(m.node), at, ctx)
+            self._hand_on(m, reading, at.get(m.node), at, ctx)
         return [at.get(leaf) for leaf in self.leaves]
 
     def total(self, p: Sequence[Maybe], n: Sequence[Maybe], bias: Maybe, ctx: Context) -> Maybe:
@@ -161,10 +161,10 @@ class Block(nn.Module):
         return [at.get(leaf) for leaf in self.leaves], [ct.get(leaf) for leaf in self.leaves]
 
     @staticmethod
-    def _hand_on(m: LinearMap, kind: Kind, s: Maybe, target: dict[str, Maybe], ctx: Context) -> None:
+    def _hand_on(m: LinearMap, reading: Reading, s: Maybe, target: dict[str, Maybe], ctx: Context) -> None:
         """Add a map's transpose of s to each operand."""
         if s is not None:
-            for name, back in zip(m.operands, m.transpose(kind, s, ctx), strict=True):
+            for name, back in zip(m.operands, m.transpose(reading, s, ctx), strict=True):
                 target[name] = plus(target.get(name), back)
 
     @staticmethod

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from deeptaylor.maps.linear_map import Context, Kind, LinearMap, Maybe, unbroadcast
+from deeptaylor.maps.linear_map import Context, Reading, LinearMap, Maybe, unbroadcast
 
 
 class MatMul(LinearMap):
@@ -23,14 +23,14 @@ class MatMul(LinearMap):
     def reads(self) -> list[str]:
         return [self.fixed]
 
-    def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
-        weight, x = self.read(ctx.value(self.fixed), kind), xs[0]
+    def map(self, reading: Reading, xs: Sequence[Maybe], ctx: Context) -> Maybe:
+        weight, x = self.read(ctx.value(self.fixed), reading), xs[0]
         if weight is None or x is None:
             return None
         return weight @ x if self.fixed_first else x @ weight
 
-    def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
-        weight = self.read(ctx.value(self.fixed), kind)
+    def transpose(self, reading: Reading, s: Tensor, ctx: Context) -> list[Maybe]:
+        weight = self.read(ctx.value(self.fixed), reading)
         if weight is None:
             return [None]
         shape = ctx.shape(self.operands[0])
@@ -53,10 +53,10 @@ class Einsum(LinearMap):
     def reads(self) -> list[str]:
         return [self.fixed]
 
-    def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
-        factor, (data, fixed, out) = self.read(ctx.value(self.fixed), kind), self.equation
+    def map(self, reading: Reading, xs: Sequence[Maybe], ctx: Context) -> Maybe:
+        factor, (data, fixed, out) = self.read(ctx.value(self.fixed), reading), self.equation
         return None if xs[0] is None or factor is None else torch.einsum(f"{data},{fixed}->{out}", xs[0], factor)
 
-    def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
-        factor, (data, fixed, out) = self.read(ctx.value(self.fixed), kind), self.equation
+    def transpose(self, reading: Reading, s: Tensor, ctx: Context) -> list[Maybe]:
+        factor, (data, fixed, out) = self.read(ctx.value(self.fixed), reading), self.equation
         return [None if factor is None else torch.einsum(f"{out},{fixed}->{data}", s, factor)]

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from deeptaylor.maps.linear_map import Context, Kind, Maybe, Weighted, reread
+from deeptaylor.maps.linear_map import Context, Reading, Maybe, Weighted, reread
 
 _ALIGNED = 8  # channels: what matrix units take at once
 _CONV = (F.conv1d, F.conv2d, F.conv3d)
@@ -62,14 +62,14 @@ class Convolution(Weighted):
             both = torch.cat([*parts[:2], *[parts[2]] * self.spare], 1)
             self.register_buffer("stacked", both, persistent=False)
 
-    def prepare(self, kind: Kind, weight: Tensor) -> None:
-        if self.stacked is None or kind not in ("positive", "negative"):
-            super().prepare(kind, weight)
+    def prepare(self, reading: Reading, weight: Tensor) -> None:
+        if self.stacked is None or reading not in ("positive", "negative"):
+            super().prepare(reading, weight)
 
-    def weight(self, kind: Kind, ctx: Context) -> Tensor:
-        if self.stacked is None or kind not in ("positive", "negative"):
-            return super().weight(kind, ctx)
-        return self._parts(self.stacked, 1)[kind == "negative"]
+    def weight(self, reading: Reading, ctx: Context) -> Tensor:
+        if self.stacked is None or reading not in ("positive", "negative"):
+            return super().weight(reading, ctx)
+        return self._parts(self.stacked, 1)[reading == "negative"]
 
     def _parts(self, stacked: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         size = (stacked.shape[dim] - self.spare) // 2

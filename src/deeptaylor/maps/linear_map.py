@@ -1,7 +1,7 @@
 """Linear maps and their transposes, with any of six readings of the weights.
 
-A rule needs the same map with other weights: W, W⁺, |W⁻|, |W|, W² or ones. `map(kind, xs, ctx)` applies it to its data
-operands, `transpose(kind, s, ctx)` carries a tensor from the output back to each operand. `None` stands for zero, so
+A rule needs the same map with other weights: W, W⁺, |W⁻|, |W|, W² or ones. `map(reading, xs, ctx)` applies it to its data
+operands, `transpose(reading, s, ctx)` carries a tensor from the output back to each operand. `None` stands for zero, so
 that branches which a domain makes zero are never computed. `ctx` gives shapes and run-time constants (gates).
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from deeptaylor.maps import ops
 
-Kind = Literal["signed", "positive", "negative", "magnitude", "squared", "flat"]
+Reading = Literal["signed", "positive", "negative", "magnitude", "squared", "flat"]
 Maybe = Tensor | None
 
 
@@ -42,17 +42,17 @@ def times(a: Maybe, b: Maybe) -> Maybe:
     return None if a is None or b is None else a * b
 
 
-def reread(weight: Tensor, kind: Kind) -> Tensor:
+def reread(weight: Tensor, reading: Reading) -> Tensor:
     """A weight as a rule wants to read it; 'negative' is the magnitude of the negative part."""
-    if kind == "signed":
+    if reading == "signed":
         return weight
-    if kind == "positive":
+    if reading == "positive":
         return weight.clamp(min=0)
-    if kind == "negative":
+    if reading == "negative":
         return (-weight).clamp(min=0)
-    if kind == "magnitude":
+    if reading == "magnitude":
         return weight.abs()
-    if kind == "squared":
+    if reading == "squared":
         return weight * weight
     return torch.ones_like(weight)
 
@@ -84,10 +84,10 @@ class LinearMap(nn.Module):
         """What it asks a pass for beside its operands, by name: weights, gates, masks, constants."""
         return []
 
-    def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
+    def map(self, reading: Reading, xs: Sequence[Maybe], ctx: Context) -> Maybe:
         raise NotImplementedError
 
-    def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
+    def transpose(self, reading: Reading, s: Tensor, ctx: Context) -> list[Maybe]:
         raise NotImplementedError
 
     def both(self, p: Sequence[Maybe], n: Sequence[Maybe], ctx: Context, bias: Maybe = None) -> Maybe:
@@ -102,11 +102,11 @@ class LinearMap(nn.Module):
         """The constant this operation adds, in a shape that broadcasts against its output."""
         return None
 
-    def read(self, factor: Tensor, kind: Kind) -> Maybe:
+    def read(self, factor: Tensor, reading: Reading) -> Maybe:
         """A factor as a rule wants to read it; one that is never negative is its own magnitude."""
-        if self.has_negative or kind in ("squared", "flat"):
-            return reread(factor, kind)
-        return None if kind == "negative" else factor
+        if self.has_negative or reading in ("squared", "flat"):
+            return reread(factor, reading)
+        return None if reading == "negative" else factor
 
 
 class Separable(LinearMap):
@@ -120,24 +120,24 @@ class Separable(LinearMap):
         for k, matrix in enumerate(matrices):
             self.register_buffer(f"matrix{k}", matrix, persistent=False)
 
-    def _matrix(self, axis: int, kind: Kind) -> Tensor:
+    def _matrix(self, axis: int, reading: Reading) -> Tensor:
         matrix: Tensor = getattr(self, f"matrix{axis}")  # never negative
-        if kind == "flat":
+        if reading == "flat":
             return (matrix != 0).to(matrix.dtype)
-        return matrix * matrix if kind == "squared" else matrix
+        return matrix * matrix if reading == "squared" else matrix
 
-    def _multiply(self, x: Tensor, kind: Kind, back: bool) -> Tensor:
+    def _multiply(self, x: Tensor, reading: Reading, back: bool) -> Tensor:
         for axis in range(self.axes):
             dim = axis - self.axes
-            matrix = self._matrix(axis, kind)
+            matrix = self._matrix(axis, reading)
             x = torch.movedim(torch.movedim(x, dim, -1) @ (matrix if back else matrix.T), -1, dim)
         return x
 
-    def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
-        return None if kind == "negative" or xs[0] is None else self._multiply(xs[0], kind, back=False)
+    def map(self, reading: Reading, xs: Sequence[Maybe], ctx: Context) -> Maybe:
+        return None if reading == "negative" or xs[0] is None else self._multiply(xs[0], reading, back=False)
 
-    def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
-        return [None if kind == "negative" else self._multiply(s, kind, back=True)]
+    def transpose(self, reading: Reading, s: Tensor, ctx: Context) -> list[Maybe]:
+        return [None if reading == "negative" else self._multiply(s, reading, back=True)]
 
 
 class Reduce(LinearMap):
@@ -149,24 +149,24 @@ class Reduce(LinearMap):
         super().__init__(node, operands)
         self.dims, self.mean = tuple(dims), mean
 
-    def _weight(self, kind: Kind, ctx: Context) -> float:
+    def _weight(self, reading: Reading, ctx: Context) -> float:
         shape = ctx.shape(self.operands[0])
         size = math.prod([int(shape[d]) for d in self.dims]) if self.mean else 1
-        return {"squared": 1 / size**2, "flat": 1.0}.get(kind, 1 / size)
+        return {"squared": 1 / size**2, "flat": 1.0}.get(reading, 1 / size)
 
-    def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
-        if kind == "negative" or xs[0] is None:
+    def map(self, reading: Reading, xs: Sequence[Maybe], ctx: Context) -> Maybe:
+        if reading == "negative" or xs[0] is None:
             return None
         total = xs[0].sum(self.dims).reshape(ctx.shape(self.node))
-        weight = self._weight(kind, ctx)
+        weight = self._weight(reading, ctx)
         return total if weight == 1 else total * weight
 
-    def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
-        if kind == "negative":
+    def transpose(self, reading: Reading, s: Tensor, ctx: Context) -> list[Maybe]:
+        if reading == "negative":
             return [None]
         shape = ctx.shape(self.operands[0])
         kept = [1 if d in {k % len(shape) for k in self.dims} else n for d, n in enumerate(shape)]
-        return [(s * self._weight(kind, ctx)).reshape(kept).expand(shape)]
+        return [(s * self._weight(reading, ctx)).reshape(kept).expand(shape)]
 
 
 class Weighted(LinearMap):
@@ -184,34 +184,34 @@ class Weighted(LinearMap):
     def reads(self) -> list[str]:
         return _named(self.name, self.bias)
 
-    def weight(self, kind: Kind, ctx: Context) -> Tensor:
-        kept: Tensor | None = None if kind == "signed" else getattr(self, kind, None)
-        return reread(ctx.value(self.name), kind) if kept is None else kept
+    def weight(self, reading: Reading, ctx: Context) -> Tensor:
+        kept: Tensor | None = None if reading == "signed" else getattr(self, reading, None)
+        return reread(ctx.value(self.name), reading) if kept is None else kept
 
-    def prepare(self, kind: Kind, weight: Tensor) -> None:
+    def prepare(self, reading: Reading, weight: Tensor) -> None:
         """Keep a reading of the weight as a buffer; without this it is recomputed at every use."""
-        if kind != "signed" and not self.is_zero(kind):
-            self.register_buffer(kind, reread(weight, kind), persistent=False)
+        if reading != "signed" and not self.is_zero(reading):
+            self.register_buffer(reading, reread(weight, reading), persistent=False)
 
     def stack(self, weight: Tensor) -> None:
         """Keep W⁺ and |W⁻| as one, where one operation can then do the work of two."""
 
-    def is_zero(self, kind: Kind) -> bool:
-        return (kind == "negative" and not self.has_negative) or (kind == "positive" and not self.has_positive)
+    def is_zero(self, reading: Reading) -> bool:
+        return (reading == "negative" and not self.has_negative) or (reading == "positive" and not self.has_positive)
 
     def offset(self, ctx: Context) -> Maybe:
         return None if self.bias is None else ctx.value(self.bias)
 
-    def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
-        return None if xs[0] is None or self.is_zero(kind) else self.forward_with(self.weight(kind, ctx), xs[0])
+    def map(self, reading: Reading, xs: Sequence[Maybe], ctx: Context) -> Maybe:
+        return None if xs[0] is None or self.is_zero(reading) else self.forward_with(self.weight(reading, ctx), xs[0])
 
     def both(self, p: Sequence[Maybe], n: Sequence[Maybe], ctx: Context, bias: Maybe = None) -> Maybe:
         if n[0] is not None or p[0] is None or bias is None or self.is_zero("positive"):
             return super().both(p, n, ctx, bias)
         return self.forward_with(self.weight("positive", ctx), p[0], bias.reshape(-1))
 
-    def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
-        return [None if self.is_zero(kind) else self.back_with(self.weight(kind, ctx), s, ctx)]
+    def transpose(self, reading: Reading, s: Tensor, ctx: Context) -> list[Maybe]:
+        return [None if self.is_zero(reading) else self.back_with(self.weight(reading, ctx), s, ctx)]
 
     def forward_with(self, weight: Tensor, x: Tensor, bias: Maybe = None) -> Tensor:
         raise NotImplementedError
@@ -246,18 +246,18 @@ class Diagonal(LinearMap):
     def offset(self, ctx: Context) -> Maybe:
         return None if self.shift is None else ctx.value(self.shift)
 
-    def _times(self, kind: Kind, x: Tensor, ctx: Context) -> Maybe:
-        if kind == "negative" and not self.has_negative:
+    def _times(self, reading: Reading, x: Tensor, ctx: Context) -> Maybe:
+        if reading == "negative" and not self.has_negative:
             return None
-        if self.scale is None or kind == "flat":
+        if self.scale is None or reading == "flat":
             return x
-        return times(x, self.read(ctx.value(self.scale), kind))
+        return times(x, self.read(ctx.value(self.scale), reading))
 
-    def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
-        return None if xs[0] is None else self._times(kind, xs[0], ctx)
+    def map(self, reading: Reading, xs: Sequence[Maybe], ctx: Context) -> Maybe:
+        return None if xs[0] is None else self._times(reading, xs[0], ctx)
 
-    def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
-        y = self._times(kind, s, ctx)
+    def transpose(self, reading: Reading, s: Tensor, ctx: Context) -> list[Maybe]:
+        y = self._times(reading, s, ctx)
         return [None if y is None else unbroadcast(y, ctx.shape(self.operands[0]))]
 
 
@@ -270,7 +270,7 @@ class Sum(LinearMap):
         self.has_negative = any(f < 0 for f in factors)
         self.plain = all(abs(f) == 1 for f in factors)
 
-    def _factor(self, kind: Kind, factor: float) -> float:
+    def _factor(self, reading: Reading, factor: float) -> float:
         return {
             "signed": factor,
             "positive": max(0.0, factor),
@@ -278,20 +278,20 @@ class Sum(LinearMap):
             "magnitude": abs(factor),
             "squared": factor**2,
             "flat": 1.0,
-        }[kind]
+        }[reading]
 
-    def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
+    def map(self, reading: Reading, xs: Sequence[Maybe], ctx: Context) -> Maybe:
         total: Maybe = None
         for x, factor in zip(xs, self.factors, strict=True):
-            f = self._factor(kind, factor)
+            f = self._factor(reading, factor)
             if x is not None and f:
                 total = plus(total, x if f == 1 else x * f)
         return total
 
-    def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
+    def transpose(self, reading: Reading, s: Tensor, ctx: Context) -> list[Maybe]:
         back: list[Maybe] = []
         for name, factor in zip(self.operands, self.factors, strict=True):
-            f = self._factor(kind, factor)
+            f = self._factor(reading, factor)
             back.append(unbroadcast(s if f == 1 else s * f, ctx.shape(name)) if f else None)
         return back
 
@@ -315,26 +315,26 @@ class Centre(LinearMap):
     def offset(self, ctx: Context) -> Maybe:
         return None if self.shift is None else ctx.value(self.shift)
 
-    def _weights(self, kind: Kind, like: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
+    def _weights(self, reading: Reading, like: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
         """The weight of a unit's own input and of each other member, for every unit."""
         n = ops.group_size(like, self.axes, self.groups)
         gamma = (
             ctx.value(self.scale) if self.scale is not None else torch.ones((), dtype=like.dtype, device=like.device)
         )
-        return reread(gamma * (1 - 1 / n), kind), reread(-gamma / n, kind)
+        return reread(gamma * (1 - 1 / n), reading), reread(-gamma / n, reading)
 
     def _others(self, x: Tensor) -> Tensor:
         return ops.group_sum(x, self.axes, self.groups) - x
 
-    def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
+    def map(self, reading: Reading, xs: Sequence[Maybe], ctx: Context) -> Maybe:
         if xs[0] is None:
             return None
-        own, other = self._weights(kind, xs[0], ctx)
+        own, other = self._weights(reading, xs[0], ctx)
         rest = self._others(xs[0])
         # The rest is a difference; of non-negative numbers it is never negative, whatever rounding says.
-        return own * xs[0] + other * (rest if kind == "signed" else rest.clamp(min=0))
+        return own * xs[0] + other * (rest if reading == "signed" else rest.clamp(min=0))
 
-    def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
-        own, other = self._weights(kind, s, ctx)
+    def transpose(self, reading: Reading, s: Tensor, ctx: Context) -> list[Maybe]:
+        own, other = self._weights(reading, s, ctx)
         rest = self._others(other * s)
-        return [own * s + (rest if kind == "signed" or not ctx.never_negative else rest.clamp(min=0))]
+        return [own * s + (rest if reading == "signed" or not ctx.never_negative else rest.clamp(min=0))]

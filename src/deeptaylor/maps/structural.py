@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from deeptaylor.maps.linear_map import Context, Kind, LinearMap, Maybe, unbroadcast
+from deeptaylor.maps.linear_map import Context, Reading, LinearMap, Maybe, unbroadcast
 
 
 class Structural(LinearMap):
@@ -22,16 +22,16 @@ class Structural(LinearMap):
         """True if some elements of the result may be copies of no input: their relevance is a constant's."""
         return False
 
-    def map(self, kind: Kind, xs: Sequence[Maybe], ctx: Context) -> Maybe:
-        if kind == "negative" or all(x is None for x in xs):
+    def map(self, reading: Reading, xs: Sequence[Maybe], ctx: Context) -> Maybe:
+        if reading == "negative" or all(x is None for x in xs):
             return None
         some = next(x for x in xs if x is not None)
         return self.carry(
             [some.new_zeros(ctx.shape(n)) if x is None else x for x, n in zip(xs, self.operands, strict=True)], ctx
         )
 
-    def transpose(self, kind: Kind, s: Tensor, ctx: Context) -> list[Maybe]:
-        if kind == "negative":
+    def transpose(self, reading: Reading, s: Tensor, ctx: Context) -> list[Maybe]:
+        if reading == "negative":
             return [None] * len(self.operands)
         return list(self.carry_back(s, ctx))
 

@@ -198,11 +198,11 @@ class Planner:
         step = made(block, rule, non_negative, boxes, rectified, self.spread, list(dict.fromkeys(needs)))
         if not score:
             signed = [box is not None or not nn for box, nn in zip(boxes, non_negative, strict=True)]
-            kinds = rule.readings(any(signed), rectified, self.spread)
+            readings = rule.readings(any(signed), rectified, self.spread)
             constants = {
                 n.name: self.captured.constants[str(n.target)] for n in self.nodes.values() if n.op == "get_attr"
             }
-            block.prepare([*kinds, *(("squared",) if self.spread else ())], constants, signed)
+            block.prepare([*readings, *(("squared",) if self.spread else ())], constants, signed)
         domain = " + ".join(dict.fromkeys(str(d) for d in domains))
         op = " + ".join(dict.fromkeys(op_name(m) for m in members if not flow_of(m).moves)) or "output"
         absorbed = [m.name for m in members if m is not head] + ([head.name] if score and members else [])

@@ -15,7 +15,7 @@ from torch import Tensor
 from deeptaylor.errors import PlanError
 from deeptaylor.maps.affine_map import AffineMap
 from deeptaylor.maps.division import Drops
-from deeptaylor.maps.linear_map import Kind, Maybe
+from deeptaylor.maps.linear_map import Reading, Maybe
 
 
 class Book(Drops, Protocol):
@@ -26,20 +26,20 @@ class Book(Drops, Protocol):
 
 
 class Rule:
-    """Base of the rules. `kinds`: the readings of W it uses; `needs_z`: it reads the output z.
+    """Base of the rules. `weights_read`: the readings of W it uses; `needs_z`: it reads the output z.
 
     `cancels`: it subtracts shares from each other, so that relevance can be negative, and the types with few digits
     would leave only rounding errors.
     """
 
     symbol: ClassVar[str] = ""
-    kinds: ClassVar[tuple[Kind, ...]] = ()
+    weights_read: ClassVar[tuple[Reading, ...]] = ()
     needs_z: ClassVar[bool] = False
     cancels: ClassVar[bool] = False
 
-    def readings(self, signed: bool, rectified: bool, spread: bool) -> tuple[Kind, ...]:
+    def readings(self, signed: bool, rectified: bool, spread: bool) -> tuple[Reading, ...]:
         """The readings of W that are used where inputs are signed or not, units rectified or not: kept as buffers."""
-        return self.kinds
+        return self.weights_read
 
     def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
         raise NotImplementedError

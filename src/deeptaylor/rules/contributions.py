@@ -14,7 +14,7 @@ from torch import Tensor
 
 from deeptaylor.maps.affine_map import AffineMap
 from deeptaylor.maps.division import divide, undivided
-from deeptaylor.maps.linear_map import Kind, Maybe, plus, times
+from deeptaylor.maps.linear_map import Reading, Maybe, plus, times
 from deeptaylor.rules.base import Book
 
 
@@ -125,15 +125,15 @@ class Magnitudes(Contributions):
 class Weights(Contributions):
     """q_ij is a reading of w_ij, whatever the inputs are; there is no bias neuron."""
 
-    def __init__(self, W: AffineMap, kind: Kind) -> None:
+    def __init__(self, W: AffineMap, reading: Reading) -> None:
         super().__init__(W)
-        self.kind = kind
+        self.reading = reading
 
     def total(self, R: Tensor) -> Tensor:
-        return _or_zeros(self.W.map(self.kind, self.W.ones()), R)
+        return _or_zeros(self.W.map(self.reading, self.W.ones()), R)
 
     def hand_out(self, S: Tensor, book: Book | None = None) -> list[Maybe]:
-        return self.W.transpose(self.kind, S)
+        return self.W.transpose(self.reading, S)
 
     def share(self, R: Tensor, book: Book) -> list[Maybe]:
         Z = self.total(R)

@@ -11,7 +11,7 @@ from torch import Tensor
 from deeptaylor.errors import PlanError
 from deeptaylor.maps.affine_map import AffineMap
 from deeptaylor.maps.division import divide, divide_signed
-from deeptaylor.maps.linear_map import Kind, Maybe
+from deeptaylor.maps.linear_map import Reading, Maybe
 from deeptaylor.rules.base import Book, Rule, refuse_unless_number
 from deeptaylor.rules.contributions import BothSigns, Combined, Products, SameSign, Weights
 
@@ -21,7 +21,7 @@ class Flat(Rule):
     """Flat rule, R_i = Σ_j 1/n_j R_j: every connection counts the same; it has no bias neuron."""
 
     symbol: ClassVar[str] = "flat"
-    kinds: ClassVar[tuple[Kind, ...]] = ("flat",)
+    weights_read: ClassVar[tuple[Reading, ...]] = ("flat",)
 
     def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
         return Weights(W, "flat").share(R, book)
@@ -70,7 +70,7 @@ class AlphaBeta(Rule):
 
     symbol: ClassVar[str] = "ab"
     cancels: ClassVar[bool] = True
-    kinds: ClassVar[tuple[Kind, ...]] = ("positive", "negative")
+    weights_read: ClassVar[tuple[Reading, ...]] = ("positive", "negative")
     alpha: float = 2.0
     beta: float = 1.0
 
@@ -98,7 +98,7 @@ class Gamma(Rule):
 
     symbol: ClassVar[str] = "gamma"
     cancels: ClassVar[bool] = True
-    kinds: ClassVar[tuple[Kind, ...]] = ("positive", "negative")
+    weights_read: ClassVar[tuple[Reading, ...]] = ("positive", "negative")
     needs_z: ClassVar[bool] = True
     gamma: float = 0.25
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from deeptaylor.domain import Box
 from deeptaylor.errors import InputError, PlanError
 from deeptaylor.maps.affine_map import AffineMap
-from deeptaylor.maps.linear_map import Kind, Maybe
+from deeptaylor.maps.linear_map import Reading, Maybe
 from deeptaylor.rules.base import Book, Rule
 from deeptaylor.rules.contributions import Magnitudes, SameSign, SameSignInputs, Weights
 
@@ -24,12 +24,12 @@ class ZPlus(Rule):
     """
 
     symbol: ClassVar[str] = "z+"
-    kinds: ClassVar[tuple[Kind, ...]] = ("positive", "negative")
+    weights_read: ClassVar[tuple[Reading, ...]] = ("positive", "negative")
 
-    def readings(self, signed: bool, rectified: bool, spread: bool) -> tuple[Kind, ...]:
+    def readings(self, signed: bool, rectified: bool, spread: bool) -> tuple[Reading, ...]:
         if rectified and not signed:
             return ("positive",)
-        return ("magnitude",) if signed and not rectified and not spread else self.kinds
+        return ("magnitude",) if signed and not rectified and not spread else self.weights_read
 
     def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
         signed = not (all(W.non_negative) or W.rectified or W.spread)
@@ -42,7 +42,7 @@ class ZBox(Rule):
     """z^B rule, q_ij = (x_i − l_i) w⁺_ij + (x_i − h_i) w⁻_ij (section III-B, proof), for l ≤ x ≤ h, l ≤ 0 ≤ h."""
 
     symbol: ClassVar[str] = "zB"
-    kinds: ClassVar[tuple[Kind, ...]] = ("positive", "negative")
+    weights_read: ClassVar[tuple[Reading, ...]] = ("positive", "negative")
     low: float | Sequence[float] | Tensor | None = None
     high: float | Sequence[float] | Tensor | None = None
 
@@ -55,8 +55,8 @@ class ZBox(Rule):
             except InputError as error:
                 raise PlanError(f"Z{error}") from error
 
-    def readings(self, signed: bool, rectified: bool, spread: bool) -> tuple[Kind, ...]:
-        return ("positive",) if rectified and not signed and self.low is None else self.kinds
+    def readings(self, signed: bool, rectified: bool, spread: bool) -> tuple[Reading, ...]:
+        return ("positive",) if rectified and not signed and self.low is None else self.weights_read
 
     def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
         box = None if self.low is None or self.high is None else Box(self.low, self.high)
@@ -69,7 +69,7 @@ class WSquare(Rule):
     """w² rule, R_i = Σ_j w²_ij / Σ_i' w²_i'j R_j (section III-A), for x ∈ ℝ; it has no bias neuron."""
 
     symbol: ClassVar[str] = "w2"
-    kinds: ClassVar[tuple[Kind, ...]] = ("squared",)
+    weights_read: ClassVar[tuple[Reading, ...]] = ("squared",)
 
     def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
         return Weights(W, "squared").share(R, book)
