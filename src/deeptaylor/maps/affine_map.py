@@ -14,7 +14,7 @@ from torch import Tensor
 
 from deeptaylor.maps.block import Block, Run
 from deeptaylor.maps.division import divide, weighted
-from deeptaylor.maps.linear_map import Reading, Maybe, plus, reread
+from deeptaylor.maps.linear_map import Maybe, Reading, plus, reread
 
 __all__ = ["AffineMap", "ScoreMap"]
 

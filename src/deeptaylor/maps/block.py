@@ -17,9 +17,9 @@ from deeptaylor.maps.division import divide
 from deeptaylor.maps.linear_map import (
     Context,
     Diagonal,
-    Reading,
     LinearMap,
     Maybe,
+    Reading,
     Sum,
     Weighted,
     plus,

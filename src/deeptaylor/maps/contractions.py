@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from deeptaylor.maps.linear_map import Context, Reading, LinearMap, Maybe, unbroadcast
+from deeptaylor.maps.linear_map import Context, LinearMap, Maybe, Reading, unbroadcast
 
 
 class MatMul(LinearMap):

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from deeptaylor.maps.linear_map import Context, Reading, Maybe, Weighted, reread
+from deeptaylor.maps.linear_map import Context, Maybe, Reading, Weighted, reread
 
 _ALIGNED = 8  # channels: what matrix units take at once
 _CONV = (F.conv1d, F.conv2d, F.conv3d)

@@ -1,8 +1,8 @@
 """Linear maps and their transposes, with any of six readings of the weights.
 
-A rule needs the same map with other weights: W, W⁺, |W⁻|, |W|, W² or ones. `map(reading, xs, ctx)` applies it to its data
-operands, `transpose(reading, s, ctx)` carries a tensor from the output back to each operand. `None` stands for zero, so
-that branches which a domain makes zero are never computed. `ctx` gives shapes and run-time constants (gates).
+A rule needs the same map with other weights: W, W⁺, |W⁻|, |W|, W² or ones. `map(reading, xs, ctx)` applies it to its
+data operands, `transpose(reading, s, ctx)` carries a tensor from the output back to each operand. `None` stands for
+zero, so that branches which a domain makes zero are never computed. `ctx` gives shapes and run-time constants (gates).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from deeptaylor.maps.linear_map import Context, Reading, LinearMap, Maybe, unbroadcast
+from deeptaylor.maps.linear_map import Context, LinearMap, Maybe, Reading, unbroadcast
 
 
 class Structural(LinearMap):

@@ -15,7 +15,7 @@ from torch import Tensor
 from deeptaylor.errors import PlanError
 from deeptaylor.maps.affine_map import AffineMap
 from deeptaylor.maps.division import Drops
-from deeptaylor.maps.linear_map import Reading, Maybe
+from deeptaylor.maps.linear_map import Maybe, Reading
 
 
 class Book(Drops, Protocol):

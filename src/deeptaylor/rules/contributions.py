@@ -14,7 +14,7 @@ from torch import Tensor
 
 from deeptaylor.maps.affine_map import AffineMap
 from deeptaylor.maps.division import divide, undivided
-from deeptaylor.maps.linear_map import Reading, Maybe, plus, times
+from deeptaylor.maps.linear_map import Maybe, Reading, plus, times
 from deeptaylor.rules.base import Book
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from deeptaylor.errors import PlanError
 from deeptaylor.maps.affine_map import AffineMap
 from deeptaylor.maps.division import divide, divide_signed
-from deeptaylor.maps.linear_map import Reading, Maybe
+from deeptaylor.maps.linear_map import Maybe, Reading
 from deeptaylor.rules.base import Book, Rule, refuse_unless_number
 from deeptaylor.rules.contributions import BothSigns, Combined, Products, SameSign, Weights
 

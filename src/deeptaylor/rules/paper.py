@@ -11,7 +11,7 @@ from torch import Tensor
 from deeptaylor.domain import Box
 from deeptaylor.errors import InputError, PlanError
 from deeptaylor.maps.affine_map import AffineMap
-from deeptaylor.maps.linear_map import Reading, Maybe
+from deeptaylor.maps.linear_map import Maybe, Reading
 from deeptaylor.rules.base import Book, Rule
 from deeptaylor.rules.contributions import Magnitudes, SameSign, SameSignInputs, Weights
 
