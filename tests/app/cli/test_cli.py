@@ -18,7 +18,7 @@ from deeptaylor.app.cli.exits import EXITS
 from deeptaylor.domain import Box, NonNegative, Real
 from deeptaylor.support.optional import how_to_install
 
-SRC = Path(__file__).parents[1] / "src"
+SRC = Path(__file__).parents[3] / "src"
 
 
 def as_process(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -26,7 +26,7 @@ from deeptaylor.app.cli.show import Talk
 from deeptaylor.models.networks.photo import upright
 from deeptaylor.support import files
 
-SRC = Path(__file__).parents[1] / "src"
+SRC, HELPERS = Path(__file__).parents[3] / "src", Path(__file__).parents[2] / "helpers"
 
 
 @pytest.fixture(autouse=True)
@@ -215,7 +215,7 @@ def test_interrupted_while_writing(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_ctrl_c_as_a_process() -> None:
-    env = os.environ | {"PYTHONPATH": f"{SRC}{os.pathsep}{Path(__file__).parent}", "OMP_NUM_THREADS": "1"}
+    env = os.environ | {"PYTHONPATH": f"{SRC}{os.pathsep}{HELPERS}", "OMP_NUM_THREADS": "1"}
     code = "import sys; from deeptaylor.app.cli import main; print('ready', flush=True); sys.exit(main(sys.argv[1:]))"
     many = [f"{n}.png" for n in range(400)]  # more than are done before the signal arrives on a busy machine
     for n, name in enumerate(many):

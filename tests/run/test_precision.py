@@ -168,7 +168,7 @@ def test_a_score_that_cancels_has_a_condition() -> None:
 
 
 def test_the_theory_says_what_is_computed() -> None:
-    text = (Path(__file__).parents[1] / "docs" / "theory.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "theory.md").read_text()
     for dtype, words in zip(TYPES, ("2⁻²⁴", "2⁻¹¹", "2⁻⁸"), strict=True):
         assert f"| {str(dtype)[6:]} | {words} |" in text
         assert rounding.unit(dtype) == 2.0 ** -int("".join(str("⁰¹²³⁴⁵⁶⁷⁸⁹".index(c)) for c in words[2:]))

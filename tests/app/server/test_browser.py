@@ -679,7 +679,7 @@ class Files(http.server.SimpleHTTPRequestHandler):
 
 def test_the_digits_page_as_files_alone(chromium: Any, tmp_path: Path) -> None:
     """Network and explanation inside the browser; nothing but the folder's files is asked for."""
-    web, node = Path(__file__).parents[1] / "web", shutil.which("node")
+    web, node = Path(__file__).parents[3] / "web", shutil.which("node")
     if node is None or not (web / "node_modules" / "onnxruntime-web").is_dir():
         pytest.skip("this page is built with node: `npm ci` in web/ installs what it needs")
     pytest.importorskip("onnxscript", reason="onnxscript is not installed")

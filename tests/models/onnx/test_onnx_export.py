@@ -23,7 +23,7 @@ from deeptaylor.support.optional import how_to_install
 
 runtime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
-sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
 
 class Residual(nn.Module):

@@ -14,7 +14,7 @@ import deeptaylor as dt
 from fuzz import BIASES, EQUAL, Maps, captured_once, difference, maps
 from spellings import ALONE, DIFFER, Spelling, key, pair
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOMAINS = {"real": dt.Real(), "non-negative": dt.NonNegative(), "box": dt.Box(-4.0, 5.0)}
 # What is named most often, what differs, and some of the rest; all of it is in the slow suite.
 NAMED = (

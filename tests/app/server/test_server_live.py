@@ -27,7 +27,7 @@ from PIL import Image
 
 import deeptaylor as dt
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 # It ends with the tests, whatever happens to them: its standard input is then closed.
 PROGRAM = """
 import os, sys, threading

@@ -570,7 +570,7 @@ def lite() -> nn.Module:
 def from_zoo(name: str) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
         pytest.importorskip("transformers")
-        folder = str(Path(__file__).resolve().parents[1] / "benchmarks")
+        folder = str(Path(__file__).resolve().parents[3] / "benchmarks")
         if folder not in sys.path:
             sys.path.append(folder)
         import hf_zoo

@@ -32,7 +32,7 @@ from deeptaylor.app.server.models import OWN, Models
 from deeptaylor.app.server.options import RULES, Options, command, parse_rule, parse_rules
 from deeptaylor.support.optional import how_to_install
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 TOKEN = "the-token"
 HOST = "127.0.0.1:8000"
 ORIGIN = f"http://{HOST}"

@@ -1106,7 +1106,7 @@ def test_a_library_that_does_not_import(folder: Path, monkeypatch: pytest.Monkey
 @pytest.fixture
 def transformers(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "benchmarks"))
     with contextlib.suppress(ModuleNotFoundError):  # one that is there and broken would stop transformers
         importlib.import_module("torchvision_shim")
     return pytest.importorskip("transformers")
@@ -1222,7 +1222,7 @@ def test_every_snippet_of_the_page_runs(
     monkeypatch.setattr(load_module, "NAMED", {"googlenet": published, "efficientnet-lite0": lite0})
     monkeypatch.syspath_prepend(str(folder))
 
-    text = (Path(__file__).parents[1] / "docs" / "own_models.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "own_models.md").read_text(encoding="utf-8")
     namespace: dict[str, Any] = {"__name__": "__main__"}
     ran = 0
     for language, body, line in blocks(text):
@@ -1244,7 +1244,7 @@ def test_every_snippet_of_the_page_runs(
 
 
 def test_the_page_has_every_source() -> None:
-    text = (Path(__file__).parents[1] / "docs" / "own_models.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "own_models.md").read_text(encoding="utf-8")
     for name in NAMED:
         assert name.removeprefix("efficientnet") in text
     for hub in hubs.HUBS:
