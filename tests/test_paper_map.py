@@ -191,7 +191,7 @@ def test_a_wrong_function_is_noticed(name: str, said: str) -> None:
     ("name", "said"),
     [
         ("tests/helpers/test_reference.py::test_nothing", "no such test"),
-        ("tests/helpers/test_reference.py::check", "no such test"),
+        ("tests/helpers/test_reference_rules.py::check", "no such test"),
         ("tests/test_nothing.py::test_z", "there is no tests/test_nothing.py"),
         ("test_z", "not of the form"),
     ],

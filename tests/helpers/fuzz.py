@@ -18,7 +18,9 @@ from torch import Tensor, fx, nn
 import deeptaylor as dt
 from deeptaylor.graph.capture import Captured, capture
 from deeptaylor.run import engine
-from random_networks import Network, Program, build, family
+from network_builder import Network
+from network_modules import Program
+from random_networks import build, family
 from reference import Domain
 from spellings import DIFFER, TABLE, Spelling, key
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import deeptaylor as dt
-import reference
+import reference_rules
 from deeptaylor import rules
 from deeptaylor.properties import check
-from reference import Array
+from reference_rules import Array
 
 # Each example captures a network: few, and always the same.
 FEW = settings(max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
@@ -84,10 +84,10 @@ def random_problem(seed: int, kind: str = "real") -> Problem:
 # --------------------------------------------------------------------------------------------------------------------
 
 ALGORITHMS: dict[str, tuple[str, rules.Rule | None, Callable[[Problem, Array, Array], Array]]] = {
-    "w2": ("real", None, lambda p, x, R: reference.algorithm_w_square(p.W, R)),
-    "z+": ("nonnegative", None, lambda p, x, R: reference.algorithm_z_plus(p.W, x, R)),
-    "zB": ("box", None, lambda p, x, R: reference.algorithm_z_box(p.W, x, R, p.low, p.high)),
-    "z": ("real", rules.Z(), lambda p, x, R: reference.algorithm_z(p.W, x, R)),
+    "w2": ("real", None, lambda p, x, R: reference_rules.algorithm_w_square(p.W, R)),
+    "z+": ("nonnegative", None, lambda p, x, R: reference_rules.algorithm_z_plus(p.W, x, R)),
+    "zB": ("box", None, lambda p, x, R: reference_rules.algorithm_z_box(p.W, x, R, p.low, p.high)),
+    "z": ("real", rules.Z(), lambda p, x, R: reference_rules.algorithm_z(p.W, x, R)),
 }
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from reference import Array
+from reference_rules import Array
 
 GROUP, UNITS = 4, 5
 

@@ -1,4 +1,4 @@
-"""Equal functions have equal maps, however they are written: the table of spellings.py, but for those in limits.md."""
+"""Equal functions have equal maps, however they are written: the table of `spellings`, but for those in limits.md."""
 
 from __future__ import annotations
 

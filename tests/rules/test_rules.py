@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 import deeptaylor as dt
 import reference
+import reference_rules
 from deeptaylor import rules
-from reference import Array, Result
+from reference_rules import Array, Result
 
 BATCH = 3
 LOW, HIGH = -1.5, 2.0
@@ -51,7 +52,7 @@ def by_weights(unit: Unit, result: Result) -> Result:
     return R, taken, float(lost.sum()) - taken
 
 
-Judge = Callable[[Unit, reference.Bias], Result]
+Judge = Callable[[Unit, reference_rules.Bias], Result]
 
 
 @dataclass(frozen=True)
@@ -63,31 +64,33 @@ class Entry:
     spread: bool = False
 
 
-def without_bias(u: Unit, bias: reference.Bias) -> Array:
+def without_bias(u: Unit, bias: reference_rules.Bias) -> Array:
     """Under `spread` the bias takes no share: it leaves the denominator."""
     return u.b if bias == "neuron" else np.zeros_like(u.b)
 
 
 def alpha_beta(alpha: float, beta: float) -> Judge:
-    return lambda u, bias: reference.alpha_beta(u.W, without_bias(u, bias), u.x, u.R, alpha, beta)
+    return lambda u, bias: reference_rules.alpha_beta(u.W, without_bias(u, bias), u.x, u.R, alpha, beta)
 
 
 def z_box(low: Array | float = LOW, high: Array | float = HIGH) -> Judge:
-    return lambda u, bias: reference.z_box(u.W, u.b, u.x, u.R, np.asarray(low), np.asarray(high), bias, u.s)
+    return lambda u, bias: reference_rules.z_box(u.W, u.b, u.x, u.R, np.asarray(low), np.asarray(high), bias, u.s)
 
 
 RULES = {
-    "w2": Entry(rules.WSquare(), lambda u, _: by_weights(u, reference.w_square(u.W, u.R))),
-    "flat": Entry(rules.Flat(), lambda u, _: by_weights(u, reference.flat(u.W, u.R))),
-    "z": Entry(rules.Z(), lambda u, bias: reference.z(u.W, without_bias(u, bias), u.x, u.R), True),
-    "z+": Entry(rules.ZPlus(), lambda u, bias: reference.signed(u.W, u.b, u.x, u.R, bias, u.s), True),
+    "w2": Entry(rules.WSquare(), lambda u, _: by_weights(u, reference_rules.w_square(u.W, u.R))),
+    "flat": Entry(rules.Flat(), lambda u, _: by_weights(u, reference_rules.flat(u.W, u.R))),
+    "z": Entry(rules.Z(), lambda u, bias: reference_rules.z(u.W, without_bias(u, bias), u.x, u.R), True),
+    "z+": Entry(rules.ZPlus(), lambda u, bias: reference_rules.signed(u.W, u.b, u.x, u.R, bias, u.s), True),
     "zB": Entry(rules.ZBox(LOW, HIGH), z_box(), True),
     "alpha 1 beta 0": Entry(rules.AlphaBeta(1, 0), alpha_beta(1, 0), True),
     "alpha 2 beta 1": Entry(rules.AlphaBeta(2, 1), alpha_beta(2, 1), True),
     "epsilon": Entry(
-        rules.Epsilon(0.25), lambda u, bias: reference.epsilon(u.W, without_bias(u, bias), u.x, u.R, 0.25), True
+        rules.Epsilon(0.25), lambda u, bias: reference_rules.epsilon(u.W, without_bias(u, bias), u.x, u.R, 0.25), True
     ),
-    "gamma": Entry(rules.Gamma(0.5), lambda u, bias: reference.gamma(u.W, without_bias(u, bias), u.x, u.R, 0.5), True),
+    "gamma": Entry(
+        rules.Gamma(0.5), lambda u, bias: reference_rules.gamma(u.W, without_bias(u, bias), u.x, u.R, 0.5), True
+    ),
 }
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "dense": (lambda: nn.Linear(6, 4), (6,)),
@@ -174,7 +177,7 @@ def samples(layer: str, signed: bool) -> Tensor:
 
 
 def compare(
-    network: nn.Sequential, x: Tensor, explainer: dt.Explainer, judge: Judge, bias: reference.Bias,
+    network: nn.Sequential, x: Tensor, explainer: dt.Explainer, judge: Judge, bias: reference_rules.Bias,
     everywhere: bool = True,
 ) -> dt.Explanation:  # fmt: skip
     """The layer's relevance, bias and dropped against the reference, to 1e-10 of the relevance handed out."""
@@ -186,7 +189,7 @@ def compare(
     rectified = isinstance(network.activation, nn.ReLU)
     for k in range(len(x)):
         inputs = x[k].numpy().reshape(-1)
-        s = np.ones(len(b)) if rectified else reference.sign_of(inputs @ W + b)
+        s = np.ones(len(b)) if rectified else reference_rules.sign_of(inputs @ W + b)
         relevance, taken, dropped = judge(Unit(W, b, inputs, R[k].reshape(-1), s), bias)
         arrived, went_on, *booked = e.ledger.entries[row, :, k].tolist()
         tolerance = 1e-10 * max(1.0, float(np.abs(relevance).max()))
@@ -264,7 +267,7 @@ def test_box_bounds_come_from_the_domain(layer: str) -> None:
             network,
             x,
             explainer,
-            lambda u, bias, b=bounds: reference.z_box(u.W, u.b, u.x, u.R, *b, bias, u.s),
+            lambda u, bias, b=bounds: reference_rules.z_box(u.W, u.b, u.x, u.R, *b, bias, u.s),
             "neuron",
         )
 
