@@ -5,10 +5,13 @@ One thread: the networks are small, and threads that wait for each other cost mo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from deeptaylor.run import engine as engine_module
 
@@ -28,3 +31,18 @@ def no_capture(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("the network was captured before the input was refused")
 
     monkeypatch.setattr(engine_module, "capture", captured)
+
+
+@pytest.fixture(scope="module")
+def export_once() -> Iterator[None]:
+    """The two bias modes share one export of a network: it takes longest by far."""
+    original, known = torch.export.export, {}
+
+    def export(model: nn.Module, inputs: tuple[Tensor, ...], **how: object) -> object:
+        key = (id(model), *[tuple(x.shape) for x in inputs])
+        if key not in known:
+            known[key] = original(model, inputs, **how), model
+        return known[key][0]
+
+    with mock.patch.object(torch.export, "export", export):
+        yield

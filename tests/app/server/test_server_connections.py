@@ -30,7 +30,7 @@ from deeptaylor.app.server import main, opening
 from deeptaylor.app.server.app import Bounds, make_app
 from deeptaylor.app.server.connections import Connections, Patience, most_connections
 from deeptaylor.app.server.models import Models
-from test_server_live import Live, digits, heat, running
+from live_server import Live, digits, heat, running
 
 SHORT = Patience(headers=0.3, unread=0.3, rest=0.3)
 LONG = Patience(headers=60, unread=60, rest=60)
