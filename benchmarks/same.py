@@ -20,7 +20,7 @@ import torch
 import deeptaylor as dt
 from zoo import FAMILIES, MEAN, STD, family
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests")]
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests" / "helpers")]
 from fuzz import package_domain  # noqa: E402
 from random_networks import build  # noqa: E402
 

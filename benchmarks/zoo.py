@@ -33,7 +33,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests")]
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests" / "helpers")]
 from untouched import changes, snapshot  # noqa: E402
 
 FAMILIES: dict[str, str] = {  # family -> torchvision's name

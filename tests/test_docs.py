@@ -6,7 +6,7 @@ import contextlib
 import io
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,13 @@ import pytest
 import torch
 
 import deeptaylor as dt
-from test_layout import ORDER
+from layout import ORDER, ROOT
+from pages import blocks
 
-ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FENCE = re.compile(r"^```(\w*)[ ]*\n(.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]\d+)?")
 
 page = pytest.mark.parametrize("path", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
-
-
-def blocks(text: str) -> Iterator[tuple[str, str, int]]:
-    """Fenced blocks: language, text, and the line it begins at."""
-    for match in FENCE.finditer(text):
-        yield match[1], match[2], text.count("\n", 0, match.start(2))
 
 
 def run(text: str, name: str, look: Callable[[dict[str, Any]], None] = lambda _: None) -> None:

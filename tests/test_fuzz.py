@@ -1,6 +1,6 @@
 """Random networks, each written otherwise in one place: the same maps, but for what limits.md lists, and no raw error.
 
-`python tests/fuzz.py FIRST LAST` (with tests/ and src/ on the path) runs any of the pairs, saying how far it has come.
+`python tests/helpers/fuzz.py FIRST LAST` (with src/ on the path) runs any of the pairs, saying how far it has come.
 """
 
 from __future__ import annotations

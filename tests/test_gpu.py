@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
+from compiled_networks import MANY, ONE, Attention, Residual, agree
 from deeptaylor.run import rounding
-from test_compile_export import MANY, ONE, Attention, Residual, agree
-from test_ops import BATCH, BY_NAME, FEATURES, explainer_of
+from operation_cases import BATCH, BY_NAME, FEATURES, explainer_of
 
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)

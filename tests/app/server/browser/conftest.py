@@ -1,0 +1,48 @@
+"""A server, a Chromium, and the page open in it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import deeptaylor as dt
+from browser import ARGUMENTS, CHROMIUM, Small, opened
+from deeptaylor.app.server.main import serve
+
+
+@pytest.fixture(scope="module")
+def own() -> dt.Pretrained:
+    preparation = dt.Preparation(
+        size=24, resize=28, channels="RGB", white=1, mean=0.5, std=0.5, interpolation="bilinear"
+    )
+    names = ("cat", "dog", "<b>bold</b>", "sun", "moon", "star")
+    return dt.load(Small().eval(), preparation=preparation, class_names=names)
+
+
+@pytest.fixture(scope="module")
+def address(own: dt.Pretrained) -> str:
+    """A server on a free port of 127.0.0.1, in a thread that ends with the tests."""
+    told: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=serve, kwargs={"model": own, "ready": told.put}, daemon=True).start()
+    return told.get(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here; on Debian: apt-get install chromium")
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(chromium: Any, address: str) -> Iterator[Any]:
+    with opened(chromium, address) as made:
+        yield made

@@ -1,0 +1,105 @@
+"""What the page in a real Chromium refuses, and what other sites cannot do to it."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from typing import Any
+
+import pytest
+
+from browser import photo, settled, shoot, upload
+
+pytestmark = pytest.mark.browser
+
+
+def test_an_upload_that_is_too_large(page: Any) -> None:
+    page.set_input_files("#file", {"name": "huge.png", "mimeType": "image/png", "buffer": bytes(13 * 2**20)})
+    page.get_by_text("huge.png is too large: 13.0 MiB; at most 12 MiB are taken.").wait_for()
+    shoot(page, "too_large")
+    # And past the page's own check, by the server.
+    status = page.evaluate(
+        """async () => { const token = sessionStorage.getItem("deeptaylor-token");
+        const answer = await fetch("/api/explain?model=yours", {method: "POST", body: new Uint8Array(13 * 2 ** 20),
+          headers: {"X-Deeptaylor-Token": token}}); return [answer.status, (await answer.json()).error]; }"""
+    )
+    assert status == [413, "the picture is too large: at most 12 MiB are taken."]
+
+
+REFUSED = {
+    "text.jpg": (b"just words", "text.jpg is not a picture that can be read, whatever its name says."),
+    "cut.png": (photo()[:200], "cut.png is damaged or cut short"),
+    "empty.png": (b"", "empty.png is empty."),
+    "huge.png": (bytes(13 * 2**20), "huge.png is too large: 13.0 MiB; at most 12 MiB are taken."),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("before", ["first", "after a photograph"])
+def test_what_is_no_picture(page: Any, before: str, name: str) -> None:
+    if before != "first":
+        upload(page)
+        page.check("#compare")
+        settled(page, 2)
+    data, words = REFUSED[name]
+    page.set_input_files("#file", {"name": name, "mimeType": "image/png", "buffer": data})
+    said = page.locator("#drop [role=alert]")
+    said.filter(has_text=words).wait_for()
+    assert page.get_by_text(words).count() == 1
+    # Nothing of another picture stands below it.
+    for gone in ("#result", "#answer", "canvas.heatmap", "#preview"):
+        assert not page.locator(gone).first.is_visible(), gone
+    assert page.inner_text("#file-name") == ""
+    shoot(page, f"no_picture_{name}")
+    upload(page, "good.png")
+    settled(page, 2 if before != "first" else 1)
+    assert said.is_hidden()
+    assert page.locator("#answer").is_visible()
+    assert page.inner_text("#file-name") == "good.png"
+
+
+def test_without_the_token(chromium: Any, address: str) -> None:
+    page = chromium.new_page()
+    page.goto(address.partition("#")[0])
+    page.get_by_text("the token is missing or old").wait_for()
+    shoot(page, "no_token")
+    page.close()
+
+
+def test_another_site_cannot_use_the_page(chromium: Any, address: str) -> None:
+    """A page of another origin knows the address and even the token; it still gets nothing."""
+
+    class Evil(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<title>evil</title>")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Evil)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    base, token = address.split("/#token=")
+    page = chromium.new_page()
+    page.goto(f"http://127.0.0.1:{server.server_port}/")
+    tried = page.evaluate(
+        """async ([base, token]) => { const results = [];
+        for (const init of [{}, {headers: {"X-Deeptaylor-Token": token}}, {method: "POST", body: "x"},
+          {mode: "no-cors"}, {mode: "no-cors", method: "POST", body: "x"}]) {
+          try { results.push((await fetch(base + "/api/models", init)).status); } catch (e) { results.push(e.name); } }
+        return results; }""",
+        [base, token],
+    )
+    assert tried == ["TypeError"] * 5
+    framed = page.evaluate(
+        """base => new Promise(done => { const frame = document.createElement("iframe"); frame.src = base + "/";
+        frame.onload = () => { try { done(String(frame.contentDocument?.title)); } catch (e) { done(e.name); } };
+        document.body.append(frame); })""",
+        base,
+    )
+    assert framed in ("null", "undefined", "SecurityError", "")
+    page.close()
+    server.shutdown()
+    server.server_close()

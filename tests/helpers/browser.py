@@ -1,0 +1,102 @@
+"""The page in a real Chromium: opened, given a picture, looked at.
+
+Skipped where there is no Chromium (`make browser` installs Debian's where apt is there). Set DEEPTAYLOR_SCREENSHOTS to
+a folder to keep a picture of every state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+
+import deeptaylor as dt
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+DESK, PHONE = {"width": 1200, "height": 900}, {"width": 390, "height": 844}
+DONE = ".panel:not([aria-busy]) .result:not([hidden])"
+
+
+class Small(nn.Module):
+    """Pictures (batch, 3, 24, 24) to six classes, with biases that take more than half of the score."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.conv1, self.conv2, self.fc = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Linear(8, 6)
+        nn.init.constant_(self.conv1.bias, 2.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.relu(self.conv2(torch.relu(self.conv1(x))))
+        return torch.abs(self.fc.weight.sum()) + self.fc(h.mean((2, 3)))
+
+
+def photo() -> bytes:
+    """A picture with a bright disc, left of the middle."""
+    y, x = np.mgrid[:48, :64]
+    disc = ((x - 24) ** 2 + (y - 24) ** 2 < 150).astype(np.float64)
+    picture = np.stack([40 + 200 * disc, 60 + 100 * disc, 90 + 2.0 * x], -1).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, "PNG")
+    return file.getvalue()
+
+
+@contextlib.contextmanager
+def opened(chromium: Any, address: str, **context: Any) -> Iterator[Any]:
+    """The page in a window of its own; an error in its console fails the test."""
+    window = chromium.new_context(**{"viewport": DESK, **context})
+    page, errors = window.new_page(), list[str]()
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.set_default_timeout(20_000)
+    page.goto(address)
+    page.wait_for_selector("body[data-ready]")
+    page.get_by_text("Ready.", exact=True).wait_for()
+    yield page
+    window.close()
+    assert [error for error in errors if "status of 4" not in error] == []
+
+
+def upload(page: Any, name: str = "photo.png") -> None:
+    page.set_input_files("#file", {"name": name, "mimeType": "image/png", "buffer": photo()})
+    page.wait_for_selector(DONE)
+
+
+def settled(page: Any, panels: int = 1) -> None:
+    """Wait until nothing is being explained and so many panels show a result."""
+    page.wait_for_selector(f"#panels:not(:has([aria-busy])):has(> :nth-child({panels}) .result:not([hidden]))")
+
+
+def shoot(page: Any, name: str) -> None:
+    if folder := os.environ.get("DEEPTAYLOR_SCREENSHOTS"):
+        page.screenshot(path=str(Path(folder) / f"{name}.png"), full_page=True)
+
+
+def pixels(page: Any, selector: str) -> np.ndarray[Any, Any]:
+    flat, width = page.eval_on_selector(
+        selector, "c => [[...c.getContext('2d').getImageData(0, 0, c.width, c.height).data], c.width]"
+    )
+    return np.array(flat, dtype=np.int64).reshape(-1, width, 4)[..., :3]
+
+
+def explanation(own: dt.Pretrained, target: int | None = None, bias: str = "neuron") -> dt.Explanation:
+    x, _ = own.preprocess(Image.open(io.BytesIO(photo())))
+    return dt.Explainer(own.network, x, domain=own.domain, bias=bias).explain(x, target)

@@ -1,0 +1,171 @@
+"""Modules of run by themselves: where relevance is defined, what is read, kept, joined, watched and computed again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import deeptaylor as dt
+from deeptaylor.run import again, boundaries, callables, fitting, precision, samples, traits
+from deeptaylor.run.engine import Engine
+from deeptaylor.run.freshness import Known, tensors_of
+from deeptaylor.run.network import CapturedNetwork, first_float
+from deeptaylor.run.result import Result, joined
+from deeptaylor.run.values import Layout
+from graphs import Values, captured_of
+from refusals import mlp
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+
+def engine_of(network: nn.Module, x: Tensor) -> Engine:
+    (engine,) = dt.Explainer(network, x, dt.NonNegative()).engines.values()
+    return engine
+
+
+def test_again_computes_what_is_cheap_and_a_convolution_once() -> None:
+    x, conv = torch.rand(2, 3, 4, 4), nn.Conv2d(3, 4, 3)
+    captured = captured_of(lambda s, x: s.conv(x).relu().flatten(1), x, conv=conv)
+    assert set(again.find(captured, {"relu": [0], "conv2d": [1]})) == {"conv2d"}
+    found = again.find(captured, {"relu": [0]})
+    named = {n.name: captured.constants[str(n.target)] for n in captured.graph.nodes if n.op == "get_attr"}
+    (value,) = found["relu"].values(Values({captured.inputs[0].name: x, **named}), torch.ones(())).values()
+    torch.testing.assert_close(value, conv(x).relu())
+    wide = captured_of(lambda s, x: s.conv(x).relu().flatten(1), torch.rand(2, 64, 4, 4), conv=nn.Conv2d(64, 4, 3))
+    assert not again.find(wide, {"relu": [0]})  # 576 inputs a unit
+
+
+def test_boundaries_are_where_relevance_is_defined() -> None:
+    engine = engine_of(mlp(), torch.rand(2, 4))
+    assert boundaries.boundary(engine, "1") == "relu"
+    with pytest.raises(dt.BoundaryError, match="the output's block"):
+        boundaries.boundary(engine, "2")
+    with pytest.raises(dt.BoundaryError, match="Did you mean 'relu'"):
+        boundaries.boundary(engine, "rely")
+
+
+def test_callables_are_read_as_weights_where_they_are_linear() -> None:
+    output = torch.rand(2, 3)
+    linear = callables.read(lambda z: 2 * z[:, 0] - z[:, 2], output)
+    assert linear.weights is not None
+    assert linear.weights.tolist() == [[2, 0, -1]] * 2
+    other = callables.read(lambda z: z[:, 0] ** 2, output)
+    assert other.weights is None
+    assert other.signature is not None
+    assert other.signature != callables.read(lambda z: z[:, 0] ** 3, output).signature
+    with pytest.raises(dt.TargetError, match="one number a sample"):
+        callables.read(lambda z: z, output)
+    with pytest.raises(dt.TargetError, match="mixes samples"):
+        callables.read(lambda z: z.flip(0)[:, 0], output)
+
+
+def test_a_batch_that_does_not_fit_is_explained_in_parts() -> None:
+    engine, x = engine_of(mlp(), torch.rand(2, 4)), torch.rand(5, 4)
+    batch, seen = fitting.Batch((x,), torch.arange(5) % 3, None, frozenset()), []
+
+    def narrow(inputs: Any, *rest: Any) -> Result:
+        seen.append(len(inputs[0]))
+        if seen[-1] > 2:
+            raise MemoryError
+        return engine.run(inputs, *rest)
+
+    with pytest.warns(dt.DeepTaylorWarning, match="2 at a time"), torch.no_grad():
+        found = fitting.explain_in_parts(engine, batch, lambda: narrow, lambda: None)
+    assert seen == [5, 3, 2, 2, 1]
+    with torch.no_grad():
+        torch.testing.assert_close(found.relevance, engine.run([x], batch.target).relevance)
+
+
+def test_results_of_parts_are_joined_where_their_samples_are() -> None:
+    parts = [Result(torch.full((n,), float(n)), (torch.ones(n, 3),), None, {"a": torch.ones(4, n)}) for n in (1, 2)]
+    whole = joined(parts, {"a": Layout(((4, False), (1, True)), 1)})
+    assert whole.score.tolist() == [1, 2, 2]
+    assert whole.relevance[0].shape == (3, 3)
+    assert whole.kept["a"].shape == (4, 3)
+
+
+def test_a_network_is_known_again_until_a_bit_of_it_changes() -> None:
+    network, x = mlp(), torch.rand(2, 4)
+    known = Known(network, [x], [dt.NonNegative()])
+    assert list(tensors_of(network)) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert known.quick()
+    assert known.changed() == []
+    network[0].bias.data[1] += 1e-6  # which torch does not count
+    assert known.quick()
+    assert known.changed() == ["0.bias"]
+    network[0].bias.data[1] -= 1e-6
+    network.double()
+    assert not known.quick()
+
+
+def test_a_moved_network_is_told_from_a_changed_one() -> None:
+    network, x = mlp(), torch.rand(2, 4)
+    known = Known(network, [x], [dt.NonNegative()])
+    assert known.moved() is None
+    network.double()
+    assert known.moved() == (torch.device("cpu"), torch.float64)
+    network[0].weight.data[0, 0] += 1
+    assert known.moved() is None
+
+
+def test_a_captured_network_has_an_engine_a_shape() -> None:
+    network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 3))
+    explainer = dt.Explainer(network.eval(), torch.rand(1, 1, 6, 6), dt.NonNegative())
+    assert isinstance(explainer, CapturedNetwork)
+    assert len(explainer.engines) == 1
+    explainer.explain(torch.rand(4, 1, 6, 6))
+    assert len(explainer.engines) == 1  # the batch is free
+    explainer.explain(torch.rand(1, 1, 8, 8))
+    assert len(explainer.engines) == 2
+    assert first_float([torch.ones(1, dtype=torch.long), torch.ones(2)]).shape == (2,)
+
+
+def test_precision_sees_what_a_narrow_type_did() -> None:
+    def result(score: float, *relevance: float) -> Result:
+        return Result(torch.tensor([score]).half(), (torch.tensor([relevance]).half(),), None, {})
+
+    assert precision.problem(result(3, 1, 2), torch.float16) == ""
+    assert precision.problem(result(3, 1, float("inf")), torch.float16) == "float16 overflowed"
+    assert "this small" in precision.problem(result(6e-8, 0, 0), torch.float16)
+    assert precision.dtype_of([torch.ones(1, dtype=torch.long), torch.ones(1).bfloat16()]) is torch.bfloat16
+
+
+def test_samples_are_found_in_every_tensor() -> None:
+    x = torch.rand(2, 3, 4)
+    captured = captured_of(lambda x: (x.transpose(0, 1) + 1).reshape(-1, 4).relu().reshape(3, -1, 4).sum(0), x)
+    found = samples.layouts(captured, [x])
+    assert found[captured.inputs[0].name].plain
+    assert found["transpose"].dim == 1
+    assert (found["relu"].dim, found["relu"].outer, found["relu"].inner) == (0, 3, 1)
+    samples.check_samples(captured, found, found)
+    lost = captured_of(lambda x: x.sum(0, keepdim=True).relu(), x)
+    with pytest.raises(dt.PlanError, match="no longer apart"):
+        samples.check_samples(lost, samples.layouts(lost, [x]), ["relu"])
+
+
+def test_traits_are_what_a_forward_pass_may_read_besides_tensors() -> None:
+    class Scaled(nn.Module):
+        scale, names = 2.0, ("a",)
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.factor, self.held = 3.0, [1, torch.ones(2)]
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.factor
+
+    network = nn.Sequential(Scaled())
+    before, seen = traits.traits(network), traits.Seen(network, ())
+    assert "0.factor" in before
+    assert traits.traits(network) == before
+    assert seen.same()
+    network[0].held[1][0] = 5
+    assert not seen.same()
+    changed = [name for name, value in traits.traits(network).items() if value != before[name]]
+    assert changed == ["0.held (tensor 0)"]
+    handle = network[0].register_forward_hook(lambda *_: None)
+    assert any("forward hook" in name for name in traits.traits(network))
+    handle.remove()

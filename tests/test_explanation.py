@@ -1,0 +1,282 @@
+"""What an explanation holds: a ledger that closes, inner relevance, what it says about itself, pictures."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import deeptaylor as dt
+from small_networks import LEDGER_GAP, TOP, attention, batch, close, mlp, net
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+
+# --- the ledger ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bias", ["neuron", "spread"])
+@pytest.mark.parametrize("kind", ["convolutional", "attention"])
+@pytest.mark.parametrize("many", [False, True])
+def test_every_row_of_the_ledger_closes(kind: str, bias: str, many: bool) -> None:
+    if kind == "convolutional":
+        (model, explainer), x = net(bias), batch()
+    else:
+        (model, explainer), x = attention(bias), torch.rand(3, 3, 4, dtype=torch.float64)
+    target = model(x).topk(2).indices if many else None
+    e = explainer.explain(x, target)
+    scale = float(e.score.max())
+    entries = e.ledger.entries if many else e.ledger.entries[None]
+    arrived, on, bias_taken, dropped = entries.unbind(2)  # (K, steps, batch) each
+    assert entries.shape[1] == len(e.ledger.rows) == len(explainer.plan.rows)
+    assert float((arrived - on - bias_taken - dropped).abs().max()) <= LEDGER_GAP * scale
+    score = e.score if many else e.score[:, None]
+    close(arrived[:, 0], score.clamp(min=0).T)
+    total = e.ledger.total if many else e.ledger.total[:, None]
+    close(total, score.clamp(min=0), 1e-10)
+    relevance = e.relevance.flatten(2).sum(2) if many else e.relevance.flatten(1).sum(1)
+    close(e.ledger.input, relevance)
+    for name, column in (("bias", bias_taken), ("dropped", dropped)):
+        booked = getattr(e.ledger, name) if many else getattr(e.ledger, name)[:, None]
+        assert float((booked - column.sum(1).T).abs().max()) <= LEDGER_GAP * scale, name
+    assert float(e.relevance.min()) >= 0
+
+
+def test_what_one_row_hands_on_arrives_in_another() -> None:
+    # Every boundary's arrivals are what the steps above it handed to it: nothing is made between two rows.
+    _, explainer = net()
+    e = explainer.explain(batch())
+    arrived, on = e.ledger.entries[:, 0], e.ledger.entries[:, 1]
+    close(on.sum(0), arrived[1:].sum(0) + e.ledger.input, 1e-10)
+
+
+def test_the_ledgers_table_names_nodes_and_numbers() -> None:
+    _, explainer = net()
+    e = explainer.explain(batch(), 4)
+    table = e.ledger.table(sample=1)
+    lines = table.splitlines()
+    assert re.split(r"\s{2,}", lines[0].strip()) == [
+        "node",
+        "module",
+        "op",
+        "rule",
+        "arrived",
+        "went on",
+        "bias",
+        "dropped",
+    ]
+    assert len(lines) == 2 + len(explainer.plan.rows) + 1
+    assert lines[2].startswith(explainer.plan.rows[0].node)
+    assert f"{float(e.score[1].clamp(min=0)):.6g}" in lines[2]
+    assert lines[-1].startswith("f = ")
+    assert "input" in lines[-1]
+    many = explainer.explain(batch(), torch.tensor([[4, 7]] * 3))
+    assert many.ledger.table(1, 0) == table
+    assert many.ledger.table(1, 1) == explainer.explain(batch(), 7).ledger.table(1)
+
+
+# --- inner relevance ----------------------------------------------------------------------------------------------
+
+
+def test_inner_relevance_by_module_path_and_node_name() -> None:
+    _, explainer = net()
+    e = explainer.explain(batch())
+    by_path, by_node = e.at("pool"), e.at(next(r.node for r in explainer.plan.rows if r.module == "pool"))
+    assert by_path.shape == (3, 6, 3, 3)
+    assert torch.equal(by_path, by_node)
+    # What arrives at a row of the ledger is the relevance at its node.
+    for row, arrived in zip(e.ledger.rows[1:], e.ledger.entries[1:, 0], strict=True):
+        close(e.at(row[0]).flatten(1).sum(1), arrived, 1e-10)
+
+
+def test_inner_relevance_at_the_input_is_the_relevance() -> None:
+    _, explainer = net()
+    e = explainer.explain(batch(), TOP)
+    assert torch.equal(e.at("x"), e.relevance)
+
+
+def test_inner_relevance_of_many_targets() -> None:
+    model, explainer = net()
+    target = model(batch()).topk(2).indices
+    e = explainer.explain(batch(), target)
+    assert e.at("pool").shape == (3, 2, 6, 3, 3)
+    close(e.at("pool")[:, 1], explainer.explain(batch(), target[:, 1]).at("pool"), 1e-10)
+
+
+def test_inside_a_block_the_boundaries_to_ask_are_named() -> None:
+    _, explainer = net()
+    e = explainer.explain(batch())
+    for name in ("conv2", "bn2", "head", "conv1"):
+        with pytest.raises(dt.BoundaryError) as info:
+            e.at(name)
+        text = str(info.value)
+        assert name in text
+        assert "no relevance of its own" in text
+        assert "Ask for" in text
+        offered = re.findall(r"'([^']+)'", text.split("Ask for")[1])
+        assert offered, text
+        for other in offered:
+            assert e.at(other).shape[0] == 3
+
+
+def test_a_gate_says_that_it_carries_none() -> None:
+    _, explainer = net()
+    e = explainer.explain(batch())
+    for name in ("excite", "squeeze", "sigmoid"):
+        with pytest.raises(dt.BoundaryError, match=f"'{name}'.*carries no relevance.*gate"):
+            e.at(name)
+
+
+def test_an_unknown_name_offers_similar_ones() -> None:
+    _, explainer = net()
+    with pytest.raises(dt.BoundaryError, match=r"no node or module 'pol'.*Did you mean.*'pool'"):
+        explainer.explain(batch()).at("pol")
+    with pytest.raises(KeyError):  # as a dictionary would
+        explainer.explain(batch()).at("")
+
+
+def test_an_explanation_is_about_the_input_it_was_made_of() -> None:
+    x = torch.rand(2, 4, dtype=torch.float64)
+    e = dt.Explainer(mlp(), x, dt.NonNegative()).explain(x, dt.margin())
+    before = e.at("1").clone()
+    x.zero_()
+    assert torch.equal(e.at("1"), before)
+
+
+def test_an_explanation_is_about_the_network_it_was_made_of() -> None:
+    model, x = mlp(), torch.rand(2, 4, dtype=torch.float64)
+    explainer = dt.Explainer(model, x, dt.NonNegative())
+    e = explainer.explain(x, dt.margin())
+    before = e.at("1").clone()
+    with torch.no_grad():
+        model[2].weight.mul_(3)
+    explainer.refresh()
+    try:
+        after = e.at("1")
+    except dt.StaleModelError:
+        return  # refusing is as good as remembering
+    assert torch.equal(after, before)
+
+
+# --- what it says about itself ------------------------------------------------------------------------------------
+
+
+def with_bias(share: float) -> nn.Module:
+    """f = Σ x + b with a bias that takes `share` of the score of x = (1, 1)."""
+    layer = nn.Linear(2, 1)
+    with torch.no_grad():
+        layer.weight.fill_(1.0)
+        layer.bias.fill_(2 * share / (1 - share))
+    return layer.eval()
+
+
+def test_the_check_begins_with_a_small_share_of_the_input() -> None:
+    e = dt.explain(with_bias(0.75), torch.ones(2, 2), domain=dt.NonNegative())
+    first, *rest = str(e.check()).splitlines()
+    assert first.startswith("The input holds only 25.0 % of the score; biases took 75.0 %")
+    assert 'bias="spread"' in first
+    assert [line.split()[0] for line in rest] == ["conservative", "positive", "consistent", "accounted"]
+    assert str(e).startswith("The input holds only")
+    assert "The input holds only" in e._repr_html_()
+
+
+def test_the_check_begins_so_even_where_other_samples_are_empty() -> None:
+    x = torch.tensor([[1.0, 1.0], [-9.0, -9.0]])
+    e = dt.explain(with_bias(0.75), x, domain=dt.Real(), first=dt.rules.ZPlus())
+    assert e.score.tolist() == [8.0, -12.0]
+    assert str(e.check()).startswith("The input holds only 25.0 %")
+    assert "1 of 2 scores are negative" in str(e.check())
+
+
+def test_the_check_measures_the_gaps() -> None:
+    check = dt.explain(with_bias(0.25), torch.ones(2, 2), domain=dt.NonNegative()).check()
+    assert not str(check).startswith("The input holds only")
+    assert (check.conservative, check.positive, check.consistent, check.accounted) == (False, True, False, True)
+    assert check.conservation_gap == pytest.approx(0.25)
+    assert check.accounting_gap <= 1e-6
+    assert check.input_share == pytest.approx(0.75)
+    assert str(check).startswith("conservative  no   the input holds 75.0 % of the score or more: |Σ R − f| ≤ 2.50e-01")
+    assert "NO" not in str(check)
+    spread = dt.explain(with_bias(0.25), torch.ones(2, 2), domain=dt.NonNegative(), bias="spread").check()
+    assert spread.consistent
+    assert spread.conservation_gap <= 1e-6
+
+
+def test_negative_relevance_is_not_positive() -> None:
+    x = torch.rand(2, 4, dtype=torch.float64)
+    check = dt.explain(mlp(bias=False), x, dt.margin(), dt.NonNegative(), rules={"linear*": dt.rules.Z()}).check()
+    assert (check.conservative, check.positive, check.consistent) == (True, False, False)
+    assert check.most_negative < 0
+    assert "positive      no   some relevance is negative: the smallest is -" in str(check)
+
+
+def test_the_check_catches_a_map_that_was_tampered_with() -> None:
+    _, explainer = net()
+    e = explainer.explain(batch(), dt.margin())
+    assert e.check().accounted
+    ledger = dataclasses.replace(e.ledger, bias=e.ledger.bias * 1.01 + 1e-3)
+    tampered = dataclasses.replace(e, ledger=ledger).check()
+    assert not tampered.accounted
+    assert "accounted     NO   not all of the score is accounted for: " in str(tampered)
+    assert not dataclasses.replace(e, relevance=e.relevance - 1e-3).check().positive
+
+
+# --- pictures -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "heat"),
+    [
+        (nn.Sequential(nn.Flatten(), nn.Linear(48, 2)), (3, 4, 4), (4, 4)),
+        (nn.Sequential(nn.Flatten(), nn.Linear(12, 2)), (3, 4), (4,)),
+        (nn.Linear(5, 2), (5,), (5,)),
+    ],
+)
+def test_heatmaps_sum_over_channels(model: nn.Module, shape: tuple[int, ...], heat: tuple[int, ...]) -> None:
+    x = torch.rand(2, *shape)
+    explainer = dt.Explainer(model.eval(), x, dt.Box(0, 1))
+    e = explainer.explain(x, dt.margin())
+    assert e.heatmap().shape == (2, *heat)
+    assert torch.allclose(e.heatmap().flatten(1).sum(1), e.ledger.input)
+    assert explainer.explain(x, torch.tensor([[0, 1, 1]] * 2)).heatmap().shape == (2, 3, *heat)
+
+
+def test_save_writes_the_picture_of_one_sample_and_target(tmp_path: Path) -> None:
+    model, explainer = net()
+    e = explainer.explain(batch(), model(batch()).topk(2).indices)
+    path = e.save(tmp_path / "heatmap.png", sample=1, target=1)
+    assert path == tmp_path / "heatmap.png"
+    picture = np.asarray(Image.open(path).convert("RGB"))
+    assert picture.shape == (6, 6, 3)
+    heat = e.heatmap()[1, 1]
+    hottest = np.unravel_index(int(heat.argmax()), (6, 6))
+    assert picture[hottest][0] > picture[hottest][2], "red where it speaks for the decision"
+    other = e.save(str(tmp_path / "other.png"), sample=0)
+    assert not np.array_equal(np.asarray(Image.open(other).convert("RGB")), picture)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["heatmap.png", "other.png"]
+
+
+def test_it_shows_itself_in_a_notebook() -> None:
+    _, explainer = net()
+    e = explainer.explain(batch(), dt.margin())
+    assert Image.open(io.BytesIO(e._repr_png_())).size == (6, 6)
+    html = e._repr_html_()
+    assert html.count("<img") == 3
+    assert html.count("data:image/png;base64,") == 3
+    assert "conservative" in html
+    assert f"{float(e.score[0]):.4g}" in html
+
+
+def test_an_empty_map_is_white() -> None:
+    x = torch.zeros(1, 2)
+    e = dt.explain(nn.Linear(2, 1, bias=False).eval(), x, domain=dt.NonNegative())
+    picture = np.asarray(Image.open(io.BytesIO(e._repr_png_())).convert("RGB"))
+    assert picture.min() == 255
+    assert "no evidence" in e._repr_html_()
