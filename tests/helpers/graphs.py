@@ -1,12 +1,14 @@
-"""Captured graphs in small: what operations they have, and what they compute."""
+"""Captured graphs in small, exported or written by hand: what operations they have, and what they compute."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
 
 from deeptaylor.graph.capture import Captured, capture
 from deeptaylor.graph.editing import copied
@@ -27,6 +29,35 @@ class Function(nn.Module):
 
 def captured_of(function: Callable[..., Tensor], *x: Tensor, **parts: nn.Module) -> Captured:
     return capture(Function(function, **parts).eval().to(x[0]), x)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A tensor that is a constant of the network."""
+
+    value: Tensor
+
+
+def by_hand(target: Callable[..., Any], *args: Any, **kwargs: Any) -> Captured:
+    """A graph of one operation: tensors among its arguments are inputs, `Fixed` ones constants."""
+    graph, constants, inputs = fx.Graph(), dict[str, Tensor](), list[Any]()
+
+    def noded(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            inputs.append(graph.placeholder(f"x{len(inputs)}"))
+            inputs[-1].meta["val"] = value
+            return inputs[-1]
+        if isinstance(value, Fixed):
+            node = graph.get_attr(key := f"c{len(constants)}")
+            constants[key] = node.meta["val"] = value.value
+            return node
+        return value
+
+    given = pytree.tree_map(noded, args)
+    output = graph.call_function(target, given, kwargs)
+    output.meta["val"] = target(*fx.map_arg(given, lambda n: n.meta["val"]), **kwargs)
+    graph.output(output)
+    return Captured(graph, constants, inputs, output, "", 2)
 
 
 def operations(captured: Captured) -> list[str]:
@@ -54,6 +85,8 @@ def value_of(captured: Captured, *x: Tensor) -> Tensor:
 
 class Values:
     """A pass that has these values: what maps ask for."""
+
+    never_negative = True
 
     def __init__(self, values: Mapping[str, Tensor]) -> None:
         self.values = values

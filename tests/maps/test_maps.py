@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import deeptaylor as dt
+from book import Book
 from deeptaylor.maps import contractions, convolution, division, linear_map, ops, selections, structural
 from deeptaylor.maps.affine_map import AffineMap
 from deeptaylor.maps.block import Block
@@ -20,13 +21,15 @@ def drawn(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
-def is_transpose(built: linear_map.LinearMap, x: Tensor, values: dict[str, Tensor], kind: linear_map.Kind) -> bool:
+def is_transpose(
+    built: linear_map.LinearMap, x: Tensor, values: dict[str, Tensor], reading: linear_map.Reading
+) -> bool:
     """⟨W x, s⟩ = ⟨x, Wᵀ s⟩, both of which hold something."""
     run = Values(values)
-    y = built.map(kind, [x], run)
+    y = built.map(reading, [x], run)
     assert y is not None
     s = torch.rand(y.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) + 1
-    (back,) = built.transpose(kind, s, run)
+    (back,) = built.transpose(reading, s, run)
     assert back is not None
     assert back.shape == x.shape
     assert bool(back.any())
@@ -37,7 +40,12 @@ def test_division_drops_what_has_no_denominator_and_tells_how_much() -> None:
     a, b = torch.tensor([6.0, 5.0, -4.0]), torch.tensor([3.0, 0.0, 2.0])
     assert division.divide(a, b).tolist() == [2, 0, -2]
     assert division.undivided(a, b).tolist() == [0, 5, 0]
-    assert division.divide_signed(a, -b).tolist() == [-2, 0, 2]
+    book, stabilised = Book(), Book()
+    assert division.divide_signed(a, -b, book).tolist() == [-2, 0, 2]
+    assert division.divide(a, b, book).tolist() == [2, 0, -2]
+    assert book.lost == 5 + 5
+    assert division.divide_signed(a, b, stabilised, torch.ones(3)).tolist() == pytest.approx([1.5, 5, -4 / 3])
+    assert stabilised.lost == pytest.approx(1.5 + 5 - 4 / 3)
     assert division.weighted(torch.tensor([0.0, 2.0]), torch.tensor([-torch.inf, 3.0])).tolist() == [0, 6]
 
 
@@ -57,9 +65,9 @@ def test_structural_maps_copy_elements_in_every_reading_but_the_negative(
     x = drawn(2, 3, 4)
     y = computed(x)
     values = {"x": x, "y": y}
-    for kind in ("signed", "positive", "squared", "flat"):
-        assert torch.equal(built.map(kind, [x], Values(values)), y)
-        assert is_transpose(built, x, values, kind)
+    for reading in ("signed", "positive", "squared", "flat"):
+        assert torch.equal(built.map(reading, [x], Values(values)), y)
+        assert is_transpose(built, x, values, reading)
     assert built.map("negative", [x], Values(values)) is None
     assert built.transpose("negative", y, Values(values)) == [None]
 
@@ -70,16 +78,16 @@ def test_an_element_that_is_picked_twice_gets_both_shares_back() -> None:
     assert [t.tolist() for t in built.transpose("signed", torch.tensor([[5.0, 7.0]]), run)] == [[[0, 0, 12]]]
 
 
-@pytest.mark.parametrize("kind", ["signed", "positive", "negative", "squared", "flat"])
-def test_contractions_read_the_fixed_factor_as_weights(kind: linear_map.Kind) -> None:
+@pytest.mark.parametrize("reading", ["signed", "positive", "negative", "magnitude", "squared", "flat"])
+def test_contractions_read_the_fixed_factor_as_weights(reading: linear_map.Reading) -> None:
     x, gate = drawn(2, 3, 4), drawn(2, 5, 3)
-    weight = linear_map.reread(gate, kind)
+    weight = linear_map.reread(gate, reading)
     matmul = contractions.MatMul("y", ["x"], "gate", fixed_first=True, non_negative=False)
     einsum = contractions.Einsum("y", ["x"], "gate", ("bjc", "bij", "bic"), non_negative=False)
     values = {"x": x, "gate": gate}
     for built in (matmul, einsum):
-        torch.testing.assert_close(built.map(kind, [x], Values(values)), weight @ x)
-        assert is_transpose(built, x, values, kind)
+        torch.testing.assert_close(built.map(reading, [x], Values(values)), weight @ x)
+        assert is_transpose(built, x, values, reading)
 
 
 @pytest.mark.parametrize(
@@ -91,10 +99,10 @@ def test_convolution_in_whatever_form_is_torchs_own(stride: list[int], padding: 
     x, weight = drawn(2, 3, 5, 6), drawn(4, 3, 2, 3)
     built = convolution.Convolution("y", ["x"], "w", weight, None, stride, padding, dilation, 1, False, [0, 0])
     values = {"x": x, "w": weight, "y": F.conv2d(x, weight, None, stride, padding, dilation)}
-    for kind in ("signed", "positive", "negative", "squared"):
-        expected = F.conv2d(x, linear_map.reread(weight, kind), None, stride, padding, dilation)
-        torch.testing.assert_close(built.map(kind, [x], Values(values)), expected)
-        assert is_transpose(built, x, values, kind)
+    for reading in ("signed", "positive", "negative", "magnitude", "squared"):
+        expected = F.conv2d(x, linear_map.reread(weight, reading), None, stride, padding, dilation)
+        torch.testing.assert_close(built.map(reading, [x], Values(values)), expected)
+        assert is_transpose(built, x, values, reading)
 
 
 def test_a_block_is_one_affine_map_of_all_its_leaves() -> None:

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 import torch
 from torch import Tensor, nn
 
-from deeptaylor.passes import (
-    arithmetic,
-    centring,
-    einsums,
-    fold,
-    lp_pools,
-    merge,
-    moves,
-    one_type,
-    packed,
-    products,
-    rewrite,
-    spellings,
-)
+import deeptaylor as dt
+from deeptaylor.passes import final_softmax, fold, merge, moves, one_type, rewrite
 from graphs import captured_of, node_of, operations, value_of
 
 
@@ -26,30 +17,52 @@ def drawn(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
-def test_arithmetic_finds_the_rectifier_in_a_maximum() -> None:
-    x = drawn(2, 3)
-    captured = captured_of(lambda x: torch.maximum(x, torch.zeros_like(x)), x)
-    arithmetic.short_words(captured)
-    captured.graph.eliminate_dead_code()
-    assert operations(captured) == ["relu"]
-    assert torch.equal(value_of(captured, x), x.relu())
+# --- final_softmax ----------------------------------------------------------------------------------------------------
 
 
-def test_centring_makes_a_difference_from_the_mean_one_operation() -> None:
-    x = drawn(2, 3)
-    captured = captured_of(lambda x: x - x.mean(-1, keepdim=True), x)
-    centring.centrings(captured)
-    captured.graph.eliminate_dead_code()
-    assert operations(captured) == ["centre"]
-    torch.testing.assert_close(value_of(captured, x), x - x.mean(-1, keepdim=True))
+@pytest.mark.parametrize("final", ["softmax", "log_softmax", "sigmoid"])
+def test_the_final_softmax_is_set_aside_with_a_note(final: str) -> None:
+    x, layer = drawn(2, 3), nn.Linear(3, 4).double()
+    finals: dict[str, Callable[[Tensor], Tensor]] = {
+        "softmax": lambda z: z.softmax(-1), "log_softmax": lambda z: z.log_softmax(-1), "sigmoid": torch.sigmoid,
+    }  # fmt: skip
+    captured = captured_of(lambda s, x: finals[final](s.a(x)), x, a=layer)
+    output, notes = final_softmax.set_aside(captured)
+    assert output is node_of(captured, "linear")
+    assert notes == [f"the final {final} ({captured.output.name}) is set aside: its input, the logit, is explained"]
 
 
-def test_einsums_of_one_tensor_are_a_sum_and_a_permutation() -> None:
-    x = drawn(2, 3, 4, 5)
-    captured = captured_of(lambda x: torch.einsum("b...i->ib", x.sum(1)), x)
-    einsums.respell(captured, node_of(captured, "einsum"))
-    assert operations(captured) == ["sum", "sum", "permute"]
-    torch.testing.assert_close(value_of(captured, x), x.sum((1, 2)).T)
+def test_a_softmax_below_a_reshape_is_set_aside_and_the_reshape_stays() -> None:
+    x, layer = drawn(2, 3), nn.Linear(3, 4).double()
+    captured = captured_of(lambda s, x: s.a(x).softmax(-1).reshape(-1, 2, 2), x, a=layer)
+    output, notes = final_softmax.set_aside(captured)
+    assert output is node_of(captured, "reshape")
+    assert len(notes) == 1
+    torch.testing.assert_close(value_of(captured, x), layer(x).detach().reshape(2, 2, 2))
+
+
+def test_a_softmax_further_down_stays() -> None:
+    captured = captured_of(lambda x: x.softmax(-1) + x, drawn(2, 3))
+    output, notes = final_softmax.set_aside(captured)
+    assert output is captured.output
+    assert notes == []
+    assert operations(captured) == ["softmax", "add"]
+
+
+def test_every_one_of_several_at_the_end_is_set_aside() -> None:
+    captured = captured_of(lambda x: x.exp().sigmoid().softmax(-1), drawn(2, 3))
+    output, notes = final_softmax.set_aside(captured)
+    assert output is node_of(captured, "exp")
+    assert [note.split()[2] for note in notes] == ["softmax", "sigmoid"]
+
+
+def test_an_output_that_no_input_reaches_is_refused() -> None:
+    captured = captured_of(lambda x: torch.ones_like(x).softmax(-1), drawn(2, 3))
+    with pytest.raises(dt.PlanError, match="does not depend on its input"):
+        final_softmax.set_aside(captured)
+
+
+# --- the others -------------------------------------------------------------------------------------------------------
 
 
 def test_fold_puts_a_normalisation_into_the_layer_before_it() -> None:
@@ -63,16 +76,6 @@ def test_fold_puts_a_normalisation_into_the_layer_before_it() -> None:
     fold.fold(captured, set())
     assert operations(captured) == ["conv2d"]
     torch.testing.assert_close(value_of(captured, x), expected)
-
-
-def test_lp_pools_are_found_where_they_are_written_out() -> None:
-    x = drawn(2, 3, 4, 4).abs()
-    captured = captured_of(lambda x: (nn.functional.avg_pool2d(x.pow(3), 2) * 4).pow(1 / 3), x)
-    rewrite._evaluate(captured)
-    lp_pools.lp_pools(captured)
-    captured.graph.eliminate_dead_code()
-    assert operations(captured) == ["lp_pool"]
-    torch.testing.assert_close(value_of(captured, x), nn.functional.lp_pool2d(x, 3, 2))
 
 
 def test_merge_makes_a_layer_and_its_update_one() -> None:
@@ -97,6 +100,13 @@ def test_moves_carry_constants_there_and_back() -> None:
     assert moves.downwards(base, found, torch.arange(24.0).reshape(2, 12)) is None  # another for each sample
 
 
+def test_what_loses_or_repeats_elements_is_no_move() -> None:
+    captured = captured_of(lambda x: x.flip(1)[:, 1:].repeat(1, 2) + x.view_as(x.flip(0)).sum(1, True), drawn(2, 3))
+    assert moves.is_move(captured.output) is False
+    found = {n.target._opname for n in captured.graph.nodes if n.op == "call_function" and moves.is_move(n)}
+    assert found == {"flip"}  # view_as takes its shape from another tensor
+
+
 def test_one_type_brings_constants_to_the_type_of_the_input() -> None:
     x = drawn(2, 3)
     captured = captured_of(lambda x: x * torch.full((3,), 2.0, dtype=torch.float32), x)
@@ -108,30 +118,6 @@ def test_one_type_brings_constants_to_the_type_of_the_input() -> None:
     assert torch.equal(value_of(captured, x), x * 2)
 
 
-def test_packed_queries_keys_and_values_become_a_layer_each() -> None:
-    def attend(s: nn.Module, x: Tensor) -> Tensor:
-        q, k, v = s.all(x).chunk(3, -1)
-        return nn.functional.scaled_dot_product_attention(q, k, v)
-
-    x = drawn(2, 3, 4)
-    captured = captured_of(attend, x, all=nn.Linear(4, 12))
-    rewrite.rewrite(captured)
-    assert operations(captured).count("linear") == 1
-    expected = value_of(captured, x)
-    packed.split(captured)
-    assert operations(captured).count("linear") == 3
-    torch.testing.assert_close(value_of(captured, x), expected)
-
-
-def test_products_with_a_constant_become_a_linear_layer() -> None:
-    x, w = drawn(2, 3), drawn(3, 4)
-    captured = captured_of(lambda x: x @ w, x)
-    products.constant_products(captured)
-    captured.graph.eliminate_dead_code()
-    assert operations(captured)[-1] == "linear"
-    torch.testing.assert_close(value_of(captured, x), x @ w)
-
-
 def test_rewrite_drops_identities_and_computes_constants_once() -> None:
     x = drawn(2, 3)
     captured = captured_of(lambda x: nn.functional.dropout(x, 0.5, False).clone() + torch.ones(3).sin().exp(), x)
@@ -140,10 +126,28 @@ def test_rewrite_drops_identities_and_computes_constants_once() -> None:
     torch.testing.assert_close(value_of(captured, x), x + torch.ones(3).sin().exp())
 
 
-def test_spellings_cut_a_norm_where_relevance_needs_it_cut() -> None:
-    x = drawn(2, 3, 4)
-    captured = captured_of(lambda s, x: s.norm(x), x, norm=nn.LayerNorm(4))
-    spellings.canonical(captured)
-    captured.graph.eliminate_dead_code()
-    assert operations(captured) == ["divide_by_std", "centre"]
-    torch.testing.assert_close(value_of(captured, x), nn.functional.layer_norm(x, (4,)))
+def test_rewrite_computes_what_takes_only_the_type_of_an_input() -> None:
+    x = drawn(2, 3)
+    captured = captured_of(lambda x: x.relu() + x.new_zeros(3).exp(), x)
+    rewrite.rewrite(captured)
+    assert operations(captured) == ["relu", "scale_shift"]
+    torch.testing.assert_close(value_of(captured, x), x.relu() + 1)
+
+
+def test_rewrite_goes_through_the_stages_in_their_order() -> None:
+    """A view behind an identity, a pooling of powers whose factor is computed, a product that becomes a layer."""
+    x, w = drawn(2, 4, 6).abs(), nn.Linear(6, 3)
+
+    def program(s: nn.Module, x: Tensor) -> Tensor:
+        pooled = (nn.functional.avg_pool1d(x.clone().view(-1, 4, 6).square(), 2) * (torch.ones(()) + 1)).sqrt()
+        return (pooled - pooled.mean(-1, keepdim=True)).flatten(1) @ torch.ones(12, 2, dtype=x.dtype) + s.w(x).sum(
+            (1, 2)
+        )[:, None]
+
+    captured = captured_of(program, x, w=w)
+    expected = value_of(captured, x)
+    rewrite.rewrite(captured)
+    assert operations(captured) == [
+        "reshape", "lp_pool", "centre", "flatten", "linear", "linear", "sum", "slice", "unsqueeze", "add",
+    ]  # fmt: skip
+    torch.testing.assert_close(value_of(captured, x), expected)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import deeptaylor as dt
 from deeptaylor.graph import places
 from deeptaylor.graph.capture import Captured
-from deeptaylor.graph.editing import data_nodes
+from deeptaylor.operations.table import data_nodes
 from deeptaylor.plan import guard
 from deeptaylor.plan.blocks import Blocks
 from deeptaylor.plan.choice import Choice

@@ -9,21 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from book import Book
 from deeptaylor.rules.pooling import Adaptive, Axes, Sliding, Windows, share_lp, share_max
 
 X = torch.tensor([[[1.0, 3.0, 0.0, 4.0, 2.0, 2.0]]], dtype=torch.float64)
-
-
-class Book:
-    """What was not handed on."""
-
-    open = True
-
-    def __init__(self) -> None:
-        self.lost = 0.0
-
-    def undivided(self, R: Tensor, total: Tensor) -> None:
-        self.lost += float(R[total == 0].sum())
 
 
 @pytest.mark.parametrize(

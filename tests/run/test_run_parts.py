@@ -1,4 +1,4 @@
-"""Modules of run by themselves: where relevance is defined, what is read, kept, joined, watched and computed again."""
+"""Modules of run by themselves: where relevance is defined, what is read, joined and watched."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.run import again, boundaries, callables, fitting, precision, samples, traits
+from deeptaylor.run import boundaries, callables, fitting, precision, samples, traits
 from deeptaylor.run.engine import Engine
 from deeptaylor.run.freshness import Known, tensors_of
 from deeptaylor.run.network import CapturedNetwork, first_float
 from deeptaylor.run.result import Result, joined
 from deeptaylor.run.values import Layout
-from graphs import Values, captured_of
+from graphs import captured_of
 from refusals import mlp
 
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -24,18 +24,6 @@ pytestmark = pytest.mark.usefixtures("seeded")
 def engine_of(network: nn.Module, x: Tensor) -> Engine:
     (engine,) = dt.Explainer(network, x, dt.NonNegative()).engines.values()
     return engine
-
-
-def test_again_computes_what_is_cheap_and_a_convolution_once() -> None:
-    x, conv = torch.rand(2, 3, 4, 4), nn.Conv2d(3, 4, 3)
-    captured = captured_of(lambda s, x: s.conv(x).relu().flatten(1), x, conv=conv)
-    assert set(again.find(captured, {"relu": [0], "conv2d": [1]})) == {"conv2d"}
-    found = again.find(captured, {"relu": [0]})
-    named = {n.name: captured.constants[str(n.target)] for n in captured.graph.nodes if n.op == "get_attr"}
-    (value,) = found["relu"].values(Values({captured.inputs[0].name: x, **named}), torch.ones(())).values()
-    torch.testing.assert_close(value, conv(x).relu())
-    wide = captured_of(lambda s, x: s.conv(x).relu().flatten(1), torch.rand(2, 64, 4, 4), conv=nn.Conv2d(64, 4, 3))
-    assert not again.find(wide, {"relu": [0]})  # 576 inputs a unit
 
 
 def test_boundaries_are_where_relevance_is_defined() -> None:

@@ -11,7 +11,10 @@ from torch import Tensor, nn
 
 import deeptaylor as dt
 from deeptaylor.maps.linear_map import Linear
+from deeptaylor.passes.rewrite import rewrite
+from deeptaylor.passes.split_attention import split
 from deeptaylor.run import prepare
+from graphs import captured_of, operations, value_of
 
 WIDTH, HEADS, TOKENS = 12, 3, 5
 
@@ -86,9 +89,9 @@ def test_a_packed_layer_is_split_and_explained_as_before(name: str, bias: str, m
     make, splits = CASES[name]
     model = make().double().eval()
     x = torch.randn(3, TOKENS, WIDTH, dtype=torch.float64)
-    split = dt.Explainer(model, x, bias=bias)
-    assert (3 * WIDTH not in rows(split)) == splits
-    found = split.explain(x, 1)
+    explainer = dt.Explainer(model, x, bias=bias)
+    assert (3 * WIDTH not in rows(explainer)) == splits
+    found = explainer.explain(x, 1)
     monkeypatch.setattr(prepare, "split", lambda captured: None)
     plain = dt.Explainer(model, x, bias=bias)
     assert 3 * WIDTH in rows(plain)
@@ -104,3 +107,27 @@ def test_another_batch_size_after_the_split() -> None:
     x = torch.randn(7, TOKENS, WIDTH, dtype=torch.float64)
     explainer = dt.Explainer(model, x[:2])
     torch.testing.assert_close(explainer.explain(x, 1).relevance[:1], explainer.explain(x[:1], 1).relevance)
+
+
+def attended(s: nn.Module, x: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(*s.all(x).chunk(3, -1))
+
+
+def added(s: nn.Module, x: Tensor) -> Tensor:
+    q, k, v = s.all(x).chunk(3, -1)
+    return q.relu() + k.relu() + v.relu()
+
+
+@pytest.mark.parametrize(("program", "layers"), [(attended, 3), (added, 1)], ids=["attention", "no attention"])
+def test_a_layer_is_split_where_a_part_of_it_makes_attention_weights(
+    program: Callable[..., Tensor], layers: int
+) -> None:
+    x = torch.randn(2, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    captured = captured_of(program, x, all=nn.Linear(4, 12))
+    rewrite(captured)
+    assert operations(captured).count("linear") == 1
+    expected = value_of(captured, x)
+    split(captured)
+    assert operations(captured).count("linear") == layers
+    torch.testing.assert_close(value_of(captured, x), expected)
+    assert ("linear" in captured.absorbed) == (layers == 3)
