@@ -20,7 +20,6 @@ from deeptaylor.run import target as targets
 from deeptaylor.run.books import Kept
 from deeptaylor.run.callables import Scored, ScoreFunction, read
 from deeptaylor.run.engine import Engine
-from deeptaylor.run.fitting import Batch
 from deeptaylor.run.freshness import Look
 from deeptaylor.run.inputs import (
     Inputs,
@@ -39,6 +38,7 @@ from deeptaylor.run.network import CapturedNetwork, State
 from deeptaylor.run.precision import check_half, check_precision, sound
 from deeptaylor.run.prepare import Settings
 from deeptaylor.run.result import Result
+from deeptaylor.run.short_of_memory import Batch
 
 
 class Explainer(CapturedNetwork):

@@ -27,7 +27,7 @@ from deeptaylor.operations import (
     weighted,
 )
 from deeptaylor.operations.flow import UNKNOWN
-from deeptaylor.operations.flows import Activation, Rectifier
+from deeptaylor.operations.kinds import Activation, Rectifier
 from deeptaylor.operations.row import Row, same_as
 from deeptaylor.operations.table import TABLE, convolves, data_nodes, flow_of, never_below_zero, row_of, run_fast
 from graphs import Fixed, by_hand, captured_of, node_of

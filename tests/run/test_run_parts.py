@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.run import boundaries, callables, fitting, precision, samples, traits
+from deeptaylor.run import boundaries, callables, precision, samples, short_of_memory, traits
 from deeptaylor.run.engine import Engine
 from deeptaylor.run.freshness import Known, tensors_of
 from deeptaylor.run.network import CapturedNetwork, first_float
@@ -52,7 +52,7 @@ def test_callables_are_read_as_weights_where_they_are_linear() -> None:
 
 def test_a_batch_that_does_not_fit_is_explained_in_parts() -> None:
     engine, x = engine_of(mlp(), torch.rand(2, 4)), torch.rand(5, 4)
-    batch, seen = fitting.Batch((x,), torch.arange(5) % 3, None, frozenset()), []
+    batch, seen = short_of_memory.Batch((x,), torch.arange(5) % 3, None, frozenset()), []
 
     def narrow(inputs: Any, *rest: Any) -> Result:
         seen.append(len(inputs[0]))
@@ -61,7 +61,7 @@ def test_a_batch_that_does_not_fit_is_explained_in_parts() -> None:
         return engine.run(inputs, *rest)
 
     with pytest.warns(dt.DeepTaylorWarning, match="2 at a time"), torch.no_grad():
-        found = fitting.explain_in_parts(engine, batch, lambda: narrow, lambda: None)
+        found = short_of_memory.explain_in_parts(engine, batch, lambda: narrow, lambda: None)
     assert seen == [5, 3, 2, 2, 1]
     with torch.no_grad():
         torch.testing.assert_close(found.relevance, engine.run([x], batch.target).relevance)

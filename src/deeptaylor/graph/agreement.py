@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 
 from deeptaylor.errors import InputError, MismatchError, PlanError
 from deeptaylor.graph.capture import Captured, pick_output
-from deeptaylor.support.memory import out_of_memory
+from deeptaylor.support.out_of_memory import out_of_memory
 
 __all__ = ["Answer", "check_agreement", "different"]
 

@@ -2,8 +2,8 @@
 
 table        every row; what the plan asks of it
 row          what a row can say
-flows        how relevance flows: a class a kind
+kinds        how relevance flows: a class a kind; flow: what the plan asks of each
 ranges       which numbers come out
-moves, joins, weighted, averages, sums, products, norms, attention, activations, powers, pooling, comparisons,
+moves, joins, weighted, averages, sums, products, norms, attention, activations, powers, max_pooling, comparisons,
 identities   the families; lp_pools, centrings, einsums, layers and scaling read what is written out in several steps
 """

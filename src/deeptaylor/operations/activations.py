@@ -8,7 +8,7 @@ from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import bound_args, insert, replace, shape_of
 from deeptaylor.graph.places import Node
 from deeptaylor.operations.flow import Flow
-from deeptaylor.operations.flows import Activation, Rectifier, Softmax
+from deeptaylor.operations.kinds import Activation, Rectifier, Softmax
 from deeptaylor.operations.ranges import ANY, UNIT, Range, Ranges, always, bent, cut_at, dipped, join, same, times
 from deeptaylor.operations.row import Row, Rows
 

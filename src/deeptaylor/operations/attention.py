@@ -12,7 +12,7 @@ from deeptaylor.graph.places import Node
 from deeptaylor.maps import ops
 from deeptaylor.maps.linear_map import LinearMap
 from deeptaylor.maps.structural import RepeatInterleave
-from deeptaylor.operations.flows import Moves, Tokens
+from deeptaylor.operations.kinds import Moves, Tokens
 from deeptaylor.operations.ranges import UNIT, always, same
 from deeptaylor.operations.row import Row, Rows
 

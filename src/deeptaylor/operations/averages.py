@@ -14,7 +14,7 @@ from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import bound_args, insert, put_scale_shift, replace, retire, shape_of, wide
 from deeptaylor.graph.places import Node
 from deeptaylor.maps.linear_map import LinearMap, Reduce, Separable
-from deeptaylor.operations.flows import Mixing
+from deeptaylor.operations.kinds import Mixing
 from deeptaylor.operations.layers import layer_of_sum
 from deeptaylor.operations.ranges import Range, Ranges, join, many, same, summed, times
 from deeptaylor.operations.row import Row, Rows

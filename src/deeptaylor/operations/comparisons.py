@@ -14,7 +14,7 @@ from deeptaylor.graph.places import Node, is_node
 from deeptaylor.maps.linear_map import Context, LinearMap, Maybe, unbroadcast
 from deeptaylor.maps.structural import Structural
 from deeptaylor.operations.activations import put_relu
-from deeptaylor.operations.flows import Moves
+from deeptaylor.operations.kinds import Moves
 from deeptaylor.operations.ranges import ABOVE, UNIT, Range, Ranges, always, join, number, same
 from deeptaylor.operations.row import Row, Rows, same_as
 

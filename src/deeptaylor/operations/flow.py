@@ -1,4 +1,4 @@
-"""What the plan asks of an operation; the kinds that answer are in flows.py."""
+"""What the plan asks of an operation; the kinds that answer are in kinds.py."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from deeptaylor.maps import structural as st
 from deeptaylor.maps.linear_map import LinearMap
 from deeptaylor.operations.activations import put_relu
 from deeptaylor.operations.comparisons import NEGATIVE, POSITIVE, is_zero, signs
-from deeptaylor.operations.flows import Moves
+from deeptaylor.operations.kinds import Moves
 from deeptaylor.operations.moves import scalar
 from deeptaylor.operations.ranges import ANY, Range, Ranges, join, same
 from deeptaylor.operations.row import Row, Rows

@@ -16,7 +16,7 @@ from deeptaylor.graph.places import Node
 from deeptaylor.maps import selections
 from deeptaylor.maps import structural as st
 from deeptaylor.maps.linear_map import LinearMap
-from deeptaylor.operations.flows import Moves
+from deeptaylor.operations.kinds import Moves
 from deeptaylor.operations.ranges import Range, Ranges, join, same
 from deeptaylor.operations.row import Row, Rows, same_as
 

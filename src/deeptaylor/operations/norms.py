@@ -12,7 +12,7 @@ from deeptaylor.graph.editing import bound_args, constant_of, insert, put_scale_
 from deeptaylor.graph.places import Node
 from deeptaylor.maps import ops
 from deeptaylor.maps.linear_map import Centre, LinearMap
-from deeptaylor.operations.flows import Mixing, Normaliser
+from deeptaylor.operations.kinds import Mixing, Normaliser
 from deeptaylor.operations.ranges import summed
 from deeptaylor.operations.row import Row, Rows
 from deeptaylor.operations.weighted import name_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from deeptaylor.graph.places import Node, is_node
-from deeptaylor.operations.flows import Activation
+from deeptaylor.operations.kinds import Activation
 from deeptaylor.operations.lp_pools import lp_pool
 from deeptaylor.operations.ranges import ABOVE, ANY, Range, Ranges, always, bent, cut_at, inverse, same
 from deeptaylor.operations.row import Row, Rows

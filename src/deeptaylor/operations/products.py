@@ -12,7 +12,7 @@ from deeptaylor.maps.linear_map import LinearMap
 from deeptaylor.operations.activations import put_relu
 from deeptaylor.operations.comparisons import POSITIVE, mask_of, signs
 from deeptaylor.operations.einsums import respell
-from deeptaylor.operations.flows import MatrixProduct, Product, Quotient
+from deeptaylor.operations.kinds import MatrixProduct, Product, Quotient
 from deeptaylor.operations.layers import layer_of_einsum, layer_of_matmul, layer_of_tensordot
 from deeptaylor.operations.ranges import Range, Ranges, inverse, many, times
 from deeptaylor.operations.row import Row, Rows, same_as

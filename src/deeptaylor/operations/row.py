@@ -2,7 +2,7 @@
 
     aten.silu.default: Row(Activation(), dipped(-0.3))
 
-says how relevance flows through it (flows.py) and which numbers it can give (ranges.py). Where an operation can be
+says how relevance flows through it (kinds.py) and which numbers it can give (ranges.py). Where an operation can be
 written otherwise, `rewrites` brings it into the form that has a flow; the stages are the passes of passes/rewrite.py.
 """
 

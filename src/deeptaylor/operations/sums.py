@@ -13,7 +13,7 @@ from deeptaylor.graph.places import Node, is_node
 from deeptaylor.maps import linear_map as lm
 from deeptaylor.maps import ops
 from deeptaylor.operations.centrings import centred
-from deeptaylor.operations.flows import Diagonal, Sum
+from deeptaylor.operations.kinds import Diagonal, Sum
 from deeptaylor.operations.ranges import Range, Ranges, plus, same, times
 from deeptaylor.operations.row import Row, Rows, same_as
 from deeptaylor.operations.scaling import scales_by_sign, scales_by_sum

@@ -21,9 +21,9 @@ from deeptaylor.operations import (
     comparisons,
     identities,
     joins,
+    max_pooling,
     moves,
     norms,
-    pooling,
     powers,
     products,
     sums,
@@ -36,7 +36,7 @@ from deeptaylor.operations.row import Row, Rows
 __all__ = ["TABLE", "GraphRanges", "convolves", "data_nodes", "flow_of", "never_below_zero", "row_of", "run_fast"]
 
 _FAMILIES = (
-    moves, joins, weighted, averages, sums, products, norms, attention, activations, powers, pooling, comparisons,
+    moves, joins, weighted, averages, sums, products, norms, attention, activations, powers, max_pooling, comparisons,
     identities,
 )  # fmt: skip
 TABLE: Rows = {target: row for family in _FAMILIES for target, row in family.ROWS.items()}

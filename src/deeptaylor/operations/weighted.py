@@ -14,7 +14,7 @@ from deeptaylor.maps import ops
 from deeptaylor.maps.convolution import Convolution
 from deeptaylor.maps.linear_map import Linear, LinearMap
 from deeptaylor.operations.flow import Layer
-from deeptaylor.operations.flows import Mixing
+from deeptaylor.operations.kinds import Mixing
 from deeptaylor.operations.row import Row, Rows
 
 __all__ = ["ROWS", "name_of"]

@@ -7,7 +7,7 @@ from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import op_name
 from deeptaylor.graph.places import Node
 from deeptaylor.operations.table import data_nodes, row_of
-from deeptaylor.passes.moves import is_move
+from deeptaylor.passes.rearrangements import is_move
 
 __all__ = ["set_aside"]
 

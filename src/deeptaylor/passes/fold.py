@@ -8,7 +8,8 @@ fold(captured, boxes)
 ├── _fold_centre      LayerNorm before a linear layer
 └── merge_update      a linear layer and its update of low rank
 
-Views and permutations between the two change nothing: constants are carried through them (moves.py).
+BatchNorm is a scale and a shift by now (operations/norms.py). Views and permutations between the two change nothing:
+constants are carried through them (rearrangements.py).
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from deeptaylor.graph.editing import bound_args, constant_of, insert, replace, r
 from deeptaylor.graph.places import Node
 from deeptaylor.maps import ops
 from deeptaylor.operations.flow import Layer
-from deeptaylor.operations.flows import Sum
+from deeptaylor.operations.kinds import Sum
 from deeptaylor.operations.table import data_nodes, flow_of
 from deeptaylor.passes.merge import merge_update
-from deeptaylor.passes.moves import below, downwards, upwards
+from deeptaylor.passes.rearrangements import below, downwards, upwards
 
 __all__ = ["fold"]
 

@@ -18,10 +18,10 @@ from deeptaylor.graph.editing import constant_of, insert, retire, shape_of
 from deeptaylor.graph.places import Node
 from deeptaylor.maps import ops
 from deeptaylor.operations.flow import Layer
-from deeptaylor.operations.flows import Moves
+from deeptaylor.operations.kinds import Moves
 from deeptaylor.operations.moves import put_permute, put_reshape
 from deeptaylor.operations.table import flow_of
-from deeptaylor.passes.moves import apply, is_move, number
+from deeptaylor.passes.rearrangements import apply, is_move, number
 
 __all__ = ["split"]
 

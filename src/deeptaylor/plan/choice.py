@@ -12,7 +12,7 @@ from deeptaylor.domain import Box, Domain, Real
 from deeptaylor.errors import PlanError, warn
 from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.places import Node, module_path, where
-from deeptaylor.operations.flows import Tokens
+from deeptaylor.operations.kinds import Tokens
 from deeptaylor.operations.table import flow_of
 from deeptaylor.rules import Rule
 

@@ -14,7 +14,7 @@ from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import op_name, operands_of, shape_of, source_of
 from deeptaylor.graph.places import Node, where
 from deeptaylor.operations.flow import UNKNOWN
-from deeptaylor.operations.flows import Tokens
+from deeptaylor.operations.kinds import Tokens
 from deeptaylor.operations.table import flow_of
 from deeptaylor.rules import Rule
 

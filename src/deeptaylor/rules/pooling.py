@@ -1,7 +1,8 @@
 """Pooling windows: sums over windows, their transpose, and who wins in each.
 
 A window set is a linear map with weights 0 and 1. Max and L^p pooling share relevance over it in proportion to
-activations (section IV-B of the paper); winner-take-all gives it to the largest element alone.
+activations (section IV-B of the paper); winner-take-all gives it to the largest element alone. Average pooling is a
+linear map, and part of a block: operations/averages.py.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from deeptaylor.maps.convolution import channels_last
-from deeptaylor.operations.flows import Tokens
+from deeptaylor.operations.kinds import Tokens
 from deeptaylor.operations.table import flow_of
 from deeptaylor.plan import guard
 from deeptaylor.rules.steps import ScoreStep

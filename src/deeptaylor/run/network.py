@@ -24,10 +24,10 @@ from deeptaylor.plan.table import Plan
 from deeptaylor.run.books import Kept
 from deeptaylor.run.compiled import Compiled
 from deeptaylor.run.engine import Engine
-from deeptaylor.run.fitting import Batch, explain_in_parts
 from deeptaylor.run.inputs import first_float
 from deeptaylor.run.prepare import Settings, prepare
 from deeptaylor.run.result import Result
+from deeptaylor.run.short_of_memory import Batch, explain_in_parts
 from deeptaylor.run.stale import Original
 
 __all__ = ["CapturedNetwork", "State"]

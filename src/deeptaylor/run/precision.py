@@ -14,9 +14,9 @@ from deeptaylor.plan import guard
 from deeptaylor.rules.steps import BlockStep
 from deeptaylor.run import target as targets
 from deeptaylor.run.engine import Engine
-from deeptaylor.run.fitting import Batch
 from deeptaylor.run.inputs import check_processor
 from deeptaylor.run.result import Result
+from deeptaylor.run.short_of_memory import Batch
 
 __all__ = ["NARROW", "check_half", "check_precision", "dtype_of", "problem", "sound"]
 

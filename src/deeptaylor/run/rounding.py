@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from deeptaylor.graph.places import Node
 from deeptaylor.maps.linear_map import LinearMap, Maybe, Weighted
 from deeptaylor.maps.structural import Structural
-from deeptaylor.operations.flows import Mixing
+from deeptaylor.operations.kinds import Mixing
 from deeptaylor.operations.table import flow_of
 from deeptaylor.rules import steps
 from deeptaylor.run import target as targets

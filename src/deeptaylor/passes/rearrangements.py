@@ -10,7 +10,7 @@ from torch import Tensor, fx
 
 from deeptaylor.graph.editing import shape_of
 from deeptaylor.graph.places import Node
-from deeptaylor.operations.flows import Moves
+from deeptaylor.operations.kinds import Moves
 from deeptaylor.operations.table import flow_of
 
 

@@ -14,7 +14,7 @@ from deeptaylor.run import target as targets
 from deeptaylor.run.books import Kept
 from deeptaylor.run.engine import Engine
 from deeptaylor.run.result import Result, joined
-from deeptaylor.support.memory import out_of_memory
+from deeptaylor.support.out_of_memory import out_of_memory
 
 __all__ = ["Batch", "explain_in_parts"]
 

@@ -1,4 +1,4 @@
-"""Max and L^p pooling."""
+"""Max and L^p pooling; average pooling is in averages.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import bound_args, replace, shape_of, wide
 from deeptaylor.graph.places import Node
 from deeptaylor.maps import ops
-from deeptaylor.operations.flows import Lp, Max
+from deeptaylor.operations.kinds import Lp, Max
 from deeptaylor.operations.ranges import ABOVE, always, same
 from deeptaylor.operations.row import Row, Rows
 from deeptaylor.rules import pooling

@@ -1,4 +1,4 @@
-"""How relevance flows: the traits of every kind, its operands, its map and its step."""
+"""How relevance kinds: the traits of every kind, its operands, its map and its step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 import deeptaylor as dt
 from deeptaylor.graph.capture import Captured
 from deeptaylor.maps.linear_map import LinearMap
-from deeptaylor.operations import flow, flows
+from deeptaylor.operations import flow, kinds
 from deeptaylor.operations.table import TABLE, data_nodes, flow_of
 from deeptaylor.rules import steps
 from graphs import Values, by_hand
@@ -23,23 +23,23 @@ aten = torch.ops.aten
 BY_NAME: dict[str, tuple[Any, ...]] = {label(e): e for e in EXAMPLES}
 TRAITS = ("affine", "mixes", "moves", "scales", "gates", "factors", "rectifies", "bends", "exact", "cheap")
 BY_HAND = {
-    "permute.default": (flows.Moves, "affine moves exact keeps_signs"),
-    "constant_pad_nd.default": (flows.Moves, "affine moves exact"),
-    "linear.default": (flows.Mixing, "affine mixes layer"),
-    "mean.dim": (flows.Mixing, "affine mixes keeps_signs"),
-    "scale_shift": (flows.Diagonal, "affine scales"),
-    "add.Tensor": (flows.Sum, "affine cheap"),
-    "mul.Tensor": (flows.Product, "gates factors"),
-    "matmul.default": (flows.MatrixProduct, "affine mixes factors"),
-    "div.Tensor": (flows.Quotient, "gates"),
-    "divide_by_std": (flows.Normaliser, ""),
-    "relu.default": (flows.Rectifier, "rectifies bends exact cheap"),
-    "sigmoid.default": (flows.Activation, "bends cheap"),
-    "softmax.int": (flows.Softmax, "bends"),
-    "max_pool": (flows.Max, "exact cheap keeps_signs"),
-    "amax.default": (flows.Max, "exact keeps_signs"),
-    "lp_pool": (flows.Lp, ""),
-    "embedding.default": (flows.Tokens, ""),
+    "permute.default": (kinds.Moves, "affine moves exact keeps_signs"),
+    "constant_pad_nd.default": (kinds.Moves, "affine moves exact"),
+    "linear.default": (kinds.Mixing, "affine mixes layer"),
+    "mean.dim": (kinds.Mixing, "affine mixes keeps_signs"),
+    "scale_shift": (kinds.Diagonal, "affine scales"),
+    "add.Tensor": (kinds.Sum, "affine cheap"),
+    "mul.Tensor": (kinds.Product, "gates factors"),
+    "matmul.default": (kinds.MatrixProduct, "affine mixes factors"),
+    "div.Tensor": (kinds.Quotient, "gates"),
+    "divide_by_std": (kinds.Normaliser, ""),
+    "relu.default": (kinds.Rectifier, "rectifies bends exact cheap"),
+    "sigmoid.default": (kinds.Activation, "bends cheap"),
+    "softmax.int": (kinds.Softmax, "bends"),
+    "max_pool": (kinds.Max, "exact cheap keeps_signs"),
+    "amax.default": (kinds.Max, "exact keeps_signs"),
+    "lp_pool": (kinds.Lp, ""),
+    "embedding.default": (kinds.Tokens, ""),
     "sign.default": (flow.Unknown, ""),
 }
 
@@ -60,7 +60,7 @@ def leaves_of(cls: type) -> Iterator[type]:
 
 
 def test_every_kind_of_flow_is_tried_and_used_by_a_row() -> None:
-    kinds = {kind for kind in leaves_of(flow.Flow) if kind.__module__ in (flow.__name__, flows.__name__)}
+    kinds = {kind for kind in leaves_of(flow.Flow) if kind.__module__ in (flow.__name__, kinds.__name__)}
     assert kinds == {kind for kind, _ in BY_HAND.values()}
     assert kinds == {type(row.flow) for row in TABLE.values()}
 
