@@ -91,19 +91,9 @@ NAMED = {
     "maps/division.py": "a kernel that computes, in no graph",
     "rules/pooling.py": "kernels that compute, in no graph",
 }
-# Where a kind of flow is asked for by its class, and why one of its traits does not do.
-COMPARED = {
-    "passes/fold.py": {"Sum"},  # a layer and its update are added, x + y but not x − y
-    "passes/moves.py": {"Moves"},  # `whole` is a trait of no other kind
-    "passes/split_attention.py": {"Moves"},  # so is `takes`
-    "plan/choice.py": {"Tokens"},  # the rule for real inputs is not one for tokens
-    "plan/signals.py": {"Tokens"},  # whether the network has any
-    "run/engine.py": {"Tokens"},  # how many tokens there are
-    "run/rounding.py": {"Mixing"},  # a rounding there is as large as of the terms that are added
-}
 FLOWS = {
     name: path.stem
-    for path in (PACKAGE / "operations" / "flow.py", PACKAGE / "operations" / "flows.py")
+    for path in (PACKAGE / "operations" / "flow.py", PACKAGE / "operations" / "kinds.py")
     for name in re.findall(r"^class (\w+)\(.*(?:Flow|_Built|Product)\)", path.read_text(encoding="utf-8"), re.M)
 }
 
@@ -144,16 +134,14 @@ def test_an_operation_that_is_named_is_noticed(source: str, found: bool) -> None
     assert names_operations(source) == found
 
 
-def test_kinds_of_flow_are_asked_for_by_their_class_in_few_places() -> None:
+def test_no_one_else_asks_a_flow_for_its_class() -> None:
     assert {"Moves", "Sum", "Tokens", "Rectifier", "MatrixProduct", "Unknown"} <= set(FLOWS)
-    found = {}
     for path in elsewhere("operations/"):
         modules = imported_modules(path.read_text(encoding="utf-8"))
         kinds = {name for name, module in FLOWS.items() if f"deeptaylor.operations.{module}.{name}" in modules}
-        if kinds:
-            found[inside(path)] = kinds
-        assert "deeptaylor.operations.flows" not in modules or kinds, f"{inside(path)}: import the kinds by name"
-    assert found == COMPARED, "ask for a trait of the flow (operations/flow.py), or say in COMPARED why not"
+        said = f"{inside(path)}: ask for a trait of the flow (operations/flow.py)"
+        assert not kinds, said
+        assert "deeptaylor.operations.kinds" not in modules, said
 
 
 def test_no_kind_of_flow_is_a_string() -> None:

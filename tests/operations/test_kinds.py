@@ -1,4 +1,4 @@
-"""How relevance kinds: the traits of every kind, its operands, its map and its step."""
+"""How relevance flows: the traits of every kind, its operands, its map and its step."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ from rows import AFFINE, EXAMPLES, IMAGE, LINE, OTHER, drawn, fixed, label
 
 aten = torch.ops.aten
 BY_NAME: dict[str, tuple[Any, ...]] = {label(e): e for e in EXAMPLES}
-TRAITS = ("affine", "mixes", "moves", "scales", "gates", "factors", "rectifies", "bends", "exact", "cheap")
+TRAITS = (
+    "affine", "mixes", "moves", "scales", "gates", "factors", "rectifies", "bends", "exact", "cheap", "tokens", "terms",
+    "adds", "whole", "takes",
+)  # fmt: skip
 BY_HAND = {
-    "permute.default": (kinds.Moves, "affine moves exact keeps_signs"),
+    "permute.default": (kinds.Moves, "affine moves exact keeps_signs whole"),
     "constant_pad_nd.default": (kinds.Moves, "affine moves exact"),
-    "linear.default": (kinds.Mixing, "affine mixes layer"),
-    "mean.dim": (kinds.Mixing, "affine mixes keeps_signs"),
+    "linear.default": (kinds.Mixing, "affine mixes terms layer"),
+    "mean.dim": (kinds.Mixing, "affine mixes terms keeps_signs"),
     "scale_shift": (kinds.Diagonal, "affine scales"),
-    "add.Tensor": (kinds.Sum, "affine cheap"),
+    "add.Tensor": (kinds.Sum, "affine cheap adds"),
     "mul.Tensor": (kinds.Product, "gates factors"),
     "matmul.default": (kinds.MatrixProduct, "affine mixes factors"),
     "div.Tensor": (kinds.Quotient, "gates"),
@@ -39,7 +42,7 @@ BY_HAND = {
     "max_pool": (kinds.Max, "exact cheap keeps_signs"),
     "amax.default": (kinds.Max, "exact keeps_signs"),
     "lp_pool": (kinds.Lp, ""),
-    "embedding.default": (kinds.Tokens, ""),
+    "embedding.default": (kinds.Tokens, "tokens"),
     "sign.default": (flow.Unknown, ""),
 }
 
@@ -60,9 +63,9 @@ def leaves_of(cls: type) -> Iterator[type]:
 
 
 def test_every_kind_of_flow_is_tried_and_used_by_a_row() -> None:
-    kinds = {kind for kind in leaves_of(flow.Flow) if kind.__module__ in (flow.__name__, kinds.__name__)}
-    assert kinds == {kind for kind, _ in BY_HAND.values()}
-    assert kinds == {type(row.flow) for row in TABLE.values()}
+    found = {kind for kind in leaves_of(flow.Flow) if kind.__module__ in (flow.__name__, kinds.__name__)}
+    assert found == {kind for kind, _ in BY_HAND.values()}
+    assert found == {type(row.flow) for row in TABLE.values()}
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=label)

@@ -20,9 +20,9 @@ from deeptaylor.operations import (
     comparisons,
     identities,
     joins,
+    max_pooling,
     moves,
     norms,
-    pooling,
     powers,
     products,
     sums,
@@ -34,7 +34,7 @@ from graphs import captured_of, node_of, operations, value_of
 from rows import ABOVE, IMAGE, LINE, drawn
 
 FAMILIES: list[ModuleType] = [
-    activations, attention, averages, comparisons, identities, joins, moves, norms, pooling, powers, products, sums,
+    activations, attention, averages, comparisons, identities, joins, moves, norms, max_pooling, powers, products, sums,
     weighted,
 ]  # fmt: skip
 
@@ -102,8 +102,8 @@ CASES: list[tuple[ModuleType, Stage, str, Program, Tensor, list[str], dict[str, 
      {"a": nn.InstanceNorm2d(4, affine=True)}),
     (norms, "spell", "batch", lambda s, x: s.a(x), IMAGE, ["scale_shift"], {"a": nn.BatchNorm2d(4)}),
     (norms, "spell", "rms", lambda s, x: s.a(x), LINE, ["divide_by_rms", "scale_shift"], {"a": nn.RMSNorm(6, 1e-5)}),
-    (pooling, "unpack", "max of an axis", lambda x: x.max(1).values, LINE, ["amax"], {}),
-    (pooling, "spell", "max", lambda x: F.max_pool2d(x, 3, 2, 1), IMAGE, ["max_pool"], {}),
+    (max_pooling, "unpack", "max of an axis", lambda x: x.max(1).values, LINE, ["amax"], {}),
+    (max_pooling, "spell", "max", lambda x: F.max_pool2d(x, 3, 2, 1), IMAGE, ["max_pool"], {}),
     (powers, "pool", "of cubes", lambda x: (F.avg_pool1d(x.pow(3), 2) * 2).pow(1 / 3), ABOVE, ["lp_pool"], {}),
     (powers, "pool", "of squares", lambda x: (F.avg_pool1d(x * x, 2) / 3).sqrt(), ABOVE, ["lp_pool", "mul"], {}),
     (products, "name", "multiply", lambda x: torch.multiply(x, x.flip(1)), LINE, ["flip", "mul"], {}),
@@ -173,8 +173,8 @@ def test_a_squeeze_never_takes_the_axis_of_the_samples() -> None:
 
 def test_a_pooling_that_tells_places_too_is_unpacked_and_then_spelled() -> None:
     captured = captured_of(lambda x: F.adaptive_max_pool1d(x, 4), LINE)
-    apply(captured, pooling, "unpack")
-    apply(captured, pooling, "spell")
+    apply(captured, max_pooling, "unpack")
+    apply(captured, max_pooling, "spell")
     assert operations(captured) == ["adaptive_max_pool"]
     assert torch.equal(value_of(captured, LINE), F.adaptive_max_pool1d(LINE, 4))
 

@@ -18,9 +18,9 @@ from deeptaylor.operations import (
     comparisons,
     identities,
     joins,
+    max_pooling,
     moves,
     norms,
-    pooling,
     powers,
     products,
     sums,
@@ -35,7 +35,7 @@ from rows import EXAMPLES, IMAGE, LINE, drawn, fixed, label
 
 aten = torch.ops.aten
 FAMILIES: list[ModuleType] = [
-    activations, attention, averages, comparisons, identities, joins, moves, norms, pooling, powers, products, sums,
+    activations, attention, averages, comparisons, identities, joins, moves, norms, max_pooling, powers, products, sums,
     weighted,
 ]  # fmt: skip
 

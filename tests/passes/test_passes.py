@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.passes import final_softmax, fold, merge, moves, one_type, rewrite
+from deeptaylor.passes import final_softmax, fold, merge, one_type, rearrangements, rewrite
 from graphs import captured_of, node_of, operations, value_of
 
 
@@ -90,20 +90,20 @@ def test_merge_makes_a_layer_and_its_update_one() -> None:
 def test_moves_carry_constants_there_and_back() -> None:
     x = drawn(2, 3, 4)
     captured = captured_of(lambda x: x.transpose(1, 2).reshape(-1, 12).relu(), x)
-    base, found = moves.below(node_of(captured, "relu").args[0])
+    base, found = rearrangements.below(node_of(captured, "relu").args[0])
     assert base is captured.inputs[0]
-    assert [moves.is_move(n) for n in found] == [True, True]
+    assert [rearrangements.is_move(n) for n in found] == [True, True]
     above = torch.arange(12.0).reshape(1, 12)
-    there = moves.downwards(base, found, above)
+    there = rearrangements.downwards(base, found, above)
     assert torch.equal(there, torch.arange(12.0).reshape(1, 4, 3).mT)
-    assert torch.equal(moves.upwards(base, found, there), above)
-    assert moves.downwards(base, found, torch.arange(24.0).reshape(2, 12)) is None  # another for each sample
+    assert torch.equal(rearrangements.upwards(base, found, there), above)
+    assert rearrangements.downwards(base, found, torch.arange(24.0).reshape(2, 12)) is None  # another for each sample
 
 
 def test_what_loses_or_repeats_elements_is_no_move() -> None:
     captured = captured_of(lambda x: x.flip(1)[:, 1:].repeat(1, 2) + x.view_as(x.flip(0)).sum(1, True), drawn(2, 3))
-    assert moves.is_move(captured.output) is False
-    found = {n.target._opname for n in captured.graph.nodes if n.op == "call_function" and moves.is_move(n)}
+    assert rearrangements.is_move(captured.output) is False
+    found = {n.target._opname for n in captured.graph.nodes if n.op == "call_function" and rearrangements.is_move(n)}
     assert found == {"flip"}  # view_as takes its shape from another tensor
 
 

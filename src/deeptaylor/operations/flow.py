@@ -67,6 +67,11 @@ class Flow:
     rectifies: ClassVar[bool] = False
     bends: ClassVar[bool] = False  # a factor that is made so is a gate
     exact: ClassVar[bool] = False  # it rounds nothing
+    tokens: ClassVar[bool] = False  # it reads numbers of tokens
+    terms: ClassVar[bool] = False  # its results are sums of many terms with weights of its own
+    adds: bool = False  # a + b of two tensors, without factors
+    whole: bool = False  # elements are moved, none is lost or repeated
+    takes: bool = False  # a slice is taken
     cheap: bool = False  # a look at a few elements gives a result: computed again rather than kept
     layer: Layer | None = None  # a layer with weights
 

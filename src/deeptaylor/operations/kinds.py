@@ -86,6 +86,7 @@ class Mixing(_Built):
     """`averages`: with weights that are never negative, and no bias."""
 
     mixes: ClassVar[bool] = True
+    terms: ClassVar[bool] = True
     layer: Layer | None = None
     averages: bool = False
 
@@ -118,9 +119,9 @@ def _with_constants(node: Node, operands: list[Node], ask: Asking) -> list[Node]
 
 @dataclass(frozen=True)
 class Sum(_Built):
-    """`minus`: the second is taken off."""
+    """`adds`: a + b; else a − b."""
 
-    minus: bool = False
+    adds: bool = True
     cheap: bool = True
 
     def signals(self, node: Node, operands: list[Node], ask: Asking) -> list[Node]:
@@ -285,6 +286,8 @@ class Lp(Flow):
 
 class Tokens(Flow):
     """A table of vectors, read by numbers."""
+
+    tokens: ClassVar[bool] = True
 
     def signals(self, node: Node, operands: list[Node], ask: Asking) -> list[Node]:
         if ask.reads_tokens(node):

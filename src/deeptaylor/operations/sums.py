@@ -82,7 +82,7 @@ def _negated(node: Node, ranges: Ranges) -> Range:
 ROWS: Rows = {
     aten.add.Tensor: Row(Sum(_sum), _added, {"shorten": _twice, "scale": scales_by_sum(1)}),
     aten.add.Scalar: Row(range=_added, rewrites={"scale": scales_by_sum(1)}),
-    aten.sub.Tensor: Row(Sum(_sum, minus=True), _added, {"centre": centred, "scale": scales_by_sum(-1)}),
+    aten.sub.Tensor: Row(Sum(_sum, adds=False), _added, {"centre": centred, "scale": scales_by_sum(-1)}),
     aten.sub.Scalar: Row(range=_added, rewrites={"scale": scales_by_sum(-1)}),
     aten.subtract.Tensor: same_as(aten.sub.Tensor),
     aten.rsub.Tensor: Row(rewrites={"shorten": _turned, "scale": scales_by_sum(-1, reverse=True)}),

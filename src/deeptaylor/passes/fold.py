@@ -22,7 +22,6 @@ from deeptaylor.graph.editing import bound_args, constant_of, insert, replace, r
 from deeptaylor.graph.places import Node
 from deeptaylor.maps import ops
 from deeptaylor.operations.flow import Layer
-from deeptaylor.operations.kinds import Sum
 from deeptaylor.operations.table import data_nodes, flow_of
 from deeptaylor.passes.merge import merge_update
 from deeptaylor.passes.rearrangements import below, downwards, upwards
@@ -57,7 +56,7 @@ def fold(captured: Captured, boxes: set[Node]) -> None:
                     changed = _fold_before(captured, x, moves, node) or changed
                 elif x.target is ops.centre:
                     changed = _fold_centre(captured, x, moves, node) or changed
-            elif isinstance(flow := flow_of(node), Sum) and not flow.minus:
+            elif flow_of(node).adds:
                 changed = merge_update(captured, node) or changed
     captured.graph.eliminate_dead_code()
     used = {str(n.target) for n in captured.graph.nodes if n.op == "get_attr"}

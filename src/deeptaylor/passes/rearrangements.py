@@ -10,7 +10,6 @@ from torch import Tensor, fx
 
 from deeptaylor.graph.editing import shape_of
 from deeptaylor.graph.places import Node
-from deeptaylor.operations.kinds import Moves
 from deeptaylor.operations.table import flow_of
 
 
@@ -19,7 +18,7 @@ def is_move(node: Node) -> bool:
     flow = flow_of(node)
     # One that takes its shape from another tensor is left alone.
     sized = all(not isinstance(n.meta["val"], Tensor) for n in node.all_input_nodes[1:])
-    return isinstance(flow, Moves) and flow.whole and sized
+    return flow.whole and sized
 
 
 def below(node: Node) -> tuple[Node, list[Node]]:

@@ -18,7 +18,6 @@ from deeptaylor.graph.editing import constant_of, insert, retire, shape_of
 from deeptaylor.graph.places import Node
 from deeptaylor.maps import ops
 from deeptaylor.operations.flow import Layer
-from deeptaylor.operations.kinds import Moves
 from deeptaylor.operations.moves import put_permute, put_reshape
 from deeptaylor.operations.table import flow_of
 from deeptaylor.passes.rearrangements import apply, is_move, number
@@ -57,8 +56,7 @@ def _parts(layer: Node) -> list[Node] | None:
     parts, waiting = [], list(layer.users)
     while waiting:
         node = waiting.pop(0)
-        flow = flow_of(node)
-        if isinstance(flow, Moves) and flow.takes:
+        if flow_of(node).takes:
             parts.append(node)
         elif is_move(node):
             waiting += list(node.users)

@@ -12,7 +12,6 @@ from deeptaylor.domain import Box, Domain, Real
 from deeptaylor.errors import PlanError, warn
 from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.places import Node, module_path, where
-from deeptaylor.operations.kinds import Tokens
 from deeptaylor.operations.table import flow_of
 from deeptaylor.rules import Rule
 
@@ -57,11 +56,7 @@ class Choice:
             return self.first, "first=, chosen by the user"
         if any(b is not None for b in boxes):
             return rules.ZBox(), "the input lies in a box"
-        if (
-            all(at_input)
-            and all(isinstance(d, Real) for d in domains)
-            and not any(isinstance(flow_of(n), Tokens) for n in leaves)
-        ):
+        if all(at_input) and all(isinstance(d, Real) for d in domains) and not any(flow_of(n).tokens for n in leaves):
             return rules.WSquare(), "the input is real"
         if all(at_input) and any(at_input):
             return rules.ZPlus(), "the input is non-negative"

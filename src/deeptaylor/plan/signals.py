@@ -14,7 +14,6 @@ from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import op_name, operands_of, shape_of, source_of
 from deeptaylor.graph.places import Node, where
 from deeptaylor.operations.flow import UNKNOWN
-from deeptaylor.operations.kinds import Tokens
 from deeptaylor.operations.table import flow_of
 from deeptaylor.rules import Rule
 
@@ -117,7 +116,7 @@ class _Finder:
 
     def any_tokens(self) -> bool:
         """True if the network has an embedding of an input."""
-        return any(self.reads_tokens(n) for n in self.captured.graph.nodes if isinstance(flow_of(n), Tokens))
+        return any(self.reads_tokens(n) for n in self.captured.graph.nodes if flow_of(n).tokens)
 
     def reads_tokens(self, node: Node) -> bool:
         """True for an embedding of an input, rearranged at most."""

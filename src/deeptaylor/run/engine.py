@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, fx, nn
 
 from deeptaylor.maps.convolution import channels_last
-from deeptaylor.operations.kinds import Tokens
 from deeptaylor.operations.table import flow_of
 from deeptaylor.plan import guard
 from deeptaylor.rules.steps import ScoreStep
@@ -71,7 +70,7 @@ class Engine(nn.Module):
 
     def _token_limits(self) -> dict[str, int]:
         """For every input that an embedding reads directly, how many tokens there are."""
-        nodes = [n for n in self.captured.graph.nodes if isinstance(flow_of(n), Tokens)]
+        nodes = [n for n in self.captured.graph.nodes if flow_of(n).tokens]
         return {
             n.args[1].name: int(self.captured.constants[str(n.args[0].target)].shape[0])
             for n in nodes

@@ -18,7 +18,6 @@ from torch import Tensor, fx
 from deeptaylor.graph.places import Node
 from deeptaylor.maps.linear_map import LinearMap, Maybe, Weighted
 from deeptaylor.maps.structural import Structural
-from deeptaylor.operations.kinds import Mixing
 from deeptaylor.operations.table import flow_of
 from deeptaylor.rules import steps
 from deeptaylor.run import target as targets
@@ -179,7 +178,7 @@ class _Shaken(fx.Interpreter):
 
     def _size(self, n: Node, value: Tensor) -> Maybe:
         """How large a rounding is: of a sum that is added up in the type itself, about as of its terms."""
-        if not self.wide or not isinstance(flow_of(n), Mixing):
+        if not self.wide or not flow_of(n).terms:
             return None
         read = [(a.op, self.env[a]) for a in n.all_input_nodes if isinstance(self.env[a], Tensor)]
         weights = [v.numel() // v.shape[0] for op, v in read if op == "get_attr" and v.ndim > 1]
