@@ -140,6 +140,8 @@ def test_relevance_goes_to_the_data_that_is_copied_and_to_no_mask() -> None:
     mask, a, b = where.inputs
     assert mask in data_nodes(where)
     assert signals(where) == [a, b]
+    whole = by_hand(aten.where.self, LINE > 0, LINE.long(), OTHER.long())  # of tokens
+    assert signals(whole) == whole.inputs[1:]
     gathered = by_hand(aten.gather.default, LINE, 1, torch.zeros(2, 1, 6, dtype=torch.long))
     assert signals(gathered) == gathered.inputs[:1]
     likened = by_hand(aten.expand_as.default, LINE[:, :1], LINE)

@@ -46,6 +46,32 @@ def test_relevance_by_hand(engine: Engine) -> None:
     assert found.entries[:, :, 0].tolist() == [[15, 15, 0, 0], [15, 15, 0, 0], [15, 13, 2, 0]]
 
 
+class Branches(nn.Module):
+    """h = relu(x), f = Σ relu(h) + relu(2 h) of two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(2, 2, bias=False).double() for _ in range(3))
+        with torch.no_grad():
+            for layer, size in zip(self.layers, (1, 1, 2), strict=True):
+                layer.weight[:] = size * torch.eye(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, one, two = self.layers
+        h = first(x).relu()
+        return (one(h).relu() + two(h).relu()).sum(1, keepdim=True)
+
+
+def test_what_arrives_over_several_branches_is_added_up() -> None:
+    (engine,) = dt.Explainer(Branches(), X, dt.NonNegative()).engines.values()
+    with torch.no_grad():
+        v = torch.ones(1, 1, dtype=torch.float64)
+        found = reverse(engine, engine.forward_pass([X]), v, None, frozenset({"relu"}))
+    assert found.score.tolist() == [12]
+    assert found.kept["relu"].tolist() == [[9, 3]]
+    assert found.relevance[0].tolist() == [[9, 3]]
+
+
 def test_a_negative_score_has_no_relevance(engine: Engine) -> None:
     with torch.no_grad():
         v = torch.tensor([[-1.0, 0.0]], dtype=torch.float64)
