@@ -22,11 +22,13 @@ def test_public_names() -> None:
         "Box",
         "CaptureError",
         "Check",
+        "Contrast",
         "DeepTaylorError",
         "DeepTaylorWarning",
         "Domain",
         "Explainer",
         "Explanation",
+        "HARD",
         "InputError",
         "Ledger",
         "LoadError",
@@ -41,6 +43,7 @@ def test_public_names() -> None:
         "StaleModelError",
         "TargetError",
         "UnsupportedOpError",
+        "contrast",
         "explain",
         "load",
         "margin",
@@ -64,7 +67,9 @@ def test_public_rules() -> None:
 
 def test_signatures() -> None:
     explainer = inspect.signature(dt.Explainer).parameters
-    assert list(explainer) == ["model", "example", "domain", "rules", "first", "bias", "max_pool", "output"]
+    assert list(explainer) == [
+        "model", "example", "domain", "rules", "first", "bias", "max_pool", "local", "output"
+    ]  # fmt: skip
     defaults = {k: p.default for k, p in explainer.items() if p.default is not inspect.Parameter.empty}
     assert defaults == {
         "domain": None,
@@ -72,10 +77,13 @@ def test_signatures() -> None:
         "first": None,
         "bias": "neuron",
         "max_pool": "proportional",
+        "local": True,
         "output": None,
     }
     assert list(inspect.signature(dt.Explainer.explain).parameters) == ["self", "x", "target"]
     assert list(inspect.signature(dt.Explainer.forward).parameters) == ["self", "x", "target"]
+    contrast = list(inspect.signature(dt.Explainer.contrast).parameters)
+    assert contrast == ["self", "x", "target", "against", "power"]
     assert list(inspect.signature(dt.explain).parameters)[:4] == ["model", "x", "target", "domain"]
     assert list(inspect.signature(dt.margin).parameters) == ["target", "other"]
     assert list(inspect.signature(dt.Box).parameters) == ["low", "high"]

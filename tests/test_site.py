@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
-REAL_NETWORK = {"first_steps"}  # takes half a minute where the machine is busy
+REAL_NETWORK = {"first_steps", "own_network"}  # takes half a minute where the machine is busy
 CODE = re.compile(r"^```.*?^```[ ]*$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 

@@ -37,7 +37,7 @@ from deeptaylor.errors import (
     UnsupportedOpError,
 )
 from deeptaylor.explainer import Explainer
-from deeptaylor.explanation import Explanation
+from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.ledger import Ledger
 from deeptaylor.methods.root_search import Root, nearest_root
 from deeptaylor.methods.sensitivity import sensitivity
@@ -46,18 +46,21 @@ from deeptaylor.methods.taylor import taylor
 from deeptaylor.models.loading.load import load
 from deeptaylor.models.networks.preparation import Preparation
 from deeptaylor.models.networks.pretrained import Pretrained
-from deeptaylor.models.photographs import explain
+from deeptaylor.models.photographs import contrast, explain
 from deeptaylor.properties import Check
 from deeptaylor.root_point import RootPoint, root_point
+from deeptaylor.run.contrast import HARD
 from deeptaylor.run.target import margin
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "HARD",
     "BoundaryError",
     "Box",
     "CaptureError",
     "Check",
+    "Contrast",
     "DeepTaylorError",
     "DeepTaylorWarning",
     "Domain",
@@ -77,6 +80,7 @@ __all__ = [
     "StaleModelError",
     "TargetError",
     "UnsupportedOpError",
+    "contrast",
     "explain",
     "load",
     "margin",

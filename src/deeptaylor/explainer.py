@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from deeptaylor.domain import Domain
 from deeptaylor.errors import PlanError, StaleModelError
-from deeptaylor.explanation import Explanation
+from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.graph.autocast import AUTOCAST_NOTE, autocasting, without_autocast
-from deeptaylor.ledger import Ledger
+from deeptaylor.ledger import Ledger, held
 from deeptaylor.rules import Rule
+from deeptaylor.run import contrast as contrasts
 from deeptaylor.run import target as targets
 from deeptaylor.run.books import Kept
 from deeptaylor.run.callables import Scored, ScoreFunction, read
@@ -51,6 +52,7 @@ class Explainer(CapturedNetwork):
     first     the rule of the blocks that read the input
     bias      "neuron": biases keep their share, as in the paper; "spread": it goes back to the unit's inputs
     max_pool  "proportional" to activations, as in the paper, or "winner" takes all
+    local     a classifier behind an average is read as a detector at every place; False: as one of the averages
     output    which output to explain, where the network has several: its number or name
 
     >>> import torch, deeptaylor as dt
@@ -70,6 +72,7 @@ class Explainer(CapturedNetwork):
         first: Rule | None = None,
         bias: str = "neuron",
         max_pool: str = "proportional",
+        local: bool = True,
         output: int | str | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
@@ -79,7 +82,7 @@ class Explainer(CapturedNetwork):
         check_rules(rules or {}, first)
         inputs = as_tuple(example)
         root = "model" if isinstance(model, Scored) else ""
-        settings = Settings(as_domains(domain, inputs), dict(rules or {}), first, bias, max_pool, output, root)
+        settings = Settings(as_domains(domain, inputs), dict(rules or {}), first, bias, max_pool, local, output, root)
         check_place(inputs, first_float(model.parameters()), "example", "model")
         check_processor(inputs)
         super().__init__(model, inputs, settings)
@@ -114,7 +117,8 @@ class Explainer(CapturedNetwork):
         result = self.run_batch(engine, inputs, target)
         if not torch.compiler.is_compiling():
             check_half(result, inputs)
-        return result.score, result.relevance[0] if len(inputs) == 1 else result.relevance
+        relevance = result.relevance if result.rivals is None else contrasts.split(result, 3.0)[0]
+        return result.score, relevance[0] if len(inputs) == 1 else relevance
 
     def explain(self, x: Inputs, target: Any = None) -> Explanation:
         """Explain a batch: relevance, score, ledger and what there is to say about them.
@@ -125,23 +129,58 @@ class Explainer(CapturedNetwork):
         if autocasting(x):
             with without_autocast(x):
                 return self.explain(x, target).noting(AUTOCAST_NOTE)
+        engine, inputs, look = self._begun(x)
+        with torch.no_grad():
+            asked = self._weights_of(target, engine, inputs)
+            if targets.is_callable(asked):
+                return self._for_score(asked, engine, inputs).explain(x)
+            result, notes = self._answer(engine, inputs, asked, look)
+        return self._explanation(engine, inputs, target, result, notes)
+
+    def contrast(self, x: Inputs, target: Any = None, against: Any = None, power: float = 3.0) -> Contrast:
+        """What sets a class apart from its rivals: its map in two parts that are never negative and add up to it.
+
+        target    None: the top class; an int; an integer tensor (B,) or (B, K)
+        against   None: the classes that the network itself considers, by its softmax; a class; several; {class:
+                  weight}; or a float tensor, one weight a class
+        power     how strictly: a pixel's part is (how likely a unit of relevance there is the class's) to this power;
+                  dt.HARD: only what exceeds the rivals' share
+        """
+        if autocasting(x):
+            with without_autocast(x):
+                return self.contrast(x, target, against, power)
+        engine, inputs, look = self._begun(x)
+        shape = engine.layout[engine.planned.output].shape(inputs[0].shape[0])
+        targets.check(targets.Against(), tuple(shape))
+        with torch.no_grad():
+            asked = targets.settled(contrasts.asked(target, against, shape[0], shape[1], power), inputs[0])
+            result, notes = self._answer(engine, inputs, asked, look)
+            assert result.rivals is not None
+            if against is not None:
+                contrasts.check_rivals(result.rivals)
+            elif alone := contrasts.without_rivals(result.rivals):
+                notes += [_no_rival(alone)]
+            whole = self._explanation(engine, inputs, target, result, notes)
+            return _contrast(whole, result, power)
+
+    def _begun(self, x: Inputs) -> tuple[Engine, tuple[Tensor, ...], Look | None]:
+        """What an answer begins with: inputs that were checked, their engine, and a look at the network."""
         look = self.original.begin_look(self.follow)
         inputs = tuple(t.detach().clone() for t in self._checked(x))
         if not inputs[0].is_cuda:
             self.original.check(look)
         with torch.no_grad():
-            engine = self.engine_for(inputs)
-            asked = self._weights_of(target, engine, inputs)
-            if targets.is_callable(asked):
-                return self._for_score(asked, engine, inputs).explain(x)
-            self._check_target(engine, asked, inputs, values=not inputs[0].is_cuda)
-            check_precision(engine, inputs, asked)
-            # On a GPU, launching the books of every step would take long, and the look goes on beside the pass.
-            if inputs[0].is_cuda:
-                result, notes = self._run(engine, inputs, asked, "in total", look=look)
-            else:
-                result, notes = self._run(engine, inputs, asked, "by step")
-        return self._explanation(engine, inputs, target, result, notes)
+            return self.engine_for(inputs), inputs, look
+
+    def _answer(
+        self, engine: Engine, inputs: tuple[Tensor, ...], asked: Any, look: Look | None
+    ) -> tuple[Result, list[str]]:
+        self._check_target(engine, asked, inputs, values=not inputs[0].is_cuda)
+        check_precision(engine, inputs, asked)
+        # On a GPU, launching the books of every step would take long, and the look goes on beside the pass.
+        if inputs[0].is_cuda:
+            return self._run(engine, inputs, asked, "in total", look=look)
+        return self._run(engine, inputs, asked, "by step")
 
     def relevance_at(self, name: str, x: Inputs, target: Any = None) -> Tensor:
         """The relevance at an inner boundary, by node name or module path."""
@@ -221,6 +260,32 @@ class Explainer(CapturedNetwork):
         targets.check(target, tuple(engine.layout[engine.planned.output].shape(inputs[0].shape[0])), values)
 
 
+def _contrast(whole: Explanation, result: Result, power: float) -> Contrast:
+    """The explanation of a class with its map in two parts."""
+    parts = contrasts.split(result, power)
+    differences, apart = contrasts.difference(result)
+    many = result.score.ndim == 2
+    distinctive, shared = (held(p, many) for p in parts)
+    maps = [p[0] if len(p) == 1 else p for p in (*parts, differences)]
+    assert result.rivals is not None
+    return Contrast(
+        **{f.name: getattr(whole, f.name) for f in fields(whole)}
+        | {"relevance": maps[0], "ledger": replace(whole.ledger, input=distinctive, shared=shared)},
+        shared=maps[1],
+        rivals=contrasts.named(result.rivals),
+        difference=maps[2],
+        apart=apart,
+    )
+
+
+def _no_rival(samples: Sequence[int]) -> str:
+    which = ", ".join(map(str, samples[:5])) + (", …" if len(samples) > 5 else "")
+    return (
+        f"no other class has a positive score (sample {which}): nothing is shared with rivals, and the map is the "
+        "plain one. dt.margin(c, k) as a target asks why c rather than k."
+    )
+
+
 def _output_like(engine: Engine, inputs: Sequence[Tensor]) -> Tensor:
     """A tensor shaped like the output for this many inputs; its values do not matter."""
     shape = engine.layout[engine.planned.output].shape(inputs[0].shape[0])
@@ -237,6 +302,7 @@ def _made_again(model: nn.Module, example: tuple[Tensor, ...], chosen: Settings,
         first=chosen.first,
         bias=chosen.bias,
         max_pool=chosen.max_pool,
+        local=chosen.local,
         output=chosen.output,
     )
     return explainer.brought_to(state)

@@ -53,7 +53,7 @@ class Explanation:
         parts = self.relevance if isinstance(self.relevance, tuple) else (self.relevance,)
         ledger = self.ledger
         return check(
-            parts, self.score, ledger.input, ledger.bias, ledger.dropped, self.notes, ledger.residual, self.method
+            parts, self.score, ledger.held, ledger.bias, ledger.dropped, self.notes, ledger.residual, self.method
         )
 
     def heatmap(self, which: int = 0) -> Tensor:
@@ -117,6 +117,21 @@ class Explanation:
 
     def __str__(self) -> str:
         return f"{self.check()}\n{self.ledger}"
+
+
+@dataclass(frozen=True)
+class Contrast(Explanation):
+    """What sets a class apart from its rivals: `relevance` is that part of its map, `shared` the rest.
+
+    rivals       of each sample (of K targets one after the other) classes and weights, the largest first
+    difference   the class's map minus its rivals', both of the class's sum: red for the one, blue for the others
+    apart        how large that is, 0 to 1: the part of the relevance that lies elsewhere than the rivals'
+    """
+
+    shared: Any = None
+    rivals: tuple[tuple[tuple[int, float], ...], ...] = ()
+    difference: Any = None
+    apart: Tensor | None = None
 
 
 def _left_behind(name: str) -> Tensor:

@@ -15,7 +15,7 @@ from deeptaylor.plan.table import Plan
 from deeptaylor.properties import TOLERANCE
 from deeptaylor.run.result import Result
 
-__all__ = ["Ledger", "seen_from_outside"]
+__all__ = ["Ledger", "held", "seen_from_outside"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Ledger:
     score: Tensor
     rows: tuple[tuple[str, str, str, str], ...]
     by_step: Tensor | Callable[[], Tensor]  # the entries, or where to ask for them
+    shared: Tensor | None = None  # of a contrast: what of the input's part is shared with rivals, beside `input`
 
     @classmethod
     def of(cls, result: Result, plan: Plan, later: Callable[[], Tensor]) -> Ledger:
@@ -43,7 +44,7 @@ class Ledger:
         _, on, bias, dropped = result.entries.unbind(-2)
         in_total = on.shape[-2] == 1 < len(plan.rows)
         return cls(
-            input=_by_sample(on.sum(-2), many) if in_total else _held(result.relevance, many),
+            input=_by_sample(on.sum(-2), many) if in_total else held(result.relevance, many),
             bias=_by_sample(bias.sum(-2), many),
             dropped=_by_sample(dropped.sum(-2), many),
             residual=torch.zeros_like(result.score),
@@ -65,9 +66,14 @@ class Ledger:
             return {**self.__dict__, "by_step": _steps_left_behind}
 
     @property
+    def held(self) -> Tensor:
+        """What the input holds; of a contrast, both parts of it."""
+        return self.input if self.shared is None else self.input + self.shared
+
+    @property
     def total(self) -> Tensor:
-        """input + bias + dropped + residual; equal to max(0, f) but for rounding."""
-        return self.input + self.bias + self.dropped + self.residual
+        """What the input holds + bias + dropped + residual; equal to max(0, f) but for rounding."""
+        return self.held + self.bias + self.dropped + self.residual
 
     def table(self, sample: int = 0, target: int = 0) -> str:
         """The ledger along the network, for one sample."""
@@ -92,9 +98,14 @@ class Ledger:
         gap = pick(self.score) - pick(self.total)
         wrong = abs(gap) > TOLERANCE.get(self.score.dtype, 1e-4) * pick(self.score)
         return (
-            f"f = {pick(self.score):.6g} = input {pick(self.input):.6g} + bias {pick(self.bias):.6g} + "
+            f"f = {pick(self.score):.6g} = {self._parts(pick)} + bias {pick(self.bias):.6g} + "
             f"dropped {pick(self.dropped):.6g}" + (f"; NOT accounted for: {gap:.6g}" if wrong else "")
         )
+
+    def _parts(self, pick: Callable[[Tensor], float]) -> str:
+        if self.shared is None:
+            return f"input {pick(self.input):.6g}"
+        return f"distinctive {pick(self.input):.6g} + shared {pick(self.shared):.6g}"
 
     def __str__(self) -> str:
         batch = self.score.shape[0]
@@ -108,7 +119,7 @@ def seen_from_outside(relevance: Tensor, score: Tensor) -> Ledger:
     return Ledger(held, none, none, residual=score - held, score=score, rows=(), by_step=by_step)
 
 
-def _held(relevance: Sequence[Tensor], many: bool) -> Tensor:
+def held(relevance: Sequence[Tensor], many: bool) -> Tensor:
     """ΣR over everything but the sample (and the target), and all inputs."""
     kept = 2 if many else 1
     sums = [R.sum(tuple(range(kept, R.ndim))) if R.ndim > kept else R for R in relevance]

@@ -26,7 +26,8 @@ class Network(NamedTuple):
 class Builder:
     """Adds each operation to the module and to the graph; `value` keeps the example's tensors, for their shapes."""
 
-    def __init__(self, seed: int, shape: Sequence[int], domain: str) -> None:
+    def __init__(self, seed: int, shape: Sequence[int], domain: str, averaged: bool = False) -> None:
+        self.averaged = averaged  # the classes read an average
         self.choose = random.Random(seed)
         self.generator = torch.Generator().manual_seed(seed)
         self.model = Program()
@@ -225,9 +226,23 @@ class Builder:
             h = self.batch_norm("stem.bn", h)
         return self.rectifier("stem.relu", h)
 
+    def average_all(self, operand: str) -> str:
+        """Over places or tokens, in one of its spellings."""
+        if len(self.shape(operand)) == 2:
+            return self.affine("head.pool", Mean(1), operand, kind="average")
+        if len(self.shape(operand)) == 1:
+            return operand
+        if self.maybe():
+            return self.affine("head.pool", Mean(2, 3), operand, kind="average")
+        pools = [nn.AdaptiveAvgPool2d(1), nn.AvgPool2d(self.shape(operand)[1:])]
+        h = self.affine("head.pool", self.choose.choice(pools), operand, kind="average")
+        return self.affine("head.flatten", nn.Flatten(), h, kind="structural")
+
     def head(self, operand: str) -> str:
         """Average or flatten, perhaps a hidden layer, then the classes."""
         h = operand
+        if self.averaged:
+            return self.linear("head.classes", self.average_all(h), 3)
         if len(self.shape(h)) == 3:
             if self.maybe():
                 h = self.affine("head.pool", Mean(2, 3), h, kind="average")

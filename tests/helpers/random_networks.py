@@ -381,8 +381,11 @@ def family(seed: int) -> str:
     return list(FAMILIES)[seed % len(FAMILIES)]
 
 
-def build(seed: int) -> Network:
-    """The network of a seed: a float64 module in eval mode, a batch of two, the domain, the graph."""
+def build(seed: int, averaged: bool = False) -> Network:
+    """The network of a seed: a float64 module in eval mode, a batch of two, the domain, the graph.
+
+    `averaged`: its classes read an average, wherever there is something to average over.
+    """
     name, k = family(seed), seed // len(FAMILIES)
     choose = random.Random(-1 - seed)
     if name == "attention":
@@ -397,7 +400,7 @@ def build(seed: int) -> Network:
         shape = [choose.choice([2, 3]), *[choose.choice([5, 6])] * 2]
     with torch.random.fork_rng(devices=[]):
         # `k // 6` so that a family that takes turns by k meets every domain.
-        builder = Builder(seed, shape, ["real", "nonnegative", "box"][(k + k // 6) % 3])
+        builder = Builder(seed, shape, ["real", "nonnegative", "box"][(k + k // 6) % 3], averaged)
         FAMILIES[name](builder, k)
         return builder.finish()
 
@@ -406,10 +409,11 @@ _build = lru_cache(maxsize=None)(build)
 
 
 def explain(
-    seed: int, target: int | Sequence[int] | Array | None, bias: Bias = "neuron", max_pool: MaxPool = "proportional"
-) -> Relevances:
+    seed: int, target: int | Sequence[int] | Array | None, bias: Bias = "neuron", max_pool: MaxPool = "proportional",
+    averaged: bool = False,
+) -> Relevances:  # fmt: skip
     """The reference's decomposition of the seed's example."""
-    network = _build(seed)
+    network = _build(seed, averaged)
     return network.graph.explain(network.example, target, bias, max_pool)
 
 
@@ -418,9 +422,10 @@ def reference_relevances(
     target: int | Sequence[int] | Array | None = None,
     bias: Bias = "neuron",
     max_pool: MaxPool = "proportional",
+    averaged: bool = False,
 ) -> dict[str, Array]:
     """Relevance (B, ...) by module path at every block boundary, with `input`, and `bias`, `dropped`, `score` (B,)."""
-    result = explain(seed, target, bias, max_pool)
+    result = explain(seed, target, bias, max_pool, averaged)
     # A name with a slash has no module behind it (LayerNorm's u = x/σ).
     named = {name: R for name, R in result.at.items() if "/" not in name}
     return {**named, "bias": result.bias, "dropped": result.dropped, "score": result.score}

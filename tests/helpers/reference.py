@@ -215,7 +215,7 @@ class Graph:
         return readers
 
     def explain(self, x: torch.Tensor, target: int | Sequence[int] | Array | None = None, bias: Bias = "neuron",
-                max_pool: MaxPool = "proportional") -> Relevances:  # fmt: skip
+                max_pool: MaxPool = "proportional", local: bool = True) -> Relevances:  # fmt: skip
         """Decompose each score; target: a class, one a sample, weights (B, units), or None for the top class."""
         samples = []
         for n in range(len(x)):
@@ -228,7 +228,7 @@ class Graph:
             else:
                 t = np.asarray(target)[n]
                 v = np.eye(len(outputs))[t] if np.ndim(t) == 0 else np.asarray(t, dtype=float).reshape(-1)
-            samples.append(_Sample(self, values, bias, max_pool).decompose(v))
+            samples.append(_Sample(self, values, bias, max_pool, local).decompose(v))
         return Relevances(
             {name: np.stack([s.R[name].reshape(s.shapes[name]) for s in samples]) for name in samples[0].R},
             np.array([s.score for s in samples]),
@@ -246,6 +246,7 @@ class _Sample:
     tensors: dict[str, torch.Tensor]
     bias: Bias
     max_pool: MaxPool
+    local: bool = True
     R: dict[str, Array] = field(default_factory=dict)
     score: float = 0.0
     bias_taken: float = 0.0
@@ -459,12 +460,44 @@ class _Sample:
             weights[node.name] = v[:, None]
             b = np.zeros(1)
         paths = list(weights.items())
+        if self.local and node.kind in AFFINE and self._places_score(block, weights, float(b[0]), R):
+            return
 
         def by_squares(left: Array) -> list[Array]:
             total = sum((u**2).sum() for _, u in paths)
             return [(u**2)[:, 0] * divide(left, np.array([total]))[0] for _, u in paths]
 
         self._hand_down(paths, np.ones(1), b, R, by_squares)
+
+    def _places_score(self, block: Part, weights: dict[str, Array], b: float, R: Array) -> bool:
+        """Section 8: where the score's block reads nothing but an average over whole axes, a unit at every place."""
+        (leaf, *others) = weights
+        average = self.graph.nodes[leaf]
+        alone = len(self.readers[leaf]) == 1 and not others and bool(block.kinds() & MIXING)
+        if not alone or average.kind != "average" or average.gates or len(average.operands) != 1:
+            return False
+        (operand,) = average.operands
+        (A,), c = self._matrices(average)
+        if c.any() or ((A != 0).sum(axis=1) != 1).any():
+            return False
+        shape = self.shapes[operand]
+        at = np.stack(np.unravel_index(np.arange(len(A)), shape))
+        first = at[:, A[:, 0] != 0]  # where the elements are that make one average
+        axes = [d for d in range(len(shape)) if len(set(first[d])) > 1]
+        if first.shape[1] != np.prod([shape[d] for d in axes]) or len(axes) in (0, len(shape)):
+            return False
+        place = np.ravel_multi_index([at[d] for d in axes], [shape[d] for d in axes])
+        count = int(place.max()) + 1
+        W = np.where(place[:, None] == np.arange(count), A @ weights[leaf], 0.0)
+        t = np.maximum(0, self.x[operand] @ W + b / count)
+        self._hand_down(
+            [(operand, W)],
+            np.ones(count),
+            np.full(count, b / count),
+            t * divide(R, t.sum(keepdims=True)),
+            lambda left: [W**2 @ divide(left, (W**2).sum(axis=0))],
+        )
+        return True
 
     # -- between blocks ----------------------------------------------------------------------------------------------
 

@@ -140,7 +140,9 @@ def ratios(name: str, seeds: range) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("name", DOMAINS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "real" else pytest.mark.slow) for name in DOMAINS]
+)
 def test_a_few_tiny_networks_against_the_exact_judge(name: str) -> None:
     found = np.array(ratios(name, range(1000, 1025)))
     assert len(found) >= 18

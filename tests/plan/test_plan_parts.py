@@ -70,7 +70,7 @@ DOMAINS = [(dt.Real(), WSquare()), (dt.NonNegative(), ZPlus()), (dt.Box(0, 1), Z
 @pytest.mark.parametrize(("domain", "rule"), DOMAINS, ids=str)
 def test_the_planner_gives_the_lowest_block_the_rule_of_its_domain(domain: dt.Domain, rule: Rule) -> None:
     captured, _, _ = network()
-    planned = Planner(captured, [domain], {}, None, spread=False, winner=False).make()
+    planned = Planner(captured, [domain], {}, None, spread=False, winner=False, local=True).make()
     assert [row.op for row in planned.plan.rows] == ["linear", "mul", "relu", "linear + add"]
     assert planned.plan.rows[-1].rule == str(rule)
     assert [step.node for step in planned.steps] == [row.node for row in planned.plan.rows]

@@ -1,11 +1,13 @@
 """A block in one pass, as rules see it.
 
 `AffineMap` has the leaves' values and applies W and its transpose in every reading. `ScoreMap` is the block of the
-output completed by a target: a single unit f = Σ_j v_j z_j.
+output completed by a target: a single unit f = Σ_j v_j z_j. `PlacesMap` is the same block where it is an average over
+places: a unit at every place.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +18,7 @@ from deeptaylor.maps.block import Block, Run
 from deeptaylor.maps.division import divide, weighted
 from deeptaylor.maps.linear_map import Maybe, Reading, plus, reread
 
-__all__ = ["AffineMap", "ScoreMap"]
+__all__ = ["AffineMap", "PlacesMap", "ScoreMap"]
 
 
 class AffineMap:
@@ -125,14 +127,22 @@ class ScoreMap(AffineMap):
         total: Maybe = None
         for leaf, u, x in zip(self.block.leaves, self.u, xs, strict=True):
             if x is not None:
-                total = plus(total, self.run.per_sample(leaf, self._reread(u, reading) * x))
+                total = plus(total, self._add_up(leaf, self._reread(u, reading) * x))
         return total
 
     def transpose(self, reading: Reading, s: Tensor) -> list[Maybe]:
         return [
-            self.run.spread_out(leaf, s) * self._reread(u, reading)
+            self._hand_out(leaf, s) * self._reread(u, reading)
             for leaf, u in zip(self.block.leaves, self.u, strict=True)
         ]
+
+    def _add_up(self, leaf: str, t: Tensor) -> Tensor:
+        """The sum over the elements that a unit reads."""
+        return self.run.per_sample(leaf, t)
+
+    def _hand_out(self, leaf: str, s: Tensor) -> Tensor:
+        """A unit's number at each element that it reads."""
+        return self.run.spread_out(leaf, s)
 
     def pair(self, p: Sequence[Maybe], n: Sequence[Maybe], negative: bool = True) -> tuple[Maybe, Maybe]:
         P = plus(self.map("positive", p), self.map("negative", n))
@@ -157,3 +167,26 @@ class ScoreMap(AffineMap):
         assert mass is not None
         alive = (mass > 0).to(R.dtype)
         return self.transpose("squared", divide(R, mass)), R * (1 - alive)
+
+
+class PlacesMap(ScoreMap):
+    """f = Σ_p t_p with a unit t_p = Σ_i u_pi x_pi + b/P at each of P places: axes of the only leaf."""
+
+    def __init__(
+        self, block: Block, run: Run, non_negative: Sequence[bool], boxes: Sequence[Any], spread: bool, v: Tensor,
+        f: Tensor, places: Sequence[int],
+    ) -> None:  # fmt: skip
+        super().__init__(block, run, non_negative, boxes, spread, v, f)
+        x = self.x[0]
+        self.within = [d for d in range(1, x.ndim) if d not in places]  # the axes along which a unit adds up
+        count = math.prod([x.shape[d] for d in places])
+        self.b = None if self.b is None else self.b.reshape(-1, *[1] * (x.ndim - 1)) / count
+        t = self.map("signed", self.x)
+        assert t is not None
+        self.f = t if self.b is None else t + self.b
+
+    def _add_up(self, leaf: str, t: Tensor) -> Tensor:
+        return t.sum(self.within, keepdim=True)
+
+    def _hand_out(self, leaf: str, s: Tensor) -> Tensor:
+        return s

@@ -10,9 +10,9 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +24,12 @@ from deeptaylor.domain import Domain
 from deeptaylor.errors import InputError, TargetError
 from deeptaylor.explainer import Explainer
 from deeptaylor.explainer import explain as explain_inputs
-from deeptaylor.explanation import Explanation
+from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.models.networks.pretrained import Pretrained
 
-__all__ = ["Photo", "class_index", "explain"]
+__all__ = ["Photo", "class_index", "contrast", "explain"]
 
+_Answer = TypeVar("_Answer", bound=Explanation)
 Photo = str | os.PathLike[str] | Image.Image | npt.NDArray[np.uint8]
 
 
@@ -46,12 +47,48 @@ def explain(
     """
     if not isinstance(model, Pretrained):
         return explain_inputs(model, x, target, domain, **kw)
+    target = _numbered(model, target)
+    explainer, inputs, seen = _prepared(model, x, domain, kw)
+    return _shown(model, explainer.explain(inputs, target), inputs, seen, target)
+
+
+def contrast(
+    model: nn.Module | Pretrained,
+    x: Any,
+    target: Any = None,
+    against: Any = None,
+    power: float = 3.0,
+    domain: Domain | Sequence[Domain] | None = None,
+    **kw: Any,
+) -> Contrast:
+    """What sets a class apart from its rivals, in one call (see `Explainer.contrast`); classes may be names.
+
+    With a `Pretrained`, ``x`` may be photographs, as for `explain`.
+    """
+    if not isinstance(model, Pretrained):
+        return Explainer(model, x, domain, **kw).contrast(x, target, against, power)
+    target, against = _numbered(model, target), _numbered(model, against)
+    explainer, inputs, seen = _prepared(model, x, domain, kw)
+    return _shown(model, explainer.contrast(inputs, target, against, power), inputs, seen, target)
+
+
+def _numbered(model: Pretrained, named: Any) -> Any:
+    """Classes by number where they were given by name: one, several, or with weights."""
+    if isinstance(named, str):
+        return class_index(model, named)
+    if isinstance(named, Mapping):
+        return {_numbered(model, name): weight for name, weight in named.items()}
+    return [_numbered(model, name) for name in named] if isinstance(named, (list, tuple)) else named
+
+
+def _prepared(
+    model: Pretrained, x: Any, domain: Any, settings: Mapping[str, Any]
+) -> tuple[Explainer, Tensor, tuple[Any, ...]]:
+    """An explainer, its inputs, and of photographs what the network sees."""
     if domain is not None:
         raise InputError("The domain belongs to the Pretrained already; leave it out.")
-    if isinstance(target, str):
-        target = class_index(model, target)
     if isinstance(x, Tensor):
-        return Explainer(model.network, x, model.domain, **kw).explain(x, target)
+        return Explainer(model.network, x, model.domain, **settings), x, ()
     photos = [_as_photo(photo) for photo in (x if isinstance(x, (list, tuple)) else [x])]
     if not photos:
         raise InputError("No photograph was given.")
@@ -59,9 +96,12 @@ def explain(
     inputs = torch.cat([p[0] for p in prepared])
     place = next((w for w in model.network.parameters() if w.is_floating_point()), None)
     inputs = inputs if place is None else inputs.to(place.device)
-    explanation = Explainer(model.network, inputs, model.domain, **kw).explain(inputs, target)
     seen = tuple(np.asarray(picture) for _, picture in prepared)
-    return replace(explanation, photos=seen, titles=_titles(model, inputs, target))
+    return Explainer(model.network, inputs, model.domain, **settings), inputs, seen
+
+
+def _shown(model: Pretrained, answer: _Answer, inputs: Tensor, seen: tuple[Any, ...], target: Any) -> _Answer:
+    return replace(answer, photos=seen, titles=_titles(model, inputs, target)) if seen else answer
 
 
 def class_index(model: Pretrained, text: str) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from deeptaylor.domain import Domain
 from deeptaylor.graph.capture import Captured
-from deeptaylor.graph.editing import constant_of
+from deeptaylor.graph.editing import constant_of, shape_of
 from deeptaylor.graph.places import Node
 from deeptaylor.maps import linear_map as lm
 from deeptaylor.operations.table import flow_of
@@ -60,6 +60,18 @@ class Blocks:
 
         visit(head, False)
         return sorted(members, key=self.order.__getitem__), sorted(leaves, key=self.order.__getitem__)
+
+    def averaged(self, leaf: Node) -> tuple[Node, tuple[int, ...]] | None:
+        """What a leaf is the average of and over which axes, if it is one that nothing else reads; never samples."""
+        built = self._maps.get(leaf)
+        if len(self.readers.get(leaf, [])) != 1 or not isinstance(built, (lm.Reduce, lm.Separable)):
+            return None
+        operand = self.signals[leaf][0]
+        sizes = shape_of(operand)
+        axes = built.averaged(len(sizes))
+        several = any(not isinstance(sizes[d], int) or sizes[d] > 1 for d in axes)
+        within = [d for d in range(1, len(sizes)) if d not in axes]
+        return (operand, axes) if several and within and 0 not in axes else None
 
     def _build(self, node: Node) -> lm.LinearMap | None:
         built: lm.LinearMap | None = flow_of(node).map(node, self.captured, self.signals[node], self._above)

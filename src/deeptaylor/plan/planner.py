@@ -47,8 +47,9 @@ class Planner:
         first: Rule | None,
         spread: bool,
         winner: bool,
+        local: bool,
     ) -> None:
-        self.captured, self.spread, self.winner = captured, spread, winner
+        self.captured, self.spread, self.winner, self.local = captured, spread, winner, local
         self.choice = Choice(captured, overrides, first)
         self.nodes = {n.name: n for n in captured.graph.nodes}
         self.output, self.notes = set_aside(captured)
@@ -112,7 +113,13 @@ class Planner:
             members, leaves = self.blocks.gather(self.output)
         else:
             members, leaves = [], [self.output]
-        result.append(self._block_step(self.output, members, leaves, score=True))
+        below = self._places(members, leaves) if self.local else None
+        if below is None:
+            result.append(self._block_step(self.output, members, leaves, score=True))
+        else:
+            operand, places = below
+            members = [leaves[0], *members]
+            result.append(self._block_step(self.output, members, [operand], score=True, places=places))
         covered.update(members)
         for node in reversed(list(self.captured.graph.nodes)):
             relevant = node in self.blocks.readers or (node is self.output and not members)
@@ -128,6 +135,13 @@ class Planner:
             else:
                 result.append(self._plain_step(node))
         return result
+
+    def _places(self, members: list[Node], leaves: list[Node]) -> tuple[Node, tuple[int, ...]] | None:
+        """What the output's block averages over, where it is an affine map behind an average: local evidence."""
+        if len(leaves) != 1 or not any(flow_of(m).mixes for m in members):
+            return None
+        own, given = self.choice.given(leaves[0]), [self.choice.given(m) for m in members]
+        return self.blocks.averaged(leaves[0]) if own is None or own in given else None
 
     def _row(self, node: Node, op: str, domain: str, rule: str, why: str) -> Row:
         return Row(node.name, module_path(node), op, domain, rule, why)
@@ -168,7 +182,7 @@ class Planner:
         return isinstance(override, rules.Pass) or (isinstance(override, rules.Signal) and flow.factors)
 
     def _block_step(
-        self, head: Node, members: list[Node], leaves: list[Node], score: bool
+        self, head: Node, members: list[Node], leaves: list[Node], score: bool, places: tuple[int, ...] = ()
     ) -> tuple[steps.Step, Row, list[str]]:
         maps = [self.blocks.map(m) for m in members]
         block = Block(head.name, maps, [n.name for n in leaves])
@@ -184,7 +198,7 @@ class Planner:
         if isinstance(rule, rules.ZBox) and any(b is not None for b in boxes):
             warn_of_box(head, boxes)
         if score:
-            why += "; the output's block, one unit with the target"
+            why += "; the output's block, one unit with the target" + (" at every place" if places else "")
         elif rectified:
             why += "; units ≥ 0"
         elif isinstance(rule, (rules.ZPlus, rules.ZBox)):
@@ -193,9 +207,11 @@ class Planner:
         if not score and (rule.needs_z or not rectified):
             needs.append(head.name)
         boxes = [None if box is None else box.like(leaf.meta["val"]) for box, leaf in zip(boxes, leaves, strict=True)]
-        made = steps.ScoreStep if score else steps.BlockStep
+        made = steps.LocalScoreStep if places else steps.ScoreStep if score else steps.BlockStep
         non_negative = [d.non_negative for d in domains]
         step = made(block, rule, non_negative, boxes, rectified, self.spread, list(dict.fromkeys(needs)))
+        if isinstance(step, steps.LocalScoreStep):
+            step.places = places
         if not score:
             signed = [box is not None or not nn for box, nn in zip(boxes, non_negative, strict=True)]
             readings = rule.readings(any(signed), rectified, self.spread)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from deeptaylor.domain import Box, fit
-from deeptaylor.maps.affine_map import AffineMap, ScoreMap
+from deeptaylor.maps.affine_map import AffineMap, PlacesMap, ScoreMap
 from deeptaylor.maps.block import Block, Run
+from deeptaylor.maps.division import divide, undivided
 from deeptaylor.maps.linear_map import Maybe, unbroadcast
 from deeptaylor.maps.structural import Structural
 from deeptaylor.rules import Book, Rule
@@ -83,6 +84,45 @@ class ScoreStep(BlockStep):
     def start(self, R: Tensor, v: Tensor, f: Tensor, run: Run, book: Book) -> list[Maybe]:
         W = ScoreMap(self.block, run, self.non_negative, self.boxes, self.spread, v, f)
         return self.rule(W, R, book)
+
+
+class LocalScoreStep(ScoreStep):
+    """The output's block where it averages over places: each place is a detector of the target (docs/theory.md).
+
+    Relevance goes to the places first, in proportion to what each detects, and within a place to what it detects by.
+    """
+
+    places: tuple[int, ...] = ()  # axes of the only leaf
+
+    def start(self, R: Tensor, v: Tensor, f: Tensor, run: Run, book: Book) -> list[Maybe]:
+        W = PlacesMap(self.block, run, self.non_negative, self.boxes, self.spread, v, f, self.places)
+        t = W.z.clamp(min=0)
+        total = t.flatten(1).sum(1)  # at least f, so that nothing is dropped
+        share = divide(R, total).reshape(-1, *[1] * (t.ndim - 1))
+        return self.rule(W, t * share, _AllPlaces(book))
+
+
+class _AllPlaces:
+    """A book for the units of all places; the other takes one number a sample."""
+
+    def __init__(self, book: Book) -> None:
+        self.book, self.open = book, book.open
+
+    def bias(self, share: Tensor, weight: Maybe = None) -> None:
+        if self.open:
+            self.book.bias(_summed(share if weight is None else share * weight))
+
+    def dropped(self, share: Tensor) -> None:
+        if self.open:
+            self.book.dropped(_summed(share))
+
+    def undivided(self, R: Tensor, Z: Tensor) -> None:
+        if self.open:
+            self.book.dropped(_summed(undivided(R, Z)))
+
+
+def _summed(t: Tensor) -> Tensor:
+    return t.flatten(1).sum(1)
 
 
 class CarryStep(Step):

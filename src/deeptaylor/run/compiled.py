@@ -44,33 +44,32 @@ class Compiled:
 
     def _plain(self, inputs: tuple[Tensor, ...], target: Any, books: Kept, keep: frozenset[str]) -> tuple[Any, ...]:
         result = self._engine.run(inputs, target, books, keep)
-        return result.score, result.relevance, result.entries, result.kept, result.lowest
+        return result.score, result.relevance, result.entries, result.kept, result.lowest, result.rivals
 
     def __call__(
         self, inputs: Sequence[Tensor], target: Any, books: Kept = None, keep: frozenset[str] = frozenset()
     ) -> Result:
         target = targets.settled(target, inputs[0])
-        margin = isinstance(target, targets.Margin)
-        given, form = pytree.tree_flatten((tuple(inputs), (target.target, target.other) if margin else target))
+        given, form = pytree.tree_flatten((tuple(inputs), target))
         tensors = [None if t is None else _laid_out(t) for t in given]
         sizes = tuple(None if t is None else (t.shape, t.dtype, t.device) for t in tensors)
-        key = (form, margin, books, keep, sizes)
+        key = (form, books, keep, sizes)
         with torch.no_grad(), torch.cuda.device(inputs[0].device if inputs[0].is_cuda else -1):
             with self._lock:
                 if key not in self._passes:
-                    self._passes[key] = self._compiled(form, margin, books, keep)
+                    self._passes[key] = self._compiled(form, books, keep)
                 if inputs[0].is_cuda and self._graphs is not False:
                     if key not in self._recorded:
                         self._recorded[key] = self._prepare(self._passes[key], tensors)
                     return Result(*self._recorded[key](tensors))
             return Result(*self._passes[key](tensors))
 
-    def _compiled(self, form: Any, margin: bool, books: Kept, keep: frozenset[str]) -> _Run:
+    def _compiled(self, form: Any, books: Kept, keep: frozenset[str]) -> _Run:
         """A pass for one set of sizes. Its code is its own: torch.compile gives up on a code after some sizes."""
         code = type(self)._plain.__code__.replace()
         plain = types.MethodType(types.FunctionType(code, globals()), self)
         run = torch.compile(plain, dynamic=False, fullgraph=True, options=self._options)
-        return lambda tensors: run(*_given(tensors, form, margin), books, keep)
+        return lambda tensors: run(*pytree.tree_unflatten(tensors, form), books, keep)
 
     def _prepare(self, run: _Run, example: Sequence[Maybe]) -> _Run:
         """A pass for these sizes, recorded if that was asked for, or if its launches keep the GPU waiting."""
@@ -125,8 +124,3 @@ def _laid_out(t: Tensor) -> Tensor:
     t = t.detach()
     together = t.is_contiguous() or (t.ndim == 4 and t.is_contiguous(memory_format=torch.channels_last))
     return t if together else t.contiguous()
-
-
-def _given(tensors: Sequence[Maybe], form: Any, margin: bool) -> tuple[Any, Any]:
-    inputs, target = pytree.tree_unflatten(list(tensors), form)
-    return inputs, targets.Margin(*target) if margin else target

@@ -134,8 +134,9 @@ class Engine(nn.Module):
     ) -> Result:
         """Explain a batch."""
         run = self.forward_pass(inputs)
-        v, many = targets.weights(target, run.values[self.planned.output])
+        against = target if isinstance(target, targets.Against) else None
+        v, many = targets.weights(target if against is None else against.target, run.values[self.planned.output])
         if many:
-            return reverse_many(self, run, v, books, keep)
+            return reverse_many(self, run, v, books, keep, against)
         look = v.device.type == "cpu" and not torch.compiler.is_compiling()
-        return reverse(self, run, v, books, keep, look)
+        return reverse(self, run, v, books, keep, look, against)

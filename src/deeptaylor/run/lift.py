@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from deeptaylor.run.result import Result
 from deeptaylor.run.values import ForwardValues
 
-__all__ = ["lift_of", "lowered"]
+__all__ = ["lift_of", "lowered", "unit_of"]
 
 _LIFTED = 1  # small scores are lifted to about one; higher, a tiny denominator (biases spread) would overflow
 _HALF = 12  # in float16 every score is lifted to about 2¹²: what is left of its range is for the steps
@@ -31,9 +32,14 @@ def lift_of(f: Tensor) -> Tensor | None:
     return torch.ldexp(torch.ones_like(f), (_LIFTED - exponent).clamp(min=0, max=_HIGHEST))
 
 
+def unit_of(like: Tensor) -> float:
+    """A relevance to begin with where only proportions matter."""
+    return 2.0**_HALF if like.dtype is torch.float16 else 1.0
+
+
 def lowered(result: Result, lift: Tensor, inputs: Sequence[str], run: ForwardValues) -> Result:
     """The result of a pass that began with a lifted score; `inputs`: the names of its relevances."""
     relevance = [R / run.spread_out(name, lift) for name, R in zip(inputs, result.relevance, strict=True)]
     kept = {name: R / run.spread_out(name, lift) for name, R in result.kept.items()}
     entries = None if result.entries is None else result.entries / lift
-    return Result(result.score, tuple(relevance), entries, kept, result.lowest)
+    return replace(result, relevance=tuple(relevance), entries=entries, kept=kept)

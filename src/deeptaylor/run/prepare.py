@@ -45,6 +45,7 @@ class Settings:
     first: Rule | None
     bias: str
     max_pool: str
+    local: bool
     output: int | str | None
     root: str = ""  # the module that paths are named from, where the network was wrapped
 
@@ -77,7 +78,13 @@ def prepare(
             split(captured)
         rewritten = copied(captured.graph)  # the plan may still set a softmax aside
         planned = Planner(
-            captured, settings.domains, settings.rules, settings.first, spread, settings.max_pool == "winner"
+            captured,
+            settings.domains,
+            settings.rules,
+            settings.first,
+            spread,
+            settings.max_pool == "winner",
+            settings.local,
         ).make()
         layout = layouts(captured, example)
         check_samples(captured, layout, [name for s in planned.steps for name in (s.node, *s.inputs)])

@@ -7,12 +7,26 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from deeptaylor.errors import BoundaryError
 from deeptaylor.plan import guard
 from deeptaylor.run.values import Layout
 
-__all__ = ["Result", "joined"]
+__all__ = ["Result", "Rivals", "joined"]
+
+
+@dataclass(frozen=True)
+class Rivals:
+    """Who they are, what each counts, and a relevance of all together for each input, of whatever sum."""
+
+    classes: Tensor  # (B, [K,] M)
+    scores: Tensor
+    weights: Tensor
+    relevance: tuple[Tensor, ...]
+
+
+pytree.register_dataclass(Rivals)
 
 
 @dataclass(frozen=True)
@@ -24,6 +38,7 @@ class Result:
     entries: Tensor | None  # ([K,] pages, 4, batch): arrived, went on, bias, dropped (books.py)
     kept: dict[str, Tensor]
     lowest: Tensor | None = None  # the smallest value of every watched tensor (guard.py), where books are kept
+    rivals: Rivals | None = None  # where the target is one class against others
 
 
 def joined(parts: Sequence[Result], layout: Mapping[str, Layout]) -> Result:
@@ -35,7 +50,12 @@ def joined(parts: Sequence[Result], layout: Mapping[str, Layout]) -> Result:
         torch.cat(entries, -1) if entries else None,
         {name: _joined_at([p.kept[name] for p in parts], where) for name, where in layout.items()},
         guard.lowest_of([p.lowest for p in parts if p.lowest is not None]),
+        pytree.tree_map(lambda *ts: torch.cat(ts), *others) if (others := _rivals(parts)) else None,
     )
+
+
+def _rivals(parts: Sequence[Result]) -> list[Rivals]:
+    return [p.rivals for p in parts if p.rivals is not None]
 
 
 def _joined_at(parts: Sequence[Tensor], where: Layout) -> Tensor:

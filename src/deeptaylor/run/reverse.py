@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from deeptaylor.maps.division import weighted
 from deeptaylor.maps.linear_map import Maybe, plus
 from deeptaylor.plan import guard
-from deeptaylor.rules.steps import ScoreStep
+from deeptaylor.rules.steps import ScoreStep, Step
+from deeptaylor.run import target as targets
 from deeptaylor.run.books import Books, Kept
-from deeptaylor.run.lift import lift_of, lowered
-from deeptaylor.run.result import Result
+from deeptaylor.run.lift import lift_of, lowered, unit_of
+from deeptaylor.run.result import Result, Rivals
 from deeptaylor.run.values import ForwardValues
 
 if TYPE_CHECKING:
@@ -25,14 +27,18 @@ __all__ = ["reverse", "reverse_many"]
 
 def reverse(
     engine: Engine, run: ForwardValues, v: Tensor, books: Kept = None, keep: frozenset[str] = frozenset(),
-    look: bool = False,
+    look: bool = False, against: targets.Against | None = None,
 ) -> Result:  # fmt: skip
-    """The steps, from the score f = Σ v z down to the inputs; `keep`: inner tensors whose relevance is wanted."""
+    """The steps, from the score f = Σ v z down to the inputs; `keep`: inner tensors whose relevance is wanted.
+
+    `against`: relevance of rivals goes down beside it.
+    """
     planned, last_use = engine.planned, engine.keeping.last_use
     f = run.per_sample(planned.output, weighted(v, run.values[planned.output]))
     lift, account, arrived = lift_of(f), Books(run, books, look), _Arrived(run, f)
     kept: dict[str, Tensor] = {}
     lowest: list[Tensor] = []
+    beside = None if against is None else _Beside(run, run.values[planned.output], v, against)
     for k, step in enumerate(planned.steps):
         if isinstance(step, ScoreStep):
             R = f.clamp(min=0) if lift is None else f.clamp(min=0) * lift
@@ -46,6 +52,8 @@ def reverse(
             outs = step.back(R, run, page)
         account.hand_on(page, step.inputs, outs)
         arrived.add(step.inputs, outs)
+        if beside is not None:
+            beside.pass_on(step)
         if books:
             lowest += guard.lowest(engine.watched.get(k, ()), run)
         run.forget(last_use.get(k, ()))
@@ -53,7 +61,8 @@ def reverse(
     final = [arrived.take(name).expand(run.shape(name)) for name in planned.inputs]
     kept |= {name: R for name, R in zip(planned.inputs, final, strict=True) if name in keep}
     entries = account.close(f, planned.inputs, final)
-    result = Result(f, tuple(final), entries, kept, torch.stack(lowest) if lowest else None)
+    others = None if beside is None else beside.rivals(planned.inputs)
+    result = Result(f, tuple(final), entries, kept, torch.stack(lowest) if lowest else None, others)
     return result if lift is None else lowered(result, lift, planned.inputs, run)
 
 
@@ -73,19 +82,45 @@ class _Arrived:
         return torch.zeros(self._run.shape(name), dtype=self._f.dtype, device=self._f.device) if R is None else R
 
 
-def reverse_many(engine: Engine, run: ForwardValues, v: Tensor, books: Kept, keep: frozenset[str]) -> Result:
+class _Beside:
+    """What goes down for the rivals: at the score a mixture, below that as for the class itself, without books."""
+
+    def __init__(self, run: ForwardValues, output: Tensor, v: Tensor, asked: targets.Against) -> None:
+        self._run, self._output, self._page = run, output, Books(run, None, look=False).page(None, v, settled=False)
+        self._classes, self._weights = targets.rivals(asked, v, output)
+        self._arrived = _Arrived(run, output)
+
+    def pass_on(self, step: Step) -> None:
+        if isinstance(step, ScoreStep):
+            for classes, weights in zip(self._classes.unbind(1), self._weights.unbind(1), strict=True):
+                v = targets.one_hot(classes, self._output)
+                f = weighted(v, self._output).sum(1)
+                self._arrived.add(step.inputs, step.start(weights * unit_of(f), v, f, self._run, self._page))
+        else:
+            self._arrived.add(step.inputs, step.back(self._arrived.take(step.node), self._run, self._page))
+
+    def rivals(self, inputs: Sequence[str]) -> Rivals:
+        relevance = [self._arrived.take(name).expand(self._run.shape(name)) for name in inputs]
+        return Rivals(self._classes, self._output.gather(1, self._classes), self._weights, tuple(relevance))
+
+
+def reverse_many(
+    engine: Engine, run: ForwardValues, v: Tensor, books: Kept, keep: frozenset[str],
+    against: targets.Against | None = None,
+) -> Result:  # fmt: skip
     """The same for several targets a sample, v of shape (K, …), at once."""
 
     def one(v: Tensor) -> tuple[Any, ...]:
-        result = reverse(engine, run, v, books, keep)
-        booked = (result.entries, result.lowest) if books else ()
-        return result.score, result.relevance, tuple(t for t in booked if t is not None), result.kept
+        result = reverse(engine, run, v, books, keep, against=against)
+        booked = tuple(t for t in (result.entries, result.lowest) if t is not None and books)
+        return result.score, result.relevance, booked, result.kept, () if against is None else result.rivals
 
-    score, relevance, booked, kept = torch.vmap(one)(v)
+    score, relevance, booked, kept, rivals = torch.vmap(one)(v)
     return Result(
         score.movedim(0, 1),
         tuple(r.movedim(0, 1) for r in relevance),
         booked[0] if booked else None,
         {name: r.movedim(0, 1) for name, r in kept.items()},
         booked[1][0] if len(booked) > 1 else None,
+        None if against is None else pytree.tree_map(lambda t: t.movedim(0, 1), rivals),
     )

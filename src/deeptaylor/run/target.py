@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from deeptaylor.errors import TargetError
 
@@ -30,11 +31,33 @@ def margin(target: int | Tensor | None = None, other: int | Tensor | None = None
     return Margin(target, other)
 
 
+RIVALS = 8  # of the network's own: those that it considers most
+
+
+@dataclass(frozen=True)
+class Against:
+    """A class with its rivals: its map, and beside it one of a mixture of the others.
+
+    `rivals` (B, M) and their `weights` (B, M), which add up to one; None: those that the network itself considers.
+    """
+
+    target: int | Tensor | None = None
+    rivals: Tensor | None = None
+    weights: Tensor | None = None
+
+
+for _kind in (Margin, Against):  # so that their tensors are seen by what compiles and exports
+    pytree.register_dataclass(_kind)
+
+
 def check(target: Target, shape: tuple[int, ...], values: bool = True) -> None:
     """Refuse a target that does not fit an output of this shape, before any work.
 
     Without `values`, tensors are looked into only where that costs nothing (`may_look`).
     """
+    if isinstance(target, Against):
+        _check_rivals(shape)
+        target = target.target
     if target is None or is_callable(target):
         if target is None and len(shape) > 2:
             raise TargetError(_no_classes(shape))
@@ -63,6 +86,14 @@ def check(target: Target, shape: tuple[int, ...], values: bool = True) -> None:
         raise TargetError(_no_classes(shape))
     if len(shape) == 2:
         _check_classes(target, shape, "target", (1, 2), values)
+
+
+def _check_rivals(shape: tuple[int, ...]) -> None:
+    if len(shape) != 2 or shape[1] < 2:
+        raise TargetError(
+            f"A contrast needs rivals: an output of shape (batch, classes ≥ 2); this one has {shape}. Ask for "
+            "explain(x), which says what the number is made of."
+        )
 
 
 def may_look(t: Tensor, values: bool) -> bool:
@@ -113,15 +144,15 @@ def _check_classes(value: Any, shape: tuple[int, ...], name: str, ranks: tuple[i
 
 def part(target: Target, samples: slice) -> Target:
     """The target of some of the samples."""
-    if isinstance(target, Margin):
-        return Margin(part(target.target, samples), part(target.other, samples))
+    if isinstance(target, (Margin, Against)):
+        return pytree.tree_map(lambda t: part(t, samples), target)
     return target[samples] if isinstance(target, Tensor) and target.ndim else target
 
 
 def settled(target: Target, x: Tensor) -> Target:
     """The same target with tensors for numbers, beside the input: compiled code would be made anew for each number."""
-    if isinstance(target, Margin):
-        return Margin(settled(target.target, x), settled(target.other, x))
+    if isinstance(target, (Margin, Against)):
+        return pytree.tree_map(lambda t: settled(t, x), target)
     if isinstance(target, int):
         return torch.full((x.shape[0],), target, device=x.device)
     return target.to(x.device) if isinstance(target, Tensor) else target
@@ -136,14 +167,29 @@ def weights(target: Target, output: Tensor) -> tuple[Tensor, bool]:
     if output.ndim == 1:
         return torch.ones_like(output), False
     if target is None:
-        return _one_hot(output.argmax(1), output), False
+        return one_hot(output.argmax(1), output), False
     classes = torch.as_tensor(target, device=output.device).long()
     if classes.ndim == 0:
         classes = classes.expand(output.shape[0])
-    return _one_hot(classes.movedim(-1, 0), output), classes.ndim == 2
+    return one_hot(classes.movedim(-1, 0), output), classes.ndim == 2
 
 
-def _one_hot(classes: Tensor, output: Tensor) -> Tensor:
+def rivals(asked: Against, v: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
+    """Classes (B, M) and weights of the rivals of the class that v chooses; weights are zero where there is none.
+
+    The network's own are weighted by its softmax without that class, among those with a positive score.
+    """
+    if asked.rivals is not None and asked.weights is not None:
+        own = v.gather(1, asked.rivals) > 0  # no class is its own rival
+        return asked.rivals, torch.where(own, 0, asked.weights.to(output.dtype))
+    among = output.masked_fill((v > 0) | (output <= 0), float("-inf"))
+    logits, classes = among.topk(min(RIVALS, output.shape[1] - 1), 1)
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    likely = torch.exp(wide - wide[:, :1].clamp(min=0))  # of none at all, minus infinity
+    return classes, (likely / likely.sum(1, keepdim=True).clamp(min=1e-30)).to(output.dtype)
+
+
+def one_hot(classes: Tensor, output: Tensor) -> Tensor:
     """1 at each class, 0 elsewhere; NaN for a class that does not exist."""
     there = (classes == classes.clamp(0, output.shape[1] - 1)).unsqueeze(-1)
     chosen = torch.arange(output.shape[1], device=output.device) == classes.unsqueeze(-1)
@@ -157,11 +203,11 @@ def _margin_weights(target: Margin, output: Tensor) -> Tensor:
         return torch.as_tensor(value, device=output.device).expand(batch)
 
     top = output.argmax(1) if target.target is None else as_classes(target.target)
-    plus = _one_hot(top, output)
+    plus = one_hot(top, output)
     rest = (
         output.masked_fill(plus.bool(), float("-inf")).argmax(1) if target.other is None else as_classes(target.other)
     )
-    return plus - _one_hot(rest, output)
+    return plus - one_hot(rest, output)
 
 
 def is_callable(target: Target) -> bool:

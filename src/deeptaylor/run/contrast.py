@@ -1,0 +1,145 @@
+"""What sets a class apart from its rivals: its map split in two, exactly (docs/theory.md, section 9).
+
+N_c, N_q   the maps of the class and of the mixture of its rivals, each divided by its sum
+p          N_c / (N_c + N_q): given a unit of relevance here, how likely is it the class's and not its rivals'?
+R_c        = R_c p^k (distinctive) + R_c (1 − p^k) (shared with rivals)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deeptaylor.errors import TargetError
+from deeptaylor.run.result import Result, Rivals
+from deeptaylor.run.target import Against
+
+__all__ = ["HARD", "asked", "check_rivals", "difference", "named", "split", "without_rivals"]
+
+HARD = float("inf")  # as a power: only what exceeds the rivals' share counts
+Parts = tuple[Tensor, ...]
+
+
+def asked(target: Any, rivals: Any, batch: int, classes: int, power: float) -> Against:
+    """What a user asks for, in tensors; refused where it makes no sense."""
+    if not power > 0:
+        raise TargetError(f"power is a number above zero, or dt.HARD; got {power!r}.")
+    if target is not None and not isinstance(target, int) and not _integers(target):
+        raise TargetError(
+            "A contrast sets a class apart from others: target is None, an int or an integer tensor; got "
+            f"{type(target).__name__}."
+        )
+    return Against(target) if rivals is None else _given(target, rivals, batch, classes)
+
+
+def _integers(value: Any) -> bool:
+    return isinstance(value, Tensor) and not value.is_floating_point() and value.dtype is not torch.bool
+
+
+def _given(target: Any, rivals: Any, batch: int, classes: int) -> Against:
+    """Rivals that the user names: a class, several, {class: weight}, or weights over all classes."""
+    if isinstance(rivals, Tensor) and rivals.is_floating_point():
+        rivals = _of_weights(rivals, classes)
+    if isinstance(rivals, Mapping):
+        numbers, weights = list(rivals), [float(w) for w in rivals.values()]
+    else:
+        numbers = [rivals] if isinstance(rivals, int) else list(rivals)
+        weights = [1.0] * len(numbers)
+    if not numbers or not all(isinstance(n, int) and not isinstance(n, bool) for n in numbers):
+        raise TargetError(
+            "against= takes a class, several classes, {class: weight} or a float tensor of weights over all classes, "
+            f"by number; got {rivals!r}."
+        )
+    out = [n for n in numbers if not 0 <= n < classes]
+    if out:
+        raise TargetError(f"The rival {out[0]} is out of range: the network has {classes} classes.")
+    if min(weights) < 0 or not 0 < sum(weights) < float("inf"):
+        raise TargetError(f"The weights of rivals are numbers ≥ 0, not all zero; got {weights}.")
+    q = torch.tensor(weights, dtype=torch.float64) / sum(weights)
+    return Against(target, torch.tensor([numbers]).expand(batch, -1), q.expand(batch, -1))
+
+
+def _of_weights(weights: Tensor, classes: int) -> dict[int, float]:
+    if weights.ndim != 1 or len(weights) != classes:
+        raise TargetError(
+            f"Weights of rivals are one number a class, here {classes}; got shape {tuple(weights.shape)}."
+        )
+    return {k: w for k, w in enumerate(weights.tolist()) if w}
+
+
+# --- the split --------------------------------------------------------------------------------------------------------
+
+
+def split(result: Result, power: float) -> tuple[Parts, Parts]:
+    """A map's distinctive and shared parts, for each input."""
+    own, others = _normalised(result)
+    lead = result.score.ndim
+    parts = [_distinctive(R, a, b, lead, power) for R, a, b in zip(result.relevance, own, others, strict=True)]
+    # The rest is taken from the map itself, so that both add up to it.
+    return tuple(parts), tuple(R - d for R, d in zip(result.relevance, parts, strict=True))
+
+
+def _distinctive(R: Tensor, own: Tensor, others: Tensor, lead: int, power: float) -> Tensor:
+    if R.ndim - lead >= 2:  # channels of one pixel share one posterior
+        own, others = own.sum(lead, keepdim=True), others.sum(lead, keepdim=True)
+    if power == HARD:
+        share = 1 - others / torch.where(own > 0, own, 1)
+    else:
+        both = own + others
+        share = (own / torch.where(both > 0, both, 1)).pow(power)
+    return R * share.clamp(0, 1).to(R.dtype)
+
+
+def _normalised(result: Result) -> tuple[Parts, Parts]:
+    """N_c and N_q, in enough digits for a quotient."""
+    assert result.rivals is not None
+    lead = result.score.ndim
+    return _of_sum_one(result.relevance, lead), _of_sum_one(result.rivals.relevance, lead)
+
+
+def _of_sum_one(parts: Parts, lead: int) -> Parts:
+    wide = [R.to(torch.promote_types(R.dtype, torch.float32)) for R in parts]
+    total = torch.stack([R.flatten(lead).sum(-1) if R.ndim > lead else R for R in wide]).sum(0)
+    scale = torch.where(total > 0, 1 / torch.where(total > 0, total, 1), 0)
+    return tuple(R * scale.reshape(*scale.shape, *[1] * (R.ndim - lead)) for R in wide)
+
+
+def difference(result: Result) -> tuple[Parts, Tensor]:
+    """N_c − N_q in units of the class's relevance, for each input; and half the sum of |N_c − N_q|."""
+    own, others = _normalised(result)
+    lead = result.score.ndim
+    held = torch.stack([R.flatten(lead).sum(-1) if R.ndim > lead else R for R in result.relevance]).sum(0)
+    apart = [a - b for a, b in zip(own, others, strict=True)]
+    size = torch.stack([(d.abs().flatten(lead).sum(-1) if d.ndim > lead else d.abs()) / 2 for d in apart]).sum(0)
+    return tuple(d * held.reshape(*held.shape, *[1] * (d.ndim - lead)) for d in apart), size
+
+
+def named(rivals: Rivals) -> tuple[tuple[tuple[int, float], ...], ...]:
+    """Of each sample (and target, one after the other) classes and weights, the largest first, without zeros."""
+    classes, weights = rivals.classes.flatten(0, -2).tolist(), rivals.weights.flatten(0, -2).tolist()
+    pairs = [zip(c, w, strict=True) for c, w in zip(classes, weights, strict=True)]
+    return tuple(tuple(sorted(((c, w) for c, w in p if w > 0), key=lambda cw: -cw[1])) for p in pairs)
+
+
+def without_rivals(rivals: Rivals) -> list[int]:
+    """The samples of which no rival has a positive score."""
+    none = (rivals.weights.flatten(1) > 0).any(1).logical_not()
+    return [int(k) for k in none.nonzero().flatten()]
+
+
+def check_rivals(rivals: Rivals) -> None:
+    """Refuse rivals that the user named, and that have no map to be set against."""
+    below = ((rivals.scores <= 0) & (rivals.weights > 0)).nonzero()
+    if len(below):
+        sample = int(below[0][0])
+        score = float(rivals.scores[tuple(below[0])])
+        number = int(rivals.classes[tuple(below[0])])
+        raise TargetError(
+            f"Class {number} has the score {score:.4g} for sample {sample}: a class without a positive score has an "
+            f"empty map, and nothing to be set apart from. Ask for explain(x, dt.margin(c, {number})) instead."
+        )
+    if without := without_rivals(rivals):
+        raise TargetError(f"For sample {without[0]} the only rival is the class itself; name another.")
