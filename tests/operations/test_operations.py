@@ -61,7 +61,7 @@ def test_relevance_through(name: str, signed: bool, bias: str) -> None:
     check_explanation(explainer, x, score, bias, BY_NAME[name].constants)
 
 
-@pytest.mark.parametrize("bias", ["neuron", "spread"])
+@pytest.mark.parametrize("bias", ["neuron", pytest.param("spread", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", list(BY_NAME))
 def test_negative_relevance_through(name: str, bias: str) -> None:
     """Below an ε rule relevance has both signs, and the ledger closes at every step all the same."""

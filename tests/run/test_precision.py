@@ -76,7 +76,7 @@ def off(found: Tensor, truth: Tensor) -> float:
     return rounding.off([found], [truth])
 
 
-@pytest.mark.parametrize("bias", ["neuron", "spread"])
+@pytest.mark.parametrize("bias", ["neuron", pytest.param("spread", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda t: str(t)[6:])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_type_is_within_its_bound_or_refused(name: str, dtype: torch.dtype, bias: str) -> None:
