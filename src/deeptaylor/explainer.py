@@ -117,7 +117,7 @@ class Explainer(CapturedNetwork):
         result = self.run_batch(engine, inputs, target)
         if not torch.compiler.is_compiling():
             check_half(result, inputs)
-        relevance = result.relevance if result.rivals is None else contrasts.split(result, 3.0)[0]
+        relevance = result.relevance if result.rivals is None else contrasts.split(result, contrasts.POWER)[0]
         return result.score, relevance[0] if len(inputs) == 1 else relevance
 
     def explain(self, x: Inputs, target: Any = None) -> Explanation:
@@ -137,7 +137,7 @@ class Explainer(CapturedNetwork):
             result, notes = self._answer(engine, inputs, asked, look)
         return self._explanation(engine, inputs, target, result, notes)
 
-    def contrast(self, x: Inputs, target: Any = None, against: Any = None, power: float = 3.0) -> Contrast:
+    def contrast(self, x: Inputs, target: Any = None, against: Any = None, power: float = contrasts.POWER) -> Contrast:
         """What sets a class apart from its rivals: its map in two parts that are never negative and add up to it.
 
         target    None: the top class; an int; an integer tensor (B,) or (B, K)
@@ -148,7 +148,7 @@ class Explainer(CapturedNetwork):
         """
         if autocasting(x):
             with without_autocast(x):
-                return self.contrast(x, target, against, power)
+                return self.contrast(x, target, against, power).noting(AUTOCAST_NOTE)
         engine, inputs, look = self._begun(x)
         shape = engine.layout[engine.planned.output].shape(inputs[0].shape[0])
         targets.check(targets.Against(), tuple(shape))

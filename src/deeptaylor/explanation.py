@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ class Explanation:
         """The relevance at an inner node, by module path or node name."""
         return self.source(name)
 
-    def noting(self, note: str) -> Explanation:
+    def noting(self, note: str) -> Self:
         """The same with a further note."""
         return replace(self, notes=(note, *self.notes))
 

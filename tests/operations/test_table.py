@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
+from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
@@ -10,40 +12,36 @@ import pytest
 import torch
 from torch import fx
 
+from deeptaylor import operations
 from deeptaylor.maps import ops
-from deeptaylor.operations import (
-    activations,
-    attention,
-    averages,
-    comparisons,
-    identities,
-    joins,
-    max_pooling,
-    moves,
-    norms,
-    powers,
-    products,
-    sums,
-    weighted,
-)
 from deeptaylor.operations.flow import UNKNOWN
 from deeptaylor.operations.kinds import Activation, Rectifier
 from deeptaylor.operations.row import Row, same_as
-from deeptaylor.operations.table import TABLE, convolves, data_nodes, flow_of, never_below_zero, row_of, run_fast
+from deeptaylor.operations.table import (
+    FAMILIES,
+    TABLE,
+    convolves,
+    data_nodes,
+    flow_of,
+    never_below_zero,
+    row_of,
+    run_fast,
+)
 from graphs import Fixed, by_hand, captured_of, node_of
 from rows import EXAMPLES, IMAGE, LINE, drawn, fixed, label
 
 aten = torch.ops.aten
-FAMILIES: list[ModuleType] = [
-    activations, attention, averages, comparisons, identities, joins, moves, norms, max_pooling, powers, products, sums,
-    weighted,
-]  # fmt: skip
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda m: m.__name__.rpartition(".")[2])
 def test_every_row_of_a_family_is_in_the_table_as_the_family_wrote_it(family: ModuleType) -> None:
     assert family.ROWS
     assert all(TABLE[target] is row for target, row in family.ROWS.items())
+
+
+def test_every_module_with_rows_is_a_family() -> None:
+    found = [importlib.import_module(f"{operations.__name__}.{m.name}") for m in iter_modules(operations.__path__)]
+    assert {m.__name__ for m in found if hasattr(m, "ROWS")} == {m.__name__ for m in FAMILIES}
 
 
 def test_no_two_families_have_a_row_for_one_operation_and_the_table_has_no_other() -> None:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -26,6 +25,8 @@ from reference_rules import Array, Result
 
 BATCH = 3
 LOW, HIGH = -1.5, 2.0
+
+pytestmark = pytest.mark.usefixtures("export_once")
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -132,21 +133,6 @@ BIASES = {
 # --------------------------------------------------------------------------------------------------------------------
 # Against the reference
 # --------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _export_once() -> Iterator[None]:
-    """The rules share one export of a network: it takes longest by far."""
-    original, known = torch.export.export, {}
-
-    def export(model: nn.Module, inputs: tuple[Tensor, ...], **how: object) -> object:
-        key = (id(model), *[tuple(x.shape) for x in inputs])
-        if key not in known:
-            known[key] = original(model, inputs, **how), model
-        return known[key][0]
-
-    with mock.patch.object(torch.export, "export", export):
-        yield
 
 
 @functools.cache

@@ -236,8 +236,19 @@ def test_in_bfloat16_it_is_close() -> None:
     explainer = dt.Explainer(Pictures(), x, dt.Box(0.0, 1.0), bias="spread")
     c = explainer.contrast(x)
     coarse = explainer.to(torch.bfloat16).contrast(x.bfloat16())
-    assert float((coarse.relevance.float() - c.relevance).abs().sum() / c.relevance.sum()) < 0.2
+    # A map is off by a few per cent; p³ R by what R, three times N_c and three times N_q are off.
+    assert float((coarse.relevance.float() - c.relevance).abs().sum() / c.relevance.sum()) < 7 * 0.03
     assert float(coarse.relevance.min()) >= 0
+
+
+def test_autocast_is_switched_off_and_that_is_said() -> None:
+    x = pictures().float()
+    explainer = dt.Explainer(Pictures(), x, dt.Box(0.0, 1.0))
+    plain = explainer.contrast(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        c = explainer.contrast(x)
+    assert torch.equal(c.relevance, plain.relevance)
+    assert len(c.notes) == len(plain.notes) + 1
 
 
 def test_an_empty_pixel_is_no_ones() -> None:

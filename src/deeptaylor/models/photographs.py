@@ -26,6 +26,7 @@ from deeptaylor.explainer import Explainer
 from deeptaylor.explainer import explain as explain_inputs
 from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.models.networks.pretrained import Pretrained
+from deeptaylor.run.contrast import POWER
 
 __all__ = ["Photo", "class_index", "contrast", "explain"]
 
@@ -57,7 +58,7 @@ def contrast(
     x: Any,
     target: Any = None,
     against: Any = None,
-    power: float = 3.0,
+    power: float = POWER,
     domain: Domain | Sequence[Domain] | None = None,
     **kw: Any,
 ) -> Contrast:

@@ -33,13 +33,23 @@ from deeptaylor.operations.flow import UNKNOWN, Flow
 from deeptaylor.operations.ranges import ANY, UNIT, Range
 from deeptaylor.operations.row import Row, Rows
 
-__all__ = ["TABLE", "GraphRanges", "convolves", "data_nodes", "flow_of", "never_below_zero", "row_of", "run_fast"]
+__all__ = [
+    "FAMILIES",
+    "TABLE",
+    "GraphRanges",
+    "convolves",
+    "data_nodes",
+    "flow_of",
+    "never_below_zero",
+    "row_of",
+    "run_fast",
+]
 
-_FAMILIES = (
+FAMILIES = (
     moves, joins, weighted, averages, sums, products, norms, attention, activations, powers, max_pooling, comparisons,
     identities,
 )  # fmt: skip
-TABLE: Rows = {target: row for family in _FAMILIES for target, row in family.ROWS.items()}
+TABLE: Rows = {target: row for family in FAMILIES for target, row in family.ROWS.items()}
 
 _NOTHING = Row()
 

@@ -7,7 +7,7 @@ R_c        = R_c p^k (distinctive) + R_c (1 − p^k) (shared with rivals)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,8 +17,9 @@ from deeptaylor.errors import TargetError
 from deeptaylor.run.result import Result, Rivals
 from deeptaylor.run.target import Against
 
-__all__ = ["HARD", "asked", "check_rivals", "difference", "named", "split", "without_rivals"]
+__all__ = ["HARD", "POWER", "asked", "check_rivals", "difference", "named", "split", "without_rivals"]
 
+POWER = 3.0  # by default
 HARD = float("inf")  # as a power: only what exceeds the rivals' share counts
 Parts = tuple[Tensor, ...]
 
@@ -102,18 +103,22 @@ def _normalised(result: Result) -> tuple[Parts, Parts]:
 
 def _of_sum_one(parts: Parts, lead: int) -> Parts:
     wide = [R.to(torch.promote_types(R.dtype, torch.float32)) for R in parts]
-    total = torch.stack([R.flatten(lead).sum(-1) if R.ndim > lead else R for R in wide]).sum(0)
+    total = _total(wide, lead)
     scale = torch.where(total > 0, 1 / torch.where(total > 0, total, 1), 0)
     return tuple(R * scale.reshape(*scale.shape, *[1] * (R.ndim - lead)) for R in wide)
+
+
+def _total(parts: Sequence[Tensor], lead: int) -> Tensor:
+    """The sum over everything but the sample (and the target), and all inputs."""
+    return torch.stack([R.flatten(lead).sum(-1) if R.ndim > lead else R for R in parts]).sum(0)
 
 
 def difference(result: Result) -> tuple[Parts, Tensor]:
     """N_c − N_q in units of the class's relevance, for each input; and half the sum of |N_c − N_q|."""
     own, others = _normalised(result)
     lead = result.score.ndim
-    held = torch.stack([R.flatten(lead).sum(-1) if R.ndim > lead else R for R in result.relevance]).sum(0)
-    apart = [a - b for a, b in zip(own, others, strict=True)]
-    size = torch.stack([(d.abs().flatten(lead).sum(-1) if d.ndim > lead else d.abs()) / 2 for d in apart]).sum(0)
+    held, apart = _total(result.relevance, lead), [a - b for a, b in zip(own, others, strict=True)]
+    size = _total([d.abs() for d in apart], lead) / 2
     return tuple(d * held.reshape(*held.shape, *[1] * (d.ndim - lead)) for d in apart), size
 
 
