@@ -1,0 +1,86 @@
+"""What a metric is given, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from deeptaylor.errors import InputError
+
+__all__ = ["BATCH", "Case", "Maps", "Measured", "Metric", "answers", "flat_map", "gives_probabilities"]
+
+Maps = Callable[[nn.Module, Tensor, Tensor], Tensor]  # (network, x, classes) → relevance
+BATCH = 64  # inputs in one forward pass
+
+
+@dataclass(frozen=True)
+class Case:
+    """Inputs and the classes that are explained, with what else is known of them."""
+
+    network: nn.Module
+    x: Tensor
+    classes: Tensor
+    inside: Tensor | None = None  # where the truth lies: (B, height, width), True inside
+    groups: Tensor | None = None  # samples that belong together, such as the four maps of a mosaic
+    softmax: bool = True  # answers are probabilities; False: what the network gives, as it is
+    batch: int = BATCH
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One value a sample; and curves, one row a sample, over what ``at`` says."""
+
+    values: Tensor
+    curves: Mapping[str, Tensor] = field(default_factory=dict)
+    at: tuple[float, ...] = ()
+
+
+class Metric(Protocol):
+    """A question to a map. ``higher`` says whether more is better; None where neither is."""
+
+    name: str
+    about: str
+    higher: bool | None
+
+    def measure(self, case: Case, R: Tensor, method: Maps) -> Measured:
+        """Judge maps R (B, …), without channels; the method itself may be asked for more."""
+        ...
+
+
+def flat_map(R: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Maps without their channels, in float32 or wider, and which of them are numbers; the others are empty."""
+    if R.shape == x.shape and x.ndim > 2:
+        R = R.sum(dim=1)
+    if R.shape != (x.shape[0], *x.shape[2:]) and R.shape != x.shape:
+        raise InputError(f"its maps have shape {tuple(R.shape)}, for inputs of shape {tuple(x.shape)}")
+    R = R.detach().to(torch.promote_types(R.dtype, torch.float32))
+    finite = R.flatten(1).isfinite().all(dim=1)
+    return torch.where(finite.reshape(-1, *[1] * (R.ndim - 1)), R, 0), finite
+
+
+def answers(case: Case, count: int, inputs: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
+    """What the network says of ``count`` inputs, each of one class; ``inputs`` makes those of some numbers.
+
+    Inputs are made and run ``case.batch`` at a time, so that the steps of one sample and the samples share passes.
+    """
+    found = []
+    with torch.no_grad():
+        for numbers in torch.arange(count, device=case.x.device).split(case.batch):
+            x, classes = inputs(numbers)
+            out = case.network(x)
+            out = out.softmax(dim=1) if case.softmax else out
+            found.append(out.gather(1, classes[:, None])[:, 0])
+    return torch.cat(found)
+
+
+def gives_probabilities(network: nn.Module, x: Tensor) -> bool:
+    """True if the network's outputs are never negative and sum to one, as after a softmax of its own."""
+    with torch.no_grad():
+        out = network(x)
+    sums = out.sum(dim=1)
+    return bool((out >= 0).all()) and torch.allclose(sums, torch.ones_like(sums), atol=1e-4)

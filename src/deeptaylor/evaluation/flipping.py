@@ -1,0 +1,97 @@
+"""Flipping: regions are taken away, the most relevant first, and the least relevant first; what does the network say?
+
+    most(n)    the probability of the class when the n most relevant regions are gone: should fall fast
+    least(n)   when the n least relevant are gone: should hold
+    area       the mean over the steps of least − most: 0 for a map that knows nothing, 1 at best
+
+Deletion is the mean under `most`. Insertion puts the most relevant regions back into what fills the rest: the same
+inputs as `least`, read from its other end, so its curve is `least` backwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from deeptaylor.errors import InputError
+from deeptaylor.evaluation.case import Case, Maps, Measured, answers
+from deeptaylor.evaluation.fills import Fill, fill
+from deeptaylor.evaluation.regions import Regions, patches, pixels
+
+__all__ = ["Deletion", "Flipping", "Insertion", "flipped"]
+
+PATCH = 16  # pixels
+# Of 196 patches these many are gone at each step; of any other number the same shares.
+SHARES = tuple(n / 196 for n in (0, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 196))
+
+
+def flipped(case: Case, ranks: Tensor, regions: Regions, fills: Tensor, gone: Sequence[int]) -> Tensor:
+    """The network's answers (B, steps) when the ``gone`` first regions of ``ranks`` are filled."""
+    steps = torch.tensor(tuple(gone), device=case.x.device)
+
+    def inputs(numbers: Tensor) -> tuple[Tensor, Tensor]:
+        sample, step = numbers // len(steps), numbers % len(steps)
+        away = regions.spread(ranks[sample] < steps[step, None])
+        away = away.unsqueeze(1) if case.x.ndim > away.ndim else away
+        return torch.where(away, fills[sample], case.x[sample]), case.classes[sample]
+
+    return answers(case, len(case.x) * len(steps), inputs).unflatten(0, (-1, len(steps)))
+
+
+@dataclass(frozen=True)
+class Flipping:
+    """The area between the two curves."""
+
+    patch: int | None = PATCH  # None: pixel by pixel, or token by token
+    fill: str | Fill = "blur"
+    shares: tuple[float, ...] = SHARES
+
+    name = "flipping"
+    about = (
+        "mean probability of the class while the least relevant regions are taken away, minus the same for the most "
+        "relevant: 0 for a map that knows nothing"
+    )
+    higher = True
+
+    def __post_init__(self) -> None:
+        if not self.shares or not all(0 <= s <= 1 for s in self.shares) or list(self.shares) != sorted(self.shares):
+            raise InputError(f"Steps of flipping are shares of all regions, 0 to 1, growing; got {self.shares}.")
+
+    def measure(self, case: Case, R: Tensor, method: Maps) -> Measured:
+        most, least = (self.curve(case, sign * R) for sign in (1, -1))
+        return Measured((least - most).mean(dim=1), {"most first": most, "least first": least}, self.shares)
+
+    def curve(self, case: Case, R: Tensor) -> Tensor:
+        """Answers while what is most relevant by R goes first."""
+        regions = pixels(R.shape[1:]) if self.patch is None else patches(R.shape[1:], self.patch)
+        gone = [round(share * regions.count) for share in self.shares]
+        return flipped(case, regions.ranks(R, case.seed), regions, fill(self.fill)(case.x), gone)
+
+
+@dataclass(frozen=True)
+class Deletion(Flipping):
+    """The mean probability while the most relevant regions are taken away."""
+
+    name = "deletion"
+    about = "mean probability of the class while the most relevant regions are taken away: low is good"
+    higher = False
+
+    def measure(self, case: Case, R: Tensor, method: Maps) -> Measured:
+        most = self.curve(case, R)
+        return Measured(most.mean(dim=1), {"most first": most}, self.shares)
+
+
+@dataclass(frozen=True)
+class Insertion(Flipping):
+    """The mean probability while the most relevant regions are put back into an empty input."""
+
+    name = "insertion"
+    about = "mean probability of the class while the most relevant regions are put back, one by one: high is good"
+
+    def measure(self, case: Case, R: Tensor, method: Maps) -> Measured:
+        least = self.curve(case, -R)
+        back = tuple(1 - share for share in reversed(self.shares))
+        return Measured(least.mean(dim=1), {"put back": least.flip(1)}, back)
