@@ -84,7 +84,7 @@ def with_zennit(model: nn.Module, x: Tensor, target: Tensor) -> Method:
 
 
 def with_deeptaylor(model: nn.Module, x: Tensor, target: Tensor) -> Method:
-    explainer = dt.Explainer(model, x, domain=dt.Box(LOW[0], HIGH[0]), max_pool="winner")
+    explainer = dt.Explainer(model, x, domain=dt.Box(LOW[0], HIGH[0]), bias="neuron", max_pool="winner")
 
     def explain() -> Tensor:
         relevance: Tensor = explainer(x, target)[1]

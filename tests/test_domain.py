@@ -54,8 +54,8 @@ def test_normalising_inside_the_network_is_normalising_outside(bias: str) -> Non
 def test_per_element_bounds() -> None:
     model, x = Net().eval().double(), batch()
     low, high = torch.zeros(3, 6, 6, dtype=torch.float64), torch.ones(3, 6, 6, dtype=torch.float64)
-    e = dt.explain(model, x, TOP, dt.Box(low, high))
-    close(e.relevance, dt.explain(model, x, TOP, dt.Box(0, 1)).relevance)
+    e = dt.explain(model, x, TOP, dt.Box(low, high), bias="neuron")
+    close(e.relevance, dt.explain(model, x, TOP, dt.Box(0, 1), bias="neuron").relevance)
 
 
 def test_a_box_upside_down_is_refused() -> None:
@@ -82,7 +82,7 @@ def test_bounds_that_do_not_fit_each_other_are_refused() -> None:
 @pytest.mark.parametrize("shape", [(2,), (4, 4, 3), (2, 3, 4, 4), (3, 5, 4)])
 def test_bounds_that_do_not_fit_the_samples_are_refused_before_capture(shape: tuple[int, ...]) -> None:
     with pytest.raises(dt.InputError) as info:
-        dt.Explainer(cnn(), torch.rand(1, 3, 4, 4), dt.Box(torch.zeros(shape), torch.ones(shape)))
+        dt.Explainer(cnn(), torch.rand(1, 3, 4, 4), dt.Box(torch.zeros(shape), torch.ones(shape)), bias="neuron")
     says(info.value, str(shape), "(3, 4, 4)", "one number a channel")
 
 
@@ -90,7 +90,7 @@ def test_bounds_that_do_not_fit_the_samples_are_refused_before_capture(shape: tu
 def test_bounds_that_do_not_fit_the_samples_are_refused_at_the_latest_when_explaining(shape: tuple[int, ...]) -> None:
     x = torch.rand(1, 3, 4, 4)
     with pytest.raises(dt.InputError) as info:
-        dt.Explainer(cnn(), x, dt.Box(torch.zeros(shape), torch.ones(shape))).explain(x)
+        dt.Explainer(cnn(), x, dt.Box(torch.zeros(shape), torch.ones(shape)), bias="neuron").explain(x)
     says(info.value, str(shape), "(3, 4, 4)", "one number a channel")
 
 
@@ -101,21 +101,21 @@ def test_a_normalisation_without_spread_is_refused() -> None:
 
 def test_a_box_without_zero_warns_at_the_users_line() -> None:
     with pytest.warns(dt.DeepTaylorWarning) as record:
-        dt.Explainer(mlp(), torch.full((1, 4), 1.5), dt.Box(1, 2))
+        dt.Explainer(mlp(), torch.full((1, 4), 1.5), dt.Box(1, 2), bias="neuron")
     says(record[0].message, "[1, 2]", "does not contain zero", "linear", "Shift")
     assert record[0].filename == HERE
 
 
 def test_the_number_of_domains_is_checked() -> None:
     with pytest.raises(dt.PlanError, match="2 domains were given for 1 inputs"):
-        dt.Explainer(mlp(), torch.rand(1, 4), [dt.Real(), dt.Real()])
+        dt.Explainer(mlp(), torch.rand(1, 4), [dt.Real(), dt.Real()], bias="neuron")
 
 
 @pytest.mark.usefixtures("no_capture")
 @pytest.mark.parametrize("domain", ["box", dt.Real, (0.0, 1.0), 1.0])
 def test_what_is_no_domain_is_refused(domain: Any) -> None:
     with pytest.raises(dt.PlanError) as info:
-        dt.Explainer(mlp(), torch.rand(1, 4), domain)
+        dt.Explainer(mlp(), torch.rand(1, 4), domain, bias="neuron")
     says(info.value, "domain", "Box")
 
 
@@ -124,4 +124,4 @@ def test_unknown_settings_name_the_known_ones() -> None:
     with pytest.raises(dt.PlanError, match="bias must be one of 'neuron', 'spread'; got 'none'"):
         dt.Explainer(mlp(), torch.rand(1, 4), bias="none")
     with pytest.raises(dt.PlanError, match="max_pool must be one of 'proportional', 'winner'; got 'average'"):
-        dt.Explainer(mlp(), torch.rand(1, 4), max_pool="average")
+        dt.Explainer(mlp(), torch.rand(1, 4), max_pool="average", bias="neuron")

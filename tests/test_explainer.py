@@ -105,7 +105,7 @@ def test_an_explanation_has_what_the_design_names() -> None:
 def test_a_ledger_that_does_not_add_up_says_so() -> None:
     torch.manual_seed(0)
     network, x = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)), torch.rand(1, 4)
-    ledger = dt.explain(network, x).ledger
+    ledger = dt.explain(network, x, bias="neuron").ledger
     wrong = dataclasses.replace(ledger, input=ledger.input - 0.25)
     assert "NOT" not in str(ledger)
     assert str(wrong).endswith("; NOT accounted for: 0.25")
@@ -145,7 +145,7 @@ def test_the_one_call_is_the_same() -> None:
 def test_explaining_twice_gives_the_same_bits() -> None:
     model, explainer = net()
     first, second = explainer.explain(batch(), TOP), explainer.explain(batch(), TOP)
-    again = dt.Explainer(model, batch(2), dt.Box(0, 1)).explain(batch(), TOP)
+    again = dt.Explainer(model, batch(2), dt.Box(0, 1), bias="neuron").explain(batch(), TOP)
     for other in (second, again):
         assert torch.equal(first.relevance, other.relevance)
         assert torch.equal(first.ledger.entries, other.ledger.entries)
@@ -166,7 +166,7 @@ def test_memory_layout_does_not_matter() -> None:
 
 def test_a_copy_explains_and_knows_when_its_network_changed() -> None:
     x = torch.rand(2, 4, dtype=torch.float64)
-    explainer = dt.Explainer(mlp(), x)
+    explainer = dt.Explainer(mlp(), x, bias="neuron")
     expected = explainer.explain(x).relevance
     other = copy.deepcopy(explainer)
     assert torch.equal(other.explain(x).relevance, expected)

@@ -144,7 +144,7 @@ def test_an_unknown_name_offers_similar_ones() -> None:
 
 def test_an_explanation_is_about_the_input_it_was_made_of() -> None:
     x = torch.rand(2, 4, dtype=torch.float64)
-    e = dt.Explainer(mlp(), x, dt.NonNegative()).explain(x, dt.margin())
+    e = dt.Explainer(mlp(), x, dt.NonNegative(), bias="neuron").explain(x, dt.margin())
     before = e.at("1").clone()
     x.zero_()
     assert torch.equal(e.at("1"), before)
@@ -152,7 +152,7 @@ def test_an_explanation_is_about_the_input_it_was_made_of() -> None:
 
 def test_an_explanation_is_about_the_network_it_was_made_of() -> None:
     model, x = mlp(), torch.rand(2, 4, dtype=torch.float64)
-    explainer = dt.Explainer(model, x, dt.NonNegative())
+    explainer = dt.Explainer(model, x, dt.NonNegative(), bias="neuron")
     e = explainer.explain(x, dt.margin())
     before = e.at("1").clone()
     with torch.no_grad():
@@ -178,7 +178,7 @@ def with_bias(share: float) -> nn.Module:
 
 
 def test_the_check_begins_with_a_small_share_of_the_input() -> None:
-    e = dt.explain(with_bias(0.75), torch.ones(2, 2), domain=dt.NonNegative())
+    e = dt.explain(with_bias(0.75), torch.ones(2, 2), domain=dt.NonNegative(), bias="neuron")
     first, *rest = str(e.check()).splitlines()
     assert first.startswith("The input holds only 25.0 % of the score; biases took 75.0 %")
     assert 'bias="spread"' in first
@@ -189,14 +189,14 @@ def test_the_check_begins_with_a_small_share_of_the_input() -> None:
 
 def test_the_check_begins_so_even_where_other_samples_are_empty() -> None:
     x = torch.tensor([[1.0, 1.0], [-9.0, -9.0]])
-    e = dt.explain(with_bias(0.75), x, domain=dt.Real(), first=dt.rules.ZPlus())
+    e = dt.explain(with_bias(0.75), x, domain=dt.Real(), first=dt.rules.ZPlus(), bias="neuron")
     assert e.score.tolist() == [8.0, -12.0]
     assert str(e.check()).startswith("The input holds only 25.0 %")
     assert "1 of 2 scores are negative" in str(e.check())
 
 
 def test_the_check_measures_the_gaps() -> None:
-    check = dt.explain(with_bias(0.25), torch.ones(2, 2), domain=dt.NonNegative()).check()
+    check = dt.explain(with_bias(0.25), torch.ones(2, 2), domain=dt.NonNegative(), bias="neuron").check()
     assert not str(check).startswith("The input holds only")
     assert (check.conservative, check.positive, check.consistent, check.accounted) == (False, True, False, True)
     assert check.conservation_gap == pytest.approx(0.25)
@@ -211,7 +211,9 @@ def test_the_check_measures_the_gaps() -> None:
 
 def test_negative_relevance_is_not_positive() -> None:
     x = torch.rand(2, 4, dtype=torch.float64)
-    check = dt.explain(mlp(bias=False), x, dt.margin(), dt.NonNegative(), rules={"linear*": dt.rules.Z()}).check()
+    check = dt.explain(
+        mlp(bias=False), x, dt.margin(), dt.NonNegative(), rules={"linear*": dt.rules.Z()}, bias="neuron"
+    ).check()
     assert (check.conservative, check.positive, check.consistent) == (True, False, False)
     assert check.most_negative < 0
     assert "positive      no   some relevance is negative: the smallest is -" in str(check)
@@ -241,7 +243,7 @@ def test_the_check_catches_a_map_that_was_tampered_with() -> None:
 )
 def test_heatmaps_sum_over_channels(model: nn.Module, shape: tuple[int, ...], heat: tuple[int, ...]) -> None:
     x = torch.rand(2, *shape)
-    explainer = dt.Explainer(model.eval(), x, dt.Box(0, 1))
+    explainer = dt.Explainer(model.eval(), x, dt.Box(0, 1), bias="neuron")
     e = explainer.explain(x, dt.margin())
     assert e.heatmap().shape == (2, *heat)
     assert torch.allclose(e.heatmap().flatten(1).sum(1), e.ledger.input)
@@ -276,7 +278,7 @@ def test_it_shows_itself_in_a_notebook() -> None:
 
 def test_an_empty_map_is_white() -> None:
     x = torch.zeros(1, 2)
-    e = dt.explain(nn.Linear(2, 1, bias=False).eval(), x, domain=dt.NonNegative())
+    e = dt.explain(nn.Linear(2, 1, bias=False).eval(), x, domain=dt.NonNegative(), bias="neuron")
     picture = np.asarray(Image.open(io.BytesIO(e._repr_png_())).convert("RGB"))
     assert picture.min() == 255
     assert "no evidence" in e._repr_html_()

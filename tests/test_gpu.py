@@ -130,7 +130,7 @@ def test_what_is_computed_again_is_not_kept(graphs: str | bool) -> None:
     network = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), *layers, nn.Flatten(), nn.Linear(32 * 32**2, 4))
     nn.init.constant_(network[-1].bias, 1.0)
     x = torch.rand(32, 3, 32, 32, device="cuda")
-    made = dt.Explainer(network.eval().cuda(), x, dt.Box(0, 1))
+    made = dt.Explainer(network.eval().cuda(), x, dt.Box(0, 1), bias="neuron")
     found = []
     for again in (False, True):
         made.recompute(again)
@@ -154,7 +154,7 @@ def test_a_network_that_changed_is_recorded_again() -> None:
     with pytest.raises(dt.StaleModelError):
         compiled(batch(1), 0)
     compiled.refresh()
-    expected = dt.Explainer(model, batch(1), dt.Box(0, 1))(batch(1), 0)
+    expected = dt.Explainer(model, batch(1), dt.Box(0, 1), bias="neuron")(batch(1), 0)
     agree(compiled(batch(1), 0), expected)
     wide = compiled.double()(batch(1).double(), 0)
     assert wide[0].dtype is torch.float64
@@ -167,7 +167,7 @@ def test_threads_with_streams_of_their_own_share_a_recording() -> None:
     network = nn.Sequential(*(m for c in layers for m in (c, nn.ReLU())), nn.Flatten(), nn.Linear(64 * 64 * 64, 4))
     nn.init.constant_(network[-1].bias, 1.0)
     xs = [torch.rand(16, 3, 64, 64, device="cuda") for _ in range(2)]
-    made = dt.Explainer(network.eval().cuda(), xs[0], dt.Box(0, 1))
+    made = dt.Explainer(network.eval().cuda(), xs[0], dt.Box(0, 1), bias="neuron")
     expected = [made(x, 0)[1] for x in xs]
     made.compile(graphs=True)(xs[0], 0)
     found: list[list[Tensor]] = [[], []]
@@ -195,7 +195,7 @@ def test_a_batch_that_does_not_fit_is_explained_in_parts(graphs: str | bool) -> 
     network = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(),
                             nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 4)).eval().cuda()  # fmt: skip
     x = torch.rand(32, 3, 128, 128, device="cuda")
-    made = dt.Explainer(network, x[:1], dt.Box(0, 1))
+    made = dt.Explainer(network, x[:1], dt.Box(0, 1), bias="neuron")
     expected = made(x, 0)
     if isinstance(graphs, bool):
         made.compile(graphs)

@@ -49,17 +49,17 @@ def at_once(work: Callable[[int], Tensor], expected: list[Tensor]) -> None:
 def test_threads_share_an_explainer_and_capture_one_network() -> None:
     model = network()
     inputs = [torch.rand(2, 3, 8 + k % 6, 9) for k in range(THREADS)]
-    expected = [dt.Explainer(model, x).explain(x, 1).relevance for x in inputs]
+    expected = [dt.Explainer(model, x, bias="neuron").explain(x, 1).relevance for x in inputs]
 
     def shared() -> dt.Explainer:
-        return dt.Explainer(model, torch.rand(1, 3, 8, 8))
+        return dt.Explainer(model, torch.rand(1, 3, 8, 8), bias="neuron")
 
     one, two, three, four = shared(), shared(), shared(), shared()
     at_once(lambda k: one.explain(inputs[k], 1).relevance, expected)
     at_once(lambda k: two(inputs[k], 1)[1], expected)
     at_once(lambda k: three.explain(inputs[k], lambda out: out[:, 1]).relevance, expected)
     at_once(lambda k: four.explain(inputs[k], lambda out: out[:, 1] * out.exp().sum(1) ** 0).relevance, expected)
-    at_once(lambda k: dt.Explainer(model, inputs[k]).explain(inputs[k], 1).relevance, expected)
+    at_once(lambda k: dt.Explainer(model, inputs[k], bias="neuron").explain(inputs[k], 1).relevance, expected)
     assert not any(m.training for m in model.modules())
 
 
@@ -71,9 +71,9 @@ def test_every_interrupt_of_a_capture_is_one(how: str) -> None:
 
     model = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU()) for _ in range(20)]).eval()
     x = torch.rand(2, 8)
-    dt.Explainer(model, x)
+    dt.Explainer(model, x, bias="neuron")
     started = time.perf_counter()
-    dt.Explainer(model, x)
+    dt.Explainer(model, x, bias="neuron")
     takes = time.perf_counter() - started
     usual = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGALRM)
     signal.signal(signal.SIGINT, stop if how == "own handler" else signal.default_int_handler)
@@ -87,7 +87,7 @@ def test_every_interrupt_of_a_capture_is_one(how: str) -> None:
                     signal.setitimer(signal.ITIMER_REAL, after)
                 else:
                     threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT)).start()
-                dt.Explainer(model, x)
+                dt.Explainer(model, x, bias="neuron")
                 time.sleep(takes)  # it was faster this time
             except KeyboardInterrupt:
                 seen["interrupt"] += 1

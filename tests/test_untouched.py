@@ -90,7 +90,7 @@ def check(model: nn.Module, act: Callable[[], Any], error: type[Exception] | Non
 
 def test_after_capture() -> None:
     net = busy()
-    check(net, lambda: dt.Explainer(net, pictures(), dt.Box(0, 1)))
+    check(net, lambda: dt.Explainer(net, pictures(), dt.Box(0, 1), bias="neuron"))
 
 
 def test_after_explaining_in_every_way() -> None:
@@ -111,14 +111,14 @@ def test_after_explaining_in_every_way() -> None:
 
 def test_after_refreshing_and_converting_the_explainer() -> None:
     net, x = busy(), pictures()
-    explainer = dt.Explainer(net, x, dt.Box(0, 1))
+    explainer = dt.Explainer(net, x, dt.Box(0, 1), bias="neuron")
     check(net, lambda: explainer.refresh().to(torch.float64).explain(x.double()))
     check(net, lambda: explainer.to(torch.bfloat16).train().requires_grad_(False).zero_grad())
 
 
 def test_after_the_one_call() -> None:
     net = busy()
-    check(net, lambda: dt.explain(net, pictures(), domain=dt.Box(0, 1), max_pool="winner"))
+    check(net, lambda: dt.explain(net, pictures(), domain=dt.Box(0, 1), max_pool="winner", bias="neuron"))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_after_the_one_call() -> None:
 )
 def test_after_an_explanation_that_fails(x: Tensor, target: Any, error: type[Exception]) -> None:
     net = busy()
-    explainer = dt.Explainer(net, pictures(), dt.Box(0, 1))
+    explainer = dt.Explainer(net, pictures(), dt.Box(0, 1), bias="neuron")
     check(net, lambda: explainer.explain(x, target), error)
 
 
@@ -167,13 +167,13 @@ class Unsupported(Busy):
 def test_after_a_capture_that_fails(network: type[Busy], error: type[Exception]) -> None:
     net = network()
     net.drop.eval()
-    check(net, lambda: dt.Explainer(net, pictures()), error)
+    check(net, lambda: dt.Explainer(net, pictures(), bias="neuron"), error)
 
 
 def test_after_a_plan_that_fails() -> None:
     net = busy()
-    check(net, lambda: dt.Explainer(net, pictures(), rules={"nowhere": dt.rules.Flat()}), dt.PlanError)
-    check(net, lambda: dt.Explainer(net, pictures(), output=4), dt.PlanError)
+    check(net, lambda: dt.Explainer(net, pictures(), rules={"nowhere": dt.rules.Flat()}, bias="neuron"), dt.PlanError)
+    check(net, lambda: dt.Explainer(net, pictures(), output=4, bias="neuron"), dt.PlanError)
 
 
 class Remembers(nn.Module):
@@ -196,7 +196,7 @@ class Remembers(nn.Module):
 
 def test_a_forward_pass_with_side_effects() -> None:
     net, x = Remembers().eval(), torch.rand(2, 4)
-    check(net, lambda: dt.explain(net, x))
+    check(net, lambda: dt.explain(net, x, bias="neuron"))
     assert (net.calls, net.seen, net.last, float(net.count)) == (0, [], None, 0.0)
 
 
@@ -205,7 +205,7 @@ def test_hooks_still_work_and_can_be_removed() -> None:
     seen: list[torch.Size] = []
     handle = net[0].register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
     x = torch.rand(2, 4)
-    check(net, lambda: dt.explain(net, x))
+    check(net, lambda: dt.explain(net, x, bias="neuron"))
     seen.clear()
     net(torch.rand(5, 4))
     assert seen == [torch.Size([5, 4])]
@@ -217,7 +217,7 @@ def test_hooks_still_work_and_can_be_removed() -> None:
 def test_an_optimizer_made_before_still_trains() -> None:
     net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    dt.explain(net, torch.rand(2, 4))
+    dt.explain(net, torch.rand(2, 4), bias="neuron")
     before = net[0].weight.clone()
     net(torch.rand(2, 4)).sum().backward()
     optimizer.step()
@@ -234,7 +234,7 @@ def test_the_input_is_untouched() -> None:
     leaf = torch.rand(2, 4, requires_grad=True)
     for t in (x, leaf):
         value, version, attributes = t.detach().clone(), t._version, dict(vars(t))
-        explainer = dt.Explainer(Writes(), t, dt.NonNegative())
+        explainer = dt.Explainer(Writes(), t, dt.NonNegative(), bias="neuron")
         e = explainer.explain(t)
         explainer(t.detach(), None)
         assert torch.equal(t.detach(), value)
@@ -272,7 +272,7 @@ def _other_parameter(model: nn.Sequential) -> None:
 def test_the_quick_look_sees_that_a_network_changed(change: Callable[[nn.Sequential], None]) -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     x = torch.rand(2, 4)
-    explainer = dt.Explainer(model, x, dt.NonNegative())
+    explainer = dt.Explainer(model, x, dt.NonNegative(), bias="neuron")
     for _ in range(2):
         explainer(x)
     change(model)

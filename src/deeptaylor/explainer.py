@@ -39,6 +39,7 @@ from deeptaylor.run.network import CapturedNetwork, State
 from deeptaylor.run.precision import check_half, check_precision, sound
 from deeptaylor.run.prepare import Settings
 from deeptaylor.run.result import Result
+from deeptaylor.run.returned import RETURNED, hands_back, returned
 from deeptaylor.run.short_of_memory import Batch
 
 
@@ -50,7 +51,8 @@ class Explainer(CapturedNetwork):
     domain    what values the input may take: Real(), NonNegative() or Box(low, high); a tuple for several inputs
     rules     {node name, module path or pattern: rule} in place of the rules that follow from the domains
     first     the rule of the blocks that read the input
-    bias      "neuron": biases keep their share, as in the paper; "spread": it goes back to the unit's inputs
+    bias      "returned": biases take their share, which is handed back at the end, in proportion to the map;
+              "neuron": they keep it, as in the paper; "spread": it goes back to the inputs of each unit
     max_pool  "proportional" to activations, as in the paper, or "winner" takes all
     local     a classifier behind an average is read as a detector at every place; False: as one of the averages
     output    which output to explain, where the network has several: its number or name
@@ -70,14 +72,14 @@ class Explainer(CapturedNetwork):
         *,
         rules: Mapping[str, Rule] | None = None,
         first: Rule | None = None,
-        bias: str = "neuron",
+        bias: str = RETURNED,
         max_pool: str = "proportional",
         local: bool = True,
         output: int | str | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise PlanError(f"The network must be a torch.nn.Module, got {type(model).__name__}.")
-        check_choice("bias", bias, ("neuron", "spread"))
+        check_choice("bias", bias, (RETURNED, "neuron", "spread"))
         check_choice("max_pool", max_pool, ("proportional", "winner"))
         check_rules(rules or {}, first)
         inputs = as_tuple(example)
@@ -117,6 +119,7 @@ class Explainer(CapturedNetwork):
         result = self.run_batch(engine, inputs, target)
         if not torch.compiler.is_compiling():
             check_half(result, inputs)
+        result = self._with_returned(engine, result)
         relevance = result.relevance if result.rivals is None else contrasts.split(result, contrasts.POWER)[0]
         return result.score, relevance[0] if len(inputs) == 1 else relevance
 
@@ -161,7 +164,7 @@ class Explainer(CapturedNetwork):
             elif alone := contrasts.without_rivals(result.rivals):
                 notes += [_no_rival(alone)]
             whole = self._explanation(engine, inputs, target, result, notes)
-            return _contrast(whole, result, power)
+            return _contrast(whole, self._with_returned(engine, result), power)
 
     def _begun(self, x: Inputs) -> tuple[Engine, tuple[Tensor, ...], Look | None]:
         """What an answer begins with: inputs that were checked, their engine, and a look at the network."""
@@ -242,14 +245,22 @@ class Explainer(CapturedNetwork):
         self, engine: Engine, inputs: tuple[Tensor, ...], target: Any, result: Result, notes: list[str]
     ) -> Explanation:
         later = partial(self._later, self.captures, inputs, target)
+        ledger = Ledger.of(result, engine.plan, later)
+        whole = self._with_returned(engine, result)
+        if whole is not result:
+            ledger = ledger.returning(whole.relevance)
         return Explanation(
-            relevance=result.relevance[0] if len(inputs) == 1 else result.relevance,
+            relevance=whole.relevance[0] if len(inputs) == 1 else whole.relevance,
             score=result.score,
-            ledger=Ledger.of(result, engine.plan, later),
+            ledger=ledger,
             target=target,
             notes=(*notes, *engine.plan.notes),
             source=later,
         )
+
+    def _with_returned(self, engine: Engine, result: Result) -> Result:
+        """The result as the user asked for it: what biases took handed back, or not."""
+        return returned(result) if hands_back(engine, self.settings.bias) else result
 
     # --- checks ---------------------------------------------------------------------------------------------------
 

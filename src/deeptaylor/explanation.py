@@ -53,8 +53,9 @@ class Explanation:
         parts = self.relevance if isinstance(self.relevance, tuple) else (self.relevance,)
         ledger = self.ledger
         return check(
-            parts, self.score, ledger.held, ledger.bias, ledger.dropped, self.notes, ledger.residual, self.method
-        )
+            parts, self.score, ledger.held, ledger.bias, ledger.dropped, self.notes, ledger.residual, self.method,
+            ledger.returned,
+        )  # fmt: skip
 
     def heatmap(self, which: int = 0) -> Tensor:
         """Relevance summed over channels: (B, H, W) for images, (B, T) for tokens and vectors."""

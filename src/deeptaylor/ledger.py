@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from deeptaylor.errors import BoundaryError, StaleModelError
 from deeptaylor.plan.table import Plan
 from deeptaylor.properties import TOLERANCE
 from deeptaylor.run.result import Result
+from deeptaylor.run.returned import arrived
 
 __all__ = ["Ledger", "held", "seen_from_outside"]
 
@@ -35,6 +36,7 @@ class Ledger:
     rows: tuple[tuple[str, str, str, str], ...]
     by_step: Tensor | Callable[[], Tensor]  # the entries, or where to ask for them
     shared: Tensor | None = None  # of a contrast: what of the input's part is shared with rivals, beside `input`
+    returned: Tensor | None = None  # what biases took (and what was dropped) and the input was handed back; held by it
 
     @classmethod
     def of(cls, result: Result, plan: Plan, later: Callable[[], Tensor]) -> Ledger:
@@ -51,6 +53,18 @@ class Ledger:
             score=result.score.clamp(min=0),
             rows=tuple((row.node, row.module, row.op, row.rule) for row in plan.rows),
             by_step=later if in_total else result.entries,
+        )
+
+    def returning(self, relevance: Sequence[Tensor]) -> Ledger:
+        """The same where what did not reach the input was handed back to it; `relevance`: after that."""
+        taken = self.bias + self.dropped
+        back, none = arrived(self.input, self.input + taken), torch.zeros_like(taken)
+        return replace(
+            self,
+            input=held(relevance, self.score.ndim == 2),
+            bias=torch.where(back, none, self.bias),
+            dropped=torch.where(back, none, self.dropped),
+            returned=torch.where(back, taken, none),
         )
 
     @functools.cached_property
@@ -97,8 +111,9 @@ class Ledger:
             return f"f = {pick(self.score):.6g} = input {pick(self.input):.6g} + residual {pick(self.residual):.6g}"
         gap = pick(self.score) - pick(self.total)
         wrong = abs(gap) > TOLERANCE.get(self.score.dtype, 1e-4) * pick(self.score)
+        back = "" if self.returned is None else f" (of which biases handed back {pick(self.returned):.6g})"
         return (
-            f"f = {pick(self.score):.6g} = {self._parts(pick)} + bias {pick(self.bias):.6g} + "
+            f"f = {pick(self.score):.6g} = {self._parts(pick)}{back} + bias {pick(self.bias):.6g} + "
             f"dropped {pick(self.dropped):.6g}" + (f"; NOT accounted for: {gap:.6g}" if wrong else "")
         )
 

@@ -34,6 +34,7 @@ class Check:
     most_negative: float
     accounting_gap: float
     input_share: float  # the smallest share of the score that the input holds, over the batch
+    own_share: float  # the same without what biases handed back
     bias_share: float
     dropped_share: float
     empty: int  # samples with f = 0: no evidence
@@ -46,7 +47,7 @@ class Check:
     def __str__(self) -> str:
         lines = []
         explained = self.samples > self.negative + self.empty
-        if explained and self.input_share < 0.5:
+        if explained and self.own_share < 0.5:
             lines.append(self._little_text())
         if self.negative or self.empty:
             lines.append(self._empty_text())
@@ -73,9 +74,14 @@ class Check:
         held = f"The input holds only {percent(self.input_share)} of the score"
         if self.method != DEEP_TAYLOR:
             return f"{held}; the rest is not redistributed. The heatmap explains that part alone."
+        if self.own_share < self.input_share:
+            return (
+                f"The input itself holds only {percent(self.own_share)} of the score; the rest, which biases took, was "
+                'handed back in proportion to that part (bias="neuron" leaves it with the biases).'
+            )
         return (
             f"{held}; biases took {percent(self.bias_share)}. "
-            'The heatmap explains that part alone (bias="spread" hands the rest back to the inputs).'
+            'The heatmap explains that part alone (bias="returned" hands the rest back to it).'
         )
 
     def _account_text(self) -> str:
@@ -116,6 +122,7 @@ def check(
     notes: tuple[str, ...] = (),
     residual: Tensor | None = None,
     method: str = DEEP_TAYLOR,
+    returned: Tensor | None = None,
 ) -> Check:
     """Measure the properties of a batch of heatmaps against max(0, f)."""
     f = score.detach().to(torch.float64).clamp(min=0)
@@ -131,7 +138,8 @@ def check(
     lowest = torch.stack([_lowest(r, score.ndim) for r in relevance]).amin(0).to(torch.float64)
     negative = float((lowest / torch.where(alive, f, 1)).amin())
     conservation, accounting = worst(h - f), worst(h + b + d + e - f)
-    share = (h / torch.where(alive, f, 1))[alive]
+    own = h if returned is None else h - returned.detach().to(torch.float64)
+    share, own_share = ((t / torch.where(alive, f, 1))[alive] for t in (h, own))
     conservative, positive = conservation <= tolerance, negative >= 0
     return Check(
         conservative=conservative,
@@ -142,6 +150,7 @@ def check(
         most_negative=negative,
         accounting_gap=accounting,
         input_share=float(share.min()) if share.numel() else 1.0,
+        own_share=float(own_share.min()) if own_share.numel() else 1.0,
         bias_share=worst(b),
         dropped_share=worst(d),
         empty=int((score == 0).sum()),

@@ -40,7 +40,7 @@ def inputs(batch: int) -> Tensor:
 
 def scores(network: nn.Module, x: Tensor) -> Tensor:
     """Every class's score, by its own explanation."""
-    explainer = dt.Explainer(network, x, dt.NonNegative())
+    explainer = dt.Explainer(network, x, dt.NonNegative(), bias="neuron")
     return torch.stack([explainer.explain(x, k).score for k in range(3)], 1)
 
 
@@ -113,7 +113,7 @@ def test_a_network_that_draws_random_numbers_is_refused(way: Callable[[Any, Tens
     network, x = Net(way), inputs(2)
     before = torch.get_rng_state()
     with pytest.raises(dt.PlanError, match=f"draws random numbers(.|\n)*{named}(.|\n)*What to do"):
-        dt.Explainer(network, x)
+        dt.Explainer(network, x, bias="neuron")
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -123,7 +123,7 @@ def test_random_numbers_that_torch_does_not_see_are_noticed() -> None:
     generator = np.random.default_rng(0)
     way = lambda net, x: net.c(net.a(x) + float(generator.normal()))  # noqa: E731
     with pytest.raises(MismatchError, match="another result each time"):
-        dt.Explainer(Net(way), inputs(2))
+        dt.Explainer(Net(way), inputs(2), bias="neuron")
 
 
 def test_random_operations_that_are_not_used_are_no_hindrance() -> None:
@@ -148,7 +148,7 @@ def test_an_output_without_a_sample_axis_is_refused(
     way: Callable[[Any, Tensor], Tensor], said: str, batch: int
 ) -> None:
     with pytest.raises(dt.DeepTaylorError, match=said):
-        dt.Explainer(Net(way), inputs(batch))
+        dt.Explainer(Net(way), inputs(batch), bias="neuron")
 
 
 @pytest.mark.parametrize("batch", BATCHES)
@@ -171,7 +171,7 @@ def test_squeeze_takes_no_samples_away(batch: int) -> None:
 def test_networks_that_mix_samples_are_refused(way: Callable[[Any, Tensor], Tensor], batch: int, same: bool) -> None:
     x = torch.full((batch, 8), 0.5) if same else inputs(batch)  # alike, they would hide it
     with pytest.raises(MismatchError, match="depends on the other samples"):
-        dt.Explainer(Net(way), x)
+        dt.Explainer(Net(way), x, bias="neuron")
 
 
 # --- the size of the batch ----------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def by_size(net: Any, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("example", BATCHES)
 def test_a_branch_on_the_size_of_the_batch_is_followed(example: int) -> None:
     network = Net(by_size)
-    explainer = dt.Explainer(network, inputs(example), dt.NonNegative())
+    explainer = dt.Explainer(network, inputs(example), dt.NonNegative(), bias="neuron")
     for batch in (6, 1, 4, 5, 2, 9):
         found = torch.stack([explainer.explain(inputs(batch), k).score for k in range(3)], 1)
         torch.testing.assert_close(found, network(inputs(batch)).detach())
@@ -194,7 +194,7 @@ def test_a_branch_on_the_size_of_the_batch_is_followed(example: int) -> None:
 def test_another_result_for_a_single_sample_is_refused() -> None:
     network = Net(lambda net, x: net.c(net.a(x)) * (2 if x.shape[0] == 1 else 1))
     with pytest.raises(MismatchError, match=r"something else for 1 sample than for 2.*size of the batch"):
-        dt.Explainer(network, inputs(2))
+        dt.Explainer(network, inputs(2), bias="neuron")
 
 
 # --- what was read wrongly ----------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def test_an_operation_that_is_read_wrongly_is_noticed(monkeypatch: pytest.Monkey
     rewrite = prepare.rewrite
     monkeypatch.setattr(prepare, "rewrite", wrongly)
     with pytest.raises(MismatchError, match=r"read wrongly.*the captured network gives"):
-        dt.Explainer(Net(lambda net, x: net.c(F.relu(net.a(x)))), inputs(2))
+        dt.Explainer(Net(lambda net, x: net.c(F.relu(net.a(x)))), inputs(2), bias="neuron")
 
 
 def test_the_users_own_values_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +226,7 @@ def test_the_users_own_values_are_compared(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(agreement, "_output", watching)
     x = inputs(6)
-    dt.Explainer(Net(lambda net, x: net.c(F.relu(net.a(x)))), x)
+    dt.Explainer(Net(lambda net, x: net.c(F.relu(net.a(x)))), x, bias="neuron")
     assert [len(t) for t in seen] == [1, 2, 6]
     assert all(torch.equal(t, x[: len(t)]) for t in seen)
 
@@ -239,7 +239,7 @@ def test_the_network_is_not_asked_the_same_twice() -> None:
             asked.append(x)
         return net.c(F.relu(net.a(x)))
 
-    dt.Explainer(Net(forward), inputs(6))
+    dt.Explainer(Net(forward), inputs(6), bias="neuron")
     real = [len(x) for x in asked if x.untyped_storage().nbytes() and not torch._is_functional_tensor(x)]
     assert sorted(real) == [1, 2, 6]
 
@@ -255,9 +255,9 @@ def inside(net: Any, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("way", [inside, lambda net, x: net.c(F.relu(net.a(x)).bfloat16().float())])
 def test_narrow_parts_of_a_network_are_explained_with_all_digits_and_noted(way: Any) -> None:
-    plain = dt.Explainer(Net(lambda net, x: net.c(F.relu(net.a(x)))), inputs(2), dt.NonNegative())
+    plain = dt.Explainer(Net(lambda net, x: net.c(F.relu(net.a(x)))), inputs(2), dt.NonNegative(), bias="neuron")
     for k in range(3):
-        e = dt.Explainer(Net(way), inputs(2), dt.NonNegative()).explain(inputs(2), k)
+        e = dt.Explainer(Net(way), inputs(2), dt.NonNegative(), bias="neuron").explain(inputs(2), k)
         torch.testing.assert_close(e.relevance, plain.explain(inputs(2), k).relevance)
         assert any("compute in bfloat16" in note for note in e.notes)
         assert "compute in bfloat16" in str(e.check())
@@ -265,11 +265,15 @@ def test_narrow_parts_of_a_network_are_explained_with_all_digits_and_noted(way: 
 
 def test_autocast_around_a_call_is_set_aside_and_noted() -> None:
     network, x = Net(lambda net, x: net.c(F.relu(net.a(x)))), inputs(2)
-    plain = dt.Explainer(network, x, dt.NonNegative())
+    plain = dt.Explainer(network, x, dt.NonNegative(), bias="neuron")
     expected = plain.explain(x, 2)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        within = dt.Explainer(network, x, dt.NonNegative())
-        found = [within.explain(x, 2), plain.explain(x, 2), dt.explain(network, x, 2, domain=dt.NonNegative())]
+        within = dt.Explainer(network, x, dt.NonNegative(), bias="neuron")
+        found = [
+            within.explain(x, 2),
+            plain.explain(x, 2),
+            dt.explain(network, x, 2, domain=dt.NonNegative(), bias="neuron"),
+        ]
         maps = [within(x, 2)[1], plain.relevance_at("a", x, 2).sum(1)]
     for e in found:
         assert torch.equal(e.relevance, expected.relevance)
@@ -345,7 +349,7 @@ def test_comparing_leaves_no_trace() -> None:
     version = count._version
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        dt.Explainer(network, inputs(2)).explain(inputs(2))
+        dt.Explainer(network, inputs(2), bias="neuron").explain(inputs(2))
     assert network.count is count
     assert network.last is last
     assert count._version == version
@@ -363,4 +367,4 @@ def test_a_tensor_that_torch_cannot_follow_is_no_raw_error() -> None:
             return super().forward(x)
 
     with pytest.raises(dt.CaptureError, match=r"cannot be captured: Constant last is mutated.*\n.*\n.*What to do"):
-        dt.Explainer(Writes().eval(), inputs(2))
+        dt.Explainer(Writes().eval(), inputs(2), bias="neuron")

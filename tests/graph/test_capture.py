@@ -53,14 +53,14 @@ class InAnUnsupportedForm(Layers):
 )
 def test_all_unsupported_operations_are_listed_with_their_lines(network: type[Layers], lines: tuple[str, ...]) -> None:
     with pytest.raises(dt.UnsupportedOpError) as info:
-        dt.Explainer(network().eval(), torch.rand(2, 4))
+        dt.Explainer(network().eval(), torch.rand(2, 4), bias="neuron")
     says(info.value, "2 operation(s)", f"{HERE}:", "What to do", *lines)
     assert isinstance(info.value, dt.PlanError)
 
 
 def test_an_unsupported_operation_is_named_by_its_own_name() -> None:
     with pytest.raises(dt.UnsupportedOpError) as info:
-        dt.Explainer(InParallel().eval(), torch.rand(2, 4))
+        dt.Explainer(InParallel().eval(), torch.rand(2, 4), bias="neuron")
     says(info.value, "cumsum", "cummax")
 
 
@@ -69,7 +69,7 @@ def test_an_unsupported_operation_inside_a_gate_is_no_problem() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.c(self.a(x) * torch.sigmoid(torch.cumsum(self.b(x), 1)))
 
-    e = dt.explain(Gate().eval(), torch.rand(2, 4), dt.margin())
+    e = dt.explain(Gate().eval(), torch.rand(2, 4), dt.margin(), bias="neuron")
     assert e.check().accounted
 
 
@@ -91,7 +91,7 @@ class Item(Layers):
 @pytest.mark.parametrize("network", [Branches, Item])
 def test_control_flow_that_depends_on_data_names_the_place(network: type[Layers]) -> None:
     with pytest.raises(dt.CaptureError) as info:
-        dt.Explainer(network().eval(), torch.rand(2, 4))
+        dt.Explainer(network().eval(), torch.rand(2, 4), bias="neuron")
     says(info.value, "control flow", "depends on the values", "torch.where", "What to do")
     code, first = inspect.getsourcelines(network.forward)
     lines = [int(n) for n in re.findall(re.escape(HERE) + r":(\d+)", str(info.value))]
@@ -105,7 +105,7 @@ def test_an_exception_of_the_network_itself_is_passed_on_with_its_place() -> Non
             raise ValueError("no weights were loaded")
 
     with pytest.raises(dt.CaptureError) as info:
-        dt.Explainer(Fails().eval(), torch.rand(2, 4))
+        dt.Explainer(Fails().eval(), torch.rand(2, 4), bias="neuron")
     says(info.value, "no weights were loaded", f"{HERE}:", "What to do")
 
 
@@ -115,7 +115,7 @@ def test_leaving_torch_names_the_place() -> None:
             return torch.from_numpy(self.c(x).numpy())
 
     with pytest.raises(dt.CaptureError) as info:
-        dt.Explainer(Numpy().eval(), torch.rand(2, 4))
+        dt.Explainer(Numpy().eval(), torch.rand(2, 4), bias="neuron")
     says(info.value, ".numpy()", f"{HERE}:", "What to do")
 
 
@@ -125,12 +125,12 @@ def test_a_constant_network_has_nothing_to_explain() -> None:
             return torch.ones(x.shape[0], 3)
 
     with pytest.raises(dt.PlanError, match="does not depend on its input"):
-        dt.Explainer(Constant().eval(), torch.rand(2, 4))
+        dt.Explainer(Constant().eval(), torch.rand(2, 4), bias="neuron")
 
 
 def test_what_is_no_network_is_refused() -> None:
     with pytest.raises(dt.DeepTaylorError) as info:
-        dt.Explainer(torch.relu, torch.rand(2, 4))
+        dt.Explainer(torch.relu, torch.rand(2, 4), bias="neuron")
     says(info.value, "nn.Module")
 
 
@@ -141,7 +141,7 @@ class Several(Layers):
 
 def test_several_outputs_need_a_choice() -> None:
     with pytest.raises(dt.PlanError) as info:
-        dt.Explainer(Several().eval(), torch.rand(2, 4))
+        dt.Explainer(Several().eval(), torch.rand(2, 4), bias="neuron")
     says(info.value, "returns 3 tensors", "0: logits", "1: hidden", "2: hidden", "output=")
     assert "']" not in str(info.value), "names are written as a person would write them"
 
@@ -149,7 +149,7 @@ def test_several_outputs_need_a_choice() -> None:
 @pytest.mark.parametrize("output", ["logit", 3, -1])
 def test_an_output_that_does_not_exist_names_those_that_do(output: Any) -> None:
     with pytest.raises(dt.PlanError) as info:
-        dt.Explainer(Several().eval(), torch.rand(2, 4), output=output)
+        dt.Explainer(Several().eval(), torch.rand(2, 4), output=output, bias="neuron")
     says(info.value, f"no output {output!r}", "0: logits")
 
 
@@ -167,7 +167,7 @@ def test_ctrl_c_during_capture_stays_an_interrupt(inside: str) -> None:
                 raise AttributeError("module has no attribute 'exc'")  # noqa: B904
 
     with pytest.raises(KeyboardInterrupt):
-        dt.Explainer(Interrupted(), torch.ones(1, 4))
+        dt.Explainer(Interrupted(), torch.ones(1, 4), bias="neuron")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
@@ -186,7 +186,7 @@ def test_ctrl_c_that_torch_swallows_stays_an_interrupt(becomes: str) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            dt.Explainer(Interrupted(), torch.rand(2, 4))
+            dt.Explainer(Interrupted(), torch.rand(2, 4), bias="neuron")
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, before)
@@ -198,5 +198,5 @@ def test_a_refused_network_is_said_once_and_not_printed(capfd: pytest.CaptureFix
             return x * 2 if x.sum() > 0 else x
 
     with pytest.raises(dt.CaptureError, match=r"torch\.where"):
-        dt.Explainer(Branching(), torch.ones(1, 4))
+        dt.Explainer(Branching(), torch.ones(1, 4), bias="neuron")
     assert capfd.readouterr() == ("", "")

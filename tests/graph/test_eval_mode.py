@@ -21,17 +21,17 @@ def test_training_mode_warns_and_is_explained_in_eval_mode() -> None:
     net[4].eval()
     modes = [m.training for m in net.modules()]
     with pytest.warns(dt.DeepTaylorWarning) as record:
-        e = dt.explain(net, x, 1, dt.NonNegative())
+        e = dt.explain(net, x, 1, dt.NonNegative(), bias="neuron")
     says(record[0].message, "training mode", "BatchNorm1d", "Dropout", "eval", "restored", "model.eval()")
     assert [m.training for m in net.modules()] == modes
-    quiet = dt.explain(net.eval(), x, 1, dt.NonNegative())
+    quiet = dt.explain(net.eval(), x, 1, dt.NonNegative(), bias="neuron")
     assert torch.equal(e.relevance, quiet.relevance)
     assert torch.allclose(e.score, net(x)[:, 1], atol=1e-6)
 
 
 def test_the_training_warning_points_at_the_users_line() -> None:
     with pytest.warns(dt.DeepTaylorWarning) as record:
-        dt.Explainer(noisy(), torch.rand(3, 4))
+        dt.Explainer(noisy(), torch.rand(3, 4), bias="neuron")
     assert [w.filename for w in record] == [HERE]
 
 
@@ -45,7 +45,7 @@ def test_training_mode_is_restored_after_an_exception() -> None:
     modes = [m.training for m in net.modules()]
     fast = torch.backends.mha.get_fastpath_enabled()
     with pytest.warns(dt.DeepTaylorWarning, match="training mode"), pytest.raises(dt.CaptureError):
-        dt.Explainer(net, torch.rand(3, 4))
+        dt.Explainer(net, torch.rand(3, 4), bias="neuron")
     assert [m.training for m in net.modules()] == modes
     assert torch.backends.mha.get_fastpath_enabled() == fast
 
@@ -53,7 +53,7 @@ def test_training_mode_is_restored_after_an_exception() -> None:
 def test_training_mode_of_what_does_not_differ_is_quiet() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        dt.Explainer(mlp().train(), torch.rand(2, 4))
+        dt.Explainer(mlp().train(), torch.rand(2, 4), bias="neuron")
 
 
 def test_batch_norm_without_statistics_mixes_samples_and_is_refused() -> None:
@@ -61,5 +61,5 @@ def test_batch_norm_without_statistics_mixes_samples_and_is_refused() -> None:
         nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.ReLU(), nn.Linear(4, 3)
     ).eval()
     with pytest.raises(dt.UnsupportedOpError) as info:
-        dt.Explainer(net, torch.rand(2, 4))
+        dt.Explainer(net, torch.rand(2, 4), bias="neuron")
     says(info.value, "batch_norm", "module '1'")

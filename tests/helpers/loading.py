@@ -41,7 +41,7 @@ def explained(model: dt.Pretrained, batch: int = 2) -> None:
     x = low + torch.rand(batch, 3, 16, 16) * (high - low)
     with torch.no_grad():
         torch.testing.assert_close(model.network(x), small()(x))
-    e = dt.Explainer(model.network, x, domain=model.domain).explain(x, target=dt.margin())
+    e = dt.Explainer(model.network, x, domain=model.domain, bias="neuron").explain(x, target=dt.margin())
     assert e.check().accounted
 
 

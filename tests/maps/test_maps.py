@@ -116,7 +116,7 @@ def test_a_block_is_one_affine_map_of_all_its_leaves() -> None:
 
     torch.manual_seed(0)
     network, x, y = Two().double(), drawn(2, 3), drawn(2, 3) + 1
-    (engine,) = dt.Explainer(network, (x, y)).engines.values()
+    (engine,) = dt.Explainer(network, (x, y), bias="neuron").engines.values()
     block = engine.score.block
     assert isinstance(block, Block)
     assert len(block.leaves) == 2

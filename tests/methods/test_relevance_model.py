@@ -343,7 +343,7 @@ MAX_POOLED = Place(lower="x", pooled="pool", upper="relu1")
 @pytest.mark.parametrize("from_layer", [True, False])
 def test_fit_to_a_convolutional_network_with_max_pooling(from_layer: bool) -> None:
     network = Small()
-    explainer = dt.Explainer(network, small_images(2, 0), dt.Box(0.0, 1.0))
+    explainer = dt.Explainer(network, small_images(2, 0), dt.Box(0.0, 1.0), bias="neuron")
     before = snapshot(network)
     layer: dict[str, Any] = {"detection": network.conv, "pooling": network.pool} if from_layer else {}
     batches = [small_images(2000, 1), small_images(2000, 2)]
@@ -364,7 +364,7 @@ def test_fit_to_a_convolutional_network_with_max_pooling(from_layer: bool) -> No
 
 def test_a_layer_inside_a_network_is_fitted_from_its_activations() -> None:
     network = Small()
-    explainer = dt.Explainer(network, small_images(2, 0), dt.Box(0.0, 1.0))
+    explainer = dt.Explainer(network, small_images(2, 0), dt.Box(0.0, 1.0), bias="neuron")
     x = small_images(200, 1)
     samples = collect(explainer, Place("pool", "relu1", "relu2"), x, 1)
     with torch.no_grad():
@@ -379,7 +379,7 @@ def test_a_layer_inside_a_network_is_fitted_from_its_activations() -> None:
 
 
 def test_a_place_that_is_none_is_refused() -> None:
-    explainer = dt.Explainer(Small(), small_images(2, 0), dt.Box(0.0, 1.0))
+    explainer = dt.Explainer(Small(), small_images(2, 0), dt.Box(0.0, 1.0), bias="neuron")
     with pytest.raises(dt.BoundaryError, match=r"no node or module 'pol'\. Did you mean 'pool'"):
         collect(explainer, Place("x", "pol", "relu1"), small_images(2, 1))
     with pytest.raises(PlanError, match="No detection layer reads 'conv'"):
@@ -585,7 +585,7 @@ def test_the_engine_pools_as_the_training_free_model_says(p: float) -> None:
     """R_k = (Σ_j x_j) · c_k · d_k with d_k = Σ_l w⁺_kl R_l / Σ_k' x_k' w⁺_k'l, and R_j = x_j / Σ_j' x_j' R_k."""
     network = Pooled(nn.MaxPool1d(4) if p == math.inf else nn.LPPool1d(p, 4)).double()
     x = torch.rand(8, 6, dtype=torch.float64, generator=seeded(4)) * 3 - 1
-    e = dt.explain(network, x, domain=dt.Box(-1.0, 2.0))
+    e = dt.explain(network, x, domain=dt.Box(-1.0, 2.0), bias="neuron")
     with torch.no_grad():
         x_j = network.lower_relu(network.lower(x)).unflatten(1, (5, 4))
         x_k, w = network.pool(x_j.flatten(1)), network.upper.weight.T.clamp(min=0)

@@ -45,12 +45,12 @@ def test_a_file_an_image_an_array_and_a_tensor_are_the_same(flowers: dt.Pretrain
     array, image = pixels(), Image.fromarray(pixels())
     image.save(tmp_path / "a.png")
     x, seen = flowers.preprocess(image)
-    wanted = dt.Explainer(flowers.network, x, flowers.domain).explain(x)
+    wanted = dt.Explainer(flowers.network, x, flowers.domain, bias="neuron").explain(x)
     for photo in (tmp_path / "a.png", str(tmp_path / "a.png"), image, array):
-        e = dt.explain(flowers, photo)
+        e = dt.explain(flowers, photo, bias="neuron")
         assert torch.equal(e.relevance, wanted.relevance)
         assert np.array_equal(e.photos[0], np.asarray(seen))
-    assert torch.equal(dt.explain(flowers, x).relevance, wanted.relevance)
+    assert torch.equal(dt.explain(flowers, x, bias="neuron").relevance, wanted.relevance)
 
 
 def test_several_photographs_targets_and_settings(flowers: dt.Pretrained) -> None:
@@ -58,12 +58,12 @@ def test_several_photographs_targets_and_settings(flowers: dt.Pretrained) -> Non
     assert e.relevance.shape == (2, 3, 24, 24)
     assert e.titles == (("rose",), ("rose",))
     assert e.check().conservative
-    many = dt.explain(flowers, pixels(), target=torch.tensor([[2, 0]]))
+    many = dt.explain(flowers, pixels(), target=torch.tensor([[2, 0]]), bias="neuron")
     assert many.titles == (("<tulip>", "daisy"),)
 
 
 def test_it_shows_itself_with_its_photograph(flowers: dt.Pretrained) -> None:
-    e = dt.explain(flowers, pixels(), target=torch.tensor([[2, 0]]))
+    e = dt.explain(flowers, pixels(), target=torch.tensor([[2, 0]]), bias="neuron")
     html = e._repr_html_()
     assert html.count("<img") == 4  # heatmap and overlay, twice
     assert "&lt;tulip&gt;: f = " in html
@@ -74,7 +74,7 @@ def test_it_shows_itself_with_its_photograph(flowers: dt.Pretrained) -> None:
 
 
 def test_many_maps_are_not_all_shown(flowers: dt.Pretrained) -> None:
-    html = dt.explain(flowers, [pixels(n) for n in range(10)])._repr_html_()
+    html = dt.explain(flowers, [pixels(n) for n in range(10)], bias="neuron")._repr_html_()
     assert html.count("<figure") == 8
     assert "… and 2 more" in html
 
@@ -82,12 +82,12 @@ def test_many_maps_are_not_all_shown(flowers: dt.Pretrained) -> None:
 def test_without_a_photograph_there_is_no_overlay(flowers: dt.Pretrained) -> None:
     x, _ = flowers.preprocess(Image.fromarray(pixels()))
     with pytest.raises(dt.InputError, match="knows no photograph"):
-        dt.explain(flowers, x).overlay()
+        dt.explain(flowers, x, bias="neuron").overlay()
 
 
 def test_networks_alone_are_explained_as_before() -> None:
     network = nn.Sequential(nn.Linear(3, 2)).eval()
-    assert dt.explain(network, torch.rand(2, 3), domain=dt.Box(0, 1)).photos == ()
+    assert dt.explain(network, torch.rand(2, 3), domain=dt.Box(0, 1), bias="neuron").photos == ()
 
 
 @pytest.mark.parametrize(
@@ -102,12 +102,12 @@ def test_networks_alone_are_explained_as_before() -> None:
 )
 def test_no_photograph(x: object, said: str, flowers: dt.Pretrained) -> None:
     with pytest.raises(dt.InputError, match=said):
-        dt.explain(flowers, x)
+        dt.explain(flowers, x, bias="neuron")
 
 
 def test_the_domain_comes_with_the_network(flowers: dt.Pretrained) -> None:
     with pytest.raises(dt.InputError, match="belongs to the Pretrained already"):
-        dt.explain(flowers, pixels(), domain=dt.Real())
+        dt.explain(flowers, pixels(), domain=dt.Real(), bias="neuron")
 
 
 def test_classes_by_name() -> None:

@@ -57,7 +57,7 @@ class Tied(nn.Module):
 
 def test_equals_take_half_each() -> None:
     # f = 1 + 2 = 3 from both: half of x₀ from each, and half of x₁ and of x₂.
-    e = dt.explain(Tied(), torch.tensor([[1.0, 2.0, 2.0], [1.0, 3.0, 2.0]]), domain=dt.NonNegative())
+    e = dt.explain(Tied(), torch.tensor([[1.0, 2.0, 2.0], [1.0, 3.0, 2.0]]), domain=dt.NonNegative(), bias="neuron")
     torch.testing.assert_close(e.relevance, torch.tensor([[1.0, 1.0, 1.0], [1.0, 3.0, 0.0]]))
 
 
@@ -67,4 +67,4 @@ def test_the_larger_of_data_and_a_constant_is_refused_by_name() -> None:
             return torch.maximum(x * 2, torch.full((3,), 0.5)).sum(1, keepdim=True)
 
     with pytest.raises(dt.UnsupportedOpError, match="maximum"):
-        dt.explain(Floor(), torch.rand(2, 3))
+        dt.explain(Floor(), torch.rand(2, 3), bias="neuron")

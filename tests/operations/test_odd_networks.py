@@ -47,7 +47,7 @@ def images() -> Tensor:
 
 
 def same_map(one: Callable[..., Tensor], other: Callable[..., Tensor], x: Tensor, domain: Any = None) -> None:
-    first, second = (dt.explain(Net(f), x, None, domain) for f in (one, other))
+    first, second = (dt.explain(Net(f), x, None, domain, bias="neuron") for f in (one, other))
     assert bool((first.relevance != 0).any())
     torch.testing.assert_close(first.relevance, second.relevance, rtol=1e-5, atol=1e-6)
 
@@ -125,7 +125,7 @@ def test_constant_channels_beside_the_input(name: str, domain: dt.Domain) -> Non
         return net.out(F.relu(net.conv(y)).mean((2, 3)) + F.relu(net.conv(y.flip(3))).amax((2, 3)))
 
     for forward in (once, twice):
-        check = dt.explain(Net(forward), images(), 1, domain).check()
+        check = dt.explain(Net(forward), images(), 1, domain, bias="neuron").check()
         assert check.accounted
         assert check.positive
 
@@ -147,7 +147,7 @@ def test_constant_channels_beside_the_input(name: str, domain: dt.Domain) -> Non
 def test_constants_of_float32_in_a_network_of_doubles(forward: Callable[..., Tensor]) -> None:
     x = rows(torch.float64)
     network = Net(forward).double()
-    e = dt.explain(network, x, 1)
+    e = dt.explain(network, x, 1, bias="neuron")
     assert e.relevance.dtype is torch.float64
     assert e.check().accounted
     torch.testing.assert_close(e.score, network(x)[:, 1].detach(), rtol=1e-5, atol=1e-6)
@@ -161,7 +161,9 @@ def test_a_table_of_constants_keeps_the_digits_it_was_computed_with() -> None:
         return net.b(F.relu(net.a(x)) + positions)
 
     network = Net(forward)
-    torch.testing.assert_close(dt.explain(network, rows(), 1).score, network(rows())[:, 1].detach(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        dt.explain(network, rows(), 1, bias="neuron").score, network(rows())[:, 1].detach(), rtol=0, atol=1e-6
+    )
 
 
 def test_the_signal_of_a_matrix_product_can_be_chosen() -> None:
@@ -170,8 +172,10 @@ def test_the_signal_of_a_matrix_product_can_be_chosen() -> None:
         return (h.transpose(1, 2) @ F.relu(net.b(x))).flatten(1)
 
     with pytest.raises(dt.UnsupportedOpError, match=r"rules={'matmul': dt.rules.Signal\(0\)}"):
-        dt.explain(Net(forward), words())
-    maps = [dt.explain(Net(forward), words(), None, rules={"matmul": dt.rules.Signal(k)}) for k in (0, 1)]
+        dt.explain(Net(forward), words(), bias="neuron")
+    maps = [
+        dt.explain(Net(forward), words(), None, rules={"matmul": dt.rules.Signal(k)}, bias="neuron") for k in (0, 1)
+    ]
     assert all(e.check().accounted for e in maps)
     assert not torch.allclose(maps[0].relevance, maps[1].relevance)
 
@@ -195,7 +199,7 @@ def test_where_of_a_tensor_and_itself() -> None:
 )
 def test_numbers_that_follow_the_batch_size(forward: Callable[..., Tensor]) -> None:
     network, x = Net(forward), rows()
-    explainer = dt.Explainer(network, x)
+    explainer = dt.Explainer(network, x, bias="neuron")
     for batch in (x, x[:1]):
         e = explainer.explain(batch, 1)
         torch.testing.assert_close(e.score, network(batch)[:, 1].detach())
@@ -246,7 +250,7 @@ REFUSED: list[tuple[Callable[..., Tensor], Callable[[], Tensor], list[str]]] = [
 @pytest.mark.parametrize(("forward", "x", "parts"), REFUSED, ids=[r[2][-1] for r in REFUSED])
 def test_what_has_no_rule_is_named(forward: Any, x: Callable[[], Tensor], parts: list[str]) -> None:
     with pytest.raises(dt.UnsupportedOpError) as error:
-        dt.Explainer(Net(forward), x())
+        dt.Explainer(Net(forward), x(), bias="neuron")
     said = str(error.value)
     for part in (*parts, "What to do"):
         assert part in said, said
@@ -265,7 +269,7 @@ def test_recurrent_layers_are_named(cell: Any) -> None:
             return out
 
     with pytest.raises(dt.UnsupportedOpError, match=rf"{cell.__name__.lower()}.*in module 'cell'"):
-        dt.Explainer(Recurrent(), words())
+        dt.Explainer(Recurrent(), words(), bias="neuron")
 
 
 def unbatched(net: Net, x: Tensor) -> Tensor:
@@ -283,22 +287,22 @@ def unbatched(net: Net, x: Tensor) -> Tensor:
 )
 def test_samples_that_are_not_along_the_first_axis(forward: Any, x: Tensor) -> None:
     with pytest.raises(dt.PlanError, match=r"counts samples.*no longer apart.*transpose\(0, 1\).*unsqueeze\(0\)"):
-        dt.explain(Net(forward), x)
+        dt.explain(Net(forward), x, bias="neuron")
 
 
 def test_a_product_of_a_vector_is_named() -> None:
     forward = lambda net, x: F.relu(F.conv2d(x, torch.ones(5, 3, 3, 3))).flatten() @ torch.ones(180, 3)  # noqa: E731
     with pytest.raises(dt.UnsupportedOpError, match="matmul: used in a form that has no rule"):
-        dt.explain(Net(forward), torch.rand(3, 8, 8))
+        dt.explain(Net(forward), torch.rand(3, 8, 8), bias="neuron")
 
 
 def test_the_ways_out_that_are_named() -> None:
     first = Net(lambda net, x: net.b(F.relu(net.a(x)).mean(0)))
     turned = Net(lambda net, x: first(x.transpose(0, 1)))
-    assert dt.explain(turned, words(), 1).check().accounted
+    assert dt.explain(turned, words(), 1, bias="neuron").check().accounted
     one = Net(unbatched)
-    e = dt.explain(Net(lambda net, x: one(x.reshape(6)).unsqueeze(0)), rows()[:1])
-    torch.testing.assert_close(e.relevance, dt.explain(one, rows()[:1]).relevance)
+    e = dt.explain(Net(lambda net, x: one(x.reshape(6)).unsqueeze(0)), rows()[:1], bias="neuron")
+    torch.testing.assert_close(e.relevance, dt.explain(one, rows()[:1], bias="neuron").relevance)
 
 
 @pytest.mark.parametrize(
@@ -311,16 +315,20 @@ def test_the_ways_out_that_are_named() -> None:
 )
 @pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
 def test_inputs_without_plain_memory(given: Callable[[], Tensor], said: str) -> None:
-    x, explainer = given(), dt.Explainer(Net(unbatched), rows())
-    for ask in (lambda: dt.Explainer(Net(unbatched), x), lambda: explainer.explain(x), lambda: explainer(x)):
+    x, explainer = given(), dt.Explainer(Net(unbatched), rows(), bias="neuron")
+    for ask in (
+        lambda: dt.Explainer(Net(unbatched), x, bias="neuron"),
+        lambda: explainer.explain(x),
+        lambda: explainer(x),
+    ):
         with pytest.raises(dt.InputError, match=said):
             ask()
 
 
 def test_meta_tensors_have_nothing_to_explain() -> None:
     with pytest.raises(dt.InputError, match=r"The example is a meta tensor.*no values"):
-        dt.Explainer(Net(unbatched).to("meta"), rows().to("meta"))
+        dt.Explainer(Net(unbatched).to("meta"), rows().to("meta"), bias="neuron")
     with pytest.raises(dt.InputError, match=r"The example is a meta tensor.*no values"):
-        dt.Explainer(nn.ReLU(), rows().to("meta"))
+        dt.Explainer(nn.ReLU(), rows().to("meta"), bias="neuron")
     with pytest.raises(dt.InputError, match="network is on cpu"):
-        dt.Explainer(Net(unbatched), rows().to("meta"))
+        dt.Explainer(Net(unbatched), rows().to("meta"), bias="neuron")

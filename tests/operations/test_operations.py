@@ -80,7 +80,7 @@ def test_attention_in_whole_units_of_memory_is_the_same(name: str, monkeypatch: 
     x = torch.randn(BATCH, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     plain = explainer_of(name, True, "neuron").explain(x)
     monkeypatch.setattr(ops, "spare_columns", lambda k: 5)
-    wide = dt.Explainer(network_of(name, True), x[:1]).explain(x)
+    wide = dt.Explainer(network_of(name, True), x[:1], bias="neuron").explain(x)
     assert close(wide.score, plain.score, plain.score)
     assert close(wide.relevance, plain.relevance, plain.score)
 
@@ -179,15 +179,15 @@ SOME_TOKENS = torch.tensor([[1, 2, 3], [8, 0, 5]])
     ids=["long", "to", "device", "reshape"],
 )
 def test_tokens_that_are_cast_or_rearranged_are_still_the_tokens(first: Callable[[Tensor], Tensor]) -> None:
-    plain = dt.explain(Picked(lambda t: t), SOME_TOKENS, target=dt.margin())
+    plain = dt.explain(Picked(lambda t: t), SOME_TOKENS, target=dt.margin(), bias="neuron")
     assert (plain.ledger.input > 0).any()
-    e = dt.explain(Picked(first), SOME_TOKENS, target=dt.margin())
+    e = dt.explain(Picked(first), SOME_TOKENS, target=dt.margin(), bias="neuron")
     assert torch.equal(e.relevance, plain.relevance)
 
 
 def test_relevance_reaches_the_tokens_that_were_sliced() -> None:
-    e = dt.explain(Picked(lambda t: t[:, 1:]), SOME_TOKENS, target=dt.margin())
-    alone = dt.explain(Picked(lambda t: t), SOME_TOKENS[:, 1:], target=dt.margin())
+    e = dt.explain(Picked(lambda t: t[:, 1:]), SOME_TOKENS, target=dt.margin(), bias="neuron")
+    alone = dt.explain(Picked(lambda t: t), SOME_TOKENS[:, 1:], target=dt.margin(), bias="neuron")
     assert not e.relevance[:, 0].any()
     assert torch.equal(e.relevance[:, 1:], alone.relevance)
 
@@ -195,7 +195,7 @@ def test_relevance_reaches_the_tokens_that_were_sliced() -> None:
 @pytest.mark.parametrize("first", [lambda t: t + 0, lambda t: t.abs(), lambda t: t % 9], ids=["+ 0", "abs", "%"])
 def test_an_embedding_of_computed_numbers_is_refused(first: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(dt.UnsupportedOpError, match="an embedding of numbers computed from the input, not of"):
-        dt.explain(Picked(first), SOME_TOKENS, target=dt.margin())
+        dt.explain(Picked(first), SOME_TOKENS, target=dt.margin(), bias="neuron")
 
 
 def test_a_cast_that_does_nothing_changes_nothing() -> None:
@@ -210,6 +210,6 @@ def test_a_cast_that_does_nothing_changes_nothing() -> None:
             return self.out(torch.relu(self.hidden(y.float().to(y.device) if self.cast else y)))
 
     x = torch.linspace(-1, 2, 8).reshape(2, 4)
-    plain, cast = (dt.explain(Cast(c), x, target=dt.margin()).relevance for c in (False, True))
+    plain, cast = (dt.explain(Cast(c), x, target=dt.margin(), bias="neuron").relevance for c in (False, True))
     assert plain.any()
     assert torch.equal(plain, cast)

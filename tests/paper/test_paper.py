@@ -103,7 +103,7 @@ def test_algorithms_of_the_supplement(name: str, seed: int) -> None:
     p = random_problem(seed, kind)
     if name == "z":  # the procedure knows no bias
         p = Problem(p.W, 0 * p.b, p.X, p.low, p.high)
-    explainer = dt.Explainer(p.network, p.x, domain_of(kind, p), first=rule)
+    explainer = dt.Explainer(p.network, p.x, domain_of(kind, p), first=rule, bias="neuron")
     assert explainer.plan.rows[-1].rule == name
     expected = np.stack([algorithm(p, x, R) for x, R in zip(p.X, p.activations, strict=True)])
     np.testing.assert_allclose(explainer.explain(p.x).relevance.numpy(), expected, rtol=0, atol=1e-10)
@@ -113,7 +113,7 @@ def test_algorithms_of_the_supplement(name: str, seed: int) -> None:
 def test_pooling_hands_each_detector_its_activation(kind: str) -> None:
     """Equation 9: R_j = x_j."""
     p = random_problem(0, kind)
-    e = dt.explain(p.network, p.x, domain=domain_of(kind, p))
+    e = dt.explain(p.network, p.x, domain=domain_of(kind, p), bias="neuron")
     np.testing.assert_allclose(e.at("rectifier").numpy(), p.activations, rtol=0, atol=1e-12)
     np.testing.assert_allclose(e.at("detection").numpy(), p.activations, rtol=0, atol=1e-12)
     np.testing.assert_allclose(e.score.numpy(), p.activations.sum(axis=1), rtol=0, atol=1e-12)
@@ -132,7 +132,7 @@ def directions(kind: str, p: Problem, x: Array) -> Array:
 def test_rules_are_taylor_decompositions_at_their_roots(kind: str) -> None:
     """Equation 11: R_i = Σ_j w_ij (x_i − x̃_i^(j)), the root x̃ on the rule's search line, within the domain."""
     p = random_problem(1, kind)
-    relevance = dt.explain(p.network, p.x, domain=domain_of(kind, p)).relevance.numpy()
+    relevance = dt.explain(p.network, p.x, domain=domain_of(kind, p), bias="neuron").relevance.numpy()
     for x, R, R_i in zip(p.X, p.activations, relevance, strict=True):
         v = directions(kind, p, x)
         t = np.where(R > 0, (x @ p.W + p.b) / (p.W * v).sum(axis=0), 0.0)
@@ -179,7 +179,7 @@ def problems(draw: st.DrawFn, kind: str) -> Problem:
 
 def check_consistent(problem: Problem, domain: dt.Domain) -> None:
     """Conservative and positive, nothing in a bias or dropped, and f = 0 gives the empty map."""
-    e = dt.explain(problem.network, problem.x, domain=domain)
+    e = dt.explain(problem.network, problem.x, domain=domain, bias="neuron")
     f = problem.activations.sum(axis=1)
     relevance = e.relevance.numpy()
     np.testing.assert_allclose(e.score.numpy(), f, rtol=0, atol=1e-12)
@@ -248,7 +248,7 @@ def test_proposition_3(problem: Problem) -> None:
 
 
 def heatmaps(p: Problem, kind: str) -> Array:
-    return dt.explain(p.network, p.x, domain=domain_of(kind, p)).relevance.numpy()
+    return dt.explain(p.network, p.x, domain=domain_of(kind, p), bias="neuron").relevance.numpy()
 
 
 @pytest.mark.parametrize("kind", ["real", "nonnegative", "box"])
@@ -279,7 +279,7 @@ def test_permutation_equivariance(kind: str) -> None:
 def test_batch_independence(kind: str) -> None:
     """A sample is explained the same alone, in a batch, and at another place of it."""
     p = random_problem(5, kind)
-    explainer = dt.Explainer(p.network, p.x[:1], domain_of(kind, p))
+    explainer = dt.Explainer(p.network, p.x[:1], domain_of(kind, p), bias="neuron")
     together = explainer.explain(p.x).relevance
     assert float(together.sum()) > 0
     for k in range(len(p.x)):

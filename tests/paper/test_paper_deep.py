@@ -59,7 +59,7 @@ class Deep(nn.Module):
 def explained(pool: str) -> tuple[Deep, Tensor, dt.Explanation]:
     network = Deep(pool).double()
     x = torch.rand(8, 6, generator=torch.Generator().manual_seed(4), dtype=torch.float64) * 3 - 1
-    return network, x, dt.explain(network, x, domain=dt.Box(-1.0, 2.0))
+    return network, x, dt.explain(network, x, domain=dt.Box(-1.0, 2.0), bias="neuron")
 
 
 def numbers(t: Tensor) -> Array:
@@ -112,7 +112,7 @@ def test_normalisation_is_bypassed() -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.LocalResponseNorm(3), nn.Flatten(), nn.Linear(96, 4))
     x = torch.rand(2, 3, 6, 6, dtype=torch.float64)
-    e = dt.explain(network.double(), x, dt.margin(), dt.NonNegative())
+    e = dt.explain(network.double(), x, dt.margin(), dt.NonNegative(), bias="neuron")
     above, below = e.at("2"), e.at("1")
     assert float(above.sum()) > 0
     assert torch.equal(above, below)

@@ -138,7 +138,7 @@ def test_scores_and_maps_are_those_of_the_networks(out: Path, photos: Path) -> N
         kept = arrays(out, f"{key}-neuron")
         np.testing.assert_allclose(kept["score"], f.detach().numpy(), rtol=1e-5)
         assert arrays(out, f"{key}-recognised")["index"].tolist() == best.tolist()
-        e = dt.Explainer(case.model.network, x[:1], domain=case.model.domain).explain(x)
+        e = dt.Explainer(case.model.network, x[:1], domain=case.model.domain, bias="neuron").explain(x)
         np.testing.assert_allclose(kept["maps"], e.relevance.sum(1).numpy(), rtol=1e-4, atol=1e-9)
         composed = case.inputs([imagenet_maps.twice(photo) for photo in squares.values()])
         same_class = case.model.network(composed).gather(1, best[:, None])[:, 0]

@@ -160,7 +160,7 @@ def test_the_scores_are_those_of_the_networks(out: Path) -> None:
         f = network(seed=3).double()(x).detach().numpy()
         for method in METHODS[name]:
             np.testing.assert_allclose(arrays(out, f"{name}-{method.key}")["score"], f, rtol=1e-12)
-    explainer = dt.Explainer(OneLayer(seed=3).double(), x[:2], domain=dt.Box(-0.5, 1.5))
+    explainer = dt.Explainer(OneLayer(seed=3).double(), x[:2], domain=dt.Box(-0.5, 1.5), bias="neuron")
     maps = explainer.explain(x).relevance[:, 0].numpy()
     np.testing.assert_allclose(arrays(out, "one-layer-zB")["maps"], maps, rtol=1e-6, atol=1e-9)
 

@@ -119,7 +119,7 @@ def test_a_pooling_of_squares_keeps_its_factor(divisor: int | None, factor: floa
     """The score is the network's own, and shares are those of L² pooling whatever the factor."""
     network = Root(divisor, factor)
     x = torch.tensor([[[[3.0, 4.0], [0.0, 0.0]]]], dtype=torch.float64)  # (9 + 16) / 4 or / divisor
-    e = dt.Explainer(network, x, dt.NonNegative()).explain(x)
+    e = dt.Explainer(network, x, dt.NonNegative(), bias="neuron").explain(x)
     f = (25 / (divisor or 4) * factor) ** 0.5
     torch.testing.assert_close(e.score, torch.tensor([f], dtype=torch.float64))
     torch.testing.assert_close(e.relevance[0, 0, 0], torch.tensor([3 / 7, 4 / 7], dtype=torch.float64) * f)
@@ -144,6 +144,8 @@ def test_an_activation_that_is_written_out_is_still_a_gate(write: str) -> None:
     torch.manual_seed(3)
     network = Gated(write).double()
     x = torch.randn(2, 4, dtype=torch.float64)
-    found = dt.Explainer(network, x, dt.Real()).explain(x).relevance
+    found = dt.Explainer(network, x, dt.Real(), bias="neuron").explain(x).relevance
     network.write = "silu"
-    torch.testing.assert_close(found, dt.Explainer(network, x, dt.Real()).explain(x).relevance, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(
+        found, dt.Explainer(network, x, dt.Real(), bias="neuron").explain(x).relevance, rtol=1e-10, atol=1e-10
+    )

@@ -105,7 +105,7 @@ def test_another_batch_size_after_the_split() -> None:
     torch.manual_seed(0)
     model = Attention(by_unbind).double().eval()
     x = torch.randn(7, TOKENS, WIDTH, dtype=torch.float64)
-    explainer = dt.Explainer(model, x[:2])
+    explainer = dt.Explainer(model, x[:2], bias="neuron")
     torch.testing.assert_close(explainer.explain(x, 1).relevance[:1], explainer.explain(x[:1], 1).relevance)
 
 

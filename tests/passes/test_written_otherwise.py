@@ -105,7 +105,7 @@ def test_the_same_network_written_otherwise_has_the_same_explanation(pair: Any, 
 def test_nothing_is_counted_twice(run: Any) -> None:
     # Without biases the input holds the whole score; hook-based tools give twice of it for h + f(h).
     x = torch.rand(5, 4, dtype=torch.float64)
-    e = dt.explain(Program(run).eval().double(), x, dt.margin(), dt.NonNegative())
+    e = dt.explain(Program(run).eval().double(), x, dt.margin(), dt.NonNegative(), bias="neuron")
     close(e.relevance.sum(1), e.score, 1e-10)
     check = e.check()
     assert (check.conservative, check.positive, check.consistent, check.accounted) == (True, True, True, True)
@@ -130,7 +130,7 @@ class Turned(nn.Module):
 
 def test_a_normalisation_is_folded_through_axes_that_change_place() -> None:
     x = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    turned, plain = (dt.Explainer(Turned(turn), x) for turn in (True, False))
+    turned, plain = (dt.Explainer(Turned(turn), x, bias="neuron") for turn in (True, False))
     assert not any("centre" in row.op for row in turned.plan.rows)
     close(turned.explain(x).relevance, plain.explain(x).relevance)
     assert plain.explain(x).relevance.any()

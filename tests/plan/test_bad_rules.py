@@ -27,7 +27,7 @@ class Residual(Layers):
 
 def plan_error(network: nn.Module, rules: dict[str, Any], x: Tensor | None = None) -> str:
     with pytest.raises(dt.PlanError) as info:
-        dt.Explainer(network, torch.rand(2, 4) if x is None else x, dt.NonNegative(), rules=rules)
+        dt.Explainer(network, torch.rand(2, 4) if x is None else x, dt.NonNegative(), rules=rules, bias="neuron")
     return str(info.value)
 
 
@@ -49,7 +49,7 @@ def test_two_rules_for_one_block_are_refused() -> None:
 
 def test_one_rule_given_twice_for_one_block_is_one_rule() -> None:
     explainer = dt.Explainer(
-        Residual(), torch.rand(2, 4), rules={"b": dt.rules.Epsilon(0.25), "add": dt.rules.Epsilon(0.25)}
+        Residual(), torch.rand(2, 4), rules={"b": dt.rules.Epsilon(0.25), "add": dt.rules.Epsilon(0.25)}, bias="neuron"
     )
     assert [r.rule for r in explainer.plan.rows if r.node == "add"] == ["eps=0.25"]
 
@@ -60,7 +60,7 @@ def test_a_rule_for_what_is_no_block_is_refused() -> None:
 
 def test_a_pattern_leaves_out_what_is_no_block() -> None:
     # design.md: rules={"classifier.*": Epsilon(0.25)} for a classifier with activations in it.
-    explainer = dt.Explainer(mlp(), torch.rand(2, 4), rules={"*": dt.rules.Epsilon(0.25)})
+    explainer = dt.Explainer(mlp(), torch.rand(2, 4), rules={"*": dt.rules.Epsilon(0.25)}, bias="neuron")
     assert {r.op: r.rule for r in explainer.plan.rows} == {"linear": "eps=0.25", "relu": "pass"}
 
 
@@ -78,7 +78,7 @@ def test_what_is_no_rule_is_refused(rule: Any) -> None:
     says(plan_error(mlp(), {"0": rule}), "'0'", "rule")
     if rule is not None:
         with pytest.raises(dt.PlanError, match="first"):
-            dt.Explainer(mlp(), torch.rand(2, 4), first=rule)
+            dt.Explainer(mlp(), torch.rand(2, 4), first=rule, bias="neuron")
 
 
 def test_alpha_and_beta_must_differ_by_one() -> None:
@@ -116,7 +116,7 @@ class Product(Layers):
 
 def test_an_ambiguous_product_asks() -> None:
     with pytest.raises(dt.PlanError) as info:
-        dt.Explainer(Product(), torch.rand(2, 4))
+        dt.Explainer(Product(), torch.rand(2, 4), bias="neuron")
     says(
         info.value, "'mul': dt.rules.Signal(0)", "Signal(1)", "linear and linear_1", f"{HERE}:", "self.a(x) * self.b(x)"
     )
@@ -125,7 +125,7 @@ def test_an_ambiguous_product_asks() -> None:
 @pytest.mark.parametrize(("operand", "signal", "gate"), [(0, "a", "b"), (1, "b", "a")])
 def test_signal_answers_an_ambiguous_product(operand: int, signal: str, gate: str) -> None:
     x = torch.rand(3, 4)
-    explainer = dt.Explainer(Product(), x, dt.NonNegative(), rules={"mul": dt.rules.Signal(operand)})
+    explainer = dt.Explainer(Product(), x, dt.NonNegative(), rules={"mul": dt.rules.Signal(operand)}, bias="neuron")
     e = explainer.explain(x, dt.margin())
     assert e.check().accounted
     assert float(e.at(signal).sum()) > 0
@@ -136,7 +136,7 @@ def test_signal_answers_an_ambiguous_product(operand: int, signal: str, gate: st
 @pytest.mark.parametrize("operand", [2, -1, "a"])
 def test_a_signal_that_is_no_operand_is_refused(operand: Any) -> None:
     with pytest.raises(dt.PlanError, match="Signal"):
-        dt.Explainer(Product(), torch.rand(2, 4), rules={"mul": dt.rules.Signal(operand)})
+        dt.Explainer(Product(), torch.rand(2, 4), rules={"mul": dt.rules.Signal(operand)}, bias="neuron")
 
 
 def test_a_signal_for_what_is_no_product_is_refused() -> None:

@@ -466,7 +466,7 @@ def test_a_negative_constant_around_inputs_is_no_input() -> None:
             return F.relu(self.a(p)) + F.relu(self.b(p))
 
     x = torch.rand(5, 2, dtype=torch.float64)
-    e = dt.explain(Padded(), x, 0, NonNegative())
+    e = dt.explain(Padded(), x, 0, NonNegative(), bias="neuron")
     assert bool((e.relevance >= 0).all())
     held = e.relevance.sum(1) + e.ledger.bias + e.ledger.dropped
     torch.testing.assert_close(held, e.score.clamp(min=0))
@@ -505,7 +505,7 @@ def test_a_wrong_sign_is_refused_and_named(monkeypatch: pytest.MonkeyPatch) -> N
     network = Signed()
     least = float(torch.tanh(network.a(X4)).min().detach())
     monkeypatch.setattr("deeptaylor.plan.planner.infer_domains", lying("tanh"))
-    explainer = dt.Explainer(network, X4)
+    explainer = dt.Explainer(network, X4, bias="neuron")
     with pytest.raises(dt.PlanError) as error:
         explainer.explain(X4, 0)
     said = str(error.value)
@@ -524,9 +524,9 @@ def test_a_wrong_sign_is_refused_and_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_way_round_it_that_the_guard_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deeptaylor.plan.planner.infer_domains", lying("tanh"))
-    e = dt.Explainer(Signed(), X4, rules={"b": dt.rules.Epsilon(0.01)}).explain(X4, 0)
+    e = dt.Explainer(Signed(), X4, rules={"b": dt.rules.Epsilon(0.01)}, bias="neuron").explain(X4, 0)
     monkeypatch.undo()
-    true = dt.Explainer(Signed(), X4, rules={"b": dt.rules.Epsilon(0.01)}).explain(X4, 0)
+    true = dt.Explainer(Signed(), X4, rules={"b": dt.rules.Epsilon(0.01)}, bias="neuron").explain(X4, 0)
     torch.testing.assert_close(e.relevance, true.relevance)
 
 
@@ -547,13 +547,13 @@ def test_a_wrong_sign_below_max_pooling_and_of_a_gate(monkeypatch: pytest.Monkey
     monkeypatch.setattr("deeptaylor.plan.planner.infer_domains", lying("unsqueeze"))
     for network in (Pooled(), Weighed()):
         with pytest.raises(dt.PlanError, match=r"unsqueeze .*the smallest value is -"):
-            dt.explain(network, X4.abs(), 0, NonNegative())
+            dt.explain(network, X4.abs(), 0, NonNegative(), bias="neuron")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor's own imports
 def test_the_guard_in_parts_and_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deeptaylor.plan.planner.infer_domains", lying("tanh"))
-    explainer = dt.Explainer(Signed(), X4)
+    explainer = dt.Explainer(Signed(), X4, bias="neuron")
     engine = next(iter(explainer.engines.values()))
     whole = engine.run([X4], 0, "by step")
     parts = [engine.run([X4[k : k + 1]], 0, "by step") for k in (0, 1)]
@@ -580,10 +580,18 @@ def test_what_is_evident_is_not_watched() -> None:
             return out
 
     x = torch.randn(2, 3, 8, 8)
-    engine = next(iter(dt.Explainer(Usual(), x).engines.values()))
+    engine = next(iter(dt.Explainer(Usual(), x, bias="neuron").engines.values()))
     assert engine.watched == {}
     assert engine.run([x], 0, "by step").lowest is None
     assert (
-        len(next(iter(dt.Explainer(Middle(lambda h: h.sqrt() * h), x[0, 0, :, :6].double()).engines.values())).watched)
+        len(
+            next(
+                iter(
+                    dt.Explainer(
+                        Middle(lambda h: h.sqrt() * h), x[0, 0, :, :6].double(), bias="neuron"
+                    ).engines.values()
+                )
+            ).watched
+        )
         == 1
     )

@@ -18,14 +18,14 @@ pytestmark = pytest.mark.usefixtures("seeded")
 
 def test_the_plan_prints_as_a_table() -> None:
     """Golden: to renew, write str(plan) to tests/golden/plan_small_cnn.txt and read every line of it."""
-    plan = dt.Explainer(small_cnn(), torch.rand(1, 1, 8, 8), dt.Box(0, 1)).plan
+    plan = dt.Explainer(small_cnn(), torch.rand(1, 1, 8, 8), dt.Box(0, 1), bias="neuron").plan
     assert str(plan) + "\n" == (GOLDEN / "plan_small_cnn.txt").read_text(encoding="utf-8")
 
 
 def test_the_plan_follows_from_the_domain() -> None:
     x = torch.rand(1, 4, dtype=torch.float64)
     for domain, rule in ((dt.Box(0, 1), "zB"), (dt.NonNegative(), "z+"), (dt.Real(), "w2"), (None, "w2")):
-        rows = dt.Explainer(mlp(), x, domain).plan.rows
+        rows = dt.Explainer(mlp(), x, domain, bias="neuron").plan.rows
         assert [r.rule for r in rows] == ["z+", "pass", rule]
         assert rows[-1].domain == str(domain or dt.Real())
 
@@ -47,13 +47,13 @@ def test_rules_by_name_path_and_pattern() -> None:
 
 def test_a_chosen_rule_changes_the_relevance_and_is_marked() -> None:
     x = torch.rand(3, 4, dtype=torch.float64)
-    explainer = dt.Explainer(mlp(), x, dt.NonNegative(), rules={"0": dt.rules.Flat()})
+    explainer = dt.Explainer(mlp(), x, dt.NonNegative(), rules={"0": dt.rules.Flat()}, bias="neuron")
     assert "chosen by the user" in explainer.plan.rows[-1].why
     e = explainer.explain(x, dt.margin())
     close(e.relevance, e.at("0").sum(1, keepdim=True).expand(3, 4) / 4)
 
 
 def test_the_plan_in_short() -> None:
-    summary = dt.Explainer(small_cnn(), torch.rand(1, 1, 8, 8), dt.Box(0, 1)).plan.summary()
+    summary = dt.Explainer(small_cnn(), torch.rand(1, 1, 8, 8), dt.Box(0, 1), bias="neuron").plan.summary()
     assert "zB × 1" in summary
     assert "set aside" in summary

@@ -193,9 +193,9 @@ def test_rule_equals_the_reference(layer: str, rule: str, signed: bool) -> None:
     network, x, entry = network_of(layer, rectified=not signed), samples(layer, signed), RULES[rule]
     above = {"classifier": rules.WSquare()}
     if signed:
-        explainer = dt.Explainer(network, x, dt.Real(), rules={**above, "layer": entry.rule})
+        explainer = dt.Explainer(network, x, dt.Real(), rules={**above, "layer": entry.rule}, bias="neuron")
     else:
-        explainer = dt.Explainer(network, x, dt.NonNegative(), rules=above, first=entry.rule)
+        explainer = dt.Explainer(network, x, dt.NonNegative(), rules=above, first=entry.rule, bias="neuron")
     compare(network, x, explainer, entry.judge, "neuron")
 
 
@@ -207,7 +207,7 @@ def test_negative_relevance_from_above_is_handed_on(rule: str, layer: str, signe
     network, x, entry = network_of(layer, rectified=not signed), samples(layer, signed), RULES[rule]
     domain = dt.Real() if signed else dt.NonNegative()
     chosen = {"classifier": rules.Epsilon(1e-3), "layer": entry.rule}
-    explainer = dt.Explainer(network, x, domain, rules=chosen)
+    explainer = dt.Explainer(network, x, domain, rules=chosen, bias="neuron")
     assert float(explainer.relevance_at("layer", x).min()) < 0
     compare(network, x, explainer, entry.judge, "neuron", everywhere=False)
 
@@ -220,7 +220,9 @@ def test_rule_with_every_kind_of_bias(rule: str, biases: str) -> None:
     for layer, signed in (("dense", False), ("conv2d stride 2, rows left over", True)):
         network, x = network_of(layer, rectified=signed, biases=biases), samples(layer, signed)
         domain = dt.Real() if signed else dt.NonNegative()
-        explainer = dt.Explainer(network, x, domain, rules={"classifier": rules.WSquare(), "layer": entry.rule})
+        explainer = dt.Explainer(
+            network, x, domain, rules={"classifier": rules.WSquare(), "layer": entry.rule}, bias="neuron"
+        )
         compare(network, x, explainer, entry.judge, "neuron")
 
 
@@ -247,7 +249,7 @@ def test_box_bounds_come_from_the_domain(layer: str) -> None:
         x = low + (high - low) * torch.rand(BATCH, *shape, dtype=torch.float64)
         x[0].view(-1)[0], x[0].view(-1)[1] = low.flatten()[0], high.flatten()[1]
         box = dt.Box(-bound, 2 * bound)
-        explainer = dt.Explainer(network, x, box, rules={"classifier": rules.WSquare()})
+        explainer = dt.Explainer(network, x, box, rules={"classifier": rules.WSquare()}, bias="neuron")
         bounds = low.double().numpy().reshape(-1), high.double().numpy().reshape(-1)
         compare(
             network,
@@ -265,7 +267,7 @@ def test_box_bounds_come_from_the_domain(layer: str) -> None:
 )
 def test_the_domain_chooses_the_rule(domain: dt.Domain, rule: str) -> None:
     network, x = network_of("dense", rectified=True), samples("dense", signed=False)
-    explainer = dt.Explainer(network, x, domain, rules={"classifier": rules.WSquare()})
+    explainer = dt.Explainer(network, x, domain, rules={"classifier": rules.WSquare()}, bias="neuron")
     assert explainer.plan.rows[-1].rule == rule
     compare(network, x, explainer, RULES[rule].judge, "neuron")
 
@@ -273,13 +275,18 @@ def test_the_domain_chooses_the_rule(domain: dt.Domain, rule: str) -> None:
 @pytest.mark.parametrize("layer", ["square", "conv2d 1 × 1", "conv2d square", "conv_transpose2d square"])
 def test_pass_hands_on_element_by_element(layer: str) -> None:
     network, x = network_of(layer, rectified=False), samples(layer, signed=True)
-    explainer = dt.Explainer(network, x, rules={"classifier": rules.WSquare(), "layer": rules.Pass()})
+    explainer = dt.Explainer(network, x, rules={"classifier": rules.WSquare(), "layer": rules.Pass()}, bias="neuron")
     compare(network, x, explainer, lambda u, _: (u.R, 0.0, 0.0), "neuron")
 
 
 def test_pass_needs_one_shape() -> None:
     with pytest.raises(dt.PlanError, match="pass needs input and output of one shape"):
-        dt.Explainer(network_of("dense", rectified=True), samples("dense", signed=True), rules={"layer": rules.Pass()})
+        dt.Explainer(
+            network_of("dense", rectified=True),
+            samples("dense", signed=True),
+            rules={"layer": rules.Pass()},
+            bias="neuron",
+        )
 
 
 def test_alpha_and_beta_differ_by_one() -> None:
@@ -290,7 +297,8 @@ def test_alpha_and_beta_differ_by_one() -> None:
 def test_alpha_1_beta_0_is_z_plus_on_non_negative_inputs() -> None:
     network, x = network_of("conv2d groups", rectified=True), samples("conv2d groups", signed=False)
     a, b = (
-        dt.Explainer(network, x, dt.NonNegative(), first=r).explain(x) for r in (rules.ZPlus(), rules.AlphaBeta(1, 0))
+        dt.Explainer(network, x, dt.NonNegative(), first=r, bias="neuron").explain(x)
+        for r in (rules.ZPlus(), rules.AlphaBeta(1, 0))
     )
     torch.testing.assert_close(a.relevance, b.relevance, rtol=0, atol=1e-12)
     torch.testing.assert_close(a.ledger.bias, b.ledger.bias, rtol=0, atol=1e-12)

@@ -29,14 +29,14 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def pictures() -> dt.Explainer:
-    return dt.Explainer(cnn(), torch.rand(1, 3, 4, 4), dt.Box(0, 1))
+    return dt.Explainer(cnn(), torch.rand(1, 3, 4, 4), dt.Box(0, 1), bias="neuron")
 
 
 @pytest.fixture(scope="module")
 def vectors() -> dt.Explainer:
-    return dt.Explainer(mlp(), torch.rand(2, 4), dt.NonNegative())
+    return dt.Explainer(mlp(), torch.rand(2, 4), dt.NonNegative(), bias="neuron")
 
 
 @pytest.fixture(scope="module")
 def words() -> dt.Explainer:
-    return dt.Explainer(tokens(), torch.zeros(2, 3, dtype=torch.long))
+    return dt.Explainer(tokens(), torch.zeros(2, 3, dtype=torch.long), bias="neuron")

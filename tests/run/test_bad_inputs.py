@@ -38,7 +38,7 @@ def test_values_outside_the_box_are_counted_and_measured(pictures: dt.Explainer)
 
 
 def test_values_outside_per_channel_bounds_are_found() -> None:
-    explainer = dt.Explainer(cnn(), torch.zeros(1, 3, 4, 4), dt.Box([-1.0, -2.0, -3.0], [1.0, 2.0, 3.0]))
+    explainer = dt.Explainer(cnn(), torch.zeros(1, 3, 4, 4), dt.Box([-1.0, -2.0, -3.0], [1.0, 2.0, 3.0]), bias="neuron")
     x = torch.full((1, 3, 4, 4), 2.5)
     text = refusal(explainer, x)
     says(text, "32 of 48", "1.5")  # channels 0 and 1, 16 values each; channel 0 leaves its box by 1.5
@@ -67,7 +67,7 @@ def test_rounding_beyond_the_box_is_not_an_error(pictures: dt.Explainer) -> None
 )
 def test_the_one_call_refuses_bad_values_before_it_captures(x: Tensor, words: tuple[str, ...]) -> None:
     with pytest.raises(dt.InputError) as info:
-        dt.explain(cnn(), x, domain=dt.Box(0, 1))
+        dt.explain(cnn(), x, domain=dt.Box(0, 1), bias="neuron")
     says(info.value, *words)
 
 
@@ -122,7 +122,7 @@ def test_complex_and_boolean_inputs_are_refused(vectors: dt.Explainer, dtype: to
 def test_an_empty_batch_is_refused(pictures: dt.Explainer) -> None:
     says(refusal(pictures, torch.rand(0, 3, 4, 4)), "empty batch")
     with pytest.raises(dt.InputError) as info:
-        dt.Explainer(cnn(), torch.rand(0, 3, 4, 4))
+        dt.Explainer(cnn(), torch.rand(0, 3, 4, 4), bias="neuron")
     says(info.value, "empty batch")
 
 
@@ -144,7 +144,7 @@ def test_inputs_of_different_batch_sizes_are_refused() -> None:
         def forward(self, a: Tensor, b: Tensor) -> Tensor:
             return a + b
 
-    explainer = dt.Explainer(Sum(), (torch.rand(2, 3), torch.rand(2, 3)), dt.NonNegative())
+    explainer = dt.Explainer(Sum(), (torch.rand(2, 3), torch.rand(2, 3)), dt.NonNegative(), bias="neuron")
     says(refusal(explainer, (torch.rand(2, 3), torch.rand(3, 3))), "batch sizes", "[2, 3]")
 
 
@@ -155,10 +155,10 @@ def test_another_device_is_refused(vectors: dt.Explainer) -> None:
 @pytest.mark.usefixtures("no_capture")
 def test_an_example_on_another_device_is_refused() -> None:
     with pytest.raises(dt.InputError) as info:
-        dt.Explainer(mlp(), torch.rand(2, 4, device="meta"))
+        dt.Explainer(mlp(), torch.rand(2, 4, device="meta"), bias="neuron")
     says(info.value, "network is on cpu", "example on meta", "move one")
     with pytest.raises(dt.InputError) as info:
-        dt.Explainer(mlp().to("meta"), torch.rand(2, 4))
+        dt.Explainer(mlp().to("meta"), torch.rand(2, 4), bias="neuron")
     says(info.value, "network is on meta", "example on cpu")
 
 
@@ -170,5 +170,5 @@ def test_another_dtype_is_refused(vectors: dt.Explainer) -> None:
 @pytest.mark.usefixtures("no_capture")
 def test_an_example_of_another_dtype_is_refused() -> None:
     with pytest.raises(dt.InputError) as info:
-        dt.Explainer(mlp(), torch.rand(2, 4, dtype=torch.float64))
+        dt.Explainer(mlp(), torch.rand(2, 4, dtype=torch.float64), bias="neuron")
     says(info.value, "computes in torch.float32", "example is torch.float64", "convert")

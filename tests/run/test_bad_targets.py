@@ -78,21 +78,21 @@ def test_a_callable_that_makes_no_number_a_sample_is_refused(vectors: dt.Explain
 
 
 def test_a_callable_that_fails_says_so() -> None:
-    explainer = dt.Explainer(mlp(), torch.rand(2, 4))
+    explainer = dt.Explainer(mlp(), torch.rand(2, 4), bias="neuron")
     with pytest.raises(dt.DeepTaylorError) as info:
         explainer.explain(torch.rand(2, 4), lambda out: out[:, 7])
     says(info.value, "7")
 
 
 def test_a_network_of_one_number_has_no_classes() -> None:
-    explainer = dt.Explainer(nn.Sequential(mlp(1), nn.Flatten(0)), torch.rand(2, 4))
+    explainer = dt.Explainer(nn.Sequential(mlp(1), nn.Flatten(0)), torch.rand(2, 4), bias="neuron")
     for target in (1, torch.tensor([0, 1]), torch.tensor([1, 1])):
         says(refusal(explainer, torch.rand(2, 4), target, dt.TargetError), "one number a sample", "Leave target out")
     says(refusal(explainer, torch.rand(2, 4), dt.margin(), dt.TargetError), "margin", "(batch, classes ≥ 2)")
 
 
 def test_a_network_of_pictures_has_no_classes() -> None:
-    explainer = dt.Explainer(nn.Conv2d(1, 2, 1).eval(), torch.rand(2, 1, 3, 3))
+    explainer = dt.Explainer(nn.Conv2d(1, 2, 1).eval(), torch.rand(2, 1, 3, 3), bias="neuron")
     for target in (None, 0, torch.tensor([0, 1])):
         text = refusal(explainer, torch.rand(2, 1, 3, 3), target, dt.TargetError)
         says(text, "(2, 2, 3, 3)", "(batch, classes)", "weights", "callable")
@@ -112,7 +112,7 @@ def constant_logits(*logits: float) -> nn.Sequential:
 
 def test_a_negative_score_gives_an_empty_map_that_says_so() -> None:
     x = torch.rand(2, 4)
-    explainer = dt.Explainer(constant_logits(-1.0, -2.0), x, dt.NonNegative())
+    explainer = dt.Explainer(constant_logits(-1.0, -2.0), x, dt.NonNegative(), bias="neuron")
     e = explainer.explain(x, 0)
     assert e.score.tolist() == [-1.0, -1.0]
     assert not e.relevance.any()
@@ -125,14 +125,14 @@ def test_a_negative_score_gives_an_empty_map_that_says_so() -> None:
 
 def test_the_margin_that_is_offered_answers() -> None:
     x = torch.rand(2, 4)
-    e = dt.Explainer(constant_logits(-1.0, -2.0), x, dt.NonNegative()).explain(x, dt.margin(0, 1))
+    e = dt.Explainer(constant_logits(-1.0, -2.0), x, dt.NonNegative(), bias="neuron").explain(x, dt.margin(0, 1))
     assert e.score.tolist() == [1.0, 1.0]
     assert e.check().negative == 0
 
 
 def test_a_zero_score_is_no_evidence_and_offers_a_margin() -> None:
     x = torch.rand(2, 4)
-    e = dt.Explainer(constant_logits(0.0, -2.0), x, dt.NonNegative()).explain(x, 0)
+    e = dt.Explainer(constant_logits(0.0, -2.0), x, dt.NonNegative(), bias="neuron").explain(x, 0)
     assert not e.relevance.any()
     says(e.check(), "2 of 2 scores are zero", "no evidence", "empty")
     assert e.check().empty == 2
@@ -141,7 +141,9 @@ def test_a_zero_score_is_no_evidence_and_offers_a_margin() -> None:
 
 def test_every_empty_map_of_many_targets_is_counted() -> None:
     x = torch.rand(2, 4)
-    e = dt.Explainer(constant_logits(1.0, -1.0, 0.0), x, dt.NonNegative()).explain(x, torch.tensor([[0, 1], [1, 2]]))
+    e = dt.Explainer(constant_logits(1.0, -1.0, 0.0), x, dt.NonNegative(), bias="neuron").explain(
+        x, torch.tensor([[0, 1], [1, 2]])
+    )
     says(e.check(), "2 of 4 scores are negative", "1 of 4 scores are zero", "accounted")
 
 
@@ -153,7 +155,7 @@ def test_zero_over_zero_is_dropped_and_booked() -> None:
         net[0].bias.fill_(-1.0)
         net[2].weight.fill_(1.0)
         net[2].bias.fill_(5.0)
-    explainer = dt.Explainer(net, torch.rand(2, 4), dt.NonNegative(), rules={"2": dt.rules.Flat()})
+    explainer = dt.Explainer(net, torch.rand(2, 4), dt.NonNegative(), rules={"2": dt.rules.Flat()}, bias="neuron")
     e = explainer.explain(torch.rand(2, 4))
     assert e.score.tolist() == [5.0, 5.0]
     assert e.ledger.dropped.tolist() == [5.0, 5.0]

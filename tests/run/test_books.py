@@ -50,7 +50,7 @@ class Written(TorchDispatchMode):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # their convolutions lay channels out differently
 def test_books_make_hardly_any_tensors(dtype: torch.dtype) -> None:
     net, x = Residual().eval().to(dtype), torch.rand(4, 3, 8, 8, dtype=dtype)
-    engine = dt.Explainer(net, x, dt.NonNegative()).engine
+    engine = dt.Explainer(net, x, dt.NonNegative(), bias="neuron").engine
     counted = []
     with torch.no_grad():
         for books in (None, "by step"):
@@ -78,7 +78,7 @@ class Forked(nn.Module):
 @pytest.mark.parametrize("network", [Residual, Forked])
 def test_what_arrived_is_what_is_there(network: type[nn.Module]) -> None:
     net, x = network().eval().double(), torch.rand(4, 3, 8, 8, dtype=torch.float64)
-    explainer = dt.Explainer(net, x, dt.NonNegative())
+    explainer = dt.Explainer(net, x, dt.NonNegative(), bias="neuron")
     ledger = explainer.explain(x, 0).ledger
     for row, (arrived, on, bias, dropped) in zip(ledger.rows[1:], ledger.entries[1:], strict=True):
         there = explainer.relevance_at(row[0], x, 0).flatten(1).sum(1)
@@ -99,7 +99,7 @@ def test_nothing_is_dropped_where_a_block_is_settled(seed: int, monkeypatch: pyt
         seen(page, R, Z)
 
     monkeypatch.setattr(Page, "undivided", undivided)
-    explainer = dt.Explainer(network.model, network.example, package_domain(network.domain))
+    explainer = dt.Explainer(network.model, network.example, package_domain(network.domain), bias="neuron")
     explainer.explain(network.example)
     assert len(settled) == sum(step.settled for step in explainer.engine.planned.steps)
 
@@ -123,7 +123,7 @@ def test_blocks_are_settled_unless_zeros_get_relevance() -> None:
 @pytest.mark.parametrize("target", [0, torch.tensor([[0, 1, 2]] * 4)])
 def test_books_in_total_are_those_of_every_step(target: Any) -> None:
     net, x = Residual().eval().double(), torch.rand(4, 3, 8, 8, dtype=torch.float64)
-    explainer = dt.Explainer(net, x, dt.NonNegative())
+    explainer = dt.Explainer(net, x, dt.NonNegative(), bias="neuron")
     with torch.no_grad():
         steps, total = (explainer.engine.run([x], target, kept) for kept in ("by step", "in total"))
     assert steps.entries is not None
@@ -144,7 +144,7 @@ def test_books_in_total_are_those_of_every_step(target: Any) -> None:
 
 def test_totals_are_saved_though_the_network_changed_since() -> None:
     net, x = Residual().eval().double(), torch.rand(4, 3, 8, 8, dtype=torch.float64)
-    explainer = dt.Explainer(net, x, dt.NonNegative())
+    explainer = dt.Explainer(net, x, dt.NonNegative(), bias="neuron")
     with torch.no_grad():
         total = explainer.engine.run([x], 0, "in total")
 
@@ -177,7 +177,7 @@ class Along(nn.Module):
 @pytest.mark.parametrize("turned", [False, True])
 def test_biases_are_summed_along_their_own_axis(turned: bool) -> None:
     net, x = Along(turned).eval().double(), torch.rand(5, 5, 3, 5, dtype=torch.float64)
-    engine = dt.Explainer(net, x, dt.NonNegative()).engine
+    engine = dt.Explainer(net, x, dt.NonNegative(), bias="neuron").engine
     with torch.no_grad():
         steps, total = (engine.run([x], 0, kept).entries for kept in ("by step", "in total"))
     assert steps is not None
@@ -192,7 +192,7 @@ def test_what_is_dropped_is_seen_though_hardly_ever_looked_for() -> None:
     for layer, weight, bias in ((first, [[1.0, 0, 0], [0, 1.0, 0]], [0.5, 0.0]), (last, [[1.0, 1.0]], [0.0])):
         layer.weight.data, layer.bias.data = torch.tensor(weight), torch.tensor(bias)
     net = nn.Sequential(first, nn.ReLU(), last).eval()
-    flat = dt.Explainer(net, torch.ones(1, 3), dt.NonNegative(), rules={"2": dt.rules.Flat()})
+    flat = dt.Explainer(net, torch.ones(1, 3), dt.NonNegative(), rules={"2": dt.rules.Flat()}, bias="neuron")
     x = torch.tensor([[0.0, 0, 1], [0.0, 2, 1]])
     ledger = flat.explain(x, 0).ledger
     # f = 0.5 and 2.5, half of it to each unit: the first is its bias's, the second has no input in the first sample.

@@ -18,9 +18,9 @@ def test_no_state_dict_is_loaded_into_the_users_network() -> None:
     net, other, x = mlp(), mlp(), torch.rand(2, 4)
     nn.init.normal_(other[0].weight)
     before = {name: t.clone() for name, t in net.state_dict().items()}
-    explainer = dt.Explainer(net, x, dt.NonNegative())
+    explainer = dt.Explainer(net, x, dt.NonNegative(), bias="neuron")
     assert not explainer.state_dict()
-    explainer.load_state_dict(dt.Explainer(other, x, dt.NonNegative()).state_dict())
+    explainer.load_state_dict(dt.Explainer(other, x, dt.NonNegative(), bias="neuron").state_dict())
     assert all(torch.equal(t, before[name]) for name, t in net.state_dict().items())
 
 
@@ -28,7 +28,7 @@ def test_a_network_made_in_inference_mode_is_explained() -> None:
     with torch.inference_mode():
         net = mlp()
         x = torch.rand(2, 4)
-        e = dt.Explainer(net, x, dt.NonNegative()).explain(x)
+        e = dt.Explainer(net, x, dt.NonNegative(), bias="neuron").explain(x)
     assert e.check().accounted
 
 
@@ -46,21 +46,21 @@ def test_a_network_made_in_inference_mode_is_explained() -> None:
     ids=["class 3 of 3", "negative", "one of two", "too many", "weights", "bool", "list"],
 )
 def test_a_call_refuses_the_targets_that_explain_refuses(target: Any, what: str) -> None:
-    explainer, x = dt.Explainer(mlp(), torch.rand(2, 4), dt.NonNegative()), torch.rand(2, 4)
+    explainer, x = dt.Explainer(mlp(), torch.rand(2, 4), dt.NonNegative(), bias="neuron"), torch.rand(2, 4)
     for refused in (explainer, explainer.explain):
         with pytest.raises(dt.TargetError, match=what):
             refused(x, target)
 
 
 def test_a_call_refuses_an_empty_batch() -> None:
-    explainer = dt.Explainer(mlp(), torch.rand(2, 4), dt.NonNegative())
+    explainer = dt.Explainer(mlp(), torch.rand(2, 4), dt.NonNegative(), bias="neuron")
     with pytest.raises(dt.InputError, match="empty"):
         explainer(torch.rand(0, 4))
 
 
 def test_vmap_over_an_explainer() -> None:
     """Values are not there to be looked at, and nothing looks."""
-    explainer, x = dt.Explainer(mlp(), torch.rand(2, 4), dt.NonNegative()), torch.rand(3, 2, 4)
+    explainer, x = dt.Explainer(mlp(), torch.rand(2, 4), dt.NonNegative(), bias="neuron"), torch.rand(3, 2, 4)
     classes, weights = torch.tensor([[0, 1], [2, 0], [1, 1]]), torch.rand(3, 2, 3)
     for target in (classes, weights):
         expected = torch.stack([explainer(a, t)[1] for a, t in zip(x, target, strict=True)])
@@ -77,7 +77,7 @@ def test_a_network_that_insists_on_its_batch_is_refreshed_and_scored() -> None:
             return self.inner(x.view(4, 4))
 
     x = torch.rand(4, 4)
-    explainer = dt.Explainer(Four().eval(), x, dt.NonNegative())
+    explainer = dt.Explainer(Four().eval(), x, dt.NonNegative(), bias="neuron")
     expected = explainer(x, 0)[1]
     assert torch.equal(explainer.refresh()(x, 0)[1], expected)
     assert torch.allclose(explainer(x, lambda out: out[:, 0])[1], expected)

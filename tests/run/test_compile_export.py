@@ -95,7 +95,10 @@ def test_a_slice_over_the_whole_batch_leaves_its_size_free() -> None:
             return self.fc(F.relu(self.embed(x))[:, 0])  # written as x[:] and then a choice along the tokens
 
     torch.manual_seed(0)
-    explainer, free = dt.Explainer(First().eval(), torch.rand(1, 3, 4), dt.Box(0, 1)), {0: torch.export.Dim("batch")}
+    explainer, free = (
+        dt.Explainer(First().eval(), torch.rand(1, 3, 4), dt.Box(0, 1), bias="neuron"),
+        {0: torch.export.Dim("batch")},
+    )
     program = torch.export.export(explainer, (torch.rand(2, 3, 4),), dynamic_shapes=(free,), strict=False)
     x = torch.rand(5, 3, 4)
     agree(program.module()(x), plain(explainer.explain(x)))
@@ -107,7 +110,7 @@ def test_compiled_by_inductor() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 4)).eval()
     nn.init.uniform_(net[2].weight)
-    explainer, x = dt.Explainer(net, torch.rand(1, 4), dt.Box(0, 1)), torch.rand(2, 4)
+    explainer, x = dt.Explainer(net, torch.rand(1, 4), dt.Box(0, 1), bias="neuron"), torch.rand(2, 4)
     compiled = torch.compile(explainer, fullgraph=True, backend="inductor")
     agree(compiled(x, ONE), plain(explainer.explain(x, ONE)))
 
@@ -119,8 +122,8 @@ def test_the_explainer_compiles_itself() -> None:
     network = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.GELU(), nn.Linear(5, 3)).eval()
     nn.init.constant_(network[4].bias, 1.0)  # every class has a positive score
     x = torch.rand(2, 4)
-    eager = dt.Explainer(network, x, dt.Box(0, 1))
-    compiled = dt.Explainer(network, x, dt.Box(0, 1)).compile()
+    eager = dt.Explainer(network, x, dt.Box(0, 1), bias="neuron")
+    compiled = dt.Explainer(network, x, dt.Box(0, 1), bias="neuron").compile()
     for target in (0, 1, 2):
         agree(compiled(x, target), eager(x, target))
     explained, expected = compiled.explain(x), eager.explain(x)
@@ -135,8 +138,8 @@ def test_as_many_sizes_as_one_likes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda f, options, **how: compiler(f, backend="eager", **how))
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2))
-    plain = dt.Explainer(network, torch.rand(2, 3), dt.NonNegative())
-    compiled = dt.Explainer(network, torch.rand(2, 3), dt.NonNegative()).compile()
+    plain = dt.Explainer(network, torch.rand(2, 3), dt.NonNegative(), bias="neuron")
+    compiled = dt.Explainer(network, torch.rand(2, 3), dt.NonNegative(), bias="neuron").compile()
     for size in range(1, 13):
         x = torch.rand(size, 3)
         torch.testing.assert_close(compiled(x, 0), plain(x, 0))
@@ -146,15 +149,15 @@ def test_layouts_of_one_shape_share_a_compilation(monkeypatch: pytest.MonkeyPatc
     compiler = torch.compile
     monkeypatch.setattr(torch, "compile", lambda f, options, **how: compiler(f, backend="eager", **how))
     network = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
-    compiled = dt.Explainer(network, torch.rand(2, 3), dt.NonNegative()).compile()
-    plain = dt.Explainer(network, torch.rand(2, 3), dt.NonNegative())
+    compiled = dt.Explainer(network, torch.rand(2, 3), dt.NonNegative(), bias="neuron").compile()
+    plain = dt.Explainer(network, torch.rand(2, 3), dt.NonNegative(), bias="neuron")
     for width in range(3, 15):  # cut out of wider tensors: torch.compile gives up after eight
         x = torch.rand(2, width)[:, :3].requires_grad_(width % 2 == 0)
         torch.testing.assert_close(compiled(x, torch.zeros(1, dtype=torch.long).expand(2)), plain(x, 0))
 
 
 def test_a_move_to_where_it_is_keeps_what_was_compiled() -> None:
-    explainer = dt.Explainer(nn.Linear(3, 2), torch.rand(2, 3), dt.NonNegative())
+    explainer = dt.Explainer(nn.Linear(3, 2), torch.rand(2, 3), dt.NonNegative(), bias="neuron")
     explainer._runs[0] = "compiled"  # type: ignore[assignment]
     assert explainer.to("cpu", torch.float32)._runs
     assert not explainer.double()._runs

@@ -166,7 +166,7 @@ def test_weights_and_functions_are_no_classes() -> None:
 
 
 def test_one_number_a_sample_has_no_rivals() -> None:
-    explainer = dt.Explainer(Pictures(1).double(), pictures(), dt.Box(0.0, 1.0))
+    explainer = dt.Explainer(Pictures(1).double(), pictures(), dt.Box(0.0, 1.0), bias="neuron")
     with pytest.raises(dt.TargetError, match=r"needs rivals.*explain\(x\)"):
         explainer.contrast(pictures())
 
@@ -176,7 +176,7 @@ def test_without_a_positive_rival_nothing_is_shared_and_that_is_said() -> None:
     with torch.no_grad():
         network.last.bias -= 20
         network.last.bias[4] += 40
-    explainer, x = dt.Explainer(network, pictures(), dt.Box(0.0, 1.0)), pictures()
+    explainer, x = dt.Explainer(network, pictures(), dt.Box(0.0, 1.0), bias="neuron"), pictures()
     c = explainer.contrast(x)
     assert any("no other class has a positive score (sample 0, 1, 2)" in note for note in c.notes)
     assert not c.shared.any()
@@ -243,7 +243,7 @@ def test_in_bfloat16_it_is_close() -> None:
 
 def test_autocast_is_switched_off_and_that_is_said() -> None:
     x = pictures().float()
-    explainer = dt.Explainer(Pictures(), x, dt.Box(0.0, 1.0))
+    explainer = dt.Explainer(Pictures(), x, dt.Box(0.0, 1.0), bias="neuron")
     plain = explainer.contrast(x)
     with torch.autocast("cpu", torch.bfloat16):
         c = explainer.contrast(x)

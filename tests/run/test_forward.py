@@ -23,7 +23,7 @@ def planned(*steps: Step) -> Planned:
 
 
 def engine_of(network: nn.Module, x: Tensor, domain: dt.Domain | None = None) -> Engine:
-    (engine,) = dt.Explainer(network.eval(), x, domain or dt.NonNegative()).engines.values()
+    (engine,) = dt.Explainer(network.eval(), x, domain or dt.NonNegative(), bias="neuron").engines.values()
     return engine
 
 

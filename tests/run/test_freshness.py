@@ -102,7 +102,7 @@ def _halved(self: nn.Linear, h: Tensor) -> Tensor:
 
 def explained() -> tuple[Net, dt.Explainer, Tensor]:
     net, x = Net().eval(), torch.rand(2, 4)
-    return net, dt.Explainer(net, x, dt.NonNegative()), x
+    return net, dt.Explainer(net, x, dt.NonNegative(), bias="neuron"), x
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
@@ -156,7 +156,7 @@ def test_global_hooks_are_noticed(pre: bool) -> None:
 def test_a_removed_hook_is_noticed() -> None:
     net, x = Net().eval(), torch.rand(2, 4)
     handle = net.first.register_forward_hook(lambda m, x, y: 2 * y)
-    explainer = dt.Explainer(net, x, dt.NonNegative())
+    explainer = dt.Explainer(net, x, dt.NonNegative(), bias="neuron")
     explainer.explain(x, 0)
     handle.remove()
     with pytest.raises(dt.StaleModelError, match="first"):
@@ -175,7 +175,7 @@ def test_a_change_that_does_not_show_on_the_example_is_noticed() -> None:
             return self.layer(x) * self.scale
 
     net = Scaled().eval()
-    explainer = dt.Explainer(net, torch.zeros(1, 4), dt.NonNegative())
+    explainer = dt.Explainer(net, torch.zeros(1, 4), dt.NonNegative(), bias="neuron")
     net.scale = 3.0
     with pytest.raises(dt.StaleModelError, match="scale"):
         explainer.explain(torch.rand(2, 4), 0)
@@ -238,7 +238,7 @@ def mlp() -> nn.Sequential:
 @pytest.mark.parametrize("plain", [False, True])
 def test_a_network_of_another_type_is_followed(dtype: torch.dtype, plain: bool) -> None:
     net, x = mlp(), torch.rand(2, 4)
-    explainer = dt.Explainer(net, x, dt.NonNegative())
+    explainer = dt.Explainer(net, x, dt.NonNegative(), bias="neuron")
     expected = explainer.explain(x, 0).relevance.double()
     net.to(dtype)
     call = explainer if plain else explainer.explain
@@ -257,17 +257,17 @@ def test_a_network_of_another_type_is_followed(dtype: torch.dtype, plain: bool) 
 
 def test_a_network_that_becomes_wider_is_captured_with_all_its_digits() -> None:
     net, x = mlp(), torch.rand(2, 4)
-    explainer = dt.Explainer(net, x, dt.NonNegative())
+    explainer = dt.Explainer(net, x, dt.NonNegative(), bias="neuron")
     net.double()
     with pytest.warns(DeepTaylorWarning, match="follows"):
         found = explainer.explain(x.double(), 0).relevance
-    expected = dt.Explainer(net, x.double(), dt.NonNegative()).explain(x.double(), 0).relevance
+    expected = dt.Explainer(net, x.double(), dt.NonNegative(), bias="neuron").explain(x.double(), 0).relevance
     assert torch.allclose(found, expected, rtol=1e-12, atol=0)
 
 
 def test_an_explainer_that_is_elsewhere_stays_there() -> None:
     net, x = mlp(), torch.rand(2, 4)
-    explainer = dt.Explainer(net, x, dt.NonNegative()).double()
+    explainer = dt.Explainer(net, x, dt.NonNegative(), bias="neuron").double()
     expected = explainer.explain(x.double(), 0).relevance
     net.half()
     with warnings.catch_warnings():
@@ -277,7 +277,7 @@ def test_an_explainer_that_is_elsewhere_stays_there() -> None:
 
 def test_a_network_that_moved_there_and_back_is_the_same() -> None:
     net, x = mlp(), torch.rand(2, 4)
-    explainer = dt.Explainer(net, x, dt.NonNegative())
+    explainer = dt.Explainer(net, x, dt.NonNegative(), bias="neuron")
     expected = explainer.explain(x, 0).relevance
     net.double().float()
     assert torch.equal(explainer.explain(x, 0).relevance, expected)
@@ -288,7 +288,7 @@ def test_a_network_that_moved_there_and_back_is_the_same() -> None:
 def test_values_that_were_left_behind_are_watched(counted: bool) -> None:
     """The captured network may share them."""
     net, x = mlp(), torch.rand(2, 4)
-    explainer = dt.Explainer(net, x, dt.NonNegative())
+    explainer = dt.Explainer(net, x, dt.NonNegative(), bias="neuron")
     old = net[3].weight.data
     net[3].weight.data = old.clone()
     explainer.explain(x, 0)
@@ -300,7 +300,7 @@ def test_values_that_were_left_behind_are_watched(counted: bool) -> None:
 @pytest.mark.parametrize("before", [False, True])
 def test_a_network_that_moved_and_changed_is_refused(before: bool) -> None:
     net, x = mlp(), torch.rand(2, 4)
-    explainer = dt.Explainer(net, x, dt.NonNegative())
+    explainer = dt.Explainer(net, x, dt.NonNegative(), bias="neuron")
     for act in (net.half, lambda: net[0].weight.data.mul_(2))[:: -1 if before else 1]:
         act()
     with pytest.raises(dt.StaleModelError):
@@ -309,7 +309,7 @@ def test_a_network_that_moved_and_changed_is_refused(before: bool) -> None:
 
 def test_a_part_that_moved_is_a_change() -> None:
     net, x = mlp(), torch.rand(2, 4)
-    explainer = dt.Explainer(net, x, dt.NonNegative())
+    explainer = dt.Explainer(net, x, dt.NonNegative(), bias="neuron")
     net[0].half()
     with pytest.raises(dt.StaleModelError, match="0"):
         explainer.explain(x, 0)
@@ -317,7 +317,7 @@ def test_a_part_that_moved_is_a_change() -> None:
 
 def test_a_callable_target_follows_too() -> None:
     net, x = mlp(), torch.rand(2, 4)
-    explainer = dt.Explainer(net, x, dt.NonNegative())
+    explainer = dt.Explainer(net, x, dt.NonNegative(), bias="neuron")
 
     def score(out: Tensor) -> Tensor:
         return out[:, 0]

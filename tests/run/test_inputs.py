@@ -28,7 +28,7 @@ class TwoInputs(nn.Module):
 
 def test_several_inputs_each_have_their_relevance() -> None:
     model, inputs = TwoInputs().eval().double(), (torch.rand(3, 4, dtype=torch.float64), batch())
-    explainer = dt.Explainer(model, inputs, (dt.NonNegative(), dt.Box(0, 1)))
+    explainer = dt.Explainer(model, inputs, (dt.NonNegative(), dt.Box(0, 1)), bias="neuron")
     e = explainer.explain(inputs, dt.margin())
     assert isinstance(e.relevance, tuple)
     assert [r.shape for r in e.relevance] == [x.shape for x in inputs]
@@ -46,7 +46,7 @@ def test_an_input_that_does_not_matter_is_noted() -> None:
             return 2 * a
 
     inputs = (torch.rand(2, 3), torch.rand(2, 3))
-    e = dt.explain(Ignores(), inputs, domain=dt.NonNegative())
+    e = dt.explain(Ignores(), inputs, domain=dt.NonNegative(), bias="neuron")
     assert any("'b'" in n and "does not reach" in n for n in e.notes)
     assert not e.relevance[1].any()
     assert e.check().accounted
@@ -75,7 +75,7 @@ FORMS: list[tuple[Callable[[Tensor, Tensor], Any], Any]] = [
 @pytest.mark.parametrize("callable_target", [False, True])
 def test_one_of_several_outputs(form: Any, output: Any, callable_target: bool) -> None:
     x = torch.rand(3, 4, dtype=torch.float64)
-    explainer = dt.Explainer(Several(form).eval(), x, dt.NonNegative(), output=output)
+    explainer = dt.Explainer(Several(form).eval(), x, dt.NonNegative(), output=output, bias="neuron")
     e = explainer.explain(x, (lambda out: out[:, 2]) if callable_target else 2)
     close(e.score, 2 * mlp(4)(x)[:, 2].detach() + 1)
     assert e.check().accounted
@@ -92,7 +92,7 @@ def test_tokens_have_one_relevance_each() -> None:
             return self.head(self.norm(F.relu(self.embed(ids))).mean(1))
 
     ids = torch.tensor([[0, 3, 6, 3], [1, 1, 2, 5]])
-    explainer = dt.Explainer(Words().eval().double(), ids)
+    explainer = dt.Explainer(Words().eval().double(), ids, bias="neuron")
     e = explainer.explain(ids, dt.margin())
     assert e.relevance.shape == ids.shape
     assert e.relevance.is_floating_point()
@@ -105,7 +105,7 @@ def test_tokens_have_one_relevance_each() -> None:
 
 
 def test_the_batch_size_is_free_after_a_capture_with_one(captures: list[Any]) -> None:
-    explainer = dt.Explainer(Net().eval().double(), batch(1), dt.Box(0, 1))
+    explainer = dt.Explainer(Net().eval().double(), batch(1), dt.Box(0, 1), bias="neuron")
     whole = explainer.explain(batch(5))
     for k in range(5):
         one = explainer.explain(batch(5)[k : k + 1])
@@ -115,7 +115,7 @@ def test_the_batch_size_is_free_after_a_capture_with_one(captures: list[Any]) ->
 
 
 def test_another_size_is_captured_anew_and_remembered(captures: list[Any]) -> None:
-    explainer = dt.Explainer(Net().eval().double(), batch(1), dt.Box(0, 1))
+    explainer = dt.Explainer(Net().eval().double(), batch(1), dt.Box(0, 1), bias="neuron")
     large = explainer.explain(batch(2, side=8))
     assert large.relevance.shape == (2, 3, 8, 8)
     assert large.check().accounted
@@ -124,7 +124,10 @@ def test_another_size_is_captured_anew_and_remembered(captures: list[Any]) -> No
     explainer.explain(batch(4, side=8))
     explainer.explain(batch(4))
     assert len(captures) == 2
-    close(large.relevance, dt.explain(Net().eval().double(), batch(2, side=8), domain=dt.Box(0, 1)).relevance)
+    close(
+        large.relevance,
+        dt.explain(Net().eval().double(), batch(2, side=8), domain=dt.Box(0, 1), bias="neuron").relevance,
+    )
 
 
 def test_vectors_picked_by_positions_are_constants() -> None:
@@ -141,7 +144,7 @@ def test_vectors_picked_by_positions_are_constants() -> None:
             return self.head(torch.relu(self.words(tokens) + self.places(positions)).mean(1))
 
     net, tokens = Positions().double(), torch.tensor([[1, 2, 0, 4], [5, 3, 6, 1]])
-    e = dt.explain(net, tokens, dt.margin())
+    e = dt.explain(net, tokens, dt.margin(), bias="neuron")
     assert e.relevance.shape == tokens.shape
     assert float(e.relevance.min()) >= 0
     assert torch.allclose(e.ledger.total, e.score, atol=0, rtol=1e-12)
@@ -169,8 +172,8 @@ class Sideways(nn.Module):
 def test_a_fixed_batch_that_is_not_the_first_axis(fixed: int) -> None:
     x = torch.rand(fixed, 3, 4, dtype=torch.float64)
     target = torch.tensor([[1, 0]] * fixed)
-    e = dt.explain(Sideways(fixed), x, target, dt.NonNegative())
-    expected = dt.explain(Sideways(None), x, target, dt.NonNegative())
+    e = dt.explain(Sideways(fixed), x, target, dt.NonNegative(), bias="neuron")
+    expected = dt.explain(Sideways(None), x, target, dt.NonNegative(), bias="neuron")
     assert expected.relevance.any()
     close(e.relevance, expected.relevance)
     close(e.ledger.bias, expected.ledger.bias)

@@ -144,8 +144,8 @@ def test_roundings_are_counted_along_the_longest_way() -> None:
             return y
 
     x = torch.rand(2, 4)
-    one = dt.Explainer(nn.Linear(4, 2), x, dt.NonNegative()).engine
-    many = dt.Explainer(Branches(), x, dt.NonNegative()).engine
+    one = dt.Explainer(nn.Linear(4, 2), x, dt.NonNegative(), bias="neuron").engine
+    many = dt.Explainer(Branches(), x, dt.NonNegative(), bias="neuron").engine
     assert rounding.roundings(one, wide=False) == 8
     assert rounding.roundings(many, wide=False) == 8 + 5 + 8 + 8 + 1
     assert rounding.roundings(one, wide=True) == pytest.approx(8 + (4 + 2) / 3)
@@ -161,7 +161,7 @@ def test_a_score_that_cancels_has_a_condition() -> None:
         with torch.no_grad():
             network[0].weight.fill_(1.0)
             network[2].weight.copy_(torch.tensor([[1 + t, -1.0]]))
-        engine = dt.Explainer(network, x, dt.NonNegative()).engine
+        engine = dt.Explainer(network, x, dt.NonNegative(), bias="neuron").engine
         found.append(rounding.condition(engine, (x,), 0, draws=40))
     assert 1 < found[0] < 4
     assert 4 * found[0] < found[1] < 12 * found[0]
@@ -202,7 +202,7 @@ def test_biases_lose_no_digits_by_a_change_of_type(
     small: float, last: float, to: Callable[[dt.Explainer], dt.Explainer], dtype: torch.dtype
 ) -> None:
     x = torch.ones(1, 1)
-    e = to(dt.Explainer(TwoBiases(small, last), x, dt.NonNegative())).explain(x.to(dtype), 0)
+    e = to(dt.Explainer(TwoBiases(small, last), x, dt.NonNegative(), bias="neuron")).explain(x.to(dtype), 0)
     assert e.check().accounted, e.ledger
 
 
@@ -222,7 +222,7 @@ def test_inputs_below_zero_by_rounding_have_no_negative_relevance(
     x = torch.tensor([[values]], dtype=dtype)
     network(x.float())
     nn.init.constant_(network[2].weight, 1.0)  # type: ignore[arg-type]
-    e = dt.Explainer(network.to(dtype), x, dt.NonNegative()).explain(x, 0)
+    e = dt.Explainer(network.to(dtype), x, dt.NonNegative(), bias="neuron").explain(x, 0)
     assert float(e.relevance.min()) >= 0
     assert float(e.relevance.sum()) == pytest.approx(float(e.score), rel=2e-3)
 
@@ -231,14 +231,14 @@ def test_a_window_of_tiny_numbers_hands_its_relevance_to_the_winner() -> None:
     network = nn.Sequential(nn.MaxPool1d(2), nn.Flatten(), nn.Linear(2, 1, bias=False))
     nn.init.constant_(network[2].weight, 1.0)  # type: ignore[arg-type]
     x = torch.tensor([[[2e-5, -1.0, 1.0, -2.0]]]).half()
-    explainer = dt.Explainer(network.half(), x, dt.Real(), rules={"2": dt.rules.Flat()})
+    explainer = dt.Explainer(network.half(), x, dt.Real(), rules={"2": dt.rules.Flat()}, bias="neuron")
     assert explainer(x, 0)[1].flatten().tolist() == [0.5, 0, 0.5, 0]
 
 
 def test_pooling_of_volumes_in_half_precision() -> None:
     network, x = nn.Sequential(nn.MaxPool3d(2), nn.Flatten(), nn.Linear(1, 1)).half(), torch.rand(1, 1, 2, 2, 2).half()
     nn.init.constant_(network[2].weight, 1.0)  # type: ignore[arg-type]
-    e = dt.Explainer(network, x, dt.NonNegative()).explain(x, 0)
+    e = dt.Explainer(network, x, dt.NonNegative(), bias="neuron").explain(x, 0)
     torch.testing.assert_close(e.relevance / e.relevance.sum(), x / x.sum(), rtol=1e-2, atol=1e-3)
 
 
@@ -248,7 +248,9 @@ def test_what_cannot_be_divided_by_is_booked(rule: dt.rules.Rule, factor: float)
     network = nn.Sequential(nn.Linear(1, 1, bias=False), nn.LeakyReLU(), nn.Linear(1, 1))
     for p, value in zip(network.parameters(), (factor * torch.finfo(torch.float32).tiny, 1.0, 1.0), strict=True):
         nn.init.constant_(p, value)
-    e = dt.explain(network, torch.ones(1, 1), 0, dt.NonNegative(), rules={"0": rule, "2": dt.rules.Flat()})
+    e = dt.explain(
+        network, torch.ones(1, 1), 0, dt.NonNegative(), rules={"0": rule, "2": dt.rules.Flat()}, bias="neuron"
+    )
     assert e.check().accounted, e.ledger.table()
 
 
@@ -275,7 +277,7 @@ def swallowing() -> tuple[nn.Module, Tensor]:
 
 def test_a_sum_that_float16_cannot_hold_is_seen() -> None:
     net, x = swallowing()
-    explainer = dt.Explainer(net, x, dt.NonNegative())
+    explainer = dt.Explainer(net, x, dt.NonNegative(), bias="neuron")
     expected = explainer(x, 0)[1]
     explainer.half()
     with pytest.raises(dt.InputError, match="float16 overflowed"):
@@ -298,33 +300,35 @@ def small_weights(std: float) -> tuple[nn.Module, Tensor]:
 
 def test_squared_weights_that_float16_cannot_hold_are_refused() -> None:
     net, x = small_weights(3e-4)
-    explainer = dt.Explainer(net, x, dt.Real()).half()
+    explainer = dt.Explainer(net, x, dt.Real(), bias="neuron").half()
     for call in (explainer, explainer.explain):
         with pytest.raises(dt.PlanError, match="squared weights at linear are too small for float16"):
             call(x.half(), 0)
     with torch.no_grad():
         net[0].weight[:] = 0  # what is zero is not rounded
         net[0].weight[:, 0] = 0.1
-    dt.Explainer(net, x, dt.Real()).half()(x.half(), 0)
+    dt.Explainer(net, x, dt.Real(), bias="neuron").half()(x.half(), 0)
     net, x = small_weights(1e-2)
-    exact = dt.Explainer(copy.deepcopy(net).double(), x.double(), dt.Real())
+    exact = dt.Explainer(copy.deepcopy(net).double(), x.double(), dt.Real(), bias="neuron")
     allowed = rounding.bound(exact.engine, torch.float16, rounding.condition(exact.engine, (x,), 0))
-    assert off(dt.Explainer(net, x, dt.Real()).half()(x.half(), 0)[1], exact(x.double(), 0)[1]) <= allowed
+    assert (
+        off(dt.Explainer(net, x, dt.Real(), bias="neuron").half()(x.half(), 0)[1], exact(x.double(), 0)[1]) <= allowed
+    )
 
 
 def test_a_type_of_more_digits_has_them() -> None:
     """What was rounded is captured again; where the network itself is rounded, its squared weights are not."""
     net, x = small_weights(3e-4)
-    expected = dt.Explainer(net, x, dt.Real())(x, 0)[1]
-    assert torch.equal(dt.Explainer(net, x, dt.Real()).half().float()(x, 0)[1], expected)
-    half = dt.Explainer(copy.deepcopy(net).half(), x.half(), dt.Real()).float()
-    rounded = dt.Explainer(copy.deepcopy(net).half().float(), x, dt.Real())
+    expected = dt.Explainer(net, x, dt.Real(), bias="neuron")(x, 0)[1]
+    assert torch.equal(dt.Explainer(net, x, dt.Real(), bias="neuron").half().float()(x, 0)[1], expected)
+    half = dt.Explainer(copy.deepcopy(net).half(), x.half(), dt.Real(), bias="neuron").float()
+    rounded = dt.Explainer(copy.deepcopy(net).half().float(), x, dt.Real(), bias="neuron")
     assert off(half(x, 0)[1], rounded(x, 0)[1].double()) < 1e-6
 
 
 def test_a_network_that_changed_is_not_captured_by_a_change_of_type() -> None:
     net, x = small_weights(1e-2)
-    explainer = dt.Explainer(net, x, dt.Real()).half()
+    explainer = dt.Explainer(net, x, dt.Real(), bias="neuron").half()
     with torch.no_grad():
         net[0].weight.mul_(2)
     with pytest.raises(dt.StaleModelError):
@@ -334,7 +338,7 @@ def test_a_network_that_changed_is_not_captured_by_a_change_of_type() -> None:
 @pytest.mark.parametrize("target", [torch.tensor([[1.0, -1, 0, 0, 0]] * 4), lambda out: out[:, 0] - out[:, 1]])
 def test_a_difference_is_refused_however_it_is_written(target: Any) -> None:
     net, x = small_weights(1e-2)
-    explainer = dt.Explainer(net, x, dt.Box(-6, 6))
+    explainer = dt.Explainer(net, x, dt.Box(-6, 6), bias="neuron")
     explainer(x, target)
     explainer.half()
     with pytest.raises(dt.TargetError, match="A logit difference is too fine for float16"):
@@ -345,7 +349,7 @@ def test_a_difference_is_refused_however_it_is_written(target: Any) -> None:
 
 def test_weights_in_float16_compile_and_export() -> None:
     net, x = small_weights(1e-2)
-    explainer, weights = dt.Explainer(net, x, dt.Box(-6, 6)).half(), torch.rand(4, 5).half()
+    explainer, weights = dt.Explainer(net, x, dt.Box(-6, 6), bias="neuron").half(), torch.rand(4, 5).half()
     expected = explainer(x.half(), weights)[1]
     compiled = torch.compile(explainer, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(x.half(), weights)[1], expected)

@@ -30,7 +30,7 @@ def by_hand() -> nn.Sequential:
 
 @pytest.fixture
 def engine() -> Engine:
-    (engine,) = dt.Explainer(by_hand(), X, dt.NonNegative()).engines.values()
+    (engine,) = dt.Explainer(by_hand(), X, dt.NonNegative(), bias="neuron").engines.values()
     return engine
 
 
@@ -63,7 +63,7 @@ class Branches(nn.Module):
 
 
 def test_what_arrives_over_several_branches_is_added_up() -> None:
-    (engine,) = dt.Explainer(Branches(), X, dt.NonNegative()).engines.values()
+    (engine,) = dt.Explainer(Branches(), X, dt.NonNegative(), bias="neuron").engines.values()
     with torch.no_grad():
         v = torch.ones(1, 1, dtype=torch.float64)
         found = reverse(engine, engine.forward_pass([X]), v, None, frozenset({"relu"}))
@@ -161,6 +161,6 @@ def test_a_tiny_score_has_the_relevance_of_a_large_one_but_for_its_size() -> Non
         network = by_hand().float()
         with torch.no_grad():
             network[2].weight *= scale
-        return dt.explain(network, X.float(), 0, domain=dt.NonNegative()).relevance
+        return dt.explain(network, X.float(), 0, domain=dt.NonNegative(), bias="neuron").relevance
 
     assert torch.equal(relevance(2.0**-120), relevance(1.0) * 2.0**-120)

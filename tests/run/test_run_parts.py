@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("seeded")
 
 
 def engine_of(network: nn.Module, x: Tensor) -> Engine:
-    (engine,) = dt.Explainer(network, x, dt.NonNegative()).engines.values()
+    (engine,) = dt.Explainer(network, x, dt.NonNegative(), bias="neuron").engines.values()
     return engine
 
 
@@ -101,7 +101,7 @@ def test_a_moved_network_is_told_from_a_changed_one() -> None:
 
 def test_a_captured_network_has_an_engine_a_shape() -> None:
     network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 3))
-    explainer = dt.Explainer(network.eval(), torch.rand(1, 1, 6, 6), dt.NonNegative())
+    explainer = dt.Explainer(network.eval(), torch.rand(1, 1, 6, 6), dt.NonNegative(), bias="neuron")
     assert isinstance(explainer, CapturedNetwork)
     assert len(explainer.engines) == 1
     explainer.explain(torch.rand(4, 1, 6, 6))

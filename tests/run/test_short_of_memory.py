@@ -105,7 +105,7 @@ def test_what_is_kept_can_be_computed_again(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_computing_again_holds_for_other_types_shapes_and_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     x, wide = torch.rand(2, 1, 8, 8, dtype=torch.float64), torch.rand(2, 1, 12, 12, dtype=torch.float64)
-    explainer, thrifty = (dt.Explainer(Deep(), x, dt.Box(0, 1)) for _ in range(2))
+    explainer, thrifty = (dt.Explainer(Deep(), x, dt.Box(0, 1), bias="neuron") for _ in range(2))
     thrifty.float().recompute()
     explainer.float()
     assert torch.equal(thrifty(x.float(), 0)[1], explainer(x.float(), 0)[1])
@@ -121,7 +121,7 @@ def test_computing_again_holds_for_other_types_shapes_and_scores(monkeypatch: py
 
 def test_a_sample_that_does_not_fit_is_computed_again_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.rand(3, 1, 8, 8, dtype=torch.float64)
-    explainer = dt.Explainer(Deep(), x, dt.Box(0, 1))
+    explainer = dt.Explainer(Deep(), x, dt.Box(0, 1), bias="neuron")
     expected, run = explainer(x, 0), Engine.run
 
     def small(self: Engine, inputs: Any, *rest: Any, **named: Any) -> Any:
@@ -167,7 +167,7 @@ def test_whatever_says_that_memory_ran_out_halves_the_batch(
     error: Exception, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
     net, x = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).eval(), torch.rand(6, 4)
-    explainer = dt.Explainer(net, x, dt.NonNegative())
+    explainer = dt.Explainer(net, x, dt.NonNegative(), bias="neuron")
     expected, plain = explainer.explain(x).relevance, Engine.run
 
     def narrow(engine: Engine, inputs: Any, *rest: Any) -> Any:

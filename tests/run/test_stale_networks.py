@@ -72,7 +72,7 @@ CHANGES = [
 @pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__.strip("_"))
 def test_a_changed_network_is_refused_until_refreshed(change: Any) -> None:
     net, x = mlp(), torch.rand(2, 4)
-    explainer = dt.Explainer(net, x, dt.NonNegative())
+    explainer = dt.Explainer(net, x, dt.NonNegative(), bias="neuron")
     before = explainer.explain(x, 0)
     change(net)
     text = refusal(explainer, x, 0, dt.StaleModelError)
@@ -81,14 +81,14 @@ def test_a_changed_network_is_refused_until_refreshed(change: Any) -> None:
         before.at("1")
     assert explainer.refresh() is explainer
     after = explainer.explain(x, 0)
-    assert torch.equal(after.relevance, dt.Explainer(net, x, dt.NonNegative()).explain(x, 0).relevance)
+    assert torch.equal(after.relevance, dt.Explainer(net, x, dt.NonNegative(), bias="neuron").explain(x, 0).relevance)
     assert torch.allclose(after.score, net(x)[:, 0])
     assert not torch.equal(after.score, before.score)
 
 
 def test_plain_tensors_are_refused_too_where_the_network_changed() -> None:
     net, x = mlp(), torch.rand(2, 4)
-    explainer = dt.Explainer(net, x, dt.NonNegative())
+    explainer = dt.Explainer(net, x, dt.NonNegative(), bias="neuron")
     explainer(x, 0)
     with torch.no_grad():
         net[0].weight.mul_(2)
@@ -99,7 +99,7 @@ def test_plain_tensors_are_refused_too_where_the_network_changed() -> None:
 @pytest.mark.parametrize("fused", [False, True])
 def test_plain_tensors_are_refused_too_after_a_step_of_training(fused: bool) -> None:
     net, other, x = mlp(), mlp(), torch.rand(2, 4)
-    explainer = dt.Explainer(net, x, dt.NonNegative())
+    explainer = dt.Explainer(net, x, dt.NonNegative(), bias="neuron")
     for trained in (other, net):  # the first is somebody else's
         explainer(x, 0)
         trained(x).sum().backward()
@@ -121,7 +121,7 @@ def test_plain_tensors_are_refused_too_after_a_step_of_training(fused: bool) -> 
 def test_a_network_with_other_parts_is_refused(change: Any) -> None:
     x = torch.rand(2, 4)
     net = nn.Sequential(nn.Linear(4, 5), nn.LeakyReLU(0.1), nn.Linear(5, 3)).eval()
-    explainer = dt.Explainer(net, x, dt.NonNegative())
+    explainer = dt.Explainer(net, x, dt.NonNegative(), bias="neuron")
     change(net)
     says(refusal(explainer, x, 0, dt.StaleModelError), "(module)", "refresh()")
     with pytest.raises(dt.StaleModelError):
@@ -130,7 +130,7 @@ def test_a_network_with_other_parts_is_refused(change: Any) -> None:
 
 def test_a_part_replaced_by_its_like_is_no_change() -> None:
     net, x = mlp(), torch.rand(2, 4)
-    explainer = dt.Explainer(net, x, dt.NonNegative())
+    explainer = dt.Explainer(net, x, dt.NonNegative(), bias="neuron")
     before = explainer(x, 0)[1]
     net[1] = nn.ReLU()
     assert torch.equal(explainer(x, 0)[1], before)
@@ -149,7 +149,7 @@ def test_what_modules_say_of_themselves_is_no_change() -> None:
             return str(self.said)
 
     net, x = nn.Sequential(nn.Linear(4, 5), Talking(), nn.Dropout(0.5), nn.Linear(5, 3)).eval(), torch.rand(2, 4)
-    explainer = dt.Explainer(net, x, dt.NonNegative())
+    explainer = dt.Explainer(net, x, dt.NonNegative(), bias="neuron")
     net[2].p = 0.1
     for _ in range(4):
         explainer.explain(x)
@@ -182,7 +182,7 @@ def test_the_checksum_sees_a_bit_a_sign_and_an_order(dtype: torch.dtype, size: i
 
 def test_a_refresh_that_fails_leaves_the_network_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     net, x = mlp(), torch.rand(2, 4)
-    explainer = dt.Explainer(net, x, dt.NonNegative())
+    explainer = dt.Explainer(net, x, dt.NonNegative(), bias="neuron")
     with torch.no_grad():
         net[0].weight.mul_(2)
     with monkeypatch.context() as broken:
@@ -197,14 +197,14 @@ def test_a_refresh_that_fails_leaves_the_network_refused(monkeypatch: pytest.Mon
 
 def test_a_changed_buffer_is_refused() -> None:
     net, x = noisy().eval(), torch.rand(3, 4)
-    explainer = dt.Explainer(net, x)
+    explainer = dt.Explainer(net, x, bias="neuron")
     net.train()(x)  # updates the running statistics
     says(refusal(explainer, x, 0, dt.StaleModelError), "running_mean", "refresh()")
 
 
 def test_a_changed_network_is_refused_for_a_callable_target_too() -> None:
     net, x = mlp(), torch.rand(2, 4)
-    explainer = dt.Explainer(net, x)
+    explainer = dt.Explainer(net, x, bias="neuron")
 
     def difference(out: Tensor) -> Tensor:
         return out[:, 1] - out[:, 0]
@@ -219,7 +219,7 @@ def test_a_changed_network_is_refused_for_a_callable_target_too() -> None:
 
 def test_gradients_and_modes_do_not_make_a_network_stale() -> None:
     net, x = noisy().eval(), torch.rand(3, 4)
-    explainer = dt.Explainer(net, x)
+    explainer = dt.Explainer(net, x, bias="neuron")
     net(x).sum().backward()
     net.train().requires_grad_(False)
     assert explainer.explain(x).relevance.shape == x.shape

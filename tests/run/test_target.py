@@ -109,7 +109,7 @@ def test_a_callable_target_may_be_nonlinear_and_of_one_column() -> None:
 
 
 def test_a_callable_target_is_captured_once(captures: list[Any]) -> None:
-    explainer = dt.Explainer(mlp(), torch.rand(1, 4, dtype=torch.float64))
+    explainer = dt.Explainer(mlp(), torch.rand(1, 4, dtype=torch.float64), bias="neuron")
 
     def largest(out: Tensor) -> Tensor:
         return out.amax(1)
@@ -128,7 +128,7 @@ def test_a_callable_target_is_captured_once(captures: list[Any]) -> None:
 def test_a_linear_callable_is_the_weights_that_it_stands_for(captures: list[Any]) -> None:
     """Its last steps and the last layer are one unit, as with weights or a margin; nothing is captured for it."""
     x = torch.rand(3, 4, dtype=torch.float64)
-    explainer, w = dt.Explainer(mlp(), x), mlp()(x)[0].detach()
+    explainer, w = dt.Explainer(mlp(), x, bias="neuron"), mlp()(x)[0].detach()
     order = w.argsort(descending=True)
     top, low, sign = int(order[0]), int(order[-1]), float(w.sum().sign())
     for score, same in [
@@ -149,7 +149,7 @@ def test_a_callable_target_is_looked_at_anew(captures: list[Any]) -> None:
     """A class, a tensor or a branch that it closes over may change between two calls of the very same function."""
     x, chosen = torch.rand(2, 4, dtype=torch.float64), {"k": 0, "squared": False}
     weights = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
-    explainer = dt.Explainer(mlp(), x)
+    explainer = dt.Explainer(mlp(), x, bias="neuron")
 
     def score(out: Tensor) -> Tensor:
         picked = (out * weights).sum(1) + out[:, chosen["k"]]
@@ -169,7 +169,7 @@ def test_a_callable_target_is_looked_at_anew(captures: list[Any]) -> None:
 def test_functions_and_shapes_are_forgotten_after_some() -> None:
     x = torch.rand(1, 2, 6, 6)
     network = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2))
-    explainer = dt.Explainer(network, x)
+    explainer = dt.Explainer(network, x, bias="neuron")
     first = explainer.explain(torch.rand(1, 2, 7, 7))
     for k in range(12):
         explainer.explain(x, lambda out, k=k: out.exp().sum(1) * k)
@@ -182,7 +182,7 @@ def test_functions_and_shapes_are_forgotten_after_some() -> None:
 
 def test_a_callable_that_mixes_samples_is_refused() -> None:
     x = torch.rand(3, 4, dtype=torch.float64)
-    explainer = dt.Explainer(mlp(), x)
+    explainer = dt.Explainer(mlp(), x, bias="neuron")
     with pytest.raises(dt.TargetError, match="mixes samples"):
         explainer.explain(x, lambda out: out[:, 0] - out[:, 0].mean())
     with pytest.raises(dt.DeepTaylorError, match="depends on the other samples"):
@@ -193,7 +193,7 @@ def test_a_callable_that_mixes_samples_is_refused() -> None:
 
 def test_a_callable_target_follows_the_explainer_to_another_type(captures: list[Any]) -> None:
     x = torch.rand(2, 4, dtype=torch.float64)
-    explainer, score = dt.Explainer(mlp(), x), lambda out: out.amax(1)
+    explainer, score = dt.Explainer(mlp(), x, bias="neuron"), lambda out: out.amax(1)
     before = explainer.explain(x, score)
     after = explainer.float().explain(x.float(), score)
     assert after.score.dtype is torch.float32
@@ -203,7 +203,7 @@ def test_a_callable_target_follows_the_explainer_to_another_type(captures: list[
 
 def test_a_copy_has_callable_targets_of_its_own() -> None:
     x = torch.rand(2, 4, dtype=torch.float64)
-    explainer = dt.Explainer(mlp(), x)
+    explainer = dt.Explainer(mlp(), x, bias="neuron")
     explainer.explain(x, lambda out: out.amax(1))
     assert not copy.deepcopy(explainer)._scored
     assert len(explainer._scored) == 1
@@ -212,7 +212,7 @@ def test_a_copy_has_callable_targets_of_its_own() -> None:
 def test_rules_and_names_hold_for_a_callable_target() -> None:
     model, x = mlp(), torch.rand(2, 4, dtype=torch.float64)
     nn.init.uniform_(model[2].weight)
-    explainer = dt.Explainer(model, x, dt.NonNegative(), rules={"0": dt.rules.Flat()})
+    explainer = dt.Explainer(model, x, dt.NonNegative(), rules={"0": dt.rules.Flat()}, bias="neuron")
     e, expected = explainer.explain(x, lambda out: out[:, 1]), explainer.explain(x, 1)
     assert float(expected.score.min()) > 0
     close(e.relevance, expected.relevance)
@@ -231,8 +231,8 @@ def test_rules_and_names_hold_for_a_callable_target() -> None:
 )
 def test_the_final_activation_is_set_aside(last: nn.Module) -> None:
     x = torch.rand(3, 4, dtype=torch.float64)
-    bare, explainer = mlp(), dt.Explainer(nn.Sequential(mlp(), last), x, dt.NonNegative())
-    e, expected = explainer.explain(x), dt.explain(bare, x, domain=dt.NonNegative())
+    bare, explainer = mlp(), dt.Explainer(nn.Sequential(mlp(), last), x, dt.NonNegative(), bias="neuron")
+    e, expected = explainer.explain(x), dt.explain(bare, x, domain=dt.NonNegative(), bias="neuron")
     assert torch.equal(e.relevance, expected.relevance)
     close(e.score, bare(x).max(1).values.detach())
     said = [n for n in explainer.plan.notes if "set aside" in n and "logit" in n]
@@ -243,7 +243,7 @@ def test_the_final_activation_is_set_aside(last: nn.Module) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32])
 def test_classes_come_in_every_type_of_integer(dtype: torch.dtype) -> None:
-    explainer, x = dt.Explainer(nn.Linear(4, 300), torch.rand(2, 4), dt.NonNegative()), torch.rand(2, 4)
+    explainer, x = dt.Explainer(nn.Linear(4, 300), torch.rand(2, 4), dt.NonNegative(), bias="neuron"), torch.rand(2, 4)
     for target in (torch.tensor([3, 100]), torch.tensor([[3, 4], [100, 1]])):
         assert torch.equal(explainer(x, target.to(dtype))[1], explainer(x, target)[1])
 

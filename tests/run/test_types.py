@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("seeded")
 
 def test_the_explainer_moves_to_another_type_and_the_network_stays() -> None:
     model = Net().eval()
-    explainer = dt.Explainer(model, batch(1).float(), dt.Box(0, 1))
+    explainer = dt.Explainer(model, batch(1).float(), dt.Box(0, 1), bias="neuron")
     single = explainer.explain(batch().float(), TOP)
     assert explainer.to(torch.float64) is explainer
     double = explainer.explain(batch(), TOP)
@@ -29,7 +29,7 @@ def test_the_explainer_moves_to_another_type_and_the_network_stays() -> None:
 
 
 def test_a_moved_explainer_stays_moved() -> None:
-    explainer = dt.Explainer(Net().eval(), batch(1).float(), dt.Box(0, 1)).to(torch.float64)
+    explainer = dt.Explainer(Net().eval(), batch(1).float(), dt.Box(0, 1), bias="neuron").to(torch.float64)
     assert explainer.explain(batch(2, side=8), TOP).relevance.dtype == torch.float64
     assert explainer.explain(batch(), lambda out: out[:, TOP]).relevance.dtype == torch.float64
     assert explainer.refresh().explain(batch(), TOP).relevance.dtype == torch.float64
@@ -39,9 +39,9 @@ def test_bfloat16_is_close() -> None:
     if not _survives_bfloat16():
         pytest.skip("this processor dies of matrix products in bfloat16")
     model = Net().eval()
-    exact = dt.Explainer(model.double(), batch(1), dt.Box(0, 1)).explain(batch(), TOP)
+    exact = dt.Explainer(model.double(), batch(1), dt.Box(0, 1), bias="neuron").explain(batch(), TOP)
     x = batch().bfloat16()
-    coarse = dt.Explainer(Net().eval().bfloat16(), x, dt.Box(0, 1)).explain(x, TOP)
+    coarse = dt.Explainer(Net().eval().bfloat16(), x, dt.Box(0, 1), bias="neuron").explain(x, TOP)
     assert coarse.relevance.dtype == torch.bfloat16
     gap = (coarse.relevance.double() - exact.relevance).abs().sum() / exact.relevance.sum()
     assert float(gap) < 0.03
@@ -60,8 +60,8 @@ def test_tiny_scores_are_explained_as_exactly_as_others() -> None:
         return nn.Sequential(*layers, last)
 
     x = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(1))
-    plain = dt.explain(network(1.0), x, domain=dt.Box(0, 1))
-    tiny = dt.explain(network(2.0**-110), x, domain=dt.Box(0, 1))
+    plain = dt.explain(network(1.0), x, domain=dt.Box(0, 1), bias="neuron")
+    tiny = dt.explain(network(2.0**-110), x, domain=dt.Box(0, 1), bias="neuron")
     assert (plain.score > 0).all()
     assert torch.equal(tiny.score, plain.score * 2.0**-110)
     # The results themselves are as exact as so small numbers can be: a step of the smallest is 1.4e-45.
@@ -86,7 +86,7 @@ def half(rows: list[list[float]], top: float) -> nn.Sequential:
 def test_a_score_that_overflows_float16_is_said_and_computed_again() -> None:
     # 4 units of 1000 · 4 = 4000 each; 100 · 4 · 4000 = 1.6e6 > 65504.
     x = torch.ones(2, 4, dtype=torch.float16)
-    explainer = dt.Explainer(half([[1000.0] * 4] * 4, 100.0), x, dt.NonNegative())
+    explainer = dt.Explainer(half([[1000.0] * 4] * 4, 100.0), x, dt.NonNegative(), bias="neuron")
     with pytest.warns(dt.DeepTaylorWarning, match="float16 overflowed.*float32"):
         e = explainer.explain(x)
     assert e.score.tolist() == [1.6e6, 1.6e6]
@@ -100,7 +100,7 @@ def test_a_score_that_overflows_float16_is_said_and_computed_again() -> None:
 def test_a_denominator_that_overflows_float16_is_said_and_computed_again() -> None:
     # z = 3 · 30000 − 3 · 29000 = 3000 fits float16, Σ z⁺ = 90000 does not: R / ∞ = 0 would lose everything silently.
     x = torch.ones(2, 6, dtype=torch.float16)
-    explainer = dt.Explainer(half([[30000.0] * 3 + [-29000.0] * 3] * 4, 1.0), x, dt.NonNegative())
+    explainer = dt.Explainer(half([[30000.0] * 3 + [-29000.0] * 3] * 4, 1.0), x, dt.NonNegative(), bias="neuron")
     with pytest.warns(dt.DeepTaylorWarning, match="float16 overflowed.*float32"):
         e = explainer.explain(x)
     assert torch.allclose(e.relevance.float()[:, :3], e.score.float()[:, None] / 3, rtol=1e-2)
@@ -109,7 +109,7 @@ def test_a_denominator_that_overflows_float16_is_said_and_computed_again() -> No
 
 def test_float16_that_does_not_overflow_is_explained_in_float16() -> None:
     x = torch.ones(2, 4, dtype=torch.float16)
-    e = dt.Explainer(half([[1.0] * 4] * 4, 1.0), x, dt.NonNegative()).explain(x)
+    e = dt.Explainer(half([[1.0] * 4] * 4, 1.0), x, dt.NonNegative(), bias="neuron").explain(x)
     assert e.relevance.dtype == torch.float16
     assert e.relevance.tolist() == [[4.0] * 4] * 2
     assert not e.notes
@@ -117,7 +117,7 @@ def test_float16_that_does_not_overflow_is_explained_in_float16() -> None:
 
 def test_overflow_in_float32_is_an_error() -> None:
     net = half([[1000.0] * 4] * 4, 100.0).float()
-    explainer = dt.Explainer(net, torch.ones(1, 4), dt.NonNegative())
+    explainer = dt.Explainer(net, torch.ones(1, 4), dt.NonNegative(), bias="neuron")
     with pytest.raises(dt.InputError) as info:
         explainer.explain(torch.full((1, 4), 1e36))
     says(info.value, "not finite", "overflow", "scale")
@@ -127,7 +127,7 @@ def test_overflow_in_float32_is_an_error() -> None:
 def test_rules_that_take_differences_are_refused_in_types_of_few_digits(rule: dt.rules.Rule) -> None:
     net = half([[1.0] * 4] * 4, 1.0)
     x = torch.ones(2, 4, dtype=torch.float16)
-    explainer = dt.Explainer(net, x, dt.NonNegative(), rules={"0": rule})
+    explainer = dt.Explainer(net, x, dt.NonNegative(), rules={"0": rule}, bias="neuron")
     for explain in (explainer.explain, explainer, lambda x: explainer.relevance_at("1", x)):
         with pytest.raises(dt.PlanError) as info:
             explain(x)
@@ -139,7 +139,7 @@ def test_a_logit_difference_is_refused_in_types_of_few_digits() -> None:
     x = torch.ones(2, 4, dtype=torch.float16)
     two = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)).eval().half()
     with pytest.raises(dt.TargetError) as info:
-        dt.explain(two, x, dt.margin(1, 0), dt.NonNegative())
+        dt.explain(two, x, dt.margin(1, 0), dt.NonNegative(), bias="neuron")
     says(info.value, "float16", "float32")
 
 
@@ -154,7 +154,7 @@ def test_bfloat16_on_a_processor_that_dies_of_it_is_refused(survives: bool, monk
             inputs.check_processor([torch.ones(2, dtype=torch.bfloat16)])
             return
         with pytest.raises(dt.InputError) as info:
-            dt.Explainer(mlp().bfloat16(), torch.ones(2, 4, dtype=torch.bfloat16))
+            dt.Explainer(mlp().bfloat16(), torch.ones(2, 4, dtype=torch.bfloat16), bias="neuron")
         says(info.value, "bfloat16", "explainer.float()")
     finally:
         inputs._survives_bfloat16.cache_clear()

@@ -36,6 +36,7 @@ export interface Account {
   bias: number;
   dropped: number;
   residual: number;
+  returned: number;
 }
 
 export interface Found {

@@ -33,6 +33,9 @@ export class Ledger {
       words.append(
         make("li", {}, make("span", { class: `dot ${name}` }), `${percent(part, account.score)} ${label} (${shown(part)})`),
       );
+      if (name === "input" && account.returned > 0) {
+        words.append(make("li", {}, `of which biases handed back ${percent(account.returned, account.score)}, in proportion to the rest`));
+      }
     }
     this.element.replaceChildren(
       make("h4", {}, "Where the score went"),

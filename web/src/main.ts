@@ -250,7 +250,7 @@ class Page {
     }
     if (this.panels.length > 1) return;
     const panel = this.panel("Second explanation");
-    panel.set("bias", this.panels[0]!.get("bias") === "neuron" ? "spread" : "neuron");
+    panel.set("bias", this.panels[0]!.get("bias") === "spread" ? "returned" : "spread");
     this.panels.push(panel);
     byId("panels").append(panel.element);
     this.explain(panel);

@@ -158,8 +158,8 @@ export class Panel {
 
   private warn(answer: api.Answer): (Node | string)[] {
     const words: (Node | string)[] = [make("p", {}, make("strong", {}, answer.warning))];
-    const { score, bias, input } = answer.account;
-    if (answer.method === "deep-taylor" && score > 0 && bias > input) {
+    const { score, bias, input, returned } = answer.account;
+    if (answer.method === "deep-taylor" && score > 0 && bias + returned > input - returned) {
       words.push(
         make("p", {}, "Biases are numbers that the network adds whatever it sees. Each may keep its share, or give it back to the inputs of its neuron. Look at both before you trust either map."),
       );
@@ -209,8 +209,9 @@ export class Panel {
       "fieldset",
       { class: "deep" },
       make("legend", {}, "Biases of the network"),
-      radio("bias", "neuron", "keep their share, as in the paper", true),
-      radio("bias", "spread", "give it back to the inputs", false),
+      radio("bias", "returned", "hand their share back at the end", true),
+      radio("bias", "neuron", "keep their share, as in the paper", false),
+      radio("bias", "spread", "give it back to the inputs of each neuron", false),
     );
     this.form.append(
       field("Method", method, " "),

@@ -108,6 +108,7 @@ def about_explanation(e: Explanation, sample: int = 0, target: int = 0) -> dict[
 
     ledger = e.ledger
     account = {name: pick(getattr(ledger, name)) for name in ("input", "bias", "dropped", "residual")}
+    account["returned"] = 0.0 if ledger.returned is None else pick(ledger.returned)
     f = pick(ledger.score)
     return {
         "method": e.method,

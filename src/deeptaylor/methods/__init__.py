@@ -59,7 +59,8 @@ def _taylor(network: nn.Module, _example: Tensor, domain: Domain) -> Explain:
 METHODS: Mapping[str, Method] = {
     m.key: m
     for m in (
-        Method("deep-taylor", "Deep Taylor", _engine(bias="neuron")),
+        Method("deep-taylor", "Deep Taylor", _engine()),
+        Method("deep-taylor-neuron", "Deep Taylor, biases keep", _engine(bias="neuron")),
         Method("deep-taylor-spread", "Deep Taylor, biases spread", _engine(bias="spread")),
         Method("lrp-alpha2beta1", "LRP, alpha 2, beta 1", _engine(rules={"*": AlphaBeta(2, 1)})),
         Method("lrp-epsilon", "LRP, epsilon 0.25", _engine(rules={"*": Epsilon(0.25)})),

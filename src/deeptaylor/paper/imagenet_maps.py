@@ -251,7 +251,7 @@ def _explainer(case: Case, method: Method, example: Tensor) -> Callable[[Tensor,
     network, settings = case.model.network, method.settings
     if settings is None:
         return lambda x, target: dt.sensitivity(network, x, target=target)
-    explainer = dt.Explainer(network, example, domain=case.model.domain, **settings)
+    explainer = dt.Explainer(network, example, domain=case.model.domain, **{"bias": "neuron", **settings})
     return lambda x, target: explainer.explain(x, target=target)
 
 

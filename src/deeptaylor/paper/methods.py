@@ -92,7 +92,7 @@ def _taylor(case: Case) -> Run:
 
 def _rules(**settings: Any) -> Callable[[Case], Run]:
     def prepare(case: Case) -> Run:
-        explainer = dt.Explainer(case.network, _example(case.network), domain=BOX, **settings)
+        explainer = dt.Explainer(case.network, _example(case.network), domain=BOX, **{"bias": "neuron", **settings})
         return lambda x, tell: {"maps": explainer.explain(x).relevance}
 
     return prepare
@@ -107,7 +107,7 @@ def _min_max(case: Case) -> Run:
     """z⁺ above, then the relevance model, decomposed with the zB rule."""
     model, network = case.relevance_model, case.network
     assert model is not None
-    explainer = dt.Explainer(network, _example(network), domain=BOX)
+    explainer = dt.Explainer(network, _example(network), domain=BOX, bias="neuron")
 
     def run(x: Tensor, tell: Tell) -> Mapping[str, Tensor]:
         e = explain_through(model, explainer, min_max.TWO_LAYER, x, dt.rules.ZBox(BLACK, WHITE))

@@ -174,7 +174,7 @@ def _zplus(layer: torch.nn.Linear, features: Tensor, talk: Talk) -> Arrays:
 def _true_relevance(case: Case, pairs: Pairs) -> Arrays:
     """R_k of the pooled units, with z⁺ above."""
     x = pairs.images.double()
-    R_k = dt.Explainer(case.network, x[:2], domain=BOX).relevance_at(TWO_LAYER.pooled, x)
+    R_k = dt.Explainer(case.network, x[:2], domain=BOX, bias="neuron").relevance_at(TWO_LAYER.pooled, x)
     return {"R_k": R_k.numpy()}
 
 

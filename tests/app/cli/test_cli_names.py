@@ -112,15 +112,15 @@ def test_python_hears_the_same() -> None:
         ),
     )
     with pytest.raises(dt.InputError) as info:
-        dt.explain(network, "bad\x1b\n.png")
+        dt.explain(network, "bad\x1b\n.png", bias="neuron")
     assert str(info.value).startswith(r"bad\x1b\n.png is not a picture")
     evil_photo("gray\x1b.png")
     Image.open("gray\x1b.png").convert("L").save("gray\x1b.png")
     with pytest.warns(dt.DeepTaylorWarning, match=re.escape(r"gray\x1b.png is grayscale")):
-        dt.explain(network, "gray\x1b.png", 0)
+        dt.explain(network, "gray\x1b.png", 0, bias="neuron")
     x = torch.ones(1, 3, 2, 2)
     with pytest.raises(dt.BoundaryError) as missing:
-        dt.Explainer(network.network, x, network.domain).explain(x, 0).at("no\x1bnode")
+        dt.Explainer(network.network, x, network.domain, bias="neuron").explain(x, 0).at("no\x1bnode")
     assert "\x1b" not in str(missing.value)
 
 

@@ -105,7 +105,7 @@ def test_a_layer(client: TestClient, own: dt.Pretrained) -> None:
     options = {"model": OWN}
     layer = client.post(f"/api/layers/{node}", params=options, content=png(3)).json()
     x, _ = own.preprocess(Image.open(io.BytesIO(png(3))))
-    wanted = dt.Explainer(own.network, x, domain=own.domain).explain(x, found["target"]).at(node)[0]
+    wanted = dt.Explainer(own.network, x, domain=own.domain, bias="neuron").explain(x, found["target"]).at(node)[0]
     assert layer["shape"] == list(wanted.shape)
     assert np.allclose(values(layer["heat"]), wanted.sum(0).numpy(), rtol=1e-6)
     refused = client.post(f"/api/layers/{found['layers'][0]['node']}", params=options, content=png(3))

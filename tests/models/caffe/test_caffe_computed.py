@@ -66,7 +66,7 @@ def test_weights_arrive_bit_for_bit(files: Files) -> None:
 @pytest.mark.parametrize("name", ["caffenet", "inception", "residual"])
 def test_imported_networks_are_explained_and_exported(files: Files, name: str) -> None:
     network, x = files.load(NETS[name]), torch.from_numpy(images()).clamp(-0.5, 0.7)
-    explanation = dt.Explainer(network, x[:2], domain=dt.Box(-0.5, 0.7)).explain(x)
+    explanation = dt.Explainer(network, x[:2], domain=dt.Box(-0.5, 0.7), bias="neuron").explain(x)
     checked = explanation.check()
     assert checked.accounted, str(checked)
     assert checked.positive, str(checked)

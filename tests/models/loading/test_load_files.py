@@ -212,7 +212,12 @@ def test_torchscript_that_was_traced_for_one_picture(folder: Path) -> None:
     assert model.notes == ("a.pt: its batch size is fixed at one",)
     x, _ = model.preprocess(Image.new("RGB", (20, 20), "olive"))
     torch.testing.assert_close(model.network(x), Normed()(x))
-    assert dt.Explainer(model.network, x, domain=model.domain).explain(x, target=dt.margin()).check().accounted
+    assert (
+        dt.Explainer(model.network, x, domain=model.domain, bias="neuron")
+        .explain(x, target=dt.margin())
+        .check()
+        .accounted
+    )
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")

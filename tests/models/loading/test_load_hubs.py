@@ -146,7 +146,12 @@ def test_transformers(transformers: Any, folder: Path, processor: dict[str, Any]
     assert (model.preparation.white, model.preparation.interpolation) == (pytest.approx(1), "bilinear")
     assert model.class_names == NAMES
     x, _ = model.preprocess(Image.new("RGB", (100, 70), "teal"))
-    assert dt.Explainer(model.network, x, domain=model.domain).explain(x, target=dt.margin()).check().accounted
+    assert (
+        dt.Explainer(model.network, x, domain=model.domain, bias="neuron")
+        .explain(x, target=dt.margin())
+        .check()
+        .accounted
+    )
 
 
 @pytest.mark.parametrize(

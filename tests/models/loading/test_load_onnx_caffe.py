@@ -95,9 +95,9 @@ def test_a_softmax_at_the_end_of_a_file_is_set_aside(folder: Path) -> None:
     onnx_file("a.onnx", last)
     x = torch.rand(1, 3, 16, 16)
     plain, after = (dt.load(file, **SAID) for file in ("plain.onnx", "a.onnx"))
-    explainer = dt.Explainer(after.network, x, domain=after.domain)
+    explainer = dt.Explainer(after.network, x, domain=after.domain, bias="neuron")
     assert any("softmax" in note and "the logit, is explained" in note for note in explainer.plan.notes)
-    expected = dt.Explainer(plain.network, x, domain=plain.domain).explain(x, target=1)
+    expected = dt.Explainer(plain.network, x, domain=plain.domain, bias="neuron").explain(x, target=1)
     torch.testing.assert_close(explainer.explain(x, target=1).relevance, expected.relevance)
 
 
@@ -117,7 +117,12 @@ def test_onnx_in_another_precision_is_computed_in_float32(folder: Path, kind: in
     assert model.notes == ("a.onnx: what it computes in other precisions is computed in float32",)
     x = torch.rand(1, 3, 16, 16)
     torch.testing.assert_close(model.network(x), small()(x), rtol=0.02, atol=0.02)
-    assert dt.Explainer(model.network, x, domain=model.domain).explain(x, target=dt.margin()).check().accounted
+    assert (
+        dt.Explainer(model.network, x, domain=model.domain, bias="neuron")
+        .explain(x, target=dt.margin())
+        .check()
+        .accounted
+    )
 
 
 def test_onnx_that_takes_no_photograph(folder: Path) -> None:
@@ -174,7 +179,12 @@ def test_caffe_with_its_definition(folder: Path) -> None:
     Path("deploy.prototxt").write_text(prototxt((3, 16, 16), layers))
     model = dt.load("a.caffemodel", prototxt="deploy.prototxt", **SAID)
     x = torch.rand(2, 3, 16, 16)
-    assert dt.Explainer(model.network, x, domain=model.domain).explain(x, target=dt.margin()).check().accounted
+    assert (
+        dt.Explainer(model.network, x, domain=model.domain, bias="neuron")
+        .explain(x, target=dt.margin())
+        .check()
+        .accounted
+    )
     message = refused(
         "a.caffemodel holds the weights alone. Give the definition too, prototxt=", "a.caffemodel", **SAID
     )

@@ -95,7 +95,7 @@ def test_projection_makes_no_bias_positive_and_changes_nothing_else(name: str) -
 def test_explanations_are_consistent_and_biases_get_nothing(name: str) -> None:
     network = with_biases(NETWORKS[name]())
     x = images()
-    e = dt.Explainer(network, x, domain=dt.Box(-0.5, 1.5)).explain(x)
+    e = dt.Explainer(network, x, domain=dt.Box(-0.5, 1.5), bias="neuron").explain(x)
     assert e.relevance.shape == x.shape
     assert e.check().consistent
     assert (e.ledger.bias == 0).all()

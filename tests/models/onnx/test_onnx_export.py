@@ -124,7 +124,7 @@ def small(bias: float = 1.0) -> tuple[dt.Explainer, Tensor]:
     network = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).eval()
     nn.init.constant_(network[2].bias, bias)
     x = torch.rand(1, 4)
-    return dt.Explainer(network, x, dt.Box(0, 1)), x
+    return dt.Explainer(network, x, dt.Box(0, 1), bias="neuron"), x
 
 
 def test_a_difference_is_noticed_and_nothing_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -160,7 +160,9 @@ def test_where_no_score_is_positive_there_is_nothing_to_compare(tmp_path: Path) 
 
 
 def test_no_classes_to_ask_for(tmp_path: Path) -> None:
-    explainer = dt.Explainer(nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)).eval(), torch.rand(1, 4), dt.Box(0, 1))
+    explainer = dt.Explainer(
+        nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)).eval(), torch.rand(1, 4), dt.Box(0, 1), bias="neuron"
+    )
     with pytest.raises(dt.InputError, match="there are no classes to ask for"):
         export_explainer(explainer, torch.rand(1, 4), tmp_path / "e.onnx", target="input")
 
@@ -178,6 +180,6 @@ def test_what_packages_say_about_each_other_is_not_passed_on(
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda n, *a: None if n == "torchvision" else found(n, *a))
     x = torch.rand(2, 4)
-    export_explainer(dt.Explainer(nn.Linear(4, 3), x), x, tmp_path / "e.onnx")
+    export_explainer(dt.Explainer(nn.Linear(4, 3), x, bias="neuron"), x, tmp_path / "e.onnx")
     assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == []
     assert logging.getLogger("torch.onnx").level != logging.ERROR

@@ -164,7 +164,7 @@ def hold(path: Path, original: nn.Module, x: Tensor) -> None:
     """onnxruntime's outputs; the books close; and the explanation is that of the network it was exported from."""
     network = agree(path, x.numpy(), 1e-4)
     assert network.batch is None
-    explainer = dt.Explainer(network, x, dt.Box(0.0, 1.0))
+    explainer = dt.Explainer(network, x, dt.Box(0.0, 1.0), bias="neuron")
     assert not [note for note in explainer.plan.notes if "batch" in note]
     target = int(network(x)[0].argmax())
     explanation = explainer.explain(x, target)
@@ -174,7 +174,7 @@ def hold(path: Path, original: nn.Module, x: Tensor) -> None:
     assert found.negative + found.empty < found.samples
     if path.stem in RESPELLED:
         return
-    expected = dt.Explainer(original, x, dt.Box(0.0, 1.0)).explain(x, target)
+    expected = dt.Explainer(original, x, dt.Box(0.0, 1.0), bias="neuron").explain(x, target)
     scale = float(expected.relevance.abs().max())
     torch.testing.assert_close(explanation.relevance, expected.relevance, rtol=1e-3, atol=1e-4 * scale)
 
@@ -292,7 +292,7 @@ def test_network_of_the_model_zoo(name: str, tmp_path: Path) -> None:
     assert expected.std() > 1e-3
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
     picture = torch.from_numpy(x[:1])
-    check = dt.Explainer(network, picture, dt.Box(0.0, 1.0)).explain(picture).check()
+    check = dt.Explainer(network, picture, dt.Box(0.0, 1.0), bias="neuron").explain(picture).check()
     assert check.accounted, str(check)
     assert check.positive, str(check)
 

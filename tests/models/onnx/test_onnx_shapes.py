@@ -36,7 +36,7 @@ def test_shape_arithmetic_leaves_the_batch_free(opset: int, tmp_path: Path) -> N
     network = agree(written(flattened_by_hand(opset), tmp_path), rand(5, 3, 4))
     assert (network.input_name, network.input_shape, network.output_names) == ("x", (3, 4), ("y",))
     assert network.batch is None
-    explainer = dt.Explainer(network, torch.rand(2, 3, 4))
+    explainer = dt.Explainer(network, torch.rand(2, 3, 4), bias="neuron")
     assert not [note for note in explainer.plan.notes if "batch" in note]
     assert explainer.explain(torch.rand(7, 3, 4)).relevance.shape == (7, 3, 4)
 
@@ -46,7 +46,7 @@ def test_names_come_from_the_file_and_constants_are_folded(tmp_path: Path) -> No
     assert dict(network.named_parameters()).keys() == {"weight"}
     assert {"head_MatMul", "forward_1"} <= dict(network.named_modules()).keys()
     assert not network.training
-    assert "head_MatMul" in str(dt.Explainer(network, torch.rand(2, 3, 4)).plan)
+    assert "head_MatMul" in str(dt.Explainer(network, torch.rand(2, 3, 4), bias="neuron").plan)
 
 
 def test_a_network_can_be_copied_pickled_and_moved(tmp_path: Path) -> None:

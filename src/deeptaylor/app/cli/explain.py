@@ -169,7 +169,7 @@ class _Done:
     def little(self) -> list[str]:
         """What must be said first: where the input holds less than half of a score."""
         checks = {bias: e.check() for bias, e in self.explanations.items()}
-        some = {b: c for b, c in checks.items() if c.input_share < 0.5 and c.samples > c.negative + c.empty}
+        some = {b: c for b, c in checks.items() if c.own_share < 0.5 and c.samples > c.negative + c.empty}
         return [f"bias={bias}: {as_options(str(check).splitlines()[0])}" for bias, check in some.items()]
 
     def record(

@@ -176,8 +176,14 @@ class How:
     """Rules and biases."""
 
     bias: Annotated[
-        str, _option("--bias", "Biases keep their share, or it goes back to the inputs.", _HOW, "neuron|spread|both")
-    ] = "neuron"
+        str,
+        _option(
+            "--bias",
+            "What biases take is handed back at the end, or they keep it, or it goes back to the inputs of each unit.",
+            _HOW,
+            "returned|neuron|spread|both",
+        ),
+    ] = "returned"
     rule: Annotated[
         list[str] | None,
         _option("--rule", f"A rule for some of the network, repeatable: {EXAMPLES}.", _HOW, "PATTERN=RULE"),
@@ -189,9 +195,9 @@ class How:
 
     def settings(self) -> dict[str, dict[str, Any]]:
         """The settings of an Explainer for each way to treat biases."""
-        modes = {"neuron": ["neuron"], "spread": ["spread"], "both": ["neuron", "spread"]}
+        modes = {mode: [mode] for mode in ("returned", "neuron", "spread")} | {"both": ["neuron", "spread"]}
         if self.bias not in modes:
-            raise InputError(f"--bias {self.bias}: neuron, spread or both.")
+            raise InputError(f"--bias {self.bias}: returned, neuron, spread or both.")
         if self.max_pool not in ("proportional", "winner"):
             raise InputError(f"--max-pool {self.max_pool}: proportional or winner.")
         common: dict[str, Any] = {"max_pool": self.max_pool, "rules": placed(self.rule or [])}

@@ -69,7 +69,9 @@ class Explained:
         ledger, e = self.e.ledger, self.e
         check = str(e.check())
         first = check.split("\n", 1)[0]
-        said_first = first if first.startswith("The input holds only") or "scores are" in first else ""
+        said_first = (
+            first if first.startswith(("The input holds only", "The input itself")) or "scores are" in first else ""
+        )
         names = loaded.class_names
         named = "" if self.target is None else names[self.target] if names is not None else f"class {self.target}"
         return Answer(
@@ -86,6 +88,7 @@ class Explained:
                 bias=float(ledger.bias[0]),
                 dropped=float(ledger.dropped[0]),
                 residual=float(ledger.residual[0]),
+                returned=0.0 if ledger.returned is None else float(ledger.returned[0]),
             ),
             check=_one(check),
             notes=[without_folders(note) for note in self.notes],
@@ -247,4 +250,6 @@ def _on_the_page(text: str, classes: bool) -> str:
     """The library's words about what to write in Python, as what to choose on the page."""
     rather = " Choose another class under “Rather than class” to ask why one and not the other." if classes else ""
     text = re.sub(r" To ask why one class .*$", rather, _one(text))
-    return text.replace('bias="spread" hands', "the other way to treat biases hands")
+    return text.replace('bias="returned" hands', "the first way to treat biases hands").replace(
+        'bias="neuron" leaves', "the second way to treat biases leaves"
+    )

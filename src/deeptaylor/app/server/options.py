@@ -29,8 +29,8 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    bias: Literal["neuron", "spread"] = Field(
-        default="neuron", description="whether biases keep their share of the score"
+    bias: Literal["returned", "neuron", "spread"] = Field(
+        default="returned", description="what becomes of the biases' share of the score"
     )
     max_pool: Literal["proportional", "winner"] = Field(default="proportional", description="how max pooling hands on")
     first: Text = Field(

@@ -61,13 +61,14 @@ class Heat(BaseModel):
 
 
 class Account(BaseModel):
-    """score = input + bias + dropped + residual."""
+    """score = input + bias + dropped + residual; `returned`: what of the input's part biases handed back."""
 
     score: float
     input: float
     bias: float
     dropped: float
     residual: float
+    returned: float
 
 
 class Layer(BaseModel):

@@ -39,7 +39,7 @@ def fit_two_layer(network: TwoLayer, batches: Iterable[Tensor], **settings: Any)
 def two_layer_explainer(network: TwoLayer) -> Explainer:
     """The explainer of the paper's two-layer network, with its pixels in a box."""
     like = network.detection1.weight
-    return Explainer(network, torch.zeros(2, 1, 28, 56, dtype=like.dtype, device=like.device), BOX)
+    return Explainer(network, torch.zeros(2, 1, 28, 56, dtype=like.dtype, device=like.device), BOX, bias="neuron")
 
 
 def _sum_in_fours(x_j: Tensor) -> Tensor:

@@ -134,7 +134,7 @@ def test_the_digits_page_as_files_alone(chromium: Any, tmp_path: Path) -> None:
         page.wait_for_timeout(300)
         network = dt.load(name)
         x, _ = network.preprocess(Image.fromarray(pixels(page, "canvas.input")[..., 0].astype(np.uint8)))
-        e = dt.Explainer(network.network, x, domain=network.domain).explain(x)
+        e = dt.Explainer(network.network, x, domain=network.domain, bias="neuron").explain(x)
         said = re.search(r"score is (\S+);", page.inner_text("#score"))
         assert said
         assert float(said[1]) == pytest.approx(float(e.score[0]), rel=1e-3)

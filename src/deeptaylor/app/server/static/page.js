@@ -386,6 +386,9 @@ var Ledger = class {
       words.append(
         make("li", {}, make("span", { class: `dot ${name}` }), `${percent(part, account.score)} ${label} (${shown(part)})`)
       );
+      if (name === "input" && account.returned > 0) {
+        words.append(make("li", {}, `of which biases handed back ${percent(account.returned, account.score)}, in proportion to the rest`));
+      }
     }
     this.element.replaceChildren(
       make("h4", {}, "Where the score went"),
@@ -724,8 +727,8 @@ var Panel = class {
   }
   warn(answer) {
     const words = [make("p", {}, make("strong", {}, answer.warning))];
-    const { score, bias, input } = answer.account;
-    if (answer.method === "deep-taylor" && score > 0 && bias > input) {
+    const { score, bias, input, returned } = answer.account;
+    if (answer.method === "deep-taylor" && score > 0 && bias + returned > input - returned) {
       words.push(
         make("p", {}, "Biases are numbers that the network adds whatever it sees. Each may keep its share, or give it back to the inputs of its neuron. Look at both before you trust either map.")
       );
@@ -772,8 +775,9 @@ var Panel = class {
       "fieldset",
       { class: "deep" },
       make("legend", {}, "Biases of the network"),
-      radio("bias", "neuron", "keep their share, as in the paper", true),
-      radio("bias", "spread", "give it back to the inputs", false)
+      radio("bias", "returned", "hand their share back at the end", true),
+      radio("bias", "neuron", "keep their share, as in the paper", false),
+      radio("bias", "spread", "give it back to the inputs of each neuron", false)
     );
     this.form.append(
       field("Method", method, " "),
@@ -1100,7 +1104,7 @@ var Page = class {
     }
     if (this.panels.length > 1) return;
     const panel = this.panel("Second explanation");
-    panel.set("bias", this.panels[0].get("bias") === "neuron" ? "spread" : "neuron");
+    panel.set("bias", this.panels[0].get("bias") === "spread" ? "returned" : "spread");
     this.panels.push(panel);
     byId("panels").append(panel.element);
     this.explain(panel);

@@ -1,0 +1,130 @@
+"""What biases took is handed back at the end: the shape of the paper's map, and the whole score."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import deeptaylor as dt
+from deeptaylor.run.returned import arrived, returned
+from deeptaylor.shown import percent
+
+
+def network(classes: int = 4) -> nn.Module:
+    """Biases take most of the score, as BatchNorm's do."""
+    torch.manual_seed(0)
+    made = nn.Sequential(
+        nn.Conv2d(2, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 6, 3), nn.ReLU(), nn.Flatten(),
+        nn.Linear(6 * 4, classes),
+    )  # fmt: skip
+    nn.init.constant_(made[1].bias, 4.0)
+    nn.init.uniform_(made[6].bias, 1.0, 2.0)
+    return made.double().eval()
+
+
+X = torch.rand(3, 2, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+BOX = dt.Box(0.0, 1.0)
+
+
+def explained(bias: str, target: object = 0, model: nn.Module | None = None, **settings: object) -> dt.Explanation:
+    return dt.Explainer(model or network(), X, BOX, bias=bias, **settings).explain(X, target)  # type: ignore[arg-type]
+
+
+def test_it_is_the_default() -> None:
+    assert torch.equal(dt.Explainer(network(), X, BOX).explain(X, 0).relevance, explained("returned").relevance)
+
+
+def test_the_shape_is_the_papers_and_the_sum_is_the_score() -> None:
+    whole, paper = explained("returned"), explained("neuron")
+    factor = paper.score / paper.relevance.flatten(1).sum(1)
+    assert float(factor.min()) > 1.5, "biases take much here"
+    torch.testing.assert_close(whole.relevance, paper.relevance * factor.reshape(-1, 1, 1, 1), rtol=1e-12, atol=0)
+    torch.testing.assert_close(whole.relevance.flatten(1).sum(1), whole.score, rtol=1e-12, atol=0)
+    assert float(whole.relevance.min()) >= 0
+
+
+def test_the_ledger_says_what_was_handed_back() -> None:
+    whole, paper = explained("returned").ledger, explained("neuron").ledger
+    assert whole.returned is not None
+    torch.testing.assert_close(whole.returned, paper.bias + paper.dropped)
+    torch.testing.assert_close(whole.total, whole.score, rtol=1e-12, atol=0)
+    assert not whole.bias.any()
+    assert not whole.dropped.any()
+    torch.testing.assert_close(whole.entries, paper.entries)  # the way down is the same
+    assert "of which biases handed back" in str(whole)
+
+
+def test_what_the_input_itself_holds_is_said_first() -> None:
+    check = explained("returned").check()
+    assert check.consistent
+    assert check.own_share == pytest.approx(explained("neuron").check().input_share, rel=1e-9)
+    assert check.own_share < 0.5
+    assert str(check).startswith(f"The input itself holds only {percent(check.own_share)} of the score; the rest")
+
+
+def test_the_books_still_tell() -> None:
+    """The factor comes from the books: where they do not close, the map does not sum to the score."""
+    explainer = dt.Explainer(network(), X, BOX)
+    result = explainer.run_batch(explainer.engine, (X,), 0, "by step")
+    assert result.entries is not None
+    wrong = replace(result, entries=torch.cat([result.entries[:, :2], 0.9 * result.entries[:, 2:]], dim=1))
+    assert float((returned(wrong).relevance[0].flatten(1).sum(1) / result.score).max()) < 0.99
+
+
+@pytest.mark.parametrize("target", [None, torch.tensor([[0, 1], [2, 3], [1, 0]]), dt.margin(0, 1)])
+def test_forward_gives_the_same(target: object) -> None:
+    explainer = dt.Explainer(network(), X, BOX)
+    e = explainer.explain(X, target)
+    score, relevance = explainer.forward(X, target)
+    torch.testing.assert_close(score, e.score)
+    torch.testing.assert_close(relevance, e.relevance, rtol=1e-10, atol=1e-14)
+
+
+def test_contrast_splits_the_whole_map() -> None:
+    explainer = dt.Explainer(network(), X, BOX)
+    plain, c = explainer.explain(X, 0), explainer.contrast(X, 0)
+    torch.testing.assert_close(c.relevance + c.shared, plain.relevance, rtol=1e-12, atol=0)
+    torch.testing.assert_close(c.ledger.total, c.score, rtol=1e-12, atol=0)
+    assert c.check().accounted
+
+
+def test_where_nothing_arrived_biases_keep_it() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(72, 3), nn.ReLU(), nn.Linear(3, 2)).double()
+    with torch.no_grad():
+        model[1].weight.zero_()
+        model[1].bias.fill_(1.0)
+        model[3].weight.fill_(1.0)
+    e = explained("returned", 0, model)
+    assert not e.relevance.any()
+    assert e.ledger.returned is not None
+    assert not e.ledger.returned.any()
+    assert e.check().accounted
+    assert not e.check().conservative
+
+
+def test_too_little_is_not_enlarged() -> None:
+    own, whole = torch.tensor([0.0, 1e-37, 1e-6]), torch.ones(3)
+    assert arrived(own, whole).tolist() == [False, False, True]
+
+
+def test_where_shares_are_subtracted_nothing_is_handed_back() -> None:
+    rules = {"*": dt.rules.Epsilon(0.1)}
+    whole, paper = explained("returned", rules=rules), explained("neuron", rules=rules)
+    assert torch.equal(whole.relevance, paper.relevance)
+    assert whole.ledger.returned is None
+
+
+def test_inside_the_network_nothing_was_handed_back_yet() -> None:
+    torch.testing.assert_close(explained("returned").at("2"), explained("neuron").at("2"))
+
+
+def test_in_parts_and_with_few_digits() -> None:
+    explainer = dt.Explainer(network().float(), X.float(), BOX).to(torch.bfloat16)
+    x = X.to(torch.bfloat16)
+    e = explainer.explain(x, 0)
+    sums: Tensor = e.relevance.float().flatten(1).sum(1)
+    torch.testing.assert_close(sums, e.score.float(), rtol=0.05, atol=0)
+    assert e.check().accounted
