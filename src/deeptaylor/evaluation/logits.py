@@ -55,5 +55,5 @@ class RandomLogitSSIM(RandomLogit):
 
     by: Callable[[Tensor, Tensor], Tensor] = ssim
 
-    name = "random logit, ssim"
+    name = "random logit ssim"
     about = "structural similarity of the map and that of another class, drawn at random: 1 for one that knows no class"
