@@ -56,7 +56,7 @@ METRICS: Mapping[str, Callable[[], Metric]] = {
         LeaveOneOut,
         Continuity,
         MaxSensitivity,
-    )  # fmt: skip
+    )
 }
 # Ours, and the usual opponents that can be had without asking for much time.
 USUAL = (
