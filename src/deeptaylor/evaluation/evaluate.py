@@ -22,20 +22,41 @@ from torch import Tensor, nn
 from deeptaylor.domain import Domain
 from deeptaylor.errors import InputError
 from deeptaylor.evaluation.case import BATCH, Case, Maps, Measured, Metric, flat_map, gives_probabilities
+from deeptaylor.evaluation.continuity import Continuity, MaxSensitivity
 from deeptaylor.evaluation.data import photographs
 from deeptaylor.evaluation.flipping import Deletion, Flipping, Insertion
 from deeptaylor.evaluation.interval import bootstrap
+from deeptaylor.evaluation.leave_one_out import LeaveOneOut
+from deeptaylor.evaluation.logits import RandomLogit, RandomLogitSSIM
 from deeptaylor.evaluation.opponents import OPPONENTS, installed
 from deeptaylor.evaluation.ours import ours
 from deeptaylor.evaluation.pointing import GridPointing, Inside, mosaics
+from deeptaylor.evaluation.randomised import BottomUp, Complexity, TopDown
 from deeptaylor.evaluation.result import Evaluation, Scores
+from deeptaylor.evaluation.road import Road
 from deeptaylor.graph.eval_mode import eval_mode
 from deeptaylor.models.networks.pretrained import Pretrained
 
 __all__ = ["METRICS", "USUAL", "evaluate"]
 
 METRICS: Mapping[str, Callable[[], Metric]] = {
-    m.name: cast("Callable[[], Metric]", m) for m in (Flipping, Deletion, Insertion, GridPointing, Inside)
+    m.name: cast("Callable[[], Metric]", m)
+    for m in (
+        Flipping,
+        Deletion,
+        Insertion,
+        Road,
+        GridPointing,
+        Inside,
+        RandomLogit,
+        RandomLogitSSIM,
+        TopDown,
+        BottomUp,
+        Complexity,
+        LeaveOneOut,
+        Continuity,
+        MaxSensitivity,
+    )
 }
 # Ours, and the usual opponents that can be had without asking for much time.
 USUAL = (
