@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from deeptaylor.evaluation.continuity import noise
+from deeptaylor.metrics.continuity import noise
 from judged import CLASSES, classes, colours, maps, masks, network, noise_maps, pictures
 
 OWN = {"abs": False, "normalise": False, "disable_warnings": True}

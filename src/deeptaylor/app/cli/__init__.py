@@ -36,7 +36,7 @@ from deeptaylor.support.optional import optional_package
 __all__ = ["EXPERIMENTS", "main"]
 
 _COMPLETION = "_DEEPTAYLOR_COMPLETE"
-VERBS = ("explain", "check", "compare", "export", "doctor")
+VERBS = ("explain", "check", "compare", "evaluate", "export", "doctor")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

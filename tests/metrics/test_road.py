@@ -11,7 +11,7 @@ from torch import Tensor
 
 from deeptaylor.errors import InputError
 from deeptaylor.evaluation import road as module
-from deeptaylor.evaluation.road import Road, imputed
+from deeptaylor.metrics.road import Road, imputed
 from known_truth import Quarters, case, random_maps, true_maps
 from untouched import changes, snapshot
 

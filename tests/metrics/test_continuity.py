@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from deeptaylor.errors import InputError
-from deeptaylor.evaluation.continuity import Continuity, MaxSensitivity, noise, shifted
+from deeptaylor.metrics.continuity import Continuity, MaxSensitivity, noise, shifted
 from known_truth import Quarters, case, random_maps, true_maps
 from untouched import changes, snapshot
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from deeptaylor.errors import InputError
-from deeptaylor.evaluation.case import Case
-from deeptaylor.evaluation.randomised import BottomUp, Complexity, TopDown, complexity, layers, randomised
-from deeptaylor.evaluation.similarity import spearman
+from deeptaylor.metrics.case import Case
+from deeptaylor.metrics.randomised import BottomUp, Complexity, TopDown, complexity, layers, randomised
+from deeptaylor.metrics.similarity import spearman
 from known_truth import case, random_maps
 from small_networks import Attention, Net, batch
 from untouched import changes, snapshot

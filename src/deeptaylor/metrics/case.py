@@ -101,6 +101,7 @@ def verdicts(case: Case, count: int, inputs: Callable[[Tensor], tuple[Tensor, Te
         for numbers in torch.arange(count, device=case.x.device).split(case.batch):
             x, classes = inputs(numbers)
             out = case.network(x)
+            out = out.reshape(len(x), -1)
             out = out.softmax(dim=1) if case.softmax else out
             found.append(out.gather(1, classes[:, None])[:, 0])
             first.append(out.argmax(dim=1) == classes)

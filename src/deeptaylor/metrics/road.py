@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from deeptaylor.errors import InputError
-from deeptaylor.evaluation.case import Case, Maps, Measured, verdicts
-from deeptaylor.evaluation.regions import pixels
+from deeptaylor.metrics.case import Case, Maps, Measured, verdicts
+from deeptaylor.metrics.regions import pixels
 
 __all__ = ["Road", "imputed"]
 

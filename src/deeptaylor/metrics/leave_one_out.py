@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deeptaylor.evaluation.case import Case, Maps, Measured, answers
-from deeptaylor.evaluation.fills import Fill, fill
-from deeptaylor.evaluation.flipping import PATCH
-from deeptaylor.evaluation.regions import Regions, patches, pixels
-from deeptaylor.evaluation.similarity import spearman
+from deeptaylor.metrics.case import Case, Maps, Measured, answers
+from deeptaylor.metrics.fills import Fill, fill
+from deeptaylor.metrics.flipping import PATCH
+from deeptaylor.metrics.regions import Regions, patches, pixels
+from deeptaylor.metrics.similarity import spearman
 
 __all__ = ["LeaveOneOut", "drops"]
 

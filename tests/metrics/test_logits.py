@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from deeptaylor.evaluation.logits import RandomLogit, RandomLogitSSIM, another_class
-from deeptaylor.evaluation.similarity import scaled, spearman, ssim
+from deeptaylor.metrics.logits import RandomLogit, RandomLogitSSIM, another_class
+from deeptaylor.metrics.similarity import scaled, spearman, ssim
 from known_truth import CLASSES, Quarters, case, random_maps, true_maps
 from untouched import changes, snapshot
 

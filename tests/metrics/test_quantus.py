@@ -16,15 +16,15 @@ from torch import Tensor
 
 import judged
 import quantus_judge as judge
-from deeptaylor.evaluation.case import Case
-from deeptaylor.evaluation.continuity import Continuity, MaxSensitivity
-from deeptaylor.evaluation.flipping import Flipping
-from deeptaylor.evaluation.leave_one_out import LeaveOneOut
-from deeptaylor.evaluation.logits import RandomLogit, RandomLogitSSIM
-from deeptaylor.evaluation.pointing import Inside
-from deeptaylor.evaluation.randomised import BottomUp, Complexity, TopDown
-from deeptaylor.evaluation.road import Road, imputed
-from deeptaylor.evaluation.similarity import pearson, spearman, ssim
+from deeptaylor.metrics.case import Case
+from deeptaylor.metrics.continuity import Continuity, MaxSensitivity
+from deeptaylor.metrics.flipping import Flipping
+from deeptaylor.metrics.leave_one_out import LeaveOneOut
+from deeptaylor.metrics.logits import RandomLogit, RandomLogitSSIM
+from deeptaylor.metrics.pointing import Inside
+from deeptaylor.metrics.randomised import BottomUp, Complexity, TopDown
+from deeptaylor.metrics.road import Road, imputed
+from deeptaylor.metrics.similarity import pearson, spearman, ssim
 from layout import ROOT
 
 RECORD = ROOT / "tests" / "golden" / "quantus.json"

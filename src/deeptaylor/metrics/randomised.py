@@ -28,8 +28,8 @@ import torch
 from torch import Tensor, nn
 
 from deeptaylor.errors import InputError
-from deeptaylor.evaluation.case import Case, Maps, Measured, further_maps
-from deeptaylor.evaluation.similarity import spearman
+from deeptaylor.metrics.case import Case, Maps, Measured, further_maps
+from deeptaylor.metrics.similarity import spearman
 
 __all__ = ["BottomUp", "Complexity", "How", "TopDown", "complexity", "layers", "randomised"]
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from deeptaylor.errors import InputError
-from deeptaylor.evaluation.case import Case, Maps, Measured, further_maps
-from deeptaylor.evaluation.similarity import scaled
+from deeptaylor.metrics.case import Case, Maps, Measured, further_maps
+from deeptaylor.metrics.similarity import scaled
 
 __all__ = ["Continuity", "MaxSensitivity", "noise", "shifted"]
 

@@ -10,8 +10,8 @@ from skimage.metrics import structural_similarity
 from torch import Tensor
 
 from deeptaylor.errors import InputError
-from deeptaylor.evaluation.similarity import pearson, ranks, scaled, spearman, ssim
 from deeptaylor.methods import rank_correlation
+from deeptaylor.metrics.similarity import pearson, ranks, scaled, spearman, ssim
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:

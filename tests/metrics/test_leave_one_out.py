@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from deeptaylor.evaluation.leave_one_out import LeaveOneOut, drops
-from deeptaylor.evaluation.regions import patches, pixels
-from deeptaylor.evaluation.similarity import pearson, spearman
+from deeptaylor.metrics.leave_one_out import LeaveOneOut, drops
+from deeptaylor.metrics.regions import patches, pixels
+from deeptaylor.metrics.similarity import pearson, spearman
 from known_truth import SIDE, Quarters, case, random_maps, true_maps
 from untouched import changes, snapshot
 

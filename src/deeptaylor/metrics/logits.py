@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deeptaylor.evaluation.case import Case, Maps, Measured, further_maps
-from deeptaylor.evaluation.similarity import scaled, spearman, ssim
+from deeptaylor.metrics.case import Case, Maps, Measured, further_maps
+from deeptaylor.metrics.similarity import scaled, spearman, ssim
 
 __all__ = ["RandomLogit", "RandomLogitSSIM", "another_class"]
 
