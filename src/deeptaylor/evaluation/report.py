@@ -18,8 +18,8 @@ __all__ = ["html", "json_bytes", "write"]
 
 _LEAD = (
     "Each method explained the same inputs, and each metric asked the network itself whether the map is true. Beside a "
-    "mean stands its 95 % interval (the middle 95 % of the means of samples drawn anew); methods whose interval overlaps "
-    "that of the first are marked: the numbers do not tell them apart."
+    "mean stands its 95 % interval (the middle 95 % of the means of samples drawn anew). Methods whose interval "
+    "overlaps that of the first are marked: the numbers do not tell them apart."
 )
 
 

@@ -2,5 +2,5 @@
 
 Case      inputs and the classes that are explained        Measured   a value a sample, and curves
 flipping  road  leave_one_out                              what does the network do when a map is believed?
-pointing  logits  randomised  continuity                   does it lie where it should, and follow class, weights, input?
+pointing  logits  randomised  continuity                   does it lie where it should, and follow its class?
 """

@@ -39,7 +39,10 @@ def evaluate(
     methods: Annotated[
         str,
         typer.Option(
-            help=f"With commas: {', '.join([*OURS, *OPPONENTS])}.".replace(", k", " k"), metavar="NAME;NAME;…"
+            help=f"With semicolons between: {'; '.join([*OURS, *OPPONENTS])}. By default {'; '.join(USUAL)}, where "
+            "their packages are installed.",
+            metavar="NAME;NAME;…",
+            show_default=False,
         ),
     ] = "",
     metrics: Annotated[str, typer.Option(help=f"Of: {'; '.join(METRICS)}.", metavar="NAME;NAME;…")] = "flipping",
@@ -62,9 +65,9 @@ def evaluate(
     \b
     Examples:
       deeptaylor evaluate photos --model efficientnet-lite0 --out judged
-      deeptaylor evaluate photos -m mobilenet_v2 --metrics "flipping; grid pointing" --methods "contrast; grad-cam; random"
+      deeptaylor evaluate photos -m mobilenet_v2 --metrics "flipping; grid pointing" --methods "contrast; grad-cam"
     """  # noqa: D301
-    chosen = [name for name in _names(methods)] or None
+    chosen = _names(methods) or None
     choose(chosen, None)  # unknown names are refused before any work
     judges = [Flipping(patch or None, fill) if name == "flipping" else name for name in _names(metrics)]
     if not judges:
