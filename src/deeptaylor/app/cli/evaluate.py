@@ -16,7 +16,7 @@ from deeptaylor.app.cli.show import Talk
 from deeptaylor.errors import InputError
 from deeptaylor.evaluation import report
 from deeptaylor.evaluation.data import photographs
-from deeptaylor.evaluation.evaluate import METRICS, choose
+from deeptaylor.evaluation.evaluate import METRICS, USUAL, choose
 from deeptaylor.evaluation.evaluate import evaluate as judge
 from deeptaylor.evaluation.opponents import OPPONENTS
 from deeptaylor.evaluation.ours import OURS
