@@ -1,4 +1,4 @@
-"""The study behind docs/faithful.md: are the maps true? Records go to benchmarks/results; docs/make_faithful.py reads them.
+"""The study behind docs/faithful.md: are the maps true? docs/make_faithful.py makes the page from the records.
 
     python benchmarks/faithful.py photographs --network efficientnet-lite0 --photos FOLDER --json FILE [--device cuda]
     python benchmarks/faithful.py criticisms  --network efficientnet-lite0 --photos FOLDER --json FILE
@@ -40,6 +40,7 @@ from deeptaylor.metrics.flipping import Flipping
 
 SOME = 50  # photographs, for what takes long
 FEW = 16  # for what takes very long
+RANDOMISED = ("top-down randomisation", "emprt")
 
 
 def methods(*, contrast: bool = True) -> list[str]:
