@@ -29,6 +29,7 @@ ORDER = [
     "methods",
     "assets",
     "models",
+    "evaluation",
     "deeptaylor",
     "paper",
     "app",

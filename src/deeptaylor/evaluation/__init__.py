@@ -1,0 +1,1 @@
+"""How right is a map? Measured, beside the maps of other methods."""
