@@ -20,10 +20,14 @@ from PIL import Image
 import deeptaylor as dt
 from deeptaylor import assets, heatmap
 from deeptaylor.app.demo_page import Explained, Subject, page
+from deeptaylor.models.photographs import class_index
 from deeptaylor.shown import percent
 from deeptaylor.support.files import outputs, write_whole
 
 PHOTOGRAPHS = ("cat", "coffee", "rocket", "pagoda", "flower")
+# The cat above the cup, in one picture: two classes, each explained.
+BOTH = {"cat above cup": "tabby", "cup below cat": "espresso"}
+SUBJECTS = (*BOTH, *PHOTOGRAPHS)
 QUESTIONS = ("evidence", "contrast")
 CREDIT = (
     "Photographs: cat, coffee and rocket from scikit-image (public domain); pagoda by danielbuechele and flower by "
@@ -59,13 +63,14 @@ def run(out: Path) -> None:
     about = f"EfficientNet-Lite0, trained on ImageNet: {parameters / 1e6:.1f} million parameters, 1000 classes."
     print(about)
     photos = {name: Image.open(assets.path(name)) for name in PHOTOGRAPHS}
+    photos |= dict.fromkeys(BOTH, heatmap.above(photos["cat"], photos["coffee"]))
     example, _ = model.preprocess(photos[PHOTOGRAPHS[0]])
     explainer = _explainer(model, example)
     plan = explainer.plan.summary()
     print(f"\nPlan:\n{plan}")
     subjects = []
-    for number, name in enumerate(PHOTOGRAPHS, start=1):
-        print(f"\n[{number}/{len(PHOTOGRAPHS)}] {name}", flush=True)
+    for number, name in enumerate(SUBJECTS, start=1):
+        print(f"\n[{number}/{len(SUBJECTS)}] {name}", flush=True)
         subject = _explain(model, explainer, name, photos[name])
         _write_pictures(out, subject)
         subjects.append(subject)
@@ -84,16 +89,17 @@ def _explainer(model: dt.Pretrained, example: torch.Tensor) -> dt.Explainer:
 
 def _explain(model: dt.Pretrained, explainer: dt.Explainer, name: str, photo: Image.Image) -> Subject:
     x, seen = model.preprocess(photo)
-    best = model.top(x, 3)[0]
+    best = model.top(x, 5)[0]
     recognised = [(found.name, found.probability) for found in best]
     print("  recognised: " + ", ".join(f"{label} {percent(p)}" for label, p in recognised))
-    target, explained = best[0].index, []
+    target = class_index(model, BOTH[name]) if name in BOTH else best[0].index
+    asked, explained = model.class_name(target), []
     for question in QUESTIONS:
         start = time.perf_counter()
         e = explainer.explain(x, target) if question == "evidence" else explainer.contrast(x, target)
         seconds = time.perf_counter() - start
         heat, check = heatmap.channel_sum(e.relevance[0]), str(e.check())
-        about = _rivals(model, e) if isinstance(e, dt.Contrast) else f"Why {recognised[0][0]}?"
+        about = _rivals(model, e) if isinstance(e, dt.Contrast) else f"Why {asked}?"
         print(f"  {about} ({seconds:.1f} s)")
         # The check first: it begins with what matters most, such as an input that holds less than half of the score.
         print("    " + check.replace("\n", "\n    "))
@@ -101,7 +107,7 @@ def _explain(model: dt.Pretrained, explainer: dt.Explainer, name: str, photo: Im
         explained.append(
             Explained(question, about, str(e.ledger), check, heatmap.colours(heat), heatmap.overlay(seen, heat))
         )
-    return Subject(name, np.asarray(seen), recognised, explained)
+    return Subject(name, np.asarray(seen), asked, recognised, explained)
 
 
 def _rivals(model: dt.Pretrained, c: dt.Contrast) -> str:
@@ -111,16 +117,17 @@ def _rivals(model: dt.Pretrained, c: dt.Contrast) -> str:
 
 
 def _write_pictures(out: Path, subject: Subject) -> None:
-    heatmap.save_png(out / f"{subject.name}_photo.png", subject.photo)
+    stem = subject.name.replace(" ", "_")
+    heatmap.save_png(out / f"{stem}_photo.png", subject.photo)
     for explained in subject.explained:
-        heatmap.save_png(out / f"{subject.name}_{explained.question}_heatmap.png", explained.heatmap)
-        heatmap.save_png(out / f"{subject.name}_{explained.question}_overlay.png", explained.overlay)
+        heatmap.save_png(out / f"{stem}_{explained.question}_heatmap.png", explained.heatmap)
+        heatmap.save_png(out / f"{stem}_{explained.question}_overlay.png", explained.overlay)
 
 
 def _expected(out: Path) -> list[Path]:
     """All that will be written."""
     kinds = ["photo", *[f"{question}_{kind}" for question in QUESTIONS for kind in ("heatmap", "overlay")]]
-    return [out / f"{name}_{kind}.png" for name in PHOTOGRAPHS for kind in kinds] + [
+    return [out / f"{name.replace(' ', '_')}_{kind}.png" for name in SUBJECTS for kind in kinds] + [
         out / name for name in ("montage.png", "report.html")
     ]
 
@@ -130,9 +137,9 @@ def _montage(subjects: Sequence[Subject]) -> heatmap.Picture:
     pictures, labels = [], []
     titles = {"evidence": "where its evidence lies", "contrast": "what sets it apart"}
     for subject in subjects:
-        label, probability = subject.recognised[0]
+        sure = "".join(f" {percent(p, '.0f')}" for label, p in subject.recognised if label == subject.asked)
         pictures.append(subject.photo)
-        labels.append(f"{label} {percent(probability, '.0f')}")
+        labels.append(f"why {subject.asked}{sure}?")
         for explained in subject.explained:
             pictures += [explained.heatmap, explained.overlay]
             labels += [titles[explained.question], "the same, over the photograph"]

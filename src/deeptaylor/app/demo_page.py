@@ -29,6 +29,7 @@ class Subject:
 
     name: str
     photo: Picture
+    asked: str  # the class that is explained
     recognised: Sequence[tuple[str, float]]
     explained: Sequence[Explained]
 
@@ -42,7 +43,7 @@ def page(network: str, credit: str, subjects: Sequence[Subject], plan: str) -> s
 
 
 def _subject(subject: Subject) -> report.Section:
-    top = subject.recognised[0][0]
+    top = subject.asked
     parts = [part for explained in subject.explained for part in _explained(subject, top, explained)]
     return report.Section(f"{subject.name.capitalize()}: {top}", [report.Shares(subject.recognised), *parts])
 
@@ -67,5 +68,5 @@ _MEANING = """Each heatmap splits the score of the class that the network chose 
     decomposition). First comes the evidence: which pixels hold the score, and how much of it each. Then what sets the
     class apart: the part of the same map that its rivals, the other classes that the network considered, do not share.
     What the biases of the network took of the score on the way is handed back at the end, in proportion to the map; the
-    check says first where that is most of it. Colours of each map are scaled to its own 99.5th percentile: compare where
-    the colour is, not how strong it is between maps."""
+    check says first where that is most of it. Colours of each map are scaled to its own 99.5th percentile: compare
+    where the colour is, not how strong it is between maps."""
