@@ -30,7 +30,7 @@ EIGHT = (
     "deep Taylor", "deep Taylor, spread", "contrast", "contrast, spread", "gradient x input", "squared gradient",
     "integrated gradients", "random",
 )  # fmt: skip
-STEPS = 112  # of Quantus' pixel flipping: so many times the network looks at each picture
+STEPS = 336  # so many times the network looks at each picture; Quantus counts channels, and takes divisors only
 
 
 def many(x: Tensor, count: int) -> Tensor:
