@@ -37,7 +37,7 @@ class Explanation:
     titles: tuple[tuple[str, ...], ...] = ()  # of each sample, the names of the classes that are explained
 
     def at(self, name: str) -> Tensor:
-        """The relevance at an inner node, by module path or node name."""
+        """The relevance at an inner node, by module path or node name; nothing was handed back to it yet."""
         return self.source(name)
 
     def noting(self, note: str) -> Self:

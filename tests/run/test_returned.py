@@ -88,6 +88,7 @@ def test_contrast_splits_the_whole_map() -> None:
     plain, c = explainer.explain(X, 0), explainer.contrast(X, 0)
     torch.testing.assert_close(c.relevance + c.shared, plain.relevance, rtol=1e-12, atol=0)
     torch.testing.assert_close(c.ledger.total, c.score, rtol=1e-12, atol=0)
+    assert "(of both, biases handed back" in str(c.ledger)
     assert c.check().accounted
 
 
