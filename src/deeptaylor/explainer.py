@@ -21,6 +21,7 @@ from deeptaylor.run import target as targets
 from deeptaylor.run.books import Kept
 from deeptaylor.run.callables import Scored, ScoreFunction, read
 from deeptaylor.run.engine import Engine
+from deeptaylor.run.faithful import flipping_area
 from deeptaylor.run.freshness import Look
 from deeptaylor.run.inputs import (
     Inputs,
@@ -256,7 +257,13 @@ class Explainer(CapturedNetwork):
             target=target,
             notes=(*notes, *engine.plan.notes),
             source=later,
+            flips=partial(self._flips, inputs, target),
         )
+
+    def _flips(self, inputs: tuple[Tensor, ...], target: Any, R: Tensor) -> Tensor:
+        """What the network says when this map is believed, if it is still the same network."""
+        self.original.check()
+        return flipping_area(self.model, inputs, target, R)
 
     def _with_returned(self, engine: Engine, result: Result) -> Result:
         """The result as the user asked for it: what biases took handed back, or not."""

@@ -32,6 +32,7 @@ class Explanation:
     target: Any
     notes: tuple[str, ...]
     source: Callable[[str], Tensor]
+    flips: Callable[[Tensor], Tensor] | None = None  # a map → the area of flipping, where the network can be asked
     method: str = DEEP_TAYLOR
     photos: tuple[pictures.Picture, ...] = ()  # of each sample, what the network saw; where photographs were explained
     titles: tuple[tuple[str, ...], ...] = ()  # of each sample, the names of the classes that are explained
@@ -46,16 +47,28 @@ class Explanation:
 
     def __getstate__(self) -> dict[str, Any]:
         # What is written to a file is the answer; the network that could be asked for more stays behind.
-        return {**self.__dict__, "source": _left_behind}
+        return {**self.__dict__, "source": _left_behind, "flips": None}
 
-    def check(self) -> Check:
-        """Conservative, positive, consistent, accounted: with the measured gaps."""
+    def check(self, faithful: bool = False) -> Check:
+        """Conservative, positive, consistent, accounted: with the measured gaps.
+
+        `faithful`: the network is asked, too. Patches are taken away, the least relevant first and the most relevant
+        first; the mean difference of the class's probability is 0 for a map that knows nothing (`metrics.flipping`).
+        """
         parts = self.relevance if isinstance(self.relevance, tuple) else (self.relevance,)
         ledger = self.ledger
         return check(
             parts, self.score, ledger.held, ledger.bias, ledger.dropped, self.notes, ledger.residual, self.method,
-            ledger.returned,
+            ledger.returned, self._flipping() if faithful else None,
         )  # fmt: skip
+
+    def _flipping(self) -> Tensor:
+        if self.flips is None:
+            raise InputError(
+                "This explanation cannot ask its network: it was loaded from a file, or made by a method that sees the "
+                "network from outside."
+            )
+        return self.flips(self.heatmap())
 
     def heatmap(self, which: int = 0) -> Tensor:
         """Relevance summed over channels: (B, H, W) for images, (B, T) for tokens and vectors."""

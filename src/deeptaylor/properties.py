@@ -43,6 +43,7 @@ class Check:
     residual_share: float = 0.0  # of a Taylor expansion: what its first-order terms leave out
     method: str = DEEP_TAYLOR
     notes: tuple[str, ...] = ()
+    flipping: float | None = None  # where it was asked for: the area, a mean over the batch
 
     def __str__(self) -> str:
         lines = []
@@ -60,6 +61,11 @@ class Check:
                 f"consistent    {_yes(self.consistent)}  conservative and positive, both",
                 self._account_text(),
             ]
+        if self.flipping is not None:
+            lines.append(
+                f"faithful      {self.flipping:.2f} the class's probability while the least relevant patches are taken "
+                "away, minus that for the most relevant: 0 for a map that knows nothing"
+            )
         return "\n".join([*lines, *[f"note: {n}" for n in self.notes]])
 
     def _held_text(self) -> str:
@@ -123,6 +129,7 @@ def check(
     residual: Tensor | None = None,
     method: str = DEEP_TAYLOR,
     returned: Tensor | None = None,
+    flipping: Tensor | None = None,
 ) -> Check:
     """Measure the properties of a batch of heatmaps against max(0, f)."""
     f = score.detach().to(torch.float64).clamp(min=0)
@@ -159,6 +166,7 @@ def check(
         residual_share=worst(e),
         method=method,
         notes=notes,
+        flipping=None if flipping is None else float(flipping.mean()),
     )
 
 

@@ -13,6 +13,7 @@ ORDER = [
     "errors",
     "domain",
     "support",
+    "metrics",
     "maps",
     "rules",
     "graph",

@@ -21,27 +21,48 @@ from torch import Tensor, nn
 
 from deeptaylor.domain import Domain
 from deeptaylor.errors import InputError
-from deeptaylor.evaluation.case import BATCH, Case, Maps, Measured, Metric, flat_map, gives_probabilities
 from deeptaylor.evaluation.data import photographs
-from deeptaylor.evaluation.flipping import Deletion, Flipping, Insertion
-from deeptaylor.evaluation.interval import bootstrap
 from deeptaylor.evaluation.opponents import OPPONENTS, installed
 from deeptaylor.evaluation.ours import ours
-from deeptaylor.evaluation.pointing import GridPointing, Inside, mosaics
 from deeptaylor.evaluation.result import Evaluation, Scores
 from deeptaylor.graph.eval_mode import eval_mode
+from deeptaylor.metrics.case import BATCH, Case, Maps, Measured, Metric, flat_map, gives_probabilities
+from deeptaylor.metrics.continuity import Continuity, MaxSensitivity
+from deeptaylor.metrics.flipping import Deletion, Flipping, Insertion
+from deeptaylor.metrics.interval import bootstrap
+from deeptaylor.metrics.leave_one_out import LeaveOneOut
+from deeptaylor.metrics.logits import RandomLogit, RandomLogitSSIM
+from deeptaylor.metrics.pointing import GridPointing, Inside, mosaics
+from deeptaylor.metrics.randomised import BottomUp, Complexity, TopDown
+from deeptaylor.metrics.road import Road
 from deeptaylor.models.networks.pretrained import Pretrained
 
-__all__ = ["METRICS", "USUAL", "evaluate"]
+__all__ = ["METRICS", "USUAL", "choose", "evaluate"]
 
 METRICS: Mapping[str, Callable[[], Metric]] = {
-    m.name: cast("Callable[[], Metric]", m) for m in (Flipping, Deletion, Insertion, GridPointing, Inside)
+    m.name: cast("Callable[[], Metric]", m)
+    for m in (
+        Flipping,
+        Deletion,
+        Insertion,
+        Road,
+        GridPointing,
+        Inside,
+        RandomLogit,
+        RandomLogitSSIM,
+        TopDown,
+        BottomUp,
+        Complexity,
+        LeaveOneOut,
+        Continuity,
+        MaxSensitivity,
+    )
 }
 # Ours, and the usual opponents that can be had without asking for much time.
 USUAL = (
-    "deep Taylor, neuron",
+    "deep Taylor",
     "deep Taylor, spread",
-    "contrast, neuron",
+    "contrast",
     "contrast, spread",
     "grad-cam",
     "integrated gradients",
@@ -66,6 +87,8 @@ def evaluate(
     explained: int = EXPLAINED,
     seed: int = 0,
     progress: Progress | None = None,
+    known: Evaluation | None = None,
+    keep: Callable[[Evaluation], None] | None = None,
 ) -> Evaluation:
     """Judge ways to explain a network on the same inputs, with 95 % intervals.
 
@@ -74,10 +97,13 @@ def evaluate(
     metrics    names (of `METRICS`), or metrics with settings, such as Flipping(fill="mean")
     classes    what is explained of each input; the network's first class by default
     masks      where the truth lies, (samples, height, width), for `inside`
+    progress   called with what is being done, how much is done, and of how much
+    known      an evaluation of the same inputs that was broken off: what it has is not computed again
+    keep       called after every method with what there is so far
     """
     network = model.network if isinstance(model, Pretrained) else model
     domain = domain if domain is not None else getattr(model, "domain", None)
-    chosen, judges = _methods(methods, domain), [_metric(m) for m in metrics]
+    chosen, judges = choose(methods, domain), [_metric(m) for m in metrics]
     notes: list[str] = []
     if not isinstance(data, Tensor):
         if not isinstance(model, Pretrained):
@@ -92,15 +118,13 @@ def evaluate(
         if pointing := [m for m in judges if isinstance(m, GridPointing)]:
             grid = mosaics(network, x, whole.classes, mosaic_count, seed=seed, batch=batch)
             cases.append((replace(grid, softmax=whole.softmax), pointing))
-        gathered = _Gathered(progress or _silent)
+        about = {"network": type(network).__name__, "samples": len(x), "shape": list(x.shape[1:]), "seed": seed}
+        begun = Evaluation((), {m.name: (m.about, m.higher) for m in judges}, {}, tuple(notes), about)
+        gathered = _Gathered(begun, known, progress or _silent, keep or (lambda so_far: None))
         for case, of in cases:
             if of:
                 gathered.judge(case, of, chosen, explained)
-    about = {"network": type(network).__name__, "samples": len(x), "shape": list(x.shape[1:]), "seed": seed}
-    return Evaluation(
-        tuple(gathered.scores), {m.name: (m.about, m.higher) for m in judges}, gathered.failed,
-        (*notes, *gathered.notes), about, gathered.groups,
-    )  # fmt: skip
+    return gathered.now
 
 
 def _case(network: nn.Module, x: Tensor, classes: Tensor | None, masks: Tensor | None, batch: int, seed: int) -> Case:
@@ -108,27 +132,29 @@ def _case(network: nn.Module, x: Tensor, classes: Tensor | None, masks: Tensor |
         raise InputError("There are no inputs to evaluate on.")
     with torch.no_grad():
         out = network(x[:1])
-    if not isinstance(out, Tensor) or out.ndim != 2 or out.shape[1] < 2:
+    if not isinstance(out, Tensor) or out.ndim > 2 or len(out) != 1:
         shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-        raise InputError(f"Evaluation asks for classes: outputs of shape (batch, classes); the network gives {shape}.")
+        raise InputError(
+            f"Evaluation asks for classes, (batch, classes), or one number a sample; the network gives {shape}."
+        )
+    count = out.numel()
     if classes is None:
         with torch.no_grad():
-            classes = torch.cat([network(part).argmax(dim=1) for part in x.split(batch)])
+            classes = torch.cat([network(part).reshape(len(part), -1).argmax(dim=1) for part in x.split(batch)])
     classes = torch.as_tensor(classes).to(x.device, torch.int64)
-    if classes.shape != (len(x),) or not bool(((classes >= 0) & (classes < out.shape[1])).all()):
+    if classes.shape != (len(x),) or not bool(((classes >= 0) & (classes < count)).all()):
         raise InputError(
-            f"classes= is one number an input, 0 to {out.shape[1] - 1}; got shape {tuple(classes.shape)} for "
-            f"{len(x)} inputs."
+            f"classes= is one number an input, 0 to {count - 1}; got shape {tuple(classes.shape)} for {len(x)} inputs."
         )
     if masks is not None and masks.shape != (len(x), *x.shape[2:]):
         raise InputError(f"masks= has shape {tuple(masks.shape)}; for these inputs it is {(len(x), *x.shape[2:])}.")
-    softmax = not gives_probabilities(network, x[:batch])
+    softmax = count > 1 and not gives_probabilities(network, x[:batch])
     return Case(
         network, x, classes, None if masks is None else masks.to(x.device, torch.bool), None, softmax, batch, seed
     )
 
 
-def _methods(asked: Sequence[str | Maps] | Mapping[str, Maps] | None, domain: Domain | None) -> dict[str, Maps]:
+def choose(asked: Sequence[str | Maps] | Mapping[str, Maps] | None, domain: Domain | None) -> dict[str, Maps]:
     """The methods by name; unknown ones are refused, with those that there are."""
     if isinstance(asked, Mapping):
         return dict(asked)
@@ -160,43 +186,53 @@ def _metric(asked: str | Metric) -> Metric:
 class _Gathered:
     """Values as they come, method by method."""
 
-    def __init__(self, progress: Progress) -> None:
-        self.progress = progress
-        self.scores: list[Scores] = []
-        self.failed: dict[str, str] = {}
-        self.notes: list[str] = []
-        self.groups: dict[str, Any] = {}
+    def __init__(
+        self, begun: Evaluation, known: Evaluation | None, progress: Progress, keep: Callable[[Evaluation], None]
+    ) -> None:
+        self.now, self.progress, self.keep = begun, progress, keep
+        self.known = {} if known is None else {(s.metric, s.method): s for s in known.scores}
 
     def judge(self, case: Case, metrics: Sequence[Metric], methods: Mapping[str, Maps], explained: int) -> None:
         """Every method by every metric, on one case."""
         groups = None if case.groups is None else case.groups.numpy()
         if groups is not None:
-            self.groups |= {m.name: groups for m in metrics}
-        parts = list(torch.arange(len(case.x)).split(explained))
+            self.now = replace(self.now, groups={**self.now.groups, **{m.name: groups for m in metrics}})
         for number, (name, method) in enumerate(methods.items()):
-            if name in self.failed:
+            if name in self.now.failed:
                 continue
-            found: dict[str, list[Measured]] = {m.name: [] for m in metrics}
-            began, bad = time.perf_counter(), 0
+            scores = [self.known[m.name, name] for m in metrics if (m.name, name) in self.known]
+            left = [m for m in metrics if (m.name, name) not in self.known]
             try:
-                for done, part in enumerate(parts):
-                    self.progress(f"{name}", number * len(parts) + done, len(methods) * len(parts))
-                    own = _part(case, part)
-                    R, finite = flat_map(method(own.network, own.x, own.classes), own.x)
-                    bad += int((~finite).sum())
-                    for metric in metrics:
-                        measured = metric.measure(own, R, method)
-                        found[metric.name].append(replace(measured, values=measured.values.where(finite, torch.nan)))
+                if left:
+                    scores += self._measured(case, left, name, method, explained, (number, len(methods)))
             except Exception as error:  # noqa: BLE001  of someone else's method, and said
-                self.failed[name] = f"{type(error).__name__}: {error}"
+                failed = {**self.now.failed, name: f"{type(error).__name__}: {error}"}
+                self.now = replace(self.now, failed=failed)
                 continue
-            if bad == len(case.x):
-                self.failed[name] = "all of its maps are NaN or infinite"
-                continue
-            if bad:
-                self.notes.append(f"{name}: {bad} of {len(case.x)} maps are NaN or infinite; these are not counted.")
-            seconds = time.perf_counter() - began
-            self.scores += [_scores(name, m, found[m.name], groups, seconds) for m in metrics]
+            self.now = replace(self.now, scores=(*self.now.scores, *scores))
+            self.keep(self.now)
+
+    def _measured(
+        self, case: Case, metrics: Sequence[Metric], name: str, method: Maps, explained: int, place: tuple[int, int]
+    ) -> list[Scores]:
+        parts = list(torch.arange(len(case.x)).split(explained))
+        found: dict[str, list[Measured]] = {m.name: [] for m in metrics}
+        began, bad = time.perf_counter(), 0
+        for done, part in enumerate(parts):
+            self.progress(name, place[0] * len(parts) + done, place[1] * len(parts))
+            own = _part(case, part)
+            R, finite = flat_map(method(own.network, own.x, own.classes), own.x)
+            bad += int((~finite).sum())
+            for metric in metrics:
+                measured = metric.measure(own, R, method)
+                found[metric.name].append(replace(measured, values=measured.values.where(finite, torch.nan)))
+        if bad == len(case.x):
+            raise InputError("all of its maps are NaN or infinite")
+        if bad:
+            note = f"{name}: {bad} of {len(case.x)} maps are NaN or infinite; these are not counted."
+            self.now = replace(self.now, notes=(*self.now.notes, note))
+        seconds, groups = time.perf_counter() - began, None if case.groups is None else case.groups.numpy()
+        return [_scores(name, m, found[m.name], groups, seconds) for m in metrics]
 
 
 def _part(case: Case, part: Tensor) -> Case:

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from deeptaylor.domain import Domain
-from deeptaylor.evaluation.case import Maps
 from deeptaylor.explainer import Explainer
+from deeptaylor.metrics.case import Maps
 from deeptaylor.run.contrast import HARD, POWER
 
 __all__ = ["OURS", "ours"]
 
 # What is asked of an explainer with these settings: a plain map, or a contrast to this power.
 OURS: Mapping[str, tuple[dict[str, Any], float | None]] = {
+    "deep Taylor": ({}, None),
     "deep Taylor, neuron": ({"bias": "neuron"}, None),
     "deep Taylor, spread": ({"bias": "spread"}, None),
-    "deep Taylor, neuron, not local": ({"bias": "neuron", "local": False}, None),
+    "deep Taylor, not local": ({"local": False}, None),
     "deep Taylor, spread, not local": ({"bias": "spread", "local": False}, None),
-    "contrast, neuron, k = 1": ({"bias": "neuron"}, 1.0),
-    "contrast, neuron": ({"bias": "neuron"}, POWER),
-    "contrast, neuron, hard": ({"bias": "neuron"}, HARD),
-    "contrast, spread, k = 1": ({"bias": "spread"}, 1.0),
+    "contrast": ({}, POWER),
+    "contrast, k = 1": ({}, 1.0),
+    "contrast, k = 3": ({}, 3.0),
+    "contrast, hard": ({}, HARD),
     "contrast, spread": ({"bias": "spread"}, POWER),
+    "contrast, spread, k = 1": ({"bias": "spread"}, 1.0),
+    "contrast, spread, k = 3": ({"bias": "spread"}, 3.0),
     "contrast, spread, hard": ({"bias": "spread"}, HARD),
 }
 
@@ -37,11 +41,12 @@ def ours(domain: Domain | None) -> dict[str, Maps]:
 
 
 def _maps(
-    explainers: Callable[..., Explainer], settings: dict[str, Any], power: float | None,
+    explainers: _Explainers, settings: dict[str, Any], power: float | None,
     network: nn.Module, x: Tensor, classes: Tensor,
 ) -> Tensor:  # fmt: skip
     explainer = explainers(network, x, settings)
-    answer = explainer.explain(x, classes) if power is None else explainer.contrast(x, classes, power=power)
+    target = None if explainers.one_number else classes
+    answer = explainer.explain(x, target) if power is None else explainer.contrast(x, target, power=power)
     relevance: Tensor = answer.relevance
     return relevance
 
@@ -53,10 +58,13 @@ class _Explainers:
         self.domain = domain
         self.network: nn.Module | None = None
         self.made: dict[str, Explainer] = {}
+        self.one_number = False  # the network gives no classes, but a number
 
     def __call__(self, network: nn.Module, x: Tensor, settings: dict[str, Any]) -> Explainer:
         if network is not self.network:
             self.network, self.made = network, {}
+            with torch.no_grad():
+                self.one_number = network(x[:1]).numel() == 1
         key = repr(sorted(settings.items()))
         if key not in self.made:
             self.made[key] = Explainer(network, x[:2], self.domain, **settings)

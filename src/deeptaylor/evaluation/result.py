@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deeptaylor.evaluation.interval import Interval, bootstrap
+from deeptaylor.metrics.interval import Interval, bootstrap
 
 __all__ = ["Evaluation", "Scores"]
 

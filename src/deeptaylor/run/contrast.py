@@ -17,7 +17,7 @@ from deeptaylor.errors import TargetError
 from deeptaylor.run.result import Result, Rivals
 from deeptaylor.run.target import Against
 
-__all__ = ["HARD", "POWER", "asked", "check_rivals", "difference", "named", "split", "without_rivals"]
+__all__ = ["HARD", "POWER", "asked", "check_rivals", "difference", "named", "names_classes", "split", "without_rivals"]
 
 POWER = 6.0  # by default: where rivals have the same share, 1.6 % counts as the class's own (docs/faithful.md)
 HARD = float("inf")  # as a power: only what exceeds the rivals' share counts
@@ -28,7 +28,7 @@ def asked(target: Any, rivals: Any, batch: int, classes: int, power: float) -> A
     """What a user asks for, in tensors; refused where it makes no sense."""
     if not power > 0:
         raise TargetError(f"power is a number above zero, or dt.HARD; got {power!r}.")
-    if target is not None and not isinstance(target, int) and not _integers(target):
+    if target is not None and not names_classes(target):
         raise TargetError(
             "A contrast sets a class apart from others: target is None, an int or an integer tensor; got "
             f"{type(target).__name__}."
@@ -36,8 +36,10 @@ def asked(target: Any, rivals: Any, batch: int, classes: int, power: float) -> A
     return Against(target) if rivals is None else _given(target, rivals, batch, classes)
 
 
-def _integers(value: Any) -> bool:
-    return isinstance(value, Tensor) and not value.is_floating_point() and value.dtype is not torch.bool
+def names_classes(target: Any) -> bool:
+    """True for the number of a class, or a tensor of such."""
+    whole = isinstance(target, Tensor) and not target.is_floating_point() and target.dtype is not torch.bool
+    return isinstance(target, int) or whole
 
 
 def _given(target: Any, rivals: Any, batch: int, classes: int) -> Against:

@@ -3,6 +3,7 @@
 deeptaylor explain PHOTO... --model NAME    which pixels made the network say so: heatmaps, the ledger, a record
 deeptaylor check MODEL                      can this network be explained, by which rules, and if not, why
 deeptaylor compare PHOTO --model NAME       several methods side by side
+deeptaylor evaluate FOLDER --model NAME     are the maps true? methods judged by what the network does
 deeptaylor export MODEL explainer.onnx      the explainer itself as an ONNX file
 deeptaylor doctor                           what is installed here, and known traps
 deeptaylor demo                             five photographs explained with a real network
@@ -36,7 +37,7 @@ from deeptaylor.support.optional import optional_package
 __all__ = ["EXPERIMENTS", "main"]
 
 _COMPLETION = "_DEEPTAYLOR_COMPLETE"
-VERBS = ("explain", "check", "compare", "export", "doctor")
+VERBS = ("explain", "check", "compare", "evaluate", "export", "doctor")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from deeptaylor.errors import InputError
-from deeptaylor.evaluation.case import Case, Maps, Measured, answers
-from deeptaylor.evaluation.fills import Fill, fill
-from deeptaylor.evaluation.regions import Regions, patches, pixels
+from deeptaylor.metrics.case import Case, Maps, Measured, answers
+from deeptaylor.metrics.fills import Fill, fill
+from deeptaylor.metrics.regions import Regions, patches, pixels
 
 __all__ = ["Deletion", "Flipping", "Insertion", "flipped"]
 
@@ -60,7 +60,12 @@ class Flipping:
         if not self.shares or not all(0 <= s <= 1 for s in self.shares) or list(self.shares) != sorted(self.shares):
             raise InputError(f"Steps of flipping are shares of all regions, 0 to 1, growing; got {self.shares}.")
 
-    def measure(self, case: Case, R: Tensor, method: Maps) -> Measured:
+    @classmethod
+    def for_maps(cls, R: Tensor) -> Flipping:
+        """For maps (B, …): a picture is about fourteen patches wide; anything else goes place by place."""
+        return cls(patch=max(1, round(min(R.shape[1:]) / 14))) if R.ndim == 3 else cls(patch=None, fill="mean")
+
+    def measure(self, case: Case, R: Tensor, method: Maps | None = None) -> Measured:
         most, least = (self.curve(case, sign * R) for sign in (1, -1))
         return Measured((least - most).mean(dim=1), {"most first": most, "least first": least}, self.shares)
 
@@ -79,7 +84,7 @@ class Deletion(Flipping):
     about = "mean probability of the class while the most relevant regions are taken away: low is good"
     higher = False
 
-    def measure(self, case: Case, R: Tensor, method: Maps) -> Measured:
+    def measure(self, case: Case, R: Tensor, method: Maps | None = None) -> Measured:
         most = self.curve(case, R)
         return Measured(most.mean(dim=1), {"most first": most}, self.shares)
 
@@ -91,7 +96,7 @@ class Insertion(Flipping):
     name = "insertion"
     about = "mean probability of the class while the most relevant regions are put back, one by one: high is good"
 
-    def measure(self, case: Case, R: Tensor, method: Maps) -> Measured:
+    def measure(self, case: Case, R: Tensor, method: Maps | None = None) -> Measured:
         least = self.curve(case, -R)
         back = tuple(1 - share for share in reversed(self.shares))
         return Measured(least.mean(dim=1), {"put back": least.flip(1)}, back)

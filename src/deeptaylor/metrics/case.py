@@ -11,7 +11,18 @@ from torch import Tensor, nn
 
 from deeptaylor.errors import InputError
 
-__all__ = ["BATCH", "Case", "Maps", "Measured", "Metric", "answers", "flat_map", "gives_probabilities"]
+__all__ = [
+    "BATCH",
+    "Case",
+    "Maps",
+    "Measured",
+    "Metric",
+    "answers",
+    "flat_map",
+    "further_maps",
+    "gives_probabilities",
+    "verdicts",
+]
 
 Maps = Callable[[nn.Module, Tensor, Tensor], Tensor]  # (network, x, classes) → relevance
 BATCH = 64  # inputs in one forward pass
@@ -63,19 +74,38 @@ def flat_map(R: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(finite.reshape(-1, *[1] * (R.ndim - 1)), R, 0), finite
 
 
+def further_maps(case: Case, method: Maps, network: nn.Module, x: Tensor, classes: Tensor) -> Tensor:
+    """A method's maps of more inputs, without channels; NaN where they are no numbers.
+
+    They are asked for as many at a time as the case has samples, which the method has been able to explain at once.
+    """
+    found = []
+    for part, of in zip(x.split(len(case.x)), classes.split(len(case.x)), strict=True):
+        R, finite = flat_map(method(network, part, of), part)
+        found.append(torch.where(finite.reshape(-1, *[1] * (R.ndim - 1)), R, torch.nan))
+    return torch.cat(found)
+
+
 def answers(case: Case, count: int, inputs: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
-    """What the network says of ``count`` inputs, each of one class; ``inputs`` makes those of some numbers.
+    """What the network says of ``count`` inputs, each of one class; ``inputs`` makes those of some numbers."""
+    return verdicts(case, count, inputs)[0]
+
+
+def verdicts(case: Case, count: int, inputs: Callable[[Tensor], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Answers of the network for ``count`` inputs, each of one class, and whether that class is its first.
 
     Inputs are made and run ``case.batch`` at a time, so that the steps of one sample and the samples share passes.
     """
-    found = []
+    found, first = [], []
     with torch.no_grad():
         for numbers in torch.arange(count, device=case.x.device).split(case.batch):
             x, classes = inputs(numbers)
             out = case.network(x)
+            out = out.reshape(len(x), -1)
             out = out.softmax(dim=1) if case.softmax else out
             found.append(out.gather(1, classes[:, None])[:, 0])
-    return torch.cat(found)
+            first.append(out.argmax(dim=1) == classes)
+    return torch.cat(found), torch.cat(first)
 
 
 def gives_probabilities(network: nn.Module, x: Tensor) -> bool:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from deeptaylor.errors import InputError
-from deeptaylor.evaluation.case import BATCH, Case, Maps, Measured
+from deeptaylor.metrics.case import BATCH, Case, Maps, Measured
 
 __all__ = ["GridPointing", "Inside", "mosaics"]
 

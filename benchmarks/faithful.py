@@ -1,0 +1,190 @@
+"""The study behind docs/faithful.md: are the maps true? Records go to benchmarks/results; docs/make_faithful.py reads them.
+
+    python benchmarks/faithful.py photographs --network efficientnet-lite0 --photos FOLDER --json FILE [--device cuda]
+    python benchmarks/faithful.py criticisms  --network efficientnet-lite0 --photos FOLDER --json FILE
+    python benchmarks/faithful.py digits      --json FILE
+    python benchmarks/faithful.py synthetic   --json FILE
+
+photographs   flipping on every photograph, grid pointing on mosaics of those that are recognised; every method
+criticisms    other classes, permuted weights, cosine by layer, other fills: on some of the photographs
+digits        the paper's two networks on pairs whose digit is known
+synthetic     a network trained here on signs whose pixels are known
+FOLDER holds photographs by class (deeptaylor evaluate --help). On a GPU float32 is computed as float32, not as tf32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import platform
+import sys
+import time
+import warnings
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import deeptaylor as dt
+import synthetic_task
+from deeptaylor.evaluation.convergence import convergence
+from deeptaylor.evaluation.data import photographs
+from deeptaylor.evaluation.evaluate import evaluate
+from deeptaylor.evaluation.opponents import installed
+from deeptaylor.evaluation.ours import OURS
+from deeptaylor.evaluation.result import Evaluation
+from deeptaylor.metrics.flipping import Flipping
+
+SOME = 50  # photographs, for what takes long
+FEW = 16  # for what takes very long
+
+
+def methods(*, contrast: bool = True) -> list[str]:
+    """Ours, and every opponent that is installed."""
+    ours = [name for name in OURS if contrast or not name.startswith("contrast")]
+    return ours + installed()
+
+
+def judged(*args: Any, **kw: Any) -> Evaluation:
+    """An evaluation with progress on standard error."""
+    began = time.perf_counter()
+
+    def progress(text: str, done: int, of: int) -> None:
+        sys.stderr.write(f"\r{text:<40} {done}/{of} {time.perf_counter() - began:.0f} s ")
+
+    found = evaluate(*args, progress=progress, **kw)
+    sys.stderr.write("\n")
+    return found
+
+
+def record(found: Evaluation) -> dict[str, Any]:
+    """As it goes into a file: values to four digits."""
+    kept = found.record()
+    for scores in kept["scores"]:
+        scores["values"] = [None if v is None else round(v, 4) for v in scores["values"]]
+        scores["curves"] = {name: [round(v, 4) for v in curve] for name, curve in scores["curves"].items()}
+        for name in ("mean", "low", "high", "seconds"):
+            scores[name] = round(scores[name], 4)
+    return kept
+
+
+def of_photographs(asked: argparse.Namespace) -> dict[str, Any]:
+    """Every method by flipping and by grid pointing."""
+    network, x, classes = loaded(asked)
+    found = judged(
+        network.network, x, methods(), ("flipping", "grid pointing"), classes=classes, domain=network.domain,
+        mosaic_count=asked.mosaics, batch=asked.batch,
+    )  # fmt: skip
+    return {"evaluation": record(found), "right": accuracy(network, x, classes)}
+
+
+def loaded(asked: argparse.Namespace) -> tuple[dt.Pretrained, Tensor, Tensor]:
+    """The network on its device, photographs and classes."""
+    network = dt.load(asked.network)
+    found = photographs(asked.photos, network, asked.most)
+    network.network.to(asked.device)
+    return network, found.x.to(asked.device), found.classes.to(asked.device)
+
+
+def accuracy(network: dt.Pretrained, x: Tensor, classes: Tensor) -> float:
+    """The share of photographs whose class is the network's first."""
+    found = torch.cat([network.output(part).argmax(1) for part in x.split(32)])
+    return float((found == classes).float().mean())
+
+
+def of_criticisms(asked: argparse.Namespace) -> dict[str, Any]:
+    """What has been said against such maps, as numbers."""
+    network, x, classes = loaded(asked)
+    few = [name for name in methods() if name not in ("occlusion", "shap")]
+    own = {"domain": network.domain, "batch": asked.batch}
+    parts = {
+        "random logit": judged(network.network, x[:SOME], few, ("random logit",), classes=classes[:SOME], **own),
+        "randomised": judged(
+            network.network, x[:FEW], few, ("top-down randomisation", "emprt"), classes=classes[:FEW], **own
+        ),
+    }
+    for fill in ("mean", "zero"):
+        name = f"flipping, {fill}"
+        parts[name] = judged(network.network, x[:100], few, (Flipping(fill=fill),), classes=classes[:100], **own)
+    cosines = {}
+    output = network.output(x[:FEW])
+    four = output.topk(4).indices
+    for label, settings in (("local", {}), ("not local", {"local": False})):
+        explainer = dt.Explainer(network.network, x[:2], network.domain, **settings)
+        cosines[label] = {name: round(c, 4) for name, c in convergence(explainer, x[:FEW], four).items()}
+    return {"cosines": cosines, **{name: record(found) for name, found in parts.items()}}
+
+
+def of_digits(asked: argparse.Namespace) -> dict[str, Any]:
+    """The share of relevance on the digit to detect, and flipping to black."""
+    from deeptaylor.paper.data.digits import load_digits
+    from deeptaylor.paper.data.pairs import BLACK, held_out_pairs
+
+    pairs = held_out_pairs(load_digits(), 4 * asked.pairs, absent="distractor")
+    with_target = (pairs.target > 0).nonzero().flatten()[: asked.pairs]
+    x, ink = pairs.images[with_target], pairs.target_ink()[with_target, 0]
+    found = {}
+    for name in ("one-layer", "two-layer"):
+        network = dt.load(name)
+        metrics = ("inside", Flipping(patch=4, fill=lambda x: torch.full_like(x, BLACK)))
+        found[name] = record(
+            judged(network.network, x, methods(contrast=False), metrics, masks=ink, domain=network.domain)
+        )
+    return {"evaluations": found, "inside by chance": float(ink.float().mean())}
+
+
+def of_synthetic(asked: argparse.Namespace) -> dict[str, Any]:
+    """The share of relevance on the sign, and flipping."""
+    model, right = synthetic_task.trained(asked.device)
+    x, classes, masks = synthetic_task.pictures(asked.pairs, seed=2)
+    x = x.to(asked.device)
+    metrics = ("inside", Flipping(patch=8))
+    found = judged(model, x, methods(), metrics, classes=classes, masks=masks, domain=dt.Box(0.0, 1.0))
+    return {"evaluation": record(found), "right": right, "inside by chance": float(masks.float().mean())}
+
+
+def machine(device: str) -> dict[str, Any]:
+    """Where this was measured, and with what."""
+    packages = {}
+    for name in ("torch", "captum", "zennit", "grad-cam", "shap"):
+        with contextlib.suppress(PackageNotFoundError):
+            packages[name] = version(name)
+    where = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
+    return {"device": where, "python": platform.python_version(), "packages": packages | {"deeptaylor": dt.__version__}}
+
+
+PARTS = {"photographs": of_photographs, "criticisms": of_criticisms, "digits": of_digits, "synthetic": of_synthetic}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--network", default="efficientnet-lite0")
+    parser.add_argument("--photos", type=Path)
+    parser.add_argument("--most", type=int, default=None, help="at most so many photographs")
+    parser.add_argument("--mosaics", type=int, default=100)
+    parser.add_argument("--pairs", type=int, default=500, help="of digits, or pictures of signs")
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", type=Path, required=True)
+    asked = parser.parse_args()
+    if asked.part in ("photographs", "criticisms") and asked.photos is None:
+        parser.error("--photos FOLDER: where the photographs are")
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    warnings.simplefilter("ignore")
+    began = time.perf_counter()
+    found = PARTS[asked.part](asked)
+    about = {
+        "part": asked.part,
+        "network": asked.network,
+        "machine": machine(asked.device),
+        "seconds": time.perf_counter() - began,
+    }
+    asked.json.write_text(json.dumps({"about": about, **found}, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

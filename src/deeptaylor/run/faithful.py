@@ -1,0 +1,30 @@
+"""One number of faithfulness for an explanation: what the network does when its map is believed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from deeptaylor.errors import InputError
+from deeptaylor.graph.eval_mode import eval_mode
+from deeptaylor.metrics.case import Case, gives_probabilities
+from deeptaylor.metrics.flipping import Flipping
+from deeptaylor.run.contrast import names_classes
+
+__all__ = ["flipping_area"]
+
+
+def flipping_area(model: nn.Module, inputs: tuple[Tensor, ...], target: Any, R: Tensor) -> Tensor:
+    """The area of flipping for maps (B, …) of one class a sample."""
+    if len(inputs) > 1 or (target is not None and not names_classes(target)) or R.shape[0] != len(inputs[0]):
+        raise InputError("Flipping asks about one class of one input: explain(x, c), with a class as the target.")
+    x = inputs[0]
+    with eval_mode(model), torch.no_grad():
+        output = model(x)
+        if not isinstance(output, Tensor) or output.ndim != 2:
+            raise InputError("Flipping asks for the probability of a class: for outputs of shape (batch, classes).")
+        classes = output.argmax(1) if target is None else torch.as_tensor(target, device=x.device).expand(len(x))
+        case = Case(model, x, classes.long(), softmax=not gives_probabilities(model, x))
+        return Flipping.for_maps(R).measure(case, R.to(torch.promote_types(R.dtype, torch.float32))).values
