@@ -59,7 +59,7 @@ class Explanation:
         ledger = self.ledger
         return check(
             parts, self.score, ledger.held, ledger.bias, ledger.dropped, self.notes, ledger.residual, self.method,
-            ledger.returned, self._flipping() if faithful else None,
+            ledger.own, self._flipping() if faithful else None,
         )  # fmt: skip
 
     def _flipping(self) -> Tensor:

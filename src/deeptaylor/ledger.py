@@ -37,6 +37,7 @@ class Ledger:
     by_step: Tensor | Callable[[], Tensor]  # the entries, or where to ask for them
     shared: Tensor | None = None  # of a contrast: what of the input's part is shared with rivals, beside `input`
     returned: Tensor | None = None  # what biases took (and what was dropped) and the input was handed back; held by it
+    own: Tensor | None = None  # what arrived by itself; not a difference, which would have no digits left
 
     @classmethod
     def of(cls, result: Result, plan: Plan, later: Callable[[], Tensor]) -> Ledger:
@@ -65,6 +66,7 @@ class Ledger:
             bias=torch.where(back, none, self.bias),
             dropped=torch.where(back, none, self.dropped),
             returned=torch.where(back, taken, none),
+            own=self.input,
         )
 
     @functools.cached_property
