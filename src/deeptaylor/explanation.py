@@ -161,4 +161,4 @@ def of_function(method: str, relevance: Tensor, score: Tensor, target: Any, note
     def inner(name: str) -> Tensor:
         raise BoundaryError(f"{method} explains f as a whole: there is no relevance at {name!r} inside of it.")
 
-    return Explanation(relevance, score, seen_from_outside(relevance, score), target, notes, inner, method)
+    return Explanation(relevance, score, seen_from_outside(relevance, score), target, notes, inner, method=method)
