@@ -1,4 +1,4 @@
-"""The study behind docs/faithful.md: are the maps true? Records go to benchmarks/results; docs/make_faithful.py reads them.
+"""The study behind docs/faithful.md: are the maps true? docs/make_faithful.py makes the page from the records.
 
     python benchmarks/faithful.py photographs --network efficientnet-lite0 --photos FOLDER --json FILE [--device cuda]
     python benchmarks/faithful.py criticisms  --network efficientnet-lite0 --photos FOLDER --json FILE
@@ -40,6 +40,7 @@ from deeptaylor.metrics.flipping import Flipping
 
 SOME = 50  # photographs, for what takes long
 FEW = 16  # for what takes very long
+RANDOMISED = ("top-down randomisation", "emprt")
 
 
 def methods(*, contrast: bool = True) -> list[str]:
@@ -74,11 +75,23 @@ def record(found: Evaluation) -> dict[str, Any]:
 def of_photographs(asked: argparse.Namespace) -> dict[str, Any]:
     """Every method by flipping and by grid pointing."""
     network, x, classes = loaded(asked)
-    found = judged(
-        network.network, x, methods(), ("flipping", "grid pointing"), classes=classes, domain=network.domain,
-        mosaic_count=asked.mosaics, batch=asked.batch,
-    )  # fmt: skip
-    return {"evaluation": record(found), "right": accuracy(network, x, classes)}
+
+    def keep(so_far: Evaluation) -> None:
+        asked.json.write_text(json.dumps({"so far": record(so_far)}), encoding="utf-8")
+
+    own = {
+        "classes": classes,
+        "domain": network.domain,
+        "batch": asked.batch,
+        "explained": asked.explained,
+        "keep": keep,
+    }
+    flipping = judged(network.network, x, methods(), ("flipping",), **own)
+    # Occlusion would look at every mosaic 729 times, and at each for four classes.
+    quick = [name for name in methods() if name != "occlusion"]
+    grid = judged(network.network, x, quick, ("grid pointing",), mosaic_count=asked.mosaics, **own)
+    found = {"flipping": record(flipping), "grid pointing": record(grid)}
+    return {**found, "right": accuracy(network, x, classes)}
 
 
 def loaded(asked: argparse.Namespace) -> tuple[dt.Pretrained, Tensor, Tensor]:
@@ -168,6 +181,7 @@ def main() -> None:
     parser.add_argument("--mosaics", type=int, default=100)
     parser.add_argument("--pairs", type=int, default=500, help="of digits, or pictures of signs")
     parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--explained", type=int, default=16, help="inputs that a method explains at once")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path, required=True)
     asked = parser.parse_args()

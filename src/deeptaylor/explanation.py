@@ -18,6 +18,7 @@ from deeptaylor import heatmap as pictures
 from deeptaylor.errors import BoundaryError, InputError
 from deeptaylor.ledger import Ledger, seen_from_outside
 from deeptaylor.properties import DEEP_TAYLOR, Check, check
+from deeptaylor.shown import percent
 
 _MOST_SHOWN = 8  # heatmaps in a notebook
 
@@ -146,6 +147,39 @@ class Contrast(Explanation):
     rivals: tuple[tuple[tuple[int, float], ...], ...] = ()
     difference: Any = None
     apart: Tensor | None = None
+
+    def difference_picture(self, sample: int = 0, target: int = 0) -> pictures.Picture:
+        """The difference in red and blue, over the photograph where there is one.
+
+        Full colour is where it is as large as the class's own map: a difference of a per cent is hardly to be seen.
+        """
+        own, shared, apart = (self._map(t, sample, target) for t in (self.relevance, self.shared, self.difference))
+        scale = pictures.robust_scale(own + shared)
+        if self.photos:
+            return pictures.overlay(self.photos[sample], apart, scale=scale)
+        return pictures.colours(apart, scale)
+
+    def apart_text(self, sample: int = 0, target: int = 0) -> str:
+        """How far apart the class and its rivals are, in words."""
+        assert self.apart is not None
+        size = float(self.apart[sample, target] if self.apart.ndim == 2 else self.apart[sample])
+        return f"{percent(size)} of the relevance lies elsewhere than the rivals'"
+
+    def _map(self, maps: Any, sample: int, target: int) -> Tensor:
+        """One map of one sample, without channels, as it is drawn."""
+        t: Tensor = (maps[0] if isinstance(maps, tuple) else maps)[sample]
+        t = (t[target] if self.score.ndim == 2 else t).detach().to("cpu", torch.float64)
+        return t.sum(0) if t.ndim >= 2 else t
+
+    def _figure(self, sample: int, target: int) -> str:
+        difference = pictures.png_bytes(self.difference_picture(sample, target))
+        return (
+            f'{super()._figure(sample, target)}<figure style="display:inline-block;margin:4px">'
+            f'<img alt="against its rivals, sample {sample}" style="min-width:160px;image-rendering:pixelated" '
+            f'src="data:image/png;base64,{base64.b64encode(difference).decode()}">'
+            f"<figcaption>for the class red, for its rivals blue: {html.escape(self.apart_text(sample, target))}"
+            "</figcaption></figure>"
+        )
 
 
 def _left_behind(name: str) -> Tensor:

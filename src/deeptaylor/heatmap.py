@@ -22,7 +22,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from deeptaylor.support.files import write_whole
 
-__all__ = ["channel_sum", "colours", "montage", "overlay", "png_bytes", "robust_scale", "save_png"]
+__all__ = ["above", "channel_sum", "colours", "montage", "overlay", "png_bytes", "robust_scale", "save_png"]
 
 Heat = npt.NDArray[np.float64]
 Picture = npt.NDArray[np.uint8]
@@ -110,6 +110,17 @@ def montage(
         for m, line in enumerate(label.split("\n")):
             draw.text((x, y + height + 2 + 18 * m), _shortened(line, width, font), fill="black", font=font)
     return np.asarray(sheet)
+
+
+def above(top: Image.Image, bottom: Image.Image, side: int = 448) -> Image.Image:
+    """Two photographs in one square, one above the other, each cut to its middle."""
+    both = Image.new("RGB", (side, side))
+    for n, photo in enumerate((top, bottom)):
+        scale = max(side / photo.width, side / 2 / photo.height)
+        image = photo.convert("RGB").resize((round(photo.width * scale), round(photo.height * scale)))
+        left, up = (image.width - side) // 2, (image.height - side // 2) // 2
+        both.paste(image.crop((left, up, left + side, up + side // 2)), (0, n * side // 2))
+    return both
 
 
 def png_bytes(picture: Picture) -> bytes:

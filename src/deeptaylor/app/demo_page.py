@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deeptaylor.heatmap import Picture, png_bytes
-from deeptaylor.shown import percent
 from deeptaylor.support import report
 
-__all__ = ["Account", "Explained", "Subject", "page"]
-
-
-@dataclass(frozen=True)
-class Account:
-    """Where the score went: to the input, to biases, or nowhere."""
-
-    score: float
-    input: float
-    bias: float
-    dropped: float
-
-    def __str__(self) -> str:
-        return (
-            f"score {self.score:.4g} = input {self.input:.4g} ({self._share(self.input)}) "
-            f"+ biases {self.bias:.4g} ({self._share(self.bias)}) "
-            f"+ dropped {self.dropped:.4g} ({self._share(self.dropped)})"
-        )
-
-    def _share(self, part: float) -> str:
-        return percent(part / self.score, ".3g") if self.score > 0 else "no score"
+__all__ = ["Explained", "Subject", "page"]
 
 
 @dataclass(frozen=True)
 class Explained:
     """One explanation of one photograph."""
 
-    bias: str
-    account: Account
+    question: str  # evidence, or contrast
+    about: str  # the same as a sentence
+    ledger: str
     check: str
     heatmap: Picture
     overlay: Picture
@@ -49,41 +29,44 @@ class Subject:
 
     name: str
     photo: Picture
+    asked: str  # the class that is explained
     recognised: Sequence[tuple[str, float]]
     explained: Sequence[Explained]
 
 
-def page(network: str, credit: str, subjects: Sequence[Subject], plans: Mapping[str, str]) -> str:
+def page(network: str, credit: str, subjects: Sequence[Subject], plan: str) -> str:
     """The report as HTML. Every text that comes from elsewhere is escaped."""
-    how = [report.Lines(plan, f"Plan, bias=“{bias}”") for bias, plan in plans.items()]
+    how = [report.Lines(plan, "Plan")]
     sections = [*[_subject(subject) for subject in subjects], report.Section("How it was computed", how)]
     lead: list[report.Part] = [network, _MEANING, report.Legend()]
     return report.page("What the network saw: deep Taylor decomposition", lead, sections, credit, contents=False)
 
 
 def _subject(subject: Subject) -> report.Section:
-    top = subject.recognised[0][0]
+    top = subject.asked
     parts = [part for explained in subject.explained for part in _explained(subject, top, explained)]
     return report.Section(f"{subject.name.capitalize()}: {top}", [report.Shares(subject.recognised), *parts])
 
 
 def _explained(subject: Subject, top: str, explained: Explained) -> list[report.Part]:
-    what = f"“{top}”, bias={explained.bias}"
+    what = f"“{top}”" if explained.question == "evidence" else f"what sets “{top}” apart"
     pictures = (
         (subject.photo, "photograph", f"Photograph: {subject.name}, as the network sees it"),
         (explained.heatmap, "heatmap", f"Heatmap for {what}: red pixels speak for the class"),
         (explained.overlay, "overlay", f"Heatmap for {what}, laid over the photograph in grey"),
     )
-    # The check stands first: it begins with what matters most, such as an input that holds less than half of the score.
+    # The check stands before the pictures: it begins with what matters most.
     return [
-        report.Heading(f"bias=“{explained.bias}”"),
+        report.Heading(explained.about),
         report.Lines(explained.check),
         report.Row([report.Picture(png_bytes(picture), caption, alt) for picture, caption, alt in pictures]),
-        str(explained.account),
+        explained.ledger,
     ]
 
 
-_MEANING = """Each heatmap splits the score of the class the network chose among the pixels (deep Taylor decomposition).
-    With bias=“neuron” the biases of the network take their share of the score, as in the paper; with bias=“spread” that
-    share goes back to the inputs of each neuron, and the pixels together hold the whole score. Colours of each map are
-    scaled to its own 99.5th percentile: compare where the colour is, not how strong it is between maps."""
+_MEANING = """Each heatmap splits the score of the class that the network chose among the pixels (deep Taylor
+    decomposition). First comes the evidence: which pixels hold the score, and how much of it each. Then what sets the
+    class apart: the part of the same map that its rivals, the other classes that the network considered, do not share.
+    What the biases of the network took of the score on the way is handed back at the end, in proportion to the map; the
+    check says first where that is most of it. Colours of each map are scaled to its own 99.5th percentile: compare
+    where the colour is, not how strong it is between maps."""

@@ -24,6 +24,7 @@ from deeptaylor.models.networks import (
     efficientnet_lite1,
     efficientnet_lite2,
     mobilenet_v2,
+    resnet50_keras,
     squeezenet1_1,
 )
 from deeptaylor.models.networks.efficientnet_lite import _SameConv2d, _widened
@@ -50,7 +51,7 @@ def trained() -> dt.Pretrained:
 # --- architectures --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("build", [efficientnet_lite0, efficientnet_lite2, mobilenet_v2, squeezenet1_1])
+@pytest.mark.parametrize("build", [efficientnet_lite0, efficientnet_lite2, mobilenet_v2, resnet50_keras, squeezenet1_1])
 def test_shapes_for_any_batch_and_size(build: Callable[..., nn.Module]) -> None:
     network = build(classes=7)
     assert not network.training
@@ -62,11 +63,12 @@ def test_shapes_for_any_batch_and_size(build: Callable[..., nn.Module]) -> None:
 @pytest.mark.parametrize(
     ("build", "parameters"),
     [
-        # As published: 4.65, 5.42 and 6.09 million; 3.50 million; 1.24 million.
+        # As published: 4.65, 5.42 and 6.09 million; 3.50 million; 25.58 million; 1.24 million.
         (efficientnet_lite0, 4_652_008),
         (efficientnet_lite1, 5_416_680),
         (efficientnet_lite2, 6_092_072),
         (mobilenet_v2, 3_504_872),
+        (resnet50_keras, 25_583_592),
         (squeezenet1_1, 1_235_496),
     ],
 )
@@ -95,6 +97,39 @@ def test_squeezenet_by_hand() -> None:
     assert inner["fire9"] == (512, 3, 3)
     assert inner["conv10"] == (5, 3, 3)
     assert bool((scores >= 0).all())
+
+
+def test_resnet50_by_hand() -> None:
+    network = resnet50_keras(classes=5).double()
+    for norm in (m for m in network.modules() if isinstance(m, nn.BatchNorm2d)):
+        for numbers in (norm.weight, norm.bias, norm.running_mean, norm.running_var):
+            assert numbers is not None
+            nn.init.uniform_(numbers, 0.1, 1)
+    inner: dict[str, torch.Tensor] = {}
+    for name, module in network.named_modules():
+        module.register_forward_hook(lambda _m, _i, y, name=name: inner.__setitem__(name, y))
+    with torch.no_grad():
+        scores = network(torch.randn(1, 3, 75, 75, dtype=torch.float64))
+    # ⌈n / 2⌉ by conv1, by the pooling, and by the first block of every stage but the first: 38, 19, 19, 10, 5, 3.
+    sizes = {"conv1": (64, 38), "pool1": (64, 19), "res2c": (256, 19), "res3a": (512, 10), "res4f": (1024, 5)}
+    for name, (channels, side) in {**sizes, "res5c": (2048, 3)}.items():
+        assert inner[name].shape[1:] == (channels, side, side), name
+    # A block of its parts as Keras has them: the stride in the first convolution, and 0.001 beside the variance.
+    parts = {key.removeprefix("res3a."): value for key, value in network.state_dict().items()}
+
+    def branch(x: torch.Tensor, name: str, stride: int = 1, padding: int = 0) -> torch.Tensor:
+        z = F.conv2d(x, parts[f"{name}.conv.weight"], parts[f"{name}.conv.bias"], stride, padding)
+        mean, variance, gamma, beta = (
+            parts[f"{name}.bn.{part}"].reshape(-1, 1, 1) for part in ("running_mean", "running_var", "weight", "bias")
+        )
+        return (z - mean) / (variance + 0.001).sqrt() * gamma + beta
+
+    x = inner["res2c"]
+    h = F.relu(branch(F.relu(branch(x, "branch2a", stride=2)), "branch2b", padding=1))
+    torch.testing.assert_close(inner["res3a"], F.relu(branch(h, "branch2c") + branch(x, "branch1", stride=2)))
+    # Pooled over zeros, not over nothing: the same, because no value is negative.
+    torch.testing.assert_close(inner["pool1"], F.max_pool2d(F.pad(inner["relu"], (1, 1, 1, 1)), 3, 2))
+    torch.testing.assert_close(scores, network.fc1000(inner["res5c"].mean(dim=(2, 3))))
 
 
 @pytest.mark.parametrize(("build", "bias"), [(squeezenet1_1, "neuron"), (mobilenet_v2, "spread")])
@@ -175,6 +210,13 @@ def test_caffe_is_blue_green_red_minus_its_mean() -> None:
     domain = NAMED["squeezenet1_1"].preparation.domain
     torch.testing.assert_close(torch.as_tensor(domain.low), torch.tensor([-103.939, -116.779, -123.68]))
     torch.testing.assert_close(torch.as_tensor(domain.high), torch.tensor([151.061, 138.221, 131.32]))
+
+
+def test_keras_is_prepared_as_caffe_is_and_keeps_proportions() -> None:
+    keras, caffe = (NAMED[name].preparation for name in ("resnet50-keras", "squeezenet1_1"))
+    assert (keras.size, keras.resize) == (224, 256)
+    for name in ("channels", "white", "mean", "std", "interpolation"):
+        assert getattr(keras, name) == getattr(caffe, name)
 
 
 def test_torchvision_is_zero_to_one_then_normalised() -> None:

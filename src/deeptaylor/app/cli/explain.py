@@ -32,8 +32,8 @@ def explain(
     source: Annotated[
         str,
         network_option(
-            "A network by name (squeezenet1_1, mobilenet_v2, efficientnet-lite0, …), in another library "
-            "(timm:NAME, torchvision:NAME, hf:NAME), or a file (.onnx, .caffemodel, .pth, .safetensors, …)."
+            "A network by name (squeezenet1_1, mobilenet_v2, efficientnet-lite0, resnet50-keras, …), in another "
+            "library (timm:NAME, torchvision:NAME, hf:NAME), or a file (.onnx, .caffemodel, .pth, .safetensors, …)."
         ),
     ],
     model: Model,

@@ -38,6 +38,7 @@ _ABOUT = {
     "efficientnet-lite0": ("EfficientNet-Lite0", "Tells 1000 kinds of things apart. Nearly all goes to its biases."),
     "efficientnet-lite1": ("EfficientNet-Lite1", "As Lite0, deeper."),
     "efficientnet-lite2": ("EfficientNet-Lite2", "As Lite1, wider."),
+    "resnet50-keras": ("ResNet-50", "Tells 1000 kinds of things apart, as Keras has it. 95 MB to fetch, with npm."),
     "one-layer": ("Digits, one layer", _DIGITS + "The paper's first network: 400 detectors, summed."),
     "two-layer": ("Digits, two layers", _DIGITS + "The paper's second network: detectors of detectors."),
 }

@@ -6,6 +6,7 @@ kind_of(path), by the first bytes and, in a zip archive, the names of its member
 ├── data.pkl                  PICKLE           pickled objects ...    ┘
 │                                              ... or only tensors: a state dict, read with weights_only
 ├── {" behind a length        SAFETENSORS      a state dict
+├── gzip, called .tgz         NPM              an npm package
 └── anything else             its ending: .onnx, .caffemodel; or what it seems to be, for the error
 """
 
@@ -50,6 +51,7 @@ class Kind(Enum):
     SAFETENSORS = "a safetensors file"
     ONNX = "an ONNX file"
     CAFFE = "a Caffe weights file"
+    NPM = "an npm package"
 
 
 _ENDINGS = {
@@ -61,6 +63,7 @@ _ENDINGS = {
     ".pth": (Kind.PICKLE, Kind.TORCHSCRIPT),
     ".ckpt": (Kind.PICKLE,),
     ".bin": (Kind.PICKLE,),
+    ".tgz": (Kind.NPM,),
 }
 _STRANGERS = (
     (b"version https://git-lfs", "a pointer of git-lfs, not the file itself (fetch it with: git lfs pull)"),
@@ -126,6 +129,8 @@ def _by_content(path: Path, start: bytes) -> Kind | str | None:
         return Kind.PICKLE
     if len(start) > 9 and start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= path.stat().st_size:
         return Kind.SAFETENSORS
+    if start.startswith(b"\x1f\x8b") and path.suffix.lower() == ".tgz":
+        return Kind.NPM
     return next((words for sign, words in _STRANGERS if start.lower().startswith(sign.lower())), None)
 
 

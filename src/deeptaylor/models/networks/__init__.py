@@ -12,6 +12,7 @@ from deeptaylor.models.networks.mobilenet_v2 import MobileNetV2, mobilenet_v2
 from deeptaylor.models.networks.named import NAMED, Named, imagenet_names
 from deeptaylor.models.networks.preparation import Preparation
 from deeptaylor.models.networks.pretrained import Pretrained, Recognised
+from deeptaylor.models.networks.resnet50_keras import KerasResNet50, resnet50_keras
 from deeptaylor.models.networks.squeezenet import SqueezeNet, squeezenet1_1
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "CaffeNet",
     "EfficientNetLite",
     "GoogLeNet",
+    "KerasResNet50",
     "MobileNetV2",
     "Named",
     "Preparation",
@@ -32,5 +34,6 @@ __all__ = [
     "googlenet",
     "imagenet_names",
     "mobilenet_v2",
+    "resnet50_keras",
     "squeezenet1_1",
 ]

@@ -59,7 +59,7 @@ class _SameConv2d(nn.Conv2d):
         top, bottom = self._margins(x.shape[-2], dim=0)
         left, right = self._margins(x.shape[-1], dim=1)
         if (top, left) == (bottom, right):
-            return F.conv2d(x, self.weight, stride=self.stride, padding=(top, left), groups=self.groups)
+            return F.conv2d(x, self.weight, self.bias, self.stride, (top, left), groups=self.groups)
         return super().forward(F.pad(x, (left, right, top, bottom)))
 
     def _margins(self, size: int, dim: int) -> tuple[int, int]:

