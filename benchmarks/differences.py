@@ -156,6 +156,7 @@ def with_shap() -> Callable[[nn.Module], Tensor]:
 
 
 TOOLS: dict[str, tuple[str, Callable[[], Callable[[nn.Module], Tensor]]]] = {
+    "deeptaylor, returned": ("deeptaylor", lambda: with_deeptaylor("returned")),
     "deeptaylor, neuron": ("deeptaylor", lambda: with_deeptaylor("neuron")),
     "deeptaylor, spread": ("deeptaylor", lambda: with_deeptaylor("spread")),
     "zennit, ZPlus": ("zennit", lambda: with_zennit("ZPlus")),

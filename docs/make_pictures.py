@@ -61,7 +61,7 @@ def save(name: str, picture: Image.Image) -> None:
 
 
 def ledger(p: dt.Pretrained) -> None:
-    """A cat in both bias modes, with where the score went."""
+    """A cat explained twice, biases as neurons and biases spread, with where the score went."""
     photo = assets.path("cat")
     neuron, spread = (dt.explain(p, photo, bias=bias) for bias in ("neuron", "spread"))
     pictures = [neuron.photos[0], neuron.overlay(), spread.overlay()]

@@ -147,8 +147,8 @@ class Explainer(CapturedNetwork):
         target    None: the top class; an int; an integer tensor (B,) or (B, K)
         against   None: the classes that the network itself considers, by its softmax; a class; several; {class:
                   weight}; or a float tensor, one weight a class
-        power     how strictly: a pixel's part is (how likely a unit of relevance there is the class's) to this power;
-                  dt.HARD: only what exceeds the rivals' share
+        power     how strictly: a pixel's part is (how likely a unit of relevance there is the class's) to this power,
+                  so ½^power, 1.6 %, where rivals have the same share; dt.HARD: only what exceeds the rivals' share
         """
         if autocasting(x):
             with without_autocast(x):

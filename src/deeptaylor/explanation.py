@@ -39,7 +39,7 @@ class Explanation:
     titles: tuple[tuple[str, ...], ...] = ()  # of each sample, the names of the classes that are explained
 
     def at(self, name: str) -> Tensor:
-        """The relevance at an inner node, by module path or node name."""
+        """The relevance at an inner node, by module path or node name; nothing was handed back to it yet."""
         return self.source(name)
 
     def noting(self, note: str) -> Self:
@@ -60,7 +60,7 @@ class Explanation:
         ledger = self.ledger
         return check(
             parts, self.score, ledger.held, ledger.bias, ledger.dropped, self.notes, ledger.residual, self.method,
-            ledger.returned, self._flipping() if faithful else None,
+            ledger.own, self._flipping() if faithful else None,
         )  # fmt: skip
 
     def _flipping(self) -> Tensor:
@@ -195,4 +195,4 @@ def of_function(method: str, relevance: Tensor, score: Tensor, target: Any, note
     def inner(name: str) -> Tensor:
         raise BoundaryError(f"{method} explains f as a whole: there is no relevance at {name!r} inside of it.")
 
-    return Explanation(relevance, score, seen_from_outside(relevance, score), target, notes, inner, method)
+    return Explanation(relevance, score, seen_from_outside(relevance, score), target, notes, inner, method=method)

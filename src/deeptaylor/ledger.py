@@ -37,6 +37,7 @@ class Ledger:
     by_step: Tensor | Callable[[], Tensor]  # the entries, or where to ask for them
     shared: Tensor | None = None  # of a contrast: what of the input's part is shared with rivals, beside `input`
     returned: Tensor | None = None  # what biases took (and what was dropped) and the input was handed back; held by it
+    own: Tensor | None = None  # what arrived by itself; not a difference, which would have no digits left
 
     @classmethod
     def of(cls, result: Result, plan: Plan, later: Callable[[], Tensor]) -> Ledger:
@@ -65,6 +66,7 @@ class Ledger:
             bias=torch.where(back, none, self.bias),
             dropped=torch.where(back, none, self.dropped),
             returned=torch.where(back, taken, none),
+            own=self.input,
         )
 
     @functools.cached_property
@@ -90,7 +92,7 @@ class Ledger:
         return self.held + self.bias + self.dropped + self.residual
 
     def table(self, sample: int = 0, target: int = 0) -> str:
-        """The ledger along the network, for one sample."""
+        """The ledger along the network, for one sample; on the way down nothing was handed back yet."""
         entries = self.entries[target] if self.entries.ndim == 4 else self.entries
         head = ("node", "module", "op", "rule", "arrived", "went on", "bias", "dropped")
         lines: list[tuple[str, ...]] = [head]
@@ -111,7 +113,8 @@ class Ledger:
             return f"f = {pick(self.score):.6g} = input {pick(self.input):.6g} + residual {pick(self.residual):.6g}"
         gap = pick(self.score) - pick(self.total)
         wrong = abs(gap) > TOLERANCE.get(self.score.dtype, 1e-4) * pick(self.score)
-        back = "" if self.returned is None else f" (of which biases handed back {pick(self.returned):.6g})"
+        part = "which" if self.shared is None else "both,"
+        back = "" if self.returned is None else f" (of {part} biases handed back {pick(self.returned):.6g})"
         return (
             f"f = {pick(self.score):.6g} = {self._parts(pick)}{back} + bias {pick(self.bias):.6g} + "
             f"dropped {pick(self.dropped):.6g}" + (f"; NOT accounted for: {gap:.6g}" if wrong else "")

@@ -128,7 +128,7 @@ def check(
     notes: tuple[str, ...] = (),
     residual: Tensor | None = None,
     method: str = DEEP_TAYLOR,
-    returned: Tensor | None = None,
+    own: Tensor | None = None,
     flipping: Tensor | None = None,
 ) -> Check:
     """Measure the properties of a batch of heatmaps against max(0, f)."""
@@ -145,8 +145,8 @@ def check(
     lowest = torch.stack([_lowest(r, score.ndim) for r in relevance]).amin(0).to(torch.float64)
     negative = float((lowest / torch.where(alive, f, 1)).amin())
     conservation, accounting = worst(h - f), worst(h + b + d + e - f)
-    own = h if returned is None else h - returned.detach().to(torch.float64)
-    share, own_share = ((t / torch.where(alive, f, 1))[alive] for t in (h, own))
+    by_itself = h if own is None else own.detach().to(torch.float64)
+    share, own_share = ((t / torch.where(alive, f, 1))[alive] for t in (h, by_itself))
     conservative, positive = conservation <= tolerance, negative >= 0
     return Check(
         conservative=conservative,

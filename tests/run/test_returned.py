@@ -27,6 +27,7 @@ def network(classes: int = 4) -> nn.Module:
 
 X = torch.rand(3, 2, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 BOX = dt.Box(0.0, 1.0)
+BOTH = ("neuron", "returned")
 
 
 def explained(bias: str, target: object = 0, model: nn.Module | None = None, **settings: object) -> dt.Explanation:
@@ -65,6 +66,15 @@ def test_what_the_input_itself_holds_is_said_first() -> None:
     assert str(check).startswith(f"The input itself holds only {percent(check.own_share)} of the score; the rest")
 
 
+def test_a_trace_is_said_with_all_its_digits() -> None:
+    """Not as a difference of two numbers that are nearly the score: in float32 that would be noise."""
+    model = network()
+    nn.init.constant_(model[6].bias, 1e7)
+    paper, whole = (dt.Explainer(model.float(), X.float(), BOX, bias=bias).explain(X.float(), 0) for bias in BOTH)
+    assert 0 < paper.check().input_share < 1e-6
+    assert whole.check().own_share == pytest.approx(paper.check().input_share, rel=1e-6)
+
+
 def test_the_books_still_tell() -> None:
     """The factor comes from the books: where they do not close, the map does not sum to the score."""
     explainer = dt.Explainer(network(), X, BOX)
@@ -88,6 +98,7 @@ def test_contrast_splits_the_whole_map() -> None:
     plain, c = explainer.explain(X, 0), explainer.contrast(X, 0)
     torch.testing.assert_close(c.relevance + c.shared, plain.relevance, rtol=1e-12, atol=0)
     torch.testing.assert_close(c.ledger.total, c.score, rtol=1e-12, atol=0)
+    assert "(of both, biases handed back" in str(c.ledger)
     assert c.check().accounted
 
 

@@ -34,7 +34,7 @@ _DIGITS = (
 )
 _ABOUT = {
     "squeezenet1_1": ("SqueezeNet 1.1", "Tells 1000 kinds of things apart. Small biases: the pixels hold most of it."),
-    "mobilenet_v2": ("MobileNet v2", "Tells 1000 kinds of things apart. Large biases: compare both bias modes."),
+    "mobilenet_v2": ("MobileNet v2", "Tells 1000 kinds of things apart. Large biases: compare the ways to treat them."),
     "efficientnet-lite0": ("EfficientNet-Lite0", "Tells 1000 kinds of things apart. Nearly all goes to its biases."),
     "efficientnet-lite1": ("EfficientNet-Lite1", "As Lite0, deeper."),
     "efficientnet-lite2": ("EfficientNet-Lite2", "As Lite1, wider."),
