@@ -66,7 +66,12 @@ _ALL = (
         shap.expected_gradients,
         f"Expected gradients, {shap.SAMPLES} samples on the ways from the zero input and from the input blurred.",
     ),
-    Opponent("lrp epsilon", "zennit", zennit.epsilon, f"LRP, ε = {zennit.EPSILON:g} in every layer."),
+    Opponent(
+        "lrp epsilon",
+        "zennit",
+        zennit.epsilon,
+        f"LRP, ε in every layer: {zennit.EPSILON:g} of the root mean square of its values.",
+    ),
     Opponent("lrp gamma", "zennit", zennit.gamma, f"LRP, γ = {zennit.GAMMA:g} in every layer."),
     Opponent(
         "lrp alpha2 beta1", "zennit", zennit.alpha2_beta1, "LRP, α = 2 and β = 1 in convolutions, ε in linear layers."

@@ -18,7 +18,9 @@ from deeptaylor.support.optional import MissingPackageError, optional_package
 
 __all__ = ["EPSILON", "GAMMA", "alpha2_beta1", "epsilon", "epsilon_plus", "gamma", "package"]
 
-EPSILON, GAMMA = 1e-6, 0.25
+# ε is a share of the root mean square of a layer's values, as Montavon et al. (2019) advise: one that only keeps from
+# dividing by zero makes of the rule gradient × input.
+EPSILON, GAMMA = 0.25, 0.25
 # Each element is an element of the input, or lies beside others of it: relevance goes where the gradient goes.
 _MOVES = {
     "flatten", "reshape", "view", "unflatten", "permute", "transpose", "contiguous", "squeeze", "unsqueeze",
@@ -47,7 +49,8 @@ def package() -> Any:
 
 
 def _epsilon(zennit: Any, base: list[Any]) -> Any:
-    return zennit.composites.LayerMapComposite([*base, (zennit.types.Linear, zennit.rules.Epsilon(EPSILON))])
+    rule = zennit.rules.Epsilon(zennit.core.Stabilizer(EPSILON, norm_scale=True))
+    return zennit.composites.LayerMapComposite([*base, (zennit.types.Linear, rule)])
 
 
 def _gamma(zennit: Any, base: list[Any]) -> Any:
