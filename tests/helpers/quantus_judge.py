@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from deeptaylor.metrics.continuity import noise
+from deeptaylor.metrics.continuity import noisy
 from judged import CLASSES, classes, colours, maps, masks, network, noise_maps, pictures
 
 OWN = {"abs": False, "normalise": False, "disable_warnings": True}
@@ -63,13 +63,11 @@ def judged(q: Any) -> dict[str, Any]:
         metric = q.RandomLogit(similarity_func=similarity, num_classes=CLASSES, **OWN | EACH | {"normalise": True})
         found[f"RandomLogit, {name}"] = metric(**given | {"explain_func": watched})
         found["RandomLogit, others"] = seen[-1]
-    drawn = iter(noise(torch.from_numpy(x), AMOUNT, DRAWS, SEED).numpy())
-
-    def perturbed(arr: np.ndarray, **_: Any) -> np.ndarray:
-        return arr + next(drawn).reshape(arr.shape)
-
-    steady = q.MaxSensitivity(nr_samples=DRAWS, perturb_func=perturbed, **OWN)
-    found["MaxSensitivity"] = steady(**given)
+    moved = noisy(torch.from_numpy(x), AMOUNT, DRAWS, SEED).numpy()
+    found["MaxSensitivity"] = [
+        q.MaxSensitivity(nr_samples=1, perturb_func=lambda arr, to=to, **_: to.reshape(arr.shape), **OWN)(**given)
+        for to in moved
+    ]  # of every draw: they are not of quite the same length
     return {"version": version("quantus"), **{name: plain(value) for name, value in found.items()}}
 
 

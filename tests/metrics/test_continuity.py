@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from deeptaylor.errors import InputError
-from deeptaylor.metrics.continuity import Continuity, MaxSensitivity, noise, shifted
+from deeptaylor.metrics.continuity import Continuity, MaxSensitivity, noisy, shifted
 from known_truth import Quarters, case, random_maps, true_maps
 from untouched import changes, snapshot
 
@@ -48,20 +48,37 @@ def test_sensitivity_by_hand() -> None:
     def squares(net: nn.Module, x: Tensor, classes: Tensor) -> Tensor:
         return x**2
 
-    drawn = noise(given.x, 0.1, 5, given.seed)
+    moved = noisy(given.x, 0.1, 5, given.seed)
     found = MaxSensitivity(0.1, 5).measure(given, (given.x**2)[:, 0], squares).values
-    wanted = ((given.x + drawn) ** 2 - given.x**2).flatten(2).norm(dim=2) / (given.x**2).flatten(1).norm(dim=1) / 0.1
-    assert torch.allclose(found, wanted.amax(0))
+    of_maps = (moved**2 - given.x**2).flatten(2).norm(dim=2) / (given.x**2).flatten(1).norm(dim=1)
+    of_inputs = (moved - given.x).flatten(2).norm(dim=2) / given.x.flatten(1).norm(dim=1)
+    assert torch.allclose(found, (of_maps / of_inputs).amax(0))
 
 
 def test_noise_has_the_length_that_is_asked_for_and_is_the_same_again() -> None:
     x = case().x
-    drawn = noise(x, 0.02, 3, seed=1)
-    assert drawn.shape == (3, *x.shape)
-    assert torch.allclose(drawn.flatten(2).norm(dim=2), 0.02 * x.flatten(1).norm(dim=1).expand(3, -1))
-    assert torch.equal(drawn, noise(x, 0.02, 3, seed=1))
-    assert not torch.allclose(drawn, noise(x, 0.02, 3, seed=2))
-    assert noise(x.float(), 0.02, 3, seed=1).dtype == torch.float32
+    x[:, :, 0, 0], x[:, :, 0, 1] = -9, 9  # so that nothing comes near the ends but these
+    moved = noisy(x, 0.02, 3, seed=1)
+    assert moved.shape == (3, *x.shape)
+    lengths = (moved - x).flatten(2).norm(dim=2) / x.flatten(1).norm(dim=1)
+    assert lengths.flatten().tolist() == pytest.approx([0.02] * 18, rel=0.05)
+    assert torch.equal(moved, noisy(x, 0.02, 3, seed=1))
+    assert not torch.allclose(moved, noisy(x, 0.02, 3, seed=2))
+    assert noisy(x.float(), 0.02, 3, seed=1).dtype == torch.float32
+
+
+def test_moved_pictures_stay_in_the_range_of_their_channels() -> None:
+    x = (
+        torch.rand(2, 3, 5, 5, generator=torch.Generator().manual_seed(0))
+        * torch.tensor([1.0, 2.0, 3.0])[:, None, None]
+    )
+    x[:, 1] -= 9
+    for moved in (noisy(x, 0.3, 4, 0), shifted(x, 2)):
+        assert bool((moved >= x.amin((2, 3), keepdim=True)).all())
+        assert bool((moved <= x.amax((2, 3), keepdim=True)).all())
+        assert not torch.equal(moved, x.expand_as(moved))
+    words = torch.rand(2, 7)
+    assert float(noisy(words, 0.3, 4, 0).min()) >= 0
 
 
 @pytest.mark.parametrize("metric", [Continuity((-2, 1)), MaxSensitivity(draws=2)])

@@ -3,9 +3,12 @@
     continuity        the picture is shifted sideways: the largest ‖R − R'‖₁ / ‖x − x'‖₂ (Montavon et al., 2018)
     max-sensitivity   a little noise is added: the largest relative change of the map, as a multiple of the input's
 
+Inputs that were moved stay within the range of each channel: some methods refuse what is no picture.
+
 Quantus 0.6 has the first, with shifts up to the whole width, after which nothing of the picture is left; it ignores the
-baseline that it is given, and scales maps by the largest value of the whole batch. Here shifts are a few pixels, and
-maps are scaled one by one. Its MaxSensitivity is the second without the division.
+baseline that it is given, fills in the smallest value of all channels, and scales maps by the largest value of the
+whole batch. Here shifts are a few pixels, and maps are scaled one by one. Its MaxSensitivity is the second without the
+division.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from deeptaylor.errors import InputError
 from deeptaylor.metrics.case import Case, Maps, Measured, further_maps
 from deeptaylor.metrics.similarity import scaled
 
-__all__ = ["Continuity", "MaxSensitivity", "noise", "shifted"]
+__all__ = ["Continuity", "MaxSensitivity", "noisy", "shifted"]
 
 SHIFTS = (-8, -4, -2, -1, 1, 2, 4, 8)  # pixels
 AMOUNT = 0.02  # the noise's length, as a share of the input's
@@ -28,13 +31,13 @@ DRAWS = 8
 
 
 def shifted(x: Tensor, by: int) -> Tensor:
-    """Pictures moved to the right by so many pixels; what comes in has the smallest value of each."""
+    """Pictures moved to the right by so many pixels; what comes in has the smallest value of its channel."""
     if x.ndim != 4 or not 0 < abs(by) < x.shape[3]:
         raise InputError(
             f"Inputs of shape {tuple(x.shape[1:])} cannot be shifted by {by} pixels: only pictures, by less than they "
             "are wide."
         )
-    darkest = x.flatten(1).amin(dim=1).reshape(-1, 1, 1, 1).expand(*x.shape[:3], abs(by))
+    darkest = x.amin((2, 3), keepdim=True).expand(*x.shape[:3], abs(by))
     return torch.cat([darkest, x[..., :-by]] if by > 0 else [x[..., -by:], darkest], dim=3)
 
 
@@ -70,19 +73,30 @@ class MaxSensitivity:
     higher = False
 
     def measure(self, case: Case, R: Tensor, method: Maps) -> Measured:
-        moved = (case.x + noise(case.x, self.amount, self.draws, case.seed)).flatten(0, 1)
-        maps = further_maps(case, method, case.network, moved, case.classes.repeat(self.draws))
-        change = (maps.unflatten(0, (self.draws, -1)) - R).flatten(2).norm(dim=2) / R.flatten(1).norm(dim=1)
-        return Measured(_largest(change / self.amount))
+        moved = noisy(case.x, self.amount, self.draws, case.seed)
+        maps = further_maps(case, method, case.network, moved.flatten(0, 1), case.classes.repeat(self.draws))
+        change = _relative(maps.unflatten(0, (self.draws, -1)), R)
+        return Measured(_largest(change / _relative(moved, case.x)))
 
 
-def noise(x: Tensor, amount: float, draws: int, seed: int) -> Tensor:
-    """Gaussian noise (draws, B, …), each of a length that is this share of its input's."""
+def noisy(x: Tensor, amount: float, draws: int, seed: int) -> Tensor:
+    """Inputs (draws, B, …) with Gaussian noise whose length is this share of theirs.
+
+    They stay between the smallest and the largest value of each channel, so that they lie in the domain of the input.
+    """
     lot = np.random.default_rng(seed)
-    drawn = torch.from_numpy(lot.standard_normal((draws, *x.shape))).to(x)
-    lengths = x.flatten(1).norm(dim=1) / drawn.flatten(2).norm(dim=2)
-    scaled_to: Tensor = amount * drawn * lengths.reshape(draws, -1, *[1] * (x.ndim - 1))
-    return scaled_to
+    noise = torch.from_numpy(lot.standard_normal((draws, *x.shape))).to(x)
+    lengths = x.flatten(1).norm(dim=1) / noise.flatten(2).norm(dim=2)
+    places = tuple(range(2, x.ndim)) or (1,)
+    low, high = x.amin(places, keepdim=True), x.amax(places, keepdim=True)
+    moved: Tensor = x + amount * lengths.reshape(draws, -1, *[1] * (x.ndim - 1)) * noise
+    return moved.clamp(low, high)
+
+
+def _relative(moved: Tensor, still: Tensor) -> Tensor:
+    """How far each (draws, B, …) has moved from where it was (B, …), as a share of that."""
+    away: Tensor = (moved - still).flatten(2).norm(dim=2) / still.flatten(1).norm(dim=1)
+    return away
 
 
 def _largest(each: Tensor) -> Tensor:

@@ -52,10 +52,13 @@ def imputed(x: Tensor, away: Tensor) -> Tensor:
 
 
 def _around(v: Tensor) -> Tensor:
-    """Of every pixel the weighted sum of its neighbours: [1 2 1] along both sides, less the pixel itself, over 12."""
+    """Twelve times the weighted sum around every pixel, [1 2 1] along both sides; zero beyond the border.
+
+    The pixel itself is in it four times, which stands on both sides of its equation.
+    """
     v = F.pad(v, (1, 1, 1, 1))
     rows = v[..., :-2, :] + 2 * v[..., 1:-1, :] + v[..., 2:, :]
-    return (rows[..., :-2] + 2 * rows[..., 1:-1] + rows[..., 2:] - 4 * v[..., 1:-1, 1:-1]) / 12
+    return rows[..., :-2] + 2 * rows[..., 1:-1] + rows[..., 2:]
 
 
 def _solved(A: Callable[[Tensor], Tensor], b: Tensor) -> Tensor:
