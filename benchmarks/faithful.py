@@ -41,6 +41,10 @@ from deeptaylor.metrics.flipping import Flipping
 SOME = 50  # photographs, for what takes long
 FEW = 16  # for what takes very long
 RANDOMISED = ("top-down randomisation", "emprt")
+COMMON = (
+    "deep Taylor", "deep Taylor, neuron", "deep Taylor, spread", "contrast", "contrast, spread", "grad-cam",
+    "integrated gradients", "gradient x input", "lrp epsilon-plus", "lrp gamma", "random",
+)  # fmt: skip
 
 
 def methods(*, contrast: bool = True) -> list[str]:
@@ -111,7 +115,7 @@ def accuracy(network: dt.Pretrained, x: Tensor, classes: Tensor) -> float:
 def of_criticisms(asked: argparse.Namespace) -> dict[str, Any]:
     """What has been said against such maps, as numbers."""
     network, x, classes = loaded(asked)
-    few = [name for name in methods() if name not in ("occlusion", "shap")]
+    few = [name for name in COMMON if name in methods()]
     own = {"domain": network.domain, "batch": asked.batch}
     parts = {
         "random logit": judged(network.network, x[:SOME], few, ("random logit",), classes=classes[:SOME], **own),

@@ -40,7 +40,7 @@ from deeptaylor.run.network import CapturedNetwork, State
 from deeptaylor.run.precision import check_half, check_precision, sound
 from deeptaylor.run.prepare import Settings
 from deeptaylor.run.result import Result
-from deeptaylor.run.returned import RETURNED, hands_back, returned
+from deeptaylor.run.returned import RETURNED, returned
 from deeptaylor.run.short_of_memory import Batch
 
 
@@ -52,7 +52,7 @@ class Explainer(CapturedNetwork):
     domain    what values the input may take: Real(), NonNegative() or Box(low, high); a tuple for several inputs
     rules     {node name, module path or pattern: rule} in place of the rules that follow from the domains
     first     the rule of the blocks that read the input
-    bias      "returned": biases take their share, which is handed back at the end, in proportion to the map;
+    bias      "returned": biases take their share, which is handed back at the end, place by place;
               "neuron": they keep it, as in the paper; "spread": it goes back to the inputs of each unit
     max_pool  "proportional" to activations, as in the paper, or "winner" takes all
     local     a classifier behind an average is read as a detector at every place; False: as one of the averages
@@ -267,7 +267,7 @@ class Explainer(CapturedNetwork):
 
     def _with_returned(self, engine: Engine, result: Result) -> Result:
         """The result as the user asked for it: what biases took handed back, or not."""
-        return returned(result) if hands_back(engine, self.settings.bias) else result
+        return returned(result) if engine.hands_back else result
 
     # --- checks ---------------------------------------------------------------------------------------------------
 

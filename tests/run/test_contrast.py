@@ -120,7 +120,9 @@ def test_rivals_that_the_user_names(form: str) -> None:
     c = explainer.contrast(x, against=given)
     assert dict(c.rivals[0]) == pytest.approx(q)
     top = int(Pictures().double()(x[:1]).argmax())
-    torch.testing.assert_close(c.relevance[0], by_definition(explainer, x[:1], top, q, 3.0), rtol=1e-6, atol=1e-12)
+    torch.testing.assert_close(
+        c.relevance[0], by_definition(explainer, x[:1], top, q, contrasts.POWER), rtol=1e-6, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize(
@@ -254,7 +256,7 @@ def test_autocast_is_switched_off_and_that_is_said() -> None:
 def test_an_empty_pixel_is_no_ones() -> None:
     """Where a map is zero so are both of its parts, whatever the rivals have there."""
     own, others = torch.tensor([[0.0, 1.0, 3.0]]), torch.tensor([[2.0, 0.0, 2.0]])
-    rivals = contrasts.Rivals(torch.zeros(1, 1), torch.ones(1, 1), torch.ones(1, 1), (others,))
+    rivals = contrasts.Rivals(torch.zeros(1, 1), torch.ones(1, 1), torch.ones(1, 1), (others,), torch.ones(1))
     result = contrasts.Result(torch.tensor([4.0]), (own,), None, {}, None, rivals)
     # N_c = (0, ¼, ¾), N_q = (½, 0, ½): p = 0, 1, 3/5.
     (distinctive,), (shared,) = contrasts.split(result, 1.0)

@@ -1,4 +1,4 @@
-"""What biases took is handed back at the end: the shape of the paper's map, and the whole score."""
+"""What biases took is handed back at the end, place by place: the whole score, and never negative."""
 
 from __future__ import annotations
 
@@ -38,13 +38,62 @@ def test_it_is_the_default() -> None:
     assert torch.equal(dt.Explainer(network(), X, BOX).explain(X, 0).relevance, explained("returned").relevance)
 
 
-def test_the_shape_is_the_papers_and_the_sum_is_the_score() -> None:
+def by_definition(paper: dt.Explanation, P: Tensor) -> Tensor:
+    """Place by place, with loops; P: relevance at the last feature map without channels."""
+    out = []
+    for R, places, f in zip(paper.relevance, P, paper.score, strict=True):
+        height, width = R.shape[1:]
+        s = torch.zeros(height, width, dtype=R.dtype)
+        for row in range(places.shape[0]):
+            for column in range(places.shape[1]):
+                only = torch.zeros(1, 1, *places.shape, dtype=R.dtype)
+                only[0, 0, row, column] = 1
+                under = torch.nn.functional.interpolate(only, (height, width), mode="bilinear")[0, 0]
+                s += under * places[row, column] / (under * R.sum(0)).sum()
+        out.append(R * (1 + (f - R.sum()) * s / (R.sum(0) * s).sum()))
+    return torch.stack(out)
+
+
+def test_it_is_what_the_definition_says_and_sums_to_the_score() -> None:
     whole, paper = explained("returned"), explained("neuron")
-    factor = paper.score / paper.relevance.flatten(1).sum(1)
-    assert float(factor.min()) > 1.5, "biases take much here"
-    torch.testing.assert_close(whole.relevance, paper.relevance * factor.reshape(-1, 1, 1, 1), rtol=1e-12, atol=0)
+    assert float((paper.score / paper.relevance.flatten(1).sum(1)).min()) > 1.5, "biases take much here"
+    wanted = by_definition(paper, paper.at("4").sum(1))
+    torch.testing.assert_close(whole.relevance, wanted, rtol=1e-10, atol=0)
     torch.testing.assert_close(whole.relevance.flatten(1).sum(1), whole.score, rtol=1e-12, atol=0)
     assert float(whole.relevance.min()) >= 0
+
+
+def test_without_a_feature_map_it_has_the_shape_of_the_papers() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(72, 9), nn.ReLU(), nn.Linear(9, 3)).double()
+    nn.init.constant_(model[1].bias, 1.0)
+    nn.init.constant_(model[3].weight, 0.3)
+    whole, paper = (explained(bias, 0, model) for bias in ("returned", "neuron"))
+    factor = paper.score / paper.relevance.flatten(1).sum(1)
+    torch.testing.assert_close(whole.relevance, paper.relevance * factor.reshape(-1, 1, 1, 1), rtol=1e-12, atol=0)
+
+
+def test_where_biases_take_nothing_nothing_changes() -> None:
+    model = network()
+    for module in model:
+        if getattr(module, "bias", None) is not None:
+            nn.init.zeros_(module.bias)
+    model[1].running_mean.zero_()
+    torch.testing.assert_close(explained("returned", 1, model).relevance, explained("neuron", 1, model).relevance)
+
+
+def test_a_place_under_which_nothing_arrived_gives_to_the_others() -> None:
+    """The left half of the picture is black, and a place there fires by its bias alone."""
+    model = network()
+    x = X.clone()
+    x[..., :3] = 0
+    with torch.no_grad():
+        model[0].weight.abs_()
+        model[0].bias.zero_()
+    e = dt.Explainer(model, x, dt.NonNegative()).explain(x)
+    assert float(e.score.min()) > 0
+    assert not e.relevance[..., :1].any()
+    torch.testing.assert_close(e.relevance.flatten(1).sum(1), e.score, rtol=1e-12, atol=0)
 
 
 def test_the_ledger_says_what_was_handed_back() -> None:

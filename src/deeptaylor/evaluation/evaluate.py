@@ -86,6 +86,7 @@ def evaluate(
     batch: int = BATCH,
     explained: int = EXPLAINED,
     seed: int = 0,
+    compiled: bool = False,
     progress: Progress | None = None,
     known: Evaluation | None = None,
     keep: Callable[[Evaluation], None] | None = None,
@@ -97,6 +98,7 @@ def evaluate(
     metrics    names (of `METRICS`), or metrics with settings, such as Flipping(fill="mean")
     classes    what is explained of each input; the network's first class by default
     masks      where the truth lies, (samples, height, width), for `inside`
+    compiled   ask a network that torch.compile has made faster; worth its while for thousands of inputs
     progress   called with what is being done, how much is done, and of how much
     known      an evaluation of the same inputs that was broken off: what it has is not computed again
     keep       called after every method with what there is so far
@@ -114,6 +116,8 @@ def evaluate(
     x = data.detach().to(place.device)
     with eval_mode(network):
         whole = _case(network, x, classes, masks, batch, seed)
+        if compiled:
+            whole = replace(whole, compiled=torch.compile(network, dynamic=False))
         cases = [(whole, [m for m in judges if not isinstance(m, GridPointing)])]
         if pointing := [m for m in judges if isinstance(m, GridPointing)]:
             grid = mosaics(network, x, whole.classes, mosaic_count, seed=seed, batch=batch)

@@ -44,7 +44,7 @@ class Compiled:
 
     def _plain(self, inputs: tuple[Tensor, ...], target: Any, books: Kept, keep: frozenset[str]) -> tuple[Any, ...]:
         result = self._engine.run(inputs, target, books, keep)
-        return result.score, result.relevance, result.entries, result.kept, result.lowest, result.rivals
+        return result.score, result.relevance, result.entries, result.kept, result.lowest, result.rivals, result.places
 
     def __call__(
         self, inputs: Sequence[Tensor], target: Any, books: Kept = None, keep: frozenset[str] = frozenset()

@@ -27,6 +27,7 @@ from deeptaylor.run.forward import fastest, keeping, network_of, thriftiest
 from deeptaylor.run.prepare import Prepared
 from deeptaylor.run.recomputed import Recomputed
 from deeptaylor.run.result import Result
+from deeptaylor.run.returned import hands_back
 from deeptaylor.run.reverse import reverse, reverse_many
 from deeptaylor.run.values import ForwardValues
 
@@ -46,6 +47,7 @@ class Engine(nn.Module):
         self.steps = nn.ModuleList(self.planned.steps)  # so that they move and convert with the engine
         self.register_buffer("one", prepared.one, persistent=False)
         self.one: Tensor
+        self.hands_back = hands_back(self.planned.steps, prepared.settings.bias)
         self.watched = guard.first_reads(self.planned.steps, self.planned.watched)
         self.token_limits = self._token_limits()
         self.recomputes, self._fastest = False, fastest(self.captured, self.planned.steps)

@@ -42,4 +42,5 @@ def lowered(result: Result, lift: Tensor, inputs: Sequence[str], run: ForwardVal
     relevance = [R / run.spread_out(name, lift) for name, R in zip(inputs, result.relevance, strict=True)]
     kept = {name: R / run.spread_out(name, lift) for name, R in result.kept.items()}
     entries = None if result.entries is None else result.entries / lift
-    return replace(result, relevance=tuple(relevance), entries=entries, kept=kept)
+    places = tuple(P / lift.reshape(-1, *[1] * (P.ndim - 1)) for P in result.places)
+    return replace(result, relevance=tuple(relevance), entries=entries, kept=kept, places=places)

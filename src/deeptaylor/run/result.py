@@ -24,6 +24,8 @@ class Rivals:
     scores: Tensor
     weights: Tensor
     relevance: tuple[Tensor, ...]
+    began: Tensor  # (B, [K]): the relevance that they began with together
+    places: tuple[Tensor, ...] = ()  # as in Result
 
 
 pytree.register_dataclass(Rivals)
@@ -39,6 +41,7 @@ class Result:
     kept: dict[str, Tensor]
     lowest: Tensor | None = None  # the smallest value of every watched tensor (guard.py), where books are kept
     rivals: Rivals | None = None  # where the target is one class against others
+    places: tuple[Tensor, ...] = ()  # relevance at the last feature map without channels, where it is handed back by
 
 
 def joined(parts: Sequence[Result], layout: Mapping[str, Layout]) -> Result:
@@ -51,6 +54,7 @@ def joined(parts: Sequence[Result], layout: Mapping[str, Layout]) -> Result:
         {name: _joined_at([p.kept[name] for p in parts], where) for name, where in layout.items()},
         guard.lowest_of([p.lowest for p in parts if p.lowest is not None]),
         pytree.tree_map(lambda *ts: torch.cat(ts), *others) if (others := _rivals(parts)) else None,
+        tuple(torch.cat(ps) for ps in zip(*(p.places for p in parts), strict=True)),
     )
 
 

@@ -1,57 +1,125 @@
-"""What did not reach the input is handed back to it at the end, in proportion to what did (bias="returned").
+"""What did not reach the input is handed back to it at the end, place by place (bias="returned"; docs/theory.md, 10).
 
-    R'_p = R_p · (Σ R + biases + dropped) / Σ R        never negative where R is not, and Σ R' = f
+    R'_x = R_x (1 + T s_x / Σ_x' R_x' s_x')        T what biases took (and what was dropped), so Σ R' = Σ R + T = f
+    s_x  = Σ_p B_p(x) P_p / Σ_x' B_p(x') R_x'      P_p the relevance of place p of the last feature map
 
-The map has the shape of the paper's, in which biases take their share, and holds the whole score (docs/theory.md,
-section 10).
+B_p(x) says how much pixel x lies under place p (linear interpolation; over the places it sums to one). So each place's
+relevance is shared by the pixels under it, in proportion to what reached them. Without a feature map, s = 1: in
+proportion to the map. Every factor is ≥ 1, so that nothing becomes negative.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from deeptaylor.rules.steps import BlockStep
-from deeptaylor.run.engine import Engine
+from deeptaylor.maps.linear_map import Maybe
+from deeptaylor.rules.steps import BlockStep, Step
 from deeptaylor.run.result import Result
+from deeptaylor.run.values import ForwardValues
 
-__all__ = ["RETURNED", "arrived", "hands_back", "returned"]
+__all__ = ["RETURNED", "LastPlaces", "arrived", "hands_back", "returned"]
 
 RETURNED = "returned"
+Parts = tuple[Tensor, ...]
 
 
-def hands_back(engine: Engine, bias: str) -> bool:
+def hands_back(steps: Iterable[Step], bias: str) -> bool:
     """True if what biases took goes back. Where relevance has two signs, its sum does not say how much arrived."""
-    subtracts = any(isinstance(step, BlockStep) and step.rule.cancels for step in engine.planned.steps)
-    return bias == RETURNED and not subtracts
+    return bias == RETURNED and not any(isinstance(step, BlockStep) and step.rule.cancels for step in steps)
+
+
+class LastPlaces:
+    """What arrives at the last feature map: where relevance goes from what has no places to what has them."""
+
+    def __init__(self, run: ForwardValues, inputs: Sequence[str], wanted: bool) -> None:
+        self._run, self._inputs = run, inputs
+        self._axes = len(run.shape(inputs[0])) if wanted and len(inputs) == 1 else 0
+        self.sums: Parts = ()
+
+    def note(self, node: str | None, names: Sequence[str], outs: Sequence[Maybe]) -> None:
+        """What a step at a node (None: the score) hands on."""
+        if self._axes < 3 or (node is not None and self._has_places(node)):
+            return
+        for name, out in zip(names, outs, strict=True):
+            if out is not None and name not in self._inputs and self._has_places(name):
+                P = out.expand(self._run.shape(name)).sum(1)
+                if not self.sums:
+                    self.sums = (P,)
+                elif self.sums[0].shape == P.shape:
+                    self.sums = (self.sums[0] + P,)
+
+    def _has_places(self, name: str) -> bool:
+        shape = self._run.shape(name)
+        return self._run.layout[name].plain and len(shape) == self._axes and shape[2:].numel() > 1
 
 
 def returned(result: Result) -> Result:
-    """The result with all of the score at the input; a map of which nothing arrived stays empty."""
-    lead = result.score.ndim
-    factor = _factor(result)
-    back = [R * factor.to(R.dtype).reshape(*factor.shape, *[1] * (R.ndim - lead)) for R in result.relevance]
-    return replace(result, relevance=tuple(back))
-
-
-def _factor(result: Result) -> Tensor:
-    """(Σ R + biases + dropped) / Σ R from the books; where none were kept, max(0, f) / Σ R, which is the same."""
-    lead, score = result.score.ndim, result.score
-    wide = torch.promote_types(score.dtype, torch.float32)
-    sums = [R.flatten(lead).sum(-1, dtype=wide) if R.ndim > lead else R.to(wide) for R in result.relevance]
-    own = torch.stack(sums).sum(0)
+    """The result, and its rivals', with all of the score at the input; a map of which nothing arrived stays empty."""
+    lead, wide = result.score.ndim, torch.promote_types(result.score.dtype, torch.float32)
+    own = _sum(result.relevance, lead, wide)
     if result.entries is None:
-        whole = score.clamp(min=0).to(wide)
+        taken = (result.score.to(wide) - own).clamp(min=0)
     else:
         taken = result.entries[..., 2:, :].sum((-3, -2), dtype=wide)
-        whole = own + (taken.movedim(0, 1) if lead == 2 else taken)
-    some = arrived(own, whole)
-    return torch.where(some, whole / torch.where(some, own, 1), 1)
+        taken = taken.movedim(0, 1) if lead == 2 else taken
+    rivals = result.rivals
+    if rivals is not None:
+        missing = rivals.began.to(wide) - _sum(rivals.relevance, lead, wide)
+        rivals = replace(rivals, relevance=_handed_back(rivals.relevance, rivals.places, missing.clamp(min=0), lead))
+    relevance = _handed_back(result.relevance, result.places, taken, lead)
+    return replace(result, relevance=relevance, rivals=rivals)
+
+
+def _handed_back(parts: Parts, places: Parts, taken: Tensor, lead: int) -> Parts:
+    own = _sum(parts, lead, taken.dtype)
+    some = arrived(own, own + taken)
+    if not places:
+        factor = torch.where(some, 1 + taken / torch.where(some, own, 1), 1)
+        return tuple(R * factor.to(R.dtype).reshape(*factor.shape, *[1] * (R.ndim - lead)) for R in parts)
+    R = parts[0].sum(lead, dtype=taken.dtype)
+    s = _under(R, places[0].to(taken.dtype), lead)
+    weight = (R * s).flatten(lead).sum(-1)
+    by_place = some & (weight > 0)
+    s = torch.where(_as(by_place, R), s, 1)
+    share = torch.where(some, taken / torch.where(by_place, weight, torch.where(some, own, 1)), 0)
+    return ((parts[0] * (1 + _as(share, R) * s).unsqueeze(lead)).to(parts[0].dtype),)
+
+
+def _under(R: Tensor, P: Tensor, lead: int) -> Tensor:
+    """s: of each place what it holds over what the pixels under it hold, seen from every pixel."""
+    under = [_overlap(n, N, R) for n, N in zip(P.shape[lead:], R.shape[lead:], strict=True)]
+    own = R
+    for d, B in enumerate(under, start=lead):
+        own = (own.movedim(d, -1) @ B).movedim(-1, d)
+    some = arrived(own, P)
+    s = torch.where(some, P / torch.where(some, own, 1), 0)
+    for d, B in enumerate(under, start=lead):
+        s = (s.movedim(d, -1) @ B.T).movedim(-1, d)
+    return s
+
+
+def _overlap(places: int, pixels: int, like: Tensor) -> Tensor:
+    """(pixels, places): how much a pixel lies under a place, along one side; every row sums to one."""
+    at = (torch.arange(pixels, dtype=like.dtype, device=like.device) + 0.5) * (places / pixels) - 0.5
+    apart = at.clamp(0, places - 1)[:, None] - torch.arange(places, dtype=like.dtype, device=like.device)
+    return (1 - apart.abs()).clamp(min=0)
 
 
 def arrived(own: Tensor, whole: Tensor) -> Tensor:
     """True where enough reached the input to be enlarged: of less, too few digits are left."""
     least = torch.finfo(own.dtype)
     return own > whole * (least.tiny / least.eps)
+
+
+def _sum(parts: Parts, lead: int, dtype: torch.dtype) -> Tensor:
+    """Σ R of each sample (and target)."""
+    sums = [R.flatten(lead).sum(-1, dtype=dtype) if R.ndim > lead else R.to(dtype) for R in parts]
+    return torch.stack(sums).sum(0)
+
+
+def _as(t: Tensor, like: Tensor) -> Tensor:
+    return t.reshape(*t.shape, *[1] * (like.ndim - t.ndim))

@@ -17,6 +17,7 @@ from deeptaylor.run import target as targets
 from deeptaylor.run.books import Books, Kept
 from deeptaylor.run.lift import lift_of, lowered, unit_of
 from deeptaylor.run.result import Result, Rivals
+from deeptaylor.run.returned import LastPlaces
 from deeptaylor.run.values import ForwardValues
 
 if TYPE_CHECKING:
@@ -38,7 +39,10 @@ def reverse(
     lift, account, arrived = lift_of(f), Books(run, books, look), _Arrived(run, f)
     kept: dict[str, Tensor] = {}
     lowest: list[Tensor] = []
-    beside = None if against is None else _Beside(run, run.values[planned.output], v, against)
+    places = LastPlaces(run, planned.inputs, engine.hands_back)
+    beside = None
+    if against is not None:
+        beside = _Beside(run, v, planned.output, against, LastPlaces(run, planned.inputs, engine.hands_back))
     for k, step in enumerate(planned.steps):
         if isinstance(step, ScoreStep):
             R = f.clamp(min=0) if lift is None else f.clamp(min=0) * lift
@@ -52,6 +56,7 @@ def reverse(
             outs = step.back(R, run, page)
         account.hand_on(page, step.inputs, outs)
         arrived.add(step.inputs, outs)
+        places.note(None if isinstance(step, ScoreStep) else step.node, step.inputs, outs)
         if beside is not None:
             beside.pass_on(step)
         if books:
@@ -62,7 +67,7 @@ def reverse(
     kept |= {name: R for name, R in zip(planned.inputs, final, strict=True) if name in keep}
     entries = account.close(f, planned.inputs, final)
     others = None if beside is None else beside.rivals(planned.inputs)
-    result = Result(f, tuple(final), entries, kept, torch.stack(lowest) if lowest else None, others)
+    result = Result(f, tuple(final), entries, kept, torch.stack(lowest) if lowest else None, others, places.sums)
     return result if lift is None else lowered(result, lift, planned.inputs, run)
 
 
@@ -85,23 +90,29 @@ class _Arrived:
 class _Beside:
     """What goes down for the rivals: at the score a mixture, below that as for the class itself, without books."""
 
-    def __init__(self, run: ForwardValues, output: Tensor, v: Tensor, asked: targets.Against) -> None:
-        self._run, self._output, self._page = run, output, Books(run, None, look=False).page(None, v, settled=False)
-        self._classes, self._weights = targets.rivals(asked, v, output)
-        self._arrived = _Arrived(run, output)
+    def __init__(self, run: ForwardValues, v: Tensor, output: str, asked: targets.Against, places: LastPlaces) -> None:
+        self._run, self._output, self._places = run, run.values[output], places
+        self._page = Books(run, None, look=False).page(None, v, settled=False)
+        self._classes, self._weights = targets.rivals(asked, v, self._output)
+        self._arrived = _Arrived(run, self._output)
 
     def pass_on(self, step: Step) -> None:
         if isinstance(step, ScoreStep):
             for classes, weights in zip(self._classes.unbind(1), self._weights.unbind(1), strict=True):
                 v = targets.one_hot(classes, self._output)
                 f = weighted(v, self._output).sum(1)
-                self._arrived.add(step.inputs, step.start(weights * unit_of(f), v, f, self._run, self._page))
+                self._hand_on(step, None, step.start(weights * unit_of(f), v, f, self._run, self._page))
         else:
-            self._arrived.add(step.inputs, step.back(self._arrived.take(step.node), self._run, self._page))
+            self._hand_on(step, step.node, step.back(self._arrived.take(step.node), self._run, self._page))
+
+    def _hand_on(self, step: Step, node: str | None, outs: Sequence[Maybe]) -> None:
+        self._arrived.add(step.inputs, outs)
+        self._places.note(node, step.inputs, outs)
 
     def rivals(self, inputs: Sequence[str]) -> Rivals:
         relevance = [self._arrived.take(name).expand(self._run.shape(name)) for name in inputs]
-        return Rivals(self._classes, self._output.gather(1, self._classes), self._weights, tuple(relevance))
+        scores, began = self._output.gather(1, self._classes), self._weights.sum(1) * unit_of(self._output)
+        return Rivals(self._classes, scores, self._weights, tuple(relevance), began, self._places.sums)
 
 
 def reverse_many(
@@ -113,9 +124,10 @@ def reverse_many(
     def one(v: Tensor) -> tuple[Any, ...]:
         result = reverse(engine, run, v, books, keep, against=against)
         booked = tuple(t for t in (result.entries, result.lowest) if t is not None and books)
-        return result.score, result.relevance, booked, result.kept, () if against is None else result.rivals
+        rivals = () if against is None else result.rivals
+        return result.score, result.relevance, booked, result.kept, rivals, result.places
 
-    score, relevance, booked, kept, rivals = torch.vmap(one)(v)
+    score, relevance, booked, kept, rivals, places = torch.vmap(one)(v)
     return Result(
         score.movedim(0, 1),
         tuple(r.movedim(0, 1) for r in relevance),
@@ -123,4 +135,5 @@ def reverse_many(
         {name: r.movedim(0, 1) for name, r in kept.items()},
         booked[1][0] if len(booked) > 1 else None,
         None if against is None else pytree.tree_map(lambda t: t.movedim(0, 1), rivals),
+        tuple(P.movedim(0, 1) for P in places),
     )
