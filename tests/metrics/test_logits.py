@@ -63,11 +63,14 @@ def test_the_method_is_asked_once_and_the_network_for_its_classes() -> None:
     assert (asked, given.network.passes) == ([6], [1])
 
 
-def test_an_empty_map_is_not_counted() -> None:
+@pytest.mark.parametrize("metric", [RandomLogit(), RandomLogitSSIM()])
+def test_an_empty_map_is_not_counted(metric: RandomLogit) -> None:
     given = case()
 
     def empty(net: nn.Module, x: Tensor, classes: Tensor) -> Tensor:
         return torch.zeros_like(x)
 
     R = true_maps(given.network, given.x, given.classes).sum(1)
-    assert bool(RandomLogit().measure(given, R, empty).values.isnan().all())
+    assert bool(metric.measure(given, R, empty).values.isnan().all())
+    R[1] = 3
+    assert metric.measure(given, R, true_maps).values.isnan().tolist() == [False, True, False, False, False, False]

@@ -86,6 +86,10 @@ def test_both_orders_end_in_the_same_network_and_a_seed_in_another() -> None:
     )  # fmt: skip
     assert all(torch.equal(down[name], up[name]) and torch.equal(down[name], few[name]) for name in down)
     assert not torch.equal(down["head.weight"], other["head.weight"])
+    twins = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    twins[1].load_state_dict(twins[0].state_dict())
+    *_, (_, found) = randomised(twins, torch.rand(1, 4), top_down=True)
+    assert not torch.equal(found.get_parameter("0.weight"), found.get_parameter("1.weight"))
 
 
 def test_permuted_values_stay_the_same_values_and_statistics_too() -> None:

@@ -45,8 +45,10 @@ class RandomLogit:
         return Measured(self.likeness(case, R, method, another_class(case)))
 
     def likeness(self, case: Case, R: Tensor, method: Maps, others: Tensor) -> Tensor:
-        """How alike the maps are to those of these other classes."""
-        return self.by(scaled(R), scaled(further_maps(case, method, case.network, case.x, others)))
+        """How alike the maps are to those of these other classes; NaN where one of the two is constant."""
+        S = further_maps(case, method, case.network, case.x, others)
+        constant = [maps.flatten(1).amin(dim=1) == maps.flatten(1).amax(dim=1) for maps in (R, S)]
+        return torch.where(constant[0] | constant[1], torch.nan, self.by(scaled(R), scaled(S)))
 
 
 @dataclass(frozen=True)
