@@ -21,7 +21,10 @@ from operation_cases import BATCH, BY_NAME, FEATURES, explainer_of
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor's own imports
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # inductor's own imports
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores"),  # which are left alone on purpose
+]
 
 TARGETS: dict[str, Any] = {
     "top": None,
