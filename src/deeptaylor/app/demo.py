@@ -62,7 +62,7 @@ def run(out: Path) -> None:
     parameters = sum(p.numel() for p in model.network.parameters())
     about = f"EfficientNet-Lite0, trained on ImageNet: {parameters / 1e6:.1f} million parameters, 1000 classes."
     print(about)
-    photos = {name: Image.open(assets.path(name)) for name in PHOTOGRAPHS}
+    photos: dict[str, Image.Image] = {name: Image.open(assets.path(name)) for name in PHOTOGRAPHS}
     photos |= dict.fromkeys(BOTH, heatmap.above(photos["cat"], photos["coffee"]))
     example, _ = model.preprocess(photos[PHOTOGRAPHS[0]])
     explainer = _explainer(model, example)

@@ -119,7 +119,8 @@ def evaluate(
         if compiled:
             whole = replace(whole, compiled=torch.compile(network, dynamic=False))
         cases = [(whole, [m for m in judges if not isinstance(m, GridPointing)])]
-        if pointing := [m for m in judges if isinstance(m, GridPointing)]:
+        pointing: list[Metric] = [m for m in judges if isinstance(m, GridPointing)]
+        if pointing:
             grid = mosaics(network, x, whole.classes, mosaic_count, seed=seed, batch=batch)
             cases.append((replace(grid, softmax=whole.softmax), pointing))
         about = {"network": type(network).__name__, "samples": len(x), "shape": list(x.shape[1:]), "seed": seed}

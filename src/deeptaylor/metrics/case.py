@@ -55,9 +55,14 @@ class Measured:
 class Metric(Protocol):
     """A question to a map. ``higher`` says whether more is better; None where neither is."""
 
-    name: str
-    about: str
-    higher: bool | None
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def about(self) -> str: ...
+
+    @property
+    def higher(self) -> bool | None: ...
 
     def measure(self, case: Case, R: Tensor, method: Maps) -> Measured:
         """Judge maps R (B, …), without channels; the method itself may be asked for more."""

@@ -38,7 +38,7 @@ def flipped(case: Case, ranks: Tensor, regions: Regions, fills: Tensor, gone: Se
         away = away.unsqueeze(1) if case.x.ndim > away.ndim else away
         return torch.where(away, fills[sample], case.x[sample]), case.classes[sample]
 
-    return answers(case, len(case.x) * len(steps), inputs).unflatten(0, (-1, len(steps)))
+    return answers(case, len(case.x) * len(steps), inputs).reshape(-1, len(steps))
 
 
 @dataclass(frozen=True)

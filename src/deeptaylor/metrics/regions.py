@@ -34,7 +34,7 @@ class Regions:
 
     def spread(self, values: Tensor) -> Tensor:
         """A value a region (B, count) as a value a place (B, …)."""
-        return values[:, self.labels.to(values.device).flatten()].unflatten(1, self.labels.shape)
+        return values[:, self.labels.to(values.device).flatten()].reshape(-1, *self.labels.shape)
 
 
 def patches(shape: Sequence[int], size: int) -> Regions:
