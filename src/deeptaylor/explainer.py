@@ -52,7 +52,7 @@ class Explainer(CapturedNetwork):
     first     the rule of the blocks that read the input
     bias      "neuron": biases keep their share, as in the paper; "spread": it goes back to the unit's inputs
     max_pool  "proportional" to activations, as in the paper, or "winner" takes all
-    local     a classifier behind an average is read as a detector at every place; False: as one of the averages
+    local     a layer behind an average is read as a detector at every place; False: as one of the averages
     output    which output to explain, where the network has several: its number or name
 
     >>> import torch, deeptaylor as dt
