@@ -260,7 +260,7 @@ class Builder:
         """Average or flatten, perhaps a hidden layer, then the classes."""
         h = operand
         if self.averaged:
-            if len(self.shape(h)) > 1 and self.maybe(0.4):
+            if len(self.shape(h)) > 1 and self.shape(h)[1] > 1 and self.maybe(0.4):
                 h = self.context(h)
             h = self.average_all(h)
             if self.maybe():
