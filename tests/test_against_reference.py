@@ -1,4 +1,4 @@
-"""Relevance at every block boundary of random networks against the materialised-matrix engine of reference.py."""
+"""Relevance at every block boundary of random networks, and contrasts, against the dense matrices of reference.py."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 import deeptaylor as dt
 from deeptaylor.run.engine import Engine
 from random_networks import build, family, reference_relevances
+from reference_contrast import distinctive
 
 SEEDS = [*range(36), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(36, 200))]
 LOCAL_SEEDS = [*range(24), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(24, 240))]
@@ -63,6 +64,11 @@ def agrees(seed: int, bias: str, averaged: bool) -> None:
     close("input", e.relevance, expected["input"])
     close("bias", e.ledger.bias, expected["bias"])
     close("dropped", e.ledger.dropped, expected["dropped"])
+    if averaged:
+        c = explainer.contrast(network.example)
+        wanted = distinctive(network.graph, network.example, bias, max_pool)
+        close("distinctive", c.relevance, wanted)
+        close("shared", c.shared, expected["input"] - wanted)
     engine = explainer.engine
     expected = {name: value for name, value in expected.items() if name not in NOT_TENSORS}
     # Where attention is not written by hand, the layer of all three was split.

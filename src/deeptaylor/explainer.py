@@ -55,7 +55,7 @@ class Explainer(CapturedNetwork):
     bias      "returned": biases take their share, which is handed back at the end, place by place;
               "neuron": they keep it, as in the paper; "spread": it goes back to the inputs of each unit
     max_pool  "proportional" to activations, as in the paper, or "winner" takes all
-    local     a classifier behind an average is read as a detector at every place; False: as one of the averages
+    local     a layer behind an average is read as a detector at every place; False: as one of the averages
     output    which output to explain, where the network has several: its number or name
 
     >>> import torch, deeptaylor as dt

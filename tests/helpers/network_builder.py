@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from network_modules import Add, Clamp, Concat, Mean, Mul, Normalise, Program
+from network_modules import Add, Clamp, Concat, Mean, Mul, Normalise, Program, Total
 from reference import Domain, Graph
 
 
@@ -226,10 +226,28 @@ class Builder:
             h = self.batch_norm("stem.bn", h)
         return self.rectifier("stem.relu", h)
 
+    def any_activation(self, name: str, operand: str) -> str:
+        kinds = ["relu", "relu6", "clamp", "hardswish", "gelu", "leaky_relu", "tanh", "sigmoid", "softplus"]
+        return self.activation(name, self.choose.choice(kinds), operand)
+
+    def context(self, x: str) -> str:
+        """A layer behind an average in the midst of a network: its result is added at every place, activated or not."""
+        pool = self.choose.choice([Mean, Total])
+        if len(self.shape(x)) == 2:
+            g = self.affine("context.pool", pool(1, keepdim=True), x, kind="average")
+            g = self.linear("context.layer", g, self.shape(x)[-1])
+        else:
+            pools = [pool(2, 3, keepdim=True), nn.AdaptiveAvgPool2d(1), nn.AvgPool2d(self.shape(x)[1:])]
+            g = self.affine("context.pool", self.choose.choice(pools), x, kind="average")
+            g = self.conv("context.layer", g, self.shape(x)[0], 1, 0, bias=self.maybe(0.8))
+        if self.maybe(0.8):
+            g = self.any_activation("context.act", g)
+        return self.add("context.add", x, g)
+
     def average_all(self, operand: str) -> str:
         """Over places or tokens, in one of its spellings."""
         if len(self.shape(operand)) == 2:
-            return self.affine("head.pool", Mean(1), operand, kind="average")
+            return self.affine("head.pool", self.choose.choice([Mean, Total])(1), operand, kind="average")
         if len(self.shape(operand)) == 1:
             return operand
         if self.maybe():
@@ -242,7 +260,13 @@ class Builder:
         """Average or flatten, perhaps a hidden layer, then the classes."""
         h = operand
         if self.averaged:
-            return self.linear("head.classes", self.average_all(h), 3)
+            if len(self.shape(h)) > 1 and self.shape(h)[1] > 1 and self.maybe(0.4):
+                h = self.context(h)
+            h = self.average_all(h)
+            if self.maybe():
+                h = self.linear("head.hidden", h, 6)
+                h = self.any_activation("head.act", h)
+            return self.linear("head.classes", h, 3)
         if len(self.shape(h)) == 3:
             if self.maybe():
                 h = self.affine("head.pool", Mean(2, 3), h, kind="average")

@@ -59,12 +59,19 @@ class Clamp(nn.Module):
 class Mean(nn.Module):
     """Mean over some dimensions."""
 
-    def __init__(self, *dims: int) -> None:
+    def __init__(self, *dims: int, keepdim: bool = False) -> None:
         super().__init__()
-        self.dims = dims
+        self.dims, self.keepdim = dims, keepdim
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.mean(dim=self.dims)
+        return x.mean(dim=self.dims, keepdim=self.keepdim)
+
+
+class Total(Mean):
+    """Sum over some dimensions."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sum(dim=self.dims, keepdim=self.keepdim)
 
 
 class Normalise(nn.Module):

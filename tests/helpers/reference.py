@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from reference_rules import Array, Bias, box_shares, detect, divide, sign_of
+from reference_rules import Array, Average, Bias, box_shares, detect, divide, sign_of
 
 MaxPool = Literal["proportional", "winner"]
 
@@ -443,6 +443,10 @@ class _Sample:
             return
         rectified = all(self.graph.nodes[r].rectifier for r in self.readers[node.name])
         s = np.ones(len(R)) if rectified else sign_of(self.x[node.name])
+        average = self._below(block, {leaf for leaf, _ in paths})
+        if average is not None:
+            self._places_block(average, block, s, rectified, R)
+            return
         self._hand_down(paths, s, block.offset(), R, lambda left: block.fall_back(left, self._free))
 
     def _score(self, v: Array) -> None:
@@ -460,7 +464,10 @@ class _Sample:
             weights[node.name] = v[:, None]
             b = np.zeros(1)
         paths = list(weights.items())
-        if self.local and node.kind in AFFINE and self._places_score(block, weights, float(b[0]), R):
+        average = self._below(block, set(weights)) if node.kind in AFFINE else None
+        if average is not None:
+            (u,) = weights.values()
+            self._places_score(average, u, float(b[0]), R)
             return
 
         def by_squares(left: Array) -> list[Array]:
@@ -469,35 +476,58 @@ class _Sample:
 
         self._hand_down(paths, np.ones(1), b, R, by_squares)
 
-    def _places_score(self, block: Part, weights: dict[str, Array], b: float, R: Array) -> bool:
-        """Section 8: where the score's block reads nothing but an average over whole axes, a unit at every place."""
-        (leaf, *others) = weights
+    def _below(self, block: Part, leaves: set[str]) -> Average | None:
+        """Section 8: what a block reads, if that is nothing but an average over whole axes that nothing else reads."""
+        if not self.local or len(leaves) != 1 or not block.kinds() & MIXING:
+            return None
+        (leaf,) = leaves
         average = self.graph.nodes[leaf]
-        alone = len(self.readers[leaf]) == 1 and not others and bool(block.kinds() & MIXING)
-        if not alone or average.kind != "average" or average.gates or len(average.operands) != 1:
-            return False
+        if len(self.readers[leaf]) != 1 or average.kind != "average" or average.gates or len(average.operands) != 1:
+            return None
         (operand,) = average.operands
         (A,), c = self._matrices(average)
-        if c.any() or ((A != 0).sum(axis=1) != 1).any():
-            return False
+        if c.any() or ((A != 0).sum(axis=1) != 1).any() or not np.allclose(A[A != 0], A.max()):
+            return None
         shape = self.shapes[operand]
         at = np.stack(np.unravel_index(np.arange(len(A)), shape))
         first = at[:, A[:, 0] != 0]  # where the elements are that make one average
         axes = [d for d in range(len(shape)) if len(set(first[d])) > 1]
-        if first.shape[1] != np.prod([shape[d] for d in axes]) or len(axes) in (0, len(shape)):
-            return False
-        place = np.ravel_multi_index([at[d] for d in axes], [shape[d] for d in axes])
-        count = int(place.max()) + 1
-        W = np.where(place[:, None] == np.arange(count), A @ weights[leaf], 0.0)
-        t = np.maximum(0, self.x[operand] @ W + b / count)
+        features = [n for d, n in enumerate(shape) if d not in axes and n > 1]
+        whole = first.shape[1] == np.prod([shape[d] for d in axes])
+        if not whole or len(axes) in (0, len(shape)) or len(features) > 1:
+            return None
+        return Average(operand, A, np.ravel_multi_index([at[d] for d in axes], [shape[d] for d in axes]))
+
+    def _places_score(self, average: Average, u: Array, b: float, R: Array) -> None:
+        """The score's block behind an average: a unit at every place."""
+        W = average.at_places(u)
+        count = average.count
+        t = np.maximum(0, self.x[average.operand] @ W + b / count)
         self._hand_down(
-            [(operand, W)],
+            [(average.operand, W)],
             np.ones(count),
             np.full(count, b / count),
             t * divide(R, t.sum(keepdims=True)),
             lambda left: [W**2 @ divide(left, (W**2).sum(axis=0))],
         )
-        return True
+
+    def _places_block(self, average: Average, block: Part, s: Array, rectified: bool, R: Array) -> None:
+        """A block inside the network behind an average: all of its units at every place."""
+        ((_, W),) = block.paths()
+        V, b = average.at_places(W), np.tile(block.offset() / average.count, average.count)
+        t = self.x[average.operand] @ V + b
+        same = np.maximum(0, s * t.reshape(average.count, -1))
+        shares = np.where(same.sum(axis=0) > 0, divide(same, same.sum(axis=0)), 1 / average.count)
+
+        def by_places(left: Array) -> list[Array]:
+            split = np.zeros(len(V))
+            for p, r in enumerate(left.reshape(average.count, -1)):
+                here = (average.place == p)[:, None] * (average.A != 0)  # which element is which of the average's
+                split += here @ block.fall_back(r, lambda _, here=here: self._free(average.operand) @ here)[0]
+            return [split]
+
+        signs = np.ones(len(t)) if rectified else sign_of(t)
+        self._hand_down([(average.operand, V)], signs, b, (shares * R).reshape(-1), by_places)
 
     # -- between blocks ----------------------------------------------------------------------------------------------
 

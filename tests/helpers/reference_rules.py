@@ -6,6 +6,7 @@ units), z_j = Σ_i x_i w_ij + b_j.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -168,3 +169,22 @@ def algorithm_z_box(W: Array, X: Array, R: Array, L: Array, H: Array) -> Array:
     V = np.maximum(0, W)
     N = R / (W.T @ X - V.T @ L - U.T @ H)
     return X * (W @ N) - L * (V @ N) - H * (U @ N)
+
+
+@dataclass(frozen=True)
+class Average:
+    """An average over places: of which tensor, its matrix A, and the place of each element that it reads."""
+
+    operand: str
+    A: Array
+    place: Array
+
+    @property
+    def count(self) -> int:
+        """How many places there are."""
+        return int(self.place.max()) + 1
+
+    def at_places(self, W: Array) -> Array:
+        """The matrix of what reads the average, W, at every place by itself: units of one place beside each other."""
+        at = self.A @ W
+        return np.concatenate([np.where((self.place == p)[:, None], at, 0.0) for p in range(self.count)], axis=1)

@@ -2,7 +2,7 @@
 
 `AffineMap` has the leaves' values and applies W and its transpose in every reading. `ScoreMap` is the block of the
 output completed by a target: a single unit f = Σ_j v_j z_j. `PlacesMap` is the same block where it is an average over
-places: a unit at every place.
+places: a unit at every place. `LocalMap` is any other block behind an average: its units at every place.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from deeptaylor.maps.at_places import Apart, AtPlaces
 from deeptaylor.maps.block import Block, Run
 from deeptaylor.maps.division import divide, weighted
-from deeptaylor.maps.linear_map import Maybe, Reading, plus, reread
+from deeptaylor.maps.linear_map import Context, Maybe, Reading, plus, reread
 
-__all__ = ["AffineMap", "PlacesMap", "ScoreMap"]
+__all__ = ["AffineMap", "LocalMap", "PlacesMap", "ScoreMap"]
 
 
 class AffineMap:
     """A block in one pass, with what a rule needs: x, b, z, the sign, and W in its readings."""
 
     def __init__(
-        self, block: Block, run: Run, non_negative: Sequence[bool], boxes: Sequence[Any], rectified: bool, spread: bool
-    ) -> None:
+        self, block: Block, run: Context, non_negative: Sequence[bool], boxes: Sequence[Any], rectified: bool,
+        spread: bool,
+    ) -> None:  # fmt: skip
         self.block, self.run, self.rectified, self.spread = block, run, rectified, spread
         self.x: list[Tensor] = [run.value(leaf) for leaf in block.leaves]
         self.non_negative, self.boxes = list(non_negative), list(boxes)
@@ -104,6 +106,7 @@ class ScoreMap(AffineMap):
         f: Tensor,
     ) -> None:
         super().__init__(block, run, non_negative, boxes, True, spread)
+        self.whole = run
         self.u = [
             torch.zeros_like(x) if u is None else u
             for u, x in zip(block.transpose("signed", v, run), self.x, strict=True)
@@ -138,11 +141,11 @@ class ScoreMap(AffineMap):
 
     def _add_up(self, leaf: str, t: Tensor) -> Tensor:
         """The sum over the elements that a unit reads."""
-        return self.run.per_sample(leaf, t)
+        return self.whole.per_sample(leaf, t)
 
     def _hand_out(self, leaf: str, s: Tensor) -> Tensor:
         """A unit's number at each element that it reads."""
-        return self.run.spread_out(leaf, s)
+        return self.whole.spread_out(leaf, s)
 
     def pair(self, p: Sequence[Maybe], n: Sequence[Maybe], negative: bool = True) -> tuple[Maybe, Maybe]:
         P = plus(self.map("positive", p), self.map("negative", n))
@@ -190,3 +193,36 @@ class PlacesMap(ScoreMap):
 
     def _hand_out(self, leaf: str, s: Tensor) -> Tensor:
         return s
+
+
+class LocalMap(AffineMap):
+    """z_j is the average over P places of units t_pj = Σ_i w_ij x_pi + b_j; of a sum, with b_j / P."""
+
+    def __init__(
+        self, block: Block, run: Context, non_negative: Sequence[bool], boxes: Sequence[Any], rectified: bool,
+        spread: bool,
+    ) -> None:  # fmt: skip
+        apart = block.maps[0]
+        assert isinstance(apart, Apart)
+        super().__init__(block, AtPlaces(run, apart), non_negative, boxes, rectified, spread)
+        self.count = apart.count(run)
+        self.b = None if self.b is None else self.b / apart.weight(run)
+        t = self.map("signed", self.x)
+        assert t is not None
+        self.t = t if self.b is None else t + self.b
+
+    @property
+    def z(self) -> Tensor:
+        return self.t
+
+    def apart(self, t: Tensor) -> Tensor:
+        """Samples and their places as two axes."""
+        return t.reshape(-1, self.count, *t.shape[1:])
+
+    def shares(self) -> Tensor:
+        """Of each unit what its places contribute in its sign, as shares of one; where none does, all the same."""
+        t = self.apart(self.t)
+        same = (t if self.rectified else torch.where(t.sum(1, keepdim=True) >= 0, t, -t)).clamp(min=0)
+        mean = same.mean(1, keepdim=True)  # not the sum, which may be too large for float16
+        some = mean > 0
+        return torch.where(some, same / torch.where(some, mean, 1), 1) / self.count

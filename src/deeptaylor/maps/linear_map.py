@@ -120,13 +120,13 @@ class Separable(LinearMap):
         for k, matrix in enumerate(matrices):
             self.register_buffer(f"matrix{k}", matrix, persistent=False)
 
-    def averaged(self, rank: int) -> tuple[int, ...]:
-        """The axes that become a single place; none where some do not."""
-        single = all(getattr(self, f"matrix{k}").shape[0] == 1 for k in range(self.axes))
-        return tuple(range(rank - self.axes, rank)) if single else ()
+    @property
+    def matrices(self) -> list[Tensor]:
+        """One an axis, never negative."""
+        return [getattr(self, f"matrix{k}") for k in range(self.axes)]
 
     def _matrix(self, axis: int, reading: Reading) -> Tensor:
-        matrix: Tensor = getattr(self, f"matrix{axis}")  # never negative
+        matrix = self.matrices[axis]
         if reading == "flat":
             return (matrix != 0).to(matrix.dtype)
         return matrix * matrix if reading == "squared" else matrix
@@ -153,10 +153,6 @@ class Reduce(LinearMap):
     def __init__(self, node: str, operands: Sequence[str], dims: Sequence[int], mean: bool) -> None:
         super().__init__(node, operands)
         self.dims, self.mean = tuple(dims), mean
-
-    def averaged(self, rank: int) -> tuple[int, ...]:
-        """The axes that become a single place."""
-        return tuple(sorted(d % rank for d in self.dims))
 
     def _weight(self, reading: Reading, ctx: Context) -> float:
         shape = ctx.shape(self.operands[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from deeptaylor.domain import Domain
@@ -9,6 +10,8 @@ from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import constant_of, shape_of
 from deeptaylor.graph.places import Node
 from deeptaylor.maps import linear_map as lm
+from deeptaylor.maps.at_places import averaged
+from deeptaylor.maps.structural import Permute
 from deeptaylor.operations.table import flow_of
 
 
@@ -61,17 +64,31 @@ class Blocks:
         visit(head, False)
         return sorted(members, key=self.order.__getitem__), sorted(leaves, key=self.order.__getitem__)
 
-    def averaged(self, leaf: Node) -> tuple[Node, tuple[int, ...]] | None:
-        """What a leaf is the average of and over which axes, if it is one that nothing else reads; never samples."""
-        built = self._maps.get(leaf)
-        if len(self.readers.get(leaf, [])) != 1 or not isinstance(built, (lm.Reduce, lm.Separable)):
-            return None
-        operand = self.signals[leaf][0]
+    def averaged(self, leaf: Node, members: list[Node]) -> tuple[Node, tuple[int, ...]] | None:
+        """What a leaf is the average of and over which axes, if it is one that only a block of these members reads.
+
+        It leaves features alone: samples, the first axis, which stays so in all members, and one axis more. (Windows
+        that are written as a view and averaged leave places as well.)
+        """
+        operand = self.signals[leaf][0] if self.signals.get(leaf) else leaf
         sizes = shape_of(operand)
-        axes = built.averaged(len(sizes))
+        axes = averaged(self._maps.get(leaf), len(sizes))
         several = any(not isinstance(sizes[d], int) or sizes[d] > 1 for d in axes)
-        within = [d for d in range(1, len(sizes)) if d not in axes]
-        return (operand, axes) if several and within and 0 not in axes else None
+        within = [sizes[d] for d in range(1, len(sizes)) if d not in axes]
+        features = len([n for n in within if str(n) != "1"]) <= 1 <= len(within)
+        alone = len(self.readers.get(leaf, [])) == 1
+        moved = any(isinstance(m, Permute) and m.dims[0] != 0 for m in map(self._maps.get, members))
+        kept = len({self.first_axis(n) for n in (operand, leaf, *members)}) == 1 and not moved
+        return (operand, axes) if several and features and 0 not in axes and alone and kept else None
+
+    @staticmethod
+    def first_axis(node: Node) -> str:
+        """Its size, as text: asking a symbolic size for its number would fix the batch size."""
+        return str(list(shape_of(node)[:1]))
+
+    def grows(self, node: Node) -> bool:
+        """True if a node has more elements a sample than all that it reads: some are repeated, or constants."""
+        return math.prod(shape_of(node)[1:]) > sum(math.prod(shape_of(n)[1:]) for n in self.signals[node])
 
     def _build(self, node: Node) -> lm.LinearMap | None:
         built: lm.LinearMap | None = flow_of(node).map(node, self.captured, self.signals[node], self._above)

@@ -20,6 +20,7 @@ from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import op_name, shape_of
 from deeptaylor.graph.places import Node, module_path, where
 from deeptaylor.maps import linear_map as lm
+from deeptaylor.maps.at_places import Apart
 from deeptaylor.maps.block import Block
 from deeptaylor.maps.structural import Structural
 from deeptaylor.operations.flow import Flow
@@ -113,13 +114,8 @@ class Planner:
             members, leaves = self.blocks.gather(self.output)
         else:
             members, leaves = [], [self.output]
-        below = self._places(members, leaves) if self.local else None
-        if below is None:
-            result.append(self._block_step(self.output, members, leaves, score=True))
-        else:
-            operand, places = below
-            members = [leaves[0], *members]
-            result.append(self._block_step(self.output, members, [operand], score=True, places=places))
+        members, leaves, places = self._at_places(members, leaves, score=True)
+        result.append(self._block_step(self.output, members, leaves, True, places))
         covered.update(members)
         for node in reversed(list(self.captured.graph.nodes)):
             relevant = node in self.blocks.readers or (node is self.output and not members)
@@ -130,18 +126,36 @@ class Planner:
                 if all(flow_of(m).moves for m in members):
                     result += [self._carry(m) for m in reversed(members)]
                 else:
-                    result.append(self._block_step(node, members, leaves, score=False))
+                    members, leaves, places = self._at_places(members, leaves, score=False)
+                    result.append(self._block_step(node, members, leaves, False, places))
                 covered.update(members)
             else:
                 result.append(self._plain_step(node))
         return result
 
-    def _places(self, members: list[Node], leaves: list[Node]) -> tuple[Node, tuple[int, ...]] | None:
-        """What the output's block averages over, where it is an affine map behind an average: local evidence."""
+    def _at_places(
+        self, members: list[Node], leaves: list[Node], score: bool
+    ) -> tuple[list[Node], list[Node], tuple[int, ...]]:
+        """Members and leaves of a block; with the average below it and its places, where it has one: local evidence."""
+        below = self._below(members, leaves, score) if self.local else None
+        return (members, leaves, ()) if below is None else ([leaves[0], *members], [below[0]], below[1])
+
+    def _below(self, members: list[Node], leaves: list[Node], score: bool) -> tuple[Node, tuple[int, ...]] | None:
+        """What an affine map is behind the average of, and over which axes."""
         if len(leaves) != 1 or not any(flow_of(m).mixes for m in members):
             return None
         own, given = self.choice.given(leaves[0]), [self.choice.given(m) for m in members]
-        return self.blocks.averaged(leaves[0]) if own is None or own in given else None
+        if own is not None and own not in given:
+            return None
+        below = self.blocks.averaged(leaves[0], members)
+        if below is None:
+            return None
+        if score:  # not where samples share their axis, as in a batch of films with all their frames
+            samples = self.blocks.first_axis(self.output) == self.blocks.first_axis(self.captured.inputs[0])
+            return below if samples else None
+        # Inside, units are computed at every place: not with values of a sample, nor copies of one unit each.
+        by_sample = self._runtime_needs([self.blocks.map(m) for m in members])
+        return None if by_sample or any(self.blocks.grows(m) for m in members if not flow_of(m).mixes) else below
 
     def _row(self, node: Node, op: str, domain: str, rule: str, why: str) -> Row:
         return Row(node.name, module_path(node), op, domain, rule, why)
@@ -182,9 +196,12 @@ class Planner:
         return isinstance(override, rules.Pass) or (isinstance(override, rules.Signal) and flow.factors)
 
     def _block_step(
-        self, head: Node, members: list[Node], leaves: list[Node], score: bool, places: tuple[int, ...] = ()
+        self, head: Node, members: list[Node], leaves: list[Node], score: bool, places: tuple[int, ...]
     ) -> tuple[steps.Step, Row, list[str]]:
         maps = [self.blocks.map(m) for m in members]
+        inside = bool(places) and not score
+        if inside:
+            maps[0] = Apart(maps[0], places)
         block = Block(head.name, maps, [n.name for n in leaves])
         domains = [self.domain[n] for n in leaves]
         at_input = [n in self.pixels for n in leaves]
@@ -198,16 +215,18 @@ class Planner:
         if isinstance(rule, rules.ZBox) and any(b is not None for b in boxes):
             warn_of_box(head, boxes)
         if score:
-            why += "; the output's block, one unit with the target" + (" at every place" if places else "")
+            why += "; the output's block, one unit with the target"
         elif rectified:
             why += "; units ≥ 0"
         elif isinstance(rule, (rules.ZPlus, rules.ZBox)):
             why += "; signed units are pairs of detectors"
+        why += " at every place" if score and places else "; each unit at every place" if inside else ""
         needs = [n.name for n in leaves] + self._runtime_needs(maps)
-        if not score and (rule.needs_z or not rectified):
+        if not score and not inside and (rule.needs_z or not rectified):
             needs.append(head.name)
         boxes = [None if box is None else box.like(leaf.meta["val"]) for box, leaf in zip(boxes, leaves, strict=True)]
-        made = steps.LocalScoreStep if places else steps.ScoreStep if score else steps.BlockStep
+        local, whole = (steps.LocalScoreStep, steps.ScoreStep) if score else (steps.LocalStep, steps.BlockStep)
+        made = local if places else whole
         non_negative = [d.non_negative for d in domains]
         step = made(block, rule, non_negative, boxes, rectified, self.spread, list(dict.fromkeys(needs)))
         if isinstance(step, steps.LocalScoreStep):

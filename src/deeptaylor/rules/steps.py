@@ -5,13 +5,13 @@ A step takes the relevance of its node and returns the relevance of each of its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from deeptaylor.domain import Box, fit
-from deeptaylor.maps.affine_map import AffineMap, PlacesMap, ScoreMap
+from deeptaylor.maps.affine_map import AffineMap, LocalMap, PlacesMap, ScoreMap
 from deeptaylor.maps.block import Block, Run
 from deeptaylor.maps.division import divide, undivided
 from deeptaylor.maps.linear_map import Maybe, unbroadcast
@@ -99,30 +99,35 @@ class LocalScoreStep(ScoreStep):
         t = W.z.clamp(min=0)
         total = t.flatten(1).sum(1)  # at least f, so that nothing is dropped
         share = divide(R, total).reshape(-1, *[1] * (t.ndim - 1))
-        return self.rule(W, t * share, _AllPlaces(book))
+        return self.rule(W, t * share, _AllPlaces(book, lambda t: t.flatten(1).sum(1)))
+
+
+class LocalStep(BlockStep):
+    """A block inside the network that reads an average over places: each place is a detector of each of its units."""
+
+    def back(self, R: Tensor, run: Run, book: Book) -> list[Maybe]:
+        W = LocalMap(self.block, run, self.non_negative, self.boxes, self.rectified, self.spread)
+        at_places = (R.unsqueeze(1) * W.shares()).flatten(0, 1)
+        return self.rule(W, at_places, _AllPlaces(book, lambda t: W.apart(t).sum(1)))
 
 
 class _AllPlaces:
-    """A book for the units of all places; the other takes one number a sample."""
+    """A book for the units of all places; the other takes what `summed` makes of them."""
 
-    def __init__(self, book: Book) -> None:
-        self.book, self.open = book, book.open
+    def __init__(self, book: Book, summed: Callable[[Tensor], Tensor]) -> None:
+        self.book, self.open, self._summed = book, book.open, summed
 
     def bias(self, share: Tensor, weight: Maybe = None) -> None:
         if self.open:
-            self.book.bias(_summed(share if weight is None else share * weight))
+            self.book.bias(self._summed(share if weight is None else share * weight))
 
     def dropped(self, share: Tensor) -> None:
         if self.open:
-            self.book.dropped(_summed(share))
+            self.book.dropped(self._summed(share))
 
     def undivided(self, R: Tensor, Z: Tensor) -> None:
         if self.open:
-            self.book.dropped(_summed(undivided(R, Z)))
-
-
-def _summed(t: Tensor) -> Tensor:
-    return t.flatten(1).sum(1)
+            self.book.dropped(self._summed(undivided(R, Z)))
 
 
 class CarryStep(Step):

@@ -49,6 +49,7 @@ DIFFER: dict[str, float] = {
     "Identity: where everywhere": 0.15,
     "AvgPool2d: a constant kernel": 0.13,
     "AvgPool2d: first along, then across": 0.48,
+    "Mean: a product with a constant vector": 0.28,
     "Token: product with a unit vector": 0.6,
     "Upsample: repeated": 0.22,
     "Sigmoid: half of tanh": 1.24,

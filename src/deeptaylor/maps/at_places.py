@@ -1,0 +1,76 @@
+"""An average taken apart: an affine map behind it can be applied at every place by itself.
+
+Local evidence (docs/theory.md, section 8) reads a block so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deeptaylor.maps.linear_map import Context, LinearMap, Maybe, Reduce, Separable
+from deeptaylor.maps.structural import Structural
+
+__all__ = ["Apart", "AtPlaces", "averaged"]
+
+
+def averaged(built: LinearMap | None, rank: int) -> tuple[int, ...]:
+    """The axes over the whole of which a map averages, or sums up, with the same weight everywhere; else none."""
+    if isinstance(built, Reduce):
+        return tuple(sorted(d % rank for d in built.dims))
+    if not isinstance(built, Separable):
+        return ()
+    even = all(m.shape[0] == 1 and bool((m == m[0, 0]).all()) for m in built.matrices)
+    return tuple(range(rank - built.axes, rank)) if even else ()
+
+
+class Apart(Structural):
+    """In place of an average: its places become samples, each of the shape of the average."""
+
+    def __init__(self, average: LinearMap, places: Sequence[int]) -> None:
+        super().__init__(average.node, average.operands)
+        self.places = tuple(places)
+        self._weight = 1.0 if isinstance(average, Reduce) and average.mean else None
+        if isinstance(average, Separable):
+            self._weight = math.prod([float(m.sum()) for m in average.matrices])
+
+    def count(self, ctx: Context) -> int:
+        """How many places there are."""
+        shape = ctx.shape(self.operands[0])
+        return math.prod([int(shape[d]) for d in self.places])
+
+    def weight(self, ctx: Context) -> float:
+        """What the weights of all places add up to: 1 for an average, their number for a sum."""
+        return float(self.count(ctx)) if self._weight is None else self._weight
+
+    def carry(self, xs: list[Tensor], ctx: Context) -> Tensor:
+        return xs[0].movedim(self.places, self._front()).reshape(ctx.shape(self.node))
+
+    def carry_back(self, s: Tensor, ctx: Context) -> Sequence[Maybe]:
+        shape = ctx.shape(self.operands[0])
+        within = [d for d in range(1, len(shape)) if d not in self.places]
+        apart = s.reshape(shape[0], *[shape[d] for d in (*self.places, *within)])
+        return [apart.movedim(self._front(), self.places)]
+
+    def _front(self) -> tuple[int, ...]:
+        """Where the places' axes go: behind that of the samples."""
+        return tuple(range(1, len(self.places) + 1))
+
+
+class AtPlaces:
+    """A pass as a block sees it behind `Apart`: every place is a sample, but in the tensor that is averaged."""
+
+    def __init__(self, run: Context, apart: Apart) -> None:
+        self._run, self._averaged, self._count = run, apart.operands[0], apart.count(run)
+        self.never_negative = run.never_negative
+
+    def shape(self, name: str) -> torch.Size:
+        shape = self._run.shape(name)
+        return shape if name == self._averaged else torch.Size([shape[0] * self._count, *shape[1:]])
+
+    def value(self, name: str) -> Any:
+        return self._run.value(name)
