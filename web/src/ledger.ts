@@ -34,7 +34,7 @@ export class Ledger {
         make("li", {}, make("span", { class: `dot ${name}` }), `${percent(part, account.score)} ${label} (${shown(part)})`),
       );
       if (name === "input" && account.returned > 0) {
-        words.append(make("li", {}, `of which biases handed back ${percent(account.returned, account.score)}, in proportion to the rest`));
+        words.append(make("li", {}, `of which biases handed back ${percent(account.returned, account.score)}`));
       }
     }
     this.element.replaceChildren(

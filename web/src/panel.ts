@@ -161,7 +161,7 @@ export class Panel {
     const { score, bias, input, returned } = answer.account;
     if (answer.method === "deep-taylor" && score > 0 && bias + returned > input - returned) {
       words.push(
-        make("p", {}, "Biases are numbers that the network adds whatever it sees. Each may keep its share, or give it back to the inputs of its neuron. Look at both before you trust either map."),
+        make("p", {}, "Biases are numbers that the network adds whatever it sees. Each may keep its share, give it back to the inputs of its neuron, or hand it back at the end. Look at more than one before you trust a map."),
       );
       if (this.events.compare) {
         words.push(make("button", { type: "button", click: () => this.events.compare?.() }, "Compare both ways"));
