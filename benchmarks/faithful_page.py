@@ -142,7 +142,7 @@ def biases(found: dict[str, Record]) -> str:
 BIASES = """\
 In networks with BatchNorm the paper's bias neurons take nearly all of the score: the map that is left is sharp, and holds 0.002 % of it. Spreading each bias's share over the inputs of its own
 unit gives all of the score to the pixels, and looks like a red wash. These ways were tried on a GPU, and looked at. The one that was taken hands back at the end what biases took,
-place by place ([theory, section 10](theory.md)): it is first or second in every column, sharp to the eye, complete, and takes no further pass."""
+place by place ([theory, section 10](theory.md#10-what-biases-took-handed-back)): it is first or second in every column, sharp to the eye, complete, and takes no further pass."""
 
 
 # --- where the truth is known ----------------------------------------------------------------------------------------

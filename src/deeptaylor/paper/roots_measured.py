@@ -1,4 +1,4 @@
-"""Roots, measured: where rules expand the units of a trained network, and what that moves (docs/theory.md, section 10).
+"""Roots, measured: where rules expand the units of a trained network, and what that moves (docs/theory.md, section 11).
 
 A unit of a block has z_j = Σ_i w_ij x_i + b_j, with the sign s_j, and the relevance R_j. A rule is the first-order term
 of R_j, modelled as max(0, s_j z_j) c_j with a constant c_j, at a root x̃^(j) = x − t v^(j) of the unit, biases fixed:
