@@ -248,7 +248,7 @@ FILL = """\
 **Flipping depends on what fills the holes.** The same with the {fill} colour in place of the blurred picture:"""
 ROOTS = """\
 **Root points may leave the region in which the network is linear** (Sixt and Landgraf, 2022), and rules are a choice, not a theorem: measured, layer by layer, in
-[the theory](theory.md). **Product rules depend on how a product is bracketed** (You, 2025): ours gives a product's relevance to one factor, the signal, and none to the
+[the theory](theory.md#11-roots-measured). **Product rules depend on how a product is bracketed** (You, 2025): ours gives a product's relevance to one factor, the signal, and none to the
 gate, so that brackets do not matter; where neither factor is recognisably the gate, the network is refused until the user says which it is (`dt.rules.Signal`).
 """
 

@@ -4,6 +4,7 @@ Cat, cup of coffee and rocket come with scikit-image and are in the public domai
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from PIL import Image, ImageDraw, ImageFont
 import deeptaylor as dt
 from deeptaylor import assets, heatmap
 from deeptaylor.methods import METHODS, USUAL
+from deeptaylor.models.photographs import class_index
+from deeptaylor.shown import percent
 from deeptaylor.support.files import write_whole
 
 OUT = Path(__file__).parent / "pictures"
@@ -60,6 +63,27 @@ def save(name: str, picture: Image.Image) -> None:
     print(f"{name}.png: {len(data) / 1000:.0f} kB")
 
 
+def two(p: dt.Pretrained) -> None:
+    """Two classes in one picture: where the evidence of each lies, what sets each apart, and one against the other."""
+    both = heatmap.above(Image.open(assets.path("cat")), Image.open(assets.path("coffee")))
+    x, seen = p.preprocess(both)
+    cat, cup = (class_index(p, name) for name in ("tabby", "espresso"))
+    explainer, asked = dt.Explainer(p.network, x, domain=p.domain), torch.tensor([[cat, cup]])
+    evidence, apart = explainer.explain(x, asked).heatmap()[0], explainer.contrast(x, asked).heatmap()[0]
+    against = replace(explainer.contrast(x, cat, against=cup), photos=(np.asarray(seen),))
+    maps = [heatmap.overlay(seen, heat) for heat in (*evidence, *apart)]
+    lines = [
+        "A cat and a cup in one\npicture, made of two",
+        "Why tabby?\nWhere its evidence lies",
+        "Why espresso?\nWhere its evidence lies",
+        "What sets tabby apart\nfrom its rivals",
+        "What sets espresso apart\nfrom its rivals",
+        f"tabby red, espresso blue:\n{percent(float(against.apart[0]), '.0f')} lies elsewhere",
+    ]
+    pictures = [np.asarray(seen), *maps, against.difference_picture()]
+    save("two", Image.fromarray(heatmap.montage([cell(m) for m in pictures], lines)))
+
+
 def ledger(p: dt.Pretrained) -> None:
     """A cat explained twice, biases as neurons and biases spread, with where the score went."""
     photo = assets.path("cat")
@@ -99,5 +123,5 @@ def methods(p: dt.Pretrained) -> None:
 
 if __name__ == "__main__":
     network = dt.load("efficientnet-lite0")
-    for draw in (ledger, targets, methods):
+    for draw in (two, ledger, targets, methods):
         draw(network)
