@@ -207,7 +207,10 @@ def test_frames_of_films_have_places_each() -> None:
     """Samples and frames share an axis there: a hidden layer detects at every place of each frame."""
     network = Inside(lambda s, a: torch.relu(s.layer(a.mean((2, 3)))).unflatten(0, (-1, 3)).amax(1)).double()
     explainer = dt.Explainer(
-        Function(lambda s, x: s.network(x.flatten(0, 1)), network=network).eval(), films(), dt.Box(0.0, 1.0)
+        Function(lambda s, x: s.network(x.flatten(0, 1)), network=network).eval(),
+        films(),
+        dt.Box(0.0, 1.0),
+        bias="neuron",
     )
     assert len(local_steps(explainer)) == 1
     e = explainer.explain(films())
@@ -222,7 +225,7 @@ def test_a_score_of_all_frames_reads_their_averages() -> None:
         body=nn.Conv2d(3, 4, 3),
         last=nn.Linear(12, 5),
     )
-    explainer = dt.Explainer(network.double().eval(), films(), dt.Box(0.0, 1.0))
+    explainer = dt.Explainer(network.double().eval(), films(), dt.Box(0.0, 1.0), bias="neuron")
     assert not isinstance(explainer.engine.planned.steps[0], LocalScoreStep)
     e = explainer.explain(films())
     torch.testing.assert_close(explainer.explain(films()[1:]).relevance, e.relevance[1:])
@@ -237,7 +240,7 @@ def test_samples_stay_the_first_axis() -> None:
         last=nn.Linear(4, 2),
     )
     x = torch.rand(1, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    explainer = dt.Explainer(network.double().eval(), x, dt.Box(0.0, 1.0))
+    explainer = dt.Explainer(network.double().eval(), x, dt.Box(0.0, 1.0), bias="neuron")
     assert explainer.explain(x).check().accounted
     assert not local_steps(explainer)
 
@@ -266,10 +269,10 @@ def test_an_average_with_uneven_weights_is_left_as_it_is() -> None:
 def test_a_rule_for_the_average_alone_is_heeded() -> None:
     name, network = "pool", Inside(lambda s, a: F.hardswish(s.layer(s.pool(a).flatten(1)))).double().eval()
     network.add_module(name, nn.AdaptiveAvgPool2d(1))
-    explainer = dt.Explainer(network, pictures(), dt.Box(0.0, 1.0), rules={name: dt.rules.Flat()})
+    explainer = dt.Explainer(network, pictures(), dt.Box(0.0, 1.0), rules={name: dt.rules.Flat()}, bias="neuron")
     assert not local_steps(explainer)
     both = {name: dt.rules.Epsilon(0.01), "layer": dt.rules.Epsilon(0.01)}
-    (step,) = local_steps(dt.Explainer(network, pictures(), dt.Box(0.0, 1.0), rules=both))
+    (step,) = local_steps(dt.Explainer(network, pictures(), dt.Box(0.0, 1.0), rules=both, bias="neuron"))
     assert isinstance(step, BlockStep)
     assert isinstance(step.rule, dt.rules.Epsilon)
 

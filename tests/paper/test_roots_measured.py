@@ -88,7 +88,7 @@ def test_what_a_bias_neuron_keeps() -> None:
     network = Summed(linear((1, -0.5), bias=(2,)), nn.ReLU())
     p = passes(network, ONE)
     found = roots(ZPlus(), p.blocks[0], p.here, torch.tensor([0]))
-    e = dt.explain(network, ONE, domain=dt.NonNegative())
+    e = dt.explain(network, ONE, domain=dt.NonNegative(), bias="neuron")
     assert found.left.item() == pytest.approx(2 / 3)
     assert float(e.ledger.bias / e.score) == pytest.approx(2 / 3)
 
@@ -250,7 +250,7 @@ def test_a_network_run_again_is_the_network() -> None:
 def test_what_cannot_be_measured(what: Callable[[dt.Explainer], object], text: str) -> None:
     network = Summed(linear((1, 1), bias=(-1,)), nn.ReLU())
     with pytest.raises(dt.DeepTaylorError, match=f"^{re.escape(text)}$"):
-        what(dt.Explainer(network, ONE, dt.NonNegative()))
+        what(dt.Explainer(network, ONE, dt.NonNegative(), bias="neuron"))
 
 
 def test_the_nearest_root_needs_a_plain_convolution_and_one_input() -> None:
@@ -260,7 +260,7 @@ def test_the_nearest_root_needs_a_plain_convolution_and_one_input() -> None:
     with pytest.raises(dt.PlanError, match="the nearest root is not sought in the block of 'conv2d': no plain conv"):
         p.reverse(p.here, instead={"conv2d": Nearest()})
     with pytest.raises(dt.InputError, match="sought for one input, not for 2 at once"):
-        dt.Explainer(network, x, dt.NonNegative(), rules={"conv2d": Nearest()})(x.repeat(2, 1, 1, 1))
+        dt.Explainer(network, x, dt.NonNegative(), rules={"conv2d": Nearest()}, bias="neuron")(x.repeat(2, 1, 1, 1))
 
 
 @pytest.mark.parametrize(("high", "point"), [(9.0, (0.0, 4.0)), (3.0, (0.0, 3.0))])
