@@ -52,12 +52,12 @@ def reverse(
             outs = step.back(R, run, page)
         account.hand_on(page, step.inputs, outs)
         arrived.add(step.inputs, outs)
+        del R, outs  # before the rivals' turn: of the first layers they are the largest tensors
         if beside is not None:
             beside.pass_on(step)
         if books:
             lowest += guard.lowest(engine.watched.get(k, ()), run)
         run.forget(last_use.get(k, ()))
-        del R, outs
     final = [arrived.take(name).expand(run.shape(name)) for name in planned.inputs]
     kept |= {name: R for name, R in zip(planned.inputs, final, strict=True) if name in keep}
     entries = account.close(f, planned.inputs, final)
