@@ -10,6 +10,7 @@ Weights are random and seeded, BatchNorm statistics random, batch 2, float32, th
     positive     relevance, bias share and dropped share are >= 0, relevance at every element
     accounted    |input + bias + dropped - f| <= 1e-4 f, and dropped <= 1e-6 f
     conservative with bias="spread", on convolutional families: |input - f| <= 1e-4 f
+    contrast     both parts are >= 0 at every element, |distinctive + shared + bias + dropped - f| <= 1e-6 f
     score        f is the network's own output
     untouched    the network is bit for bit what it was
 
@@ -64,7 +65,7 @@ FAMILIES: dict[str, str] = {  # family -> torchvision's name
 ATTENTION = frozenset({"vit_b_16", "swin_t", "maxvit_t"})
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-ACCOUNTED, DROPPED, CONSERVATIVE, SCORE = 1e-4, 1e-6, 1e-4, 1e-4
+ACCOUNTED, DROPPED, CONSERVATIVE, SCORE, CONTRAST = 1e-4, 1e-6, 1e-4, 1e-4, 1e-6
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class Result:
     dropped: float = math.nan
     input: float = math.nan
     input_gap: float = math.nan
+    contrast_gap: float = math.nan
     capture_s: float = math.nan
     explain_s: float = math.nan
     remark: str = ""
@@ -102,14 +104,14 @@ class Result:
 
     HEADER = (
         f"{'family':<20} {'bias':<7}{'f':>10} {'min R':>9} {'gap/f':>9} {'drop/f':>9} {'input/f':>9} {'|in-f|/f':>9}"
-        f" {'capture':>8} {'explain':>8}"
+        f" {'contrast':>9} {'capture':>8} {'explain':>8}"
     )
 
     def __str__(self) -> str:
         line = (
             f"{self.family:<20} {self.bias:<7}{self.f:>10.3g} {self.lowest:>9.1e} {self.gap:>9.1e} {self.dropped:>9.1e}"
-            f" {self.input:>9.5f} {self.input_gap:>9.1e} {self.capture_s:>7.1f}s {self.explain_s:>7.2f}s"
-            f"  {'FAIL' if self.problems else 'ok'}"
+            f" {self.input:>9.5f} {self.input_gap:>9.1e} {self.contrast_gap:>9.1e}"
+            f" {self.capture_s:>7.1f}s {self.explain_s:>7.2f}s  {'FAIL' if self.problems else 'ok'}"
         )
         notes = ([self.remark] if self.remark else []) + [_brief(problem) for problem in self.problems]
         return "\n".join([line, *(f"    {note}" for note in notes)])
@@ -250,6 +252,18 @@ def _measure(network: Network, bias: str, result: Result) -> None:
     demand((off["dropped"] <= DROPPED).all(), f"dropped {result.dropped:.3g} f")
     if bias == "spread" and network.convolutional:
         demand((off["conservative"] <= CONSERVATIVE).all(), f"input sums to {result.input:.6f} f under spread")
+    if output.ndim == 2 and output.shape[1] > 1:
+        result.contrast_gap, lowest = contrast(explainer.contrast(x))
+        demand(lowest >= 0, f"negative relevance in a contrast, down to {lowest:.3g}")
+        demand(result.contrast_gap <= CONTRAST, f"a contrast is not accounted: off by {result.contrast_gap:.3g} f")
+
+
+def contrast(c: Any) -> tuple[float, float]:
+    """Of a contrast how far its parts are from adding up to f, as a share of f, and its smallest number."""
+    parts = [part.double().flatten(1).sum(1) for part in (c.relevance, c.shared)]
+    total = sum(parts) + c.ledger.bias.double() + c.ledger.dropped.double()
+    gap = float(((total - c.score.double()).abs() / c.score.double()).max())
+    return gap, min(float(c.relevance.min()), float(c.shared.min()))
 
 
 Builder = Callable[[str, int], Network]

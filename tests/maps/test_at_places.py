@@ -147,6 +147,10 @@ class Inside(nn.Module):
         return self.last(self.body(self, F.silu(self.second(torch.relu(self.first(x))))))
 
 
+def _attention(h: Tensor) -> Tensor:
+    return torch.softmax(h.flatten(2) @ h.flatten(2).mT, -1)
+
+
 APPLIES: dict[str, Callable[[Inside, Tensor], Tensor]] = {
     "mobilenet": lambda s, a: F.hardswish(s.layer(F.adaptive_avg_pool2d(a, 1).flatten(1))),
     "rectified": lambda s, a: torch.relu(s.layer(a.mean((2, 3)))),
@@ -162,6 +166,7 @@ LEFT: dict[str, Callable[[Inside, Tensor], Tensor]] = {
     "repeated": lambda s, a: torch.relu(s.point(a.mean((2, 3), keepdim=True)).expand(a.shape)).mean((2, 3)),
     "rows": lambda s, a: torch.tanh(s.layer(a.mean(3).transpose(1, 2))).mean(1),
     "windows": lambda s, a: torch.relu(s.point(a.unflatten(3, (2, 2)).unflatten(2, (2, 2)).mean((3, 5)))).amax((2, 3)),
+    "weights of a sample": lambda s, a: torch.relu((a.mean((2, 3)).unsqueeze(1) @ _attention(s.point(a))).squeeze(1)),
     "no average": lambda s, a: torch.relu(s.layer(a.amax((2, 3)))),
 }
 

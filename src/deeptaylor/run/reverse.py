@@ -57,12 +57,12 @@ def reverse(
         account.hand_on(page, step.inputs, outs)
         arrived.add(step.inputs, outs)
         places.note(None if isinstance(step, ScoreStep) else step.node, step.inputs, outs)
+        del R, outs  # before the rivals' turn: of the first layers they are the largest tensors
         if beside is not None:
             beside.pass_on(step)
         if books:
             lowest += guard.lowest(engine.watched.get(k, ()), run)
         run.forget(last_use.get(k, ()))
-        del R, outs
     final = [arrived.take(name).expand(run.shape(name)) for name in planned.inputs]
     kept |= {name: R for name, R in zip(planned.inputs, final, strict=True) if name in keep}
     entries = account.close(f, planned.inputs, final)
