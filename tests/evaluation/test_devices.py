@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from deeptaylor.evaluation import road
+from deeptaylor.metrics import road
 from deeptaylor.metrics.case import Case
 from deeptaylor.metrics.continuity import Continuity, MaxSensitivity
 from deeptaylor.metrics.flipping import Deletion, Flipping, Insertion

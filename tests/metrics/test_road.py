@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from deeptaylor.errors import InputError
-from deeptaylor.evaluation import road as module
+from deeptaylor.metrics import road as module
 from deeptaylor.metrics.road import Road, imputed
 from known_truth import Quarters, case, random_maps, true_maps
 from untouched import changes, snapshot

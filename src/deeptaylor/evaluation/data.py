@@ -38,7 +38,7 @@ def photographs(folder: Path, model: Pretrained, most: int | None = None) -> Pho
     """Every photograph below a folder, prepared for a network."""
     if not folder.is_dir():
         raise InputError(f"{shown(folder)} is no folder of photographs.")
-    files = sorted(f for f in folder.rglob("*") if f.suffix.lower() in KINDS and f.is_file())[:most]
+    files = _spread([f for f in folder.rglob("*") if f.suffix.lower() in KINDS and f.is_file()], most)
     if not files:
         raise InputError(f"There are no photographs in {shown(folder)} ({', '.join(sorted(KINDS))}).")
     inputs, said, kept, unread = [], list[int | None](), list[Path](), list[str]()
@@ -57,8 +57,8 @@ def photographs(folder: Path, model: Pretrained, most: int | None = None) -> Pho
     if not inputs:
         raise InputError(f"No photograph in {shown(folder)} could be read: {_some(unread)}.")
     x = torch.cat(inputs)
-    first = torch.cat([model.output(part).argmax(dim=1) for part in x.split(16)]) if unnamed else torch.zeros(len(x))
-    classes = torch.tensor([int(f) if c is None else c for c, f in zip(said, first.tolist(), strict=True)])
+    first = _first(model, x) if unnamed else [0] * len(x)
+    classes = torch.tensor([f if c is None else c for c, f in zip(said, first, strict=True)])
     notes = [f"{len(unread)} of {len(files)} photographs could not be read: {_some(unread)}."] if unread else []
     if unnamed:
         notes.append(
@@ -67,6 +67,19 @@ def photographs(folder: Path, model: Pretrained, most: int | None = None) -> Pho
             "in 207_dog.jpg."
         )
     return Photographs(x, classes, tuple(kept), tuple(notes))
+
+
+def _spread(files: list[Path], most: int | None) -> list[Path]:
+    """At most so many of them, from every part of their order, so that not the first classes alone are left."""
+    files, count = sorted(files), len(files) if most is None else min(most, len(files))
+    return [files[k * len(files) // count] for k in range(count)]
+
+
+def _first(model: Pretrained, x: Tensor) -> list[int]:
+    """The network's own first classes; 0 where it gives one number."""
+    place = next(model.network.parameters(), x).device
+    said = [model.output(part.to(place)).reshape(len(part), -1).argmax(dim=1) for part in x.split(16)]
+    return [int(c) for c in torch.cat(said)]
 
 
 def _class(model: Pretrained, file: Path, folder: Path) -> int | None:

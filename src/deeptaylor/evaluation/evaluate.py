@@ -11,11 +11,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -37,7 +36,7 @@ from deeptaylor.metrics.randomised import BottomUp, Complexity, TopDown
 from deeptaylor.metrics.road import Road
 from deeptaylor.models.networks.pretrained import Pretrained
 
-__all__ = ["METRICS", "USUAL", "choose", "evaluate"]
+__all__ = ["METRICS", "USUAL", "choose", "evaluate", "judging"]
 
 METRICS: Mapping[str, Callable[[], Metric]] = {
     m.name: cast("Callable[[], Metric]", m)
@@ -76,8 +75,8 @@ Progress = Callable[[str, int, int], None]
 def evaluate(
     model: nn.Module | Pretrained,
     data: Tensor | str | os.PathLike[str],
-    methods: Sequence[str | Maps] | Mapping[str, Maps] | None = None,
-    metrics: Sequence[str | Metric] = ("flipping",),
+    methods: str | Sequence[str | Maps] | Mapping[str, Maps] | None = None,
+    metrics: str | Sequence[str | Metric] = ("flipping",),
     *,
     classes: Tensor | None = None,
     masks: Tensor | None = None,
@@ -105,30 +104,42 @@ def evaluate(
     """
     network = model.network if isinstance(model, Pretrained) else model
     domain = domain if domain is not None else getattr(model, "domain", None)
-    chosen, judges = choose(methods, domain), [_metric(m) for m in metrics]
+    chosen, judges = choose(methods, domain), judging(metrics)
+    if masks is None and any(type(m) is Inside for m in judges.values()):
+        raise InputError("inside needs to know where the truth lies: give masks=, (samples, height, width).")
     notes: list[str] = []
     if not isinstance(data, Tensor):
         if not isinstance(model, Pretrained):
             raise InputError("A folder of photographs needs a dt.Pretrained, which knows how they are prepared.")
         found = photographs(Path(data), model)
-        data, classes, notes = found.x, found.classes, [*found.notes]
+        data, notes = found.x, [*found.notes]
+        classes = found.classes if classes is None else classes
     place = next(network.parameters(), data)
     x = data.detach().to(place.device)
     with eval_mode(network):
         whole = _case(network, x, classes, masks, batch, seed)
         if compiled:
             whole = replace(whole, compiled=torch.compile(network, dynamic=False))
-        cases = [(whole, [m for m in judges if not isinstance(m, GridPointing)])]
-        pointing: list[Metric] = [m for m in judges if isinstance(m, GridPointing)]
+        pointing: dict[str, Metric] = {name: m for name, m in judges.items() if isinstance(m, GridPointing)}
+        others = {name: m for name, m in judges.items() if name not in pointing}
+        cases = [(whole, others)] if others else []
         if pointing:
-            grid = mosaics(network, x, whole.classes, mosaic_count, seed=seed, batch=batch)
-            cases.append((replace(grid, softmax=whole.softmax), pointing))
+            try:
+                grid = mosaics(
+                    network, x, whole.classes, mosaic_count, seed=seed, batch=batch, softmax=whole.softmax
+                )  # fmt: skip
+                cases.append((grid, pointing))
+            except InputError as error:
+                if not others:
+                    raise
+                notes.append(f"{', '.join(pointing)}: left out. {error}")
         about = {"network": type(network).__name__, "samples": len(x), "shape": list(x.shape[1:]), "seed": seed}
-        begun = Evaluation((), {m.name: (m.about, m.higher) for m in judges}, {}, tuple(notes), about)
+        judged = {name: (m.about, m.higher) for _, of in cases for name, m in of.items()}
+        notes += [note for note in (known.notes if known else ()) if note not in notes]
+        begun = Evaluation((), judged, {}, tuple(notes), about)
         gathered = _Gathered(begun, known, progress or _silent, keep or (lambda so_far: None))
         for case, of in cases:
-            if of:
-                gathered.judge(case, of, chosen, explained)
+            gathered.judge(case, of, chosen, explained)
     return gathered.now
 
 
@@ -159,33 +170,49 @@ def _case(network: nn.Module, x: Tensor, classes: Tensor | None, masks: Tensor |
     )
 
 
-def choose(asked: Sequence[str | Maps] | Mapping[str, Maps] | None, domain: Domain | None) -> dict[str, Maps]:
+def choose(asked: str | Sequence[str | Maps] | Mapping[str, Maps] | None, domain: Domain | None) -> dict[str, Maps]:
     """The methods by name; unknown ones are refused, with those that there are."""
-    if isinstance(asked, Mapping):
-        return dict(asked)
-    here = installed()
     known: dict[str, Maps] = {**ours(domain), **{name: o.maps for name, o in OPPONENTS.items()}}
     if asked is None:
+        here = installed()
         asked = [name for name in USUAL if name not in OPPONENTS or name in here]
-    chosen: dict[str, Maps] = {}
-    for one in asked:
-        if callable(one):
-            chosen[getattr(one, "__name__", type(one).__name__)] = one
-        elif one in known:
-            chosen[one] = known[one]
-        else:
+    elif isinstance(asked, str):
+        asked = [asked]
+    chosen: dict[str, Maps] = dict(asked) if isinstance(asked, Mapping) else {}
+    for one in () if isinstance(asked, Mapping) else asked:
+        name = one if isinstance(one, str) else getattr(one, "__name__", type(one).__name__)
+        if isinstance(one, str) and one not in known:
             raise InputError(f"There is no method called {one!r}; there are {', '.join(known)}, or any callable.")
+        if name in chosen:
+            raise InputError(f"Two methods are called {name!r}: give them names of their own, {{name: callable}}.")
+        chosen[name] = known[one] if isinstance(one, str) else one
     if not chosen:
         raise InputError("methods= names none.")
     return chosen
 
 
-def _metric(asked: str | Metric) -> Metric:
-    if not isinstance(asked, str):
-        return asked
-    if asked not in METRICS:
-        raise InputError(f"There is no metric called {asked!r}; there are {', '.join(METRICS)}.")
-    return METRICS[asked]()
+def judging(asked: str | Sequence[str | Metric]) -> dict[str, Metric]:
+    """The metrics by name, and of several of one kind by their settings too; unknown ones are refused."""
+    judges: list[Metric] = []
+    for one in [asked] if isinstance(asked, str) else asked:
+        if isinstance(one, str) and one not in METRICS:
+            raise InputError(f"There is no metric called {one!r}; there are {', '.join(METRICS)}.")
+        judges.append(METRICS[one]() if isinstance(one, str) else one)
+    if not judges:
+        raise InputError(f"metrics= names none; there are {', '.join(METRICS)}.")
+    kinds = [m.name for m in judges]
+    named = {m.name if kinds.count(m.name) == 1 else _with_settings(m): m for m in judges}
+    if len(named) < len(judges):
+        raise InputError(f"Some metrics are asked for twice: {', '.join(k for k in METRICS if kinds.count(k) > 1)}.")
+    return named
+
+
+def _with_settings(metric: Metric) -> str:
+    """A metric's name and what is not as usual: flipping, fill=mean."""
+    settings = cast("Any", metric)
+    every = fields(settings) if is_dataclass(settings) else ()
+    said = [f"{f.name}={getattr(settings, f.name)}" for f in every if getattr(settings, f.name) != f.default]
+    return ", ".join([metric.name, *said])
 
 
 class _Gathered:
@@ -197,47 +224,59 @@ class _Gathered:
         self.now, self.progress, self.keep = begun, progress, keep
         self.known = {} if known is None else {(s.metric, s.method): s for s in known.scores}
 
-    def judge(self, case: Case, metrics: Sequence[Metric], methods: Mapping[str, Maps], explained: int) -> None:
+    def judge(self, case: Case, metrics: Mapping[str, Metric], methods: Mapping[str, Maps], explained: int) -> None:
         """Every method by every metric, on one case."""
         groups = None if case.groups is None else case.groups.numpy()
         if groups is not None:
-            self.now = replace(self.now, groups={**self.now.groups, **{m.name: groups for m in metrics}})
+            self.now = replace(self.now, groups={**self.now.groups, **dict.fromkeys(metrics, groups)})
         for number, (name, method) in enumerate(methods.items()):
             if name in self.now.failed:
                 continue
-            scores = [self.known[m.name, name] for m in metrics if (m.name, name) in self.known]
-            left = [m for m in metrics if (m.name, name) not in self.known]
+            scores = [self.known[m, name] for m in metrics if (m, name) in self.known]
+            left = {m: metric for m, metric in metrics.items() if (m, name) not in self.known}
             try:
                 if left:
                     scores += self._measured(case, left, name, method, explained, (number, len(methods)))
             except Exception as error:  # noqa: BLE001  of someone else's method, and said
-                failed = {**self.now.failed, name: f"{type(error).__name__}: {error}"}
-                self.now = replace(self.now, failed=failed)
+                self._failed(name, error)
                 continue
             self.now = replace(self.now, scores=(*self.now.scores, *scores))
             self.keep(self.now)
 
+    def _failed(self, what: str, error: Exception) -> None:
+        self.now = replace(self.now, failed={**self.now.failed, what: f"{type(error).__name__}: {error}"})
+
     def _measured(
-        self, case: Case, metrics: Sequence[Metric], name: str, method: Maps, explained: int, place: tuple[int, int]
-    ) -> list[Scores]:
+        self, case: Case, metrics: Mapping[str, Metric], name: str, method: Maps, explained: int,
+        place: tuple[int, int],
+    ) -> list[Scores]:  # fmt: skip
         parts = list(torch.arange(len(case.x)).split(explained))
-        found: dict[str, list[Measured]] = {m.name: [] for m in metrics}
+        found: dict[str, list[Measured]] = {m: [] for m in metrics}
         began, bad = time.perf_counter(), 0
         for done, part in enumerate(parts):
             self.progress(name, place[0] * len(parts) + done, place[1] * len(parts))
             own = _part(case, part)
             R, finite = flat_map(method(own.network, own.x, own.classes), own.x)
             bad += int((~finite).sum())
-            for metric in metrics:
-                measured = metric.measure(own, R, method)
-                found[metric.name].append(replace(measured, values=measured.values.where(finite, torch.nan)))
+            for m in list(found):
+                try:
+                    found[m].append(_counted(metrics[m].measure(own, R, method), finite))
+                except Exception as error:  # noqa: BLE001  the metrics that can judge it do
+                    self._failed(f"{name}, by {m}", error)
+                    del found[m]
         if bad == len(case.x):
             raise InputError("all of its maps are NaN or infinite")
         if bad:
             note = f"{name}: {bad} of {len(case.x)} maps are NaN or infinite; these are not counted."
             self.now = replace(self.now, notes=(*self.now.notes, note))
         seconds, groups = time.perf_counter() - began, None if case.groups is None else case.groups.numpy()
-        return [_scores(name, m, found[m.name], groups, seconds) for m in metrics]
+        return [_scores(name, m, found[m], groups, seconds) for m in found]
+
+
+def _counted(measured: Measured, finite: Tensor) -> Measured:
+    """What was measured, without the samples whose maps are no numbers."""
+    curves = {label: curve.where(finite[:, None], torch.nan) for label, curve in measured.curves.items()}
+    return replace(measured, values=measured.values.where(finite, torch.nan), curves=curves)
 
 
 def _part(case: Case, part: Tensor) -> Case:
@@ -246,13 +285,15 @@ def _part(case: Case, part: Tensor) -> Case:
     return replace(case, x=case.x[here], classes=case.classes[here], inside=inside, groups=None)
 
 
-def _scores(name: str, metric: Metric, found: Sequence[Measured], groups: Any, seconds: float) -> Scores:
+def _scores(name: str, metric: str, found: Sequence[Measured], groups: Any, seconds: float) -> Scores:
     values = torch.cat([m.values for m in found]).to("cpu", torch.float64).numpy()
-    curves = {
-        label: np.nanmean(torch.cat([m.curves[label] for m in found]).to("cpu", torch.float64).numpy(), axis=0)
-        for label in found[0].curves
-    }
-    return Scores(name, metric.name, values, bootstrap(values, groups=groups), curves, found[0].at, seconds)
+    curves = {label: _means(torch.cat([m.curves[label] for m in found])) for label in found[0].curves}
+    return Scores(name, metric, values, bootstrap(values, groups=groups), curves, found[0].at, seconds)
+
+
+def _means(curves: Tensor) -> Any:
+    """The mean curve of the samples that have one."""
+    return curves.to("cpu", torch.float64).nanmean(dim=0).numpy()
 
 
 def _silent(text: str, done: int, of: int) -> None:

@@ -64,7 +64,7 @@ def _parts(evaluation: Evaluation, metric: str) -> list[report.Part]:
 
 def _numbers(s: Scores) -> tuple[str, str, str]:
     i = s.interval
-    return f"{i.mean:.3f}", f"{i.low:.3f} to {i.high:.3f}" if i.samples else "-", str(i.samples)
+    return (f"{i.mean:.3f}", f"{i.low:.3f} to {i.high:.3f}", str(i.samples)) if i.samples else ("-", "-", "0")
 
 
 def curves(ranked: list[Scores]) -> bytes:

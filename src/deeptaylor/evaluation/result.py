@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from deeptaylor.errors import InputError
 from deeptaylor.metrics.interval import Interval, bootstrap
 
-__all__ = ["Evaluation", "Scores"]
+__all__ = ["Evaluation", "Scores", "read"]
 
 Array = npt.NDArray[np.floating]
 
@@ -42,7 +43,11 @@ class Evaluation:
 
     def of(self, metric: str, method: str) -> Scores:
         """One method's scores by one metric."""
-        return next(s for s in self.scores if (s.metric, s.method) == (metric, method))
+        for s in self.scores:
+            if (s.metric, s.method) == (metric, method):
+                return s
+        there = ", ".join(f"{s.method} by {s.metric}" for s in self.scores)
+        raise InputError(f"There are no scores of {method!r} by {metric!r}; there are {there or 'none'}.")
 
     def ranked(self, metric: str) -> list[Scores]:
         """The methods by one metric, the best first; those without a single value last."""
@@ -102,9 +107,9 @@ def read(record: Mapping[str, Any]) -> Evaluation:
             Scores(
                 s["method"],
                 s["metric"],
-                np.array([np.nan if v is None else v for v in s["values"]], dtype=np.float64),
-                Interval(s["mean"], s["low"], s["high"], s["samples"]),
-                {name: np.array(curve) for name, curve in s["curves"].items()},
+                _numbers(s["values"]),
+                _interval(s),
+                {name: _numbers(curve) for name, curve in s["curves"].items()},
                 tuple(s["at"]),
                 s["seconds"],
             )
@@ -116,3 +121,13 @@ def read(record: Mapping[str, Any]) -> Evaluation:
         record["about"],
         {name: np.array(of) for name, of in record["groups"].items()},
     )
+
+
+def _interval(s: Mapping[str, Any]) -> Interval:
+    mean, low, high = _numbers([s["mean"], s["low"], s["high"]]).tolist()
+    return Interval(mean, low, high, s["samples"])
+
+
+def _numbers(values: Sequence[float | None]) -> Array:
+    """JSON has no word for NaN but null."""
+    return np.array([np.nan if v is None else v for v in values], dtype=np.float64)

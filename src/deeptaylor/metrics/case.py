@@ -73,7 +73,7 @@ def flat_map(R: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """Maps without their channels, in float32 or wider, and which of them are numbers; the others are empty."""
     if R.shape == x.shape and x.ndim > 2:
         R = R.sum(dim=1)
-    if R.shape != (x.shape[0], *x.shape[2:]) and R.shape != x.shape:
+    if R.shape != (x.shape if x.ndim == 2 else (x.shape[0], *x.shape[2:])):
         raise InputError(f"its maps have shape {tuple(R.shape)}, for inputs of shape {tuple(x.shape)}")
     R = R.detach().to(torch.promote_types(R.dtype, torch.float32))
     finite = R.flatten(1).isfinite().all(dim=1)

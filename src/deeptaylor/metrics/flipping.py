@@ -29,16 +29,20 @@ SHARES = tuple(n / 196 for n in (0, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 196)
 
 
 def flipped(case: Case, ranks: Tensor, regions: Regions, fills: Tensor, gone: Sequence[int]) -> Tensor:
-    """The network's answers (B, steps) when the ``gone`` first regions of ``ranks`` are filled."""
+    """The network's answers (orders · B, steps) when the ``gone`` first regions of ``ranks`` are filled.
+
+    Ranks (orders · B, regions) may hold several orders of the same samples, one after the other: they share passes.
+    """
     steps = torch.tensor(tuple(gone), device=case.x.device)
 
     def inputs(numbers: Tensor) -> tuple[Tensor, Tensor]:
-        sample, step = numbers // len(steps), numbers % len(steps)
-        away = regions.spread(ranks[sample] < steps[step, None])
+        row, step = numbers // len(steps), numbers % len(steps)
+        sample = row % len(case.x)
+        away = regions.spread(ranks[row] < steps[step, None])
         away = away.unsqueeze(1) if case.x.ndim > away.ndim else away
         return torch.where(away, fills[sample], case.x[sample]), case.classes[sample]
 
-    return answers(case, len(case.x) * len(steps), inputs).reshape(-1, len(steps))
+    return answers(case, len(ranks) * len(steps), inputs).reshape(-1, len(steps))
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Flipping:
     def __post_init__(self) -> None:
         if not self.shares or not all(0 <= s <= 1 for s in self.shares) or list(self.shares) != sorted(self.shares):
             raise InputError(f"Steps of flipping are shares of all regions, 0 to 1, growing; got {self.shares}.")
+        fill(self.fill)  # an unknown name is refused before any work
 
     @classmethod
     def for_maps(cls, R: Tensor) -> Flipping:
@@ -66,14 +71,20 @@ class Flipping:
         return cls(patch=max(1, round(min(R.shape[1:]) / 14))) if R.ndim == 3 else cls(patch=None, fill="mean")
 
     def measure(self, case: Case, R: Tensor, method: Maps | None = None) -> Measured:
-        most, least = (self.curve(case, sign * R) for sign in (1, -1))
+        most, least = self.curves(case, R, -R)
         return Measured((least - most).mean(dim=1), {"most first": most, "least first": least}, self.shares)
+
+    def curves(self, case: Case, *maps: Tensor) -> tuple[Tensor, ...]:
+        """Answers (B, steps) while what is most relevant goes first, by each of these maps."""
+        sides = maps[0].shape[1:]
+        regions = pixels(sides) if self.patch is None else patches(sides, self.patch)
+        gone = [round(share * regions.count) for share in self.shares]
+        ranks = torch.cat([regions.ranks(R, case.seed) for R in maps])
+        return tuple(flipped(case, ranks, regions, fill(self.fill)(case.x), gone).split(len(case.x)))
 
     def curve(self, case: Case, R: Tensor) -> Tensor:
         """Answers while what is most relevant by R goes first."""
-        regions = pixels(R.shape[1:]) if self.patch is None else patches(R.shape[1:], self.patch)
-        gone = [round(share * regions.count) for share in self.shares]
-        return flipped(case, regions.ranks(R, case.seed), regions, fill(self.fill)(case.x), gone)
+        return self.curves(case, R)[0]
 
 
 @dataclass(frozen=True)

@@ -49,12 +49,13 @@ class GridPointing(Inside):
 
 
 def mosaics(
-    network: nn.Module, x: Tensor, classes: Tensor, count: int, *, seed: int = 0, batch: int = BATCH, sure: float = SURE
-) -> Case:
+    network: nn.Module, x: Tensor, classes: Tensor, count: int, *,
+    seed: int = 0, batch: int = BATCH, sure: float = SURE, softmax: bool = True,
+) -> Case:  # fmt: skip
     """A case of ``count`` mosaics of 2 × 2 pictures of different classes, each class of each mosaic explained."""
     if x.ndim != 4:
         raise InputError(f"Mosaics are made of pictures, not of inputs of shape {tuple(x.shape[1:])}.")
-    known = well_recognised(network, x, classes, batch, sure)
+    known = well_recognised(network, x, classes, batch, sure, softmax)
     by_class: dict[int, list[int]] = {}
     for index in known:
         by_class.setdefault(int(classes[index]), []).append(index)
@@ -76,16 +77,19 @@ def mosaics(
         classes[torch.tensor(chosen, device=classes.device).flatten()],
         inside=places.repeat(count, 1, 1).to(x.device),
         groups=repeated,
+        softmax=softmax,
         batch=batch,
         seed=seed,
     )
 
 
-def well_recognised(network: nn.Module, x: Tensor, classes: Tensor, batch: int, sure: float) -> list[int]:
+def well_recognised(
+    network: nn.Module, x: Tensor, classes: Tensor, batch: int, sure: float, softmax: bool
+) -> list[int]:
     """The pictures whose class is the network's first, with this probability or more."""
     with torch.no_grad():
-        best = [network(part).softmax(dim=1).max(dim=1) for part in x.split(batch)]
-    probability, first = torch.cat([b.values for b in best]), torch.cat([b.indices for b in best])
+        out = torch.cat([network(part).reshape(len(part), -1) for part in x.split(batch)])
+    probability, first = (out.softmax(dim=1) if softmax else out).max(dim=1)
     return [int(k) for k in ((first == classes) & (probability >= sure)).nonzero().flatten()]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ from deeptaylor.app.cli.show import Talk
 from deeptaylor.errors import InputError
 from deeptaylor.evaluation import report
 from deeptaylor.evaluation.data import photographs
-from deeptaylor.evaluation.evaluate import METRICS, USUAL, choose
+from deeptaylor.evaluation.evaluate import METRICS, USUAL, choose, judging
 from deeptaylor.evaluation.evaluate import evaluate as judge
 from deeptaylor.evaluation.opponents import OPPONENTS
 from deeptaylor.evaluation.ours import OURS
@@ -72,6 +73,7 @@ def evaluate(
     judges = [Flipping(patch or None, fill) if name == "flipping" else name for name in _names(metrics)]
     if not judges:
         raise InputError(f"--metrics names none. There are: {'; '.join(METRICS)}.")
+    judging(judges)
     place = _device(device)
     folder(out)
     asked = the_command(
@@ -91,10 +93,11 @@ def evaluate(
             network, found.x, chosen, judges, classes=found.classes, mosaic_count=mosaics, seed=seed,
             progress=step, known=_begun(out, asked), keep=lambda so_far: _keep(out, asked, so_far),
         )  # fmt: skip
+    _show(talk, done)
+    done = replace(done, notes=(*found.notes, *done.notes))  # the report has them too
     with outputs(out, asked, overwrite):
         files = report.write(done, out)
     (out / _BEGUN).unlink(missing_ok=True)
-    _show(talk, done)
     talk.say(f"wrote {', '.join(map(shown, files))}")
     code = (SOME_FAILED if done.scores else BAD_INPUT) if done.failed else FINE
     talk.result({**done.record(), "exit_code": code})
