@@ -38,8 +38,6 @@ from deeptaylor.evaluation.ours import OURS
 from deeptaylor.evaluation.result import Evaluation
 from deeptaylor.metrics.flipping import Flipping
 
-SOME = 50  # photographs, for what takes long
-FEW = 16  # for what takes very long
 RANDOMISED = ("top-down randomisation", "emprt")
 COMMON = (
     "deep Taylor", "deep Taylor, neuron", "deep Taylor, spread", "contrast", "contrast, spread", "grad-cam",
@@ -115,23 +113,24 @@ def accuracy(network: dt.Pretrained, x: Tensor, classes: Tensor) -> float:
 def of_criticisms(asked: argparse.Namespace) -> dict[str, Any]:
     """What has been said against such maps, as numbers."""
     network, x, classes = loaded(asked)
+    some, little = asked.some, asked.few
     few = [name for name in COMMON if name in methods()]
     own = {"domain": network.domain, "batch": asked.batch}
     parts = {
-        "random logit": judged(network.network, x[:SOME], few, ("random logit",), classes=classes[:SOME], **own),
+        "random logit": judged(network.network, x[:some], few, ("random logit",), classes=classes[:some], **own),
         "randomised": judged(
-            network.network, x[:FEW], few, ("top-down randomisation", "emprt"), classes=classes[:FEW], **own
+            network.network, x[:little], few, ("top-down randomisation", "emprt"), classes=classes[:little], **own
         ),
     }
     for fill in ("mean", "zero"):
         name = f"flipping, {fill}"
-        parts[name] = judged(network.network, x[:100], few, (Flipping(fill=fill),), classes=classes[:100], **own)
+        parts[name] = judged(network.network, x[:some], few, (Flipping(fill=fill),), classes=classes[:some], **own)
     cosines = {}
-    output = network.output(x[:FEW])
+    output = network.output(x[:little])
     four = output.topk(4).indices
     for label, settings in (("local", {}), ("not local", {"local": False})):
         explainer = dt.Explainer(network.network, x[:2], network.domain, **settings)
-        cosines[label] = {name: round(c, 4) for name, c in convergence(explainer, x[:FEW], four).items()}
+        cosines[label] = {name: round(c, 4) for name, c in convergence(explainer, x[:little], four).items()}
     return {"cosines": cosines, **{name: record(found) for name, found in parts.items()}}
 
 
@@ -184,6 +183,8 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=None, help="at most so many photographs")
     parser.add_argument("--mosaics", type=int, default=100)
     parser.add_argument("--pairs", type=int, default=500, help="of digits, or pictures of signs")
+    parser.add_argument("--some", type=int, default=50, help="photographs, for criticisms that take long")
+    parser.add_argument("--few", type=int, default=16, help="for those that take very long")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--explained", type=int, default=16, help="inputs that a method explains at once")
     parser.add_argument("--device", default="cpu")
