@@ -47,7 +47,7 @@ def test_what_is_said_and_written(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0] == "photo.png"
     # Whenever the input holds less than half of the score, that comes first.
     assert re.fullmatch(
-        r"  bias=neuron: The input holds only [\d.]+ % of the score; biases took .*--bias spread.*", lines[1]
+        r"  bias=neuron: The input holds only [\d.]+ % of the score; biases took .*--bias returned.*", lines[1]
     )
     assert re.match(r"  recognised: \w+ [\d.]+ %, ", lines[2])
     assert re.search(r"\(\d\) +neuron +[\d.]+ +[\d.e-]+ \([\d.e-]+ %\)", out)
@@ -98,13 +98,13 @@ def test_several_targets_and_safetensors(capsys: pytest.CaptureFixture[str]) -> 
     (photo,) = json.loads(out)["photos"]
     targets = photo["explanations"][0]["targets"]
     assert [t["name"] for t in targets] == [r["name"] for r in photo["recognised"][:2]]
-    assert {f"photo_neuron_{t['class']}_heatmap.png" for t in targets} < {p.name for p in Path("o").iterdir()}
+    assert {f"photo_returned_{t['class']}_heatmap.png" for t in targets} < {p.name for p in Path("o").iterdir()}
     from safetensors.numpy import load_file
 
     arrays = load_file("o/photo_relevance.safetensors")
-    assert arrays["relevance_neuron"].shape == (2, 3, 24, 24)
+    assert arrays["relevance_returned"].shape == (2, 3, 24, 24)
     with np.load("o/photo_relevance.npz") as same:
-        assert np.array_equal(same["relevance_neuron"], arrays["relevance_neuron"])
+        assert np.array_equal(same["relevance_returned"], arrays["relevance_returned"])
 
 
 def test_a_class_by_name_another_rule_and_a_logit_difference(capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +113,7 @@ def test_a_class_by_name_another_rule_and_a_logit_difference(capsys: pytest.Capt
     explanation = json.loads(out)["photos"][0]["explanations"][0]
     assert explanation["targets"][0]["class"] == 1
     assert explanation["settings"] == {
-        "bias": "neuron", "max_pool": "winner", "first": "WSquare()", "rules": {"3": "Epsilon(epsilon=0.25)"},
+        "bias": "returned", "max_pool": "winner", "first": "WSquare()", "rules": {"3": "Epsilon(epsilon=0.25)"},
     }  # fmt: skip
     assert not Path("o/photo_relevance.npz").exists()
     out, _ = said(capsys, 0, "explain", "photo.png", *MODEL, "--against", "next", "--out", "o2")
@@ -122,7 +122,7 @@ def test_a_class_by_name_another_rule_and_a_logit_difference(capsys: pytest.Capt
 
 def test_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, 0, "explain", "photo.png", *MODEL, "--quiet") == ("", "")
-    assert Path("deeptaylor_output/photo_neuron_heatmap.png").exists()
+    assert Path("deeptaylor_output/photo_returned_heatmap.png").exists()
 
 
 def test_of_several_photographs_the_bad_one_is_named_and_the_rest_explained(capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,7 +151,7 @@ def test_two_photographs_of_the_same_name(capsys: pytest.CaptureFixture[str]) ->
         (["photo.png", *MODEL, "--target", "roze"], "No class is called 'roze'. Names like it:\n  1  rose"),
         (["photo.png", *MODEL, "--target", "3"], "There is no class 3"),
         (["photo.png", *MODEL, "--target", "all-top-2", "--against", "rose"], "--against goes with one"),
-        (["photo.png", *MODEL, "--bias", "no"], "--bias no: neuron, spread or both"),
+        (["photo.png", *MODEL, "--bias", "no"], "--bias no: returned, neuron, spread or both"),
         (["photo.png", *MODEL, "--arrays", "csv"], "--arrays csv: one of npz"),
         (["photo.png", *MODEL, "--rule", "z+"], "write PATTERN=RULE"),
         (["photo.png", *MODEL, "--rule", "nowhere=z+"], "No step of the plan matches the rule pattern(s) 'nowhere'"),
@@ -245,7 +245,7 @@ def test_ctrl_c_as_a_process() -> None:
     wanted = {
         f"{n}{end}"
         for n in done
-        for end in ("_record.json", "_relevance.npz", "_neuron_heatmap.png", "_neuron_overlay.png")
+        for end in ("_record.json", "_relevance.npz", "_returned_heatmap.png", "_returned_overlay.png")
     }
     assert {p.name for p in Path("o").iterdir()} == wanted | {files.LIST}
 

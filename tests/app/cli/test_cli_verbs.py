@@ -39,7 +39,7 @@ def test_check_counts_operations_and_rules(capsys: pytest.CaptureFixture[str]) -
     out, err = said(capsys, 0, "check", *SAID, "--bias", "both")
     assert err == ""
     assert out.splitlines()[0].startswith("flowers.pth: 1,827 parameters, inputs (3, 24, 24) in [")
-    assert "can be explained, bias=neuron: " in out
+    assert "can be explained, bias=returned: " in out
     assert "can be explained, bias=spread: " in out
     assert ["max_pool", "1", "proportional", "x", "≥", "0"] in [line.split() for line in out.splitlines()]
 
@@ -50,7 +50,7 @@ def test_check_with_the_whole_plan_and_as_json(capsys: pytest.CaptureFixture[str
     assert ["node", "module", "operation", "domain", "rule", "why"] in rows
     found = json.loads(said(capsys, 0, "check", *SAID, "--json")[0])
     assert found["explainable"] is True
-    assert [s["rule"] for s in found["plans"]["neuron"]["steps"]][-1] == "zB"
+    assert [s["rule"] for s in found["plans"]["returned"]["steps"]][-1] == "zB"
 
 
 SUMS = ["sums.pth", "--architecture", "cli_model:sums_net", "--class-names", "none", "--domain", "real"]
@@ -58,7 +58,7 @@ SUMS = ["sums.pth", "--architecture", "cli_model:sums_net", "--class-names", "no
 
 def test_check_of_what_cannot_be_explained(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = said(capsys, 1, "check", *SUMS, "--shape", "4")
-    assert "cannot be explained, bias=neuron: 1 operation(s) on the path of the relevance cannot be explained" in out
+    assert "cannot be explained, bias=returned: 1 operation(s) on the path of the relevance cannot be explained" in out
     assert "cumsum: no rule; at" in out or "no rule for cumsum" in out
     assert "cli_model.py" in out
     assert err == ""

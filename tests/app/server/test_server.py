@@ -207,12 +207,12 @@ def test_the_command_is_quoted_for_the_shell(client: TestClient) -> None:
     file = "a'; rm -rf ~ #.png"
     said = explain(client, digits(), model="two-layer", file=file, rules="detection2=ab:2,1", above="eps:0.1")
     assert said["command"] == (
-        "deeptaylor explain 'a'\"'\"'; rm -rf ~ #.png' --model two-layer --bias neuron "
+        "deeptaylor explain 'a'\"'\"'; rm -rf ~ #.png' --model two-layer --bias returned "
         "--rule detection2=ab:2,1 --rule sum_2=eps:0.1 --rule sum_1=eps:0.1"
     )
     dashed = explain(client, png(), file="--out", first="w2", target=1, against=2, max_pool="winner")["command"]
     assert dashed == (
-        "deeptaylor explain ./--out --model … --target 1 --against 2 --bias neuron --max-pool winner --first w2"
+        "deeptaylor explain ./--out --model … --target 1 --against 2 --bias returned --max-pool winner --first w2"
     ).replace("…", "'…'")
 
 
