@@ -44,6 +44,7 @@ def test_public_names() -> None:
         "TargetError",
         "UnsupportedOpError",
         "contrast",
+        "evaluate",
         "explain",
         "load",
         "margin",
@@ -85,6 +86,7 @@ def test_signatures() -> None:
     contrast = list(inspect.signature(dt.Explainer.contrast).parameters)
     assert contrast == ["self", "x", "target", "against", "power"]
     assert list(inspect.signature(dt.explain).parameters)[:4] == ["model", "x", "target", "domain"]
+    assert list(inspect.signature(dt.evaluate).parameters)[:4] == ["model", "data", "methods", "metrics"]
     assert list(inspect.signature(dt.margin).parameters) == ["target", "other"]
     assert list(inspect.signature(dt.Box).parameters) == ["low", "high"]
     assert list(inspect.signature(dt.Box.from_normalisation).parameters) == ["mean", "std"]

@@ -14,6 +14,8 @@ from PIL import Image
 from torch import nn
 
 import deeptaylor as dt
+from deeptaylor import heatmap
+from deeptaylor.shown import percent
 from small_networks import LEDGER_GAP, TOP, attention, batch, close, mlp, net
 
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -282,3 +284,57 @@ def test_an_empty_map_is_white() -> None:
     picture = np.asarray(Image.open(io.BytesIO(e._repr_png_())).convert("RGB"))
     assert picture.min() == 255
     assert "no evidence" in e._repr_html_()
+
+
+# --- what sets a class apart ----------------------------------------------------------------------------------------
+
+
+class Sides(nn.Module):
+    """Both classes read the whole picture; the second a little less on the left, by this much."""
+
+    def __init__(self, less: float) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(2, 1, 6, 6, dtype=torch.float64))
+        with torch.no_grad():
+            self.w[1, :, :, :3] -= less
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x).flatten(1) @ self.w.flatten(1).T
+
+
+def sides(less: float) -> dt.Contrast:
+    x = torch.ones(1, 1, 6, 6, dtype=torch.float64)
+    return dt.Explainer(Sides(less), x, dt.NonNegative()).contrast(x, 0)
+
+
+def test_a_tiny_difference_is_never_shown_in_full_colour() -> None:
+    c = sides(0.02)
+    # The class has half of its relevance on each side, its rival .98 / 1.98 and 1 / 1.98 of it.
+    assert c.apart is not None
+    assert float(c.apart) == pytest.approx(0.5 - 0.98 / 1.98)
+    assert c.apart_text() == "0.5 % of the relevance lies elsewhere than the rivals'"
+    assert c.difference_picture().min() > 245  # nearly white everywhere
+    own = np.asarray(c.difference[0, 0])
+    assert c.difference_picture().tolist() == heatmap.colours(own, scale=1.0).tolist()
+    assert heatmap.colours(own).min() < 20  # by its own scale it would be all in full colour
+
+
+def test_a_large_difference_is_red_for_the_class_and_blue_for_its_rivals() -> None:
+    c = sides(0.9)
+    assert c.apart_text() == f"{percent(0.5 - 0.1 / 1.1)} of the relevance lies elsewhere than the rivals'"
+    left, right = (c.difference_picture()[0, k].astype(int) for k in (0, 5))
+    assert left[0] > left[2] + 50
+    assert right[2] > right[0] + 50
+    assert "for the class red, for its rivals blue" in c._repr_html_()
+
+
+def test_the_difference_over_its_photograph_and_of_several_classes() -> None:
+    c = sides(0.9)
+    photo = np.full((6, 6, 3), 255, dtype=np.uint8)
+    over = dataclasses.replace(c, photos=(photo,)).difference_picture()
+    assert over.tolist() == heatmap.overlay(photo, np.asarray(c.difference[0, 0]), scale=1.0).tolist()
+    x = torch.ones(1, 1, 6, 6, dtype=torch.float64)
+    many = dt.Explainer(Sides(0.9), x, dt.NonNegative()).contrast(x, torch.tensor([[0, 1]]))
+    assert many.apart_text(target=0) == c.apart_text()
+    assert many.difference_picture(target=0).tolist() == c.difference_picture().tolist()
+    assert many.difference_picture(target=1)[0, 0, 2] > many.difference_picture(target=1)[0, 0, 0]  # the other way

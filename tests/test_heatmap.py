@@ -170,3 +170,15 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, mon
         write_whole(file, b"new")
     assert file.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_one_photograph_above_another_each_cut_to_its_middle() -> None:
+    wide = np.zeros((20, 100, 3), dtype=np.uint8)
+    wide[:, 30:70] = (250, 0, 0)  # the middle 40 of 100: what is left of it beside a height of 20
+    tall = np.zeros((100, 40, 3), dtype=np.uint8)
+    tall[40:60] = (0, 0, 250)
+    both = heatmap.above(Image.fromarray(wide), Image.fromarray(tall).convert("RGBA"), side=40)
+    found = np.asarray(both)
+    assert found.shape == (40, 40, 3)
+    assert (found[:20] == (250, 0, 0)).all()
+    assert (found[20:] == (0, 0, 250)).all()

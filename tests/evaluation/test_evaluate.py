@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import deeptaylor as dt
 from deeptaylor.errors import InputError
 from deeptaylor.evaluation import evaluate as module
 from deeptaylor.evaluation.evaluate import METRICS, USUAL, choose, evaluate, judging
@@ -74,7 +75,12 @@ def test_the_network_stays_as_it_was() -> None:
     given = case()
     given.network.train()
     before = snapshot(given.network)
-    evaluate(given.network, given.x, [true_maps], [SMALL])
+
+    def method(net: nn.Module, x: Tensor, classes: Tensor) -> Tensor:
+        assert not net.training
+        return x
+
+    assert evaluate(given.network, given.x, [method], [SMALL]).failed == {}
     assert isinstance(given.network, Quarters)
     given.network.passes.clear()
     assert changes(given.network, before) == []
@@ -154,6 +160,15 @@ def test_the_usual_methods_are_those_that_are_installed(monkeypatch: pytest.Monk
     assert list(choose(None, None)) == [name for name in USUAL if name not in OPPONENTS or name == "random"]
     monkeypatch.setattr(module, "installed", lambda: pytest.fail("packages are imported only where they are needed"))
     choose(["random"], None)
+
+
+def test_our_methods_are_told_the_domain(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(module, "ours", lambda domain: told.append(domain) or {})
+    run([true_maps], domain=dt.Box(0.0, 1.0))
+    given = case()
+    evaluate(dt.Pretrained(given.network, None, None, domain=dt.Real()), given.x, [true_maps], [SMALL])
+    assert told == [dt.Box(0.0, 1.0), dt.Real()]
 
 
 def test_callables_by_their_names_or_by_the_users() -> None:

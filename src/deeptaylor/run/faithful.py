@@ -18,13 +18,14 @@ __all__ = ["flipping_area"]
 
 def flipping_area(model: nn.Module, inputs: tuple[Tensor, ...], target: Any, R: Tensor) -> Tensor:
     """The area of flipping for maps (B, …) of one class a sample."""
-    if len(inputs) > 1 or (target is not None and not names_classes(target)) or R.shape[0] != len(inputs[0]):
-        raise InputError("Flipping asks about one class of one input: explain(x, c), with a class as the target.")
     x = inputs[0]
+    several = isinstance(target, Tensor) and target.ndim > 1
+    if len(inputs) > 1 or several or (target is not None and not names_classes(target)):
+        raise InputError("Flipping asks about one class of one input: explain(x, c), with a class as the target.")
     with eval_mode(model), torch.no_grad():
         output = model(x)
-        if not isinstance(output, Tensor) or output.ndim != 2:
-            raise InputError("Flipping asks for the probability of a class: for outputs of shape (batch, classes).")
+        if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[1] < 2:
+            raise InputError("Flipping asks for the probability of a class: for outputs of shape (batch, classes ≥ 2).")
         classes = output.argmax(1) if target is None else torch.as_tensor(target, device=x.device).expand(len(x))
         case = Case(model, x, classes.long(), softmax=not gives_probabilities(model, x))
         return Flipping.for_maps(R).measure(case, R.to(torch.promote_types(R.dtype, torch.float32))).values

@@ -120,6 +120,26 @@ def test_a_class_by_name_another_rule_and_a_logit_difference(capsys: pytest.Capt
     assert "rather than the best of the others" in out
 
 
+def test_flip_asks_the_network_too(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = said(capsys, 0, "explain", "photo.png", *MODEL, "--bias", "both", "--flip", "--out", "o")
+    explanations = json.loads(Path("o/photo_record.json").read_text())["explanations"]
+    numbers = [e["check"]["flipping"] for e in explanations]
+    assert len(set(numbers)) == 2
+    for number in numbers:
+        assert f"    faithful      {number:.2f} the class's probability while the least relevant patches" in out
+    out, _ = said(capsys, 0, "explain", "photo.png", *MODEL, "--out", "o2")
+    assert "faithful" not in out
+    without = json.loads(Path("o2/photo_record.json").read_text())["explanations"][0]["check"]
+    assert without["flipping"] is None
+    said(capsys, 2, "explain", "photo.png", *MODEL, "--flip", "--out", "o2")  # another command's files
+
+
+@pytest.mark.parametrize("words", [["--target", "all-top-2"], ["--against", "rose"], ["--against", "next"]])
+def test_flip_is_about_one_class(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    _, err = said(capsys, 2, "explain", "photo.png", *MODEL, *words, "--flip", "--out", "o")
+    assert "--flip asks about one class: leave out --against, and give --target one class." in err
+
+
 def test_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, 0, "explain", "photo.png", *MODEL, "--quiet") == ("", "")
     assert Path("deeptaylor_output/photo_returned_heatmap.png").exists()

@@ -47,6 +47,9 @@ def explain(
         str | None,
         typer.Option(help="Explain why the target rather than this class, or the `next` best.", metavar="CLASS|next"),
     ] = None,
+    flip: Annotated[
+        bool, typer.Option("--flip", help="Ask the network, too: patches are taken away by what the map says.")
+    ] = False,
     out: Out = OUT,
     arrays: Annotated[
         str, typer.Option(help="The raw relevance as a file.", metavar="npz|safetensors|both|none")
@@ -67,6 +70,8 @@ def explain(
         --white 1 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 --interpolation bilinear
     """  # noqa: D301  click's \b keeps the lines of a paragraph
     settings = how.settings()
+    if flip and (against is not None or (target or "").startswith("all-top-")):
+        raise InputError("--flip asks about one class: leave out --against, and give --target one class.")
     if arrays not in ARRAYS:
         raise InputError(f"--arrays {arrays}: one of {', '.join(ARRAYS)}.")
     if arrays in ("safetensors", "both"):
@@ -76,7 +81,7 @@ def explain(
     names, results, failed, explainers = stems(paths), [], 0, dict[str, dt.Explainer]()
 
     def asked_of(path: Path) -> str:
-        return the_command("explain", path, source, model, how, target=target, against=against)
+        return the_command("explain", path, source, model, how, target=target, against=against, flip=flip or None)
 
     for path in paths:
         Outputs(out, asked_of(path), overwrite).check(_expected(out, names[path], list(settings), arrays))
@@ -96,7 +101,7 @@ def explain(
                 for bias in settings.keys() - explainers.keys():
                     step(f"capturing and planning {source}, bias={bias}", n, len(paths))
                     explainers[bias] = dt.Explainer(network.network, photo.x, network.domain, **settings[bias])
-                done = _explained(photo, asked, {bias: explainers[bias] for bias in settings})
+                done = _explained(photo, asked, {bias: explainers[bias] for bias in settings}, flip)
             except DeepTaylorError as error:
                 if len(paths) == 1:
                     raise
@@ -146,6 +151,7 @@ class _Done:
     photo: Prepared
     target: Target
     explanations: Mapping[str, dt.Explanation]
+    checks: Mapping[str, dt.Check]
 
     def files(self, out: Path, stem: str, arrays: str) -> dict[Path, bytes]:
         """The pictures, and the raw relevance (classes, channels, height, width) of each way to treat biases."""
@@ -168,8 +174,7 @@ class _Done:
 
     def little(self) -> list[str]:
         """What must be said first: where the input holds less than half of a score."""
-        checks = {bias: e.check() for bias, e in self.explanations.items()}
-        some = {b: c for b, c in checks.items() if c.own_share < 0.5 and c.samples > c.negative + c.empty}
+        some = {b: c for b, c in self.checks.items() if c.own_share < 0.5 and c.samples > c.negative + c.empty}
         return [f"bias={bias}: {as_options(str(check).splitlines()[0])}" for bias, check in some.items()]
 
     def record(
@@ -186,7 +191,7 @@ class _Done:
             "explanations": [
                 {
                     **record.about_explainer(explainers[bias]),
-                    "check": record.about_check(e.check()),
+                    "check": record.about_check(self.checks[bias]),
                     "targets": [
                         {"class": index, "name": name, **record.about_explanation(e, 0, k)}
                         for k, (index, name) in enumerate(self.target.classes)
@@ -199,8 +204,9 @@ class _Done:
         }
 
 
-def _explained(photo: Prepared, target: Target, explainers: Mapping[str, dt.Explainer]) -> _Done:
-    return _Done(photo, target, {b: e.explain(photo.x, target.argument) for b, e in explainers.items()})
+def _explained(photo: Prepared, target: Target, explainers: Mapping[str, dt.Explainer], flip: bool) -> _Done:
+    found = {b: e.explain(photo.x, target.argument) for b, e in explainers.items()}
+    return _Done(photo, target, found, {b: e.check(faithful=flip) for b, e in found.items()})
 
 
 def _show(talk: Talk, done: _Done, files: list[Path], replaced: list[Path]) -> None:
@@ -219,8 +225,8 @@ def _show(talk: Talk, done: _Done, files: list[Path], replaced: list[Path]) -> N
             label = name if index is None else f"{name} ({index})"
             rows.append(("", label, bias, f"{found['score']:.4g}", *parts))
     talk.table(("", "explained", "bias", "score", "= input", "+ biases", "+ dropped"), rows, right=(3, 4, 5, 6))
-    for bias, e in done.explanations.items():
-        lines = as_options(str(e.check())).splitlines()
+    for bias, check in done.checks.items():
+        lines = as_options(str(check)).splitlines()
         left = [line for line in lines if f"bias={bias}: {line}" not in done.little()]
         talk.say(f"  bias={bias}, measured (f is the score; only `accounted` can fail)\n    " + "\n    ".join(left))
     talk.say(f"  wrote {wrote(files, replaced)}")
