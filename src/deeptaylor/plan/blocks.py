@@ -65,26 +65,24 @@ class Blocks:
         return sorted(members, key=self.order.__getitem__), sorted(leaves, key=self.order.__getitem__)
 
     def averaged(self, leaf: Node, members: list[Node]) -> tuple[Node, tuple[int, ...]] | None:
-        """What a leaf is the average of and over which axes, if it is one that only a block of these members reads.
+        """What a leaf is the average of and over which axes, if only a block of these members reads it; features stay.
 
-        It leaves features alone: samples, the first axis, which stays so in all members, and one axis more. (Windows
-        that are written as a view and averaged leave places as well.)
+        That is one axis beside that of the samples: windows that are written as a view and averaged leave places too.
         """
-        operand = self.signals[leaf][0] if self.signals.get(leaf) else leaf
-        sizes = shape_of(operand)
-        axes = averaged(self._maps.get(leaf), len(sizes))
-        several = any(not isinstance(sizes[d], int) or sizes[d] > 1 for d in axes)
-        within = [sizes[d] for d in range(1, len(sizes)) if d not in axes]
-        features = len([n for n in within if str(n) != "1"]) <= 1 <= len(within)
-        alone = len(self.readers.get(leaf, [])) == 1
+        built = self._maps.get(leaf)
+        if built is None or len(self.readers.get(leaf, [])) != 1:
+            return None
+        operand = self.signals[leaf][0]
+        sizes = [str(n) for n in shape_of(operand)]  # asking a symbolic size for its number would fix the batch size
+        axes = averaged(built, len(sizes))
+        several = any(sizes[d] != "1" for d in axes)
+        within = [n for d, n in enumerate(sizes) if d > 0 and d not in axes]
+        features = len(within) - within.count("1") <= 1 <= len(within)
+        # The first axis, of samples or of more, is nobody's place and stays the first.
         moved = any(isinstance(m, Permute) and m.dims[0] != 0 for m in map(self._maps.get, members))
-        kept = len({self.first_axis(n) for n in (operand, leaf, *members)}) == 1 and not moved
-        return (operand, axes) if several and features and 0 not in axes and alone and kept else None
-
-    @staticmethod
-    def first_axis(node: Node) -> str:
-        """Its size, as text: asking a symbolic size for its number would fix the batch size."""
-        return str(list(shape_of(node)[:1]))
+        kept = {str(list(shape_of(n)[:1])) for n in (operand, leaf, *members)}
+        first = 0 not in axes and not moved and len(kept) == 1
+        return (operand, axes) if several and features and first else None
 
     def grows(self, node: Node) -> bool:
         """True if a node has more elements a sample than all that it reads: some are repeated, or constants."""

@@ -148,11 +148,8 @@ class Planner:
         if own is not None and own not in given:
             return None
         below = self.blocks.averaged(leaves[0], members)
-        if below is None:
-            return None
-        if score:  # not where samples share their axis, as in a batch of films with all their frames
-            samples = self.blocks.first_axis(self.output) == self.blocks.first_axis(self.captured.inputs[0])
-            return below if samples else None
+        if below is None or score:
+            return below
         # Inside, units are computed at every place: not with values of a sample, nor copies of one unit each.
         by_sample = self._runtime_needs([self.blocks.map(m) for m in members])
         return None if by_sample or any(self.blocks.grows(m) for m in members if not flow_of(m).mixes) else below
