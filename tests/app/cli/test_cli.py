@@ -60,7 +60,10 @@ def test_an_unknown_verb(said: list[str], capsys: pytest.CaptureFixture[str]) ->
         (["Compare"], "Did you mean `deeptaylor compare`?"),
         (["paper", "minst"], "Did you mean `deeptaylor paper mnist`?"),
         (["cat.jpg"], "To explain a photograph: deeptaylor explain cat.jpg --model NAME."),
-        (["xyzzy"], "`deeptaylor xyzzy`. There are: explain, check, compare, evaluate, export, doctor, demo, serve, paper;"),
+        (
+            ["xyzzy"],
+            "`deeptaylor xyzzy`. There are: explain, check, compare, evaluate, export, doctor, demo, serve, paper;",
+        ),
     ],
 )
 def test_a_mistyped_verb_is_guessed(

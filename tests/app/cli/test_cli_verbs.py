@@ -160,7 +160,7 @@ def test_export(capsys: pytest.CaptureFixture[str]) -> None:
     assert "out  score (batch)" in out
     assert "compared with onnxruntime on 6 inputs" in out
     x, network = loaded()
-    e = dt.Explainer(network, x, preparation().domain, bias="neuron").explain(x, 1)
+    e = dt.Explainer(network, x, preparation().domain).explain(x, 1)
     score, relevance = runtime.InferenceSession("e.onnx").run(["score", "relevance"], {"x": x.numpy()})
     assert score == pytest.approx(e.score.numpy(), rel=1e-4)
     assert np.abs(relevance - e.numpy()).max() <= 1e-4 * e.numpy().max()
