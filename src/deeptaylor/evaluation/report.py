@@ -78,7 +78,9 @@ def curves(ranked: list[Scores]) -> bytes:
                 s.at, s.curves[kind], label=s.method, color=f"C{number % 10}", ls=["-", "--", ":"][number // 10 % 3]
             )
         panel.set_title(kind)
+        panel.set_xlabel("share of the regions")
         panel.grid(alpha=0.3)
+    drawn.axes[0].set_ylabel("what the network says of the class, mean")
     drawn.axes[-1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
     data = io.BytesIO()
     drawn.savefig(data, format="png", dpi=120)
