@@ -76,7 +76,7 @@ def test_signatures() -> None:
         "domain": None,
         "rules": None,
         "first": None,
-        "bias": "neuron",
+        "bias": "returned",
         "max_pool": "proportional",
         "local": True,
         "output": None,

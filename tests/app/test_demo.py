@@ -79,7 +79,7 @@ def test_demo_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert "[2/2] coffee\n  recognised: espresso 9" in printed
     assert printed.count("Why espresso? (") == 2
     assert printed.count("What sets it apart from its rivals (") == 2
-    assert printed.count("    ledger: ") == 4
+    assert printed.count("    sample 0: ") == 4
     # Of the picture with two classes, the cup's contrast lies in the lower half.
     overlay = np.asarray(Image.open(out / pictures[2])).astype(int)
     red = overlay[..., 0] - overlay[..., 1]
