@@ -1,0 +1,47 @@
+"""docs/faithful.md is what benchmarks/faithful_page.py makes of the records."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+import faithful_page
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    return faithful_page.records()
+
+
+def test_the_page_is_made_of_the_records(found: dict[str, Any]) -> None:
+    assert faithful_page.PAGE.read_text(encoding="utf-8") == faithful_page.page(found)
+
+
+def test_a_number_that_changes_changes_the_page(found: dict[str, Any]) -> None:
+    other = copy.deepcopy(found)
+    other["squeezenet1_1"]["flipping"]["scores"][0]["mean"] += 0.5
+    assert faithful_page.page(other) != faithful_page.page(found)
+
+
+def test_what_the_page_says_of_ours_holds(found: dict[str, Any]) -> None:
+    """The contrast points best on every network, and flipping does not tell it, nor the default, from the first."""
+    for name in faithful_page.NETWORKS:
+        grid = faithful_page.read(found[name]["grid pointing"])
+        others = [s for s in grid.scores if not s.method.startswith(faithful_page.OURS)]
+        contrast = grid.of("grid pointing", "contrast").interval
+        assert all(s.interval.high < contrast.low for s in others)
+        if "flipping" in found[name]:
+            leaders = faithful_page.read(found[name]["flipping"]).leaders("flipping")
+            assert {"contrast", "deep Taylor"} <= set(leaders)
+
+
+def test_a_record_that_is_missing_leaves_its_part_out(found: dict[str, Any]) -> None:
+    few = {name: found[name] for name in ("squeezenet1_1",)}
+    text = faithful_page.page(few)
+    assert "SqueezeNet" in text
+    assert "MobileNet" not in text.partition("## Ask it yourself")[0].replace("EfficientNet", "")
