@@ -188,3 +188,16 @@ def test_in_parts_and_with_few_digits() -> None:
     sums: Tensor = e.relevance.float().flatten(1).sum(1)
     torch.testing.assert_close(sums, e.score.float(), rtol=0.05, atol=0)
     assert e.check().accounted
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own imports
+def test_compiled_gives_the_same() -> None:
+    explainer = dt.Explainer(network(), X, BOX)
+    many = torch.tensor([[0, 1], [2, 3], [1, 0]])
+    plain, contrast = explainer.explain(X, many), explainer.contrast(X, 0)
+    explainer.compile()
+    torch.testing.assert_close(explainer.explain(X, many).relevance, plain.relevance, rtol=1e-9, atol=1e-14)
+    torch.testing.assert_close(explainer.contrast(X, 0).relevance, contrast.relevance, rtol=1e-9, atol=1e-14)
+    score, relevance = torch.compile(explainer, fullgraph=True)(X, many)
+    torch.testing.assert_close(relevance, plain.relevance, rtol=1e-9, atol=1e-14)
