@@ -22,7 +22,7 @@ def scores(method: str, metric: str, values: list[float]) -> Scores:
 
 def evaluation() -> Evaluation:
     steady = np.linspace(-0.05, 0.05, 20)
-    values = {"good": 0.9 + steady, "nearly": 0.89 + steady[::-1], "bad": 0.1 + steady, "none": np.full(20, np.nan)}
+    values = {"none": np.full(20, np.nan), "good": 0.9 + steady, "nearly": 0.89 + steady[::-1], "bad": 0.1 + steady}
     return Evaluation(
         tuple(scores(name, metric, list(v)) for metric in (UP, DOWN) for name, v in values.items()),
         {UP: ("more", True), DOWN: ("less", False)},
@@ -56,7 +56,7 @@ def test_a_difference_is_that_of_pairs() -> None:
 
 
 def test_what_is_not_there_is_named_with_what_is() -> None:
-    with pytest.raises(InputError, match="no scores of 'better' by 'flipping'; there are good by flipping, nearly"):
+    with pytest.raises(InputError, match="no scores of 'better' by 'flipping'; there are none by flipping, good by"):
         evaluation().of(UP, "better")
 
 
