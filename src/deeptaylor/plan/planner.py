@@ -99,8 +99,8 @@ class Planner:
         zeros: set[str] = set()  # tensors that may get relevance where they are zero
         for step in made:
             z_plus = isinstance(step, steps.BlockStep) and isinstance(step.rule, rules.ZPlus)
-            score = isinstance(step, steps.ScoreStep)
-            step.settled = z_plus and not score and step.node not in zeros
+            looks = isinstance(step, (steps.ScoreStep, steps.LocalStep))  # of few units, or of all places in one
+            step.settled = z_plus and not looks and step.node not in zeros
             carries = isinstance(step, (steps.MaxStep, steps.CarryStep)) or flow_of(self.nodes[step.node]).rectifies
             if self.spread or not (z_plus or (carries and step.node not in zeros)):
                 zeros.update(step.inputs)
