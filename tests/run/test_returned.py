@@ -199,5 +199,5 @@ def test_compiled_gives_the_same() -> None:
     explainer.compile()
     torch.testing.assert_close(explainer.explain(X, many).relevance, plain.relevance, rtol=1e-9, atol=1e-14)
     torch.testing.assert_close(explainer.contrast(X, 0).relevance, contrast.relevance, rtol=1e-9, atol=1e-14)
-    score, relevance = torch.compile(explainer, fullgraph=True)(X, many)
+    _, relevance = torch.compile(explainer, fullgraph=True)(X, many)
     torch.testing.assert_close(relevance, plain.relevance, rtol=1e-9, atol=1e-14)
