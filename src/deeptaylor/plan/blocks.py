@@ -68,6 +68,7 @@ class Blocks:
         """What a leaf is the average of and over which axes, if only a block of these members reads it; features stay.
 
         That is one axis beside that of the samples: windows that are written as a view and averaged leave places too.
+        Axes that a view made out of features are no places: the paper pools groups of neurons.
         """
         built = self._maps.get(leaf)
         if built is None or len(self.readers.get(leaf, [])) != 1:
@@ -82,7 +83,14 @@ class Blocks:
         moved = any(isinstance(m, Permute) and m.dims[0] != 0 for m in map(self._maps.get, members))
         kept = {str(list(shape_of(n)[:1])) for n in (operand, leaf, *members)}
         first = 0 not in axes and not moved and len(kept) == 1
-        return (operand, axes) if several and features and first else None
+        grouped = len(shape_of(self._before_views(operand))) < len(sizes)
+        return (operand, axes) if several and features and first and not grouped else None
+
+    def _before_views(self, node: Node) -> Node:
+        """What a tensor was before its elements were laid out in other axes."""
+        while flow_of(node).moves and len(self.signals.get(node, ())) == 1:
+            node = self.signals[node][0]
+        return node
 
     def grows(self, node: Node) -> bool:
         """True if a node has more elements a sample than all that it reads: some are repeated, or constants."""
