@@ -121,7 +121,7 @@ def test_what_is_no_domain_is_refused(domain: Any) -> None:
 
 @pytest.mark.usefixtures("no_capture")
 def test_unknown_settings_name_the_known_ones() -> None:
-    with pytest.raises(dt.PlanError, match="bias must be one of 'neuron', 'spread'; got 'none'"):
+    with pytest.raises(dt.PlanError, match="bias must be one of 'returned', 'neuron', 'spread'; got 'none'"):
         dt.Explainer(mlp(), torch.rand(1, 4), bias="none")
     with pytest.raises(dt.PlanError, match="max_pool must be one of 'proportional', 'winner'; got 'average'"):
         dt.Explainer(mlp(), torch.rand(1, 4), max_pool="average", bias="neuron")

@@ -11,7 +11,7 @@ from reference_rules import Array, Bias, divide
 RIVALS = 8  # at most, of the network's own
 
 
-def distinctive(graph: Graph, x: torch.Tensor, bias: Bias, max_pool: MaxPool = "proportional", power: int = 3) -> Array:
+def distinctive(graph: Graph, x: torch.Tensor, bias: Bias, max_pool: MaxPool = "proportional", power: int = 6) -> Array:
     """R_c p^κ of the top class c of every sample, against the rivals that the network considers."""
     z = graph.forward(x)[graph.output].numpy()
     maps = [graph.explain(x, k, bias, max_pool).at["input"] for k in range(z.shape[1])]
