@@ -161,11 +161,15 @@ def test_too_few_classes_for_mosaics(capsys: pytest.CaptureFixture[str]) -> None
     assert "at least 4 classes" in said(capsys, 2, *WORDS, "--metrics", "grid pointing", "--out", "o2")[1]
 
 
-def test_files_of_another_command_are_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_of_another_command_are_left_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     said(capsys, 0, *WORDS, "--out", "o")
     said(capsys, 0, *WORDS, "--out", "o")
     before = Path("o/evaluation.json").read_bytes()
-    said(capsys, 2, *WORDS, "--seed", "1", "--out", "o")
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "photographs", lambda *_: pytest.fail("photographs were prepared"))
+        said(capsys, 2, *WORDS, "--seed", "1", "--out", "o")
     assert Path("o/evaluation.json").read_bytes() == before
     said(capsys, 0, *WORDS, "--seed", "1", "--out", "o", "--overwrite")
     assert json.loads(Path("o/evaluation.json").read_text("utf-8"))["about"]["seed"] == 1
