@@ -39,7 +39,7 @@ def test_check_counts_operations_and_rules(capsys: pytest.CaptureFixture[str]) -
     out, err = said(capsys, 0, "check", *SAID, "--bias", "both")
     assert err == ""
     assert out.splitlines()[0].startswith("flowers.pth: 1,827 parameters, inputs (3, 24, 24) in [")
-    assert "can be explained, bias=returned: " in out
+    assert "can be explained, bias=neuron: " in out
     assert "can be explained, bias=spread: " in out
     assert ["max_pool", "1", "proportional", "x", "≥", "0"] in [line.split() for line in out.splitlines()]
 
