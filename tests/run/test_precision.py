@@ -95,7 +95,7 @@ def test_every_type_is_within_its_bound_or_refused(name: str, dtype: torch.dtype
     assert off(explainer(x, e.target)[1], e.relevance) <= e.allowed(dtype)
 
 
-@pytest.mark.parametrize("bias", ["neuron", "spread"])
+@pytest.mark.parametrize("bias", ["neuron", pytest.param("spread", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("processor", PROCESSORS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_whatever_the_processor_does(name: str, processor: str, bias: str) -> None:
