@@ -1,4 +1,4 @@
-"""The study behind docs/faithful.md: are the maps true? docs/make_faithful.py makes the page from the records.
+"""The study behind docs/faithful.md: are the maps true? faithful_page.py makes the page from the records.
 
     python benchmarks/faithful.py photographs --network efficientnet-lite0 --photos FOLDER --json FILE [--device cuda]
     python benchmarks/faithful.py criticisms  --network efficientnet-lite0 --photos FOLDER --json FILE
@@ -78,8 +78,11 @@ def of_photographs(asked: argparse.Namespace) -> dict[str, Any]:
     """Every method by flipping and by grid pointing."""
     network, x, classes = loaded(asked)
 
+    done: dict[str, Any] = {}
+
     def keep(so_far: Evaluation) -> None:
-        asked.json.write_text(json.dumps({"so far": record(so_far)}), encoding="utf-8")
+        now = {name: record(so_far) for name in so_far.metrics}
+        asked.json.write_text(json.dumps({"broken off": True, **done, **now}), encoding="utf-8")
 
     own = {
         "classes": classes,
@@ -88,12 +91,11 @@ def of_photographs(asked: argparse.Namespace) -> dict[str, Any]:
         "explained": asked.explained,
         "keep": keep,
     }
-    flipping = judged(network.network, x, methods(), ("flipping",), **own)
+    done["flipping"] = record(judged(network.network, x, methods(), ("flipping",), **own))
     # Occlusion would look at every mosaic 729 times, and at each for four classes.
     quick = [name for name in methods() if name != "occlusion"]
     grid = judged(network.network, x, quick, ("grid pointing",), mosaic_count=asked.mosaics, **own)
-    found = {"flipping": record(flipping), "grid pointing": record(grid)}
-    return {**found, "right": accuracy(network, x, classes)}
+    return {**done, "grid pointing": record(grid), "right": accuracy(network, x, classes)}
 
 
 def loaded(asked: argparse.Namespace) -> tuple[dt.Pretrained, Tensor, Tensor]:
@@ -118,9 +120,7 @@ def of_criticisms(asked: argparse.Namespace) -> dict[str, Any]:
     own = {"domain": network.domain, "batch": asked.batch}
     parts = {
         "random logit": judged(network.network, x[:some], few, ("random logit",), classes=classes[:some], **own),
-        "randomised": judged(
-            network.network, x[:little], few, ("top-down randomisation", "emprt"), classes=classes[:little], **own
-        ),
+        "randomised": judged(network.network, x[:little], few, RANDOMISED, classes=classes[:little], **own),
     }
     for fill in ("mean", "zero"):
         name = f"flipping, {fill}"

@@ -52,9 +52,9 @@ def stacked(rows: Sequence[Image.Image]) -> Image.Image:
     return whole
 
 
-def save(name: str, picture: Image.Image, colours: int | None = 128) -> None:
+def save(name: str, picture: Image.Image, colours: int = 128) -> None:
     """As PNG with few colours: a page loads it at once, and the repository stays small."""
-    few = picture if colours is None else picture.quantize(colours, dither=Image.Dither.NONE)
+    few = picture.quantize(colours, dither=Image.Dither.NONE)
     OUT.mkdir(exist_ok=True)
     few.save(OUT / f"{name}.part", format="PNG", optimize=True)
     data = (OUT / f"{name}.part").read_bytes()
@@ -81,7 +81,7 @@ def two(p: dt.Pretrained) -> None:
         f"tabby red, espresso blue:\n{percent(float(against.apart[0]), '.0f')} lies elsewhere",
     ]
     pictures = [np.asarray(seen), *maps, against.difference_picture()]
-    save("two", Image.fromarray(heatmap.montage([cell(m) for m in pictures], lines)), colours=None)
+    save("two", Image.fromarray(heatmap.montage([cell(m) for m in pictures], lines)), colours=256)
 
 
 def ledger(p: dt.Pretrained) -> None:

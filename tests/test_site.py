@@ -80,7 +80,7 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 
 def test_pictures_are_small() -> None:
-    assert sum(path.stat().st_size for path in (DOCS / "pictures").iterdir()) < 600_000
+    assert sum(path.stat().st_size for path in (DOCS / "pictures").iterdir()) < 400_000
 
 
 def test_there_are_notebooks_and_they_are_committed_without_outputs() -> None:

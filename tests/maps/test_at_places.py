@@ -168,7 +168,7 @@ LEFT: dict[str, Callable[[Inside, Tensor], Tensor]] = {
     "windows": lambda s, a: torch.relu(s.point(a.unflatten(3, (2, 2)).unflatten(2, (2, 2)).mean((3, 5)))).amax((2, 3)),
     "weights of a sample": lambda s, a: torch.relu((a.mean((2, 3)).unsqueeze(1) @ _attention(s.point(a))).squeeze(1)),
     "groups of neurons": lambda s, a: torch.relu(
-        s.layer(F.pad(a, (0, 0, 0, 0, 0, 0))[:, :, 0, 0].repeat(1, 4).relu().unflatten(1, (a.shape[1], 4)).sum(2))
+        s.layer(a[:, :, 0, 0].repeat(1, 4).relu().unflatten(1, (a.shape[1], 4)).sum(2))
     ),
     "no average": lambda s, a: torch.relu(s.layer(a.amax((2, 3)))),
 }
