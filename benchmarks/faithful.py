@@ -141,10 +141,11 @@ def of_digits(asked: argparse.Namespace) -> dict[str, Any]:
 
     pairs = held_out_pairs(load_digits(), 4 * asked.pairs, absent="distractor")
     with_target = (pairs.target > 0).nonzero().flatten()[: asked.pairs]
-    x, ink = pairs.images[with_target], pairs.target_ink()[with_target, 0]
+    x, ink = pairs.images[with_target].to(asked.device), pairs.target_ink()[with_target, 0]
     found = {}
     for name in ("one-layer", "two-layer"):
         network = dt.load(name)
+        network.network.to(asked.device)
         metrics = ("inside", Flipping(patch=4, fill=lambda x: torch.full_like(x, BLACK)))
         found[name] = record(
             judged(network.network, x, methods(contrast=False), metrics, masks=ink, domain=network.domain)
