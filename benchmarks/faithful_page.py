@@ -1,4 +1,4 @@
-"""docs/faithful.md, made from benchmarks/results/faithful/*.json and from nothing else.
+"""docs/faithful.md, made from benchmarks/results/faithful/*.json (and contrast-*.json beside it), and from nothing else.
 
     python benchmarks/faithful_page.py
 
@@ -9,6 +9,7 @@ that of ways to treat biases from trials before one of them was built in. Run it
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -43,12 +44,22 @@ The 200 photographs are one of every fifth ImageNet class. They are not ours to 
 
 def records() -> dict[str, Record]:
     """Every record by the name of its file."""
-    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))}
+    files = [*sorted(RESULTS.glob("*.json")), *sorted(RESULTS.parent.glob("contrast-*.json"))]
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in files}
 
 
 def page(found: dict[str, Record]) -> str:
     """All of it."""
-    parts = [INTRODUCTION, photographs(found), biases(found), masks(found), criticisms(found), speed(found), CLOSING]
+    parts = [
+        INTRODUCTION,
+        photographs(found),
+        biases(found),
+        masks(found),
+        criticisms(found),
+        cost(found),
+        speed(found),
+        CLOSING,
+    ]
     return "\n".join(part for part in parts if part)
 
 
@@ -78,7 +89,7 @@ def table(metric: str, judged: dict[str, Evaluation]) -> list[str]:
     unit = "photographs" if metric == "flipping" else "maps"
     head = "| method | " + " | ".join(f"{NETWORKS[name]}, {counts[name]} {unit}" for name in judged) + " |"
     rows = []
-    for method in sorted(methods, key=lambda m: -mean[m]):
+    for method in sorted(methods, key=lambda m: (-mean[m], m)):
         cells = []
         for name, e in judged.items():
             scores = [s for s in e.scores if s.method == method]
@@ -165,7 +176,7 @@ def masks(found: dict[str, Record]) -> str:
     methods = {s.method for e, _ in judged.values() for s in e.scores}
     rows = {m: [_inside(e, m) for e, _ in judged.values()] for m in methods}
     first = next(iter(judged.values()))[0]
-    order = sorted(methods, key=lambda m: -_number(first, m))
+    order = sorted(methods, key=lambda m: (-_number(first, m), m))
     lines = ["## Where the true pixels are known", "", MASKS, ""]
     lines += [
         "| method | " + " | ".join(f"{n}: inside; flipping" for n in judged) + " |",
@@ -173,7 +184,19 @@ def masks(found: dict[str, Record]) -> str:
     ]
     lines += [f"| {_bold(m)} | " + " | ".join(rows[m]) + " |" for m in order]
     lines += ["", "By chance inside: " + ", ".join(f"{n} {c:.3f}" for n, (_, c) in judged.items()) + "."]
+    lines += ["", " ".join(_standing(name, e) for name, (e, _) in judged.items())]
     return "\n".join(lines) + "\n"
+
+
+def _standing(name: str, e: Evaluation) -> str:
+    """Where the default map stands, by both numbers."""
+    said = []
+    for metric in ("inside", "flipping"):
+        ranked = e.ranked(metric)
+        place = next(k for k, s in enumerate(ranked, 1) if s.method == "deep Taylor")
+        overlaps = "overlaps with the first" if "deep Taylor" in e.leaders(metric) else "behind the first"
+        said.append(f"{metric} {place} of {len(ranked)}, {overlaps} ({ranked[0].method})")
+    return f"Deep Taylor on {name.partition(' (')[0]}: {'; '.join(said)}."
 
 
 MASKS = """\
@@ -239,7 +262,7 @@ def _some(of: list[tuple[str, float]], count: int = 6) -> list[tuple[str, float]
 
 
 LOGIT = """\
-**Maps of different classes are alike** (Sixt et al., 2020; random logit). Rank correlation of the map with that of a class drawn at random, low is good; classes with a negative score have an empty map with us, and are not counted:"""
+**Maps of different classes are alike** (Sixt et al., 2020; random logit). Rank correlation of the map with that of a class drawn at random, low is good; classes with a negative score have an empty map with us, and are not counted (`random` draws the same map for both, so it has 1):"""
 TOP_DOWN = """\
 **The map does not notice random weights** (Adebayo et al., 2018). Layers are permuted from the output down, eight steps; mean rank correlation with the true map, low is good:"""
 EMPRT = """\
@@ -272,6 +295,32 @@ def speed(found: dict[str, Record]) -> str:
         f"{min(beside['seconds']['quantus']):.1f} s; ours {min(beside['seconds']['ours']):.2f} s ({beside['times faster']['ours']:.0f} times faster), with `compiled=True` "
         f"{min(beside['seconds']['ours, compiled']):.2f} s ({beside['times faster']['ours, compiled']:.0f} times).\n"
     )
+
+
+def cost(found: dict[str, Record]) -> str:
+    """What the contrast and local evidence cost."""
+    runs = [record for name, record in found.items() if name.startswith("contrast-")]
+    if not runs:
+        return ""
+    lines = ["## What the contrast costs", "", COST, ""]
+    lines += [
+        "| machine | families | contrast ÷ explain: time, median (highest) | memory | local evidence ÷ none: time |",
+        "|---|---|---|---|---|",
+    ]
+    for record in runs:
+        of = record["families"]
+        cells = [_ratios(of, key) for key in ("contrast", "contrast_memory", "local")]
+        lines.append(f"| {record['machine']['device']} | {len(of)} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+COST = """\
+`benchmarks/contrast_cost.py --families all`: the calls take turns in one run; on a processor its own time is counted. Random weights, float32."""
+
+
+def _ratios(of: list[Record], key: str) -> str:
+    highest = max(of, key=lambda r: r[key])
+    return f"{statistics.median(r[key] for r in of):.2f} ({highest[key]:.2f}, {highest['family']})"
 
 
 CLOSING = """\

@@ -198,7 +198,7 @@ def deeptaylor(explainer: dt.Explainer, x: Tensor, target: Tensor, kind: str) ->
 
 def explainer_of(network: str, x: Tensor) -> dt.Explainer:
     model = build(network).to(x.device)
-    return dt.Explainer(model, images(2, x.shape[-1]).to(x.device), DOMAIN).to(dtype=x.dtype)
+    return dt.Explainer(model, images(2, x.shape[-1]).to(x.device), DOMAIN, bias="neuron").to(dtype=x.dtype)
 
 
 def method(kind: str, setting: Setting, x: Tensor, target: Tensor) -> Method:

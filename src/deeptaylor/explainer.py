@@ -139,7 +139,7 @@ class Explainer(CapturedNetwork):
             if targets.is_callable(asked):
                 return self._for_score(asked, engine, inputs).explain(x)
             result, notes = self._answer(engine, inputs, asked, look)
-        return self._explanation(engine, inputs, target, result, notes)
+        return self._explanation(engine, inputs, target, result, self._with_returned(engine, result), notes)
 
     def contrast(self, x: Inputs, target: Any = None, against: Any = None, power: float = contrasts.POWER) -> Contrast:
         """What sets a class apart from its rivals: its map in two parts that are never negative and add up to it.
@@ -164,8 +164,8 @@ class Explainer(CapturedNetwork):
                 contrasts.check_rivals(result.rivals)
             elif alone := contrasts.without_rivals(result.rivals):
                 notes += [_no_rival(alone)]
-            whole = self._explanation(engine, inputs, target, result, notes)
-            return _contrast(whole, self._with_returned(engine, result), power)
+            whole = self._with_returned(engine, result)
+            return _contrast(self._explanation(engine, inputs, target, result, whole, notes), whole, power)
 
     def _begun(self, x: Inputs) -> tuple[Engine, tuple[Tensor, ...], Look | None]:
         """What an answer begins with: inputs that were checked, their engine, and a look at the network."""
@@ -243,11 +243,10 @@ class Explainer(CapturedNetwork):
         return _made_again(whole, self.example, replace(self.settings, output=None), self.state())
 
     def _explanation(
-        self, engine: Engine, inputs: tuple[Tensor, ...], target: Any, result: Result, notes: list[str]
+        self, engine: Engine, inputs: tuple[Tensor, ...], target: Any, result: Result, whole: Result, notes: list[str]
     ) -> Explanation:
         later = partial(self._later, self.captures, inputs, target)
         ledger = Ledger.of(result, engine.plan, later)
-        whole = self._with_returned(engine, result)
         if whole is not result:
             ledger = ledger.returning(whole.relevance)
         return Explanation(

@@ -73,6 +73,16 @@ def test_it_is_what_the_definition_says(bias: str, power: float) -> None:
         torch.testing.assert_close(c.relevance[k], wanted, rtol=1e-6, atol=1e-12)
 
 
+def test_rows_of_a_grey_picture_are_no_channels() -> None:
+    """A sample (height, width) without channels: every pixel has its own posterior, as in (1, height, width)."""
+    network, x = nn.Sequential(nn.Flatten(), nn.Linear(30, 16), nn.ReLU(), nn.Linear(16, 4)), torch.rand(2, 5, 6)
+    with torch.no_grad():
+        network[3].bias += 1
+    grey = dt.Explainer(network, x, dt.Box(0.0, 1.0)).contrast(x)
+    one_channel = dt.Explainer(network, x[:, None], dt.Box(0.0, 1.0)).contrast(x[:, None])
+    torch.testing.assert_close(grey.relevance, one_channel.relevance[:, 0])
+
+
 @pytest.mark.parametrize("bias", ["neuron", "spread"])
 def test_both_parts_are_never_negative_and_add_up(bias: str) -> None:
     explainer, x = explainer_of(bias), pictures()

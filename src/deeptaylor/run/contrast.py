@@ -86,7 +86,7 @@ def split(result: Result, power: float) -> tuple[Parts, Parts]:
 
 
 def _distinctive(R: Tensor, own: Tensor, others: Tensor, lead: int, power: float) -> Tensor:
-    if R.ndim - lead >= 2:  # channels of one pixel share one posterior
+    if R.ndim - lead >= 3:  # channels of one pixel share one posterior
         own, others = own.sum(lead, keepdim=True), others.sum(lead, keepdim=True)
     if power == HARD:
         share = 1 - others / torch.where(own > 0, own, 1)

@@ -98,16 +98,23 @@ class _Beside:
 
     def pass_on(self, step: Step) -> None:
         if isinstance(step, ScoreStep):
-            for classes, weights in zip(self._classes.unbind(1), self._weights.unbind(1), strict=True):
-                v = targets.one_hot(classes, self._output)
-                f = weighted(v, self._output).sum(1)
-                self._hand_on(step, None, step.start(weights * unit_of(f), v, f, self._run, self._page))
+            node, outs = None, self._mixture(step)
         else:
-            self._hand_on(step, step.node, step.back(self._arrived.take(step.node), self._run, self._page))
-
-    def _hand_on(self, step: Step, node: str | None, outs: Sequence[Maybe]) -> None:
+            node, outs = step.node, step.back(self._arrived.take(step.node), self._run, self._page)
         self._arrived.add(step.inputs, outs)
         self._places.note(node, step.inputs, outs)
+
+    def _mixture(self, step: ScoreStep) -> list[Maybe]:
+        """Each rival's share of what it begins with, all at once, and their sum."""
+
+        def one(classes: Tensor, weights: Tensor) -> dict[int, Tensor]:
+            v = targets.one_hot(classes, self._output)
+            f = weighted(v, self._output).sum(1)
+            outs = step.start(weights * unit_of(f), v, f, self._run, self._page)
+            return {k: out for k, out in enumerate(outs) if out is not None}
+
+        outs = torch.vmap(one)(self._classes.movedim(1, 0), self._weights.movedim(1, 0))
+        return [outs[k].sum(0) if k in outs else None for k in range(len(step.inputs))]
 
     def rivals(self, inputs: Sequence[str]) -> Rivals:
         relevance = [self._arrived.take(name).expand(self._run.shape(name)) for name in inputs]
