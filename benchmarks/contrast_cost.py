@@ -1,5 +1,5 @@
-"""What contrast and local evidence cost: `explainer.contrast(x)` beside `explainer.explain(x)`, and `explain` with local
-evidence beside `explain` without, on the zoo's families.
+"""What contrast and local evidence cost: `explainer.contrast(x)` beside `explainer.explain(x)`, and `explain` with
+local evidence beside `explain` without, on the zoo's families.
 
     python benchmarks/contrast_cost.py                                     # a few families, on a GPU where there is one
     python benchmarks/contrast_cost.py --families all --json benchmarks/results/contrast-NAME.json

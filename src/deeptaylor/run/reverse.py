@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["reverse", "reverse_many"]
 
+_AT_ONCE = 2  # rivals at the score, where they have maps: those of more would take the most memory of all
+
 
 def reverse(
     engine: Engine, run: ForwardValues, v: Tensor, books: Kept = None, keep: frozenset[str] = frozenset(),
@@ -105,7 +107,7 @@ class _Beside:
         self._places.note(node, step.inputs, outs)
 
     def _mixture(self, step: ScoreStep) -> list[Maybe]:
-        """Each rival's share of what it begins with, all at once, and their sum."""
+        """Each rival's share of what it begins with, summed; several at once, since each by itself takes launches."""
 
         def one(classes: Tensor, weights: Tensor) -> dict[int, Tensor]:
             v = targets.one_hot(classes, self._output)
@@ -113,8 +115,14 @@ class _Beside:
             outs = step.start(weights * unit_of(f), v, f, self._run, self._page)
             return {k: out for k, out in enumerate(outs) if out is not None}
 
-        outs = torch.vmap(one)(self._classes.movedim(1, 0), self._weights.movedim(1, 0))
-        return [outs[k].sum(0) if k in outs else None for k in range(len(step.inputs))]
+        total: list[Maybe] = [None] * len(step.inputs)
+        vectors = all(len(self._run.shape(name)) <= 2 for name in step.inputs)
+        at_once = self._classes.shape[1] if vectors else _AT_ONCE
+        groups = (t.movedim(1, 0).split(at_once) for t in (self._classes, self._weights))
+        for classes, weights in zip(*groups, strict=True):
+            for k, out in torch.vmap(one)(classes, weights).items():
+                total[k] = plus(total[k], out.sum(0))
+        return total
 
     def rivals(self, inputs: Sequence[str]) -> Rivals:
         relevance = [self._arrived.take(name).expand(self._run.shape(name)) for name in inputs]
