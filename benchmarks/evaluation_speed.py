@@ -65,7 +65,7 @@ def beside_quantus(network: dt.Pretrained, x: Tensor, device: str, batch: int, t
     classes = network.output(x).argmax(1)
     R = torch.rand(len(x), *x.shape[2:], generator=torch.Generator().manual_seed(0)).to(device)
     shares = tuple(k / STEPS for k in range(1, STEPS + 1))
-    ours_, case = Flipping(patch=None, fill="zero", shares=shares), Case(network.network, x, classes, batch=batch)
+    ours_, case = Flipping(patch=0, fill="zero", shares=shares), Case(network.network, x, classes, batch=batch)
     fast = replace(case, compiled=torch.compile(network.network, dynamic=False))
     theirs_ = quantus.PixelFlipping(
         features_in_step=x[0].numel() // STEPS, perturb_baseline="black", return_auc_per_sample=False,

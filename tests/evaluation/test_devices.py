@@ -22,7 +22,7 @@ from judged import maps
 METRICS = {
     m.name: m
     for m in (
-        Flipping(patch=4), Deletion(patch=None), Insertion(patch=4, fill="mean"), Inside(), Road(), RandomLogit(),
+        Flipping(patch=4), Deletion(patch=0), Insertion(patch=4, fill="mean"), Inside(), Road(), RandomLogit(),
         RandomLogitSSIM(), LeaveOneOut(patch=4), Continuity(), MaxSensitivity(), TopDown(), BottomUp(), Complexity(),
     )
 }  # fmt: skip

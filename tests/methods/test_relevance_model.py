@@ -449,6 +449,7 @@ def digits() -> Digits:
     return Digits(images, labels, images, labels)
 
 
+@pytest.mark.slow
 def test_two_layer_network() -> None:
     network = TwoLayer(seed=0)
     before = snapshot(network)

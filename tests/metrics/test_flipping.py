@@ -11,13 +11,13 @@ from torch import Tensor
 from deeptaylor.errors import InputError
 from deeptaylor.metrics.case import Case
 from deeptaylor.metrics.flipping import SHARES, Deletion, Flipping, Insertion, flipped
-from deeptaylor.metrics.regions import pixels
+from deeptaylor.metrics.regions import cut, patches, pixels
 from known_truth import case, random_maps, true_maps
 from one_pixel import SIDE, OnePixel, spot, white
 
 # A pixel at a time: none gone, then 1, …, 36.
 BY_PIXEL = tuple(n / SIDE**2 for n in range(SIDE**2 + 1))
-PIXELS = Flipping(patch=None, fill="zero", shares=BY_PIXEL)
+PIXELS = Flipping(patch=0, fill="zero", shares=BY_PIXEL)
 
 
 def test_the_curves_and_the_area_of_a_map_that_knows() -> None:
@@ -81,7 +81,7 @@ def test_deletion_and_insertion_are_the_two_halves() -> None:
 
 
 def test_insertion_puts_the_most_relevant_back_first() -> None:
-    found = Insertion(patch=None, fill="zero", shares=BY_PIXEL).measure(white(), spot()).curves["put back"]
+    found = Insertion(patch=0, fill="zero", shares=BY_PIXEL).measure(white(), spot()).curves["put back"]
     assert found.tolist() == [[0.0] + [1.0] * 36]
 
 
@@ -117,14 +117,14 @@ def test_vectors_go_place_by_place() -> None:
     x = torch.ones(1, 5, dtype=torch.float64)
     given = Case(OnePixel(4), x, torch.tensor([0]), softmax=False)
     R = torch.tensor([[0.0, 0, 0, 0, 1]], dtype=torch.float64)
-    assert Flipping.for_maps(R) == Flipping(patch=None, fill="mean")
+    assert cut(R.shape[1:], None).count == 5
     shares = tuple(n / 5 for n in range(6))
-    assert float(Flipping(None, "zero", shares).measure(given, R).values) == pytest.approx(4 / 6)
+    assert float(Flipping(0, "zero", shares).measure(given, R).values) == pytest.approx(4 / 6)
 
 
 @pytest.mark.parametrize(("side", "patch"), [(224, 16), (28, 2), (6, 1)])
 def test_a_picture_is_about_fourteen_patches_wide(side: int, patch: int) -> None:
-    assert Flipping.for_maps(torch.zeros(1, side, side + 9)).patch == patch
+    assert cut((side, side + 9), None).count == patches((side, side + 9), patch).count
 
 
 def test_flipped_counts_in_regions() -> None:

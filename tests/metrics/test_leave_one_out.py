@@ -35,7 +35,7 @@ def test_patches_are_filled_one_at_a_time() -> None:
 
 def test_a_true_map_is_best_and_noise_knows_nothing() -> None:
     given = case(40, softmax=False)
-    for metric in (LeaveOneOut(patch=None, fill="zero"), LeaveOneOut(patch=3, fill="zero", by=pearson)):
+    for metric in (LeaveOneOut(patch=0, fill="zero"), LeaveOneOut(patch=3, fill="zero", by=pearson)):
         true, noise = (
             metric.measure(given, maps(given.network, given.x, given.classes).sum(1), maps).values
             for maps in (true_maps, random_maps)

@@ -53,7 +53,7 @@ def darkest(x: Tensor) -> Tensor:
 def test_pixel_flipping() -> None:
     given, R = case()
     shares = tuple(n / 256 for n in range(0, 257, judge.FEATURES))
-    agrees(Flipping(patch=None, fill="zero", shares=shares).curve(given, R)[:, 1:], "PixelFlipping")
+    agrees(Flipping(patch=0, fill="zero", shares=shares).curve(given, R)[:, 1:], "PixelFlipping")
 
 
 @pytest.mark.parametrize(("sign", "name"), [(1, "RegionPerturbation"), (-1, "RegionPerturbation, lerf")])

@@ -103,6 +103,7 @@ def test_what_is_kept_can_be_computed_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert torch.equal(explainer.explain(x, many).relevance, plain.relevance)
 
 
+@pytest.mark.slow
 def test_computing_again_holds_for_other_types_shapes_and_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     x, wide = torch.rand(2, 1, 8, 8, dtype=torch.float64), torch.rand(2, 1, 12, 12, dtype=torch.float64)
     explainer, thrifty = (dt.Explainer(Deep(), x, dt.Box(0, 1), bias="neuron") for _ in range(2))

@@ -19,11 +19,10 @@ from torch import Tensor
 from deeptaylor.errors import InputError
 from deeptaylor.metrics.case import Case, Maps, Measured, answers
 from deeptaylor.metrics.fills import Fill, fill
-from deeptaylor.metrics.regions import Regions, patches, pixels
+from deeptaylor.metrics.regions import Regions, cut
 
 __all__ = ["Deletion", "Flipping", "Insertion", "flipped"]
 
-PATCH = 16  # pixels
 # Of 196 patches these many are gone at each step; of any other number the same shares.
 SHARES = tuple(n / 196 for n in (0, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 196))
 
@@ -49,7 +48,7 @@ def flipped(case: Case, ranks: Tensor, regions: Regions, fills: Tensor, gone: Se
 class Flipping:
     """The area between the two curves."""
 
-    patch: int | None = PATCH  # None: pixel by pixel, or token by token
+    patch: int | None = None  # pixels; 0: pixel by pixel, or token by token; None: about fourteen to a side
     fill: str | Fill = "blur"
     shares: tuple[float, ...] = SHARES
 
@@ -65,19 +64,13 @@ class Flipping:
             raise InputError(f"Steps of flipping are shares of all regions, 0 to 1, growing; got {self.shares}.")
         fill(self.fill)  # an unknown name is refused before any work
 
-    @classmethod
-    def for_maps(cls, R: Tensor) -> Flipping:
-        """For maps (B, …): a picture is about fourteen patches wide; anything else goes place by place."""
-        return cls(patch=max(1, round(min(R.shape[1:]) / 14))) if R.ndim == 3 else cls(patch=None, fill="mean")
-
     def measure(self, case: Case, R: Tensor, method: Maps | None = None) -> Measured:
         most, least = self.curves(case, R, -R)
         return Measured((least - most).mean(dim=1), {"most first": most, "least first": least}, self.shares)
 
     def curves(self, case: Case, *maps: Tensor) -> tuple[Tensor, ...]:
         """Answers (B, steps) while what is most relevant goes first, by each of these maps."""
-        sides = maps[0].shape[1:]
-        regions = pixels(sides) if self.patch is None else patches(sides, self.patch)
+        regions = cut(maps[0].shape[1:], self.patch)
         gone = [round(share * regions.count) for share in self.shares]
         ranks = torch.cat([regions.ranks(R, case.seed) for R in maps])
         return tuple(flipped(case, ranks, regions, fill(self.fill)(case.x), gone).split(len(case.x)))

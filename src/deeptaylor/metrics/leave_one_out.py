@@ -15,8 +15,7 @@ from torch import Tensor
 
 from deeptaylor.metrics.case import Case, Maps, Measured, answers
 from deeptaylor.metrics.fills import Fill, fill
-from deeptaylor.metrics.flipping import PATCH
-from deeptaylor.metrics.regions import Regions, patches, pixels
+from deeptaylor.metrics.regions import Regions, cut
 from deeptaylor.metrics.similarity import spearman
 
 __all__ = ["LeaveOneOut", "drops"]
@@ -42,7 +41,7 @@ def drops(case: Case, regions: Regions, fills: Tensor) -> Tensor:
 class LeaveOneOut:
     """The correlation of relevance, region by region, with what the answer loses; ``by``: spearman or pearson."""
 
-    patch: int | None = PATCH  # None: pixel by pixel, or token by token
+    patch: int | None = None  # as in flipping
     fill: str | Fill = "blur"
     by: Callable[[Tensor, Tensor], Tensor] = spearman
 
@@ -54,5 +53,5 @@ class LeaveOneOut:
     higher = True
 
     def measure(self, case: Case, R: Tensor, method: Maps) -> Measured:
-        regions = pixels(R.shape[1:]) if self.patch is None else patches(R.shape[1:], self.patch)
+        regions = cut(R.shape[1:], self.patch)
         return Measured(self.by(regions.sums(R), drops(case, regions, fill(self.fill)(case.x))))

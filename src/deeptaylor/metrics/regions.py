@@ -10,7 +10,9 @@ from torch import Tensor
 
 from deeptaylor.errors import InputError
 
-__all__ = ["Regions", "patches", "pixels"]
+__all__ = ["Regions", "cut", "patches", "pixels"]
+
+_ACROSS = 14
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,17 @@ class Regions:
     def spread(self, values: Tensor) -> Tensor:
         """A value a region (B, count) as a value a place (B, …)."""
         return values[:, self.labels.to(values.device).flatten()].reshape(-1, *self.labels.shape)
+
+
+def cut(shape: Sequence[int], patch: int | None) -> Regions:
+    """Regions of a map: patches of that side, or (0) pixel by pixel; None: fourteen to a picture's shorter side.
+
+    >>> cut((224, 280), None).count == patches((224, 280), 16).count
+    True
+    """
+    if patch is None:
+        patch = max(1, round(min(shape) / _ACROSS)) if len(shape) == 2 else 0
+    return patches(shape, patch) if patch else pixels(shape)
 
 
 def patches(shape: Sequence[int], size: int) -> Regions:

@@ -28,4 +28,8 @@ def flipping_area(model: nn.Module, inputs: tuple[Tensor, ...], target: Any, R: 
             raise InputError("Flipping asks for the probability of a class: for outputs of shape (batch, classes ≥ 2).")
         classes = output.argmax(1) if target is None else torch.as_tensor(target, device=x.device).expand(len(x))
         case = Case(model, x, classes.long(), softmax=not gives_probabilities(model, x))
-        return Flipping.for_maps(R).measure(case, R.to(torch.promote_types(R.dtype, torch.float32))).values
+        return (
+            Flipping(fill="blur" if R.ndim == 3 else "mean")
+            .measure(case, R.to(torch.promote_types(R.dtype, torch.float32)))
+            .values
+        )

@@ -23,7 +23,7 @@ from deeptaylor.evaluation.opponents import OPPONENTS
 from deeptaylor.evaluation.ours import OURS
 from deeptaylor.evaluation.result import Evaluation, read
 from deeptaylor.metrics.fills import FILLS
-from deeptaylor.metrics.flipping import PATCH, Flipping
+from deeptaylor.metrics.flipping import Flipping
 from deeptaylor.shown import shown
 from deeptaylor.support.files import Outputs, outputs, write_whole
 
@@ -49,7 +49,10 @@ def evaluate(
     metrics: Annotated[str, typer.Option(help=f"Of: {'; '.join(METRICS)}.", metavar="NAME;NAME;…")] = "flipping",
     most: Annotated[int | None, typer.Option(help="At most so many photographs.", min=1)] = None,
     mosaics: Annotated[int, typer.Option(help="How many for grid pointing.", min=1)] = 100,
-    patch: Annotated[int, typer.Option(help="Flipping: the side of a patch; 0: pixel by pixel.", min=0)] = PATCH,
+    patch: Annotated[
+        int | None,
+        typer.Option(help="Flipping: the side of a patch in pixels, by default 14 to a side; 0: by pixel.", min=0),
+    ] = None,
     fill: Annotated[str, typer.Option(help="Flipping: what takes a patch's place.", metavar="|".join(FILLS))] = "blur",
     device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda.")] = "cpu",
     seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 0,
@@ -70,7 +73,7 @@ def evaluate(
     """  # noqa: D301
     chosen = _names(methods) or None
     choose(chosen, None)  # unknown names are refused before any work
-    judges = [Flipping(patch or None, fill) if name == "flipping" else name for name in _names(metrics)]
+    judges = [Flipping(patch, fill) if name == "flipping" else name for name in _names(metrics)]
     if not judges:
         raise InputError(f"--metrics names none. There are: {'; '.join(METRICS)}.")
     judging(judges)
