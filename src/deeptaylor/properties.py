@@ -20,6 +20,10 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 3e-2, torc
 
 
 DEEP_TAYLOR = "deep Taylor"
+_SENSITIVITY = (
+    "Sensitivity does not split the score: its values, squared slopes, say where a small change would matter most. "
+    "They need not add up to anything."
+)
 
 
 @dataclass(frozen=True)
@@ -46,35 +50,48 @@ class Check:
     flipping: float | None = None  # where it was asked for: the area, a mean over the batch
 
     def __str__(self) -> str:
+        """In sentences; whenever the input itself holds less than half of the score, that comes first."""
+        lines = [_SENSITIVITY] if self.method == "sensitivity" else self._account()
+        if self.flipping is not None:
+            lines.append(self._faithful_text())
+        return "\n".join([*lines, *[f"note: {n}" for n in self.notes]])
+
+    def _account(self) -> list[str]:
         lines = []
         explained = self.samples > self.negative + self.empty
-        if explained and self.own_share < 0.5:
-            lines.append(self._little_text())
+        if explained:
+            lines.append(self._little_text() if self.own_share < 0.5 else self._held_text())
         if self.negative or self.empty:
             lines.append(self._empty_text())
         if explained:
-            gap, least = f"|Σ R − f| ≤ {self.conservation_gap:.2e} f", f"{self.most_negative:.2e} f"
-            some = "no" if self.positive else "some"
+            off, least = _part(self.conservation_gap), _part(self.most_negative)
             lines += [
-                f"conservative  {_yes(self.conservative)}  {self._held_text()}: {gap}",
-                f"positive      {_yes(self.positive)}  {some} relevance is negative: the smallest is {least}",
-                f"consistent    {_yes(self.consistent)}  conservative and positive, both",
+                f"Conservative: {_yes(self.conservative)} (the sum differs from the score by at most {off} of it).",
+                f"Positive: {_yes(self.positive)} (the smallest value is {least} of the score).",
+                f"Consistent (conservative and positive): {_yes(self.consistent)}.",
                 self._account_text(),
             ]
-        if self.flipping is not None:
-            lines.append(
-                f"faithful      {self.flipping:.2f} the class's probability while the least relevant patches are taken "
-                "away, minus that for the most relevant: 0 for a map that knows nothing"
-            )
-        return "\n".join([*lines, *[f"note: {n}" for n in self.notes]])
+        return lines
 
     def _held_text(self) -> str:
-        """How much of the score the heatmap explains, for whoever does not know what conservative means."""
+        """How much of the score the heatmap explains."""
+        least = "at least " if self.samples > 1 else ""
         if self.conservative:
-            return "the input holds the whole score"
+            back = self.input_share - self.own_share
+            handed = f"; biases handed {percent(back)} of it back" if back > 5e-4 and not least else ""
+            return f"The input accounts for the whole score{handed}."
         if abs(1 - self.input_share - self.conservation_gap) > 1e-6:  # the worst sample is not the one that holds least
-            return f"the input holds up to {percent(self.conservation_gap)} more or less than the score"
-        return f"the input holds {percent(self.input_share)} of the score" + (" or more" if self.samples > 1 else "")
+            return f"The input accounts for up to {percent(self.conservation_gap)} more or less than the score."
+        most = "at most " if least else ""
+        by_biases = self.method == DEEP_TAYLOR and abs(self.conservation_gap - self.bias_share) < 1e-3
+        taken = f"; biases for {most}{percent(self.bias_share)}" if by_biases else ""
+        return f"The input accounts for {least}{percent(self.input_share)} of the score{taken}."
+
+    def _faithful_text(self) -> str:
+        return (
+            f"Faithful: {self.flipping:.2f}. On average the class's probability is higher by this much while the least "
+            "relevant patches are taken away than while the most relevant are; 0 means that the map knows nothing."
+        )
 
     def _little_text(self) -> str:
         held = f"The input holds only {percent(self.input_share)} of the score"
@@ -92,13 +109,11 @@ class Check:
 
     def _account_text(self) -> str:
         if self.method != DEEP_TAYLOR:
-            return (
-                f"residual           |f − Σ R| ≤ {self.residual_share:.2e} f: what {self.method} does not redistribute"
-            )
-        answer = "yes  all" if self.accounted else "NO   not all"  # in capitals: this one is a failure
+            return f"Residual: {_part(self.residual_share)} of the score, which {self.method} does not redistribute."
+        answer = "yes" if self.accounted else "NO"  # in capitals: this one is a failure
         return (
-            f"accounted     {answer} of the score is accounted for: "
-            f"|input + bias + dropped − f| ≤ {self.accounting_gap:.2e} f, dropped ≤ {self.dropped_share:.2e} f"
+            f"Accounted for: {answer} (input, biases and what was dropped differ from the score by at most "
+            f"{_part(self.accounting_gap)} of it; dropped: {_part(self.dropped_share)})."
         )
 
     def _empty_text(self) -> str:
@@ -110,13 +125,20 @@ class Check:
             texts.append(
                 f"{self.negative} of {self.samples} scores are negative: the network sees no such object{empty}."
             )
-        texts.append("To ask why one class rather than another, explain a logit difference: target=dt.margin(a, b).")
+        texts.append(
+            "To ask why one class rather than another, explain a difference of scores: target=dt.margin(a, b)."
+        )
         return " ".join(texts)
 
 
 def _yes(value: bool) -> str:
     """Lower case: a property that a heatmap lacks is no failure."""
-    return "yes" if value else "no "
+    return "yes" if value else "no"
+
+
+def _part(share: float) -> str:
+    """A part of the score: in per cent where that says something, else by its size."""
+    return percent(share) if share == 0 or abs(share) >= 1e-3 else f"{share:.1e}"
 
 
 def check(

@@ -47,8 +47,8 @@ def test_the_area_is_that_of_the_metric_and_stands_in_the_text() -> None:
     check = e.check(faithful=True)
     assert check.flipping == pytest.approx(float(wanted.mean()), abs=1e-12)
     assert check.flipping > 0.05
-    (line,) = [line for line in str(check).splitlines() if line.startswith("faithful")]
-    assert line.startswith(f"faithful      {check.flipping:.2f} the class's probability while the least relevant")
+    (line,) = [line for line in str(check).splitlines() if line.startswith("Faithful")]
+    assert line.startswith(f"Faithful: {check.flipping:.2f}. On average the class's probability is higher by this much")
 
 
 def test_it_is_asked_for_only_where_it_is_wanted() -> None:
