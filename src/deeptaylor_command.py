@@ -6,15 +6,39 @@ when it is over      all files are written, and the exit code says how it went; 
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import Any
 
 INTERRUPTED = 130
+HELP = """\
+Which parts of the input made a network decide so, and how much did each count?
+
+deeptaylor explain PHOTO... --model NAME    which pixels made the network say so: heatmaps, a report
+deeptaylor check MODEL                      can this network be explained, by which rules, and if not, why
+deeptaylor compare PHOTO --model NAME       several methods side by side
+deeptaylor evaluate FOLDER --model NAME     are the maps true? methods judged by what the network does
+deeptaylor export MODEL explainer.onnx      the explainer itself as an ONNX file
+deeptaylor doctor                           what is installed here, and known traps
+deeptaylor demo                             five photographs explained with a real network
+deeptaylor serve                            the same in a browser
+deeptaylor paper mnist                      sections III and IV: every figure and table on pairs of digits
+deeptaylor paper imagenet                   section IV-D: photographs and large networks, the claims as numbers
+deeptaylor paper rules                      the supplement's picture of the rules' root points
+
+Each has --help with an example, and all but serve have --json and --quiet. deeptaylor --version says which this is.
+Shell completion: deeptaylor --install-completion. Exit codes: 0 fine; 1 a check failed; 2 bad input; 3 some of several
+photographs could not be explained; 70 an error in deeptaylor itself; 130 interrupted.
+"""
 
 
 def main() -> int:
-    """Load the command and run it; the exit code."""
+    """Load the command and run it; the exit code. Help needs nothing loaded."""
+    if sys.argv[1:] in ([], ["-h"], ["--help"]) and "_DEEPTAYLOR_COMPLETE" not in os.environ:
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+        sys.stdout.write(HELP)
+        return 0
     pressed: list[int] = []
 
     def heard(number: int, _frame: Any) -> None:

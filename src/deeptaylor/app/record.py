@@ -109,12 +109,14 @@ def about_explanation(e: Explanation, sample: int = 0, target: int = 0) -> dict[
     ledger = e.ledger
     account = {name: pick(getattr(ledger, name)) for name in ("input", "bias", "dropped", "residual")}
     account["returned"] = 0.0 if ledger.returned is None else pick(ledger.returned)
+    if ledger.shared is not None:
+        account["shared"] = pick(ledger.shared)
     f = pick(ledger.score)
     return {
         "method": e.method,
         "score": pick(e.score),
         "ledger": account,
-        "input_share": account["input"] / f if f > 0 else None,
+        "input_share": pick(ledger.held) / f if f > 0 else None,
     }
 
 

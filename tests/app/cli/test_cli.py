@@ -186,8 +186,19 @@ def command_of(folder: Path) -> subprocess.CompletedProcess[str]:
     code = "import sys, signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     code += "from deeptaylor_command import main; sys.exit(main())"
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False, timeout=60
+        [sys.executable, "-c", code, "doctor"], capture_output=True, text=True, env=env, check=False, timeout=60
     )
+
+
+def test_help_needs_nothing_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "deeptaylor").mkdir()
+    (tmp_path / "deeptaylor" / "__init__.py").write_text("raise SystemExit('loaded')")
+    code = "import sys; from deeptaylor_command import main; sys.exit(main())"
+    env = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{SRC}"}
+    command = [sys.executable, "-c", code, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=True, timeout=60)
+    assert main(["--help"]) == 0
+    assert done.stdout == capsys.readouterr().out
 
 
 def test_the_command_is_the_one_that_survives_that() -> None:

@@ -41,21 +41,25 @@ def said(capsys: pytest.CaptureFixture[str], code: int, *words: str) -> tuple[st
 
 
 def test_what_is_said_and_written(capsys: pytest.CaptureFixture[str]) -> None:
-    out, err = said(capsys, 0, "explain", "photo.png", *MODEL, "--bias", "both", "--out", "new/folder")
+    out, err = said(capsys, 0, "explain", "photo.png", *MODEL, "--bias", "both", "--check", "--out", "new/folder")
     assert err == ""
     lines = out.splitlines()
-    assert lines[0] == "photo.png"
+    assert lines[0] == "photo.png:"
     # Whenever the input holds less than half of the score, that comes first.
     assert re.fullmatch(
-        r"  bias=neuron: The input holds only [\d.]+ % of the score; biases took .*--bias returned.*", lines[1]
+        r"  biases neuron, tulip [\d.]+ %: the pixels account for only [\d.]+ % of the score; biases for [\d.]+ %\.",
+        lines[1],
     )
-    assert re.match(r"  recognised: \w+ [\d.]+ %, ", lines[2])
+    assert re.search(r" %: the pixels account for 100(\.0)? % of the score; biases for 0 %\.", lines[2])
+    assert re.match(r"  recognised: \w+ [\d.]+ %, ", lines[3])
     assert re.search(r"\(\d\) +neuron +[\d.]+ +[\d.e-]+ \([\d.e-]+ %\)", out)
-    assert re.search(r"bias=neuron, .*\n +conservative  no   the input holds [\d.]+ % of the score: ", out)
-    assert re.search(r"bias=spread, .*\n +conservative  yes  the input holds the whole score: ", out)
-    assert "accounted     yes  all of the score is accounted for: " in out
+    assert re.search(
+        r"biases neuron:\n +The input holds only [\d.]+ % of the score; biases took .*--bias returned", out
+    )
+    assert re.search(r"biases spread:\n +The input accounts for the whole score\.\n +Conservative: yes ", out)
+    assert "Accounted for: yes (input, biases and what was dropped " in out
     assert "NO" not in out  # the exit code is 0: nothing here looks like a failure
-    kinds = [f"photo_{bias}_{kind}.png" for bias in ("neuron", "spread") for kind in ("heatmap", "overlay")]
+    kinds = [f"photo_tulip_{bias}_{kind}.png" for bias in ("neuron", "spread") for kind in ("heatmap", "overlay")]
     assert {p.name for p in Path("new/folder").glob("[!.]*")} == {*kinds, "photo_relevance.npz", "photo_record.json"}
     for name in kinds:
         with Image.open(Path("new/folder") / name) as picture:
@@ -98,7 +102,7 @@ def test_several_targets_and_safetensors(capsys: pytest.CaptureFixture[str]) -> 
     (photo,) = json.loads(out)["photos"]
     targets = photo["explanations"][0]["targets"]
     assert [t["name"] for t in targets] == [r["name"] for r in photo["recognised"][:2]]
-    assert {f"photo_returned_{t['class']}_heatmap.png" for t in targets} < {p.name for p in Path("o").iterdir()}
+    assert {f"photo_{t['name']}_heatmap.png" for t in targets} < {p.name for p in Path("o").iterdir()}
     from safetensors.numpy import load_file
 
     arrays = load_file("o/photo_relevance.safetensors")
@@ -117,7 +121,9 @@ def test_a_class_by_name_another_rule_and_a_logit_difference(capsys: pytest.Capt
     }  # fmt: skip
     assert not Path("o/photo_relevance.npz").exists()
     out, _ = said(capsys, 0, "explain", "photo.png", *MODEL, "--against", "next", "--out", "o2")
-    assert "rather than the best of the others" in out
+    assert re.search(
+        r"tulip [\d.]+ %, against daisy: .* of their relevance sets tulip apart, the rest is shared\.", out
+    )
 
 
 def test_flip_asks_the_network_too(capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,9 +132,9 @@ def test_flip_asks_the_network_too(capsys: pytest.CaptureFixture[str]) -> None:
     numbers = [e["check"]["flipping"] for e in explanations]
     assert len(set(numbers)) == 2
     for number in numbers:
-        assert f"    faithful      {number:.2f} the class's probability while the least relevant patches" in out
+        assert f"    Faithful: {number:.2f}. On average the class's probability is higher" in out
     out, _ = said(capsys, 0, "explain", "photo.png", *MODEL, "--out", "o2")
-    assert "faithful" not in out
+    assert "Faithful" not in out
     without = json.loads(Path("o2/photo_record.json").read_text())["explanations"][0]["check"]
     assert without["flipping"] is None
     said(capsys, 2, "explain", "photo.png", *MODEL, "--flip", "--out", "o2")  # another command's files
@@ -142,7 +148,7 @@ def test_flip_is_about_one_class(words: list[str], capsys: pytest.CaptureFixture
 
 def test_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, 0, "explain", "photo.png", *MODEL, "--quiet") == ("", "")
-    assert Path("deeptaylor_output/photo_returned_heatmap.png").exists()
+    assert Path("deeptaylor_output/photo_tulip_heatmap.png").exists()
 
 
 def test_of_several_photographs_the_bad_one_is_named_and_the_rest_explained(capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,7 +176,13 @@ def test_two_photographs_of_the_same_name(capsys: pytest.CaptureFixture[str]) ->
         (["nothing.png", *MODEL], "no such file: nothing.png"),
         (["photo.png", *MODEL, "--target", "roze"], "No class is called 'roze'. Names like it:\n  1  rose"),
         (["photo.png", *MODEL, "--target", "3"], "There is no class 3"),
-        (["photo.png", *MODEL, "--target", "all-top-2", "--against", "rose"], "--against goes with one"),
+        (["photo.png", *MODEL, "--target", "all-top-2", "--against", "rose"], "--against CLASS goes with one"),
+        (["photo.png", *MODEL, "--target", "rose", "--against", "Rose"], "--target and --against are the same class"),
+        (
+            ["photo.png", *MODEL, "--target", "rose", "--target", "daisy", "--against", "tulip"],
+            "goes with one --target",
+        ),
+        (["photo.png", *MODEL, "--against", "no such flower"], "No class is called 'no such flower'."),
         (["photo.png", *MODEL, "--bias", "no"], "--bias no: returned, neuron, spread or both"),
         (["photo.png", *MODEL, "--arrays", "csv"], "--arrays csv: one of npz"),
         (["photo.png", *MODEL, "--rule", "z+"], "write PATTERN=RULE"),
@@ -265,7 +277,7 @@ def test_ctrl_c_as_a_process() -> None:
     wanted = {
         f"{n}{end}"
         for n in done
-        for end in ("_record.json", "_relevance.npz", "_returned_heatmap.png", "_returned_overlay.png")
+        for end in ("_record.json", "_relevance.npz", "_tulip_heatmap.png", "_tulip_overlay.png")
     }
     assert {p.name for p in Path("o").iterdir()} == wanted | {files.LIST}
 

@@ -43,7 +43,7 @@ def test_the_same_command_replaces_its_own_and_says_so(capsys: pytest.CaptureFix
     assert "replaced" not in out
     before = contents()
     out, _ = said(capsys, 0, *EXPLAIN)
-    assert "(4 of them were there before, and are replaced)" in out
+    assert "(4 of them replaced)" in out
     assert contents() == before
 
 
@@ -73,11 +73,11 @@ def test_another_photograph_of_the_same_name_overwrites_nothing(capsys: pytest.C
 
 def test_a_file_made_or_changed_by_hand_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
     Path("o").mkdir()
-    Path("o/photo_returned_overlay.png").write_bytes(b"mine")
+    Path("o/photo_tulip_overlay.png").write_bytes(b"mine")
     _, err = said(capsys, 2, *EXPLAIN)
-    assert "o/photo_returned_overlay.png is there already: it was not written by this command" in err
-    assert contents() == {"photo_returned_overlay.png": hashlib.sha256(b"mine").hexdigest()}
-    Path("o/photo_returned_overlay.png").unlink()
+    assert "o/photo_tulip_overlay.png is there already: it was not written by this command" in err
+    assert contents() == {"photo_tulip_overlay.png": hashlib.sha256(b"mine").hexdigest()}
+    Path("o/photo_tulip_overlay.png").unlink()
     said(capsys, 0, *EXPLAIN)
     Path("o/photo_record.json").write_text("{} with notes of my own")
     _, err = said(capsys, 2, *EXPLAIN)
@@ -161,7 +161,7 @@ def test_a_full_disk_is_said_with_the_file_and_the_room(
 
     monkeypatch.setattr(files.os, "fsync", full)
     _, err = said(capsys, 2, *EXPLAIN)
-    assert "o/photo_returned_overlay.png cannot be written: the disk is full. It needs " in err
+    assert "o/photo_tulip_overlay.png cannot be written: the disk is full. It needs " in err
     assert "with the 4 that belong to it" in err
     assert "are free in " in err
     assert contents() == before

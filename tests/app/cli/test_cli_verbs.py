@@ -105,8 +105,8 @@ def test_compare(capsys: pytest.CaptureFixture[str]) -> None:
     assert "explained: tulip (2), score " in out
     assert all(method.title in out for method in methods.METHODS.values())
     head = next(line for line in out.splitlines() if line.split()[:1] == ["method"])
-    columns = ("of the score", "lowest relevance", "order of pixels")
-    assert all(name in head and f"{name}: " in out for name in columns)  # each is explained below the table
+    columns = ("of the score", "lowest relevance", "same ranking")
+    assert all(name in head and f"{name.capitalize()}: " in out for name in columns)  # explained below
     assert re.search(r"Deep Taylor, biases spread +100 % +[\d.e-]+ % ", out)
     assert {p.name for p in Path("o").glob("[!.]*")} == {f"photo_compare.{kind}" for kind in ("png", "npz", "json")}
     found = json.loads(Path("o/photo_compare.json").read_text())

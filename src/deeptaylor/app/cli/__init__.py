@@ -1,21 +1,4 @@
-"""The command `deeptaylor`: parses words, calls the library, shows what it says.
-
-deeptaylor explain PHOTO... --model NAME    which pixels made the network say so: heatmaps, the ledger, a record
-deeptaylor check MODEL                      can this network be explained, by which rules, and if not, why
-deeptaylor compare PHOTO --model NAME       several methods side by side
-deeptaylor evaluate FOLDER --model NAME     are the maps true? methods judged by what the network does
-deeptaylor export MODEL explainer.onnx      the explainer itself as an ONNX file
-deeptaylor doctor                           what is installed here, and known traps
-deeptaylor demo                             five photographs explained with a real network
-deeptaylor serve                            the same in a browser
-deeptaylor paper mnist                      sections III and IV: every figure and table on pairs of digits
-deeptaylor paper imagenet                   section IV-D: photographs and large networks, the claims as numbers
-deeptaylor paper rules                      the supplement's picture of the rules' root points
-
-Each has --help with an example, and all but serve have --json and --quiet. deeptaylor --version says which this is.
-Shell completion: deeptaylor --install-completion. Exit codes: 0 fine; 1 a check failed; 2 bad input; 3 some of several
-photographs could not be explained; 70 an error in deeptaylor itself; 130 interrupted.
-"""
+"""The command `deeptaylor`: parses words, calls the library, shows what it says. Its help: deeptaylor_command.py."""
 
 from __future__ import annotations
 
@@ -33,6 +16,7 @@ from deeptaylor.app.cli.handed_over import EXPERIMENTS
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.shown import printable, shown
 from deeptaylor.support.optional import optional_package
+from deeptaylor_command import HELP
 
 __all__ = ["EXPERIMENTS", "main"]
 
@@ -50,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if handed_over.takes(words):
             return handed_over.run(words)
         if not words or words in (["-h"], ["--help"]):
-            sys.stdout.write(f"{__doc__.partition(chr(10))[2].lstrip()}")
+            sys.stdout.write(HELP)
             return FINE
         if words in (["--version"], ["-V"]):
             sys.stdout.write(f"deeptaylor {__version__}\n")

@@ -11,9 +11,10 @@ import typer
 
 from deeptaylor import heatmap
 from deeptaylor.app import record
+from deeptaylor.app.cli.asked import Question
 from deeptaylor.app.cli.exits import FINE
 from deeptaylor.app.cli.options import OUT, Model, Out, Overwrite, network_option, the_command
-from deeptaylor.app.cli.photos import asked_target, folder, looked_at, prepared, stems, wrote
+from deeptaylor.app.cli.photos import folder, looked_at, prepared, saved, stems
 from deeptaylor.app.cli.show import Talk, noted
 from deeptaylor.errors import InputError
 from deeptaylor.methods import METHODS, USUAL, likeness, method
@@ -64,9 +65,10 @@ def compare(
         step(f"loading {source}")
         with noted() as notes:
             network = model.load(source)
-        asked_target(network, target, None, None)
+        question = Question([] if target is None else [target])
+        question.check(network)
         seen = prepared(network, path)
-        asked = asked_target(network, target, None, seen)
+        asked = question.of(network, seen)
         (index, name), *_ = asked.classes
         for n, how in enumerate(chosen):
             step(how.title, n, len(chosen))
@@ -97,18 +99,18 @@ def compare(
         talk.say(f"  note: {note}")
     talk.say(f"  explained: {name}" + ("" if index is None else f" ({index})") + f", score {rows[0]['score']:.4g}")
     talk.table(
-        ("", "method", "of the score", "lowest relevance", "order of pixels", "seconds"),
+        ("", "method", "of the score", "lowest relevance", "same ranking", "seconds"),
         [("", r["title"], *_numbers(r)) for r in rows],
         right=(2, 3, 4, 5),
     )
     talk.say(
-        "  of the score: how much of it the heatmap's pixels sum to; lowest relevance: the most negative pixel, of the "
-        f"score; order of pixels: 1 where they are ranked as by {chosen[0].title}, 0 where by nothing of the kind"
+        "  Of the score: how much of it the map's pixels add up to. Lowest relevance: the most negative pixel, as a "
+        f"share of the score. Same ranking: rank correlation with {chosen[0].title} (1 = same ranking, 0 = unrelated)."
     )
     for r in rows:
         for note in (*r["notes"], *r["check"]["notes"]):
             talk.say(f"  note, {r['title']}: {note}")
-    talk.say(f"  wrote {wrote(files, own.replaced)}")
+    talk.say(f"  {saved(files, own.replaced)}")
     talk.result(found)
     return FINE
 

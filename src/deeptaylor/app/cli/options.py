@@ -27,8 +27,8 @@ __all__ = ["OUT", "How", "Model", "Out", "Overwrite", "Shape", "Source", "networ
 
 OUT = Path("deeptaylor_output")
 
-_MODEL = "What the model's file does not say"
-_PHOTOGRAPHS = "How photographs were prepared in training (all of it, or none)"
+_MODEL = "What the model file does not contain"
+_PHOTOGRAPHS = "Image preprocessing (give all of these options, or none)"
 _HOW = "How it is explained"
 
 
@@ -48,10 +48,11 @@ Source = Annotated[
     str, typer.Argument(metavar="MODEL", autocompletion=complete_model, help="A network by name, or a file.")
 ]
 Shape = Annotated[
-    str | None, typer.Option("--shape", help="Of one input, where inputs are no photographs.", metavar="N,N,…")
+    str | None,
+    typer.Option("--shape", help="The shape of one input, for models that don't take images.", metavar="N,N,…"),
 ]
-Out = Annotated[Path, typer.Option("--out", "-o", help="The folder to write to.", metavar="DIR")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what another command wrote, too.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="The folder to save to.", metavar="DIR")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Also replace files that another command wrote.")]
 
 
 def the_command(verb: str, what: Path, source: str, *groups: Any, **more: Any) -> str:
@@ -96,22 +97,30 @@ class Model:
     """What `dt.load` asks for beside the source."""
 
     size: Annotated[
-        str | None, _option("--size", "What the network sees, cut out of the middle.", _PHOTOGRAPHS, "PIXELS|HxW")
+        str | None,
+        _option("--size", "What the network sees: cut out of the middle after resizing.", _PHOTOGRAPHS, "PIXELS|HxW"),
     ] = None
     resize: Annotated[
-        str | None, _option("--resize", "Before that: the short side, or HxW.", _PHOTOGRAPHS, "PIXELS|HxW")
+        str | None, _option("--resize", "The shorter side after resizing, or HxW.", _PHOTOGRAPHS, "PIXELS|HxW")
     ] = None
-    channels: Annotated[str | None, _option("--channels", "Their order.", _PHOTOGRAPHS, "RGB|BGR|L")] = None
+    channels: Annotated[
+        str | None, _option("--channels", "The order of the colour channels.", _PHOTOGRAPHS, "RGB|BGR|L")
+    ] = None
     white: Annotated[
         float | None, _option("--white", "The value of white before the mean is subtracted.", _PHOTOGRAPHS, "1|255")
     ] = None
-    mean: Annotated[str | None, _option("--mean", "Subtracted.", _PHOTOGRAPHS, "M|M,M,M")] = None
-    std: Annotated[str | None, _option("--std", "Divided by.", _PHOTOGRAPHS, "S|S,S,S")] = None
+    mean: Annotated[str | None, _option("--mean", "Subtracted from each channel.", _PHOTOGRAPHS, "M|M,M,M")] = None
+    std: Annotated[str | None, _option("--std", "Each channel is then divided by this.", _PHOTOGRAPHS, "S|S,S,S")] = (
+        None
+    )
     interpolation: Annotated[
-        str | None, _option("--interpolation", "Of the resizing.", _PHOTOGRAPHS, "bilinear|bicubic|…")
+        str | None, _option("--interpolation", "How pictures are resized.", _PHOTOGRAPHS, "bilinear|bicubic|…")
     ] = None
     class_names: Annotated[
-        str | None, _option("--class-names", "What classes are called: a name a line.", _MODEL, "FILE|imagenet|none")
+        str | None,
+        _option(
+            "--class-names", "The names of the classes: a file with one name per line.", _MODEL, "FILE|imagenet|none"
+        ),
     ] = None
     architecture: Annotated[
         str | None,
@@ -129,7 +138,12 @@ class Model:
     output: Annotated[str | None, _option("--output", "Which output of an ONNX or Caffe file.", _MODEL, "NAME")] = None
     domain: Annotated[
         str | None,
-        _option("--domain", "Where inputs are no photographs.", _MODEL, "real|nonnegative|box:LOW,HIGH"),
+        _option(
+            "--domain",
+            "Range of input values, for models that don't take images.",
+            _MODEL,
+            "real|nonnegative|box:LOW,HIGH",
+        ),
     ] = None
     trust: Annotated[bool, _option("--trust", "Run the program in a TorchScript, .pt2 or pickle file.", _MODEL)] = False
 
@@ -161,7 +175,7 @@ class Model:
         missing = [f"--{name}" for name in names if name not in said]
         if missing:
             raise InputError(
-                f"a preparation is said in full or not at all: {', '.join(missing)} "
+                f"give all preprocessing options or none: {', '.join(missing)} "
                 f"{'is' if len(missing) == 1 else 'are'} missing beside {', '.join(f'--{name}' for name in said)}."
             )
         for name in ("size", "resize"):
@@ -179,7 +193,7 @@ class How:
         str,
         _option(
             "--bias",
-            "What biases take is handed back at the end, or they keep it, or it goes back to the inputs of each unit.",
+            "What happens to the share that biases take: handed back at the end, kept by them, or given to each unit's inputs.",
             _HOW,
             "returned|neuron|spread|both",
         ),

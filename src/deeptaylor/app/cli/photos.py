@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import re
@@ -10,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from PIL import Image
@@ -20,20 +20,47 @@ import deeptaylor as dt
 from deeptaylor.app.cli.show import noted
 from deeptaylor.errors import InputError
 from deeptaylor.models.networks.pretrained import Recognised
-from deeptaylor.models.photographs import class_index
 from deeptaylor.shown import HIDDEN, shown
 
-__all__ = ["Prepared", "Target", "asked_target", "folder", "looked_at", "prepared", "stems", "wrote"]
+__all__ = ["Prepared", "folder", "looked_at", "prepared", "saved", "stems"]
 
-_TOP = re.compile(r"all-top-(\d+)")
+PICTURES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 
 
 def looked_at(paths: Sequence[Path]) -> list[Path]:
-    """The photographs, each once; all that are not there are named at once, before any work."""
-    missing = [shown(path) for path in paths if not path.exists()]
+    """The photographs, each once: files, those in a folder, or what a pattern such as "photos/*.jpg" matches.
+
+    All that are not there are named at once, before any work.
+    """
+    found, missing = list[Path](), list[str]()
+    for path in paths:
+        if path.is_dir():
+            found += _inside(path)
+        elif path.exists():
+            found.append(path)
+        elif matched := _matching(path):
+            found += matched
+        else:
+            missing.append(shown(path))
     if missing:
         raise InputError(f"no such file: {', '.join(missing)}")
-    return list(dict.fromkeys(paths))
+    return list(dict.fromkeys(found))
+
+
+def _inside(folder: Path) -> list[Path]:
+    """The pictures of a folder and its subfolders, in order; hidden ones are left alone."""
+    inside = sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURES and p.is_file())
+    inside = [p for p in inside if not any(part.startswith(".") for part in p.relative_to(folder).parts)]
+    if not inside:
+        raise InputError(f"no picture lies in the folder {shown(folder)} ({', '.join(sorted(PICTURES))}).")
+    return inside
+
+
+def _matching(pattern: Path) -> list[Path]:
+    """What a pattern matches, where a shell did not see to that."""
+    if not any(c in str(pattern) for c in "*?["):
+        return []
+    return sorted(Path(p) for p in glob.glob(str(pattern), recursive=True) if Path(p).is_file())  # noqa: PTH207
 
 
 def folder(out: Path) -> Path:
@@ -59,10 +86,12 @@ def stems(paths: Sequence[Path]) -> dict[Path, str]:
     return {path: name(path) for path in paths}
 
 
-def wrote(files: Sequence[Path], replaced: Sequence[Path]) -> str:
-    """Files that were written, and how many of them were there before."""
-    before = f" ({len(replaced)} of them were there before, and are replaced)" if replaced else ""
-    return ", ".join(map(shown, files)) + before
+def saved(files: Sequence[Path], replaced: Sequence[Path]) -> str:
+    """Where files were saved to, and how many of them were there before."""
+    before = f" ({len(replaced)} of them replaced)" if replaced else ""
+    if len(files) <= 3:
+        return f"Saved to {', '.join(map(shown, files))}{before}."
+    return f"Saved {len(files)} files to {shown(files[0].parent)}: {shown(files[0].name)}, …{before}."
 
 
 @dataclass(frozen=True)
@@ -73,8 +102,22 @@ class Prepared:
     sha256: str
     x: Tensor
     seen: Image.Image
-    recognised: list[Recognised]  # none where the network gives one number alone
+    recognised: list[Recognised]  # the best five; none where the network gives one number alone
     notes: list[str]
+    output: Tensor  # what the network says: (classes,)
+    probabilities: Tensor
+
+    def score(self, index: int) -> float:
+        """The score of a class."""
+        return float(self.output[index])
+
+    def probability(self, index: int) -> float:
+        """How probable the network holds a class to be."""
+        return float(self.probabilities[index])
+
+    def best(self, count: int) -> list[int]:
+        """The most probable classes."""
+        return [int(n) for n in self.probabilities.argsort(descending=True, stable=True)[:count]]
 
 
 @contextmanager
@@ -100,37 +143,10 @@ def prepared(model: dt.Pretrained, path: Path, best: int = 5) -> Prepared:
     with noted() as notes:
         with _libtiff_silent() if path.suffix.lower() in (".tif", ".tiff") else nullcontext():
             x, seen = model.preprocess(path)
-        recognised = model.top(x, best)[0] if model.output(x).ndim == 2 else []
-    return Prepared(path, hashlib.sha256(path.read_bytes()).hexdigest(), x, seen, recognised, notes)
-
-
-@dataclass(frozen=True)
-class Target:
-    """What is explained: an argument for `explain`, and for each of its maps the class and what it is called."""
-
-    argument: Any
-    classes: list[tuple[int | None, str]]
-
-
-def asked_target(model: dt.Pretrained, text: str | None, against: str | None, photo: Prepared | None) -> Target:
-    """The target that --target and --against mean; without a photograph, only whether they mean something."""
-    top = _TOP.fullmatch(text or "")
-    if top and (against is not None or int(top[1]) < 1):
-        raise InputError(f"--target {text} explains several classes, each for itself; --against goes with one.")
-    index = None if text is None or top else class_index(model, text)
-    other = None if against in (None, "next") else class_index(model, str(against))
-    if photo is None:
-        return Target(None, [])
-    if not photo.recognised:
-        if text is not None or against is not None:
-            raise InputError("the network gives one number a photograph: there is no class to choose with --target.")
-        return Target(None, [(None, "the network's output")])
-    if top:
-        best = model.top(photo.x, int(top[1]))[0]
-        return Target(torch.tensor([[b.index for b in best]]), [(b.index, b.name) for b in best])
-    chosen = photo.recognised[0].index if index is None else index
-    name = model.class_name(chosen)
-    if against is not None:
-        than = "the best of the others" if other is None else model.class_name(other)
-        return Target(dt.margin(chosen, other), [(chosen, f"{name} rather than {than}")])
-    return Target(chosen, [(chosen, name)])
+        output = model.output(x)[0]
+        every = model.top(x, output.numel())[0] if output.ndim == 1 else []
+    probabilities = torch.zeros(len(every))
+    for r in every:
+        probabilities[r.index] = r.probability
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return Prepared(path, digest, x, seen, every[:best], notes, output, probabilities)

@@ -29,7 +29,7 @@ def escape(text: str) -> str:
 
 
 PATIENCE = 2.0  # seconds before a progress bar appears
-_PANEL = "What is said"
+_PANEL = "Output"
 
 
 class Step(Protocol):
@@ -51,7 +51,7 @@ class Talk:
 
     @property
     def _out(self) -> Console:
-        return Console(quiet=self.quiet or self.as_json, highlight=False, soft_wrap=True)
+        return _wrapping(Console(quiet=self.quiet or self.as_json, highlight=False))
 
     def say(self, text: str = "", style: str | None = None) -> None:
         """Plain words, brackets and all."""
@@ -79,7 +79,7 @@ class Talk:
     def error(self, text: str) -> None:
         """To standard error, whatever --quiet says."""
         with _bar_aside():
-            Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(text)}")
+            _wrapping(Console(stderr=True, highlight=False)).print(f"[bold red]error:[/] {escape(text)}")
 
     @contextmanager
     def progress(self) -> Iterator[Step]:
@@ -109,6 +109,12 @@ class Talk:
             clock.join()  # it may be about to begin
             bar.stop()
             _bars.remove(bar)
+
+
+def _wrapping(console: Console) -> Console:
+    """On a terminal lines end between words; in a file or a pipe they are as long as they are."""
+    console.soft_wrap = not console.is_terminal
+    return console
 
 
 _bars: list[Progress] = []

@@ -1,0 +1,142 @@
+"""A photograph with its explanations: pictures, arrays, lines and a record of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import deeptaylor as dt
+from deeptaylor import heatmap
+from deeptaylor.app import record
+from deeptaylor.app.cli.asked import Asked
+from deeptaylor.app.cli.many import Shown
+from deeptaylor.app.cli.words import as_options
+from deeptaylor.shown import percent, shown
+
+__all__ = ["Answered", "answered"]
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A photograph with its explanations, one for each way to treat biases."""
+
+    asked: Asked
+    explanations: Mapping[str, dt.Explanation]
+    checks: Mapping[str, dt.Check]
+
+    def pictures(self) -> dict[str, heatmap.Picture]:
+        """By the end of a file's name: each map, and each over the photograph; of a contrast, both sides too."""
+        made: dict[str, heatmap.Picture] = {}
+        for bias, e in self.explanations.items():
+            way = f"_{bias}" if len(self.explanations) > 1 else ""
+            for k in range(len(self.asked.classes)):
+                name = f"{self.asked.slug(k)}{way}"
+                heat = heatmap.channel_sum(_maps(e)[k])
+                made[f"{name}_heatmap"] = heatmap.colours(heat)
+                made[f"{name}_overlay"] = e.overlay(0, k)
+                if isinstance(e, dt.Contrast):
+                    made[f"{name}_difference"] = e.difference_picture(0, k)
+        return made
+
+    def files(self, out: Path, stem: str, arrays: str) -> dict[Path, bytes]:
+        """The pictures, and the raw relevance (classes, channels, height, width) of each way to treat biases."""
+        made = {out / f"{stem}_{name}.png": heatmap.png_bytes(picture) for name, picture in self.pictures().items()}
+        raw: dict[str, Any] = {"classes": [-1 if index is None else index for index, _ in self.asked.classes]}
+        for bias, e in self.explanations.items():
+            raw[f"relevance_{bias}"], raw["score"] = _maps(e), e.score[0].reshape(-1).numpy()
+            if isinstance(e, dt.Contrast):
+                raw[f"shared_{bias}"] = e.shared[0].reshape(raw[f"relevance_{bias}"].shape).numpy()
+        if arrays in ("npz", "both"):
+            made[out / f"{stem}_relevance.npz"] = record.npz(raw)
+        if arrays in ("safetensors", "both"):
+            made[out / f"{stem}_relevance.safetensors"] = record.safetensors_bytes(raw)
+        return made
+
+    def shown(self) -> Shown:
+        """The photograph and its maps, for page and sheet."""
+        recognised = [(r.name, r.probability) for r in self.asked.photo.recognised]
+        pictures = [("photograph", np.asarray(self.asked.photo.seen.convert("RGB")))]
+        for bias, e in self.explanations.items():
+            way = f", biases: {bias}" if len(self.explanations) > 1 else ""
+            pictures += [(f"{self.asked.title(k)}{way}", e.overlay(0, k)) for k in range(len(self.asked.classes))]
+        return Shown(shown(self.asked.photo.path.name), self.lines(), recognised, pictures)
+
+    def lines(self) -> list[str]:
+        """One plain line for each map."""
+        several = len(self.explanations) > 1
+        return [
+            (f"biases {bias}, " if several else "") + self.asked.line(e, k)
+            for bias, e in self.explanations.items()
+            for k in range(len(self.asked.classes))
+        ]
+
+    def little(self) -> list[str]:
+        """What must be said first: where the input holds less than half of a score."""
+        some = {b: c for b, c in self.checks.items() if c.own_share < 0.5}
+        return [f"bias={bias}: {as_options(str(check).splitlines()[0])}" for bias, check in some.items()]
+
+    def record(
+        self, model: Mapping[str, Any], explainers: Mapping[str, dt.Explainer], files: list[str]
+    ) -> dict[str, Any]:
+        """All of it, for programs."""
+        photo = self.asked.photo
+        return {
+            "said_first": self.little(),
+            "photo": str(photo.path),
+            "sha256": photo.sha256,
+            "notes": photo.notes,
+            "recognised": [vars(r) for r in photo.recognised],
+            "model": model,
+            "against": None if self.asked.against is None else self.asked.against[1],
+            "explanations": [
+                {
+                    **record.about_explainer(explainers[bias]),
+                    "check": record.about_check(self.checks[bias]),
+                    "targets": [
+                        {
+                            "class": index,
+                            "name": name,
+                            "line": self.asked.line(e, k),
+                            **record.about_explanation(e, 0, k),
+                        }
+                        for k, (index, name) in enumerate(self.asked.classes)
+                    ],
+                }
+                for bias, e in self.explanations.items()
+            ],
+            "versions": record.versions(),
+            "files": files,
+        }
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The ledger of each map, for a table."""
+        rows = []
+        for bias, e in self.explanations.items():
+            for k, (index, name) in enumerate(self.asked.classes):
+                found = record.about_explanation(e, 0, k)
+                ledger = found["ledger"]
+                parts = (ledger["input"] + ledger.get("shared", 0.0), ledger["bias"], ledger["dropped"])
+                label = name if index is None else f"{name} ({index})"
+                rows.append(("", label, bias, f"{found['score']:.4g}", *[_share(p, found["score"]) for p in parts]))
+        return rows
+
+
+def _maps(e: dt.Explanation) -> Any:
+    """The relevance of the photograph: (classes, channels, height, width)."""
+    maps = e.numpy()[0]
+    return maps if e.score.ndim == 2 else maps[None]
+
+
+def answered(asked: Asked, explainers: Mapping[str, dt.Explainer], flip: bool) -> Answered:
+    """Explain what was asked, once for each way to treat biases; `flip`: and ask the network whether it is right."""
+    seen = (np.asarray(asked.photo.seen.convert("RGB")),)
+    found = {b: replace(asked.answer(e), photos=seen) for b, e in explainers.items()}
+    return Answered(asked, found, {b: e.check(faithful=flip) for b, e in found.items()})
+
+
+def _share(part: float, score: float) -> str:
+    return f"{part:.4g} ({percent(part / score, '.3g')})" if score > 0 else f"{part:.4g}"

@@ -1,0 +1,173 @@
+"""What --target and --against ask: evidence for a class, or what sets it apart; and the words for the answer."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import deeptaylor as dt
+from deeptaylor.app.cli.photos import Prepared
+from deeptaylor.errors import InputError
+from deeptaylor.models.photographs import class_index
+from deeptaylor.shown import percent
+
+__all__ = ["NEXT", "RIVALS", "Asked", "Question"]
+
+NEXT, RIVALS = "next", "rivals"
+_TOP = re.compile(r"all-top-(\d+)")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of one photograph: the classes, and what they are set against."""
+
+    photo: Prepared
+    classes: list[tuple[int | None, str]]  # number and name; no number where the network gives one number alone
+    against: tuple[int | None, str] | None = None  # a class; or no number: the network's own rivals
+
+    @property
+    def argument(self) -> Any:
+        """The classes as `Explainer.explain` takes them."""
+        numbers = [index for index, _ in self.classes]
+        return numbers[0] if len(numbers) == 1 else torch.tensor([numbers])
+
+    def answer(self, explainer: dt.Explainer) -> dt.Explanation:
+        """The explanation, or the contrast."""
+        if self.against is None:
+            return explainer.explain(self.photo.x, self.argument)
+        return explainer.contrast(self.photo.x, self.argument, self.against[0])
+
+    def title(self, k: int) -> str:
+        """What the k-th map shows."""
+        name = self.classes[k][1]
+        return name if self.against is None else f"what sets {name} apart from {self.against[1]}"
+
+    def slug(self, k: int) -> str:
+        """The same as part of a file's name."""
+        name = _slug(self.classes[k][1])
+        return name if self.against is None else f"{name}_against_{_slug(self.against[1])}"
+
+    def line(self, e: dt.Explanation, k: int) -> str:
+        """The answer in one plain line; that the pixels themselves hold little comes first."""
+        index, name = self.classes[k]
+        named = name if index is None else f"{name} {percent(self.photo.probability(index))}"
+        if self.against is None:
+            return f"{named}: {_account(e, k)}."
+        ledger = e.ledger
+        assert ledger.shared is not None
+        own = _of(ledger.input, k) / max(_of(ledger.held, k), 1e-30)
+        return (
+            f"{named}, against {self.against[1]}: {_account(e, k)}; {percent(own)} of their relevance sets {name} "
+            "apart, the rest is shared."
+        )
+
+
+def _of(t: torch.Tensor, k: int) -> float:
+    return float(t[0].reshape(-1)[k])
+
+
+def _account(e: dt.Explanation, k: int) -> str:
+    """What the pixels hold of the score, and biases."""
+    ledger, score = e.ledger, max(_of(e.ledger.score, k), 1e-30)
+    held, biases = _of(ledger.held, k) / score, _of(ledger.bias, k) / score
+    if ledger.own is None or ledger.returned is None:
+        only = "only " if held < 0.5 else ""
+        return f"the pixels account for {only}{percent(held)} of the score; biases for {percent(biases)}"
+    own, back = _of(ledger.own, k) / score, _of(ledger.returned, k) / score
+    if own < 0.5:
+        return (
+            f"only {percent(own)} of the score reached the pixels by itself; biases took the rest and handed it back "
+            "to them"
+        )
+    return f"the pixels account for {percent(held)} of the score; biases handed {percent(back)} of it back to them"
+
+
+def _slug(name: str) -> str:
+    """A class's name in the name of a file: letters, digits and underscores."""
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    return re.sub(r"[^A-Za-z0-9]+", "_", plain).strip("_")[:60] or "class"
+
+
+@dataclass(frozen=True)
+class Question:
+    """The options --target (several) and --against, as they were said."""
+
+    targets: Sequence[str] = ()
+    against: str | None = None
+
+    def check(self, network: dt.Pretrained) -> None:
+        """Refuse what means nothing, before any photograph is read."""
+        tops = [int(top[1]) for text in self.targets if (top := _TOP.fullmatch(text))]
+        if any(count < 1 for count in tops):
+            raise InputError("--target all-top-N: N is 1 or more.")
+        for text in self.targets:
+            if not _TOP.fullmatch(text):
+                class_index(network, text)
+        if self.against not in (None, NEXT, RIVALS):
+            other = class_index(network, str(self.against))
+            if tops or len(self.targets) > 1:
+                raise InputError("--against CLASS goes with one --target; several go with --against rivals.")
+            if self.targets and class_index(network, self.targets[0]) == other:
+                raise InputError(f"--target and --against are the same class, {network.class_name(other)}.")
+
+    def of(self, network: dt.Pretrained, photo: Prepared) -> Asked:
+        """What that means for a photograph; refused where there would be nothing to see."""
+        if not photo.recognised:
+            if self.targets or self.against is not None:
+                raise InputError("the network gives one number per photograph: there is no class to choose.")
+            return Asked(photo, [(None, "the network's output")])
+        numbers = list(dict.fromkeys(n for text in self.targets for n in _numbers(network, photo, text)))
+        if not numbers:
+            numbers = [photo.recognised[0].index]
+        asked = Asked(photo, [(n, network.class_name(n)) for n in numbers], self._rival(network, photo, numbers))
+        _refuse_empty(asked)
+        return asked
+
+    def _rival(self, network: dt.Pretrained, photo: Prepared, numbers: list[int]) -> tuple[int | None, str] | None:
+        if self.against is None:
+            return None
+        if self.against == RIVALS:
+            return None, "its rivals"
+        if self.against == NEXT:
+            other = next(r.index for r in photo.recognised if r.index not in numbers)
+        else:
+            other = class_index(network, self.against)
+        if other in numbers:
+            raise InputError(f"the network's answer is {network.class_name(other)} itself: name another --against.")
+        return other, network.class_name(other)
+
+
+def _numbers(network: dt.Pretrained, photo: Prepared, text: str) -> list[int]:
+    top = _TOP.fullmatch(text)
+    return photo.best(int(top[1])) if top else [class_index(network, text)]
+
+
+def _refuse_empty(asked: Asked) -> None:
+    """Say why a map would be empty, and what to ask instead."""
+    score = asked.photo.score
+    for index, name in asked.classes:
+        if index is not None and score(index) <= 0:
+            raise InputError(
+                f"the score of {name} is {score(index):.4g}, which is not above zero: the network sees no such "
+                "object, and there is nothing to show. Ask for another --target."
+            )
+    if asked.against is None or asked.against[0] is None:
+        return
+    (index, name), (other, rival) = asked.classes[0], asked.against
+    assert index is not None
+    assert other is not None
+    if score(other) > score(index):
+        raise InputError(
+            f"{rival} scores higher than {name}, by {score(other) - score(index):.4g}. Ask the other way round: "
+            f'--target "{rival}" --against "{name}".'
+        )
+    if score(other) <= 0:
+        raise InputError(
+            f"the score of {rival} is {score(other):.4g}, which is not above zero: it has no evidence that {name} "
+            "could be set apart from. Leave out --against to see the evidence for it."
+        )

@@ -1,0 +1,181 @@
+"""`deeptaylor explain` with many photographs, several classes, and one class against another."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import deeptaylor as dt
+from cli_model import MODEL, flower_net, pixels, write
+from deeptaylor.app.cli import main
+from deeptaylor.app.cli.asked import Question
+from deeptaylor.app.cli.many import Shown, contact_sheet, page
+from deeptaylor.app.cli.photos import looked_at
+from deeptaylor.errors import InputError
+
+SRC = Path(__file__).parents[3] / "src"
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path)
+
+
+def said(capsys: pytest.CaptureFixture[str], code: int, *words: str) -> tuple[str, str]:
+    assert main(list(words)) == code, capsys.readouterr()
+    return tuple(capsys.readouterr())  # type: ignore[return-value]
+
+
+def some_photographs() -> None:
+    for name in ("photos/a.png", "photos/more/b.PNG", "photos/.hidden.png"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels(len(name))).save(name, format="png")
+    Path("photos/notes.txt").write_text("words")
+
+
+# --- many photographs -------------------------------------------------------------------------------------------------
+
+
+def test_folders_patterns_and_files_each_once() -> None:
+    some_photographs()
+    both = [Path("photos/a.png"), Path("photos/more/b.PNG")]
+    assert looked_at([Path("photos")]) == both
+    assert looked_at([Path("photos/*.png"), Path("photos")]) == both
+    assert looked_at([Path("photos/**/*.PNG")]) == [both[1]]
+    with pytest.raises(InputError, match=r"no such file: nothing\*\.png, other"):
+        looked_at([Path("nothing*.png"), Path("other"), Path("photo.png")])
+    Path("empty").mkdir()
+    with pytest.raises(InputError, match="no picture lies in the folder empty"):
+        looked_at([Path("empty")])
+
+
+def test_a_folder_gives_a_line_each_a_report_and_a_contact_sheet(capsys: pytest.CaptureFixture[str]) -> None:
+    some_photographs()
+    Path("photos/bad.png").write_text("words")
+    out, err = said(capsys, 3, "explain", "photos", *MODEL, "--out", "o")
+    assert re.search(r"^error: photos/bad\.png: .* is not a picture that can be read", err)
+    lines = out.splitlines()
+    assert [line.partition(":")[0] for line in lines[:2]] == ["photos/a.png", "photos/more/b.PNG"]
+    assert len(lines) == 3
+    assert lines[2] == "Saved to o: open o/report.html, or look at contact_sheet.png."
+    html = Path("o/report.html").read_text(encoding="utf-8")
+    assert html.count("<img ") == 2 * 2  # the photograph and one map over it, of each
+    assert "Not explained: " in html
+    assert lines[0].partition(": ")[2] in html
+    with Image.open("o/contact_sheet.png") as sheet:
+        assert sheet.size == (2 * (24 + 8) + 8, 24 + 8 + 2 * 18 + 8)
+    said(capsys, 3, "explain", "photos", *MODEL, "--out", "o")  # the same command replaces its own
+    Path("o/report.html").write_text("mine")
+    assert "report.html is there already" in said(capsys, 2, "explain", "photos", *MODEL, "--out", "o")[1]
+
+
+def test_one_photograph_has_no_report(capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, 0, "explain", "photo.png", *MODEL, "--out", "o")
+    assert not Path("o/report.html").exists()
+
+
+def test_the_page_has_room_for_some_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deeptaylor.app.cli.many._MOST", 2)
+    white = np.full((300, 500, 3), 255, dtype=np.uint8)
+    photos = [Shown(f"{k}.png", ["a line <b>"], [], [("photograph", white), ("cat", white)]) for k in range(3)]
+    html = page("deeptaylor explain <x>", "a network", photos)
+    assert html.count("<h2") == 3  # two photographs, and how it was computed
+    assert "The first 2 are on this page" in html
+    assert "<b>" not in html
+    assert "<x>" not in html
+    assert contact_sheet(photos).shape[1] == 3 * (224 + 8) + 8
+
+
+# --- classes ----------------------------------------------------------------------------------------------------------
+
+
+def test_several_targets_by_name_and_number(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["explain", "photo.png", *MODEL, "--target", "tulip", "--target", "0", "--target", "TULIP"]
+    out, _ = said(capsys, 0, *words, "--out", "o")
+    assert [line.split()[0] for line in out.splitlines()[1:3]] == ["tulip", "daisy"]
+    assert {"photo_tulip_heatmap.png", "photo_daisy_overlay.png"} < {p.name for p in Path("o").iterdir()}
+
+
+def network() -> dt.Pretrained:
+    net = flower_net()
+    net.load_state_dict(torch.load("flowers.pth", weights_only=True))
+    preparation = dt.Preparation(
+        size=24, resize=28, channels="RGB", white=1, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225),
+        interpolation="bilinear",
+    )  # fmt: skip
+    return dt.load(net, preparation=preparation, class_names=["daisy", "rose", "tulip"])
+
+
+def test_one_class_against_another_is_the_contrast(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = said(capsys, 0, "explain", "photo.png", *MODEL, "--target", "tulip", "--against", "daisy", "--out", "o")
+    c = dt.contrast(network(), "photo.png", "tulip", "daisy")
+    with np.load("o/photo_relevance.npz") as arrays:
+        assert np.array_equal(arrays["relevance_returned"][0], c.numpy()[0])
+        assert np.array_equal(arrays["shared_returned"][0], np.asarray(c.shared[0]))
+    names = {f"photo_tulip_against_daisy_{kind}.png" for kind in ("heatmap", "overlay", "difference")}
+    assert names < {p.name for p in Path("o").iterdir()}
+    own = float(c.ledger.input / c.ledger.held)
+    assert f"; {100 * own:.1f} % of their relevance sets tulip apart, the rest is shared." in out
+    record = json.loads(Path("o/photo_record.json").read_text())
+    assert record["against"] == "daisy"
+    ledger = record["explanations"][0]["targets"][0]["ledger"]
+    assert ledger["input"] + ledger["shared"] == pytest.approx(float(c.score), rel=1e-5)
+
+
+def test_its_own_rivals(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["explain", "photo.png", *MODEL, "--target", "tulip", "--target", "daisy", "--against", "rivals"]
+    out, _ = said(capsys, 0, *words, "--out", "o")
+    assert out.count(", against its rivals: ") == 2
+
+
+def test_the_higher_score_is_asked_first(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["explain", "photo.png", *MODEL, "--target", "daisy", "--against", "tulip", "--out", "o"]
+    _, err = said(capsys, 2, *words)
+    p = network()
+    z = p.output(p.preprocess("photo.png")[0])[0]
+    wanted = f"tulip scores higher than daisy, by {float(z[2] - z[0]):.4g}. Ask the other way round: "
+    assert wanted + '--target "tulip" --against "daisy".' in " ".join(err.split())
+    assert list(Path("o").iterdir()) == []  # no blank picture
+
+
+def test_a_class_without_evidence(capsys: pytest.CaptureFixture[str]) -> None:
+    weights = torch.load("flowers.pth", weights_only=True)
+    weights["7.bias"][1] = -50.0
+    torch.save(weights, "flowers.pth")
+    _, err = said(capsys, 2, "explain", "photo.png", *MODEL, "--target", "rose", "--out", "o")
+    assert re.search(r"the score of rose is -\d+\.\d+, which is not above zero: the network sees no such object", err)
+    _, err = said(capsys, 2, "explain", "photo.png", *MODEL, "--target", "tulip", "--against", "rose", "--out", "o")
+    assert "it has no evidence that tulip could be set apart from. Leave out --against" in err
+    assert list(Path("o").iterdir()) == []
+
+
+def test_a_question_is_checked_before_photographs() -> None:
+    with pytest.raises(InputError, match="N is 1 or more"):
+        Question(["all-top-0"]).check(network())
+
+
+# --- on a terminal ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="terminals")
+def test_lines_end_between_words_on_a_terminal() -> None:
+    code = "from deeptaylor.app.cli.show import Talk; Talk().say('wonderful ' * 20)"
+    ours, theirs = pty.openpty()
+    env = os.environ | {"PYTHONPATH": str(SRC), "TERM": "xterm", "COLUMNS": "47"}
+    process = subprocess.Popen([sys.executable, "-c", code], env=env, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    assert process.wait(60) == 0
+    shown = os.read(ours, 4096).decode().split()
+    os.close(ours)
+    assert set(shown) == {"wonderful"}
