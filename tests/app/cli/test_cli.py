@@ -321,7 +321,7 @@ SAID: dict[str, Any] = {
         ({"--white": "255"}, "--mean 0.485,0.456,0.406 is that of pixels from 0 to 1, but --white 255; say --white 1"),
         ({"--channels": "XYZ"}, "--channels XYZ, not one of RGB, BGR, L"),
         ({"--resize": "32"}, "--resize 32 is smaller than --size 64"),
-        ({"--std": None}, "a preparation is said in full or not at all: --std is missing beside --size"),
+        ({"--std": None}, "give all preprocessing options or none: --std is missing beside --size"),
     ],
 )
 def test_a_preparation_is_checked_before_anything_is_read(

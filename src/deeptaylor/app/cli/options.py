@@ -49,7 +49,7 @@ Source = Annotated[
 ]
 Shape = Annotated[
     str | None,
-    typer.Option("--shape", help="The shape of one input, for models that don't take images.", metavar="N,N,…"),
+    typer.Option("--shape", help="Shape of one input, for models that don't take images.", metavar="N,N,…"),
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", help="The folder to save to.", metavar="DIR")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Also replace files that another command wrote.")]
@@ -98,29 +98,23 @@ class Model:
 
     size: Annotated[
         str | None,
-        _option("--size", "What the network sees: cut out of the middle after resizing.", _PHOTOGRAPHS, "PIXELS|HxW"),
+        _option("--size", "What the network sees, from the middle.", _PHOTOGRAPHS, "PIXELS|HxW"),
     ] = None
     resize: Annotated[
         str | None, _option("--resize", "The shorter side after resizing, or HxW.", _PHOTOGRAPHS, "PIXELS|HxW")
     ] = None
-    channels: Annotated[
-        str | None, _option("--channels", "The order of the colour channels.", _PHOTOGRAPHS, "RGB|BGR|L")
-    ] = None
+    channels: Annotated[str | None, _option("--channels", "Order of the channels.", _PHOTOGRAPHS, "RGB|BGR|L")] = None
     white: Annotated[
         float | None, _option("--white", "The value of white before the mean is subtracted.", _PHOTOGRAPHS, "1|255")
     ] = None
     mean: Annotated[str | None, _option("--mean", "Subtracted from each channel.", _PHOTOGRAPHS, "M|M,M,M")] = None
-    std: Annotated[str | None, _option("--std", "Each channel is then divided by this.", _PHOTOGRAPHS, "S|S,S,S")] = (
-        None
-    )
+    std: Annotated[str | None, _option("--std", "Each channel is divided by it.", _PHOTOGRAPHS, "S|S,S,S")] = None
     interpolation: Annotated[
         str | None, _option("--interpolation", "How pictures are resized.", _PHOTOGRAPHS, "bilinear|bicubic|…")
     ] = None
     class_names: Annotated[
         str | None,
-        _option(
-            "--class-names", "The names of the classes: a file with one name per line.", _MODEL, "FILE|imagenet|none"
-        ),
+        _option("--class-names", "Names of the classes, one per line.", _MODEL, "FILE|imagenet|none"),
     ] = None
     architecture: Annotated[
         str | None,
@@ -193,7 +187,7 @@ class How:
         str,
         _option(
             "--bias",
-            "What happens to the share that biases take: handed back at the end, kept by them, or given to each unit's inputs.",
+            "The share that biases take is handed back at the end, kept by them, or given to the inputs of each unit.",
             _HOW,
             "returned|neuron|spread|both",
         ),
