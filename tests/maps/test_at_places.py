@@ -188,7 +188,7 @@ def test_every_layer_behind_an_average_detects_at_every_place(name: str, bias: s
     explainer = explainer_of(APPLIES[name], bias=bias)
     (step,) = local_steps(explainer)
     (row,) = [r for r in explainer.plan.rows if r.node == step.node]
-    assert row.why.endswith("each unit at every place")
+    assert row.why.endswith("each unit at every place.")
     assert row.op.split(" + ")[0] in ("mean", "sum", "avg_pool2d", "adaptive_avg_pool2d")
     e = explainer.explain(pictures())
     assert bool((e.score > 0).all())

@@ -222,13 +222,13 @@ def test_what_is_no_part_of_a_block_has_a_step(name: str, step: type[steps.Step]
 def test_the_step_follows_what_was_chosen() -> None:
     assert planned(BY_NAME["max_pool"], winner=True).rule == "winner"
     assert planned(BY_NAME["sigmoid.default"], spread=True).rule == "pass"
-    assert planned(BY_NAME["sigmoid.default"]).why == "φ(0) = 0.5 is a bias neuron"
+    assert planned(BY_NAME["sigmoid.default"]).why == "φ(0) = 0.5 is a bias neuron."
     clean, spread = (planned(BY_NAME["max_pool"], spread=s).step for s in (False, True))
     assert isinstance(clean, steps.MaxStep)
     assert clean.clean
     assert isinstance(spread, steps.MaxStep)
     assert not spread.clean
-    assert planned((aten.mul.Tensor, LINE, OTHER)).why == "x1 is the gate"
+    assert planned((aten.mul.Tensor, LINE, OTHER)).why == "x1 is the gate."
 
 
 def test_an_activation_without_a_value_at_zero_has_no_step() -> None:

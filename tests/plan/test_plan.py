@@ -48,7 +48,7 @@ def test_rules_by_name_path_and_pattern() -> None:
 def test_a_chosen_rule_changes_the_relevance_and_is_marked() -> None:
     x = torch.rand(3, 4, dtype=torch.float64)
     explainer = dt.Explainer(mlp(), x, dt.NonNegative(), rules={"0": dt.rules.Flat()}, bias="neuron")
-    assert "chosen by the user" in explainer.plan.rows[-1].why
+    assert "Chosen by the user" in explainer.plan.rows[-1].why
     e = explainer.explain(x, dt.margin())
     close(e.relevance, e.at("0").sum(1, keepdim=True).expand(3, 4) / 4)
 

@@ -108,7 +108,7 @@ class Diagonal(_Built):
         return _with_constants(node, operands, ask)
 
     def step(self, node: Node, inputs: list[Node], plan: Planning) -> Planned:
-        return _pass(node, inputs, "constants at the input: the box is transformed instead")
+        return _pass(node, inputs, "Constants at the input: the bounds are transformed instead.")
 
 
 def _with_constants(node: Node, operands: list[Node], ask: Asking) -> list[Node]:
@@ -142,7 +142,7 @@ class Product(Flow):
 
     def step(self, node: Node, inputs: list[Node], plan: Planning) -> Planned:
         gate = next((n.name for n in operands_of(node) if n is not inputs[0]), None)
-        why = "a tensor times itself gates itself" if gate is None else f"{gate} is the gate"
+        why = "A tensor times itself is its own gate." if gate is None else f"{gate} is the gate."
         return _pass(node, inputs[:1], why)
 
 
@@ -183,7 +183,7 @@ class Normaliser(Flow):
     """x times one number for a whole group, held fixed."""
 
     def step(self, node: Node, inputs: list[Node], plan: Planning) -> Planned:
-        return _pass(node, inputs, "the normaliser is a constant")
+        return _pass(node, inputs, "The normaliser counts as a constant.")
 
 
 # --- element by element -----------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class Rectifier(Flow):
     cheap = True
 
     def step(self, node: Node, inputs: list[Node], plan: Planning) -> Planned:
-        return _pass(node, inputs, "rectifier: the block below is read with s = +1")
+        return _pass(node, inputs, "ReLU: passes relevance on unchanged.")
 
 
 class Activation(Flow):
@@ -215,11 +215,11 @@ class Activation(Flow):
         at_zero = _at_zero(node, plan.captured)
         assert at_zero is not None  # refused before
         if bool((at_zero == 0).all()):
-            return _pass(node, inputs, "φ(0) = 0: φ(z) = z · gate")
+            return _pass(node, inputs, "Zero at zero, so it acts as a gate: passes relevance on unchanged.")
         step = steps.ActivationStep(node.name, [n.name for n in inputs], at_zero, plan.spread)
         if plan.spread:
-            return Planned(step, "pass", "bias spread: φ(0) goes back to z")
-        return Planned(step, "φ(0) + d(z)", f"φ(0) = {float(at_zero.flatten()[0]):.3g} is a bias neuron")
+            return Planned(step, "pass", "Its value at zero goes back to its input.")
+        return Planned(step, "φ(0) + d(z)", f"φ(0) = {float(at_zero.flatten()[0]):.3g} is a bias neuron.")
 
 
 def _at_zero(node: Node, captured: Captured) -> Tensor | None:
@@ -244,7 +244,7 @@ class Softmax(Flow):
 
     def step(self, node: Node, inputs: list[Node], plan: Planning) -> Planned:
         step = steps.SoftmaxStep(node.name, [n.name for n in inputs], plan.spread)
-        return Planned(step, "exp", "the normaliser is a constant")
+        return Planned(step, "exp", "The normaliser counts as a constant.")
 
 
 # --- pooling, tokens --------------------------------------------------------------------------------------------------
@@ -268,8 +268,8 @@ class Max(Flow):
         names, windows = [n.name for n in inputs], self.windows(node)
         step = steps.MaxStep(node.name, names, windows, plan.winner, plan.spread, clean)
         if plan.winner:
-            return Planned(step, "winner", "max_pool='winner'")
-        why = "in proportion to activations" + ("" if clean else "; maximum ≤ 0: the winner")
+            return Planned(step, "winner", "The largest value takes all (max_pool='winner').")
+        why = "In proportion to activations" + ("." if clean else "; where none is positive, to the largest.")
         return Planned(step, "proportional", why)
 
 
@@ -281,7 +281,7 @@ class Lp(Flow):
 
     def step(self, node: Node, inputs: list[Node], plan: Planning) -> Planned:
         step = steps.LpStep(node.name, [n.name for n in inputs], self.windows(node), plan.spread)
-        return Planned(step, "proportional", "L^p pooling")
+        return Planned(step, "proportional", "L^p pooling: in proportion to activations.")
 
 
 class Tokens(Flow):
@@ -299,4 +299,4 @@ class Tokens(Flow):
 
     def step(self, node: Node, inputs: list[Node], plan: Planning) -> Planned:
         step = steps.EmbeddingStep(node.name, [n.name for n in inputs])
-        return Planned(step, "token sum", "a token's relevance is its vector's")
+        return Planned(step, "token sum", "The relevance of a token is the sum over its vector.")

@@ -51,16 +51,18 @@ class Choice:
                 raise PlanError(
                     f"The rule signal was given for {where(head)}, which is no product of two data tensors."
                 )
-            return given[0], "chosen by the user"
+            return given[0], "Chosen by the user"
         if any(at_input) and self.first is not None:
-            return self.first, "first=, chosen by the user"
+            return self.first, "Chosen by the user (first=)"
         if any(b is not None for b in boxes):
-            return rules.ZBox(), "the input lies in a box"
+            return rules.ZBox(), "The input lies between known bounds"
         if all(at_input) and all(isinstance(d, Real) for d in domains) and not any(flow_of(n).tokens for n in leaves):
-            return rules.WSquare(), "the input is real"
+            return rules.WSquare(), "The input may have any value"
         if all(at_input) and any(at_input):
-            return rules.ZPlus(), "the input is non-negative"
-        return rules.ZPlus(), "inputs ≥ 0" if all(d.non_negative for d in domains) else "signed inputs"
+            return rules.ZPlus(), "The input is non-negative"
+        return rules.ZPlus(), "Inputs are non-negative" if all(
+            d.non_negative for d in domains
+        ) else "Inputs have both signs"
 
     def given(self, node: Node, exact: bool = False) -> Rule | None:
         """The rule the user gave for a node's name or module path; exact names come before patterns."""

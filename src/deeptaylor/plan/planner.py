@@ -167,7 +167,7 @@ class Planner:
     def _plain_step(self, node: Node) -> tuple[steps.Step, Row, list[str]]:
         flow, inputs = flow_of(node), self.signals[node]
         if not inputs:
-            why = "no input reaches it with relevance"
+            why = "No input reaches it with relevance."
             row = self._row(node, op_name(node), str(self.domain[node]), "constant", why)
             return steps.ConstantStep(node.name, ()), row, []
         if flow.moves:
@@ -212,12 +212,13 @@ class Planner:
         if isinstance(rule, rules.ZBox) and any(b is not None for b in boxes):
             warn_of_box(head, boxes)
         if score:
-            why += "; the output's block, one unit with the target"
+            why += "; the last layer and the chosen class form one unit"
         elif rectified:
-            why += "; units ≥ 0"
+            why += "; a ReLU follows"
         elif isinstance(rule, (rules.ZPlus, rules.ZBox)):
-            why += "; signed units are pairs of detectors"
-        why += " at every place" if score and places else "; each unit at every place" if inside else ""
+            why += "; outputs of both signs are read as two detectors"
+        why += ", at every place" if score and places else "; each unit at every place" if inside else ""
+        why += "."
         needs = [n.name for n in leaves] + self._runtime_needs(maps)
         if not score and not inside and (rule.needs_z or not rectified):
             needs.append(head.name)
