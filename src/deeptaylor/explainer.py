@@ -259,10 +259,10 @@ class Explainer(CapturedNetwork):
             flips=partial(self._flips, inputs, target),
         )
 
-    def _flips(self, inputs: tuple[Tensor, ...], target: Any, R: Tensor) -> Tensor:
+    def _flips(self, inputs: tuple[Tensor, ...], target: Any, R: Tensor, axis: Any = None) -> Tensor:
         """What the network says when this map is believed, if it is still the same network."""
         self.original.check()
-        return flipping_area(self.model, inputs, target, R)
+        return flipping_area(self.model, inputs, target, R, axis)
 
     def _with_returned(self, engine: Engine, result: Result) -> Result:
         """The result as the user asked for it: what biases took handed back, or not."""

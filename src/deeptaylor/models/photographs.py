@@ -11,7 +11,8 @@ import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,6 +33,14 @@ __all__ = ["Photo", "class_index", "contrast", "explain"]
 
 _Answer = TypeVar("_Answer", bound=Explanation)
 Photo = str | os.PathLike[str] | Image.Image | npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What the network saw of a photograph, and the photograph: to be read again when it is drawn, for it is large."""
+
+    picture: npt.NDArray[np.uint8]
+    photo: str | os.PathLike[str] | Image.Image
 
 
 def explain(
@@ -84,7 +93,7 @@ def _numbered(model: Pretrained, named: Any) -> Any:
 
 def _prepared(
     model: Pretrained, x: Any, domain: Any, settings: Mapping[str, Any]
-) -> tuple[Explainer, Tensor, tuple[Any, ...]]:
+) -> tuple[Explainer, Tensor, tuple[_Seen, ...]]:
     """An explainer, its inputs, and of photographs what the network sees."""
     if domain is not None:
         raise InputError("The domain belongs to the Pretrained already; leave it out.")
@@ -97,12 +106,21 @@ def _prepared(
     inputs = torch.cat([p[0] for p in prepared])
     place = next((w for w in model.network.parameters() if w.is_floating_point()), None)
     inputs = inputs if place is None else inputs.to(place.device)
-    seen = tuple(np.asarray(picture) for _, picture in prepared)
+    seen = tuple(_Seen(np.asarray(picture), photo) for photo, (_, picture) in zip(photos, prepared, strict=True))
     return Explainer(model.network, inputs, model.domain, **settings), inputs, seen
 
 
-def _shown(model: Pretrained, answer: _Answer, inputs: Tensor, seen: tuple[Any, ...], target: Any) -> _Answer:
-    return replace(answer, photos=seen, titles=_titles(model, inputs, target)) if seen else answer
+def _shown(model: Pretrained, answer: _Answer, inputs: Tensor, seen: tuple[_Seen, ...], target: Any) -> _Answer:
+    if not seen:
+        return answer
+    assert model.preparation is not None
+    return replace(
+        answer,
+        photos=tuple(s.picture for s in seen),
+        originals=tuple(partial(model.preparation.original, s.photo, s.picture) for s in seen),
+        titles=_titles(model, inputs, target),
+        class_names=model.class_names or (),
+    )
 
 
 def class_index(model: Pretrained, text: str) -> int:
