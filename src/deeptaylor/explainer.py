@@ -121,8 +121,9 @@ class Explainer(Reading):
 
         x        inputs; or photographs (files, Pillow images, arrays of uint8), where the network came from dt.load
         target   None: the top class; a class; a list of K classes: K maps of every sample; an integer tensor or array
-                 (B,) or (B, K): one class a sample, or K; real numbers shaped like the output: weights; dt.margin(a, b):
-                 a logit difference; a callable on the output. A class is a number, or a name if the network has names
+                 (B,) or (B, K): one class a sample, or K; real numbers shaped like the output: weights;
+                 dt.margin(a, b): a logit difference; a callable on the output. A class is a number, or a name, where
+                 the network has names
 
         >>> import torch, deeptaylor as dt
         >>> explainer = dt.Explainer(torch.nn.Linear(2, 3), domain=dt.NonNegative())
@@ -343,4 +344,3 @@ def _made_again(
         output=chosen.output,
     )
     return explainer.brought_to(state)
-

@@ -78,7 +78,7 @@ def capture(model: nn.Module, inputs: Sequence[Tensor], output: int | str | None
     in_place = [where(n) for n in program.graph.nodes if n.op == "call_function" and mutates(n)]
     try:
         program = functionalise(program)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - as export does, it raises many kinds
         raise CaptureError(explain_failure(error, model)) from short(error)
     captured = _lift(program, output, batch, notes, root)
     captured.in_place, captured.narrowest = in_place, _narrowest(captured.graph)

@@ -80,8 +80,8 @@ def explain_failure(error: Exception, model: nn.Module | None = None) -> str:
         advice = f"It holds {recurrent}; recurrent layers cannot be explained yet. Explain the part after them."
     else:
         advice = (
-            "Make the forward pass exportable (torch.export.export(model, (x,), strict=False) must succeed), or explain "
-            "the part of the network that is."
+            "Make the forward pass exportable (torch.export.export(model, (x,), strict=False) must succeed), or "
+            "explain the part of the network that is."
         )
     at = f"\n  at: {line}" if line else ""
     return f"The network cannot be captured: {first}{at}\n  What to do: {advice}"

@@ -130,8 +130,8 @@ def _batch(inputs: Sequence[Any]) -> Tensor:
     shapes = list(dict.fromkeys(tuple(x.shape[1:]) for x in parts))
     if len(shapes) > 1:
         raise InputError(
-            f"The inputs of one batch have one shape; these have {', '.join(map(str, shapes))}. Give photographs, which "
-            "are prepared alike, or bring them to one shape."
+            f"The inputs of one batch have one shape; these have {', '.join(map(str, shapes))}. Give photographs, "
+            "which are prepared alike, or bring them to one shape."
         )
     return torch.cat(parts)
 
@@ -180,8 +180,8 @@ def _as_photo(photo: Any) -> str | os.PathLike[str] | Image.Image:
     if photo.dtype != np.uint8 or not (len(shape) == 2 or (len(shape) == 3 and shape[2] in (3, 4))) or not photo.size:
         raise InputError(
             f"An array of pixels is uint8, 0 to 255, of shape (height, width), (…, 3) or (…, 4); got {photo.dtype} "
-            f"{shape}. Its white is not guessed. (An array of real numbers is a batch that is prepared already, with four "
-            "axes: samples, channels, height, width.)"
+            f"{shape}. Its white is not guessed. (An array of real numbers is a batch that is prepared already, with "
+            "four axes: samples, channels, height, width.)"
         )
     return Image.fromarray(np.ascontiguousarray(photo))
 

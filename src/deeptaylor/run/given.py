@@ -110,7 +110,7 @@ def by_name(x: Mapping[str, Any], model: nn.Module) -> tuple[str, ...]:
         raise InputError(f"The network has no input {strange[0]!r}: its forward takes {_listed(_named(known))}.")
     missing = [name for name in _required(known) if name not in x]
     if missing:
-        raise InputError(f"The network's input {missing[0]!r} is missing: {_takes(known)}; got {_listed(x)}.")
+        raise InputError(f"The input {missing[0]!r} is missing: {_takes(known)}; got {_listed(x)}.")
     return (*[name for name in known if name in x and name not in strange], *strange)
 
 
@@ -123,7 +123,7 @@ def check_arguments(model: nn.Module, inputs: Sequence[Any]) -> None:
     missing = [name for name in _required(known) if name not in names[:count]]
     if missing:
         raise InputError(
-            f"The network's input {missing[0]!r} is missing: {_takes(known)}; got {count}. Give all of them, in a "
+            f"The input {missing[0]!r} is missing: {_takes(known)}; got {count}. Give all of them, in a "
             "tuple or by name: {name: tensor}."
         )
     if count > len(names):
@@ -144,7 +144,7 @@ def _named(known: Mapping[str, inspect.Parameter]) -> list[str]:
 
 
 def _takes(known: Mapping[str, inspect.Parameter]) -> str:
-    return f"its forward takes {_listed(_named(known))}"
+    return f"the network's forward takes {_listed(_named(known))}"
 
 
 def _listed(names: Any) -> str:

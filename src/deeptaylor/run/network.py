@@ -63,7 +63,7 @@ class CapturedNetwork(nn.Module):
         self._recompute = False
         self._runs: dict[int, Compiled] = {}
         self.lock, self.captures = threading.RLock(), 0
-        self._followed = ""  # where the network was moved to, until an explanation says so
+        self._followed = ""  # where the network was moved to, until it is said
         self.engines = nn.ModuleDict()
 
     @property
@@ -197,7 +197,7 @@ class CapturedNetwork(nn.Module):
         why = why_it_fails(self.model, inputs, self.settings.root)
         if why is None:
             return None
-        wanted, got = (_shapes([tuple(x.shape[1:]) for x in some]) for some in (self.example, inputs))
+        wanted, got = (", ".join(str(tuple(x.shape[1:])) for x in some) for some in (self.example, inputs))
         said = InputError(f"The network was captured for samples of shape {wanted}, and these have {got}. {why}")
         said.__cause__ = why.__cause__
         return said
@@ -319,14 +319,15 @@ class CapturedNetwork(nn.Module):
             return
         there = (device if own.device == was[0] else own.device, dtype if own.dtype == was[1] else own.dtype)
         if there != (own.device, own.dtype):
-            self._followed = f"The network was moved to {device} as {dtype}; its explainer follows, and takes inputs like it."
-            warn(self._followed)
+            said = f"The network was moved to {device} as {dtype}; its explainer follows, and takes inputs like it."
+            warn(said)
             self.to(device=there[0], dtype=there[1])
+            self._followed = said
 
     def moves(self) -> list[str]:
         """What there is to say, once, of a network that was moved after it was captured."""
-        said, self._followed = self._followed, ""
-        return [said] if said else []
+        said, self._followed = [self._followed] * bool(self._followed), ""
+        return said
 
 
 def _wider(a: torch.dtype, b: torch.dtype) -> bool:
@@ -344,7 +345,3 @@ def _key(inputs: Sequence[Tensor]) -> str:
     return "_".join(
         "x".join(str(int(n)) for n in x.shape[1:]) + ("f" if x.is_floating_point() else "i") for x in inputs
     )
-
-
-def _shapes(shapes: Sequence[tuple[int, ...]]) -> str:
-    return ", ".join(map(str, shapes))

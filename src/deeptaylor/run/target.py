@@ -92,7 +92,9 @@ def numbered(classes: Any, number: Number | None = None) -> Any:
             )
         return number(classes)
     if isinstance(classes, (np.ndarray, np.generic)):
-        return numbered(classes.tolist(), number) if classes.ndim == 0 or classes.dtype.kind in "UOS" else _array(classes)
+        return (
+            numbered(classes.tolist(), number) if classes.ndim == 0 or classes.dtype.kind in "UOS" else _array(classes)
+        )
     if isinstance(classes, Mapping):
         return {numbered(name, number): weight for name, weight in classes.items()}
     return [numbered(name, number) for name in classes] if isinstance(classes, (list, tuple)) else classes
@@ -180,8 +182,8 @@ def _check_classes(value: Any, shape: tuple[int, ...], name: str, ranks: tuple[i
     """Integers of the right shape that are classes of the network."""
     if not _is_integer(value):
         raise TargetError(
-            f"The {name} of dt.margin(target, other) is None, an int, the name of a class or an integer tensor with one "
-            f"class a sample (a callable is a target of its own); got {_type_name(value)}."
+            f"The {name} of dt.margin(target, other) is None, an int, the name of a class, or an integer tensor with "
+            f"one class a sample (a callable is a target of its own); got {_type_name(value)}."
         )
     t = torch.as_tensor(value)
     if t.ndim and (t.ndim not in ranks or t.shape[0] != shape[0] or t.numel() == 0):
@@ -256,7 +258,7 @@ def one_hot(classes: Tensor, output: Tensor) -> Tensor:
 def _margin_weights(target: Margin, output: Tensor) -> Tensor:
     batch = output.shape[0]
 
-    def as_classes(value: int | Tensor) -> Tensor:
+    def as_classes(value: Any) -> Tensor:
         return torch.as_tensor(value, device=output.device).expand(batch)
 
     top = output.argmax(1) if target.target is None else as_classes(target.target)
