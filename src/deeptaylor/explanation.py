@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import os
+import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from deeptaylor.pictures.plotting import Layout
 
 _MOST_SHOWN = 8  # heatmaps in a notebook
+_FEW = 4  # scores and names in a line
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,19 @@ class Explanation:
         return replace(self, notes=(note, *self.notes))
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is written to a file is the answer; the network that could be asked for more stays behind.
-        return {**self.__dict__, "source": _left_behind, "flips": None}
+        # What is written to a file is the answer; the network that could be asked for more stays behind, and so does a
+        # function that was the target, where it has no name to be found by.
+        target = _told(self.target) if callable(self.target) else self.target
+        return {**self.__dict__, "source": _left_behind, "flips": None, "target": target}
+
+    def __repr__(self) -> str:
+        maps = self.relevance if isinstance(self.relevance, tuple) else (self.relevance,)
+        shapes = ", ".join(str(tuple(t.shape)) for t in maps)
+        scores = ", ".join(f"{f:.4g}" for f in self.score.flatten()[:_FEW].tolist())
+        more = ", …" if self.score.numel() > _FEW else ""
+        names = [name for row in self.titles for name in row]
+        of = f" of {', '.join(names[:_FEW])}{', …' if len(names) > _FEW else ''}" if names else ""
+        return f"<{type(self).__name__}{of}: relevance {shapes}, f = {scores}{more}; print it for the check>"
 
     def check(self, faithful: bool = False, axis: Axis = None) -> Check:
         """Conservative, positive, consistent, accounted: with the measured gaps.
@@ -267,7 +280,7 @@ class Explanation:
         return f"{self.check()}\n{self.ledger}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Contrast(Explanation):
     """What sets a class apart from its rivals: `relevance` is that part of its map, `shared` the rest.
 
@@ -306,6 +319,15 @@ class Contrast(Explanation):
         said = f"for the class red, for its rivals blue: {html.escape(self.apart_text(sample, target))}"
         image = (self.difference_picture(sample, target), f"against its rivals, sample {sample}")
         return super()._figure(sample, target) + html_figure([image], said)
+
+
+def _told(target: Any) -> Any:
+    """A function, or where it cannot be written to a file, words for it."""
+    try:
+        pickle.dumps(target)
+    except Exception:  # noqa: BLE001 - it may refuse in any way
+        return f"a function that could not be saved: {getattr(target, '__qualname__', type(target).__name__)}"
+    return target
 
 
 def _left_behind(name: str) -> Tensor:
