@@ -388,3 +388,5 @@ def test_contrasts_with_photographs_go_to_a_file_and_come_back() -> None:
     assert np.array_equal(back.photos[1], photo)
     assert np.array_equal(back.overlay(1, 1), c.overlay(1, 1))
     assert str(back.check()) == str(c.check())
+    with pytest.raises(dt.BoundaryError, match="saved and loaded without its explainer"):
+        back.at("1")

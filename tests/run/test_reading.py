@@ -211,13 +211,14 @@ def test_names_that_do_not_exist_are_refused_before_anything_is_captured(capture
     assert captures == []
 
 
-def test_classes_by_name_are_judged(tmp_path: Path) -> None:
+def test_classes_by_name_are_judged() -> None:
     p = flowers()
     x = torch.cat([p.preprocess(Image.fromarray(pixels(k)))[0] for k in range(3)])
     names = ["rose", "daisy", "tulip"]
     found = dt.evaluate(p, x, "random", classes=names).of("flipping", "random").values
     wanted = dt.evaluate(p, x, "random", classes=torch.tensor([1, 0, 2])).of("flipping", "random").values
     assert np.array_equal(found, wanted)
+    assert not np.array_equal(found, dt.evaluate(p, x, "random", classes=[0, 1, 0]).of("flipping", "random").values)
 
 
 # --- how they show themselves -----------------------------------------------------------------------------------------
