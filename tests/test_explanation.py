@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import pickle
 import re
 from pathlib import Path
 
@@ -341,3 +342,54 @@ def test_the_difference_over_its_photograph_and_of_several_classes() -> None:
     assert many.apart_text(target=0) == c.apart_text()
     assert many.difference_picture(target=0).tolist() == c.difference_picture().tolist()
     assert many.difference_picture(target=1)[0, 0, 2] > many.difference_picture(target=1)[0, 0, 0]  # the other way
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _half(out: torch.Tensor) -> torch.Tensor:
+    return out[:, 0] / 2
+
+
+@pytest.mark.parametrize(
+    ("target", "kept"),
+    [([0, 1], True), (dt.margin(0, 1), True), (_half, True), (lambda out: out[:, 0], False)],
+    ids=["two classes", "margin", "function", "nameless function"],
+)
+def test_explanations_go_to_a_file_and_come_back(target: object, kept: bool) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+    e = dt.explain(network, torch.rand(2, 4), target, dt.NonNegative())
+    back = pickle.loads(pickle.dumps(e))
+    assert torch.equal(back.relevance, e.relevance)
+    assert torch.equal(back.ledger.entries, e.ledger.entries)
+    assert str(back) == str(e)
+    if kept:
+        assert str(back.target) == str(e.target)
+    else:
+        assert back.target.startswith("a function that could not be saved: ")
+    with pytest.raises(dt.BoundaryError, match="saved and loaded without its explainer"):
+        back.at("1")
+    with pytest.raises(dt.InputError, match="cannot ask its network"):
+        back.check(faithful=True)
+
+
+def test_contrasts_with_photographs_go_to_a_file_and_come_back() -> None:
+    torch.manual_seed(0)
+    preparation = dt.Preparation(size=8, resize=8, channels="RGB", white=1, mean=0, std=1, interpolation="bilinear")
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
+    nn.init.constant_(network[3].bias, 1.0)
+    p = dt.Pretrained(network, ("cat", "dog"), preparation)
+    photo = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
+    c = p.explainer().contrast([photo, photo], ["cat", "dog"])
+    back = pickle.loads(pickle.dumps(c))
+    assert isinstance(back, dt.Contrast)
+    assert back.titles == (("cat", "dog"), ("cat", "dog"))
+    assert back.rivals == c.rivals
+    for name in ("relevance", "shared", "difference", "apart"):
+        assert torch.equal(getattr(back, name), getattr(c, name))
+    assert np.array_equal(back.photos[1], photo)
+    assert np.array_equal(back.overlay(1, 1), c.overlay(1, 1))
+    assert str(back.check()) == str(c.check())
+    with pytest.raises(dt.BoundaryError, match="saved and loaded without its explainer"):
+        back.at("1")

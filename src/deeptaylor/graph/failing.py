@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +17,17 @@ from deeptaylor.support.out_of_memory import out_of_memory
 
 __all__ = ["first_line", "why_it_fails"]
 
+_TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 _LONGEST = 240  # letters of what torch says
 
 
 def why_it_fails(model: nn.Module, inputs: Sequence[Tensor], root: str = "") -> InputError | None:
-    """What to say of inputs on which the network itself fails; None where it does not, or lacks memory alone."""
+    """What to say of inputs on which the network itself fails; None where it does not, or for reasons of its own.
+
+    Those are errors that its code raises, which need not be about the input, and a lack of memory.
+    """
     error = _failure(model, inputs)
-    if error is None or out_of_memory(error):
+    if error is None or out_of_memory(error) or _raised_on_purpose(error):
         return None
     shapes = ", ".join(str(tuple(x.shape)) for x in inputs)
     given = f"an input of shape {shapes}" if len(inputs) == 1 else f"inputs of shapes {shapes}"
@@ -46,6 +53,12 @@ def _failure(model: nn.Module, inputs: Sequence[Tensor]) -> Exception | None:
     except Exception as error:  # noqa: BLE001 - a network may raise anything
         return error
     return None
+
+
+def _raised_on_purpose(error: BaseException) -> bool:
+    """True if a line of code outside of torch says `raise`."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return not frame.filename.startswith(_TORCH) and (frame.line or "").startswith("raise")
 
 
 def _place(model: nn.Module, error: BaseException, root: str) -> str:

@@ -3,7 +3,7 @@
 given(x, model, like)
 ├── a tensor, several          as they are
 ├── an array, nested lists     one tensor where the network computes, real numbers in its type
-├── several of these           one tensor an input
+├── a tuple, a list of these   one tensor an input
 └── {name: …}                  in the order of the forward's arguments (also what a tokenizer of transformers returns)
 """
 
@@ -45,7 +45,7 @@ def given(x: Any, model: nn.Module, like: Tensor | None) -> Any:
         return x
     if isinstance(x, Mapping):
         x = tuple(x[name] for name in by_name(x, model))
-    if isinstance(x, (tuple, list)) and not _of_numbers(x):
+    if isinstance(x, tuple) or (isinstance(x, list) and not _of_numbers(x)):
         return tuple(_tensor(x_k, f"input {k}", like) for k, x_k in enumerate(x))
     return _tensor(x, "input 0", like)
 

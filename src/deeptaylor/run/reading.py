@@ -99,6 +99,8 @@ class Reading(CapturedNetwork):
         """What the user gave as tensors; and of photographs, what the network sees of them."""
         if isinstance(x, Tensor):
             return x, ()
+        if self.begun:
+            self.original.look(self.follow)  # it may have moved, and the inputs go where it is
         like = self.like if self.begun else first_float(self.model.parameters())
         seen: tuple[Any, ...] = ()
         if self.trained is not None:
