@@ -7,6 +7,7 @@ import os
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -243,13 +244,8 @@ class Explanation:
     # --- how it shows itself --------------------------------------------------------------------------------------
 
     def _drawing(self, sample: int, target: int, *where: Any) -> Drawing:
-        return drawing(
-            self,
-            sentences.title(self.target, self.titles, self.score, self.method, sample, target),
-            sample,
-            target,
-            *where,
-        )
+        title = partial(sentences.title, self.target, self.titles, self.score, self.method, sample, target)
+        return drawing(self, title, sample, target, *where)
 
     def _repr_png_(self) -> bytes:
         return png_bytes(readable(picture(self, 0, 0)))
@@ -311,8 +307,7 @@ class Contrast(Explanation):
         return f"{percent(size)} of the relevance lies elsewhere than the rivals'"
 
     def _drawing(self, sample: int, target: int, which: int = 0, axis: Axis = None, *where: Any) -> Drawing:
-        title = contrasted.title(self, sample, target)
-        d = drawing(self, title, sample, target, which, axis, *where)
+        d = drawing(self, partial(contrasted.title, self, sample, target), sample, target, which, axis, *where)
         return contrasted.with_difference(self, d, sample, target, which, axis)
 
     def _figure(self, sample: int, target: int) -> str:

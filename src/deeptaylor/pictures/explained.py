@@ -85,8 +85,8 @@ def _kept_both(e: Explained, inputs: range, heats: list[Heat]) -> list[tuple[int
 
 
 def drawing(
-    e: Explained, title: str, sample: int, target: int, which: int = 0, axis: Axis = None, floor: Floor = None,
-    what: str = "",
+    e: Explained, title: Callable[[], str], sample: int, target: int, which: int = 0, axis: Axis = None,
+    floor: Floor = None, what: str = "",
 ) -> Drawing:  # fmt: skip
     """A map with its words; ``what`` its places are called."""
     heat = map_of(e, e.relevance, sample, target, which, axis)
@@ -97,7 +97,7 @@ def drawing(
     return Drawing(
         heat,
         scale_of(heat, floor),
-        title,
+        title(),
         (sentences.account(e.ledger, sample, target, what, e.method),),
         e.originals[sample]() if photo is not None and e.originals else photo,
         ("axis 1 of the input", "axis 2 of the input") if both else None,

@@ -42,11 +42,11 @@ class Photograph:
         left, top, right, bottom = self.window
         return left >= 1 or top >= 1 or right <= width - 1 or bottom <= height - 1
 
-    def fine_enough(self, shape: tuple[int, ...]) -> Photograph:
-        """The same, enlarged by a whole number where otherwise a value of the map would have no pixel."""
+    def fine_enough(self, shape: tuple[int, ...], pixels: int = 1) -> Photograph:
+        """The same, enlarged by a whole number until every value of a map has so many pixels a side."""
         left, top, right, bottom = self.window
         most = max(shape[0] / (bottom - top), shape[1] / (right - left))
-        factor = math.ceil(most - 1e-9)
+        factor = math.ceil(pixels * most - 1e-9)
         scaled = (left * factor, top * factor, right * factor, bottom * factor)
         return Photograph(_repeated(self.picture, factor), scaled) if factor > 1 else self
 
@@ -92,11 +92,16 @@ def dimmed(photo: Photograph) -> Picture:
     return np.asarray(sheet)
 
 
-def laid_over(photo: Photograph, t: Heat, opacity: float = 0.85, rgb: Picture | None = None) -> Picture:
-    """A map t in [−1, 1] over the part that the network saw; ``rgb``: its colours, if they are not red and blue."""
+def laid_over(
+    photo: Photograph, t: Heat, opacity: float = 0.85, rgb: Picture | None = None, pixels: int = 1
+) -> Picture:
+    """A map t in [−1, 1] over the part that the network saw; ``rgb``: its colours, if they are not red and blue.
+
+    The result has the photograph's own size, or is larger by a whole number: every value has so many pixels a side.
+    """
     if not 0 <= opacity <= 1:
         raise InputError(f"The opacity of a map over its photograph lies between 0 and 1, got {opacity}.")
-    photo = photo.fine_enough(t.shape)
+    photo = photo.fine_enough(t.shape, pixels)
     left, top, right, bottom = photo.box
     sheet, inside = _pale(photo, _PALER), _pale(photo, _PALE).crop((left, top, right, bottom))
     alpha = np.rint(255 * opacity * np.sqrt(np.abs(t))).astype(np.uint8)

@@ -25,6 +25,7 @@ Layout = Literal["row", "column", "heatmap", "overlay", "difference"]
 _WIDTH, _HEIGHT, _NARROW = 3.1, 3.9, 1.5  # inches: a panel is no wider and no higher than the first two
 _BAR, _HEAD = 0.75, 0.3  # inches: a colour bar, and what stands above a panel
 _SHARP = 512  # pixels: a smaller map is enlarged before it is drawn, for some viewers blur what they enlarge
+_PIXELS = 3  # at least so many a value and side, so that values look alike in size
 _OUTSIDE = 235  # the grey of what lies outside of a map
 
 
@@ -56,7 +57,7 @@ def _panels(d: Drawing, cmap: str | Colormap | None, alpha: float) -> dict[str, 
     heat = coloured(d.scale(d.heat), d.scale, cmap)
     found = {"heatmap": _Panel(heat if d.photo is None else _alone(d.photo, heat), d.name, d.scale, d.label)}
     if d.photo is not None:
-        over = laid_over(d.photo, d.scale(d.heat), alpha, heat)
+        over = laid_over(d.photo, d.scale(d.heat), alpha, heat, _PIXELS)
         found = {
             "photo": _Panel(dimmed(d.photo), d.beneath),
             **found,
@@ -66,7 +67,7 @@ def _panels(d: Drawing, cmap: str | Colormap | None, alpha: float) -> dict[str, 
         assert d.difference_scale is not None
         t = d.difference_scale(d.difference)
         rgb = coloured(t, d.difference_scale, None)
-        image = rgb if d.photo is None else laid_over(d.photo, t, alpha, rgb)
+        image = rgb if d.photo is None else laid_over(d.photo, t, alpha, rgb, _PIXELS)
         found["difference"] = _Panel(image, d.difference_name, d.difference_scale, "difference of relevance")
     return found
 
@@ -88,7 +89,7 @@ def _chosen(panels: dict[str, _Panel], layout: Layout, d: Drawing) -> list[_Pane
 def _alone(photo: Photograph, heat: Picture) -> Picture:
     """A map where it lies in the photograph, on grey."""
     blank = Photograph(np.zeros(photo.picture.shape[:2], np.uint8), photo.window)
-    whole = blank.fine_enough(heat.shape[:2])
+    whole = blank.fine_enough(heat.shape[:2], _PIXELS)
     sheet = np.full((*whole.picture.shape, 3), _OUTSIDE, np.uint8)
     left, top, right, bottom = whole.box
     sheet[top:bottom, left:right] = whole.inside(heat)
