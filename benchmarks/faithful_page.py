@@ -81,7 +81,7 @@ def photographs(found: dict[str, Record]) -> str:
 
 
 def table(metric: str, judged: dict[str, Evaluation]) -> list[str]:
-    """Methods in the order of their mean over the networks; a column a network."""
+    """Methods in the order of their mean over the networks; a column per network."""
     methods = {s.method for e in judged.values() for s in e.scores}
     mean = {m: _mean([s.interval.mean for e in judged.values() for s in e.scores if s.method == m]) for m in methods}
     leaders = {name: e.leaders(metric) for name, e in judged.items()}
@@ -328,7 +328,7 @@ CLOSING = """\
 
     deeptaylor evaluate FOLDER --model efficientnet-lite0 --metrics "flipping; grid pointing" --out judged
 
-FOLDER has a subfolder a class. In Python, `dt.evaluate(model, data, methods=…, metrics=…)`; a method is any callable `(network, x, classes) → relevance`. Other methods run through their own libraries where these are installed
+FOLDER has a subfolder per class. In Python, `dt.evaluate(model, data, methods=…, metrics=…)`; a method is any callable `(network, x, classes) → relevance`. Other methods run through their own libraries where these are installed
 (`pip install deeptaylor[evaluation]`). One map alone: `e.check(faithful=True)`, or `deeptaylor explain photo.jpg --flip`.
 """
 

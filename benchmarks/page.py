@@ -44,16 +44,16 @@ To be fast oneself, on a GPU:
 
     explainer = dt.Explainer(network, example, domain).to("cuda", torch.bfloat16).compile()
     score, relevance = explainer(x, target)                  # plain tensors, without a ledger
-    score, relevance = explainer(x, classes)                 # (batch, K): K maps a sample, forward once
+    score, relevance = explainer(x, classes)                 # (batch, K): K maps per sample, forward once
 
 `compile()` compiles a pass for every new shape (seconds to a minute, once) and records it as a CUDA graph where
 launching kernels would take longer than running them; `explainer.explain` uses it too. The same code runs on a CPU.
-Types with few digits are safe for the rules that domains choose (see *Precision* below), and refused for others.
+float16 and bfloat16 work with the default rules (see *Precision* below); other rules raise an error.
 
 Where memory is short, `explainer.recompute()` keeps little of the forward pass and computes the rest again when the
 reverse pass comes to it, for the time of about one more forward pass. Deep networks gain most; one whose peak is the
 work within its first layers, as VGG's, gains nothing. A batch that does not fit into memory is explained in parts, and
-a single picture that does not fit with `recompute()`; both are said.
+a single picture that does not fit with `recompute()`; a message tells you when either happens.
 
 To measure again, and to make this page from what was measured:
 

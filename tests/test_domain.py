@@ -83,7 +83,7 @@ def test_bounds_that_do_not_fit_each_other_are_refused() -> None:
 def test_bounds_that_do_not_fit_the_samples_are_refused_before_capture(shape: tuple[int, ...]) -> None:
     with pytest.raises(dt.InputError) as info:
         dt.Explainer(cnn(), torch.rand(1, 3, 4, 4), dt.Box(torch.zeros(shape), torch.ones(shape)), bias="neuron")
-    says(info.value, str(shape), "(3, 4, 4)", "one number a channel")
+    says(info.value, str(shape), "(3, 4, 4)", "one number per channel")
 
 
 @pytest.mark.parametrize("shape", [(2,), (3, 5, 4)])
@@ -91,7 +91,7 @@ def test_bounds_that_do_not_fit_the_samples_are_refused_at_the_latest_when_expla
     x = torch.rand(1, 3, 4, 4)
     with pytest.raises(dt.InputError) as info:
         dt.Explainer(cnn(), x, dt.Box(torch.zeros(shape), torch.ones(shape)), bias="neuron").explain(x)
-    says(info.value, str(shape), "(3, 4, 4)", "one number a channel")
+    says(info.value, str(shape), "(3, 4, 4)", "one number per channel")
 
 
 def test_a_normalisation_without_spread_is_refused() -> None:

@@ -51,7 +51,7 @@ class NonNegative(Domain):
 
 @dataclass(frozen=True, eq=False)
 class Box(Domain):
-    """low ≤ x ≤ high, as pixels are. Bounds: numbers, one a channel, or a tensor shaped like one sample.
+    """low ≤ x ≤ high, as pixels are. Bounds: numbers, one per channel, or a tensor shaped like one sample.
 
     >>> Box(-0.5, 1.5)
     Box(low=-0.5, high=1.5)
@@ -115,7 +115,7 @@ class Box(Domain):
 
 def _in_short(bound: float | Sequence[float] | Tensor) -> str:
     t = _tensor(bound)
-    if t.numel() <= 8:  # one a channel
+    if t.numel() <= 8:  # one per channel
         return repr(bound)
     return f"<{float(t.min()):.3g} to {float(t.max()):.3g}, shape {tuple(t.shape)}>"
 
@@ -125,7 +125,7 @@ def _tensor(bound: float | Sequence[float] | Tensor) -> Tensor:
 
 
 def fit(bound: float | Sequence[float] | Tensor, x: Tensor) -> Tensor:
-    """A bound broadcast against a batch: a number, one a channel (dim 1), or the shape of one sample."""
+    """A bound broadcast against a batch: a number, one per channel (dim 1), or the shape of one sample."""
     t = _tensor(bound).to(dtype=x.dtype, device=x.device)
     if t.ndim == 0:
         return t
@@ -140,7 +140,7 @@ def fit(bound: float | Sequence[float] | Tensor, x: Tensor) -> Tensor:
     if t.ndim != x.ndim or broadcast != (1, *x.shape[1:]):
         raise InputError(
             f"Box: a bound of shape {tuple(_tensor(bound).shape)} does not fit samples of shape {tuple(x.shape[1:])}; "
-            "give a number, one number a channel, or one sample's shape."
+            "give a number, one number per channel, or one sample's shape."
         )
     return t
 

@@ -153,7 +153,7 @@ class Explainer(Reading):
         x         as for `explain`
         target    None: the top class; a class; a list of K classes; an integer tensor or array (B,) or (B, K)
         against   None: the classes that the network itself considers, by its softmax; a class; several; {class:
-                  weight}; or real numbers, one weight a class
+                  weight}; or real numbers, one weight per class
         power     how strictly: a pixel's part is (how likely a unit of relevance there is the class's) to this power,
                   so ½^power, 1.6 %, where rivals have the same share; dt.HARD: only what exceeds the rivals' share
 

@@ -194,7 +194,7 @@ class Explanation:
     ) -> Tokens:
         """The words of one sample in the colours of their relevance: shows itself in a notebook and a terminal.
 
-        words   one a token; without them tokens are shown by their numbers
+        words   one per token; without them tokens are shown by their numbers
         """
         axis = line_axis(self, which, axis, None if words is None else len(words))
         d = self._drawing(sample, target, which, axis, None, "tokens")

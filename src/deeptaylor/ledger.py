@@ -21,7 +21,7 @@ __all__ = ["Ledger", "held", "seen_from_outside"]
 
 @dataclass(frozen=True)
 class Ledger:
-    """f(x) = input + bias + dropped + residual, one number a sample (and target); each summed from its own entries.
+    """f(x) = input + bias + dropped + residual, one number per sample (and target); each summed from its own entries.
 
     entries    ([K,] steps, 4, batch): what arrived at each step, went on, biases took, was dropped; of an explanation
                that was made on a GPU they are computed when they are first asked for

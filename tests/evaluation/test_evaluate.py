@@ -196,7 +196,7 @@ def test_one_metric_with_several_settings() -> None:
     "classes", [torch.zeros(5), torch.zeros(6, 1), torch.full((6,), CLASSES), torch.full((6,), -1)]
 )
 def test_classes_that_do_not_fit(classes: Tensor) -> None:
-    with pytest.raises(InputError, match=r"classes= is one number an input, 0 to 3; got shape .* for 6 inputs"):
+    with pytest.raises(InputError, match=r"classes= is one number per input, 0 to 3; got shape .* for 6 inputs"):
         evaluate(Quarters(), case().x, [true_maps], classes=classes)
 
 
@@ -213,7 +213,7 @@ def test_no_inputs_and_outputs_that_are_no_classes() -> None:
     with pytest.raises(InputError, match="no inputs to evaluate on"):
         evaluate(Quarters(), case().x[:0], [true_maps])
     with pytest.raises(
-        InputError, match=r"\(batch, classes\), or one number a sample; the network gives \(1, 1, 12, 12"
+        InputError, match=r"\(batch, classes\), or one number per sample; the network gives \(1, 1, 12, 12"
     ):
         evaluate(nn.Identity(), case().x, [true_maps])
 

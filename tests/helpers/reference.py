@@ -216,7 +216,7 @@ class Graph:
 
     def explain(self, x: torch.Tensor, target: int | Sequence[int] | Array | None = None, bias: Bias = "neuron",
                 max_pool: MaxPool = "proportional", local: bool = True) -> Relevances:  # fmt: skip
-        """Decompose each score; target: a class, one a sample, weights (B, units), or None for the top class."""
+        """Decompose each score; target: a class, one per sample, weights (B, units), or None for the top class."""
         samples = []
         for n in range(len(x)):
             values = self.forward(x[n : n + 1])

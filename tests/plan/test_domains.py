@@ -512,7 +512,7 @@ def test_a_wrong_sign_is_refused_and_named(monkeypatch: pytest.MonkeyPatch) -> N
     for part in ("tanh", "test_domains.py", "torch.tanh(self.a(x))", f"{least:.4g}", "report it", "Epsilon"):
         assert part in said, said
     with pytest.raises(dt.PlanError, match="inferred to be ≥ 0"):
-        explainer.explain(X4, torch.tensor([[0, 1], [2, 0]]))  # two maps a sample
+        explainer.explain(X4, torch.tensor([[0, 1], [2, 0]]))  # two maps per sample
     with pytest.raises(dt.PlanError, match="inferred to be ≥ 0"):
         explainer.relevance_at("a", X4, 0)
     score, _ = explainer(X4, 0)  # a plain call keeps no books

@@ -239,7 +239,7 @@ def test_bias_spread_equals_the_reference(rule: str, layer: str, signed: bool) -
 
 @pytest.mark.parametrize("layer", ["dense", "conv2d oblong", "conv3d groups, padding, dilation"])
 def test_box_bounds_come_from_the_domain(layer: str) -> None:
-    """The first layer's rule follows from the domain; bounds a number, one a channel, or one an element."""
+    """The first layer's rule follows from the domain; bounds a number, one per channel, or one per element."""
     network, (_, shape) = network_of(layer, rectified=True), LAYERS[layer]
     channel = torch.linspace(0.5, 1.5, shape[0], dtype=torch.float64)
     per_channel = channel.reshape(-1, *[1] * (len(shape) - 1)).expand(shape)

@@ -80,7 +80,7 @@ def test_a_list_that_is_none_of_classes_is_refused(vectors: dt.Explainer, target
 def test_a_callable_that_makes_no_number_a_sample_is_refused(vectors: dt.Explainer, score: Any) -> None:
     with pytest.raises(dt.TargetError) as info:
         vectors.explain(torch.rand(2, 4), score)
-    says(info.value, "callable target", "one number a sample", "(batch,)")
+    says(info.value, "callable target", "one number per sample", "(batch,)")
 
 
 def test_a_callable_that_fails_says_so() -> None:
@@ -93,7 +93,7 @@ def test_a_callable_that_fails_says_so() -> None:
 def test_a_network_of_one_number_has_no_classes() -> None:
     explainer = dt.Explainer(nn.Sequential(mlp(1), nn.Flatten(0)), torch.rand(2, 4), bias="neuron")
     for target in (1, torch.tensor([0, 1]), torch.tensor([1, 1])):
-        says(refusal(explainer, torch.rand(2, 4), target, dt.TargetError), "one number a sample", "Leave target out")
+        says(refusal(explainer, torch.rand(2, 4), target, dt.TargetError), "one number per sample", "Leave target out")
     says(refusal(explainer, torch.rand(2, 4), dt.margin(), dt.TargetError), "margin", "(batch, classes ≥ 2)")
 
 

@@ -143,7 +143,7 @@ def test_rivals_that_the_user_names(form: str) -> None:
         ([], "several classes"),
         ({1: -1.0}, "not all zero"),
         ({1: 0.0}, "not all zero"),
-        (torch.rand(5), "one number a class, here 12"),
+        (torch.rand(5), "one number per class, here 12"),
         ([True], "by number"),
     ],
 )

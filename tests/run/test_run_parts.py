@@ -44,7 +44,7 @@ def test_callables_are_read_as_weights_where_they_are_linear() -> None:
     assert other.weights is None
     assert other.signature is not None
     assert other.signature != callables.read(lambda z: z[:, 0] ** 3, output).signature
-    with pytest.raises(dt.TargetError, match="one number a sample"):
+    with pytest.raises(dt.TargetError, match="one number per sample"):
         callables.read(lambda z: z, output)
     with pytest.raises(dt.TargetError, match="mixes samples"):
         callables.read(lambda z: z.flip(0)[:, 0], output)

@@ -154,7 +154,7 @@ def _case(network: nn.Module, x: Tensor, classes: Any, masks: Tensor | None, bat
     if not isinstance(out, Tensor) or out.ndim > 2 or len(out) != 1:
         shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise InputError(
-            f"Evaluation asks for classes, (batch, classes), or one number a sample; the network gives {shape}."
+            f"Evaluation asks for classes, (batch, classes), or one number per sample; the network gives {shape}."
         )
     count = out.numel()
     if classes is None:
@@ -163,7 +163,7 @@ def _case(network: nn.Module, x: Tensor, classes: Any, masks: Tensor | None, bat
     classes = torch.as_tensor(classes).to(x.device, torch.int64)
     if classes.shape != (len(x),) or not bool(((classes >= 0) & (classes < count)).all()):
         raise InputError(
-            f"classes= is one number an input, 0 to {count - 1}; got shape {tuple(classes.shape)} for {len(x)} inputs."
+            f"classes= is one number per input, 0 to {count - 1}; got shape {tuple(classes.shape)} for {len(x)} inputs."
         )
     if masks is not None and masks.shape != (len(x), *x.shape[2:]):
         raise InputError(f"masks= has shape {tuple(masks.shape)}; for these inputs it is {(len(x), *x.shape[2:])}.")

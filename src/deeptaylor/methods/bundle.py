@@ -30,7 +30,7 @@ Tighten = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass
 class Rows:
-    """Searches in progress: every field has one entry a row."""
+    """Searches in progress: every field has one entry per row."""
 
     number: Tensor  # which search this is, also when others have ended
     sample: Tensor  # which sample of the batch it belongs to

@@ -126,7 +126,7 @@ def fit(
     """A min-max model of a pooled layer, trained for that many steps on batches of inputs.
 
     batches      batches of any size, the first one large enough to judge scales by; taken from the beginning again
-                 when they run out. Each is explained at once, then learned from, `batch` samples a step, in its order
+                 when they run out. Each is explained at once, then learned from, `batch` samples per step, in its order
     target       what is explained, as `Explainer.explain` takes it: one target a sample, the same for all batches
     detection    the network's own detection layer and
     pooling      what pools it: with both, training begins at its weights, with as many units as a window has; else it

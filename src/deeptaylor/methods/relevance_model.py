@@ -165,7 +165,7 @@ def _redistribute(rule: Rule, x: Tensor, V: Tensor, R_j: Tensor) -> tuple[Tensor
 
 
 class _Book:
-    """Takes what a rule did not hand on, one number a sample."""
+    """Takes what a rule did not hand on, one number per sample."""
 
     open = True
 

@@ -50,7 +50,7 @@ class Outcome:
 
     @classmethod
     def of(cls, rows: Rows, k: int, iterations: int) -> Outcome:
-        """The best of k rows a sample."""
+        """The best of k rows per sample."""
         distance, which = rows.distance.reshape(-1, k).min(1)
         best = rows.best[which + k * torch.arange(len(which), device=which.device)]
         lowest, slope = rows.lowest.reshape(-1, k).amin(1), rows.slope.reshape(-1, k).amax(1)

@@ -43,7 +43,7 @@ class Root:
     kkt         (B,): residual of the Karush–Kuhn–Tucker conditions, over the distance; 0 at an optimum
                 where f is smooth. At a kink of a piecewise linear f several gradients share the work, and one alone
                 does not reach 0.
-    reason      a text a sample: why there is no root to find, or ""
+    reason      a text per sample: why there is no root to find, or ""
     """
 
     point: Tensor

@@ -1,4 +1,4 @@
-"""f as one number a sample: a network with a target, or any differentiable callable, at any points of its domain."""
+"""f as one number per sample: a network with a target, or any differentiable callable, at any points of its domain."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Score:
         output = self._output(self.x)
         if output.ndim == 0 or output.shape[0] != self.x.shape[0]:
             raise TargetError(
-                f"f must return one row a sample: for {self.x.shape[0]} samples it returned shape "
+                f"f must return one row per sample: for {self.x.shape[0]} samples it returned shape "
                 f"{tuple(output.shape)}."
             )
         targets.check(self.target, tuple(output.shape))
@@ -69,7 +69,7 @@ class Score:
             value: Any = self.target(output)
             if not isinstance(value, Tensor) or value.numel() != points.shape[0] or value.shape[:1] != points.shape[:1]:
                 raise TargetError(
-                    "A callable target must return one number a sample: a tensor of shape (batch,) or (batch, 1)."
+                    "A callable target must return one number per sample: a tensor of shape (batch,) or (batch, 1)."
                 )
             return value.reshape(-1)
         weights = self.weights if rows is None else self.weights[rows]

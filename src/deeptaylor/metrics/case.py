@@ -45,7 +45,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Measured:
-    """One value a sample; and curves, one row a sample, over what ``at`` says."""
+    """One value per sample; and curves, one row per sample, over what ``at`` says."""
 
     values: Tensor
     curves: Mapping[str, Tensor] = field(default_factory=dict)

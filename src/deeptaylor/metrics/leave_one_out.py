@@ -1,7 +1,7 @@
 """Leave one out: regions are taken away one at a time. Does the relevance of a region say how much the answer falls?
 
-With pixels as regions and Pearson's correlation this is Quantus' FaithfulnessEstimate with one feature a step. With
-more features a step Quantus takes pixels of neighbouring ranks together: regions that the judged map itself chooses.
+With pixels as regions and Pearson's correlation this is Quantus' FaithfulnessEstimate with one feature per step. With
+more features per step Quantus takes pixels of neighbouring ranks together: regions that the judged map itself chooses.
 Here regions are the same for every map.
 """
 

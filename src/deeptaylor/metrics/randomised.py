@@ -73,7 +73,7 @@ def randomised(
 ) -> Iterator[tuple[float, nn.Module]]:
     """Copies of the network with ever more layers randomised, each with its share of layers; the last has all.
 
-    ``steps``: how many copies; None: one a layer.
+    ``steps``: how many copies; None: one per layer.
     """
     if how not in ("permuted", "reset") or (steps is not None and steps < 1):
         raise InputError(

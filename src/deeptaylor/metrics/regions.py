@@ -35,7 +35,7 @@ class Regions:
         return torch.empty_like(order).scatter_(1, order, places)
 
     def spread(self, values: Tensor) -> Tensor:
-        """A value a region (B, count) as a value a place (B, …)."""
+        """A value per region (B, count) as a value per place (B, …)."""
         return values[:, self.labels.to(values.device).flatten()].reshape(-1, *self.labels.shape)
 
 

@@ -35,7 +35,7 @@ def chosen(pairs: Pairs) -> list[int]:
 
 
 def heatmaps(pairs: Pairs, arrays: Mapping[str, Arrays], methods: Sequence[Method]) -> Figure:
-    """Rows are pairs, columns the input and each method; one colour scale a method.
+    """Rows are pairs, columns the input and each method; one colour scale per method.
 
     All of it is one picture: sixty panels would take their time.
     """
@@ -50,7 +50,7 @@ def heatmaps(pairs: Pairs, arrays: Mapping[str, Arrays], methods: Sequence[Metho
         lines.append(np.concatenate([_framed(cell) for cell in cells], axis=1))
     sheet = np.concatenate(lines, axis=0)
     high, wide = sheet.shape[:2]
-    size = 0.0345 / ENLARGED  # inches a pixel
+    size = 0.0345 / ENLARGED  # inches per pixel
     left, above = 0.75, 0.55
     drawn = Figure(figsize=(left + size * wide + 0.05, above + size * high + 0.05), dpi=130)
     width, height = drawn.get_size_inches()

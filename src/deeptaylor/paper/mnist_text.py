@@ -235,7 +235,7 @@ def _worst(found: Numbers, network: str) -> str:
     return ", ".join(f"{number(gap)} ({key.replace('taylor', 'Taylor')}, {network})" for key, gap in gaps)
 
 
-_SCALE = """Red speaks for the decision, blue against it. One colour scale a method, full colour at the 99.5th
+_SCALE = """Red speaks for the decision, blue against it. One colour scale per method, full colour at the 99.5th
     percentile of what is shown. The first ten pairs with a target digit, then the first with an empty half and the
     first with two distractors; none was chosen by hand."""
 _QUANTITIES = """Above: the sum of the pixels' relevances against the score; on the diagonal a method is

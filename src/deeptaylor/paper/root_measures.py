@@ -43,7 +43,7 @@ _ACTIVE = 1e-6  # a neuron below this share of the strongest one has a root too 
 def per_neuron(rule: Rule, layer: nn.Linear, x: Tensor, domain: dt.Domain, talk: Talk) -> Arrays:
     """Root distances of every active neuron for every row of x (N, d): the rule's over the nearest in the domain.
 
-    "ratio": one number a neuron; "outside": whether the rule's root lies outside of the domain.
+    "ratio": one number per neuron; "outside": whether the rule's root lies outside of the domain.
     """
     W, b = layer.weight, layer.bias
     low, high = extent(domain, x[:1])

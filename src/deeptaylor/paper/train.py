@@ -268,7 +268,7 @@ def add_options(parser: argparse.ArgumentParser, steps: int, batch: int) -> None
     add = parser.add_argument
     add("--out", type=Path, required=True, help="safetensors file to write the result to")
     add("--steps", type=int, default=steps, help="steps of gradient descent (%(default)s)")
-    add("--batch", type=int, default=batch, help="pairs a step (%(default)s)")
+    add("--batch", type=int, default=batch, help="pairs per step (%(default)s)")
     add("--seed", type=int, default=0, help="of the first weights and of the pairs (%(default)s)")
     add("--max-shift", type=int, default=TRAIN_SHIFT, help="pixels that digits are moved by at most (%(default)s)")
     add("--absent", choices=get_args(Absent), default="either", help="what stands in for no digit 0–3")

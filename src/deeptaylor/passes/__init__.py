@@ -1,1 +1,1 @@
-"""Rewrites of the graph, one a file: other spellings to one, constants folded, packed layers split."""
+"""Rewrites of the graph, one per file: other spellings to one, constants folded, packed layers split."""

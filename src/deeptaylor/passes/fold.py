@@ -135,7 +135,7 @@ def _per_output(layer: Node, weight: Tensor, scale: Tensor) -> Tensor:
 
 
 def _per_input(layer: Node, weight: Tensor, scale: Tensor) -> Tensor:
-    """Columns of the weight (one an input channel) times a vector."""
+    """Columns of the weight (one per input channel) times a vector."""
     if not _layer(layer).places:
         return weight * scale
     if _layer(layer).transposed:

@@ -30,7 +30,7 @@ Size = float | tuple[float, float] | None
 _STYLE: dict[str, Any] = {
     "font.size": 9, "axes.titlesize": 9, "svg.hashsalt": "deeptaylor", "pdf.fonttype": 42, "figure.dpi": 150,
 }  # fmt: skip
-CAPTION, TITLE = 0.165, 0.27  # inches a line
+CAPTION, TITLE = 0.165, 0.27  # inches per line
 _WIDE, _TITLE_WIDE = 14.5, 10.0  # letters an inch
 
 

@@ -49,7 +49,7 @@ def map_of(e: Explained, maps: Any, sample: int, target: int, which: int = 0, ax
 
 
 def line_axis(e: Explained, which: int, axis: Axis, length: int | None) -> Axis:
-    """The axis to sum over where one number a place is wanted; refused where it is not known."""
+    """The axis to sum over where one number per place is wanted; refused where it is not known."""
     part, lead = input_part(e.relevance, which), e.score.ndim
     axis = by_length(part, lead, axis, length)
     summed(part[:0], lead, axis)

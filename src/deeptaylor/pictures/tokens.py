@@ -93,7 +93,7 @@ def tokens(words: Sequence[str] | None, heat: Heat, scale: Scale, title: str, ca
     if heat.ndim != 1:
         raise InputError(f"One number a token is needed, and there is a map of shape {heat.shape}; say axis=.")
     if isinstance(words, str):
-        raise InputError("words is a list of words, one a token; a single text would be taken letter by letter.")
+        raise InputError("words is a list of words, one per token; a single text would be taken letter by letter.")
     words = [str(k) for k in range(len(heat))] if words is None else [str(word) for word in words]
     if len(words) != len(heat):
         raise InputError(f"{len(words)} words were given for {len(heat)} tokens.")

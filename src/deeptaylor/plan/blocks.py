@@ -93,7 +93,7 @@ class Blocks:
         return node
 
     def grows(self, node: Node) -> bool:
-        """True if a node has more elements a sample than all that it reads: some are repeated, or constants."""
+        """True if a node has more elements per sample than all that it reads: some are repeated, or constants."""
         return math.prod(shape_of(node)[1:]) > sum(math.prod(shape_of(n)[1:]) for n in self.signals[node])
 
     def _build(self, node: Node) -> lm.LinearMap | None:

@@ -79,7 +79,7 @@ class BlockStep(Step):
 
 
 class ScoreStep(BlockStep):
-    """The output's block completed by the target: it starts from R_f = max(0, f), one number a sample."""
+    """The output's block completed by the target: it starts from R_f = max(0, f), one number per sample."""
 
     def start(self, R: Tensor, v: Tensor, f: Tensor, run: Run, book: Book) -> list[Maybe]:
         W = ScoreMap(self.block, run, self.non_negative, self.boxes, self.spread, v, f)

@@ -56,7 +56,7 @@ class Books:
                     self._arrived.setdefault(name, []).append(page.on[-1])
 
     def product(self, node: str, t: Tensor, weight: Tensor) -> bool:
-        """Put off a product with a bias a channel until all can be done at once, where launching it takes longest.
+        """Put off a product with a bias per channel until all can be done at once, where launching it takes longest.
 
         Only of quotients that cannot be large (Step.settled: R_j / Z_j ≤ R_j / |z_j|): their sums do not overflow.
         """
@@ -68,7 +68,7 @@ class Books:
         return True
 
     def close(self, like: Tensor, names: Sequence[str], inputs: Sequence[Tensor]) -> Tensor | None:
-        """(pages, 4, batch): arrived, went on, bias, dropped; `like`: one number a sample."""
+        """(pages, 4, batch): arrived, went on, bias, dropped; `like`: one number per sample."""
         if not self.open:
             return None
         if not self._by_step:
@@ -81,7 +81,7 @@ class Books:
 
 
 def _totals(entries: Sequence[Sequence[Tensor]], none: Tensor) -> list[Tensor]:
-    """The sum of each entry's parts, one number a sample; parts of one shape together."""
+    """The sum of each entry's parts, one number per sample; parts of one shape together."""
     groups: dict[tuple[int | None, torch.Size], list[tuple[int, Tensor]]] = {}
     apart = len(entries) > _FEW  # of few entries the parts are summed at once, of many each by itself
     for k, parts in enumerate(entries):

@@ -57,7 +57,7 @@ def one_number_a_sample(score: Any, output: Tensor) -> Tensor:
     if not isinstance(score, Tensor) or shape not in ((output.shape[0],), (output.shape[0], 1)):
         got = type(score).__name__ if shape is None else f"shape {shape}"
         raise TargetError(
-            "A callable target must return one number a sample: a tensor of shape (batch,) or (batch, 1); "
+            "A callable target must return one number per sample: a tensor of shape (batch,) or (batch, 1); "
             f"for an output of shape {tuple(output.shape)} it returned {got}."
         )
     return score

@@ -73,7 +73,7 @@ def _given(target: Any, rivals: Any, batch: int, classes: int) -> Against:
 def _of_weights(weights: Tensor, classes: int) -> dict[int, float]:
     if weights.ndim != 1 or len(weights) != classes:
         raise TargetError(
-            f"Weights of rivals are one number a class, here {classes}; got shape {tuple(weights.shape)}."
+            f"Weights of rivals are one number per class, here {classes}; got shape {tuple(weights.shape)}."
         )
     return {k: w for k, w in enumerate(weights.tolist()) if w}
 

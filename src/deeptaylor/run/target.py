@@ -29,7 +29,7 @@ def margin(target: int | str | Tensor | None = None, other: int | str | Tensor |
     """Explain why `target` (default: the top class) beats `other` (default: the best of the rest).
 
     A logit difference is positive whenever the class wins, also where its own logit is not. Classes are numbers, an
-    integer tensor with one number a sample, or names, where the network came with names.
+    integer tensor with one number per sample, or names, where the network came with names.
 
     >>> margin("zebra", "tiger")
     Margin(target='zebra', other='tiger')
@@ -140,7 +140,7 @@ def check(target: Target, shape: tuple[int, ...], values: bool = True) -> None:
             f"got {_type_name(target)}."
         )
     if len(shape) == 1 and (isinstance(target, Tensor) or target != 0):
-        raise TargetError("The network gives one number a sample; there is no class to choose. Leave target out.")
+        raise TargetError("The network gives one number per sample; there is no class to choose. Leave target out.")
     if len(shape) > 2:
         raise TargetError(_no_classes(shape))
     if len(shape) == 2:
@@ -168,7 +168,7 @@ def _type_name(target: Target) -> str:
 def _no_classes(shape: tuple[int, ...]) -> str:
     return (
         f"The network's output has shape {shape}; classes need (batch, classes). Give a float tensor of that shape as "
-        "weights, or a callable that makes one number a sample of it."
+        "weights, or a callable that makes one number per sample of it."
     )
 
 

@@ -317,7 +317,7 @@ SAID: dict[str, Any] = {
     ("change", "said"),
     [
         ({"--size": "big"}, "--size big: a number of pixels, or HEIGHTxWIDTH"),
-        ({"--mean": "a,b"}, "--mean a,b: a number, or one a channel"),
+        ({"--mean": "a,b"}, "--mean a,b: a number, or one per channel"),
         ({"--white": "255"}, "--mean 0.485,0.456,0.406 is that of pixels from 0 to 1, but --white 255; say --white 1"),
         ({"--channels": "XYZ"}, "--channels XYZ, not one of RGB, BGR, L"),
         ({"--resize": "32"}, "--resize 32 is smaller than --size 64"),

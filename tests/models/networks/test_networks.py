@@ -262,7 +262,7 @@ def test_height_comes_before_width_and_proportions_may_be_given_up() -> None:
         ({"std": (1, 0, 1)}, r"std=\(1.0, 0.0, 1.0\); it must be positive"),
         ({"mean": (1, 2)}, r"mean has 2 numbers, but RGB has 3 channel\(s\)"),
         ({"mean": (1, 2, 3), "channels": "L"}, r"mean has 3 numbers, but L has 1 channel\(s\)"),
-        ({"mean": float("nan")}, "mean=nan; it is a finite number, or one a channel"),
+        ({"mean": float("nan")}, "mean=nan; it is a finite number, or one per channel"),
         (
             {"mean": (0.485, 0.456, 0.406)},
             "is that of pixels from 0 to 1, but white=255; say white=1, or give the mean",

@@ -61,7 +61,7 @@ def evaluate(
 ) -> int:
     """Judge ways to explain a network: what does it do when a map is believed?
 
-    FOLDER has a subfolder a class, named by the network's class names or numbers, or files such as 207_dog.jpg. Every
+    FOLDER has a subfolder per class, named by the network's class names or numbers, or files such as 207_dog.jpg. Every
     method explains every photograph; every metric asks the network. Prints means with 95 % intervals; writes
     report.html with curves, and evaluation.json with every value. A run that was broken off goes on with the same
     command; a method that fails is named, and the others go on.

@@ -32,7 +32,7 @@ def sides(option: str, text: str) -> int | tuple[int, int]:
 
 
 def numbers(option: str, text: str) -> float | tuple[float, ...]:
-    """A number, or one a channel with commas between.
+    """A number, or one per channel with commas between.
 
     >>> numbers("--mean", "0.5"), numbers("--mean", "0.485,0.456,0.406")
     (0.5, (0.485, 0.456, 0.406))
@@ -41,7 +41,7 @@ def numbers(option: str, text: str) -> float | tuple[float, ...]:
         found = _floats(text)
     except ValueError as error:
         raise InputError(
-            f"{option} {text}: a number, or one a channel with commas between, as in 0.5,0.4,0.3."
+            f"{option} {text}: a number, or one per channel with commas between, as in 0.5,0.4,0.3."
         ) from error
     return found[0] if len(found) == 1 else found
 
@@ -51,7 +51,7 @@ def _floats(text: str) -> tuple[float, ...]:
 
 
 def class_names(text: str) -> Any:
-    """`imagenet`, `none`, or a file: a name a line, or JSON (a list, or an object from number to name)."""
+    """`imagenet`, `none`, or a file: a name per line, or JSON (a list, or an object from number to name)."""
     if text.lower() == "none":
         return None
     if text.lower() == "imagenet":
@@ -62,7 +62,7 @@ def class_names(text: str) -> Any:
     except (OSError, UnicodeDecodeError) as error:
         said = getattr(error, "strerror", None) or "it is no text"
         raise LoadError(
-            f"--class-names {text}: {said}. Give `imagenet`, `none`, or a file with a name a line, in order."
+            f"--class-names {text}: {said}. Give `imagenet`, `none`, or a file with a name per line, in order."
         ) from error
     if path.suffix.lower() == ".json":
         return _from_json(path, content)
@@ -70,7 +70,7 @@ def class_names(text: str) -> Any:
     while names and not names[-1]:
         names.pop()
     if not names or not all(names):
-        raise LoadError(f"--class-names {text}: a name a line; line {names.index('') + 1 if names else 1} is empty.")
+        raise LoadError(f"--class-names {text}: a name per line; line {names.index('') + 1 if names else 1} is empty.")
     return names
 
 
@@ -119,7 +119,7 @@ _ADVICE = {
         "--architecture: a name, torchvision:NAME, timm:NAME or module:function (imported; it may lie in this folder)."
     ),
     "preparation": "--domain real, nonnegative or box:LOW,HIGH in its place if inputs are no photographs.",
-    "class_names": "--class-names: a file with a name a line, `imagenet` for the thousand of ILSVRC, or `none`.",
+    "class_names": "--class-names: a file with a name per line, `imagenet` for the thousand of ILSVRC, or `none`.",
 }
 
 

@@ -1,6 +1,6 @@
 """The methods of others that maps are compared with, each through its own library, imported when it is asked for.
 
-Each takes a network in eval mode, a batch and a class a sample, and leaves the network as it was. All explain the
+Each takes a network in eval mode, a batch and a class per sample, and leaves the network as it was. All explain the
 score that the network gives for the class: where it ends in a softmax, a probability. "Zero input" is a zero of the
 units that the network is given: after the usual preparations a grey picture, not a black one.
 """

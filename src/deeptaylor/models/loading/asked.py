@@ -146,7 +146,7 @@ class Asked:
         if not isinstance(output, Tensor) or output.ndim not in (1, 2) or len(output) != 1:
             given = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
             raise LoadError(
-                f"{self.name} gives {given} for one picture, and not one number a class, (1, classes); "
+                f"{self.name} gives {given} for one picture, and not one number per class, (1, classes); "
                 "wrap the network in a module that returns that."
             )
         if not bool(output.isfinite().all()):

@@ -44,7 +44,7 @@ class Preparation:
     resize: int | tuple[int, int]  # before that: the short side, or (height, width) whatever the proportions were
     channels: Channels  # their order; "L" is gray
     white: float  # the value of white before the mean is subtracted: 255 or 1; black is 0
-    mean: float | tuple[float, ...]  # a number, or one a channel in the order of `channels`
+    mean: float | tuple[float, ...]  # a number, or one per channel in the order of `channels`
     std: float | tuple[float, ...]
     interpolation: Interpolation
 
@@ -155,7 +155,7 @@ class Preparation:
     def _numbers(self, name: str, given: Any) -> float | tuple[float, ...]:
         numbers = [given] if isinstance(given, int | float) else list(given)
         if not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
-            raise InputError(f"Preparation: {name}={given!r}; it is a finite number, or one a channel.")
+            raise InputError(f"Preparation: {name}={given!r}; it is a finite number, or one per channel.")
         if isinstance(given, int | float):
             return float(given)
         if len(numbers) != self.shape[0]:

@@ -119,7 +119,7 @@ class Pretrained:
         return self.preparation(photo)
 
     def output(self, x: Tensor) -> Tensor:
-        """What the network says, in eval mode: (batch, classes), or one number a sample."""
+        """What the network says, in eval mode: (batch, classes), or one number per sample."""
         with eval_mode(self.network), torch.no_grad():
             output: Tensor = self.network(x)
         return output

@@ -211,7 +211,7 @@ def value_by_shape(network: OnnxNetwork, name: str, batches: Sequence[int | None
 def dry_run(network: OnnxNetwork, batches: Sequence[int | None], path: Path) -> None:
     """Try the shapes that the file declares, without data; learn whether the batch is free.
 
-    batches   the batch sizes that the file declares, one an input
+    batches   the batch sizes that the file declares, one per input
     """
     if any(n is None for shape in network.input_shapes for n in shape):
         network.batch = None
