@@ -261,7 +261,8 @@ class Explanation:
     def _figure(self, sample: int, target: int) -> str:
         images, said = pictured(self, sample, target)
         if self.photos:
-            images.append((self.overlay(sample, target), f"the same over the photograph of sample {sample}"))
+            low = scale_of(map_of(self, self.relevance, sample, target)).low  # as in the map beside it
+            images.append((self.overlay(sample, target, floor=low), f"the same over the photograph of sample {sample}"))
         title = f"{html.escape(self.titles[sample][target])}: " if self.titles else ""
         score = float(self.score[sample].flatten()[target])
         return html_figure(images, " ".join([f"{title}f = {score:.4g}", *said]))

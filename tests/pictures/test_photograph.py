@@ -39,6 +39,8 @@ def test_edges_between_pixels_go_by_the_middles_of_pixels() -> None:
     assert photo.cropped
     assert photo.inside(np.arange(2, dtype=np.uint8)[None])[0].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
     assert Photograph(grey(4, 10), (1.6, 0.0, 8.4, 4.0)).box == (2, 0, 8, 4)
+    four = Photograph.whole(grey(1, 10)).inside(np.arange(4, dtype=np.uint8)[None])
+    assert four[0].tolist() == [0, 0, 1, 1, 1, 2, 2, 3, 3, 3]
 
 
 def test_a_photograph_smaller_than_the_map_is_enlarged_so_that_no_value_is_lost() -> None:
@@ -49,6 +51,15 @@ def test_a_photograph_smaller_than_the_map_is_enlarged_so_that_no_value_is_lost(
     assert over.shape == (6, 8, 3)
     assert (over == RED).all(axis=2).sum() >= 1
     assert laid_over(Photograph.whole(grey(12, 14)), t, pixels=3).shape == (24, 28, 3)
+
+
+def test_a_large_photograph_is_made_smaller_for_a_screen() -> None:
+    photo = Photograph(grey(300, 600), (150.0, 0.0, 450.0, 300.0))
+    small = photo.at_most(100)
+    assert small.picture.shape == (50, 100, 3)
+    assert small.window == (25, 0, 75, 50)
+    assert photo.at_most(600) is photo
+    assert Photograph.whole(grey(1, 900)).at_most(90).picture.shape == (1, 90, 3)
 
 
 def test_colours_of_ones_own_and_opacity() -> None:
@@ -80,3 +91,9 @@ def test_small_pictures_are_enlarged_by_a_whole_number_without_blur(
     small = Image.fromarray(large).resize((shape[1], shape[0]), Image.Resampling.NEAREST)
     assert (np.asarray(small) == picture).all()
     assert len(np.unique(large.reshape(-1, 3), axis=0)) == len(np.unique(picture.reshape(-1, 3), axis=0))
+
+
+@pytest.mark.parametrize("picture", [np.zeros((4, 4)), np.zeros((3, 4, 4), np.uint8), "photo.jpg"])
+def test_a_picture_is_bytes(picture: object) -> None:
+    with pytest.raises(dt.InputError, match="A picture is a NumPy array of uint8"):
+        Photograph.whole(picture)  # type: ignore[arg-type]

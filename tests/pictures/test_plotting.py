@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import io
 import pickle
+import re
 import sys
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from PIL import Image
 from torch import Tensor, nn
 
 import deeptaylor as dt
@@ -82,6 +86,16 @@ def test_a_photograph_that_was_seen_whole_has_no_frame() -> None:
     assert "frame" not in caption(figure)
 
 
+def test_a_large_photograph_is_drawn_in_its_own_place(tmp_path: Path) -> None:
+    e = photographed(300, 2400)
+    ax = e.plot(layout="overlay").axes[0]
+    image = ax.get_images()[0]
+    assert image.get_extent() == [0, 2400, 300, 0]
+    assert image.get_array().shape == (225, 1800, 3)
+    assert ax.patches[0].get_x() > 1000  # in pixels of the photograph
+    assert b"/Width 2400" in e.save(tmp_path / "a.pdf", overlay=True).read_bytes()  # a file holds all of them
+
+
 @pytest.mark.parametrize(("layout", "panels"), [("row", 3), ("column", 3), ("heatmap", 1), ("overlay", 1)])
 def test_layouts(layout: Layout, panels: int) -> None:
     figure = photographed(60, 90).plot(layout=layout)
@@ -136,6 +150,11 @@ def test_a_floor_is_said() -> None:
     assert figure.axes[1].get_ylim()[0] == 1
     assert "Colours begin" not in caption(e.plot(floor=0))
     assert "Colours begin at 1 and" in e._repr_html_()
+    seen = np.full((8, 8, 3), 255, np.uint8)
+    pictures = re.findall(r"base64,([^\"]+)", dataclasses.replace(e, photos=(seen,))._repr_html_())
+    for data in pictures:  # in both, the map and the overlay, the floor is white
+        assert np.asarray(Image.open(io.BytesIO(base64.b64decode(data))))[7, 7].tolist() == [255, 255, 255]
+    assert len(pictures) == 2
 
 
 def test_a_contrast_is_said_and_drawn_in_red_and_blue() -> None:

@@ -32,6 +32,9 @@ class Photograph:
     @classmethod
     def whole(cls, picture: Picture) -> Photograph:
         """A picture that was seen as it is."""
+        shape: tuple[int, ...] = getattr(picture, "shape", ())
+        if getattr(picture, "dtype", None) != np.uint8 or not (len(shape) == 2 or (len(shape) == 3 and shape[2] == 3)):
+            raise InputError("A picture is a NumPy array of uint8, 0 to 255, of shape (height, width) or (…, 3).")
         height, width = picture.shape[:2]
         return cls(picture, (0.0, 0.0, float(width), float(height)))
 
@@ -49,6 +52,18 @@ class Photograph:
         factor = math.ceil(pixels * most - 1e-9)
         scaled = (left * factor, top * factor, right * factor, bottom * factor)
         return Photograph(_repeated(self.picture, factor), scaled) if factor > 1 else self
+
+    def at_most(self, side: int) -> Photograph:
+        """The same with no more pixels than these on its longer side: for a screen, which shows no more."""
+        height, width = self.picture.shape[:2]
+        factor = side / max(height, width)
+        if factor >= 1:
+            return self
+        size = max(1, round(width * factor)), max(1, round(height * factor))
+        small = Image.fromarray(self.picture).resize(size, Image.Resampling.BOX, reducing_gap=2.0)
+        across, down = size[0] / width, size[1] / height
+        left, top, right, bottom = self.window
+        return Photograph(np.asarray(small), (left * across, top * down, right * across, bottom * down))
 
     @property
     def box(self) -> tuple[int, int, int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -26,6 +26,7 @@ _WIDTH, _HEIGHT, _NARROW = 3.1, 3.9, 1.5  # inches: a panel is no wider and no h
 _BAR, _HEAD = 0.75, 0.3  # inches: a colour bar, and what stands above a panel
 _SHARP = 512  # pixels: a smaller map is enlarged before it is drawn, for some viewers blur what they enlarge
 _PIXELS = 3  # at least so many a value and side, so that values look alike in size
+_MOST = 1800  # pixels of a panel on a screen: 600 an inch
 _OUTSIDE = 235  # the grey of what lies outside of a map
 
 
@@ -48,7 +49,8 @@ def plot(
             raise InputError(f"layout={layout!r} is for pictures, and this map has the shape {d.heat.shape}.")
         return curve(d, None, cmap, size) if d.heat.ndim == 1 else volume(d, cmap=cmap, size=size)
     with style():
-        panels = _chosen(_panels(d, cmap, alpha), layout, d)
+        photo = d.photo if d.photo is None or sharp else d.photo.at_most(_MOST)
+        panels = _chosen(_panels(replace(d, photo=photo), cmap, alpha), layout, d)
         return _figure(d, panels, layout == "column", cmap, size, sharp)
 
 

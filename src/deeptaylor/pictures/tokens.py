@@ -109,19 +109,27 @@ def _ink(rgb: tuple[int, int, int]) -> str:
 def _picture(told: Tokens, colours: Sequence[tuple[int, int, int]]) -> Image.Image:
     font, small = _font(_SIZE), _font(12)
     _warn_of_missing_letters(" ".join(map(shown, told.words)), font)
-    sheet = Image.new("RGB", (_WIDTH, 40 + (_SIZE + 4 * _PAD) * (2 + len(told.words)) + 200), "white")
+    places = _places([int(font.getlength(shown(word))) + 2 * _PAD for word in told.words])
+    room = places[-1][1] + (len(told.title) + len(told.caption)) // 2 + 200  # more than enough; cut off below
+    sheet = Image.new("RGB", (_WIDTH, room), "white")
     draw = ImageDraw.Draw(sheet)
-    y = _paragraph(draw, told.title, font, 2 * _PAD)
-    x = 2 * _PAD
-    for word, rgb in zip(map(shown, told.words), colours, strict=True):
-        width = int(font.getlength(word)) + 2 * _PAD
+    top = _paragraph(draw, told.title, font, 2 * _PAD)
+    for word, rgb, (x, y, width) in zip(map(shown, told.words), colours, places, strict=True):
+        draw.rounded_rectangle((x, top + y, x + width, top + y + _SIZE + _PAD), 4, fill=rgb)
+        draw.text((x + _PAD, top + y + 1), word, fill=_ink(rgb), font=font)
+    end = _paragraph(draw, told.caption, small, top + places[-1][1] + _SIZE + 4 * _PAD)
+    return sheet.crop((0, 0, _WIDTH, end + _PAD))
+
+
+def _places(widths: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Where words of these widths stand: x, y and width, in lines that fit."""
+    places, x, y = [], 2 * _PAD, 0
+    for width in widths:
         if x + width > _WIDTH - _PAD and x > 2 * _PAD:
             x, y = 2 * _PAD, y + _SIZE + 3 * _PAD
-        draw.rounded_rectangle((x, y, x + width, y + _SIZE + _PAD), 4, fill=rgb)
-        draw.text((x + _PAD, y + 1), word, fill=_ink(rgb), font=font)
+        places.append((x, y, width))
         x += width + 3
-    y = _paragraph(draw, told.caption, small, y + _SIZE + 4 * _PAD)
-    return sheet.crop((0, 0, _WIDTH, y + _PAD))
+    return places
 
 
 def _paragraph(draw: ImageDraw.ImageDraw, text: str, font: _Font, y: int) -> int:
