@@ -32,6 +32,7 @@ from torchvision_shim import models  # noqa: F401  first: zennit and grad-cam im
 # isort: split
 
 import torch
+
 from feature_cells.cell import Cell
 from feature_cells.rows import ROWS
 
@@ -79,7 +80,9 @@ def record(tools: list[str], keys: list[str], known: dict[str, Any]) -> tuple[di
 def main() -> None:
     every = [key for rows in ROWS.values() for key in rows]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=every, metavar="ROW", help="these rows, beside those of the record")
+    parser.add_argument(
+        "--only", nargs="+", choices=every, metavar="ROW", help="these rows, beside those of the record"
+    )
     parser.add_argument("--tools", nargs="+", choices=list(TOOLS), metavar="TOOL", help="these tools")
     chosen = parser.parse_args()
     known = {}

@@ -167,5 +167,29 @@ def untouched(call: Callable[[nn.Module], Any], network: nn.Module, shown: str) 
     call(network)
     changed = before.changes(network)
     if changed:
-        return no(f"leaves changed: {', '.join(changed)}", f"{shown} on a network in training mode; before and after")
+        harmless = set(changed) <= {"training mode", "gradients"}
+        said = f"{shown} on a network in training mode; before and after"
+        return (part if harmless else no)(f"changed after it: {', '.join(changed)}", said)
     return yes(shown, "parameters, buffers, gradients, mode, hooks and attributes are the same after the call")
+
+
+def not_exported(package: str, explain: Callable[[nn.Module, torch.Tensor], Any], network: nn.Module) -> Cell:
+    """That a tool writes no ONNX, and that torch.export does not take a module that calls it either."""
+
+    class Explainer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.as_tensor(explain(self.network, x))
+
+    said = error_of(lambda: torch.export.export(Explainer(), (torch.rand(1, 3, 32, 32),)))
+    return no("has none", f"{nowhere(package, 'onnx')}; torch.export of a module around it: {said}")
+
+
+def fitted() -> Any:
+    """A model that is no PyTorch network: a linear regression of scikit-learn on six values."""
+    from sklearn.linear_model import LinearRegression
+
+    return LinearRegression().fit(np.eye(6), np.arange(6.0))

@@ -207,11 +207,18 @@ def language_model() -> tuple[Any, Any]:
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
     words = ["[UNK]", "[PAD]", *WORDS, "bad", "very"]
-    plain = Tokenizer(WordLevel({word: k for k, word in enumerate(words)}, unk_token="[UNK]"))  # noqa: S106
+    plain = Tokenizer(WordLevel({word: k for k, word in enumerate(words)}, unk_token="[UNK]"))
     plain.pre_tokenizer = Whitespace()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain, unk_token="[UNK]", pad_token="[PAD]", eos_token="[PAD]")  # noqa: S106
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain, unk_token="[UNK]", pad_token="[PAD]", eos_token="[PAD]")
     torch.manual_seed(0)
     config = GPT2Config(
-        vocab_size=len(words), n_positions=16, n_embd=8, n_layer=1, n_head=2, eos_token_id=1, bos_token_id=1, pad_token_id=1
+        vocab_size=len(words),
+        n_positions=16,
+        n_embd=8,
+        n_layer=1,
+        n_head=2,
+        eos_token_id=1,
+        bos_token_id=1,
+        pad_token_id=1,
     )
     return GPT2LMHeadModel(config).eval(), tokenizer

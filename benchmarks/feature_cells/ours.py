@@ -12,19 +12,47 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from feature_cells import networks as nets
-from feature_cells.cell import Cell, alike, error_of, gap, no, nowhere, part, pickled, shape, untouched, without_demo, yes
 from PIL import Image
 
 import deeptaylor as dt
+from feature_cells import networks as nets
+from feature_cells.cell import (
+    Cell,
+    alike,
+    error_of,
+    fitted,
+    gap,
+    no,
+    nowhere,
+    part,
+    pickled,
+    shape,
+    untouched,
+    without_demo,
+    yes,
+)  # fmt: skip
 
 DISTRIBUTION = "deeptaylor"
 PREPARATION = dt.Preparation(
     size=32, resize=36, channels="RGB", white=1, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), interpolation="bilinear"
 )
-OPTIONS = "--size 32 --resize 36 --channels RGB --white 1 --mean 0 --std 1 --interpolation bilinear".split()
+OPTIONS = [
+    "--size",
+    "32",
+    "--resize",
+    "36",
+    "--channels",
+    "RGB",
+    "--white",
+    "1",
+    "--mean",
+    "0",
+    "--std",
+    "1",
+    "--interpolation",
+    "bilinear",
+]
 BOX = dt.Box(0, 1)
 
 
@@ -72,7 +100,7 @@ def functional() -> Cell:
 def attention() -> Cell:
     e = dt.explain(nets.Transformer(), nets.pictures(), domain=BOX)
     assert e.check().accounted
-    return yes("attention weights count as constants", f"{shape(e.relevance)}; accounted for: {e.check().accounted}")
+    return yes("attention weights as constants", f"{shape(e.relevance)}; accounted for: {e.check().accounted}")
 
 
 def two_inputs() -> Cell:
@@ -87,10 +115,7 @@ def data_flow() -> Cell:
 
 
 def any_function() -> Cell:
-    from sklearn.linear_model import LinearRegression
-
-    fitted = LinearRegression().fit(np.eye(6), np.arange(6.0))
-    said = error_of(lambda: dt.sensitivity(fitted.predict, nets.table()))
+    said = error_of(lambda: dt.sensitivity(fitted().predict, nets.table()))
     s = dt.sensitivity(lambda x: (x**2).sum(1, keepdim=True), nets.table())
     return no("PyTorch alone", f"a function of scikit-learn: {said}; a function of torch: {shape(s.relevance)}")
 
@@ -160,7 +185,7 @@ def smoothed() -> Cell:
     from deeptaylor.evaluation.opponents import OPPONENTS
 
     assert any("smooth" in name for name in OPPONENTS)
-    return no("only as an opponent in `dt.evaluate`", nowhere("deeptaylor.explainer", "noise"))
+    return no("only as an opponent in `dt.evaluate`", nowhere("deeptaylor.methods", "smoothgrad", "noise"))
 
 
 def concepts() -> Cell:
@@ -224,7 +249,9 @@ def own_resolution() -> Cell:
         e.save(Path(name) / "over.png", overlay=True)
         drawn, wanted = e.overlay(original=True).shape[:2], Image.open(path).size[::-1]
     assert drawn == wanted
-    return yes("`e.save(overlay=True)`", f"photograph and overlay have {wanted[1]} × {wanted[0]} pixels; the network 32")
+    return yes(
+        "`e.save(overlay=True)`", f"photograph and overlay have {wanted[1]} × {wanted[0]} pixels; the network 32"
+    )
 
 
 def tokens() -> Cell:
@@ -237,7 +264,9 @@ def tokens() -> Cell:
 def bars() -> Cell:
     drawn = dt.explain(nets.table_net(), nets.table(), domain=dt.NonNegative()).bars([f"feature {k}" for k in range(6)])
     assert "feature 3" in str(drawn)
-    return yes("`e.bars(names)`", f"text of {len(str(drawn).splitlines())} lines; figure with {len(drawn.figure().axes)} axes")
+    return yes(
+        "`e.bars(names)`", f"text of {len(str(drawn).splitlines())} lines; figure with {len(drawn.figure().axes)} axes"
+    )
 
 
 def curves() -> Cell:

@@ -12,13 +12,17 @@ import captum.attr as ca
 import numpy as np
 import torch
 from captum.attr import visualization
+from torch import Tensor, nn
+
 from feature_cells import networks as nets
 from feature_cells.cell import (
     Cell,
     alike,
     error_of,
+    fitted,
     gap,
     no,
+    not_exported,
     nowhere,
     part,
     pickled,
@@ -28,8 +32,7 @@ from feature_cells.cell import (
     without_command,
     without_demo,
     yes,
-)
-from torch import Tensor, nn
+)  # fmt: skip
 
 DISTRIBUTION = "captum"
 
@@ -58,7 +61,9 @@ def functional() -> Cell:
     modules, functions = nets.Residual(nn.ReLU(), Addition_Module()), nets.Residual()
     same = gap(integrated(modules, x, 1), integrated(functions, x, 1))
     lrp = [ca.LRP(n).attribute(x, target=1) for n in (nets.Residual(nn.ReLU(), Addition_Module()), nets.Residual())]
-    lift = [ca.DeepLift(n).attribute(x, target=1) for n in (nets.Residual(nn.ReLU(), Addition_Module()), nets.Residual())]
+    lift = [
+        ca.DeepLift(n).attribute(x, target=1) for n in (nets.Residual(nn.ReLU(), Addition_Module()), nets.Residual())
+    ]
     off = gap(*lrp), gap(*lift)
     assert same < 1e-6
     assert off[0] > 0.1
@@ -85,10 +90,7 @@ def data_flow() -> Cell:
 
 
 def any_function() -> Cell:
-    from sklearn.linear_model import LinearRegression
-
-    fitted = LinearRegression().fit(np.eye(6), np.arange(6.0))
-    a = ca.FeatureAblation(lambda x: torch.from_numpy(fitted.predict(x.numpy()))).attribute(nets.table())
+    a = ca.FeatureAblation(lambda x: torch.from_numpy(fitted().predict(x.numpy()))).attribute(nets.table())
     return yes("`FeatureAblation` …, on tensors", f"a LinearRegression of scikit-learn: {shape(a)}")
 
 
@@ -138,8 +140,8 @@ def reference() -> Cell:
 def inner_layer() -> Cell:
     network, small = nets.picture_net(), nets.table_net()
     a = ca.LayerIntegratedGradients(network, network.relu2).attribute(nets.pictures(), target=0, n_steps=10)
-    b = ca.LayerLRP(small, small[1]).attribute(nets.table(), 0)
-    return yes("`LayerLRP` …, by module", f"LayerIntegratedGradients: {shape(a)}; LayerLRP: {shape(b)}")
+    b = ca.LayerLRP(small, small[0]).attribute(nets.table(), 0)
+    return yes("`LayerIntegratedGradients` …, by module", f"LayerIntegratedGradients: {shape(a)}; LayerLRP: {shape(b)}")
 
 
 def one_unit() -> Cell:
@@ -207,15 +209,17 @@ def asks() -> Cell:
 
 
 def judged() -> Cell:
-    return no("numbers for inputs, no comparison", nowhere("captum.metrics", "bootstrap", "interval", "folder"))
+    return no("a number per input, which you gather", nowhere("captum.metrics", "bootstrap", "interval", "folder"))
 
 
 def leaves() -> Cell:
-    return untouched(
-        lambda n: (integrated(n, nets.table()), ca.LRP(n).attribute(nets.table(), 0)),
-        nets.table_net(),
-        "`IntegratedGradients`, `LRP`",
-    )
+    assert untouched(lambda n: integrated(n, nets.table()), nets.table_net(), "").answer == "yes"
+    network = nets.table_net()
+    before = set(vars(network[0]))
+    ca.LRP(network).attribute(nets.table(), 0)
+    left = set(vars(network[0])) - before
+    assert left == {"activations"}
+    return part("`LRP` leaves `activations` in layers", "IntegratedGradients leaves nothing; LRP leaves " + str(left))
 
 
 # --- pictures ---------------------------------------------------------------------------------------------------------
@@ -232,7 +236,10 @@ def files() -> Cell:
 def own_resolution() -> Cell:
     larger = ca.LayerAttribution.interpolate(integrated(nets.picture_net(), nets.pictures()), (60, 90), "bilinear")
     drawn, _ = visualization.visualize_image_attr(
-        larger[0].permute(1, 2, 0).numpy(), np.random.default_rng(0).random((60, 90, 3)), "blended_heat_map", use_pyplot=False
+        larger[0].permute(1, 2, 0).numpy(),
+        np.random.default_rng(0).random((60, 90, 3)),
+        "blended_heat_map",
+        use_pyplot=False,
     )
     said = f"a map of 32 × 32 enlarged to {tuple(larger.shape[2:])}, over a picture of that size"
     assert drawn.axes
@@ -266,7 +273,9 @@ def curves() -> Cell:
     arguments = (a[0].numpy(), x[0].numpy())
     said = ""
     if not hasattr(cm, "get_cmap"):
-        said = error_of(lambda: visualization.visualize_timeseries_attr(*arguments, channels_last=False, use_pyplot=False))
+        said = error_of(
+            lambda: visualization.visualize_timeseries_attr(*arguments, channels_last=False, use_pyplot=False)
+        )
         cm.get_cmap = colormaps.__getitem__  # as matplotlib had it before
     try:
         drawn, _ = visualization.visualize_timeseries_attr(*arguments, channels_last=False, use_pyplot=False)
@@ -314,7 +323,9 @@ def as_command() -> Cell:
 
 def page() -> Cell:
     assert importlib.util.find_spec("captum.insights") is None
-    return no("Captum Insights is not in 0.9.0", f"no captum.insights; {nowhere('captum', 'flask', 'fastapi', 'http.server')}")
+    return no(
+        "Captum Insights is not in 0.9.0", f"no captum.insights; {nowhere('captum', 'flask', 'fastapi', 'http.server')}"
+    )
 
 
 def report() -> Cell:
@@ -335,16 +346,7 @@ def bfloat16() -> Cell:
 
 
 def exported() -> Cell:
-    class Explainer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.network = nets.picture_net()
-
-        def forward(self, x: Tensor) -> Tensor:
-            return integrated(self.network, x)
-
-    said = error_of(lambda: torch.export.export(Explainer(), (nets.pictures(),)))
-    return no("has none", f"{nowhere('captum', 'onnx')}; torch.export of a module around it: {said}")
+    return not_exported("captum", integrated, nets.picture_net())
 
 
 def saved_answer() -> Cell:

@@ -7,6 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from zennit import image
+from zennit.attribution import Gradient, IntegratedGradients, SmoothGrad
+from zennit.composites import EpsilonPlus
+from zennit.image import imgify, imsave
+
 from feature_cells import networks as nets
 from feature_cells.cell import (
     Cell,
@@ -14,6 +20,7 @@ from feature_cells.cell import (
     error_of,
     gap,
     no,
+    not_exported,
     nowhere,
     part,
     pickled,
@@ -22,11 +29,7 @@ from feature_cells.cell import (
     without_command,
     without_demo,
     yes,
-)
-from torch import Tensor, nn
-from zennit.attribution import Gradient, IntegratedGradients, SmoothGrad
-from zennit.composites import EpsilonPlus
-from zennit.image import imgify, imsave
+)  # fmt: skip
 
 DISTRIBUTION = "zennit"
 
@@ -57,7 +60,9 @@ def functional() -> Cell:
 
     x = nets.table()
     off = gap(attributed(nets.Residual(nn.ReLU(), Stacked()), x), attributed(nets.Residual(), x))
-    plain = [IntegratedGradients(n)(x.clone(), one_hot)[1] for n in (nets.Residual(nn.ReLU(), Stacked()), nets.Residual())]
+    plain = [
+        IntegratedGradients(n)(x.clone(), one_hot)[1] for n in (nets.Residual(nn.ReLU(), Stacked()), nets.Residual())
+    ]
     assert off > 0.1 > 1e-6 > gap(*plain)
     return part("gradients; not with rules", f"largest difference: EpsilonPlus {off:.1e}, gradients {gap(*plain):.1e}")
 
@@ -103,7 +108,7 @@ def segmentation() -> Cell:
 
 
 def generated_text() -> Cell:
-    return no("has none", nowhere("zennit", "tokenizer", "generate"))
+    return no("has none", nowhere("zennit", "tokenizer", "generated text"))
 
 
 # --- which question ---------------------------------------------------------------------------------------------------
@@ -150,7 +155,9 @@ def class_names() -> Cell:
 
 
 def smoothed() -> Cell:
-    return yes("`SmoothGrad`", shape(SmoothGrad(nets.picture_net(), EpsilonPlus(), n_iter=4)(nets.pictures(), one_hot)[1]))
+    return yes(
+        "`SmoothGrad`", shape(SmoothGrad(nets.picture_net(), EpsilonPlus(), n_iter=4)(nets.pictures(), one_hot)[1])
+    )
 
 
 def concepts() -> Cell:
@@ -167,24 +174,33 @@ def training_data() -> Cell:
 def adds_up() -> Cell:
     with Gradient(nets.picture_net(), EpsilonPlus()) as attributor:
         output, relevance = attributor(nets.pictures(), one_hot)
-    return no("not said", f"returns output {float(output[0, 0]):.3f} and a map that sums to {float(relevance.sum()):.3f}")
-
-
-def asks() -> Cell:
-    return no("has none", nowhere("zennit", "infidelity", "flipping", "faithful", "metric"))
-
-
-def judged() -> Cell:
-    return no("has none", nowhere("zennit", "benchmark", "bootstrap", "metric"))
-
-
-def leaves() -> Cell:
-    return untouched(
-        lambda n: attributed(n, nets.pictures()), nets.picture_net(), "changes it for the time of a call"
+    return no(
+        "not said", f"returns output {float(output[0, 0]):.3f} and a map that sums to {float(relevance.sum()):.3f}"
     )
 
 
+def asks() -> Cell:
+    return no("has none", nowhere("zennit", "infidelity", "flipping", "faithful", "perturbation"))
+
+
+def judged() -> Cell:
+    return no("has none", nowhere("zennit", "benchmark", "bootstrap", "faithful"))
+
+
+def leaves() -> Cell:
+    return untouched(lambda n: attributed(n, nets.pictures()), nets.picture_net(), "changes it for the time of a call")
+
+
 # --- pictures ---------------------------------------------------------------------------------------------------------
+# zennit hands its palette to Pillow as an array, which Pillow 13 no longer takes. Where that is so, it is handed over
+# as bytes, and the cell says so.
+
+OLDER = ""
+try:
+    imgify([[0.0, 1.0]]).load()
+except TypeError:
+    _palette, OLDER = image.palette, " (with Pillow 12)"
+    image.palette = lambda *given, **named: _palette(*given, **named).tobytes()
 
 
 def heat() -> Tensor:
@@ -193,7 +209,11 @@ def heat() -> Tensor:
 
 def figure() -> Cell:
     picture = imgify(heat()[0], symmetric=True)
-    return part("the map alone (`imgify`)", f"a picture of {picture.size}; {nowhere('zennit', 'colorbar', 'overlay', 'blend')}")
+    picture.load()
+    return part(
+        f"the map alone: `imgify`{OLDER}",
+        f"a picture of {picture.size}; {nowhere('zennit', 'colorbar', 'overlay', 'blend')}",
+    )
 
 
 def files() -> Cell:
@@ -203,7 +223,7 @@ def files() -> Cell:
         assert (Path(name) / "map.png").read_bytes().startswith(b"\x89PNG")
         assert (Path(name) / "map.pdf").read_bytes().startswith(b"%PDF")
         said = error_of(lambda: imsave(Path(name) / "map.svg", heat()[0], symmetric=True))
-    return part("what Pillow writes (`imsave`): no SVG", f"PNG and PDF; SVG: {said}")
+    return part(f"`imsave`{OLDER}: no SVG", f"PNG and PDF; SVG: {said}")
 
 
 def own_resolution() -> Cell:
@@ -211,7 +231,7 @@ def own_resolution() -> Cell:
 
 
 def tokens() -> Cell:
-    return no("has none", nowhere("zennit", "html", "token"))
+    return no("has none", nowhere("zennit", "html", "words"))
 
 
 def bars() -> Cell:
@@ -225,13 +245,14 @@ def curves() -> Cell:
 def slices() -> Cell:
     volume = attributed(nets.clip_net(), nets.clip()).sum(1)[0]
     picture = imgify(volume, symmetric=True, grid=True)
-    return yes("`imgify(grid=True)`", f"six slices of 16 × 16 in one picture of {picture.size}, one scale each")
+    picture.load()
+    return yes(f"`imgify(grid=True)`{OLDER}", f"six slices of 16 × 16 in one picture of {picture.size}, one scale each")
 
 
 def notebook() -> Cell:
     picture = imgify(heat()[0], symmetric=True)
     assert picture._repr_png_()
-    return yes("`imgify` gives a Pillow image", f"a picture of {picture.size}, which notebooks show")
+    return yes(f"`imgify`{OLDER}", f"a picture of {picture.size}, which notebooks show")
 
 
 def interactive() -> Cell:
@@ -239,7 +260,7 @@ def interactive() -> Cell:
 
 
 def video_file() -> Cell:
-    return no("has none", nowhere("zennit", "mp4", "videowriter", "ffmpeg", "gif"))
+    return no("has none", nowhere("zennit", "mp4", "videowriter", "ffmpeg"))
 
 
 # --- how it is used ---------------------------------------------------------------------------------------------------
@@ -286,16 +307,7 @@ def bfloat16() -> Cell:
 
 
 def exported() -> Cell:
-    class Explainer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.network = nets.picture_net()
-
-        def forward(self, x: Tensor) -> Tensor:
-            return attributed(self.network, x)
-
-    said = error_of(lambda: torch.export.export(Explainer(), (nets.pictures(),)))
-    return no("has none", f"{nowhere('zennit', 'onnx')}; torch.export of a module around it: {said}")
+    return not_exported("zennit", attributed, nets.picture_net())
 
 
 def saved_answer() -> Cell:
