@@ -6,7 +6,7 @@
 #   make serve    the page: explanations in a browser
 #   make slow     the tests that take minutes
 #   make browser  the tests of the page in Chromium, which is installed where apt is there
-#   make docs     the documentation as a site, into site/; open site/index.html
+#   make docs     the documentation as a site, into site/; on a terminal it is then served, on this machine alone
 #   make page     build the page anew, with node
 #   make zoo      the slow suite: the whole zoo of networks in every mode
 #   make lint     ruff and mypy alone
@@ -53,6 +53,9 @@ browser: $(VENV)/test.stamp
 
 docs: $(VENV)/docs.stamp
 	$(PY) -m mkdocs build --strict
+	@echo "The site is in site/index.html. Search in it needs a server, which is on this machine alone:"
+	@if [ -t 1 ]; then echo "serving http://127.0.0.1:8008 until Ctrl-C"; $(PY) -m http.server -d site --bind 127.0.0.1 8008; \
+	else echo "python -m http.server -d site --bind 127.0.0.1 8008"; fi
 
 page:
 	cd web && npm ci && npm run build

@@ -3,6 +3,7 @@
 Cat, cup of coffee and rocket come with scikit-image and are in the public domain (CC0 or NASA). Needs the extra `demo`.
 """
 
+import io
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -121,7 +122,17 @@ def methods(p: dt.Pretrained) -> None:
     save("methods", Image.fromarray(heatmap.montage([cell(m) for m in pictures], labels)))
 
 
+def curve() -> None:
+    """What the page about signals draws."""
+    page = (Path(__file__).parent / "howto" / "signals.md").read_text(encoding="utf-8")
+    code = page.partition("```python\n")[2].partition("```")[0].replace('savefig("curve.png")', "savefig(drawn)")
+    drawn = io.BytesIO()
+    exec(code, {"drawn": drawn, "__name__": "__main__"})
+    save("curve", Image.open(drawn).convert("RGB"), 32)
+
+
 if __name__ == "__main__":
+    curve()
     network = dt.load("efficientnet-lite0")
     for draw in (two, ledger, targets, methods):
         draw(network)

@@ -73,6 +73,7 @@ def test_signatures() -> None:
     ]  # fmt: skip
     defaults = {k: p.default for k, p in explainer.items() if p.default is not inspect.Parameter.empty}
     assert defaults == {
+        "example": None,
         "domain": None,
         "rules": None,
         "first": None,
@@ -85,7 +86,14 @@ def test_signatures() -> None:
     assert list(inspect.signature(dt.Explainer.forward).parameters) == ["self", "x", "target"]
     contrast = list(inspect.signature(dt.Explainer.contrast).parameters)
     assert contrast == ["self", "x", "target", "against", "power"]
-    assert list(inspect.signature(dt.explain).parameters)[:4] == ["model", "x", "target", "domain"]
+    settings = ["rules", "first", "bias", "max_pool", "local", "output"]
+    assert list(inspect.signature(dt.explain).parameters) == ["model", "x", "target", "domain", *settings]
+    asked = ["model", "x", "target", "against", "power", "domain"]
+    assert list(inspect.signature(dt.contrast).parameters) == [*asked, *settings]
+    assert list(inspect.signature(dt.Pretrained.explainer).parameters) == ["self", *settings]
+    for made in (dt.explain, dt.contrast, dt.Pretrained.explainer):
+        given = inspect.signature(made).parameters
+        assert {name: given[name].default for name in settings} == {name: defaults[name] for name in settings}
     assert list(inspect.signature(dt.evaluate).parameters)[:4] == ["model", "data", "methods", "metrics"]
     assert list(inspect.signature(dt.margin).parameters) == ["target", "other"]
     assert list(inspect.signature(dt.Box).parameters) == ["low", "high"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import pickle
 import re
 from pathlib import Path
 
@@ -242,7 +243,7 @@ def test_the_check_catches_a_map_that_was_tampered_with() -> None:
     ("model", "shape", "heat"),
     [
         (nn.Sequential(nn.Flatten(), nn.Linear(48, 2)), (3, 4, 4), (4, 4)),
-        (nn.Sequential(nn.Flatten(), nn.Linear(12, 2)), (3, 4), (4,)),
+        (nn.Sequential(nn.Flatten(), nn.Linear(48, 2)), (2, 2, 3, 4), (2, 3, 4)),
         (nn.Linear(5, 2), (5,), (5,)),
     ],
 )
@@ -255,25 +256,84 @@ def test_heatmaps_sum_over_channels(model: nn.Module, shape: tuple[int, ...], he
     assert explainer.explain(x, torch.tensor([[0, 1, 1]] * 2)).heatmap().shape == (2, 3, *heat)
 
 
+def test_inputs_of_two_axes_say_which_one_is_summed_over() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 2)).eval()
+    explainer = dt.Explainer(model, torch.rand(2, 3, 4), dt.Box(0, 1))
+    e = explainer.explain(torch.rand(2, 3, 4), dt.margin())
+    with pytest.raises(dt.InputError, match="which does not say what to sum over"):
+        e.heatmap()
+    assert torch.equal(e.heatmap(axis=1), e.relevance.sum(1))
+    assert torch.equal(e.heatmap(axis=2), e.relevance.sum(2))
+    assert torch.equal(e.heatmap(axis=()), e.relevance)
+    many = explainer.explain(torch.rand(2, 3, 4), torch.tensor([[0, 1, 1]] * 2))
+    assert many.heatmap(axis=2).shape == (2, 3, 3)
+    assert many.heatmap(axis=1).shape == (2, 3, 4)
+
+
+class Both(nn.Module):
+    """A picture and a vector."""
+
+    def forward(self, picture: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+        return torch.relu(picture).flatten(1).sum(1, keepdim=True) + torch.relu(vector).sum(1, keepdim=True)
+
+
+def test_a_second_input_is_drawn_too(tmp_path: Path) -> None:
+    inputs = (torch.ones(1, 1, 8, 8), torch.tensor([[0.0, 3.0]]))
+    e = dt.Explainer(Both(), inputs, dt.NonNegative()).explain(inputs)
+    assert e._repr_html_().count("<img") == 2
+    assert "heatmap of sample 0, input 1" in e._repr_html_()
+    assert e.bars(["a", "b"], which=1).values == pytest.approx((3, 0))
+    assert "The inputs account for the whole score" in e.bars(which=1).caption
+    assert len(e.plot(which=1).axes[0].lines) == 1
+    first, second = (e.save(tmp_path / f"{k}.png", which=k).read_bytes() for k in (0, 1))
+    assert first != second
+    with pytest.raises(dt.InputError, match="which=2: this explanation has 2 inputs"):
+        e.heatmap(2)
+
+
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [("a.png", b"\x89PNG"), ("a.JPG", b"\xff\xd8"), ("a.jpeg", b"\xff\xd8"), ("a.pdf", b"%PDF"), ("a.svg", b"<?xml")],
+)
+def test_save_writes_what_the_ending_says(name: str, start: bytes, tmp_path: Path) -> None:
+    _, explainer = net()
+    path = explainer.explain(batch()).save(tmp_path / name)
+    assert path.read_bytes().startswith(start)
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+
+
+def test_save_refuses_other_endings_and_overlays_of_nothing(tmp_path: Path) -> None:
+    _, explainer = net()
+    e = explainer.explain(batch())
+    with pytest.raises(dt.InputError, match=r"ends in .bmp; the ending says .* \.png, \.jpg, \.jpeg, \.pdf, \.svg"):
+        e.save(tmp_path / "a.bmp")
+    for name in ("a.png", "a.pdf"):
+        with pytest.raises(dt.InputError, match="knows no photograph"):
+            e.save(tmp_path / name, overlay=True)
+    assert not list(tmp_path.iterdir())
+
+
 def test_save_writes_the_picture_of_one_sample_and_target(tmp_path: Path) -> None:
     model, explainer = net()
     e = explainer.explain(batch(), model(batch()).topk(2).indices)
     path = e.save(tmp_path / "heatmap.png", sample=1, target=1)
     assert path == tmp_path / "heatmap.png"
-    picture = np.asarray(Image.open(path).convert("RGB"))
-    assert picture.shape == (6, 6, 3)
+    large = np.asarray(Image.open(path).convert("RGB"))
+    assert large.shape == (258, 258, 3)  # enlarged 43 times, without blur
+    picture = large[::43, ::43]
+    assert (picture.repeat(43, axis=0).repeat(43, axis=1) == large).all()
     heat = e.heatmap()[1, 1]
     hottest = np.unravel_index(int(heat.argmax()), (6, 6))
     assert picture[hottest][0] > picture[hottest][2], "red where it speaks for the decision"
     other = e.save(str(tmp_path / "other.png"), sample=0)
-    assert not np.array_equal(np.asarray(Image.open(other).convert("RGB")), picture)
+    assert not np.array_equal(np.asarray(Image.open(other).convert("RGB")), large)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["heatmap.png", "other.png"]
 
 
 def test_it_shows_itself_in_a_notebook() -> None:
     _, explainer = net()
     e = explainer.explain(batch(), dt.margin())
-    assert Image.open(io.BytesIO(e._repr_png_())).size == (6, 6)
+    assert Image.open(io.BytesIO(e._repr_png_())).size == (258, 258)
     html = e._repr_html_()
     assert html.count("<img") == 3
     assert html.count("data:image/png;base64,") == 3
@@ -341,3 +401,54 @@ def test_the_difference_over_its_photograph_and_of_several_classes() -> None:
     assert many.apart_text(target=0) == c.apart_text()
     assert many.difference_picture(target=0).tolist() == c.difference_picture().tolist()
     assert many.difference_picture(target=1)[0, 0, 2] > many.difference_picture(target=1)[0, 0, 0]  # the other way
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _half(out: torch.Tensor) -> torch.Tensor:
+    return out[:, 0] / 2
+
+
+@pytest.mark.parametrize(
+    ("target", "kept"),
+    [([0, 1], True), (dt.margin(0, 1), True), (_half, True), (lambda out: out[:, 0], False)],
+    ids=["two classes", "margin", "function", "nameless function"],
+)
+def test_explanations_go_to_a_file_and_come_back(target: object, kept: bool) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+    e = dt.explain(network, torch.rand(2, 4), target, dt.NonNegative())
+    back = pickle.loads(pickle.dumps(e))
+    assert torch.equal(back.relevance, e.relevance)
+    assert torch.equal(back.ledger.entries, e.ledger.entries)
+    assert str(back) == str(e)
+    if kept:
+        assert str(back.target) == str(e.target)
+    else:
+        assert back.target.startswith("a function that could not be saved: ")
+    with pytest.raises(dt.BoundaryError, match="saved and loaded without its explainer"):
+        back.at("1")
+    with pytest.raises(dt.InputError, match="cannot ask its network"):
+        back.check(faithful=True)
+
+
+def test_contrasts_with_photographs_go_to_a_file_and_come_back() -> None:
+    torch.manual_seed(0)
+    preparation = dt.Preparation(size=8, resize=8, channels="RGB", white=1, mean=0, std=1, interpolation="bilinear")
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
+    nn.init.constant_(network[3].bias, 1.0)
+    p = dt.Pretrained(network, ("cat", "dog"), preparation)
+    photo = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
+    c = p.explainer().contrast([photo, photo], ["cat", "dog"])
+    back = pickle.loads(pickle.dumps(c))
+    assert isinstance(back, dt.Contrast)
+    assert back.titles == (("cat", "dog"), ("cat", "dog"))
+    assert back.rivals == c.rivals
+    for name in ("relevance", "shared", "difference", "apart"):
+        assert torch.equal(getattr(back, name), getattr(c, name))
+    assert np.array_equal(back.photos[1], photo)
+    assert np.array_equal(back.overlay(1, 1), c.overlay(1, 1))
+    assert str(back.check()) == str(c.check())
+    with pytest.raises(dt.BoundaryError, match="saved and loaded without its explainer"):
+        back.at("1")

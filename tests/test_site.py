@@ -117,7 +117,7 @@ def build(out: Path, notebooks: str) -> None:
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     build(tmp_path / "site", "unrun")
     home = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
-    assert "pictures/ledger.png" in home
+    assert "pictures/two.png" in home
     assert "Explains the decisions of a network" in (tmp_path / "site/reference/explain.html").read_text("utf-8")
     # A reader's machine asks no one else for fonts or scripts.
     assert not re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="?https?://(?!arxiv)', home)

@@ -83,6 +83,9 @@ class Box(Domain):
             raise InputError("Box.from_normalisation: std must be positive.")
         return cls((0 - m) / s, (1 - m) / s)
 
+    def __repr__(self) -> str:
+        return f"Box(low={_in_short(self.low)}, high={_in_short(self.high)})"
+
     @property
     def non_negative(self) -> bool:
         return bool((_tensor(self.low) >= 0).all())
@@ -108,6 +111,13 @@ class Box(Domain):
     def __str__(self) -> str:
         low, high = self.span()
         return f"[{low:.3g}, {high:.3g}]"
+
+
+def _in_short(bound: float | Sequence[float] | Tensor) -> str:
+    t = _tensor(bound)
+    if t.numel() <= 8:  # one a channel
+        return repr(bound)
+    return f"<{float(t.min()):.3g} to {float(t.max()):.3g}, shape {tuple(t.shape)}>"
 
 
 def _tensor(bound: float | Sequence[float] | Tensor) -> Tensor:

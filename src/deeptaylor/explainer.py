@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from deeptaylor.domain import Domain
-from deeptaylor.errors import PlanError, StaleModelError
+from deeptaylor.errors import StaleModelError
 from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.graph.autocast import AUTOCAST_NOTE, autocasting, without_autocast
 from deeptaylor.ledger import Ledger, held
@@ -23,32 +23,23 @@ from deeptaylor.run.callables import Scored, ScoreFunction, read
 from deeptaylor.run.engine import Engine
 from deeptaylor.run.faithful import flipping_area
 from deeptaylor.run.freshness import Look
-from deeptaylor.run.inputs import (
-    Inputs,
-    as_domains,
-    as_tuple,
-    check_batch,
-    check_choice,
-    check_place,
-    check_processor,
-    check_rules,
-    check_values,
-    checked,
-    first_float,
-)
-from deeptaylor.run.network import CapturedNetwork, State
+from deeptaylor.run.inputs import Inputs, check_batch, checked
+from deeptaylor.run.network import State
 from deeptaylor.run.precision import check_half, check_precision, sound
 from deeptaylor.run.prepare import Settings
+from deeptaylor.run.reading import Reading, Trained
 from deeptaylor.run.result import Result
 from deeptaylor.run.returned import RETURNED, returned
 from deeptaylor.run.short_of_memory import Batch
 
 
-class Explainer(CapturedNetwork):
+class Explainer(Reading):
     """Explains the decisions of a network by deep Taylor decomposition.
 
-    model     any exportable network; it is never changed
-    example   an input (or a tuple of inputs) as the network takes it
+    model     any exportable network; it is never changed. Or what dt.load returns: then photographs are inputs, and
+              names of classes are targets
+    example   an input (or a tuple of inputs) as the network takes it; without one, the network is captured with the
+              first input that is explained
     domain    what values the input may take: Real(), NonNegative() or Box(low, high); a tuple for several inputs
     rules     {node name, module path or pattern: rule} in place of the rules that follow from the domains
     first     the rule of the blocks that read the input
@@ -58,17 +49,20 @@ class Explainer(CapturedNetwork):
     local     a layer behind an average is read as a detector at every place; False: as one of the averages
     output    which output to explain, where the network has several: its number or name
 
+    An input is a tensor, an array of NumPy, numbers in lists; several are a tuple, or {name of the argument: input}, as
+    a tokenizer of transformers returns them. The first axis counts the samples.
+
     >>> import torch, deeptaylor as dt
     >>> network = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Linear(3, 1))
-    >>> explainer = dt.Explainer(network, torch.ones(1, 2), domain=dt.NonNegative())
+    >>> explainer = dt.Explainer(network, domain=dt.NonNegative())
     >>> explainer.explain(torch.ones(1, 2)).relevance.shape
     torch.Size([1, 2])
     """
 
     def __init__(
         self,
-        model: nn.Module,
-        example: Inputs,
+        model: nn.Module | Trained,
+        example: Any = None,
         domain: Domain | Sequence[Domain] | None = None,
         *,
         rules: Mapping[str, Rule] | None = None,
@@ -78,21 +72,14 @@ class Explainer(CapturedNetwork):
         local: bool = True,
         output: int | str | None = None,
     ) -> None:
-        if not isinstance(model, nn.Module):
-            raise PlanError(f"The network must be a torch.nn.Module, got {type(model).__name__}.")
-        check_choice("bias", bias, (RETURNED, "neuron", "spread"))
-        check_choice("max_pool", max_pool, ("proportional", "winner"))
-        check_rules(rules or {}, first)
-        inputs = as_tuple(example)
-        root = "model" if isinstance(model, Scored) else ""
-        settings = Settings(as_domains(domain, inputs), dict(rules or {}), first, bias, max_pool, local, output, root)
-        check_place(inputs, first_float(model.parameters()), "example", "model")
-        check_processor(inputs)
-        super().__init__(model, inputs, settings)
+        super().__init__(model, domain, Settings((), dict(rules or {}), first, bias, max_pool, local, output))
+        if example is not None:
+            self.begin_with(self.read(example)[0], "example")
 
     def __reduce__(self) -> Any:
         """To a file goes what an explainer was made of; it is captured again when it is read."""
-        return _made_again, (self.model, self.example, self.settings, self.state())
+        made_of = (self.model, self.domain) if self.trained is None else (self.trained, None)
+        return _made_again, (*made_of, self.example if self.begun else None, self.settings, self.state())
 
     # --- explain --------------------------------------------------------------------------------------------------
 
@@ -105,6 +92,11 @@ class Explainer(CapturedNetwork):
         if autocasting(x):
             with without_autocast(x):
                 return self.forward(x, target)
+        if not torch.compiler.is_compiling():
+            x = self.read(x)[0]
+            target = self.asked_for(target, x)
+            if not self.begun:
+                self.begin_with(x, "input")
         inputs = (x,) if isinstance(x, Tensor) else tuple(x)
         if not torch.compiler.is_compiling():
             self.original.look(self.follow)
@@ -124,15 +116,29 @@ class Explainer(CapturedNetwork):
         relevance = result.relevance if result.rivals is None else contrasts.split(result, contrasts.POWER)[0]
         return result.score, relevance[0] if len(inputs) == 1 else relevance
 
-    def explain(self, x: Inputs, target: Any = None) -> Explanation:
+    def explain(self, x: Any, target: Any = None) -> Explanation:
         """Explain a batch: relevance, score, ledger and what there is to say about them.
 
-        target   None: the top class; an int; an integer tensor (B,) or (B, K): K maps a sample; a float tensor shaped
-                 like the output: weights; dt.margin(a, b): a logit difference; a callable on the output
+        x        inputs; or photographs (files, Pillow images, arrays of uint8), where the network came from dt.load
+        target   None: the top class; a class; a list of K classes: K maps of every sample; an integer tensor or array
+                 (B,) or (B, K): one class a sample, or K; real numbers shaped like the output: weights;
+                 dt.margin(a, b): a logit difference; a callable on the output. A class is a number, or a name, where
+                 the network has names
+
+        >>> import torch, deeptaylor as dt
+        >>> explainer = dt.Explainer(torch.nn.Linear(2, 3), domain=dt.NonNegative())
+        >>> explainer.explain([[1.0, 2.0]], [0, 2]).relevance.shape  # one sample, two classes
+        torch.Size([1, 2, 2])
         """
+        x, seen = self.read(x)
+        asked = self.asked_for(target, x)
+        answer = self._explain(x, asked)
+        return answer if self.trained is None else self.trained.shown(answer, x, seen, asked)
+
+    def _explain(self, x: Inputs, target: Any) -> Explanation:
         if autocasting(x):
             with without_autocast(x):
-                return self.explain(x, target).noting(AUTOCAST_NOTE)
+                return self._explain(x, target).noting(AUTOCAST_NOTE)
         engine, inputs, look = self._begun(x)
         with torch.no_grad():
             asked = self._weights_of(target, engine, inputs)
@@ -141,18 +147,31 @@ class Explainer(CapturedNetwork):
             result, notes = self._answer(engine, inputs, asked, look)
         return self._explanation(engine, inputs, target, result, self._with_returned(engine, result), notes)
 
-    def contrast(self, x: Inputs, target: Any = None, against: Any = None, power: float = contrasts.POWER) -> Contrast:
+    def contrast(self, x: Any, target: Any = None, against: Any = None, power: float = contrasts.POWER) -> Contrast:
         """What sets a class apart from its rivals: its map in two parts that are never negative and add up to it.
 
-        target    None: the top class; an int; an integer tensor (B,) or (B, K)
+        x         as for `explain`
+        target    None: the top class; a class; a list of K classes; an integer tensor or array (B,) or (B, K)
         against   None: the classes that the network itself considers, by its softmax; a class; several; {class:
-                  weight}; or a float tensor, one weight a class
+                  weight}; or real numbers, one weight a class
         power     how strictly: a pixel's part is (how likely a unit of relevance there is the class's) to this power,
                   so ½^power, 1.6 %, where rivals have the same share; dt.HARD: only what exceeds the rivals' share
+
+        >>> import torch, deeptaylor as dt
+        >>> explainer = dt.Explainer(torch.nn.Linear(2, 3), domain=dt.NonNegative())
+        >>> c = explainer.contrast([[1.0, 2.0]], 0)
+        >>> torch.equal(c.relevance + c.shared, explainer.explain([[1.0, 2.0]], 0).relevance)
+        True
         """
+        x, seen = self.read(x)
+        asked = self.asked_for(target, x)
+        answer = self._contrast(x, asked, targets.numbered(against, self.number), power)
+        return answer if self.trained is None else self.trained.shown(answer, x, seen, asked)
+
+    def _contrast(self, x: Inputs, target: Any, against: Any, power: float) -> Contrast:
         if autocasting(x):
             with without_autocast(x):
-                return self.contrast(x, target, against, power).noting(AUTOCAST_NOTE)
+                return self._contrast(x, target, against, power).noting(AUTOCAST_NOTE)
         engine, inputs, look = self._begun(x)
         shape = engine.layout[engine.planned.output].shape(inputs[0].shape[0])
         targets.check(targets.Against(), tuple(shape))
@@ -163,12 +182,14 @@ class Explainer(CapturedNetwork):
             if against is not None:
                 contrasts.check_rivals(result.rivals)
             elif alone := contrasts.without_rivals(result.rivals):
-                notes += [_no_rival(alone)]
+                notes += [contrasts.no_rival(alone)]
             whole = self._with_returned(engine, result)
             return _contrast(self._explanation(engine, inputs, target, result, whole, notes), whole, power)
 
     def _begun(self, x: Inputs) -> tuple[Engine, tuple[Tensor, ...], Look | None]:
         """What an answer begins with: inputs that were checked, their engine, and a look at the network."""
+        if not self.begun:
+            self.begin_with(x, "input")
         look = self.original.begin_look(self.follow)
         inputs = tuple(t.detach().clone() for t in self._checked(x))
         if not inputs[0].is_cuda:
@@ -186,8 +207,12 @@ class Explainer(CapturedNetwork):
             return self._run(engine, inputs, asked, "in total", look=look)
         return self._run(engine, inputs, asked, "by step")
 
-    def relevance_at(self, name: str, x: Inputs, target: Any = None) -> Tensor:
+    def relevance_at(self, name: str, x: Any, target: Any = None) -> Tensor:
         """The relevance at an inner boundary, by node name or module path."""
+        x, _ = self.read(x)
+        target = self.asked_for(target, x)
+        if not self.begun:
+            self.begin_with(x, "input")
         self.original.look(self.follow)
         inputs = tuple(t.detach() for t in self._checked(x))
         self.original.check()
@@ -240,7 +265,9 @@ class Explainer(CapturedNetwork):
 
     def _captured_with(self, score: ScoreFunction) -> Explainer:
         whole = Scored(self.model, score, self.settings.output)
-        return _made_again(whole, self.example, replace(self.settings, output=None), self.state())
+        return _made_again(
+            whole, self.settings.domains, self.example, replace(self.settings, output=None), self.state()
+        )
 
     def _explanation(
         self, engine: Engine, inputs: tuple[Tensor, ...], target: Any, result: Result, whole: Result, notes: list[str]
@@ -254,15 +281,15 @@ class Explainer(CapturedNetwork):
             score=result.score,
             ledger=ledger,
             target=target,
-            notes=(*notes, *engine.plan.notes),
+            notes=(*self.moves(), *notes, *engine.plan.notes),
             source=later,
             flips=partial(self._flips, inputs, target),
         )
 
-    def _flips(self, inputs: tuple[Tensor, ...], target: Any, R: Tensor) -> Tensor:
+    def _flips(self, inputs: tuple[Tensor, ...], target: Any, R: Tensor, axis: Any = None) -> Tensor:
         """What the network says when this map is believed, if it is still the same network."""
         self.original.check()
-        return flipping_area(self.model, inputs, target, R)
+        return flipping_area(self.model, inputs, target, R, axis)
 
     def _with_returned(self, engine: Engine, result: Result) -> Result:
         """The result as the user asked for it: what biases took handed back, or not."""
@@ -295,26 +322,20 @@ def _contrast(whole: Explanation, result: Result, power: float) -> Contrast:
     )
 
 
-def _no_rival(samples: Sequence[int]) -> str:
-    which = ", ".join(map(str, samples[:5])) + (", …" if len(samples) > 5 else "")
-    return (
-        f"no other class has a positive score (sample {which}): nothing is shared with rivals, and the map is the "
-        "plain one. dt.margin(c, k) as a target asks why c rather than k."
-    )
-
-
 def _output_like(engine: Engine, inputs: Sequence[Tensor]) -> Tensor:
     """A tensor shaped like the output for this many inputs; its values do not matter."""
     shape = engine.layout[engine.planned.output].shape(inputs[0].shape[0])
     return torch.empty(shape, dtype=engine.one.dtype, device=engine.one.device)
 
 
-def _made_again(model: nn.Module, example: tuple[Tensor, ...], chosen: Settings, state: State) -> Explainer:
+def _made_again(
+    model: nn.Module | Trained, domain: Any, example: tuple[Tensor, ...] | None, chosen: Settings, state: State
+) -> Explainer:
     """An explainer with the settings of another, moved and run like it; also one that was read from a file."""
     explainer = Explainer(
         model,
         example,
-        chosen.domains,
+        domain,
         rules=chosen.rules,
         first=chosen.first,
         bias=chosen.bias,
@@ -323,12 +344,3 @@ def _made_again(model: nn.Module, example: tuple[Tensor, ...], chosen: Settings,
         output=chosen.output,
     )
     return explainer.brought_to(state)
-
-
-def explain(
-    model: nn.Module, x: Inputs, target: Any = None, domain: Domain | Sequence[Domain] | None = None, **settings: Any
-) -> Explanation:
-    """Capture, plan and explain in one call; for many inputs keep an Explainer."""
-    inputs = as_tuple(x)
-    check_values(inputs, as_domains(domain, inputs), [f"input {k}" for k in range(len(inputs))])
-    return Explainer(model, x, domain, **settings).explain(x, target)

@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
-import base64
 import html
 import os
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from deeptaylor import heatmap as pictures
+from deeptaylor import heatmap as colouring
 from deeptaylor.errors import BoundaryError, InputError
+from deeptaylor.heatmap import Picture, png_bytes
 from deeptaylor.ledger import Ledger, seen_from_outside
+from deeptaylor.pictures import contrasted, sentences
+from deeptaylor.pictures.axes import Axis, input_part, summed
+from deeptaylor.pictures.bars import Bars, bars
+from deeptaylor.pictures.drawing import Drawing, need_matplotlib
+from deeptaylor.pictures.explained import drawing, line_axis, map_of, picture, pictured, values_of
+from deeptaylor.pictures.files import FIGURES, PIXELS, html_figure, kind_of, pixel_bytes
+from deeptaylor.pictures.photograph import Photograph, laid_over, readable
+from deeptaylor.pictures.scale import Floor, scale_of
+from deeptaylor.pictures.tokens import Tokens, tokens
 from deeptaylor.properties import DEEP_TAYLOR, Check, check
 from deeptaylor.shown import percent
+from deeptaylor.support.files import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.colors import Colormap
+
+    from deeptaylor.pictures.canvas import Figure, Size
+    from deeptaylor.pictures.plotting import Layout
 
 _MOST_SHOWN = 8  # heatmaps in a notebook
+_FEW = 4  # scores and names in a line
 
 
 @dataclass(frozen=True)
@@ -33,10 +51,14 @@ class Explanation:
     target: Any
     notes: tuple[str, ...]
     source: Callable[[str], Tensor]
-    flips: Callable[[Tensor], Tensor] | None = None  # a map → the area of flipping, where the network can be asked
+    flips: Callable[[Tensor, Axis], Tensor] | None = (
+        None  # a map → the area of flipping, where the network can be asked
+    )
     method: str = DEEP_TAYLOR
-    photos: tuple[pictures.Picture, ...] = ()  # of each sample, what the network saw; where photographs were explained
+    photos: tuple[Picture, ...] = ()  # of each sample, what the network saw; where photographs were explained
     titles: tuple[tuple[str, ...], ...] = ()  # of each sample, the names of the classes that are explained
+    originals: tuple[Callable[[], Photograph], ...] = ()  # of each sample, the photograph in its own resolution
+    class_names: tuple[str, ...] = ()  # of all classes, where they are known
 
     def at(self, name: str) -> Tensor:
         """The relevance at an inner node, by module path or node name; nothing was handed back to it yet."""
@@ -47,58 +69,186 @@ class Explanation:
         return replace(self, notes=(note, *self.notes))
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is written to a file is the answer; the network that could be asked for more stays behind.
-        return {**self.__dict__, "source": _left_behind, "flips": None}
+        # What is written to a file is the answer; the network that could be asked for more stays behind, and so does a
+        # function that was the target, where it has no name to be found by.
+        target = _told(self.target) if callable(self.target) else self.target
+        return {**self.__dict__, "source": _left_behind, "flips": None, "target": target}
 
-    def check(self, faithful: bool = False) -> Check:
+    def __repr__(self) -> str:
+        maps = self.relevance if isinstance(self.relevance, tuple) else (self.relevance,)
+        shapes = ", ".join(str(tuple(t.shape)) for t in maps)
+        scores = ", ".join(f"{f:.4g}" for f in self.score.flatten()[:_FEW].tolist())
+        more = ", …" if self.score.numel() > _FEW else ""
+        names = [name for row in self.titles for name in row]
+        of = f" of {', '.join(names[:_FEW])}{', …' if len(names) > _FEW else ''}" if names else ""
+        return f"<{type(self).__name__}{of}: relevance {shapes}, f = {scores}{more}; print it for the check>"
+
+    def check(self, faithful: bool = False, axis: Axis = None) -> Check:
         """Conservative, positive, consistent, accounted: with the measured gaps.
 
         `faithful`: the network is asked, too. Patches are taken away, the least relevant first and the most relevant
         first; the mean difference of the class's probability is 0 for a map that knows nothing (`metrics.flipping`).
+        `axis` is that of `heatmap`, for this question alone.
         """
         parts = self.relevance if isinstance(self.relevance, tuple) else (self.relevance,)
         ledger = self.ledger
         return check(
             parts, self.score, ledger.held, ledger.bias, ledger.dropped, self.notes, ledger.residual, self.method,
-            ledger.own, self._flipping() if faithful else None,
+            ledger.own, self._flipping(axis) if faithful else None,
         )  # fmt: skip
 
-    def _flipping(self) -> Tensor:
+    def _flipping(self, axis: Axis) -> Tensor:
         if self.flips is None:
             raise InputError(
                 "This explanation cannot ask its network: it was loaded from a file, or made by a method that sees the "
                 "network from outside."
             )
-        return self.flips(self.heatmap())
+        return self.flips(self.heatmap(axis=axis), axis)
 
-    def heatmap(self, which: int = 0) -> Tensor:
-        """Relevance summed over channels: (B, H, W) for images, (B, T) for tokens and vectors."""
-        relevance: Tensor = self.relevance[which] if isinstance(self.relevance, tuple) else self.relevance
-        lead = self.score.ndim
-        return relevance.sum(lead) if relevance.ndim - lead >= 2 else relevance
+    def heatmap(self, which: int = 0, axis: Axis = None) -> Tensor:
+        """Relevance summed over channels: (B, H, W) for images; (B, N) of tokens and vectors stays as it is.
 
-    def save(self, path: str | os.PathLike[str], sample: int = 0, target: int = 0) -> Path:
-        """Write one sample's heatmap as a PNG, whole or not at all."""
-        return pictures.save_png(path, self._picture(sample, target))
+        which   the input, where there are several
+        axis    the axis of the input to sum over, where it is not that of images (B, C, …); for inputs (B, a, b) it
+                must be said: 1 for signals (B, channels, length), 2 for embeddings (B, tokens, features), () for none
+        """
+        return summed(input_part(self.relevance, which), self.score.ndim, axis)
 
-    def overlay(self, sample: int = 0, target: int = 0) -> pictures.Picture:
-        """One sample's heatmap over its photograph, as the network saw it."""
+    # --- pictures -------------------------------------------------------------------------------------------------
+
+    def plot(
+        self, cmap: str | Colormap | None = None, alpha: float = 0.85, layout: Layout = "row", size: Size = None,
+        sample: int = 0, target: int = 0, which: int = 0, axis: Axis = None, floor: Floor = None,
+        photo: Picture | None = None,
+    ) -> Figure:  # fmt: skip
+        """A figure of matplotlib: photograph, heatmap and both over each other, with title, colour bar and caption.
+
+        The map lies over the original photograph, in its own resolution, where the network saw it. Needs matplotlib
+        (the extra `plot`).
+
+        cmap     a colour map of matplotlib; None: red for the decision, blue against it
+        alpha    how opaque the map is over the photograph where it is strongest
+        layout   "row" or "column" of all there is to show; "heatmap", "overlay" or, of a contrast, "difference" alone
+        size     the width in inches, or (width, height)
+        floor    where colours begin: None for 0, or a low quantile where most of the map is an even floor (the caption
+                 then says so); "auto" for that quantile in any case; or a number
+        photo    a picture (uint8) as the network saw it, where the explanation knows none
+        """
+        need_matplotlib()
+        from deeptaylor.pictures.plotting import plot
+
+        d = self._drawing(sample, target, which, axis, floor)
+        if photo is not None:
+            d = replace(
+                d, photo=Photograph.whole(photo), beneath="picture", over=d.over.replace("photograph", "picture")
+            )
+        return plot(d, cmap, alpha, layout, size)
+
+    def save(
+        self, path: str | os.PathLike[str], sample: int = 0, target: int = 0, overlay: bool = False,
+        which: int = 0, axis: Axis = None, floor: Floor = None,
+    ) -> Path:  # fmt: skip
+        """Write one sample's heatmap, whole or not at all, as what the ending of the file says.
+
+        .png and .jpg hold the picture alone, a small one enlarged without blur; .pdf and .svg hold it with title,
+        colour bar and caption, and need matplotlib. `overlay`: over the original photograph. The rest as in `plot`.
+        """
+        kind = kind_of(path, (*PIXELS, *FIGURES))
+        if kind in PIXELS:
+            if overlay:
+                pixels = self.overlay(sample, target, original=True, floor=floor)
+            else:
+                pixels = picture(self, sample, target, which, axis, floor)
+            return write_whole(path, pixel_bytes(readable(pixels), kind))
+        need_matplotlib()
+        from deeptaylor.pictures.canvas import figure_bytes
+        from deeptaylor.pictures.plotting import plot
+
+        figure = plot(
+            self._drawing(sample, target, which, axis, floor),
+            None,
+            0.85,
+            "overlay" if overlay else "heatmap",
+            None,
+            sharp=True,
+        )
+        return write_whole(path, figure_bytes(figure, kind[1:]))
+
+    def overlay(self, sample: int = 0, target: int = 0, original: bool = False, floor: Floor = None) -> Picture:
+        """One sample's heatmap over its photograph, as the network saw it; or over the original, in its resolution."""
         if not self.photos:
             raise InputError(
                 "This explanation knows no photograph: explain one with a dt.Pretrained, or use "
                 "deeptaylor.heatmap.overlay(photo, e.heatmap()[0])."
             )
-        return pictures.overlay(self.photos[sample], self._heat(sample, target))
+        heat = map_of(self, self.relevance, sample, target)
+        t = scale_of(heat, floor, automatic=False)(heat)
+        if original and self.originals:
+            return laid_over(self.originals[sample](), t)
+        return colouring.overlay(self.photos[sample], t, scale=1.0)
 
-    def _heat(self, sample: int, target: int) -> Tensor:
-        heat = self.heatmap()[sample]
-        return (heat[target] if self.score.ndim == 2 else heat).detach().to("cpu", torch.float64)
+    # --- other inputs ---------------------------------------------------------------------------------------------
 
-    def _picture(self, sample: int = 0, target: int = 0) -> pictures.Picture:
-        return pictures.colours(self._heat(sample, target))
+    def tokens(
+        self, words: Sequence[str] | None = None, sample: int = 0, target: int = 0, which: int = 0, axis: Axis = None
+    ) -> Tokens:
+        """The words of one sample in the colours of their relevance: shows itself in a notebook and a terminal.
+
+        words   one a token; without them tokens are shown by their numbers
+        """
+        axis = line_axis(self, which, axis, None if words is None else len(words))
+        d = self._drawing(sample, target, which, axis, None, "tokens")
+        return tokens(words, d.heat, d.scale, d.title, " ".join([*d.caption, *[d.scale.said] * bool(d.scale.said)]))
+
+    def bars(
+        self, names: Sequence[str] | None = None, top: int = 20, sample: int = 0, target: int = 0, which: int = 0,
+        axis: Axis = None,
+    ) -> Bars:  # fmt: skip
+        """What each value of a table counted, the largest first: text, and with matplotlib `.figure()`."""
+        axis = line_axis(self, which, axis, None if names is None else len(names))
+        d = self._drawing(sample, target, which, axis, None, "inputs")
+        return bars(names, d.heat, top, d.title, " ".join(d.caption))
+
+    def curve(
+        self, signal: Any = None, sample: int = 0, target: int = 0, which: int = 0, axis: Axis = None,
+        cmap: str | Colormap | None = None, size: Size = None,
+    ) -> Figure:  # fmt: skip
+        """A signal with its relevance as colour behind it: a figure of matplotlib.
+
+        signal   the sample that was explained, (length,) or (channels, length); without it relevance is the curve
+        axis     () draws a row for each channel; 1 sums over the channels of signals (B, channels, length)
+        """
+        need_matplotlib()
+        from deeptaylor.pictures.curve import curve
+
+        values = None if signal is None else values_of(signal)
+        axis = line_axis(self, which, axis, None if values is None else values.shape[-1])
+        d = self._drawing(sample, target, which, axis, None, "points of the signal")
+        return curve(d, values, cmap, size)
+
+    def volume(
+        self, volume: Any = None, slices: int = 9, along: int = 0, sample: int = 0, target: int = 0, which: int = 0,
+        axis: Axis = None, cmap: str | Colormap | None = None, alpha: float = 0.85, size: Size = None,
+    ) -> Figure:  # fmt: skip
+        """Slices through a map of three dimensions, of one colour scale: a figure of matplotlib.
+
+        volume   what was explained, (depth, height, width), drawn beneath in grey
+        along    0, 1 or 2: the dimension that the slices are cut across
+        """
+        need_matplotlib()
+        from deeptaylor.pictures.volume import volume as drawn
+
+        d = self._drawing(sample, target, which, axis)
+        return drawn(d, None if volume is None else values_of(volume), slices, along, cmap, alpha, size)
+
+    # --- how it shows itself --------------------------------------------------------------------------------------
+
+    def _drawing(self, sample: int, target: int, *where: Any) -> Drawing:
+        title = partial(sentences.title, self.target, self.titles, self.score, self.method, sample, target)
+        return drawing(self, title, sample, target, *where)
 
     def _repr_png_(self) -> bytes:
-        return pictures.png_bytes(self._picture())
+        return png_bytes(readable(picture(self, 0, 0)))
 
     def _repr_html_(self) -> str:
         targets = self.score.shape[1] if self.score.ndim == 2 else 1
@@ -109,20 +259,12 @@ class Explanation:
         return f"{figures}{rest}<pre>{html.escape(str(self.check()))}</pre>"
 
     def _figure(self, sample: int, target: int) -> str:
-        images = [(self._picture(sample, target), f"heatmap of sample {sample}")]
+        images, said = pictured(self, sample, target)
         if self.photos:
             images.append((self.overlay(sample, target), f"the same over the photograph of sample {sample}"))
-        shown = "".join(
-            f'<img alt="{alt}" style="min-width:160px;image-rendering:pixelated" '
-            f'src="data:image/png;base64,{base64.b64encode(pictures.png_bytes(picture)).decode()}">'
-            for picture, alt in images
-        )
         title = f"{html.escape(self.titles[sample][target])}: " if self.titles else ""
         score = float(self.score[sample].flatten()[target])
-        return (
-            f'<figure style="display:inline-block;margin:4px">{shown}'
-            f"<figcaption>{title}f = {score:.4g}</figcaption></figure>"
-        )
+        return html_figure(images, " ".join([f"{title}f = {score:.4g}", *said]))
 
     def numpy(self) -> Any:
         """The relevance as NumPy array(s)."""
@@ -134,7 +276,7 @@ class Explanation:
         return f"{self.check()}\n{self.ledger}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Contrast(Explanation):
     """What sets a class apart from its rivals: `relevance` is that part of its map, `shared` the rest.
 
@@ -148,16 +290,15 @@ class Contrast(Explanation):
     difference: Any = None
     apart: Tensor | None = None
 
-    def difference_picture(self, sample: int = 0, target: int = 0) -> pictures.Picture:
+    def difference_picture(self, sample: int = 0, target: int = 0) -> Picture:
         """The difference in red and blue, over the photograph where there is one.
 
         Full colour is where it is as large as the class's own map: a difference of a per cent is hardly to be seen.
         """
-        own, shared, apart = (self._map(t, sample, target) for t in (self.relevance, self.shared, self.difference))
-        scale = pictures.robust_scale(own + shared)
+        apart, scale = contrasted.difference(self, sample, target)
         if self.photos:
-            return pictures.overlay(self.photos[sample], apart, scale=scale)
-        return pictures.colours(apart, scale)
+            return colouring.overlay(self.photos[sample], apart, scale=scale.high)
+        return colouring.colours(apart, scale.high)
 
     def apart_text(self, sample: int = 0, target: int = 0) -> str:
         """How far apart the class and its rivals are, in words."""
@@ -165,21 +306,23 @@ class Contrast(Explanation):
         size = float(self.apart[sample, target] if self.apart.ndim == 2 else self.apart[sample])
         return f"{percent(size)} of the relevance lies elsewhere than the rivals'"
 
-    def _map(self, maps: Any, sample: int, target: int) -> Tensor:
-        """One map of one sample, without channels, as it is drawn."""
-        t: Tensor = (maps[0] if isinstance(maps, tuple) else maps)[sample]
-        t = (t[target] if self.score.ndim == 2 else t).detach().to("cpu", torch.float64)
-        return t.sum(0) if t.ndim >= 2 else t
+    def _drawing(self, sample: int, target: int, which: int = 0, axis: Axis = None, *where: Any) -> Drawing:
+        d = drawing(self, partial(contrasted.title, self, sample, target), sample, target, which, axis, *where)
+        return contrasted.with_difference(self, d, sample, target, which, axis)
 
     def _figure(self, sample: int, target: int) -> str:
-        difference = pictures.png_bytes(self.difference_picture(sample, target))
-        return (
-            f'{super()._figure(sample, target)}<figure style="display:inline-block;margin:4px">'
-            f'<img alt="against its rivals, sample {sample}" style="min-width:160px;image-rendering:pixelated" '
-            f'src="data:image/png;base64,{base64.b64encode(difference).decode()}">'
-            f"<figcaption>for the class red, for its rivals blue: {html.escape(self.apart_text(sample, target))}"
-            "</figcaption></figure>"
-        )
+        said = f"for the class red, for its rivals blue: {html.escape(self.apart_text(sample, target))}"
+        image = (self.difference_picture(sample, target), f"against its rivals, sample {sample}")
+        return super()._figure(sample, target) + html_figure([image], said)
+
+
+def _told(target: Any) -> Any:
+    """A function, or where it cannot be written to a file, words for it."""
+    try:
+        pickle.dumps(target)
+    except Exception:  # noqa: BLE001 - it may refuse in any way
+        return f"a function that could not be saved: {getattr(target, '__qualname__', type(target).__name__)}"
+    return target
 
 
 def _left_behind(name: str) -> Tensor:

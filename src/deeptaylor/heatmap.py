@@ -22,7 +22,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from deeptaylor.support.files import write_whole
 
-__all__ = ["above", "channel_sum", "colours", "montage", "overlay", "png_bytes", "robust_scale", "save_png"]
+__all__ = ["above", "channel_sum", "colours", "montage", "overlay", "png_bytes", "robust_scale", "save_png", "shades"]
 
 Heat = npt.NDArray[np.float64]
 Picture = npt.NDArray[np.uint8]
@@ -64,7 +64,7 @@ def colours(heat: Values, scale: float | None = None) -> Picture:
     >>> colours(np.array([[0.0, 1.0, -1.0]])).tolist()
     [[[255, 255, 255], [150, 0, 16], [16, 0, 150]]]
     """
-    return _rgb(_normalised(_picture_heat(heat), scale))
+    return shades(_normalised(_picture_heat(heat), scale))
 
 
 def overlay(photo: Image.Image | Picture, heat: Values, opacity: float = 0.85, scale: float | None = None) -> Picture:
@@ -80,7 +80,7 @@ def overlay(photo: Image.Image | Picture, heat: Values, opacity: float = 0.85, s
         )
     grey = 255 - 0.6 * (255 - np.asarray(image.convert("L"), dtype=np.float64)[..., None])
     alpha = opacity * np.sqrt(np.abs(t))[..., None]
-    return _bytes((1 - alpha) * grey + alpha * _rgb(t))
+    return _bytes((1 - alpha) * grey + alpha * shades(t))
 
 
 def montage(
@@ -173,7 +173,8 @@ def _normalised(heat: Heat, scale: float | None) -> Heat:
         return np.clip(heat / scale, -1.0, 1.0)
 
 
-def _rgb(t: Heat) -> Picture:
+def shades(t: Heat) -> Picture:
+    """Values in [−1, 1] as RGB: white at 0, full red at 1, full blue at −1."""
     red = np.stack([np.interp(np.abs(t), _ANCHORS, channel) for channel in _REDS.T], axis=-1)
     return _bytes(np.where(t[..., None] < 0, red[..., ::-1], red))
 

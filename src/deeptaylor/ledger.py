@@ -125,6 +125,11 @@ class Ledger:
             return f"input {pick(self.input):.6g}"
         return f"distinctive {pick(self.input):.6g} + shared {pick(self.shared):.6g}"
 
+    def __repr__(self) -> str:
+        targets = f" and {self.score.shape[1]} targets" if self.score.ndim == 2 else ""
+        more = f", and {self.score.shape[0] - 1} more" if self.score.shape[0] > 1 else ""
+        return f"<Ledger of {self.score.shape[0]} sample(s){targets}: {self._line(0, 0)}{more}>"
+
     def __str__(self) -> str:
         batch = self.score.shape[0]
         return "\n".join(f"sample {k}: {self._line(k, 0)}" for k in range(batch))

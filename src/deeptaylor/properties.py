@@ -49,6 +49,15 @@ class Check:
     notes: tuple[str, ...] = ()
     flipping: float | None = None  # where it was asked for: the area, a mean over the batch
 
+    def __repr__(self) -> str:
+        said = [
+            name if getattr(self, name) else f"not {name}"
+            for name in ("conservative", "positive", "consistent", "accounted")
+        ]
+        empty = f", {self.negative + self.empty} without a positive score" if self.negative + self.empty else ""
+        faithful = "" if self.flipping is None else f"; flipping {self.flipping:.2f}"
+        return f"<Check of {self.samples} score(s){empty}: {', '.join(said)}{faithful}; print it for the numbers>"
+
     def __str__(self) -> str:
         """In sentences; whenever the input itself holds less than half of the score, that comes first."""
         lines = [_SENSITIVITY] if self.method == "sensitivity" else self._account()

@@ -44,6 +44,10 @@ class RootPoint:
     t: Tensor
     R: Tensor
 
+    def __repr__(self) -> str:
+        active = int((self.R > 0).sum())
+        return f"<RootPoint of {self.R.shape[-1]} unit(s), {active} active: point {tuple(self.point.shape)}>"
+
 
 @torch.no_grad()
 def root_point(rule: Rule, W: Tensor, b: Tensor, x: Tensor, domain: Domain | None = None) -> RootPoint:

@@ -95,6 +95,10 @@ def test_control_flow_that_depends_on_data_names_the_place(network: type[Layers]
     says(info.value, "control flow", "depends on the values", "torch.where", "What to do")
     code, first = inspect.getsourcelines(network.forward)
     lines = [int(n) for n in re.findall(re.escape(HERE) + r":(\d+)", str(info.value))]
+    assert str(info.value).count("\n") == 2
+    assert info.value.__cause__ is not None  # torch's own words, without the frames that they came through
+    assert info.value.__cause__.__traceback__ is None
+    assert info.value.__cause__.__cause__ is info.value.__cause__.__context__ is None
     # The first statement of each forward is the one that needs the value.
     assert lines == [first + 1], f"{lines} for {code[1].strip()!r} at {first + 1}, in: {info.value}"
 
@@ -107,6 +111,51 @@ def test_an_exception_of_the_network_itself_is_passed_on_with_its_place() -> Non
     with pytest.raises(dt.CaptureError) as info:
         dt.Explainer(Fails().eval(), torch.rand(2, 4), bias="neuron")
     says(info.value, "no weights were loaded", f"{HERE}:", "What to do")
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.Module], packed: bool = False) -> None:
+        super().__init__()
+        self.memory, self.head, self.packed = kind(4, 6, batch_first=True), nn.Linear(6, 3), packed
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.packed:
+            lengths = torch.tensor([len(x[0])] * len(x))
+            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+            return self.head(self.memory(packed)[1].squeeze(0))
+        return self.head(self.memory(x)[0][:, -1])
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_a_recurrent_layer_is_refused_by_name_in_one_sentence(kind: type[nn.Module]) -> None:
+    with pytest.raises(dt.UnsupportedOpError) as info:
+        dt.Explainer(Recurrent(kind), torch.rand(2, 5, 4))
+    says(info.value, f"recurrent layer (nn.{kind.__name__} as 'memory')", "cannot be explained yet", "What to do")
+    assert "\n" not in str(info.value)
+
+
+def test_a_recurrent_cell_in_a_loop_is_named_once() -> None:
+    class Loop(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.head = nn.GRUCell(4, 6), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = x.new_zeros(x.shape[0], 6)
+            for k in range(x.shape[1]):
+                h = self.cell(x[:, k], h)
+            return self.head(torch.cumsum(h, 1))
+
+    with pytest.raises(dt.UnsupportedOpError) as info:
+        dt.Explainer(Loop(), torch.rand(2, 3, 4))
+    assert str(info.value).count("nn.GRUCell as 'cell'") == 1
+    says(info.value, "1 operation(s) on the path", "no rule for cumsum")  # and what else there is
+
+
+def test_a_recurrent_layer_that_cannot_even_be_captured_is_named() -> None:
+    with pytest.raises(dt.CaptureError) as info:
+        dt.Explainer(Recurrent(nn.GRU, packed=True), torch.rand(2, 5, 4))
+    says(info.value, "GRU(4, 6, batch_first=True) as 'memory'", "recurrent layers cannot be explained yet")
 
 
 def test_leaving_torch_names_the_place() -> None:

@@ -24,6 +24,7 @@ ORDER = [
     "heatmap",
     "properties",
     "ledger",
+    "pictures",
     "explanation",
     "explainer",
     "root_point",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 import struct
 import warnings
 import zlib
@@ -69,8 +70,86 @@ def test_it_shows_itself_with_its_photograph(flowers: dt.Pretrained) -> None:
     assert "&lt;tulip&gt;: f = " in html
     assert "<tulip>" not in html
     assert "daisy: f = " in html
-    assert Image.open(io.BytesIO(e._repr_png_())).size == (24, 24)
+    assert Image.open(io.BytesIO(e._repr_png_())).size == (264, 264)
     assert e.overlay(0, 1).shape == (24, 24, 3)
+
+
+# --- the original photograph ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("resize", "height", "width"),
+    [(28, 300, 400), (28, 500, 260), (28, 28, 28), (28, 14, 20), ((28, 28), 300, 400), ((32, 56), 128, 448)],
+)
+def test_the_window_is_what_the_network_saw(resize: int | tuple[int, int], height: int, width: int) -> None:
+    # A photograph that says where each pixel lies: its colours are its rows and columns.
+    rows, columns = np.mgrid[:height, :width]
+    photo = np.stack([255 * rows / height, 255 * columns / width, 0 * rows], axis=2).round().astype(np.uint8)
+    prepared = preparation(resize=resize)
+    left, top, right, bottom = prepared.window(height, width)
+    seen = np.asarray(prepared(Image.fromarray(photo))[1]).astype(float)
+    row, column = (255 * (np.arange(24) + 0.5) / 24 * (b - a) / n + 255 * a / n for a, b, n in
+                   ((top, bottom, height), (left, right, width)))  # fmt: skip
+    middle = slice(4, 20)  # at the edges of the photograph pixels are averaged with fewer others
+    half = 128 / height, 128 / width  # colours are those of a pixel's edge
+    assert np.abs(seen[middle, 12, 0] + half[0] - row[middle]).max() < 1.5 + half[0]
+    assert np.abs(seen[12, middle, 1] + half[1] - column[middle]).max() < 1.5 + half[1]
+
+
+def test_the_overlay_has_the_resolution_of_the_original(flowers: dt.Pretrained, tmp_path: Path) -> None:
+    photo = np.random.default_rng(0).integers(0, 255, (90, 160, 3)).astype(np.uint8)
+    Image.fromarray(photo).save(tmp_path / "a.png")
+    e = dt.explain(flowers, tmp_path / "a.png", target="rose", bias="neuron")
+    assert e.overlay().shape == (24, 24, 3)
+    whole = e.overlay(original=True)
+    assert whole.shape == (90, 160, 3)
+    for name in ("o.png", "o.jpg"):
+        saved = Image.open(io.BytesIO(e.save(tmp_path / name, overlay=True).read_bytes()))
+        assert saved.size == (160, 90)
+    assert e.save(tmp_path / "o.pdf", overlay=True).read_bytes().startswith(b"%PDF")
+    left, top, right, bottom = (round(v) for v in flowers.preparation.window(90, 160))  # type: ignore[union-attr]
+    outside = whole.copy()
+    outside[top:bottom, left:right] = whole[0, 0]
+    assert (outside[..., 0] == outside[..., 2]).all()  # grey, where the network did not look
+    assert (whole[top:bottom, left:right, 0] != whole[top:bottom, left:right, 2]).any()
+
+
+def test_a_loaded_explanation_finds_its_photograph_again(flowers: dt.Pretrained, tmp_path: Path) -> None:
+    Image.fromarray(pixels()).save(tmp_path / "a.png")
+    for photo in (tmp_path / "a.png", pixels()):
+        e = dt.explain(flowers, photo, bias="neuron")
+        loaded = pickle.loads(pickle.dumps(e))
+        assert np.array_equal(loaded.overlay(original=True), e.overlay(original=True))
+        assert np.array_equal(e.originals[0]().picture, pixels())
+
+
+def test_a_photograph_that_was_changed_or_is_gone_is_not_drawn(flowers: dt.Pretrained, tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    Image.fromarray(pixels()).save(path)
+    e = dt.explain(flowers, path, bias="neuron")
+    Image.fromarray(pixels(1)).save(path)
+    with pytest.raises(dt.InputError, match=r"a\.png was changed since it was explained"):
+        e.plot()
+    path.unlink()
+    with pytest.raises(dt.InputError, match=r"a\.png cannot be opened"):
+        e.save(tmp_path / "b.png", overlay=True)
+    assert e.overlay().shape == (24, 24, 3)  # what the network saw is still known
+    assert "<img" in e._repr_html_()
+
+
+def test_what_was_said_when_a_photograph_was_read_is_not_said_again(flowers: dt.Pretrained) -> None:
+    gray = Image.fromarray(pixels()).convert("L")
+    with pytest.warns(dt.DeepTaylorWarning, match="is grayscale; converted"):
+        e = dt.explain(flowers, gray, bias="neuron")
+    assert e.overlay(original=True).shape == (40, 50, 3)  # warnings are errors here
+
+
+def test_a_contrast_names_its_rivals(flowers: dt.Pretrained) -> None:
+    c = dt.contrast(flowers, pixels(), target="rose", against={"daisy": 3, 2: 1})
+    figure = c.plot()
+    assert figure.get_suptitle().replace("\n", " ") == "What sets rose apart from daisy (75 %) and <tulip> (25 %)"
+    assert "Rivals count by the percentages in the title." in figure.get_supxlabel().replace("\n", " ")
+    assert [ax.get_title() for ax in figure.axes if ax.get_images()][:1] == ["photograph"]
 
 
 def test_many_maps_are_not_all_shown(flowers: dt.Pretrained) -> None:

@@ -126,17 +126,13 @@ def test_an_empty_batch_is_refused(pictures: dt.Explainer) -> None:
     says(info.value, "empty batch")
 
 
-@pytest.mark.parametrize("x", [None, 3.0, "picture.png", [[0.1, 0.2, 0.3, 0.4]]])
+@pytest.mark.parametrize("x", [None, 3.0, "picture.png", {0.5}])
 def test_what_is_no_tensor_is_refused(vectors: dt.Explainer, x: Any) -> None:
     says(refusal(vectors, x), "tensor", type(x).__name__)
 
 
-def test_a_numpy_array_is_refused(vectors: dt.Explainer) -> None:
-    says(refusal(vectors, torch.rand(1, 4).numpy()), "torch tensor", "ndarray")
-
-
 def test_the_number_of_inputs_is_checked(vectors: dt.Explainer) -> None:
-    says(refusal(vectors, (torch.rand(1, 4), torch.rand(1, 4))), "takes 1 input", "got 2")
+    says(refusal(vectors, (torch.rand(1, 4), torch.rand(1, 4))), "takes 1 input", "got 2", "torch.cat(list)")
 
 
 def test_inputs_of_different_batch_sizes_are_refused() -> None:

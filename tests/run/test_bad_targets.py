@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -54,8 +55,8 @@ def test_weights_that_are_not_finite_are_refused(vectors: dt.Explainer) -> None:
 
 @pytest.mark.parametrize(
     "target",
-    [True, False, torch.tensor([True, False]), dt.margin(True), "cat", 1.0, [0, 1], {"class": 1}],
-    ids=["True", "False", "tensor of bools", "margin of a bool", "text", "float", "list", "dict"],
+    [True, False, torch.tensor([True, False]), dt.margin(True), 1.0, [], np.float64(1), {"class": 1}],
+    ids=["True", "False", "tensor of bools", "margin of a bool", "float", "empty list", "float of NumPy", "dict"],
 )
 def test_a_target_of_the_wrong_type_names_the_right_ones(vectors: dt.Explainer, target: Any) -> None:
     text = refusal(vectors, torch.rand(2, 4), target, dt.TargetError)
@@ -64,10 +65,15 @@ def test_a_target_of_the_wrong_type_names_the_right_ones(vectors: dt.Explainer, 
 
 @pytest.mark.parametrize(
     "target",
-    [dt.margin("cat"), dt.margin(0.5), dt.margin(0, torch.tensor([0.0, 1.0])), dt.margin(torch.tensor([0, 1, 2]))],
+    [dt.margin([0, 1]), dt.margin(0.5), dt.margin(0, torch.tensor([0.0, 1.0])), dt.margin(torch.tensor([0, 1, 2]))],
 )
 def test_a_margin_of_what_are_no_classes_is_refused(vectors: dt.Explainer, target: Any) -> None:
     says(refusal(vectors, torch.rand(2, 4), target, dt.TargetError), "margin")
+
+
+@pytest.mark.parametrize("target", [[True, 0], [[0], [0, 1]], [0.5], [0, [1]], np.array([1j])], ids=str)
+def test_a_list_that_is_none_of_classes_is_refused(vectors: dt.Explainer, target: Any) -> None:
+    says(refusal(vectors, torch.rand(2, 4), target, dt.TargetError), "as a target", "got")
 
 
 @pytest.mark.parametrize("score", [lambda out: out.sum(), lambda out: 3.0, lambda out: out])

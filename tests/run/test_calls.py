@@ -41,7 +41,7 @@ def test_a_network_made_in_inference_mode_is_explained() -> None:
         (torch.arange(6) % 3, "shape"),
         (torch.eye(3), "output's shape"),
         (torch.tensor([True, False]), "A target is"),
-        ([0, 1], "A target is"),
+        ([0.5], "A list as a target is"),
     ],
     ids=["class 3 of 3", "negative", "one of two", "too many", "weights", "bool", "list"],
 )

@@ -139,7 +139,7 @@ def test_rivals_that_the_user_names(form: str) -> None:
     ("against", "said"),
     [
         (99, "out of range: the network has 12 classes"),
-        ("dog", "by number; got 'dog'"),
+        ("dog", "'dog' is given by name, but this network came without names"),
         ([], "several classes"),
         ({1: -1.0}, "not all zero"),
         ({1: 0.0}, "not all zero"),

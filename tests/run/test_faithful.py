@@ -101,6 +101,33 @@ def test_a_vector_goes_place_by_place_and_the_mode_is_kept() -> None:
     assert net.training
 
 
+class Turned(nn.Module):
+    """A network for inputs whose channels lie elsewhere, or that have none."""
+
+    def __init__(self, network: nn.Module, axis: int | tuple[()]) -> None:
+        super().__init__()
+        self.network, self.axis = network, axis
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x.movedim(self.axis, 1) if isinstance(self.axis, int) else x.unsqueeze(1))
+
+
+@pytest.mark.parametrize("axis", [3, -1, ()])
+def test_channels_may_lie_elsewhere(axis: int | tuple[()]) -> None:
+    net, x = Spot(), pictures()
+    wanted = dt.Explainer(net, x, dt.NonNegative()).explain(x, 0).check(faithful=True).flipping
+    moved = x.movedim(1, axis) if isinstance(axis, int) else x.squeeze(1)
+    e = dt.Explainer(Turned(net, axis), moved, dt.NonNegative()).explain(moved, 0)
+    assert e.check(faithful=True, axis=axis).flipping == pytest.approx(wanted)
+
+
+def test_without_an_axis_inputs_of_two_are_refused() -> None:
+    x = pictures().squeeze(1)
+    e = dt.Explainer(Turned(Spot(), ()), x, dt.NonNegative()).explain(x, 0)
+    with pytest.raises(dt.InputError, match="which does not say what to sum over"):
+        e.check(faithful=True)
+
+
 @pytest.mark.parametrize("target", [dt.margin(0, 1), torch.tensor([[0, 1], [0, 1]]), lambda y: y[:, 0] ** 2])
 def test_other_targets_are_refused(target: Any) -> None:
     e = explainer().explain(pictures(), target)

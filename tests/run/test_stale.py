@@ -80,3 +80,60 @@ def test_the_network_is_known_as_it_is_now_when_asked() -> None:
         network[0].bias.sub_(1)
     assert found.known.changed() == ["0.bias"]
     assert found.now([X]).changed() == []
+
+
+# --- moved ------------------------------------------------------------------------------------------------------------
+
+
+class Mixed(nn.Module):
+    """Of two types, as networks with a table in double precision are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = mlp()
+        self.register_buffer("table", torch.ones(3, dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.body(x) * self.table.to(x.dtype)
+        return out
+
+
+@pytest.mark.parametrize("made", [mlp, Mixed])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_a_moved_network_is_the_same_one_and_that_is_a_note(made: type[nn.Module], dtype: torch.dtype) -> None:
+    network = made()
+    explainer = dt.Explainer(network, X, dt.NonNegative())
+    wanted = explainer.explain(X, 0)
+    network.to(dtype)
+    with pytest.warns(dt.DeepTaylorWarning, match=f"moved to cpu as {dtype}"):
+        e = explainer.explain(X.to(dtype), 0)
+    assert e.notes[0].startswith(f"The network was moved to cpu as {dtype}; its explainer follows")
+    torch.testing.assert_close(e.relevance.float(), wanted.relevance, rtol=0.05, atol=0.05)
+    assert not explainer.explain(X.to(dtype), 0).notes
+
+
+def test_a_moved_network_of_which_a_value_was_written_is_refused() -> None:
+    network = mlp()
+    explainer = dt.Explainer(network, X)
+    network.half()
+    with torch.no_grad():
+        network[2].bias[0] += 1
+    with pytest.raises(dt.StaleModelError, match=r"changed.*refresh"):
+        explainer.explain(X.half())
+
+
+def test_a_part_that_was_moved_alone_is_a_change() -> None:
+    network = mlp()
+    explainer = dt.Explainer(network, X)
+    network[0].double()
+    with pytest.raises(dt.StaleModelError, match=r"changed.*0\.weight"):
+        explainer.explain(X)
+
+
+def test_a_network_whose_values_are_gone_is_refused_in_a_sentence() -> None:
+    network = mlp()
+    explainer = dt.Explainer(network, X)
+    network.to("meta")
+    for ask in (lambda: explainer.explain(X), lambda: explainer(X), lambda: explainer.relevance_at("1", X)):
+        with pytest.raises(dt.StaleModelError, match=r"moved to the meta device.*Load its weights again"):
+            ask()

@@ -35,6 +35,7 @@ from deeptaylor.metrics.pointing import GridPointing, Inside, mosaics
 from deeptaylor.metrics.randomised import BottomUp, Complexity, TopDown
 from deeptaylor.metrics.road import Road
 from deeptaylor.models.networks.pretrained import Pretrained
+from deeptaylor.run.target import numbered
 
 __all__ = ["METRICS", "USUAL", "choose", "evaluate", "judging"]
 
@@ -78,7 +79,7 @@ def evaluate(
     methods: str | Sequence[str | Maps] | Mapping[str, Maps] | None = None,
     metrics: str | Sequence[str | Metric] = ("flipping",),
     *,
-    classes: Tensor | None = None,
+    classes: Any = None,
     masks: Tensor | None = None,
     domain: Domain | None = None,
     mosaic_count: int = 100,
@@ -95,7 +96,8 @@ def evaluate(
     data       inputs as the network takes them, or a folder of photographs for a `Pretrained`
     methods    names (of `OURS` and `OPPONENTS`), or callables (network, x, classes) → relevance; {name: callable} too
     metrics    names (of `METRICS`), or metrics with settings, such as Flipping(fill="mean")
-    classes    what is explained of each input; the network's first class by default
+    classes    what is explained of each input, one number (or, of a `Pretrained`, one name) an input: a tensor, an
+               array or a list; the network's first class by default
     masks      where the truth lies, (samples, height, width), for `inside`
     compiled   ask a network that torch.compile has made faster; worth its while for thousands of inputs
     progress   called with what is being done, how much is done, and of how much
@@ -105,6 +107,7 @@ def evaluate(
     network = model.network if isinstance(model, Pretrained) else model
     domain = domain if domain is not None else getattr(model, "domain", None)
     chosen, judges = choose(methods, domain), judging(metrics)
+    classes = numbered(classes, model.class_index if isinstance(model, Pretrained) else None)
     if masks is None and any(type(m) is Inside for m in judges.values()):
         raise InputError("inside needs to know where the truth lies: give masks=, (samples, height, width).")
     notes: list[str] = []
@@ -143,7 +146,7 @@ def evaluate(
     return gathered.now
 
 
-def _case(network: nn.Module, x: Tensor, classes: Tensor | None, masks: Tensor | None, batch: int, seed: int) -> Case:
+def _case(network: nn.Module, x: Tensor, classes: Any, masks: Tensor | None, batch: int, seed: int) -> Case:
     if not len(x):
         raise InputError("There are no inputs to evaluate on.")
     with torch.no_grad():

@@ -76,6 +76,16 @@ class Evaluation:
             "scores": [_plain(s) for s in self.scores],
         }
 
+    def __repr__(self) -> str:
+        methods = len({s.method for s in self.scores})
+        best = [f"{metric}: {', '.join(self.leaders(metric)) or 'none'}" for metric in self.metrics]
+        failed = f"; left out: {', '.join(self.failed)}" if self.failed else ""
+        samples = self.about.get("samples", "?")
+        return (
+            f"<Evaluation of {methods} method(s) on {samples} sample(s){failed}; print it for the intervals\n"
+            f"  first, or not to be told apart from it, by {'; by '.join(best) or 'no metric'}>"
+        )
+
     def __str__(self) -> str:
         lines = []
         for metric, (about, _) in self.metrics.items():

@@ -22,7 +22,7 @@ from deeptaylor.errors import CaptureError, DeepTaylorError, PlanError
 from deeptaylor.graph.eval_mode import eval_mode
 from deeptaylor.graph.exporting import exporting
 from deeptaylor.graph.functional import functionalise, inline_regions, mutates
-from deeptaylor.graph.places import Node, explain_failure, module_path, where
+from deeptaylor.graph.places import Node, explain_failure, module_path, short, where
 
 
 @dataclass
@@ -78,8 +78,8 @@ def capture(model: nn.Module, inputs: Sequence[Tensor], output: int | str | None
     in_place = [where(n) for n in program.graph.nodes if n.op == "call_function" and mutates(n)]
     try:
         program = functionalise(program)
-    except Exception as error:
-        raise CaptureError(explain_failure(error)) from error
+    except Exception as error:  # noqa: BLE001 - as export does, it raises many kinds
+        raise CaptureError(explain_failure(error, model)) from short(error)
     captured = _lift(program, output, batch, notes, root)
     captured.in_place, captured.narrowest = in_place, _narrowest(captured.graph)
     captured.notes += _narrow_parts(captured.narrowest, inputs)
@@ -101,11 +101,10 @@ def _export(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, Any, lis
         try:
             program = _quiet_export(model, inputs, None)
         except Exception:  # noqa: BLE001
-            raise CaptureError(explain_failure(dynamic_error)) from dynamic_error
+            raise CaptureError(explain_failure(dynamic_error, model)) from short(dynamic_error)
         note = (
             f"The batch size could not be left free and is fixed at {inputs[0].shape[0]}; other sizes are "
-            "captured anew "
-            f"({str(dynamic_error).strip().splitlines()[0][:160]})"
+            f"captured anew ({str(dynamic_error).strip().splitlines()[0][:160]})"
         )
         return program, int(inputs[0].shape[0]), [note]
 

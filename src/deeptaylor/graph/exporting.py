@@ -7,6 +7,7 @@ exporting()           all of it held back: interrupts stay interrupts, and our o
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import sys
@@ -17,6 +18,8 @@ from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 __all__ = ["exporting", "interrupts_kept", "unlogged"]
+
+_LOUD = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor")  # logs that write pages
 
 
 @contextmanager
@@ -91,7 +94,10 @@ class _Hushed:
 @contextmanager
 def _hushed() -> Iterator[None]:
     """Without the pages that torch.export writes of a network that it refuses: our error names the place."""
-    with unlogged("torch.fx.experimental.symbolic_shapes", logging.CRITICAL), redirect_stderr(_Hushed()):
+    with contextlib.ExitStack() as stack:
+        for name in _LOUD:
+            stack.enter_context(unlogged(name, logging.CRITICAL + 1))
+        stack.enter_context(redirect_stderr(_Hushed()))
         yield
 
 

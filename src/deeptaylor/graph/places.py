@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 if TYPE_CHECKING:
     # fx types a node's arguments as a union too wide to work with; to the type checker a node may be anything.
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 else:
     Node = fx.Node
 
+_RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 _HERE, _TORCH = (f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], Path(torch.__file__).parent))
 
 
@@ -60,7 +61,7 @@ def where(node: Node) -> str:
     return f"{node.name}" + (f" in module {path!r}" if path else "") + (f" ({line})" if line else "")
 
 
-def explain_failure(error: Exception) -> str:
+def explain_failure(error: Exception, model: nn.Module | None = None) -> str:
     """What failed, where, and what to do."""
     text = str(error).strip()
     first = text.splitlines()[0] if text else type(error).__name__
@@ -72,14 +73,27 @@ def explain_failure(error: Exception) -> str:
             line = f"{filename}:{tb.tb_lineno}"
         tb = tb.tb_next
     line = _user_line(text) or line
-    dependent = any(word in text for word in ("data-dependent", "GuardOnDataDependent", "Could not guard"))
-    advice = (
-        "The control flow depends on the values of the data (an `if`, `.item()`, or a Python loop over "
-        "values). Replace it "
-        "by torch.where, or explain the part of the network after it."
-        if dependent
-        else "Make the forward pass exportable (torch.export.export(model, (x,), strict=False) must succeed), "
-        "or explain "
-        "the part of the network that is."
-    )
-    return f"The network cannot be captured: {first}\n  at: {line or 'unknown place'}\n  What to do: {advice}"
+    if any(word in text for word in ("data-dependent", "GuardOnDataDependent", "Could not guard")):
+        first = "its control flow depends on the values of the data (an `if`, `.item()`, or a Python loop over values)"
+        advice = "Replace it by torch.where, or explain the part of the network after it."
+    elif recurrent := recurrent_modules(model):
+        advice = f"It holds {recurrent}; recurrent layers cannot be explained yet. Explain the part after them."
+    else:
+        advice = (
+            "Make the forward pass exportable (torch.export.export(model, (x,), strict=False) must succeed), or "
+            "explain the part of the network that is."
+        )
+    at = f"\n  at: {line}" if line else ""
+    return f"The network cannot be captured: {first}{at}\n  What to do: {advice}"
+
+
+def recurrent_modules(model: nn.Module | None) -> str:
+    """The recurrent layers of a network, for an error message; empty where there are none."""
+    found = [] if model is None else [(name, m) for name, m in model.named_modules() if isinstance(m, _RECURRENT)]
+    return ", ".join(f"{m} as {name!r}" if name else str(m) for name, m in found[:3])
+
+
+def short(error: BaseException) -> BaseException:
+    """An error of torch without the hundred frames of torch's that it came through: what it says is kept."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)

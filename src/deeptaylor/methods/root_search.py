@@ -56,6 +56,9 @@ class Root:
     reason: tuple[str, ...]
     level: float
 
+    def __repr__(self) -> str:
+        return f"<Root of {len(self.reason)} sample(s), {int(self.converged.sum())} found; print it for the distances>"
+
     def __str__(self) -> str:
         return "\n".join(f"sample {k}: {reason or self._line(k)}" for k, reason in enumerate(self.reason))
 

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,7 +15,8 @@ from deeptaylor.errors import InputError, TargetError
 from deeptaylor.graph.capture import pick_output
 from deeptaylor.graph.eval_mode import eval_mode
 from deeptaylor.run import target as targets
-from deeptaylor.run.inputs import as_tuple, check_place, check_values
+from deeptaylor.run.given import given
+from deeptaylor.run.inputs import as_tuple, check_place, check_values, first_float
 
 Function = Callable[..., Any]
 
@@ -27,9 +29,13 @@ class Score:
 
     def __init__(self, f: Function, x: Tensor, target: Any = None, output: int | str | None = None) -> None:
         if not callable(f):
-            raise InputError(f"f must be a network or a function of a tensor, got {type(f).__name__}.")
-        self.f, self.target, self.output = f, target, output
+            raise InputError(
+                f"f must be a network or a function of a tensor, got {type(f).__name__} (of a Pretrained p, give "
+                "p.network, and inputs from p.preprocess)."
+            )
+        self.f, self.output = f, output
         self.x = checked_input(f, x)
+        self.target = targets.plain(target, self.x.shape[0])
         self.weights: Tensor | None = None
         if not targets.is_callable(target):
             self.weights = self._settle()
@@ -93,13 +99,16 @@ def quiet(f: Function) -> Iterator[None]:
 
 def checked_input(f: Function, x: Any) -> Tensor:
     """One batch of finite numbers where the network is."""
+    like = first_float(f.parameters()) if isinstance(f, nn.Module) else None
+    if isinstance(x, (np.ndarray, list)):
+        x = given(x, nn.Identity(), like)
     if not isinstance(x, Tensor):
         raise InputError(f"This method takes one input tensor with a batch dimension, got {type(x).__name__}.")
     as_tuple(x)
     if not x.is_floating_point():
         raise InputError(f"The input holds {x.dtype}: there is no gradient with respect to integers.")
     if isinstance(f, nn.Module):
-        check_place([x], next((p for p in f.parameters() if p.is_floating_point()), None), "input", "model")
+        check_place([x], like, "input", "model")
     check_values([x], [Real()], ["x"])
     return x.detach()
 

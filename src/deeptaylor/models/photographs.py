@@ -1,8 +1,9 @@
-"""Photographs and a trained network: `dt.explain` takes both as they are.
+"""Photographs and a trained network: `dt.explain`, and every explainer of a `Pretrained`, takes both as they are.
 
     photograph ──► Pretrained.preprocess ──► Explainer ──► Explanation, with what the network saw and the classes' names
 
-A photograph is a file, a Pillow image or an array of pixels (uint8). A tensor is an input that is prepared already.
+A photograph is a file, a Pillow image or an array of pixels (uint8). A tensor, or an array of real numbers, is an input
+that is prepared already.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,15 +25,28 @@ from torch import Tensor, nn
 from deeptaylor.domain import Domain
 from deeptaylor.errors import InputError, TargetError
 from deeptaylor.explainer import Explainer
-from deeptaylor.explainer import explain as explain_inputs
 from deeptaylor.explanation import Contrast, Explanation
-from deeptaylor.models.networks.pretrained import Pretrained
+from deeptaylor.rules import Rule
 from deeptaylor.run.contrast import POWER
+from deeptaylor.run.inputs import first_float
+from deeptaylor.run.returned import RETURNED
+from deeptaylor.run.target import Margin
 
-__all__ = ["Photo", "class_index", "contrast", "explain"]
+if TYPE_CHECKING:
+    from deeptaylor.models.networks.pretrained import Pretrained
+
+__all__ = ["Photo", "class_index", "contrast", "explain", "read", "shown"]
 
 _Answer = TypeVar("_Answer", bound=Explanation)
 Photo = str | os.PathLike[str] | Image.Image | npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the network saw of a photograph, and the photograph: to be read again when it is drawn, for it is large."""
+
+    picture: npt.NDArray[np.uint8]
+    photo: str | os.PathLike[str] | Image.Image
 
 
 def explain(
@@ -39,18 +54,28 @@ def explain(
     x: Any,
     target: Any = None,
     domain: Domain | Sequence[Domain] | None = None,
-    **kw: Any,
+    *,
+    rules: Mapping[str, Rule] | None = None,
+    first: Rule | None = None,
+    bias: str = RETURNED,
+    max_pool: str = "proportional",
+    local: bool = True,
+    output: int | str | None = None,
 ) -> Explanation:
-    """Capture, plan and explain in one call; for many inputs keep an Explainer.
+    """Capture, plan and explain in one call; for many inputs keep an `Explainer`, which captures once.
 
     With a `Pretrained`, ``x`` may be a photograph (a file, a Pillow image, an array of uint8) or a list of them, and
-    ``target`` the name of a class. More settings are those of `Explainer`: rules, first, bias, max_pool.
+    ``target`` the name of a class. Inputs and targets are those of `Explainer.explain`, the settings those of
+    `Explainer`.
+
+    >>> import torch, deeptaylor as dt
+    >>> dt.explain(torch.nn.Linear(2, 3), [[1.0, 2.0]], target=0, domain=dt.NonNegative()).relevance.shape
+    torch.Size([1, 2])
     """
-    if not isinstance(model, Pretrained):
-        return explain_inputs(model, x, target, domain, **kw)
-    target = _numbered(model, target)
-    explainer, inputs, seen = _prepared(model, x, domain, kw)
-    return _shown(model, explainer.explain(inputs, target), inputs, seen, target)
+    explainer = Explainer(
+        model, None, domain, rules=rules, first=first, bias=bias, max_pool=max_pool, local=local, output=output
+    )
+    return explainer.explain(x, target)
 
 
 def contrast(
@@ -60,55 +85,82 @@ def contrast(
     against: Any = None,
     power: float = POWER,
     domain: Domain | Sequence[Domain] | None = None,
-    **kw: Any,
+    *,
+    rules: Mapping[str, Rule] | None = None,
+    first: Rule | None = None,
+    bias: str = RETURNED,
+    max_pool: str = "proportional",
+    local: bool = True,
+    output: int | str | None = None,
 ) -> Contrast:
     """What sets a class apart from its rivals, in one call (see `Explainer.contrast`); classes may be names.
 
-    With a `Pretrained`, ``x`` may be photographs, as for `explain`.
+    With a `Pretrained`, ``x`` may be photographs, as for `explain`. The settings are those of `Explainer`.
     """
-    if not isinstance(model, Pretrained):
-        return Explainer(model, x, domain, **kw).contrast(x, target, against, power)
-    target, against = _numbered(model, target), _numbered(model, against)
-    explainer, inputs, seen = _prepared(model, x, domain, kw)
-    return _shown(model, explainer.contrast(inputs, target, against, power), inputs, seen, target)
+    explainer = Explainer(
+        model, None, domain, rules=rules, first=first, bias=bias, max_pool=max_pool, local=local, output=output
+    )
+    return explainer.contrast(x, target, against, power)
 
 
-def _numbered(model: Pretrained, named: Any) -> Any:
-    """Classes by number where they were given by name: one, several, or with weights."""
-    if isinstance(named, str):
-        return class_index(model, named)
-    if isinstance(named, Mapping):
-        return {_numbered(model, name): weight for name, weight in named.items()}
-    return [_numbered(model, name) for name in named] if isinstance(named, (list, tuple)) else named
+# --- photographs ------------------------------------------------------------------------------------------------------
 
 
-def _prepared(
-    model: Pretrained, x: Any, domain: Any, settings: Mapping[str, Any]
-) -> tuple[Explainer, Tensor, tuple[Any, ...]]:
-    """An explainer, its inputs, and of photographs what the network sees."""
-    if domain is not None:
-        raise InputError("The domain belongs to the Pretrained already; leave it out.")
-    if isinstance(x, Tensor):
-        return Explainer(model.network, x, model.domain, **settings), x, ()
-    photos = [_as_photo(photo) for photo in (x if isinstance(x, (list, tuple)) else [x])]
-    if not photos:
-        raise InputError("No photograph was given.")
+def read(model: Pretrained, x: Any, like: Tensor | None) -> tuple[Any, tuple[Seen, ...]]:
+    """Photographs as inputs beside a tensor, with what the network sees of them; anything else as it is."""
+    some = list(x) if isinstance(x, (list, tuple)) or (_pixels(x) and x.ndim == 4) else [x]
+    if isinstance(x, (list, tuple)) and not some:
+        raise InputError("No photograph was given." if model.preparation is not None else "No input was given.")
+    if model.preparation is None and not any(isinstance(one, (str, os.PathLike, Image.Image)) for one in some):
+        return x, ()
+    if all(_prepared_already(one) for one in some):
+        return _batch(some) if isinstance(x, (list, tuple)) else x, ()
+    photos = [_as_photo(photo) for photo in some]
     prepared = [model.preprocess(photo) for photo in photos]
     inputs = torch.cat([p[0] for p in prepared])
-    place = next((w for w in model.network.parameters() if w.is_floating_point()), None)
-    inputs = inputs if place is None else inputs.to(place.device)
-    seen = tuple(np.asarray(picture) for _, picture in prepared)
-    return Explainer(model.network, inputs, model.domain, **settings), inputs, seen
+    seen = tuple(Seen(np.asarray(picture), photo) for photo, (_, picture) in zip(photos, prepared, strict=True))
+    return inputs if like is None else inputs.to(like), seen
 
 
-def _shown(model: Pretrained, answer: _Answer, inputs: Tensor, seen: tuple[Any, ...], target: Any) -> _Answer:
-    return replace(answer, photos=seen, titles=_titles(model, inputs, target)) if seen else answer
+def shown(model: Pretrained, answer: _Answer, x: Any, seen: tuple[Seen, ...], target: Any) -> _Answer:
+    """An explanation with its photographs and the names of the classes."""
+    if not seen:
+        return answer
+    assert model.preparation is not None
+    return replace(
+        answer,
+        photos=tuple(s.picture for s in seen),
+        originals=tuple(partial(model.preparation.original, s.photo, s.picture) for s in seen),
+        titles=_titles(model, x, target),
+        class_names=model.class_names or (),
+    )
+
+
+def _pixels(x: Any) -> bool:
+    return isinstance(x, np.ndarray) and x.dtype == np.uint8
+
+
+def _prepared_already(x: Any) -> bool:
+    return isinstance(x, (Tensor, Mapping)) or (isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.ndim == 4)
+
+
+def _batch(inputs: Sequence[Any]) -> Tensor:
+    """Prepared inputs, each of one sample or several, as one batch."""
+    parts = [torch.as_tensor(x) for x in inputs]
+    shapes = list(dict.fromkeys(tuple(x.shape[1:]) for x in parts))
+    if len(shapes) > 1:
+        raise InputError(
+            f"The inputs of one batch have one shape; these have {', '.join(map(str, shapes))}. Give photographs, "
+            "which are prepared alike, or bring them to one shape."
+        )
+    return torch.cat(parts)
 
 
 def class_index(model: Pretrained, text: str) -> int:
     """The number of a class, by its number or its name (upper or lower case); or an error with names like it.
 
     >>> from deeptaylor.domain import Real
+    >>> from deeptaylor.models.networks.pretrained import Pretrained
     >>> class_index(Pretrained(nn.Identity(), ("cat", "dog"), None, domain=Real()), "Dog")
     1
     """
@@ -142,20 +194,27 @@ def _as_photo(photo: Any) -> str | os.PathLike[str] | Image.Image:
     if not isinstance(photo, np.ndarray):
         raise InputError(
             f"A photograph is a file, a Pillow image or an array of pixels, got {type(photo).__name__}; an input that "
-            "is prepared already is a torch tensor."
+            "is prepared already is a torch tensor, or an array of real numbers."
         )
     shape = photo.shape
     if photo.dtype != np.uint8 or not (len(shape) == 2 or (len(shape) == 3 and shape[2] in (3, 4))) or not photo.size:
         raise InputError(
             f"An array of pixels is uint8, 0 to 255, of shape (height, width), (…, 3) or (…, 4); got {photo.dtype} "
-            f"{shape}. Its white is not guessed."
+            f"{shape}. Its white is not guessed. (An array of real numbers is a batch that is prepared already, with "
+            "four axes: samples, channels, height, width.)"
         )
     return Image.fromarray(np.ascontiguousarray(photo))
 
 
 def _titles(model: Pretrained, x: Tensor, target: Any) -> tuple[tuple[str, ...], ...]:
     """What is explained of each sample, in words; none where there are no words for it."""
-    output = model.output(x)
+    if isinstance(target, Margin):
+        ends = [_titles(model, x, end) for end in (target.target, target.other) if end is not None]
+        if len(ends) < 2 or not all(ends):
+            return ()
+        return tuple((f"{a[0]} rather than {b[0]}",) for a, b in zip(*ends, strict=True))
+    like = first_float(model.network.parameters())
+    output = model.output(x if like is None else x.to(like))
     if output.ndim != 2:
         return ()
     classes = output.argmax(1) if target is None else target

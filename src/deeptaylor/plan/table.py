@@ -27,6 +27,10 @@ class Plan:
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        notes = f"; {len(self.notes)} note(s)" if self.notes else ""
+        return f"<Plan of {self.summary().splitlines()[0]}{notes}; print it for every step and why>"
+
     def __str__(self) -> str:
         head = ("node", "module", "op", "domain", "rule", "why")
         table = [head, *[(r.node, r.module, r.op, r.domain, r.rule, r.why) for r in self.rows]]

@@ -17,7 +17,10 @@ from deeptaylor.errors import TargetError
 from deeptaylor.run.result import Result, Rivals
 from deeptaylor.run.target import Against
 
-__all__ = ["HARD", "POWER", "asked", "check_rivals", "difference", "named", "names_classes", "split", "without_rivals"]
+__all__ = [
+    "HARD", "POWER", "asked", "check_rivals", "difference", "named", "names_classes", "no_rival", "split",
+    "without_rivals",
+]  # fmt: skip
 
 POWER = 6.0  # by default: where rivals have the same share, 1.6 % counts as the class's own (docs/faithful.md)
 HARD = float("inf")  # as a power: only what exceeds the rivals' share counts
@@ -46,6 +49,8 @@ def _given(target: Any, rivals: Any, batch: int, classes: int) -> Against:
     """Rivals that the user names: a class, several, {class: weight}, or weights over all classes."""
     if isinstance(rivals, Tensor) and rivals.is_floating_point():
         rivals = _of_weights(rivals, classes)
+    if isinstance(rivals, Tensor):
+        rivals = rivals.tolist()
     if isinstance(rivals, Mapping):
         numbers, weights = list(rivals), [float(w) for w in rivals.values()]
     else:
@@ -135,6 +140,15 @@ def without_rivals(rivals: Rivals) -> list[int]:
     """The samples of which no rival has a positive score."""
     none = (rivals.weights.flatten(1) > 0).any(1).logical_not()
     return [int(k) for k in none.nonzero().flatten()]
+
+
+def no_rival(samples: Sequence[int]) -> str:
+    """What to say of these samples."""
+    which = ", ".join(map(str, samples[:5])) + (", …" if len(samples) > 5 else "")
+    return (
+        f"no other class has a positive score (sample {which}): nothing is shared with rivals, and the map is the "
+        "plain one. dt.margin(c, k) as a target asks why c rather than k."
+    )
 
 
 def check_rivals(rivals: Rivals) -> None:

@@ -16,8 +16,28 @@ from deeptaylor.run.contrast import names_classes
 __all__ = ["flipping_area"]
 
 
-def flipping_area(model: nn.Module, inputs: tuple[Tensor, ...], target: Any, R: Tensor) -> Tensor:
-    """The area of flipping for maps (B, …) of one class a sample."""
+class _ChannelsFirst(nn.Module):
+    """The network for inputs whose channels were put first, or were given an axis of their own."""
+
+    def __init__(self, model: nn.Module, axis: int | tuple[()]) -> None:
+        super().__init__()
+        self.model, self.axis = model, axis
+
+    def rearranged(self, x: Tensor) -> Tensor:
+        return x.movedim(self.axis, 1) if isinstance(self.axis, int) else x.unsqueeze(1)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.model(x.movedim(1, self.axis) if isinstance(self.axis, int) else x.squeeze(1))
+
+
+def flipping_area(
+    model: nn.Module, inputs: tuple[Tensor, ...], target: Any, R: Tensor, axis: int | tuple[()] | None = None
+) -> Tensor:
+    """The area of flipping for maps (B, …) of one class a sample; ``axis``: that R was summed over, () for none."""
+    if axis not in (None, 1) and len(inputs) == 1 and inputs[0].ndim > 2:
+        assert axis is not None
+        moved = _ChannelsFirst(model, axis)
+        return flipping_area(moved, (moved.rearranged(inputs[0]),), target, R)
     x = inputs[0]
     several = isinstance(target, Tensor) and target.ndim > 1
     if len(inputs) > 1 or several or (target is not None and not names_classes(target)):

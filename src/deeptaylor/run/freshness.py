@@ -209,22 +209,40 @@ class Known:
     def moved(self) -> tuple[torch.device, torch.dtype] | None:
         """Where and what a network is now of which every tensor was converted or moved, and nothing else happened."""
         now = tensors_of(self.model)
-        kinds = {(t.device, t.dtype) for t in now.values() if t.is_floating_point()}
-        was = {(t.device, t.dtype) for t in self._tensors.values() if t.is_floating_point()}
-        if self.stale or len(kinds) != 1 or len(was) != 1 or kinds == was or now.keys() != self._tensors.keys():
+        if self.stale or now.keys() != self._tensors.keys() or not _moved_as_one(self._tensors, now):
             return None
         sums = checksums(list(self._tensors.values()))
         same = all(
             n == self._print[name][-1] and torch.equal(t.to(now[name].device, now[name].dtype), now[name])
             for (name, t), n in zip(self._tensors.items(), sums, strict=True)
         )
-        return kinds.pop() if same else None
+        return _place(now) if same else None
+
+    def gone(self) -> bool:
+        """True if the values of a network that had some are gone: it was moved to the meta device."""
+        now = any(t.is_meta for t in tensors_of(self.model).values())
+        return now and not any(t.is_meta for t in self._tensors.values())
 
     @property
     def place(self) -> tuple[torch.device, torch.dtype] | None:
         """Where and what the network was, by its first tensor of numbers."""
-        first = next((t for t in self._tensors.values() if t.is_floating_point()), None)
-        return None if first is None else (first.device, first.dtype)
+        return _place(self._tensors)
+
+
+def _place(tensors: dict[str, Tensor]) -> tuple[torch.device, torch.dtype] | None:
+    first = next((t for t in tensors.values() if t.is_floating_point()), None)
+    return None if first is None else (first.device, first.dtype)
+
+
+def _moved_as_one(before: dict[str, Tensor], after: dict[str, Tensor]) -> bool:
+    """True if all tensors went to one device, or became one type, as `.to` does it."""
+    pairs = [(t, after[name]) for name, t in before.items() if t.is_floating_point()]
+    if any(t.shape != now.shape for t, now in pairs) or len({now.device for _, now in pairs}) != 1:
+        return False
+    kept = all(t.dtype is now.dtype for t, now in pairs)
+    if not kept and len({now.dtype for _, now in pairs}) != 1:
+        return False
+    return not kept or any(t.device != now.device for t, now in pairs)
 
 
 def _print(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, tuple[Any, ...]]:

@@ -25,7 +25,9 @@ Inputs = Tensor | Sequence[Tensor]
 def as_tuple(x: Any) -> tuple[Tensor, ...]:
     """One input or several, as a tuple of tensors with a batch dimension."""
     if not isinstance(x, (Tensor, tuple, list)):
-        raise InputError(f"An input must be a torch tensor (or a tuple of tensors), got {type(x).__name__}.")
+        raise InputError(
+            f"An input must be a torch tensor, an array of numbers, or several of them; got {type(x).__name__}."
+        )
     inputs = (x,) if isinstance(x, Tensor) else tuple(x)
     if not inputs:
         raise InputError("No input was given.")
@@ -99,7 +101,7 @@ def check_tokens(x: Tensor, name: str, limit: int) -> None:
 
 def _check_tensor(x: Any, name: str) -> None:
     if not isinstance(x, Tensor):
-        raise InputError(f"Input {name!r} must be a torch tensor, got {type(x).__name__}.")
+        raise InputError(f"Input {name!r} must be a torch tensor or an array of numbers, got {type(x).__name__}.")
     _check_stored(x, name)
     if x.ndim == 0:
         raise InputError(f"Input {name!r} has no batch dimension; add one: x.unsqueeze(0).")
@@ -124,7 +126,10 @@ def checked(x: Any, example: Sequence[Tensor], domains: Sequence[Domain], engine
     """The inputs, or a clear error before any work."""
     inputs, names = as_tuple(x), engine.planned.inputs
     if len(inputs) != len(example):
-        raise InputError(f"The network takes {len(example)} input(s), got {len(inputs)}.")
+        more = " A list is one tensor for each input; several samples are one tensor: torch.cat(list)."
+        raise InputError(
+            f"The network takes {len(example)} input(s), got {len(inputs)}.{more * (len(inputs) > len(example))}"
+        )
     for x_k, example_k, name in zip(inputs, example, names, strict=True):
         check_like(x_k, example_k, name)
     check_batch(inputs)

@@ -1,6 +1,7 @@
 """A network captured for the shapes of input that it meets, and followed: is it still the network that was captured?
 
 CapturedNetwork
+├── begin          the first capture, for the first inputs that it is given
 ├── engine_for     the engine for some inputs; captured anew for another shape or number of samples
 ├── refresh        captured again, as the network is now
 ├── compile        how passes are run from now on; recompute: with less memory
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from deeptaylor.errors import CaptureError, InputError, MismatchError, warn
 from deeptaylor.graph.agreement import Answer
+from deeptaylor.graph.failing import why_it_fails
 from deeptaylor.plan.table import Plan
 from deeptaylor.run.books import Kept
 from deeptaylor.run.compiled import Compiled
@@ -48,38 +50,69 @@ _ENGINES = 8  # shapes of input, and numbers of samples, that are remembered bes
 class CapturedNetwork(nn.Module):
     """A network that is never changed, captured with the user's settings; a part of it is an engine a shape."""
 
-    def __init__(self, model: nn.Module, inputs: tuple[Tensor, ...], settings: Settings) -> None:
+    original: Original  # these two from the first capture on
+    example: tuple[Tensor, ...]
+
+    def __init__(self, model: nn.Module, settings: Settings) -> None:
         super().__init__()
         self.settings = settings
         self._scored: dict[str, Self] = {}  # with a function of the output, by what it computes; the latest last
         # In a tuple, so that nn.Module does not take the user's network for a part of this one.
         self._model = (model,)
-        self.example = tuple(x[:2].detach() for x in inputs)
         self._compile: tuple[bool | None, dict[str, Any]] | None = None  # CUDA graphs, inductor's options; once asked
         self._recompute = False
         self._runs: dict[int, Compiled] = {}
-        self.original = Original(model, self.example, settings.domains)
-        self._lock, self.captures = threading.RLock(), 0
+        self.lock, self.captures = threading.RLock(), 0
+        self._followed = ""  # where the network was moved to, until it is said
         self.engines = nn.ModuleDict()
-        try:
-            engine = self._capture(inputs, known=self.original.known.answer())
-        except MismatchError:
-            raise
-        except CaptureError:  # two samples were not enough for a network that insists on its batch size
-            if inputs[0].shape[0] <= 2:
+
+    @property
+    def begun(self) -> bool:
+        """True once the network was captured."""
+        return len(self.engines) > 0
+
+    def begin(self, inputs: tuple[Tensor, ...]) -> None:
+        """Capture the network for the first inputs that it is given."""
+        self.example = tuple(x[:2].detach() for x in inputs)
+        self.original = Original(self.model, self.example, self.settings.domains)
+        self.engines[_key(inputs)] = self._first_engine(inputs)
+
+    def _first_engine(self, inputs: tuple[Tensor, ...]) -> Engine:
+        failed: CaptureError | None = None
+        for whole in (False, True) if inputs[0].shape[0] > 2 else (False,):  # it may insist on its batch size
+            try:
+                engine = self._capture(inputs, whole, None if whole else self.original.known.answer())
+            except MismatchError:
                 raise
-            engine = self._capture(inputs, whole=True)
-            self.example = tuple(x.detach() for x in inputs)
-        self.engines[_key(inputs)] = engine
+            except CaptureError as error:
+                failed = error
+            else:
+                self.example = tuple(x.detach() for x in inputs) if whole else self.example
+                return engine
+        assert failed is not None
+        raise why_it_fails(self.model, inputs, self.settings.root) or failed
+
+    def begin_unasked(self) -> None:
+        """The first capture where nothing was given yet, but something is asked about the captured network."""
+        raise InputError(
+            "Nothing was captured yet: the network is captured with the first input that it explains. Explain one "
+            "first, or give an example: dt.Explainer(model, example)."
+        )
 
     @property
     def model(self) -> nn.Module:
         """The user's network."""
         return self._model[0]
 
+    def wrap(self, model: nn.Module) -> None:
+        """Capture another network, which calls the user's, in its place."""
+        self._model = (model,)
+
     @property
     def engine(self) -> Engine:
         """The engine for the example."""
+        if not self.begun:
+            self.begin_unasked()
         return cast("Engine", next(iter(self.engines.values())))
 
     @property
@@ -108,6 +141,8 @@ class CapturedNetwork(nn.Module):
 
     def refresh(self) -> Self:
         """Capture the network again, after its parameters changed."""
+        if not self.begun:
+            return self
         now = self.original.now(self.example)
         self._capture_again(now.answer())
         self._scored.clear()
@@ -125,7 +160,7 @@ class CapturedNetwork(nn.Module):
         known = self._remembered(inputs)
         if known is not None:
             return known
-        with self._lock:
+        with self.lock:
             known = self._remembered(inputs)
             return self._new(inputs) if known is None else known
 
@@ -140,6 +175,7 @@ class CapturedNetwork(nn.Module):
     def _new(self, inputs: Sequence[Tensor]) -> Engine:
         """Capture for another shape or number of samples; what was captured longest ago is forgotten."""
         key, shape_is_new = _key(inputs), _key(inputs) not in self.engines
+        failed: CaptureError | None = None
         try:
             engine = self._capture(inputs, whole=not shape_is_new)
             if not engine.takes(inputs[0].shape[0]):
@@ -147,16 +183,24 @@ class CapturedNetwork(nn.Module):
         except MismatchError:
             raise
         except CaptureError as error:
-            wanted = [tuple(x.shape[1:]) for x in self.example]
-            raise InputError(
-                f"The network was captured for samples of shape {_shapes(wanted)} and does not take "
-                f"{_shapes([tuple(x.shape[1:]) for x in inputs])}."
-            ) from error
+            failed = error
+        if failed is not None:
+            raise self._refused(inputs) or failed
         while len(self.engines) > _ENGINES:
             oldest = next(k for k in self.engines if k != _key(self.example))
             self._runs.pop(id(self.engines.pop(oldest)), None)
         self.engines[key if shape_is_new else f"{key}@{inputs[0].shape[0]}"] = engine
         return engine
+
+    def _refused(self, inputs: Sequence[Tensor]) -> InputError | None:
+        """What to say where the network itself does not take inputs of another shape than the first."""
+        why = why_it_fails(self.model, inputs, self.settings.root)
+        if why is None:
+            return None
+        wanted, got = (", ".join(str(tuple(x.shape[1:])) for x in some) for some in (self.example, inputs))
+        said = InputError(f"The network was captured for samples of shape {wanted}, and these have {got}. {why}")
+        said.__cause__ = why.__cause__
+        return said
 
     def compile(self, graphs: bool | None = None, **options: Any) -> Self:  # type: ignore[override]
         """Compile every pass from now on: slow the first time for each shape, then faster.
@@ -204,6 +248,8 @@ class CapturedNetwork(nn.Module):
         return self._runs[id(engine)]
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        if not self.begun:
+            self.begin_unasked()
         places, before = self._places(), _type_of(self.engine.network.buffers())
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self._places() != places:
@@ -225,19 +271,22 @@ class CapturedNetwork(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # These belong to this object; a copy makes its own. Its network's tensors lie elsewhere, with the same values.
-        return {**self.__dict__, "_runs": {}, "_scored": {}, "original": self.original.known.changed(), "_lock": None}
+        stale = self.original.known.changed() if self.begun else []
+        return {**self.__dict__, "_runs": {}, "_scored": {}, "original": stale, "lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self.original, self._lock = Original(self.model, self.example, self.settings.domains), threading.RLock()
-        self.original.known.answer()
-        self.original.known.stale = state["original"]
+        self.lock = threading.RLock()
+        if self.begun:
+            self.original = Original(self.model, self.example, self.settings.domains)
+            self.original.known.answer()
+            self.original.known.stale = state["original"]
 
     # --- like another -------------------------------------------------------------------------------------------------
 
     def state(self) -> State:
         """Where this network was moved to, and how it is run."""
-        like = self.like
+        like = self.like if self.begun else None
         return None if like is None else (like.device, like.dtype), self._compile, self._recompute
 
     def brought_to(self, state: State) -> Self:
@@ -251,7 +300,7 @@ class CapturedNetwork(nn.Module):
 
     def scored(self, signature: str | None, capture: Callable[[], Self]) -> Self:
         """This network with a function of its output, which a signature tells from others; remembered."""
-        with self._lock:
+        with self.lock:
             known = self._scored.pop(signature, None) if signature is not None else None
             if known is None:
                 known = capture()
@@ -270,8 +319,15 @@ class CapturedNetwork(nn.Module):
             return
         there = (device if own.device == was[0] else own.device, dtype if own.dtype == was[1] else own.dtype)
         if there != (own.device, own.dtype):
-            warn(f"The network was moved to {device} as {dtype}; its explainer follows, and takes inputs like it.")
+            said = f"The network was moved to {device} as {dtype}; its explainer follows, and takes inputs like it."
+            warn(said)
             self.to(device=there[0], dtype=there[1])
+            self._followed = said
+
+    def moves(self) -> list[str]:
+        """What there is to say, once, of a network that was moved after it was captured."""
+        said, self._followed = [self._followed] * bool(self._followed), ""
+        return said
 
 
 def _wider(a: torch.dtype, b: torch.dtype) -> bool:
@@ -289,7 +345,3 @@ def _key(inputs: Sequence[Tensor]) -> str:
     return "_".join(
         "x".join(str(int(n)) for n in x.shape[1:]) + ("f" if x.is_floating_point() else "i") for x in inputs
     )
-
-
-def _shapes(shapes: Sequence[tuple[int, ...]]) -> str:
-    return ", ".join(map(str, shapes))

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["reverse", "reverse_many"]
 
-_AT_ONCE = 2  # rivals at the score, where they have maps: those of more would take the most memory of all
+# Rivals at the score, where they have maps: each by itself takes launches, and many maps at once the most memory.
+_AT_ONCE = {"cuda": 4}
+_AT_ONCE_ELSEWHERE = 2
 
 
 def reverse(
@@ -117,7 +119,7 @@ class _Beside:
 
         total: list[Maybe] = [None] * len(step.inputs)
         vectors = all(len(self._run.shape(name)) <= 2 for name in step.inputs)
-        at_once = self._classes.shape[1] if vectors else _AT_ONCE
+        at_once = self._classes.shape[1] if vectors else _AT_ONCE.get(self._classes.device.type, _AT_ONCE_ELSEWHERE)
         groups = (t.movedim(1, 0).split(at_once) for t in (self._classes, self._weights))
         for classes, weights in zip(*groups, strict=True):
             for k, out in torch.vmap(one)(classes, weights).items():

@@ -34,10 +34,18 @@ class Original:
             return
         with LOCK:  # another thread may be capturing it, with its flags lowered
             if not self.known.quick():
+                self._check_there()
                 moved = self.known.moved()
                 if moved is not None:
                     follow(*moved)
                 self.check()
+
+    def _check_there(self) -> None:
+        if self.known.gone():
+            raise StaleModelError(
+                "The network was moved to the meta device, where tensors have no values: there is nothing left to "
+                "explain. Load its weights again, and call explainer.refresh()."
+            )
 
     def begin_look(self, follow: Follow) -> Look | None:
         """The same, and begin to look at every value; None where that was done already."""
@@ -50,6 +58,8 @@ class Original:
     def check(self, look: Look | None = None) -> None:
         """Refuse a network that changed; `look`, where that look has begun."""
         with LOCK:
+            if look is None:
+                self._check_there()
             changed = self.known.changed(look)
         if changed:
             raise StaleModelError(

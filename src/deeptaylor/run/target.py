@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
@@ -13,20 +14,25 @@ from torch.utils import _pytree as pytree
 from deeptaylor.errors import TargetError
 
 Target = Any  # None, int, integer tensor (B,) or (B, K), float tensor like the output, Margin, or a callable
+Number = Callable[[str], int]  # of a class, by its name
 
 
 @dataclass(frozen=True)
 class Margin:
     """The difference of two logits; `other=None` means the best of the other classes."""
 
-    target: int | Tensor | None = None
-    other: int | Tensor | None = None
+    target: int | str | Tensor | None = None
+    other: int | str | Tensor | None = None
 
 
-def margin(target: int | Tensor | None = None, other: int | Tensor | None = None) -> Margin:
+def margin(target: int | str | Tensor | None = None, other: int | str | Tensor | None = None) -> Margin:
     """Explain why `target` (default: the top class) beats `other` (default: the best of the rest).
 
-    A logit difference is positive whenever the class wins, also where its own logit is not.
+    A logit difference is positive whenever the class wins, also where its own logit is not. Classes are numbers, an
+    integer tensor with one number a sample, or names, where the network came with names.
+
+    >>> margin("zebra", "tiger")
+    Margin(target='zebra', other='tiger')
     """
     return Margin(target, other)
 
@@ -48,6 +54,59 @@ class Against:
 
 for _kind in (Margin, Against):  # so that their tensors are seen by what compiles and exports
     pytree.register_dataclass(_kind)
+
+
+# --- as the user writes them ------------------------------------------------------------------------------------------
+
+
+def plain(target: Any, batch: int, number: Number | None = None) -> Target:
+    """A target in numbers and tensors: names looked up, arrays of NumPy converted, lists of K classes for every sample.
+
+    >>> plain(["cat", 0], 2, {"cat": 4}.__getitem__)
+    tensor([[4, 0],
+            [4, 0]])
+    """
+    if isinstance(target, Margin):
+        return Margin(numbered(target.target, number), numbered(target.other, number))
+    if not isinstance(target, Mapping):
+        target = numbered(target, number)
+    if not isinstance(target, (list, tuple)) or not target:
+        return target
+    rows = target if all(isinstance(row, (list, tuple)) for row in target) else [target] * batch
+    whole = all(isinstance(k, int) and not isinstance(k, bool) for row in rows for k in row)
+    if not whole or len({len(row) for row in rows}) > 1:
+        raise TargetError(
+            "A list as a target is one of classes, by number or name: K maps for every sample; or such a list for each "
+            f"sample, all of one length; got {target!r}."
+        )
+    return torch.tensor(rows)
+
+
+def numbered(classes: Any, number: Number | None = None) -> Any:
+    """The same with numbers for names, and those of Python and torch for NumPy's: one, several, or with weights."""
+    if isinstance(classes, str):
+        if number is None:
+            raise TargetError(
+                f"The class {classes!r} is given by name, but this network came without names: give the number of the "
+                'class, or names to the network: dt.load(network, class_names=["cat", …], …).'
+            )
+        return number(classes)
+    if isinstance(classes, (np.ndarray, np.generic)):
+        return (
+            numbered(classes.tolist(), number) if classes.ndim == 0 or classes.dtype.kind in "UOS" else _array(classes)
+        )
+    if isinstance(classes, Mapping):
+        return {numbered(name, number): weight for name, weight in classes.items()}
+    return [numbered(name, number) for name in classes] if isinstance(classes, (list, tuple)) else classes
+
+
+def _array(classes: Any) -> Tensor:
+    if classes.dtype.kind not in "biuf":
+        raise TargetError(f"An array as a target holds whole or real numbers; got {classes.dtype}.")
+    return torch.as_tensor(np.ascontiguousarray(classes))
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
 
 
 def check(target: Target, shape: tuple[int, ...], values: bool = True) -> None:
@@ -77,7 +136,7 @@ def check(target: Target, shape: tuple[int, ...], values: bool = True) -> None:
         return
     if not _is_integer(target):
         raise TargetError(
-            "A target is None, an int, an integer tensor, a float tensor, dt.margin(…) or a callable; "
+            "A target is None, an int, a list of them, an integer tensor, a float tensor, dt.margin(…) or a callable; "
             f"got {_type_name(target)}."
         )
     if len(shape) == 1 and (isinstance(target, Tensor) or target != 0):
@@ -123,8 +182,8 @@ def _check_classes(value: Any, shape: tuple[int, ...], name: str, ranks: tuple[i
     """Integers of the right shape that are classes of the network."""
     if not _is_integer(value):
         raise TargetError(
-            f"The {name} of dt.margin(target, other) is None, an int or an integer tensor (a callable is a target "
-            f"of its own); got {_type_name(value)}."
+            f"The {name} of dt.margin(target, other) is None, an int, the name of a class, or an integer tensor with "
+            f"one class a sample (a callable is a target of its own); got {_type_name(value)}."
         )
     t = torch.as_tensor(value)
     if t.ndim and (t.ndim not in ranks or t.shape[0] != shape[0] or t.numel() == 0):
@@ -199,7 +258,7 @@ def one_hot(classes: Tensor, output: Tensor) -> Tensor:
 def _margin_weights(target: Margin, output: Tensor) -> Tensor:
     batch = output.shape[0]
 
-    def as_classes(value: int | Tensor) -> Tensor:
+    def as_classes(value: Any) -> Tensor:
         return torch.as_tensor(value, device=output.device).expand(batch)
 
     top = output.argmax(1) if target.target is None else as_classes(target.target)

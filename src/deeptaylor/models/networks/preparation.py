@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -19,7 +20,10 @@ from torch import Tensor
 
 from deeptaylor.domain import Box
 from deeptaylor.errors import InputError
+from deeptaylor.heatmap import Picture
 from deeptaylor.models.networks.photo import upright
+from deeptaylor.pictures.photograph import Photograph
+from deeptaylor.shown import shown
 
 __all__ = ["Preparation"]
 
@@ -87,17 +91,49 @@ class Preparation:
 
     def __call__(self, photo: str | os.PathLike[str] | Image.Image) -> tuple[Tensor, Image.Image]:
         """The input (1, channels, height, width) for a photograph, and the part of it that the network sees."""
-        image = upright(photo, "L" if self.channels == "L" else "RGB")
-        height, width = self._resized(image.height, image.width)
-        size = _pair(self.size)
-        top, left = (height - size[0]) // 2, (width - size[1]) // 2
-        image = image.resize((width, height), Image.Resampling[self.interpolation.upper()])
-        image = image.crop((left, top, left + size[1], top + size[0]))
+        image = self._cut(self.read(photo))
         values = torch.from_numpy(np.array(image, dtype=np.float32)) * self.white / 255
         values = values.unsqueeze(0) if self.channels == "L" else values.permute(2, 0, 1)
         if self.channels == "BGR":
             values = values.flip(0)
         return self._normalised(values).unsqueeze(0), image
+
+    def read(self, photo: str | os.PathLike[str] | Image.Image) -> Image.Image:
+        """A photograph upright and in its own resolution, before anything is resized or cut."""
+        return upright(photo, "L" if self.channels == "L" else "RGB")
+
+    def window(self, height: int, width: int) -> tuple[float, float, float, float]:
+        """The part of a photograph of this size that the network sees: left, top, right, bottom, in its own pixels.
+
+        >>> said = dict(channels="RGB", white=1, mean=0.5, std=0.5, interpolation="bilinear")
+        >>> Preparation(size=224, resize=256, **said).window(512, 1024)
+        (288.0, 32.0, 736.0, 480.0)
+        """
+        (top, left, bottom, right), (rows, columns) = self._middle(height, width), self._resized(height, width)
+        return left * width / columns, top * height / rows, right * width / columns, bottom * height / rows
+
+    def original(self, photo: str | os.PathLike[str] | Image.Image, seen: Picture) -> Photograph:
+        """A photograph that was explained, read once more; refused where it no longer holds what the network saw."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # said when it was read first
+            image = self.read(photo)
+            if not np.array_equal(np.asarray(self._cut(image)), seen):
+                name = "The picture" if isinstance(photo, Image.Image) else shown(photo)
+                raise InputError(f"{name} was changed since it was explained: the map belongs to what it was before.")
+        return Photograph(np.asarray(image), self.window(image.height, image.width))
+
+    def _cut(self, image: Image.Image) -> Image.Image:
+        """Resized, and the middle cut out."""
+        height, width = self._resized(image.height, image.width)
+        top, left, bottom, right = self._middle(image.height, image.width)
+        return image.resize((width, height), Image.Resampling[self.interpolation.upper()]).crop(
+            (left, top, right, bottom)
+        )
+
+    def _middle(self, height: int, width: int) -> tuple[int, int, int, int]:
+        (height, width), size = self._resized(height, width), _pair(self.size)
+        top, left = (height - size[0]) // 2, (width - size[1]) // 2
+        return top, left, top + size[0], left + size[1]
 
     def _resized(self, height: int, width: int) -> tuple[int, int]:
         if isinstance(self.resize, tuple):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from PIL import Image
@@ -11,8 +13,12 @@ from torch import Tensor, nn
 
 from deeptaylor.domain import Domain
 from deeptaylor.errors import InputError
+from deeptaylor.explainer import Explainer
 from deeptaylor.graph.eval_mode import eval_mode
+from deeptaylor.models import photographs
 from deeptaylor.models.networks.preparation import Preparation
+from deeptaylor.rules import Rule
+from deeptaylor.run.returned import RETURNED
 
 __all__ = ["Pretrained", "Recognised"]
 
@@ -28,9 +34,10 @@ class Recognised:
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A trained network. Its domain follows from the preparation; it is given where inputs are no photographs.
+    """A trained network, as `dt.load` returns it. Its domain follows from the preparation; it is given where inputs are
+    no photographs.
 
-    dt.Explainer(p.network, x, domain=p.domain) explains ``x, seen = p.preprocess("photo.jpg")``.
+    p.explainer().explain("photo.jpg", "zebra") explains a photograph; p.preprocess("photo.jpg") is its input.
     """
 
     network: nn.Module
@@ -49,6 +56,59 @@ class Pretrained:
             object.__setattr__(self, "domain", self.preparation.domain)
         if self.class_names is not None:
             object.__setattr__(self, "class_names", tuple(self.class_names))
+
+    def __repr__(self) -> str:
+        classes = "classes without names" if self.class_names is None else f"{len(self.class_names)} classes"
+        inputs = f"no photographs, domain {self.domain}" if self.preparation is None else repr(self.preparation)
+        numbers = sum(w.numel() for w in self.network.parameters())
+        notes = f"\n  {'; '.join(self.notes)}" if self.notes else ""
+        return f"<Pretrained {type(self.network).__name__}: {numbers:,} parameters, {classes}\n  {inputs}{notes}>"
+
+    def explainer(
+        self,
+        *,
+        rules: Mapping[str, Rule] | None = None,
+        first: Rule | None = None,
+        bias: str = RETURNED,
+        max_pool: str = "proportional",
+        local: bool = True,
+        output: int | str | None = None,
+    ) -> Explainer:
+        """An `Explainer` of this network, for many photographs: it captures once, and knows names and preparation.
+
+        Settings are those of `Explainer`. The network is captured with the first input that is explained.
+
+        >>> import deeptaylor as dt
+        >>> p = Pretrained(nn.Linear(2, 2), ("cat", "dog"), None, domain=dt.NonNegative())
+        >>> p.explainer().explain([[1.0, 2.0]], "dog").relevance.shape
+        torch.Size([1, 2])
+        """
+        return Explainer(
+            self, rules=rules, first=first, bias=bias, max_pool=max_pool, local=local, output=output
+        )  # fmt: skip
+
+    def class_index(self, text: str) -> int:
+        """The number of a class, by its number or its name; or an error with names like it."""
+        return photographs.class_index(self, text)
+
+    def read(self, x: Any, like: Tensor | None = None) -> tuple[Any, tuple[Any, ...]]:
+        """Photographs as inputs (where a tensor is, and of its type), with what the network sees of them.
+
+        Anything else is an input already, and stays what it is.
+        """
+        return photographs.read(self, x, like)
+
+    def shown(self, answer: Any, x: Any, seen: tuple[Any, ...], target: Any) -> Any:
+        """An explanation with the photographs that it is of, and the names of the classes."""
+        return photographs.shown(self, answer, x, seen, target)
+
+    def blank(self) -> Tensor | None:
+        """An input like photographs make, of random numbers from the domain; None where inputs are no photographs."""
+        if self.preparation is None:
+            return None
+        drawn = torch.rand(1, *self.preparation.shape, generator=torch.Generator().manual_seed(0))
+        low, high = self.preparation.domain.bounds(drawn)
+        return low + (high - low) * drawn
 
     def preprocess(self, photo: str | os.PathLike[str] | Image.Image) -> tuple[Tensor, Image.Image]:
         """The input (1, channels, height, width) for a photograph, and the part of it that the network sees."""

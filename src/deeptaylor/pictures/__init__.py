@@ -1,0 +1,8 @@
+"""An explanation as something to look at: pictures, text, bars, curves and slices.
+
+axes ──► heat ──scale──► colours ──┬── photograph   over the original photograph, with Pillow alone
+                                   ├── plotting, curve, volume   figures with title, colour bar and caption (canvas)
+                                   ├── tokens, bars   text in colours, and bars, that need no figure
+                                   └── files   what the suffix says, whole or not at all
+sentences   what stands below: where the score went
+"""

@@ -1,0 +1,62 @@
+"""What a contrast gives to be drawn beside its map: the difference from its rivals, and its words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from deeptaylor.heatmap import Heat, robust_scale
+from deeptaylor.pictures import sentences
+from deeptaylor.pictures.axes import Axis
+from deeptaylor.pictures.drawing import Drawing
+from deeptaylor.pictures.explained import Explained, map_of
+from deeptaylor.pictures.scale import Scale
+
+__all__ = ["Contrasted", "difference", "title", "with_difference"]
+
+
+class Contrasted(Explained, Protocol):
+    """A `Contrast`, as far as it is drawn."""
+
+    @property
+    def shared(self) -> Any: ...
+    @property
+    def difference(self) -> Any: ...
+    @property
+    def rivals(self) -> tuple[tuple[tuple[int, float], ...], ...]: ...
+    @property
+    def class_names(self) -> tuple[str, ...]: ...
+    def apart_text(self, sample: int = 0, target: int = 0) -> str:
+        """How far apart the class and its rivals are."""
+        ...
+
+
+def difference(c: Contrasted, sample: int, target: int, which: int = 0, axis: Axis = None) -> tuple[Heat, Scale]:
+    """For the class and for its rivals; full colour is where it is as large as the class's own map."""
+    own, shared, apart = (map_of(c, t, sample, target, which, axis) for t in (c.relevance, c.shared, c.difference))
+    return apart, Scale(robust_scale(own + shared), signed=True, largest=float(np.abs(apart).max()))
+
+
+def title(c: Contrasted, sample: int, target: int) -> str:
+    """What sets a class apart from which others."""
+    name = sentences.class_title(c.target, c.titles, sample, target) or "the class"
+    targets = c.score.shape[1] if c.score.ndim == 2 else 1
+    return sentences.against(name, c.rivals[sample % len(c.score) * targets + target % targets], c.class_names)
+
+
+def with_difference(c: Contrasted, d: Drawing, sample: int, target: int, which: int, axis: Axis) -> Drawing:
+    """The drawing of the distinctive part, with the difference beside it."""
+    apart, scale = difference(c, sample, target, which, axis)
+    said = [sentences.split(c.ledger, sample, target), f"{c.apart_text(sample, target)}."]
+    said += ["Rivals count by the percentages in the title."] * ("%)" in d.title)
+    return replace(
+        d,
+        caption=(*d.caption, *said),
+        name="what sets it apart",
+        over="what sets it apart",
+        difference=apart,
+        difference_scale=scale,
+        difference_name="more than the rivals: red, less: blue",
+    )

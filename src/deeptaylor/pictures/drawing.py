@@ -1,0 +1,36 @@
+"""One map with what is said about it, before anything is drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deeptaylor.heatmap import Heat
+from deeptaylor.pictures.photograph import Photograph
+from deeptaylor.pictures.scale import Scale
+from deeptaylor.support.optional import optional_package
+
+__all__ = ["Drawing", "need_matplotlib"]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """The map of one sample, one class and one input."""
+
+    heat: Heat
+    scale: Scale
+    title: str
+    caption: tuple[str, ...]
+    photo: Photograph | None = None
+    axes: tuple[str, str] | None = None  # names of a map's two axes, where it is no picture
+    name: str = "relevance"
+    beneath: str = "photograph"
+    over: str = "over the photograph"
+    label: str = "relevance"  # beside the colours
+    difference: Heat | None = None  # of a contrast: for the class, and against it
+    difference_scale: Scale | None = None
+    difference_name: str = ""
+
+
+def need_matplotlib() -> None:
+    """Refuse with a word on how to get it, where it is not installed."""
+    optional_package("matplotlib", "figures are drawn with matplotlib", "plot")

@@ -1,0 +1,106 @@
+"""What stands above and below a picture: only what was computed, in full sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from deeptaylor.ledger import Ledger
+from deeptaylor.properties import DEEP_TAYLOR
+from deeptaylor.shown import percent
+
+__all__ = ["account", "against", "class_title", "listed", "split", "title"]
+
+_NONE = 5e-7  # of the score: shown as nothing
+
+
+def account(ledger: Ledger, sample: int, target: int, what: str, method: str = DEEP_TAYLOR) -> str:
+    """Where the score of one sample went; ``what`` holds relevance: pixels, tokens, …"""
+
+    def pick(t: Tensor) -> float:
+        return float(t[sample, target] if t.ndim == 2 else t[sample])
+
+    f = pick(ledger.score)
+    if f <= 0:
+        return "The score is not positive: there is nothing to share out, and the map is empty." * (
+            method == DEEP_TAYLOR
+        )
+    held, bias, dropped, residual = (pick(t) / f for t in (ledger.held, ledger.bias, ledger.dropped, ledger.residual))
+    if method != DEEP_TAYLOR:
+        rest = f"; {method} does not share out the rest" if abs(residual) > _NONE else ""
+        return f"The {what} sum to {percent(held)} of the score{rest}."
+    returned = 0.0 if ledger.returned is None else pick(ledger.returned) / f
+    if ledger.own is not None and abs(returned) > _NONE:
+        return _handed_back(pick(ledger.own) / f, returned, what)
+    taken = [f"biases for {percent(bias)}"] * (abs(bias) > _NONE)
+    taken += [f"{percent(dropped)} could not be handed on"] * (abs(dropped) > _NONE)
+    if not taken:
+        return f"The {what} account for the whole score."
+    only = "only " if held < 0.5 else ""
+    return f"The {what} account for {only}{percent(held)} of the score; {'; '.join(taken)}."
+
+
+def _handed_back(own: float, returned: float, what: str) -> str:
+    if own < 0.5:
+        return (
+            f"The {what} themselves account for only {percent(own)} of the score; the rest, which biases took, was "
+            "handed back in proportion to that part."
+        )
+    return (
+        f"The {what} themselves account for {percent(own)} of the score; the {percent(returned)} that biases took "
+        "were handed back to them."
+    )
+
+
+def split(ledger: Ledger, sample: int, target: int) -> str:
+    """How the map of a class was split in two."""
+    assert ledger.shared is not None
+    own, both = (t[sample, target] if t.ndim == 2 else t[sample] for t in (ledger.input, ledger.held))
+    if float(both) <= 0:
+        return ""
+    share = float(own) / float(both)
+    return f"{percent(share)} of the class's relevance sets it apart; {percent(1 - share)} is shared with its rivals."
+
+
+def title(target: Any, titles: Sequence[Sequence[str]], score: Tensor, method: str, sample: int, which: int) -> str:
+    """What is shown, and the score that was shared out."""
+    name = class_title(target, titles, sample, which)
+    how = "" if method == DEEP_TAYLOR else f" by {method}"
+    return f"Relevance{how}{name and f' for {name}'} (score {float(score[sample].flatten()[which]):.4g})"
+
+
+def class_title(target: Any, titles: Sequence[Sequence[str]], sample: int, which: int) -> str:
+    """The name of the class that is explained, or its number; empty where neither is known."""
+    if titles:
+        return titles[sample][which]
+    if isinstance(target, Tensor) and not target.is_floating_point() and target.ndim:
+        row = target[sample] if target.ndim == 2 or len(target) > 1 else target[0]
+        return f"class {int(row[which] if row.ndim else row)}"
+    return f"class {target}" if isinstance(target, int) and not isinstance(target, bool) else ""
+
+
+def against(name: str, rivals: Sequence[tuple[int, float]], class_names: Sequence[str]) -> str:
+    """The title of a contrast; rivals are classes and what each counts.
+
+    >>> against("cat", [(1, 0.75), (2, 0.25)], ["cat", "lynx", "dog"])
+    'What sets cat apart from lynx (75 %) and dog (25 %)'
+    """
+    names = [class_names[k] if class_names else f"class {k}" for k, _ in rivals]
+    if not names:
+        return f"Relevance for {name}, which has no rival"
+    if len(names) > 1:
+        names = [f"{n} ({percent(w, '.0f')})" for n, (_, w) in zip(names, rivals, strict=True)]
+    return f"What sets {name} apart from {listed(names)}"
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """Names in a sentence.
+
+    >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c", "d", "e"])
+    ('a', 'a and b', 'a, b, c and 2 more')
+    """
+    first, more = list(names[:most]), len(names) - most
+    first += [f"{more} more"] if more > 0 else []
+    return first[0] if len(first) == 1 else f"{', '.join(first[:-1])} and {first[-1]}"

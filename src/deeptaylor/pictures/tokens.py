@@ -1,0 +1,156 @@
+"""Words in the colours of their relevance: in a notebook, in a terminal, as a page or as a picture."""
+
+from __future__ import annotations
+
+import html
+import io
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from deeptaylor.errors import InputError, warn
+from deeptaylor.heatmap import Heat, shades
+from deeptaylor.pictures.files import kind_of
+from deeptaylor.pictures.scale import Scale
+from deeptaylor.shown import shown
+from deeptaylor.support.files import write_whole
+
+__all__ = ["Tokens", "tokens"]
+
+_KINDS = (".html", ".png", ".txt")
+_PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>
+<body style="margin:2em;max-width:50em;background:white;color:black">{body}</body></html>
+"""
+_WIDTH, _SIZE, _PAD = 720, 18, 6  # pixels of a picture: how wide it is, how high letters are, the room around words
+
+
+@dataclass(frozen=True, repr=False)
+class Tokens:
+    """Words and the relevance of each: red speaks for the decision, blue against it, white counts nothing."""
+
+    words: tuple[str, ...]
+    values: tuple[float, ...]
+    scale: Scale
+    title: str = ""
+    caption: str = ""
+
+    def _rgb(self) -> list[tuple[int, int, int]]:
+        rows = shades(self.scale(np.array([self.values])))[0].tolist()
+        return [(r, g, b) for r, g, b in rows]
+
+    def _repr_html_(self) -> str:
+        spans = " ".join(
+            f'<span title="{value:.4g}" style="background:rgb{rgb};color:{_ink(rgb)};padding:1px 3px;'
+            f'border-radius:3px">{html.escape(shown(word))}</span>'
+            for word, value, rgb in zip(self.words, self.values, self._rgb(), strict=True)
+        )
+        head = f"<p><b>{html.escape(self.title)}</b></p>" if self.title else ""
+        foot = f'<p style="font-size:smaller">{html.escape(self.caption)}</p>' if self.caption else ""
+        return f'{head}<p style="line-height:1.9">{spans}</p>{foot}'
+
+    def coloured(self) -> str:
+        """The words in the colours of a terminal."""
+        inks = {"black": "30", "white": "97"}
+        return " ".join(
+            f"\x1b[48;2;{';'.join(map(str, rgb))};{inks[_ink(rgb)]}m{shown(word)}\x1b[0m"
+            for word, rgb in zip(self.words, self._rgb(), strict=True)
+        )
+
+    def plain(self) -> str:
+        """A line a word, with its number."""
+        numbers = [f"{value:.4g}" for value in self.values]
+        width = max(map(len, numbers), default=0)
+        return "\n".join(f"{n.rjust(width)}  {shown(word)}" for n, word in zip(numbers, self.words, strict=True))
+
+    def __str__(self) -> str:
+        colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        return "\n".join(
+            part for part in (self.title, self.coloured() if colours else self.plain(), self.caption) if part
+        )
+
+    __repr__ = __str__
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write a page (.html), a picture (.png) or numbers (.txt), whole or not at all."""
+        kind = kind_of(path, _KINDS)
+        if kind == ".html":
+            return write_whole(path, _PAGE.format(title=html.escape(self.title), body=self._repr_html_()).encode())
+        if kind == ".txt":
+            return write_whole(path, f"{self.title}\n\n{self.plain()}\n\n{self.caption}\n".encode())
+        data = io.BytesIO()
+        _picture(self, self._rgb()).save(data, format="PNG", optimize=True)
+        return write_whole(path, data.getvalue())
+
+
+def tokens(words: Sequence[str] | None, heat: Heat, scale: Scale, title: str, caption: str) -> Tokens:
+    """The words with their relevance; without words, their numbers."""
+    if heat.ndim != 1:
+        raise InputError(f"One number a token is needed, and there is a map of shape {heat.shape}; say axis=.")
+    if isinstance(words, str):
+        raise InputError("words is a list of words, one a token; a single text would be taken letter by letter.")
+    words = [str(k) for k in range(len(heat))] if words is None else [str(word) for word in words]
+    if len(words) != len(heat):
+        raise InputError(f"{len(words)} words were given for {len(heat)} tokens.")
+    return Tokens(tuple(words), tuple(heat.tolist()), scale, title, caption)
+
+
+def _ink(rgb: tuple[int, int, int]) -> str:
+    """Black or white, whichever can be read on this colour."""
+    r, g, b = rgb
+    return "black" if 0.299 * r + 0.587 * g + 0.114 * b > 140 else "white"
+
+
+def _picture(told: Tokens, colours: Sequence[tuple[int, int, int]]) -> Image.Image:
+    font, small = _font(_SIZE), _font(12)
+    _warn_of_missing_letters(" ".join(map(shown, told.words)), font)
+    sheet = Image.new("RGB", (_WIDTH, 40 + (_SIZE + 4 * _PAD) * (2 + len(told.words)) + 200), "white")
+    draw = ImageDraw.Draw(sheet)
+    y = _paragraph(draw, told.title, font, 2 * _PAD)
+    x = 2 * _PAD
+    for word, rgb in zip(map(shown, told.words), colours, strict=True):
+        width = int(font.getlength(word)) + 2 * _PAD
+        if x + width > _WIDTH - _PAD and x > 2 * _PAD:
+            x, y = 2 * _PAD, y + _SIZE + 3 * _PAD
+        draw.rounded_rectangle((x, y, x + width, y + _SIZE + _PAD), 4, fill=rgb)
+        draw.text((x + _PAD, y + 1), word, fill=_ink(rgb), font=font)
+        x += width + 3
+    y = _paragraph(draw, told.caption, small, y + _SIZE + 4 * _PAD)
+    return sheet.crop((0, 0, _WIDTH, y + _PAD))
+
+
+def _paragraph(draw: ImageDraw.ImageDraw, text: str, font: _Font, y: int) -> int:
+    """Text in lines that fit; returns where it ends."""
+    line = ""
+    for word in [*text.split(), None]:
+        longer = f"{line} {word}".strip()
+        if line and (word is None or font.getlength(longer) > _WIDTH - 4 * _PAD):
+            draw.text((2 * _PAD, y), line, fill="black", font=font)
+            y, longer = y + int(font.size * 1.4), word or ""
+        line = longer
+    return y + _PAD
+
+
+_Font = ImageFont.FreeTypeFont
+
+
+def _font(size: int) -> _Font:
+    """DejaVu, which has most alphabets, where it is installed; otherwise the font that comes with Pillow."""
+    try:
+        return ImageFont.truetype("DejaVuSans.ttf", size)
+    except OSError:
+        found = ImageFont.load_default(size)
+        assert isinstance(found, ImageFont.FreeTypeFont)
+        return found
+
+
+def _warn_of_missing_letters(text: str, font: _Font) -> None:
+    nothing = bytes(font.getmask("\U0010ffff"))  # what is drawn where a font has no shape
+    missing = sorted({letter for letter in text if not letter.isspace() and bytes(font.getmask(letter)) == nothing})
+    if missing:
+        warn(f"The font has no shape for {' '.join(missing[:8])}; save as .html, which a browser shows in full.")

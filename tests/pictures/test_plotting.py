@@ -1,0 +1,206 @@
+"""Figures: what they show, where it lies, and what they say."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+import deeptaylor as dt
+from cli_model import flower_net
+from deeptaylor.pictures.photograph import Photograph
+from deeptaylor.pictures.plotting import Layout
+from deeptaylor.support.optional import MissingPackageError
+
+
+class Corner(nn.Module):
+    """Its first class counts one pixel of 8 × 8, its second another one; both count the middle a little."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        w = torch.zeros(2, 1, 8, 8)
+        w[0, 0, 1, 2] = w[1, 0, 6, 5] = 4.0
+        w[:, 0, 3:5, 3:5] = 0.5
+        self.w = nn.Parameter(w)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x).flatten(1) @ self.w.flatten(1).T
+
+
+def corner() -> dt.Explanation:
+    return dt.explain(Corner(), torch.ones(2, 1, 8, 8), 0, dt.NonNegative())
+
+
+def photographed(height: int, width: int) -> dt.Explanation:
+    preparation = dt.Preparation(
+        size=24, resize=28, channels="RGB", white=1, mean=0.5, std=0.25, interpolation="bilinear"
+    )
+    torch.manual_seed(0)
+    network = flower_net()
+    nn.init.constant_(network[7].bias, 0.5)
+    p = dt.load(network, preparation=preparation, class_names=["daisy", "$rose$", "tulip"])
+    pixels = np.random.default_rng(0).integers(0, 255, (height, width, 3)).astype(np.uint8)
+    return dt.explain(p, pixels, target="$rose$", bias="neuron")
+
+
+def drawn(figure: Figure) -> list[str]:
+    """The titles of the panels; colour bars have none."""
+    return [ax.get_title() for ax in figure.axes if ax.get_images()]
+
+
+def caption(figure: Figure) -> str:
+    return figure.get_supxlabel().replace("\n", " ")
+
+
+@pytest.mark.parametrize(("height", "width"), [(60, 140), (140, 60), (20, 20), (56, 56)])
+def test_photograph_map_and_both_over_the_original(height: int, width: int) -> None:
+    e = photographed(height, width)
+    figure = e.plot()
+    assert drawn(figure) == ["photograph", "relevance", "over the photograph"]
+    assert figure.get_suptitle().replace("\n", " ") == f"Relevance for $rose$ (score {float(e.score):.4g})"
+    for ax in figure.axes[:3]:
+        assert ax.get_images()[0].get_extent() == [0, width, height, 0]
+    short = min(height, width) * 24 / 28
+    frame = figure.axes[2].patches[0]
+    assert (frame.get_width(), frame.get_height()) == pytest.approx((short, short), rel=0.03)
+    assert frame.get_x() + frame.get_width() / 2 == pytest.approx(width / 2, abs=1.5)  # half a pixel after resizing
+    assert "The network saw what lies inside the frame." in caption(figure)
+    assert caption(figure).startswith("The pixels account for ")
+
+
+def test_a_photograph_that_was_seen_whole_has_no_frame() -> None:
+    e = photographed(56, 56)
+    figure = dataclasses.replace(e, originals=(lambda: Photograph.whole(e.photos[0]),)).plot()
+    assert not figure.axes[0].patches
+    assert "frame" not in caption(figure)
+
+
+@pytest.mark.parametrize(("layout", "panels"), [("row", 3), ("column", 3), ("heatmap", 1), ("overlay", 1)])
+def test_layouts(layout: Layout, panels: int) -> None:
+    figure = photographed(60, 90).plot(layout=layout)
+    assert len(drawn(figure)) == panels
+    assert len(figure.axes) == panels + 1  # and one colour bar
+
+
+def test_sizes() -> None:
+    e = corner()
+    assert e.plot(size=5).get_size_inches()[0] == 5
+    assert tuple(e.plot(size=(5, 7)).get_size_inches()) == (5, 7)
+    with pytest.raises(dt.InputError, match="size=-1: the width in inches"):
+        e.plot(size=-1)
+
+
+def test_a_map_alone_has_a_bar_from_zero_and_values_where_they_belong() -> None:
+    figure = corner().plot()
+    assert drawn(figure) == ["relevance"]
+    image = np.asarray(figure.axes[0].get_images()[0].get_array())
+    assert image.shape == (8, 8, 3)
+    assert image[1, 2].tolist() == [150, 0, 16]
+    assert image[0, 0].tolist() == [255, 255, 255]
+    assert figure.axes[1].get_ylim()[0] == 0
+    assert figure.axes[1].get_ylabel() == "relevance per pixel"
+
+
+def test_a_signed_map_has_a_symmetric_bar() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 1, bias=False))
+    with torch.no_grad():
+        model[1].weight.copy_(torch.tensor([[1.0, -0.5] * 32]))
+    e = dt.explain(model.eval(), torch.ones(1, 1, 8, 8), domain=dt.Real(), rules={"*": dt.rules.Z()})
+    low, high = e.plot().axes[1].get_ylim()
+    assert low == -high < 0
+
+
+def test_colour_maps_of_matplotlib_and_pictures_of_ones_own() -> None:
+    picture = np.full((8, 8), 128, np.uint8)
+    figure = corner().plot(cmap="viridis", photo=picture, alpha=1.0)
+    assert drawn(figure) == ["picture", "relevance", "over the picture"]
+    image = np.asarray(figure.axes[2].get_images()[0].get_array())
+    assert image[image.shape[0] * 3 // 16, image.shape[1] * 5 // 16].tolist() == [253, 231, 37]  # full yellow
+
+
+def test_a_floor_is_said() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 1, bias=False))
+    with torch.no_grad():
+        model[1].weight.fill_(1.0)
+        model[1].weight[0, :6] = 4.0
+    e = dt.explain(model.eval(), torch.ones(1, 1, 8, 8), domain=dt.NonNegative())
+    figure = e.plot()
+    assert "Colours begin at 1 and not at 0: 78.0 % of the relevance lies beneath that." in caption(figure)
+    assert figure.axes[1].get_ylim()[0] == 1
+    assert "Colours begin" not in caption(e.plot(floor=0))
+    assert "Colours begin at 1 and" in e._repr_html_()
+
+
+def test_a_contrast_is_said_and_drawn_in_red_and_blue() -> None:
+    x = torch.ones(1, 1, 8, 8)
+    c = dt.Explainer(Corner(), x, dt.NonNegative()).contrast(x, 0, against=1)
+    figure = c.plot()
+    assert figure.get_suptitle().replace("\n", " ") == "What sets class 0 apart from class 1"
+    assert drawn(figure) == ["what sets it apart", "more than the rivals: red, less: blue"]
+    assert c.apart_text() in caption(figure)
+    assert "of the class's relevance sets it apart" in caption(figure)
+    image = np.asarray(figure.axes[1].get_images()[0].get_array()).astype(int)
+    assert image[1, 2, 0] > image[1, 2, 2] + 50
+    assert image[6, 5, 2] > image[6, 5, 0] + 50
+    assert len(drawn(c.plot(layout="difference"))) == 1
+    three = dt.Explainer(Corner(), x, dt.NonNegative()).contrast(x, 0, against=1)
+    assert drawn(three.plot(photo=np.zeros((8, 8, 3), np.uint8))) == [
+        "picture", "what sets it apart", "more than the rivals: red, less: blue",
+    ]  # fmt: skip
+
+
+def test_what_cannot_be_drawn_is_said() -> None:
+    with pytest.raises(dt.InputError, match="layout='grid': there are row, column, heatmap, overlay, difference"):
+        corner().plot(layout="grid")  # type: ignore[arg-type]
+    with pytest.raises(dt.InputError, match="knows no photograph to lay a map over"):
+        corner().plot(layout="overlay")
+    with pytest.raises(dt.InputError, match="Only a contrast has a difference"):
+        corner().plot(layout="difference")
+    with pytest.raises(dt.InputError, match="sample=2: this explanation has 2 samples"):
+        corner().plot(sample=2)
+
+
+def test_without_matplotlib_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    e = corner()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for draw in (e.plot, e.curve, e.volume, lambda: e.save(tmp_path / "a.pdf")):
+        with pytest.raises(MissingPackageError, match=r"figures are drawn with matplotlib; .*\[plot\]"):
+            draw()
+    assert e.save(tmp_path / "a.png").exists()
+    assert e.save(tmp_path / "a.jpg").exists()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.jpg", "a.png"]
+
+
+def test_inputs_of_two_axes_are_drawn_as_they_are() -> None:
+    x = torch.rand(1, 5, 9)
+    e = dt.explain(nn.Sequential(nn.Flatten(), nn.Linear(45, 2)).eval(), x, dt.margin(), domain=dt.NonNegative())
+    figure = e.plot()
+    ax = figure.axes[0]
+    assert np.asarray(ax.get_images()[0].get_array()).shape == (5, 9, 3)
+    assert (ax.get_ylabel(), ax.get_xlabel()) == ("axis 1 of the input", "axis 2 of the input")
+    assert "Rows and columns are the input's own: 5 × 9." in e._repr_html_()
+    assert len(e.plot(axis=2).axes[0].lines) == 1  # five numbers are no picture, but a curve
+    with pytest.raises(dt.InputError, match="is for pictures"):
+        e.plot(axis=2, layout="overlay")
+
+
+def test_a_figure_shows_itself_and_can_be_kept() -> None:
+    figure = corner().plot()
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    assert drawn(pickle.loads(pickle.dumps(figure))) == ["relevance"]
+
+
+def test_the_same_figure_is_the_same_file(tmp_path: Path) -> None:
+    for kind, start in ((".pdf", b"%PDF"), (".svg", b"<?xml")):
+        first, second = (corner().save(tmp_path / f"{k}{kind}").read_bytes() for k in "ab")
+        assert first == second
+        assert first.startswith(start)
+    # In a file of vectors the map is a picture of its own, large enough that no viewer blurs it.
+    assert b"/Width 512" in (tmp_path / "a.pdf").read_bytes()

@@ -1,0 +1,120 @@
+"""Words in the colours of their relevance."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+import deeptaylor as dt
+from deeptaylor.pictures.scale import scale_of
+from deeptaylor.pictures.tokens import Tokens, tokens
+
+WORDS = ["not", "<b>", "good", "\x1b[2J"]
+
+
+def told(values: list[float] | None = None) -> Tokens:
+    heat = np.array(values or [0.0, 0.5, 1.0, -1.0])
+    return tokens(WORDS, heat, scale_of(heat), "Relevance (score 2)", "The tokens account for the whole score.")
+
+
+def opened(path: Path) -> Image.Image:
+    return Image.open(io.BytesIO(path.read_bytes()))
+
+
+class Embedded(nn.Module):
+    """The first class counts the first feature of every token, and twice as much of the second token."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = torch.tensor([1.0, 2.0, 1.0], dtype=x.dtype)
+        return torch.relu(x)[:, :, 0] @ weights.reshape(3, 1).expand(3, 2)
+
+
+def embedded() -> dt.Explanation:
+    return dt.explain(Embedded(), torch.rand(2, 3, 5, dtype=torch.float64), 0, dt.NonNegative())
+
+
+def test_a_notebook_shows_words_on_their_colours() -> None:
+    html = told()._repr_html_()
+    assert "Relevance (score 2)" in html
+    assert "&lt;b&gt;" in html
+    assert "<b>Relevance" in html
+    assert "\x1b" not in html
+    colours = re.findall(r"background:rgb\((\d+), (\d+), (\d+)\);color:(\w+)", html)
+    assert colours[0] == ("255", "255", "255", "black")
+    assert colours[2] == ("150", "0", "16", "white")
+    assert colours[3] == ("16", "0", "150", "white")
+    assert html.count('title="0.5"') == 1
+
+
+def test_a_terminal_shows_colours_and_a_file_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
+    plain = str(told())
+    assert plain.splitlines() == [
+        "Relevance (score 2)", "  0  not", "0.5  <b>", "  1  good", " -1  \\x1b[2J",
+        "The tokens account for the whole score.",
+    ]  # fmt: skip
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    colour = str(told())
+    assert "\x1b[48;2;255;255;255;30mnot\x1b[0m" in colour
+    assert "\x1b[48;2;16;0;150;97m\\x1b[2J\x1b[0m" in colour
+    assert repr(told()) == colour
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert str(told()) == plain
+
+
+def test_it_is_saved_as_page_picture_and_text(tmp_path: Path) -> None:
+    page = told().save(tmp_path / "a.html").read_text(encoding="utf-8")
+    assert page.startswith("<!DOCTYPE html>")
+    assert told()._repr_html_() in page
+    assert "  1  good" in told().save(tmp_path / "a.txt").read_text(encoding="utf-8")
+    picture = np.asarray(opened(told().save(tmp_path / "a.png")))
+    assert picture.shape[1] == 720
+    assert 60 < picture.shape[0] < 200
+    assert (picture == (16, 0, 150)).all(axis=2).sum() > 100  # the last word's ground
+    with pytest.raises(dt.InputError, match=r"ends in .pdf; .* \.html, \.png, \.txt"):
+        told().save(tmp_path / "a.pdf")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.html", "a.png", "a.txt"]
+
+
+def test_many_words_take_many_lines(tmp_path: Path) -> None:
+    heat = np.ones(200)
+    long = tokens(["word"] * 200, heat, scale_of(heat), "", "")
+    assert opened(long.save(tmp_path / "long.png")).height > 300
+
+
+def test_letters_that_a_font_lacks_are_said(tmp_path: Path) -> None:
+    heat = np.ones(1)
+    strange = tokens(["\U00012000"], heat, scale_of(heat), "", "")
+    with pytest.warns(dt.DeepTaylorWarning, match=r"The font has no shape for .* save as \.html"):
+        strange.save(tmp_path / "a.png")
+
+
+def test_tokens_of_embeddings_are_summed_over_features() -> None:
+    e = embedded()
+    wanted = e.relevance[1].sum(1)
+    assert e.tokens(["a", "b", "c"], sample=1).values == pytest.approx(wanted.tolist())
+    assert e.tokens(axis=2, sample=1).values == pytest.approx(wanted.tolist())
+    assert e.tokens(axis=2).words == ("0", "1", "2")
+    assert len(e.tokens(axis=1).words) == 5
+    assert "The tokens account for the whole score" in e.tokens(axis=2).caption
+    with pytest.raises(dt.InputError, match="which does not say what to sum over"):
+        e.tokens()
+
+
+def test_words_must_fit() -> None:
+    e = embedded()
+    with pytest.raises(dt.InputError, match="2 words were given for 3 tokens"):
+        e.tokens(["a", "b"], axis=2)
+    with pytest.raises(dt.InputError, match="letter by letter"):
+        e.tokens("abc", axis=2)
+    with pytest.raises(dt.InputError, match="One number a token"):
+        e.tokens(["a", "b", "c"], axis=())
