@@ -54,6 +54,8 @@ export interface Found {
 
 export interface Apart {
   size: number;
+  percent: string;
+  sentence: string;
   difference: Heat;
   rivals: { index: number; name: string; weight: number }[];
   more: number;
@@ -62,9 +64,11 @@ export interface Apart {
 export interface Answer {
   model: string;
   method: string;
+  bias: string | null;
   target: number | null;
   target_name: string;
   against: number | null;
+  against_name: string;
   question: "evidence" | "apart";
   classes: Found[];
   score: number;
@@ -88,6 +92,7 @@ export interface LayerAnswer {
   node: string;
   shape: number[];
   total: number;
+  title: string;
   sentence: string;
   heat: Heat;
   channels: { index: number; total: number; heat: Heat }[];

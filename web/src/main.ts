@@ -31,7 +31,9 @@ class Page {
   private readonly dialog: NetworkDialog;
 
   constructor(private offer: api.Models) {
-    this.panes = [new Pane("Explanation", (node) => void this.look(node)), new Pane("Beside it", (node) => void this.look(node))];
+    const pane = (label: string): Pane =>
+      new Pane(label, (name) => this.offer.models.find((model) => model.name === name)?.title ?? name, (node) => void this.look(node));
+    this.panes = [pane("Explanation"), pane("Beside it")];
     for (const pane of this.panes) {
       byId("panes").append(pane.element);
       byId("details").append(pane.details);
@@ -196,7 +198,7 @@ class Page {
     const { answer } = first;
     this.compare.offer(answer, this.settings.bias);
     const two = answer !== null && this.compare.wanted;
-    byId("stage").classList.toggle("two", two);
+    byId("bench").classList.toggle("two", two);
     if (!two) {
       second.clear();
       this.repaint();
@@ -213,7 +215,7 @@ class Page {
       this.refuse("");
     } catch (error) {
       second.clear();
-      byId("stage").classList.remove("two");
+      byId("bench").classList.remove("two");
       this.refuse(`Beside it, nothing can be shown. ${words(error)}`);
     }
     this.repaint();
@@ -252,7 +254,7 @@ class Page {
     this.sayOfPicture("");
     this.compare.offer(null);
     this.question.show(null);
-    byId("stage").classList.remove("two");
+    byId("bench").classList.remove("two");
     byId("toolbar").hidden = true;
     byId("welcome").hidden = this.picture !== null;
   }

@@ -4,6 +4,7 @@ import * as api from "./api";
 import { context, paintOverlay, type Heat } from "./colours";
 import { make, percent, shown } from "./dom";
 import { Ledger } from "./ledger";
+import { made } from "./settings";
 import { Picture, type Look, type Painted } from "./picture";
 import { Taking } from "./taking";
 
@@ -28,21 +29,30 @@ export class Pane {
   private running: AbortController | null = null;
   private readonly picture = new Picture();
   private readonly title = make("h2", { class: "title", tabindex: "-1" });
+  private readonly made = make("p", { class: "made soft" });
   private readonly busy = make("p", { class: "busy", role: "status" });
-  private readonly facts = make("div", { class: "facts" });
   private readonly legend = make("div", { class: "legend-row" });
   private readonly scale = make("p", { class: "scale soft" });
+  private readonly layerSays = make("p", { class: "says" });
+  private readonly aboutPixels = [make("div", { class: "about" }), make("div", { class: "about" })] as const; // what is said of the pixels' map, above and below its colours
   private readonly channels = make("div", { class: "channels", hidden: true });
   private readonly ledger: Ledger;
   private readonly taking = new Taking(() => this.picture.png());
 
-  constructor(label: string, pick: (node: string) => void) {
+  constructor(
+    label: string,
+    private readonly networkTitle: (name: string) => string,
+    pick: (node: string) => void,
+  ) {
     this.ledger = new Ledger(pick);
+    const [above, below] = this.aboutPixels;
+    const facts = make("div", { class: "facts" }, above, this.layerSays, this.legend, this.scale, this.picture.readout, below);
     this.element = make(
       "article",
       { class: "pane", "aria-label": label, hidden: true },
       this.title,
-      make("div", { class: "body" }, this.picture.element, this.facts),
+      this.made,
+      make("div", { class: "body" }, this.picture.element, facts),
       this.channels,
       this.busy,
     );
@@ -105,12 +115,13 @@ export class Pane {
   repaint(showing: Showing): void {
     if (!this.answer || !this.seen) return;
     const painted = this.painted(showing);
-    this.title.textContent = this.layer ? `${this.answer.title}: inside the network` : this.answer.title;
+    this.title.textContent = this.layer?.title ?? this.answer.title;
     this.picture.show(this.seen, painted, showing.look, showing.opacity);
     this.fillLegend(painted, showing);
     this.fillChannels(showing);
     this.ledger.choose(this.layer?.node ?? "");
-    this.facts.querySelector(".layer-says")!.textContent = this.layer?.sentence ?? "";
+    this.layerSays.textContent = this.layer?.sentence ?? "";
+    this.aboutPixels.forEach((part) => (part.hidden = this.layer !== null));
   }
 
   // What is painted; nothing where there is no score to hand out.
@@ -135,26 +146,24 @@ export class Pane {
   private fill(answer: api.Answer): void {
     this.element.hidden = false;
     this.details.hidden = false;
-    this.facts.replaceChildren();
+    this.made.textContent = `${this.networkTitle(answer.model)}. ${made(answer.method, answer.bias)}.`;
+    const [above, below] = this.aboutPixels;
+    above.replaceChildren();
+    below.replaceChildren();
     if (answer.apart) {
-      const size = make("span", { class: "size" }, percent(answer.apart.size, 1));
-      this.facts.append(make("p", { class: "apart" }, size, " apart"));
+      above.append(make("p", { class: "apart" }, make("strong", { class: "size" }, answer.apart.percent), ` ${answer.apart.sentence}`));
     }
-    for (const words of answer.sentences) this.facts.append(make("p", { class: "says" }, words));
-    this.facts.append(make("p", { class: "layer-says says" }));
-    if (answer.apart && answer.against === null) this.facts.append(rivals(answer.apart));
-    if (answer.warning) this.facts.append(make("p", { class: "warning" }, answer.warning));
-    if (answer.notes.length) {
-      this.facts.append(make("ul", { class: "notes soft" }, ...answer.notes.map((note) => make("li", {}, note))));
-    }
-    this.facts.append(this.legend, this.scale, this.picture.readout);
-    if (answer.consistent) this.facts.append(make("p", { class: "consistent" }, answer.consistent));
-    if (answer.classes.length && (answer.score > 0 || answer.method === "sensitivity")) this.facts.append(this.believing(answer));
+    for (const words of answer.sentences) above.append(make("p", { class: "says" }, words));
+    if (answer.apart && answer.against === null) above.append(rivals(answer.apart));
+    if (answer.warning) below.append(make("p", { class: "warning" }, answer.warning));
+    if (answer.consistent) below.append(make("p", { class: "consistent" }, answer.consistent));
+    if (answer.classes.length && (answer.score > 0 || answer.method === "sensitivity")) below.append(this.believing());
+    if (answer.notes.length) below.append(make("ul", { class: "notes soft" }, ...answer.notes.map((note) => make("li", {}, note))));
     this.ledger.show(answer.account, answer.layers);
     this.taking.show(answer, this.asked!.options, this.asked!.picture);
   }
 
-  private believing(answer: api.Answer): HTMLElement {
+  private believing(): HTMLElement {
     const said = make("p", { class: "believed", role: "status" });
     const button = make("button", { type: "button", class: "believe small" }, "Ask the network: does it believe this map?");
     button.addEventListener("click", () => {
@@ -172,7 +181,7 @@ export class Pane {
           button.disabled = false;
         });
     });
-    return make("div", { "data-target": String(answer.target) }, button, said);
+    return make("div", {}, button, said);
   }
 
   private fillLegend(painted: Painted | null, showing: Showing): void {
@@ -181,7 +190,7 @@ export class Pane {
     if (!painted) return;
     const difference = !this.layer && answer.apart !== null && showing.map === "difference";
     const signed = difference || painted.heat.values.some((value) => value < 0);
-    const left = difference ? "its rivals’" : signed ? "against" : "0";
+    const left = difference ? (answer.against_name ? `“${answer.against_name}”` : "its rivals") : signed ? "against" : "0";
     const ends = [left, ...(signed ? ["0"] : []), difference ? `“${answer.target_name}”` : answer.method === "sensitivity" ? "strong" : signed ? "for" : "much"];
     this.legend.replaceChildren(
       make("div", { class: signed ? "legend" : "legend reds", role: "img", "aria-label": `Colours from ${ends[0]!} to ${ends.at(-1)!}` }),
@@ -210,7 +219,7 @@ export class Pane {
         ...layer.channels.map(({ index, total, heat }) => {
           const canvas = make("canvas", { role: "img", "aria-label": `Channel ${index} over the picture in grey` });
           paintOverlay(canvas, this.seen!, heat, showing.opacity, (heat as Heat).scale);
-          return make("li", {}, make("figure", {}, canvas, make("figcaption", {}, `channel ${index}: ${percent(total, whole)}`)));
+          return make("li", {}, make("figure", {}, canvas, make("figcaption", {}, `channel ${index}: `, make("span", { class: "number" }, percent(total, whole)))));
         }),
       ),
     );

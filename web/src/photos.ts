@@ -52,7 +52,7 @@ export class Photos {
   // Thumbnails of the photographs that the server found in installed packages.
   async offer(samples: api.Sample[]): Promise<void> {
     if (!samples.length) return;
-    byId("samples").hidden = false;
+    byId("samples").hidden = byId("samples-label").hidden = false;
     byId("credits").textContent = `Photographs: ${samples.map(({ title, credit }) => `${title.toLowerCase()} ${credit}`).join("; ")}.`;
     const list = byId("samples").querySelector("ul")!;
     for (const { name, title } of samples) {

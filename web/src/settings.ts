@@ -83,6 +83,13 @@ export class Settings {
   }
 }
 
+// How an answer was made, in words.
+export function made(method: string, bias: string | null): string {
+  const named = METHODS.find(([value]) => value === method)?.[1] ?? method;
+  const biases = BIASES.find(([value]) => value === bias)?.[1];
+  return biases ? `${named}; biases ${biases}` : named;
+}
+
 // Only what the method knows.
 function known(options: Options): Options {
   if (options["method"] !== "deep-taylor") for (const name of DEEP) delete options[name];

@@ -35,6 +35,7 @@ from deeptaylor.models.networks.pretrained import Pretrained, Recognised
 from deeptaylor.properties import Check
 from deeptaylor.rules import Rule
 from deeptaylor.run.faithful import flipping_area
+from deeptaylor.shown import percent
 
 __all__ = ["Explained", "Question"]
 
@@ -73,9 +74,11 @@ class Explained:
         return Answer(
             model=self.options.model,
             method=method,
+            bias=self.options.bias if method == "deep-taylor" else None,
             target=self.question.target,
             target_name=name,
             against=self.question.rival,
+            against_name=rival,
             question="apart" if self.question.apart else "evidence",
             classes=[Found(index=c.index, name=c.name, probability=c.probability) for c in self.classes],
             score=score,
@@ -102,22 +105,25 @@ class Explained:
         relevance = self.e.at(node)[0].detach()
         shape, total = list(relevance.shape), float(relevance.sum())
         returned = self.options.bias == "returned"
-        said = words.layer(self.e, node, shape, total, self._name(self.question.target), returned)
+        title = words.layer_title(self._called(node), self._name(self.question.target))
+        said = words.layer(self.e, shape, total, returned)
         if relevance.ndim != 3:
-            return LayerAnswer(
-                node=node, shape=shape, total=total, sentence=said, heat=_heat(relevance.flatten()[None]), channels=[]
-            )
+            flat = _heat(relevance.flatten()[None])
+            return LayerAnswer(node=node, shape=shape, total=total, title=title, sentence=said, heat=flat, channels=[])
         sums = relevance.sum((1, 2))
         best = [int(k) for k in sums.topk(min(CHANNELS, len(sums))).indices if sums[k] > 0]
         channels = [Channel(index=k, total=float(sums[k]), heat=_heat(relevance[k])) for k in best]
         heat = _heat(relevance.sum(0))
-        return LayerAnswer(node=node, shape=shape, total=total, sentence=said, heat=heat, channels=channels)
+        return LayerAnswer(
+            node=node, shape=shape, total=total, title=title, sentence=said, heat=heat, channels=channels
+        )
 
     def believed(self) -> BelievedAnswer:
         """What the network says when this map is believed."""
         area = flipping_area(self.loaded.network, (self.x,), self.question.target, self.e.heatmap())
         value = float(area.mean())
-        return BelievedAnswer(area=value, sentence=words.believed(value, self._name(self.question.target)))
+        said = words.believed(value, self._name(self.question.target), isinstance(self.e, Contrast))
+        return BelievedAnswer(area=value, sentence=said)
 
     def npz(self) -> bytes:
         """Everything as arrays; numpy.load reads them."""
@@ -152,6 +158,10 @@ class Explained:
     def _name(self, index: int | None) -> str:
         return "" if index is None else self.loaded.class_name(index)
 
+    def _called(self, node: str) -> str:
+        """A layer by the name of its module, where it has one."""
+        return next((row[1] for row in self.e.ledger.rows if row[0] == node and row[1]), node)
+
     def _consistent(self, check: Check) -> str:
         return "" if self.options.method == "sensitivity" else words.consistency(check, isinstance(self.e, Contrast))
 
@@ -175,6 +185,8 @@ class Explained:
         difference, own = (heatmap.channel_sum(t[0]) for t in (e.difference, e.relevance + e.shared))
         return Apart(
             size=float(e.apart[0]),
+            percent=percent(float(e.apart[0])),
+            sentence=words.apart(self._name(self.question.target), self._name(self.question.rival)),
             difference=_heat(torch.from_numpy(difference), heatmap.robust_scale(own)),
             rivals=[Rival(index=k, name=self._name(k), weight=w) for k, w in e.rivals[0][:RIVALS]],
             more=max(0, len(e.rivals[0]) - RIVALS),

@@ -131,6 +131,8 @@ class Apart(BaseModel):
     """How far a class and its rivals are apart."""
 
     size: float = Field(description="the part of the relevance that lies elsewhere than the rivals', 0 to 1")
+    percent: str = Field(description="the same in words; `sentence` goes on from there")
+    sentence: str
     difference: Heat = Field(description="red for the class, blue for its rivals")
     rivals: list[Rival]
     more: int = Field(description="rivals that are not listed")
@@ -141,9 +143,11 @@ class Answer(BaseModel):
 
     model: str
     method: str
+    bias: Literal["returned", "neuron", "spread"] | None = Field(description="none where a method knows no biases")
     target: int | None
     target_name: str
     against: int | None
+    against_name: str
     question: Literal["evidence", "apart"]
     classes: list[Found]
     score: float = Field(description="the network's own number, f(x); its positive part is explained")
@@ -177,6 +181,7 @@ class LayerAnswer(BaseModel):
     node: str
     shape: list[int]
     total: float
+    title: str
     sentence: str
     heat: Heat
     channels: list[Channel] = Field(description="those that hold most, the strongest first")

@@ -14,7 +14,19 @@ from deeptaylor.properties import Check
 from deeptaylor.run.contrast import POWER
 from deeptaylor.shown import number, percent
 
-__all__ = ["believed", "consistency", "higher", "layer", "no_rival_map", "note", "sentences", "title", "warning"]
+__all__ = [
+    "apart",
+    "believed",
+    "consistency",
+    "higher",
+    "layer",
+    "layer_title",
+    "no_rival_map",
+    "note",
+    "sentences",
+    "title",
+    "warning",
+]
 
 
 def quoted(name: str) -> str:
@@ -71,19 +83,22 @@ def _taylor(e: Explanation) -> str:
     )
 
 
+def apart(name: str, rival: str) -> str:
+    """What goes on behind the percentage that says how far a class and its rivals are apart."""
+    others = quoted(rival) if rival else "its rivals"
+    return f"of the relevance of {quoted(name)} lies elsewhere than that of {others}."
+
+
 def _contrast(e: Contrast, what: str, rival: str) -> list[str]:
     if not e.rivals[0]:
         return ["No other class has a positive score: nothing is shared with rivals, and all evidence is shown."]
     assert e.ledger.shared is not None
-    assert e.apart is not None
     own, shared = float(e.ledger.input[0]), float(e.ledger.shared[0])
     share = own / (own + shared) if own + shared > 0 else 0.0
     others, have = (quoted(rival), "has") if rival else ("its rivals", "have")
-    apart = percent(float(e.apart[0]))
     same = percent(0.5**POWER)
     counted = f"{percent(share)} of the evidence for {what} is counted as its own"
     return [
-        f"{apart} of the relevance of {what} lies elsewhere than that of {others}.",
         f"{counted}: what lies where {others} {have} little. Where both have as much, {same} of a pixel counts.",
     ]
 
@@ -115,8 +130,9 @@ def consistency(check: Check, parts: bool) -> str:
     return f"Not consistent: {' and '.join(why)}."
 
 
-def believed(area: float, name: str) -> str:
-    """What the network did when the map was believed."""
+def believed(area: float, name: str, parts: bool) -> str:
+    """What the network did when the map was believed. `parts`: its own part of a map, where a class is set apart."""
+    by = "what the part that is its own says" if parts else "what the map says"
     if abs(area) < 0.005:
         found = f"It made no difference to the probability of {quoted(name)} which of them went first"
     else:
@@ -125,19 +141,24 @@ def believed(area: float, name: str) -> str:
             "when the least relevant went first than when the most relevant did"
         )
     return (
-        f"The network was asked: patches of the picture were blurred away, one after the other. {found}. A map that "
-        "knows nothing gets 0; more than 1 is not possible."
+        f"The network was asked: patches of the picture were blurred away in the order of {by}. {found}. A map that "
+        "knows nothing gets 0, and the most that is possible is 1."
     )
 
 
-def layer(e: Explanation, node: str, shape: list[int], total: float, name: str, returned: bool) -> str:
+def layer_title(node: str, name: str) -> str:
+    """What is shown of a layer: all evidence, whatever was asked at the pixels."""
+    return f"Evidence for {quoted(name)} inside the network, at {node}"
+
+
+def layer(e: Explanation, shape: list[int], total: float, returned: bool) -> str:
     """What the map of a layer is."""
     picture = len(shape) == 3
     size = " × ".join(map(str, shape)) + (" neurons (channels × rows × columns)" if picture else " neurons")
-    how = "summed over channels; each square is one place of the layer" if picture else "one stripe for each neuron"
+    how = "their sum over channels, each square a place of the layer" if picture else "a stripe for each neuron"
     score = float(e.ledger.score[0])
     share = f", {percent(total / score)} of the score" if score > 0 else ""
-    text = f"Evidence for {quoted(name)} at {node}: {size}, {how}. Together they hold {number(total)}{share}."
+    text = f"The layer has {size}; the map is {how}. Together they hold {number(total)}{share}."
     if returned:
         text += " What biases took is handed back at the pixels only, not here."
     if isinstance(e, Contrast):

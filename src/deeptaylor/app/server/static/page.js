@@ -187,6 +187,11 @@ var Settings = class {
     for (const part of this.form.querySelectorAll(".taylor")) part.hidden = this.method !== "taylor";
   }
 };
+function made(method, bias) {
+  const named = METHODS.find(([value2]) => value2 === method)?.[1] ?? method;
+  const biases = BIASES.find(([value2]) => value2 === bias)?.[1];
+  return biases ? `${named}; biases ${biases}` : named;
+}
 function known(options) {
   if (options["method"] !== "deep-taylor") for (const name of DEEP) delete options[name];
   if (options["method"] !== "taylor") delete options["level"];
@@ -919,6 +924,24 @@ function save(blob, name) {
 // src/pane.ts
 var UNITS = { sensitivity: "squared gradient", taylor: "relevance", "deep-taylor": "relevance" };
 var Pane = class {
+  constructor(label, networkTitle, pick) {
+    this.networkTitle = networkTitle;
+    this.ledger = new Ledger(pick);
+    const [above, below] = this.aboutPixels;
+    const facts = make("div", { class: "facts" }, above, this.layerSays, this.legend, this.scale, this.picture.readout, below);
+    this.element = make(
+      "article",
+      { class: "pane", "aria-label": label, hidden: true },
+      this.title,
+      this.made,
+      make("div", { class: "body" }, this.picture.element, facts),
+      this.channels,
+      this.busy
+    );
+    this.details.append(this.ledger.element, this.taking.element);
+    this.details.hidden = true;
+  }
+  networkTitle;
   element;
   details = make("div", { class: "details" });
   answer = null;
@@ -928,26 +951,16 @@ var Pane = class {
   running = null;
   picture = new Picture();
   title = make("h2", { class: "title", tabindex: "-1" });
+  made = make("p", { class: "made soft" });
   busy = make("p", { class: "busy", role: "status" });
-  facts = make("div", { class: "facts" });
   legend = make("div", { class: "legend-row" });
   scale = make("p", { class: "scale soft" });
+  layerSays = make("p", { class: "says" });
+  aboutPixels = [make("div", { class: "about" }), make("div", { class: "about" })];
+  // what is said of the pixels' map, above and below its colours
   channels = make("div", { class: "channels", hidden: true });
   ledger;
   taking = new Taking(() => this.picture.png());
-  constructor(label, pick) {
-    this.ledger = new Ledger(pick);
-    this.element = make(
-      "article",
-      { class: "pane", "aria-label": label, hidden: true },
-      this.title,
-      make("div", { class: "body" }, this.picture.element, this.facts),
-      this.channels,
-      this.busy
-    );
-    this.details.append(this.ledger.element, this.taking.element);
-    this.details.hidden = true;
-  }
   clear() {
     this.running?.abort();
     this.answer = this.asked = this.layer = null;
@@ -1000,12 +1013,13 @@ var Pane = class {
   repaint(showing) {
     if (!this.answer || !this.seen) return;
     const painted = this.painted(showing);
-    this.title.textContent = this.layer ? `${this.answer.title}: inside the network` : this.answer.title;
+    this.title.textContent = this.layer?.title ?? this.answer.title;
     this.picture.show(this.seen, painted, showing.look, showing.opacity);
     this.fillLegend(painted, showing);
     this.fillChannels(showing);
     this.ledger.choose(this.layer?.node ?? "");
-    this.facts.querySelector(".layer-says").textContent = this.layer?.sentence ?? "";
+    this.layerSays.textContent = this.layer?.sentence ?? "";
+    this.aboutPixels.forEach((part) => part.hidden = this.layer !== null);
   }
   // What is painted; nothing where there is no score to hand out.
   painted(showing) {
@@ -1027,25 +1041,23 @@ var Pane = class {
   fill(answer) {
     this.element.hidden = false;
     this.details.hidden = false;
-    this.facts.replaceChildren();
+    this.made.textContent = `${this.networkTitle(answer.model)}. ${made(answer.method, answer.bias)}.`;
+    const [above, below] = this.aboutPixels;
+    above.replaceChildren();
+    below.replaceChildren();
     if (answer.apart) {
-      const size = make("span", { class: "size" }, percent(answer.apart.size, 1));
-      this.facts.append(make("p", { class: "apart" }, size, " apart"));
+      above.append(make("p", { class: "apart" }, make("strong", { class: "size" }, answer.apart.percent), ` ${answer.apart.sentence}`));
     }
-    for (const words2 of answer.sentences) this.facts.append(make("p", { class: "says" }, words2));
-    this.facts.append(make("p", { class: "layer-says says" }));
-    if (answer.apart && answer.against === null) this.facts.append(rivals(answer.apart));
-    if (answer.warning) this.facts.append(make("p", { class: "warning" }, answer.warning));
-    if (answer.notes.length) {
-      this.facts.append(make("ul", { class: "notes soft" }, ...answer.notes.map((note) => make("li", {}, note))));
-    }
-    this.facts.append(this.legend, this.scale, this.picture.readout);
-    if (answer.consistent) this.facts.append(make("p", { class: "consistent" }, answer.consistent));
-    if (answer.classes.length && (answer.score > 0 || answer.method === "sensitivity")) this.facts.append(this.believing(answer));
+    for (const words2 of answer.sentences) above.append(make("p", { class: "says" }, words2));
+    if (answer.apart && answer.against === null) above.append(rivals(answer.apart));
+    if (answer.warning) below.append(make("p", { class: "warning" }, answer.warning));
+    if (answer.consistent) below.append(make("p", { class: "consistent" }, answer.consistent));
+    if (answer.classes.length && (answer.score > 0 || answer.method === "sensitivity")) below.append(this.believing());
+    if (answer.notes.length) below.append(make("ul", { class: "notes soft" }, ...answer.notes.map((note) => make("li", {}, note))));
     this.ledger.show(answer.account, answer.layers);
     this.taking.show(answer, this.asked.options, this.asked.picture);
   }
-  believing(answer) {
+  believing() {
     const said = make("p", { class: "believed", role: "status" });
     const button = make("button", { type: "button", class: "believe small" }, "Ask the network: does it believe this map?");
     button.addEventListener("click", () => {
@@ -1060,7 +1072,7 @@ var Pane = class {
         button.disabled = false;
       });
     });
-    return make("div", { "data-target": String(answer.target) }, button, said);
+    return make("div", {}, button, said);
   }
   fillLegend(painted, showing) {
     const answer = this.answer;
@@ -1068,7 +1080,7 @@ var Pane = class {
     if (!painted) return;
     const difference = !this.layer && answer.apart !== null && showing.map === "difference";
     const signed = difference || painted.heat.values.some((value2) => value2 < 0);
-    const left = difference ? "its rivals’" : signed ? "against" : "0";
+    const left = difference ? answer.against_name ? `“${answer.against_name}”` : "its rivals" : signed ? "against" : "0";
     const ends = [left, ...signed ? ["0"] : [], difference ? `“${answer.target_name}”` : answer.method === "sensitivity" ? "strong" : signed ? "for" : "much"];
     this.legend.replaceChildren(
       make("div", { class: signed ? "legend" : "legend reds", role: "img", "aria-label": `Colours from ${ends[0]} to ${ends.at(-1)}` }),
@@ -1092,7 +1104,7 @@ var Pane = class {
         ...layer.channels.map(({ index, total, heat }) => {
           const canvas = make("canvas", { role: "img", "aria-label": `Channel ${index} over the picture in grey` });
           paintOverlay(canvas, this.seen, heat, showing.opacity, heat.scale);
-          return make("li", {}, make("figure", {}, canvas, make("figcaption", {}, `channel ${index}: ${percent(total, whole)}`)));
+          return make("li", {}, make("figure", {}, canvas, make("figcaption", {}, `channel ${index}: `, make("span", { class: "number" }, percent(total, whole)))));
         })
       )
     );
@@ -1156,7 +1168,7 @@ var Photos = class {
   // Thumbnails of the photographs that the server found in installed packages.
   async offer(samples) {
     if (!samples.length) return;
-    byId("samples").hidden = false;
+    byId("samples").hidden = byId("samples-label").hidden = false;
     byId("credits").textContent = `Photographs: ${samples.map(({ title, credit }) => `${title.toLowerCase()} ${credit}`).join("; ")}.`;
     const list = byId("samples").querySelector("ul");
     for (const { name, title } of samples) {
@@ -1406,10 +1418,11 @@ var NARROW = matchMedia("(max-width: 60rem)");
 var Page = class {
   constructor(offer) {
     this.offer = offer;
-    this.panes = [new Pane("Explanation", (node) => void this.look(node)), new Pane("Beside it", (node) => void this.look(node))];
-    for (const pane of this.panes) {
-      byId("panes").append(pane.element);
-      byId("details").append(pane.details);
+    const pane = (label) => new Pane(label, (name) => this.offer.models.find((model) => model.name === name)?.title ?? name, (node) => void this.look(node));
+    this.panes = [pane("Explanation"), pane("Beside it")];
+    for (const pane2 of this.panes) {
+      byId("panes").append(pane2.element);
+      byId("details").append(pane2.details);
     }
     this.settings = new Settings(offer.rules, () => {
       this.question.withMethod(this.settings.method);
@@ -1574,7 +1587,7 @@ var Page = class {
     const { answer } = first;
     this.compare.offer(answer, this.settings.bias);
     const two = answer !== null && this.compare.wanted;
-    byId("stage").classList.toggle("two", two);
+    byId("bench").classList.toggle("two", two);
     if (!two) {
       second.clear();
       this.repaint();
@@ -1591,7 +1604,7 @@ var Page = class {
       this.refuse("");
     } catch (error) {
       second.clear();
-      byId("stage").classList.remove("two");
+      byId("bench").classList.remove("two");
       this.refuse(`Beside it, nothing can be shown. ${words(error)}`);
     }
     this.repaint();
@@ -1626,7 +1639,7 @@ var Page = class {
     this.sayOfPicture("");
     this.compare.offer(null);
     this.question.show(null);
-    byId("stage").classList.remove("two");
+    byId("bench").classList.remove("two");
     byId("toolbar").hidden = true;
     byId("welcome").hidden = this.picture !== null;
   }
