@@ -154,8 +154,8 @@ export class Pane {
       above.append(make("p", { class: "apart" }, make("strong", { class: "size" }, answer.apart.percent), ` ${answer.apart.sentence}`));
     }
     for (const words of answer.sentences) above.append(make("p", { class: "says" }, words));
+    if (answer.warning) above.append(make("p", { class: "warning" }, answer.warning));
     if (answer.apart && answer.against === null) above.append(rivals(answer.apart));
-    if (answer.warning) below.append(make("p", { class: "warning" }, answer.warning));
     if (answer.consistent) below.append(make("p", { class: "consistent" }, answer.consistent));
     if (answer.classes.length && (answer.score > 0 || answer.method === "sensitivity")) below.append(this.believing());
     if (answer.notes.length) below.append(make("ul", { class: "notes soft" }, ...answer.notes.map((note) => make("li", {}, note))));

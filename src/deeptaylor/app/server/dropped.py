@@ -6,7 +6,6 @@ own while it is read, where no other file can be asked for, and is deleted then.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Annotated, Literal
@@ -63,8 +62,9 @@ class File:
         if not said.file.lower().endswith(".onnx"):
             raise LoadError(f"{shown(said.file)} is no ONNX file; only those can be dropped on the page.")
         self.said, self.preparation = said, said.preparation
-        self._folder = Path(tempfile.mkdtemp(prefix="deeptaylor-"))
-        self._file = (self._folder / "network.onnx").open("wb")
+        self._folder = tempfile.TemporaryDirectory(prefix="deeptaylor-")
+        self._path = Path(self._folder.name, "network.onnx")
+        self._file = self._path.open("wb")
 
     @property
     def title(self) -> str:
@@ -80,14 +80,14 @@ class File:
         self._file.close()
         try:
             names = "imagenet" if self.said.names == "imagenet" else None
-            return load(self._folder / "network.onnx", preparation=self.preparation, class_names=names)
+            return load(self._path, preparation=self.preparation, class_names=names)
         except LoadError as error:
-            words = str(error).replace(str(self._folder / "network.onnx"), self.title)
-            raise LoadError(words.replace("network.onnx", self.title)) from error
+            said = str(error).replace(str(self._path), self.title).replace(self._path.name, self.title)
+            raise LoadError(said) from error
         finally:
             self.forget()
 
     def forget(self) -> None:
         """Leave nothing behind."""
         self._file.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.cleanup()
