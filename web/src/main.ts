@@ -17,6 +17,7 @@ class Page {
   private model: api.Model | null = null;
   private picture: Blob | null = null;
   private file = "";
+  private working = 0; // questions that are not answered yet
   private answered: unknown[] = []; // the picture and the network that the answer belongs to
   private readonly panes: [Pane, Pane];
   private readonly select = byId<HTMLSelectElement>("model");
@@ -24,15 +25,15 @@ class Page {
   private readonly progress = byId<HTMLProgressElement>("model-progress");
   private readonly pad = new Pad(() => this.drawn());
   private readonly settings: Settings;
-  private readonly toolbar = new Toolbar(() => this.repaint(), (node) => void this.look(node));
-  private readonly question = new Question(() => void this.explain());
+  private readonly toolbar = new Toolbar(() => this.repaint(), (node) => this.start(() => this.look(node)));
+  private readonly question = new Question(() => this.start(() => this.explain()));
   private readonly compare: Compare;
   private readonly photos: Photos;
   private readonly dialog: NetworkDialog;
 
   constructor(private offer: api.Models) {
     const pane = (label: string): Pane =>
-      new Pane(label, (name) => this.offer.models.find((model) => model.name === name)?.title ?? name, (node) => void this.look(node));
+      new Pane(label, (name) => this.offer.models.find((model) => model.name === name)?.title ?? name, (node) => this.start(() => this.look(node)));
     this.panes = [pane("Explanation"), pane("Beside it")];
     for (const pane of this.panes) {
       byId("panes").append(pane.element);
@@ -40,10 +41,10 @@ class Page {
     }
     this.settings = new Settings(offer.rules, () => {
       this.question.withMethod(this.settings.method);
-      void this.explain();
+      this.start(() => this.explain());
     });
-    this.compare = new Compare(() => this.offer.models.filter(({ kind }) => kind === this.model?.kind), () => void this.beside(), () => this.repaint());
-    this.dialog = new NetworkDialog(offer.limits.network, (model) => void this.opened(model), (words) => this.refuse(words));
+    this.compare = new Compare(() => this.offer.models.filter(({ kind }) => kind === this.model?.kind), () => this.start(() => this.beside()), () => this.repaint());
+    this.dialog = new NetworkDialog(offer.limits.network, (model) => this.start(() => this.opened(model)), (words) => this.refuse(words));
     this.photos = new Photos(offer.limits, {
       taken: (taken) => this.take(taken),
       refused: (words) => this.refusePicture(words),
@@ -53,10 +54,20 @@ class Page {
       this.picture = null;
       this.forget();
     });
-    this.select.addEventListener("change", () => void this.choose());
+    this.select.addEventListener("change", () => this.start(() => this.choose()));
     this.listModels(offer.chosen);
     void this.photos.offer(offer.samples);
-    void this.choose();
+    this.start(() => this.choose());
+  }
+
+  private start(work: () => Promise<void>): void {
+    const stage = byId("stage");
+    this.working += 1;
+    stage.setAttribute("aria-busy", "true");
+    void work().finally(() => {
+      this.working -= 1;
+      if (!this.working) stage.removeAttribute("aria-busy");
+    });
   }
 
   // --- the network ---------------------------------------------------------------------------------------------------
@@ -134,7 +145,7 @@ class Page {
     byId("picture-note").textContent = note;
     this.sayOfPicture("");
     this.question.another();
-    void this.explain();
+    this.start(() => this.explain());
   }
 
   // Said where the picture was chosen; what belongs to the one before must not be taken for this one's.
@@ -150,7 +161,7 @@ class Page {
     this.picture = this.pad.picture();
     this.file = "digits.png";
     this.question.another();
-    void this.explain();
+    this.start(() => this.explain());
   }
 
   private sayOfPicture(said: string): void {

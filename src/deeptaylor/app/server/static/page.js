@@ -1418,7 +1418,7 @@ var NARROW = matchMedia("(max-width: 60rem)");
 var Page = class {
   constructor(offer) {
     this.offer = offer;
-    const pane = (label) => new Pane(label, (name) => this.offer.models.find((model) => model.name === name)?.title ?? name, (node) => void this.look(node));
+    const pane = (label) => new Pane(label, (name) => this.offer.models.find((model) => model.name === name)?.title ?? name, (node) => this.start(() => this.look(node)));
     this.panes = [pane("Explanation"), pane("Beside it")];
     for (const pane2 of this.panes) {
       byId("panes").append(pane2.element);
@@ -1426,10 +1426,10 @@ var Page = class {
     }
     this.settings = new Settings(offer.rules, () => {
       this.question.withMethod(this.settings.method);
-      void this.explain();
+      this.start(() => this.explain());
     });
-    this.compare = new Compare(() => this.offer.models.filter(({ kind }) => kind === this.model?.kind), () => void this.beside(), () => this.repaint());
-    this.dialog = new NetworkDialog(offer.limits.network, (model) => void this.opened(model), (words2) => this.refuse(words2));
+    this.compare = new Compare(() => this.offer.models.filter(({ kind }) => kind === this.model?.kind), () => this.start(() => this.beside()), () => this.repaint());
+    this.dialog = new NetworkDialog(offer.limits.network, (model) => this.start(() => this.opened(model)), (words2) => this.refuse(words2));
     this.photos = new Photos(offer.limits, {
       taken: (taken) => this.take(taken),
       refused: (words2) => this.refusePicture(words2),
@@ -1439,15 +1439,17 @@ var Page = class {
       this.picture = null;
       this.forget();
     });
-    this.select.addEventListener("change", () => void this.choose());
+    this.select.addEventListener("change", () => this.start(() => this.choose()));
     this.listModels(offer.chosen);
     void this.photos.offer(offer.samples);
-    void this.choose();
+    this.start(() => this.choose());
   }
   offer;
   model = null;
   picture = null;
   file = "";
+  working = 0;
+  // questions that are not answered yet
   answered = [];
   // the picture and the network that the answer belongs to
   panes;
@@ -1456,11 +1458,20 @@ var Page = class {
   progress = byId("model-progress");
   pad = new Pad(() => this.drawn());
   settings;
-  toolbar = new Toolbar(() => this.repaint(), (node) => void this.look(node));
-  question = new Question(() => void this.explain());
+  toolbar = new Toolbar(() => this.repaint(), (node) => this.start(() => this.look(node)));
+  question = new Question(() => this.start(() => this.explain()));
   compare;
   photos;
   dialog;
+  start(work) {
+    const stage = byId("stage");
+    this.working += 1;
+    stage.setAttribute("aria-busy", "true");
+    void work().finally(() => {
+      this.working -= 1;
+      if (!this.working) stage.removeAttribute("aria-busy");
+    });
+  }
   // --- the network ---------------------------------------------------------------------------------------------------
   listModels(chosen) {
     const groups = ["photograph", "digits"].map((kind) => {
@@ -1530,7 +1541,7 @@ var Page = class {
     byId("picture-note").textContent = note;
     this.sayOfPicture("");
     this.question.another();
-    void this.explain();
+    this.start(() => this.explain());
   }
   // Said where the picture was chosen; what belongs to the one before must not be taken for this one's.
   refusePicture(said) {
@@ -1544,7 +1555,7 @@ var Page = class {
     this.picture = this.pad.picture();
     this.file = "digits.png";
     this.question.another();
-    void this.explain();
+    this.start(() => this.explain());
   }
   sayOfPicture(said) {
     byId("picture-problem").textContent = said;
