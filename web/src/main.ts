@@ -241,7 +241,6 @@ class Page {
       this.refuse(words(error));
     }
     this.repaint();
-    if (scroll) byId("stage").scrollIntoView({ block: "nearest" });
     if (scroll) this.comeIntoView();
   }
 
@@ -254,7 +253,7 @@ class Page {
   // On a phone the controls are below the picture; on a desk the ledger may be.
   private comeIntoView(): void {
     const top = byId("stage").getBoundingClientRect().top;
-    if (NARROW.matches || top < 0) byId("stage").scrollIntoView({ block: "start" });
+    if (NARROW.matches || top < 40) byId("stage").scrollIntoView({ block: "start" });
   }
 
   // Nothing of another picture or network stays.

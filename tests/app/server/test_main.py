@@ -16,7 +16,8 @@ from deeptaylor.support.optional import how_to_install
 from page_client import Small
 from small_onnx import small_onnx
 
-PREPARATION = "--size 24 --resize 28 --channels RGB --white 1 --mean 0.5 --std 0.5 --interpolation bilinear".split()
+SAID = {"size": 24, "resize": 28, "channels": "RGB", "white": 1, "mean": 0.5, "std": 0.5, "interpolation": "bilinear"}
+PREPARATION = [word for name, value in SAID.items() for word in (f"--{name}", str(value))]
 
 
 @pytest.fixture

@@ -184,9 +184,7 @@ def test_evidence_says_its_score_and_whether_it_is_consistent(asked: TestClient)
 
 
 @pytest.mark.parametrize("options", [{}, {"question": "apart"}, {"method": "sensitivity"}], ids=str)
-def test_whether_the_network_believes_a_map(
-    asked: TestClient, several: dt.Pretrained, options: dict[str, str]
-) -> None:
+def test_whether_the_network_believes_a_map(asked: TestClient, several: dt.Pretrained, options: dict[str, str]) -> None:
     response = asked.post("/api/believed", params={"model": OWN, **options}, content=png(3))
     assert response.status_code == 200, response.text
     x, _ = several.preprocess(Image.open(io.BytesIO(png(3))))

@@ -32,9 +32,8 @@ def test_one_class_against_another_by_name(page: Any, own: dt.Pretrained) -> Non
     settled(page)
     assert title(page) == "“dog” against “<b>bold</b>”"
     c = contrast(own, target=1, against=2)
-    assert page.inner_text(".apart") == f"{c.apart_text().split(' of ')[0]} of the relevance of “dog” lies " + (
-        "elsewhere than that of “<b>bold</b>”."
-    )
+    size = c.apart_text().split(" of ")[0]
+    assert page.inner_text(".apart") == f"{size} of the relevance of “dog” lies elsewhere than that of “<b>bold</b>”."
     page.check("[value=map]")
     difference = c.difference[0].sum(0)
     scale = robust_scale((c.relevance + c.shared)[0].sum(0))

@@ -1629,7 +1629,6 @@ var Page = class {
       this.refuse(words(error));
     }
     this.repaint();
-    if (scroll) byId("stage").scrollIntoView({ block: "nearest" });
     if (scroll) this.comeIntoView();
   }
   repaint() {
@@ -1640,7 +1639,7 @@ var Page = class {
   // On a phone the controls are below the picture; on a desk the ledger may be.
   comeIntoView() {
     const top = byId("stage").getBoundingClientRect().top;
-    if (NARROW.matches || top < 0) byId("stage").scrollIntoView({ block: "start" });
+    if (NARROW.matches || top < 40) byId("stage").scrollIntoView({ block: "start" });
   }
   // Nothing of another picture or network stays.
   forget() {
