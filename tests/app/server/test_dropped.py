@@ -103,6 +103,7 @@ def test_a_file_that_cannot_be_read_says_why(
     assert words in state["message"]
     assert str(temporary) not in state["message"]
     assert "network.onnx" not in state["message"]
+    assert client.post(f"/api/models/{state['name']}/load").json()["message"] == state["message"]
 
 
 @pytest.mark.parametrize(

@@ -118,10 +118,11 @@ class Models:
         return model.loaded
 
     def begin(self, name: str) -> Model:
-        """Begin to load a network, unless that was done before; one that failed is tried again."""
+        """Begin to load a network, unless that was done before; one by name that failed is tried again."""
         model = self.get(name)
         with self._lock:
-            if model.state in ("waiting", "failed"):
+            again = model.state == "failed" and model.get is None  # of a file that was dropped nothing is left
+            if model.state == "waiting" or again:
                 model.state, model.message = "loading", "waiting for another network"
                 model.began, model.ended = time.monotonic(), 0.0
                 self._begun = [self._thread.submit(self._load, model), *self._begun][: len(self._all)]
