@@ -172,6 +172,8 @@ export const getModels = (): Promise<Models> => json(send("/api/models"));
 export const getModel = (name: string): Promise<Model> => json(send(`/api/models/${encodeURIComponent(name)}`));
 export const loadModel = (name: string): Promise<Model> =>
   json(send(`/api/models/${encodeURIComponent(name)}/load`, { method: "POST" }));
+export const prepareModel = (name: string): Promise<Model> =>
+  json(send(`/api/models/${encodeURIComponent(name)}/prepare`, { method: "POST" }));
 export const getClasses = (name: string): Promise<string[]> =>
   json(send(`/api/models/${encodeURIComponent(name)}/classes`));
 

@@ -110,7 +110,8 @@ class Page {
       if (!model) return;
       this.model = model;
       this.question.setNames(model.kind === "photograph" ? await api.getClasses(name) : []);
-      await this.explain();
+      if (this.picture) await this.explain();
+      else await api.prepareModel(name); // while the user looks for a picture
     } catch (error) {
       this.status.textContent = "";
       this.refuse(words(error));
@@ -197,8 +198,9 @@ class Page {
     this.toolbar.offerMaps(answer.apart !== null, this.question.newlyAsked ? (answer.against === null ? "own" : "difference") : undefined);
     this.toolbar.offerLayers(answer.layers);
     this.question.show(answer);
-    this.repaint();
-    await this.look(this.toolbar.showing.node, false);
+    const { node } = this.toolbar.showing;
+    if (node) await this.look(node, false);
+    else this.repaint();
     this.comeIntoView();
     await this.beside();
   }
@@ -211,8 +213,9 @@ class Page {
     const two = answer !== null && this.compare.wanted;
     byId("bench").classList.toggle("two", two);
     if (!two) {
+      const was = second.answer !== null;
       second.clear();
-      this.repaint();
+      if (was) this.repaint();
       return;
     }
     const picture = this.picture!;

@@ -55,20 +55,25 @@ export class Photos {
     byId("samples").hidden = byId("samples-label").hidden = false;
     byId("credits").textContent = `Photographs: ${samples.map(({ title, credit }) => `${title.toLowerCase()} ${credit}`).join("; ")}.`;
     const list = byId("samples").querySelector("ul")!;
-    for (const { name, title } of samples) {
-      const button = make("button", { type: "button", class: "sample", "data-sample": name, title });
-      list.append(make("li", {}, button));
+    for (const sample of samples) {
       try {
-        const picture = await api.getSample(name);
-        button.append(make("img", { alt: title, src: URL.createObjectURL(picture) }));
-        button.addEventListener("click", () => {
-          this.asked += 1;
-          this.events.taken({ picture, file: `${name}.png`, note: "" });
-        });
+        const picture = await api.getSample(sample.name);
+        list.append(this.sample(sample, picture, ""));
+        byId("tiles").append(this.sample(sample, picture, sample.title));
       } catch {
-        button.parentElement!.remove();
+        // It is not offered.
       }
     }
+  }
+
+  private sample({ name, title }: api.Sample, picture: Blob, caption: string): HTMLElement {
+    const image = make("img", { alt: caption ? "" : title, src: URL.createObjectURL(picture) });
+    const button = make("button", { type: "button", class: "sample", "data-sample": name, title }, image, ...(caption ? [make("span", {}, caption)] : []));
+    button.addEventListener("click", () => {
+      this.asked += 1;
+      this.events.taken({ picture, file: `${name}.png`, note: "" });
+    });
+    return make("li", {}, button);
   }
 
   private async take(file: File): Promise<void> {

@@ -8,9 +8,9 @@ import type { Look } from "./picture";
 
 export class Toolbar {
   private readonly looks = choice("look", "Show", [
-    ["overlay", "Over the photograph"],
+    ["overlay", "Over the photo"],
     ["map", "Map alone"],
-    ["photograph", "Photograph"],
+    ["photograph", "Photo"],
   ]);
   private readonly maps = choice("map", "Map", [
     ["own", "Its own part"],

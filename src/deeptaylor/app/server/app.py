@@ -115,6 +115,13 @@ class Page:
 
             return await self.jobs.run(work, lambda: _gone(request))
 
+    async def prepared(self, request: Request, name: str) -> Model:
+        """A network that is captured and planned; or an error that says why it cannot be."""
+        async with self.jobs.place():
+            loaded = self.models.ready(name)
+            await self.jobs.run(lambda: self.explaining.prepare(loaded, name), lambda: _gone(request))
+            return self.models.get(name)
+
     async def dropped(self, request: Request, said: Dropped) -> Model:
         """Read a network into a file, and begin to load it."""
         async with self.jobs.place():
@@ -214,6 +221,11 @@ def _add_api(app: FastAPI, page: Page) -> None:
     async def load(name: Text) -> ModelAnswer:
         """Begin to load a network; ask for its state until it is ready."""
         return _model(page.models.begin(name))
+
+    @app.post("/api/models/{name}/prepare")
+    async def prepare(request: Request, name: Text) -> ModelAnswer:
+        """Capture and plan a loaded network, so that its first picture does not wait for that."""
+        return _model(await page.prepared(request, name))
 
     @app.post("/api/explain", openapi_extra=_PICTURE)
     async def explain(request: Request, options: Annotated[Options, Query()]) -> Answer:

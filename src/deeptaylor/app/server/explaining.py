@@ -26,6 +26,7 @@ from deeptaylor.explanation import Explanation
 from deeptaylor.methods.root_search import nearest_root
 from deeptaylor.methods.sensitivity import sensitivity
 from deeptaylor.methods.taylor import taylor
+from deeptaylor.models.loading.asked import gray
 from deeptaylor.models.networks.photo import opened
 from deeptaylor.models.networks.pretrained import Pretrained, Recognised
 from deeptaylor.models.photographs import class_index
@@ -78,6 +79,12 @@ class Explaining:
                 e = _from_outside(loaded, x, question, options)
         said = dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, DeepTaylorWarning))
         return Explained(options, loaded, question, x, seen, e, classes, (*said, *loaded.notes), explainer)
+
+    def prepare(self, loaded: Pretrained, model: str) -> None:
+        """Capture and plan a network as it is explained without further settings."""
+        assert loaded.preparation is not None
+        x = gray(loaded.preparation)
+        self._explainer(loaded, x, model, Settings()).explain(x)
 
     def forget(self, model: str) -> None:
         """Drop the explainers of a network that is gone."""

@@ -174,8 +174,8 @@ def warning(check: str) -> str:
     first = check.split("\n", 1)[0]
     if "scores are" in first or not first.startswith(("The input holds only", "The input itself")):
         return ""
-    return first.replace('bias="returned" hands', "the first way to treat biases hands").replace(
-        'bias="neuron" leaves', "the second way to treat biases leaves"
+    return first.replace('bias="returned" hands', "the choice “hand their share back at the end” hands").replace(
+        'bias="neuron" leaves', "the choice “keep their share” leaves"
     )
 
 

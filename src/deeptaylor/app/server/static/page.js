@@ -52,6 +52,7 @@ async function json(response) {
 var getModels = () => json(send("/api/models"));
 var getModel = (name) => json(send(`/api/models/${encodeURIComponent(name)}`));
 var loadModel = (name) => json(send(`/api/models/${encodeURIComponent(name)}/load`, { method: "POST" }));
+var prepareModel = (name) => json(send(`/api/models/${encodeURIComponent(name)}/prepare`, { method: "POST" }));
 var getClasses = (name) => json(send(`/api/models/${encodeURIComponent(name)}/classes`));
 var getSample = async (name) => (await send(`/api/samples/${encodeURIComponent(name)}`)).blob();
 var dropNetwork = (said, file) => json(send(`/api/networks?${new URLSearchParams(said).toString()}`, { method: "POST", body: file }));
@@ -395,12 +396,17 @@ function heatAt(heat, x, y, width2, height) {
   const row = Math.floor((y + 0.5) * heat.height / height);
   return heat.values[row * heat.width + column];
 }
+var STEPS = 1024;
+var TABLE = Float32Array.from({ length: 3 * (2 * STEPS + 1) }, (_, k) => colour(Math.floor(k / 3) / STEPS - 1)[k % 3]);
 function paintHeat(canvas, heat, scale = heat.scale) {
   canvas.width = heat.width;
   canvas.height = heat.height;
   const image = new ImageData(heat.width, heat.height);
+  const { data } = image;
   heat.values.forEach((value2, k) => {
-    image.data.set([...colour(normalised(value2, scale)).map(Math.round), 255], 4 * k);
+    const place = 3 * Math.round((normalised(value2, scale) + 1) * STEPS);
+    for (let c = 0; c < 3; c += 1) data[4 * k + c] = TABLE[place + c];
+    data[4 * k + 3] = 255;
   });
   context(canvas).putImageData(image, 0, 0);
 }
@@ -409,14 +415,16 @@ function paintOverlay(canvas, seen, heat, opacity, scale = heat.scale) {
   canvas.width = width2;
   canvas.height = height;
   const image = new ImageData(width2, height);
+  const { data } = image;
   for (let k = 0; k < width2 * height; k += 1) {
     const value2 = heatAt(heat, k % width2, Math.floor(k / width2), width2, height);
-    const [r, g, b] = [seen.data[4 * k], seen.data[4 * k + 1], seen.data[4 * k + 2]];
-    const grey = 255 - 0.6 * (255 - Math.round((299 * r + 587 * g + 114 * b) / 1e3));
+    const light = 299 * seen.data[4 * k] + 587 * seen.data[4 * k + 1] + 114 * seen.data[4 * k + 2];
+    const grey = 255 - 0.6 * (255 - Math.round(light / 1e3));
     const t = normalised(value2, scale);
     const alpha = opacity * Math.sqrt(Math.abs(t));
-    const mixed = colour(t).map((c) => Math.round((1 - alpha) * grey + alpha * Math.round(c)));
-    image.data.set([...mixed, 255], 4 * k);
+    const place = 3 * Math.round((t + 1) * STEPS);
+    for (let c = 0; c < 3; c += 1) data[4 * k + c] = (1 - alpha) * grey + alpha * TABLE[place + c];
+    data[4 * k + 3] = 255;
   }
   context(canvas).putImageData(image, 0, 0);
 }
@@ -1171,20 +1179,23 @@ var Photos = class {
     byId("samples").hidden = byId("samples-label").hidden = false;
     byId("credits").textContent = `Photographs: ${samples.map(({ title, credit }) => `${title.toLowerCase()} ${credit}`).join("; ")}.`;
     const list = byId("samples").querySelector("ul");
-    for (const { name, title } of samples) {
-      const button = make("button", { type: "button", class: "sample", "data-sample": name, title });
-      list.append(make("li", {}, button));
+    for (const sample of samples) {
       try {
-        const picture = await getSample(name);
-        button.append(make("img", { alt: title, src: URL.createObjectURL(picture) }));
-        button.addEventListener("click", () => {
-          this.asked += 1;
-          this.events.taken({ picture, file: `${name}.png`, note: "" });
-        });
+        const picture = await getSample(sample.name);
+        list.append(this.sample(sample, picture, ""));
+        byId("tiles").append(this.sample(sample, picture, sample.title));
       } catch {
-        button.parentElement.remove();
       }
     }
+  }
+  sample({ name, title }, picture, caption) {
+    const image = make("img", { alt: caption ? "" : title, src: URL.createObjectURL(picture) });
+    const button = make("button", { type: "button", class: "sample", "data-sample": name, title }, image, ...caption ? [make("span", {}, caption)] : []);
+    button.addEventListener("click", () => {
+      this.asked += 1;
+      this.events.taken({ picture, file: `${name}.png`, note: "" });
+    });
+    return make("li", {}, button);
   }
   async take(file) {
     const most = this.limits.bytes;
@@ -1355,9 +1366,9 @@ var Question = class {
 // src/toolbar.ts
 var Toolbar = class {
   looks = choice("look", "Show", [
-    ["overlay", "Over the photograph"],
+    ["overlay", "Over the photo"],
     ["map", "Map alone"],
-    ["photograph", "Photograph"]
+    ["photograph", "Photo"]
   ]);
   maps = choice("map", "Map", [
     ["own", "Its own part"],
@@ -1509,7 +1520,8 @@ var Page = class {
       if (!model) return;
       this.model = model;
       this.question.setNames(model.kind === "photograph" ? await getClasses(name) : []);
-      await this.explain();
+      if (this.picture) await this.explain();
+      else await prepareModel(name);
     } catch (error) {
       this.status.textContent = "";
       this.refuse(words(error));
@@ -1587,8 +1599,9 @@ var Page = class {
     this.toolbar.offerMaps(answer.apart !== null, this.question.newlyAsked ? answer.against === null ? "own" : "difference" : void 0);
     this.toolbar.offerLayers(answer.layers);
     this.question.show(answer);
-    this.repaint();
-    await this.look(this.toolbar.showing.node, false);
+    const { node } = this.toolbar.showing;
+    if (node) await this.look(node, false);
+    else this.repaint();
     this.comeIntoView();
     await this.beside();
   }
@@ -1600,8 +1613,9 @@ var Page = class {
     const two = answer !== null && this.compare.wanted;
     byId("bench").classList.toggle("two", two);
     if (!two) {
+      const was = second.answer !== null;
       second.clear();
-      this.repaint();
+      if (was) this.repaint();
       return;
     }
     const picture = this.picture;
