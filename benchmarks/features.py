@@ -72,13 +72,20 @@ def record(tools: list[str], keys: list[str], known: dict[str, Any]) -> tuple[di
             cells.setdefault(key, {})[tool] = {"answer": cell.answer, "shown": cell.shown, "evidence": cell.evidence}
             print(f"{time.perf_counter() - began:5.1f} s  {tool:10}  {key:16} {cell.answer}: {cell.shown}", flush=True)
             print(f"{'':8} {cell.evidence}", flush=True)
-    versions = {tool: version(importlib.import_module(TOOLS[tool]).DISTRIBUTION) for tool in tools}
+    numbers = known.get("versions", {})
+    numbers |= {tool: version(importlib.import_module(TOOLS[tool]).DISTRIBUTION) for tool in tools}
+    versions = {tool: numbers[tool] for tool in TOOLS if tool in numbers}
+    cells = {key: {t: cells[key][t] for t in TOOLS if t in cells[key]} for key in _every() if key in cells}
     with_ = {name: version(name) for name in ("torch", "matplotlib", "numpy")} | {"python": platform.python_version()}
     return {"versions": versions, "with": with_, "cells": cells}, failed
 
 
+def _every() -> list[str]:
+    return [key for rows in ROWS.values() for key in rows]
+
+
 def main() -> None:
-    every = [key for rows in ROWS.values() for key in rows]
+    every = _every()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--only", nargs="+", choices=every, metavar="ROW", help="these rows, beside those of the record"

@@ -12,10 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(Path(__file__).resolve().parent))
 from feature_cells.rows import ROWS
 
+ROOT = Path(__file__).resolve().parents[1]
 RECORD, PAGE = ROOT / "benchmarks/results/features.json", ROOT / "docs/compare.md"
 BEGIN, END = "<!-- made by benchmarks/features_page.py: begin -->", "<!-- made by benchmarks/features_page.py: end -->"
 Record = dict[str, Any]
@@ -24,13 +23,12 @@ INTRODUCTION = """\
 ## What each tool can do
 
 Every answer was found by running that tool on a tiny network (`python benchmarks/features.py`; what was seen is in
-`benchmarks/results/features.json`). **yes**: it did it, with the function that is named. *in part*: it did some of it, or you write the rest. no: it
-refused, or its source has no such function.
+`benchmarks/results/features.json`). **yes**: it did it, with the function that is named. *in part*: it did some of it,
+or you write the rest. no: it refused, or its source has no such function.
 """
 CLOSING = """\
-Outside of these tables: models that are no neural networks, and figures of whole data sets. SHAP explains trees exactly and draws
-a data set as a beeswarm; deeptaylor does neither. captum also has adversarial attacks and many more methods, zennit composites
-of rules as published, grad-cam a dozen ways to weight a layer.
+Outside of these tables: models that are no neural networks, and figures of whole data sets. SHAP explains trees exactly
+and draws a data set as a beeswarm; deeptaylor does neither.
 """
 
 

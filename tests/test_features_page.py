@@ -1,4 +1,4 @@
-"""The tables in docs/compare.md are what benchmarks/features_page.py makes of the record, and the record is complete."""
+"""The tables in docs/compare.md are what benchmarks/features_page.py makes of a complete record."""
 
 from __future__ import annotations
 

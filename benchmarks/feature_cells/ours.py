@@ -193,7 +193,7 @@ def concepts() -> Cell:
 
 
 def training_data() -> Cell:
-    return no("has none", nowhere("deeptaylor", r"\btracin", "influence function"))
+    return no("has none", nowhere("deeptaylor", r"\btracin\b", "influence function"))
 
 
 # --- can it be trusted ------------------------------------------------------------------------------------------------

@@ -198,7 +198,7 @@ def concepts() -> Cell:
 
 
 def training_data() -> Cell:
-    return no("has none", nowhere("shap", r"\btracin", "influence function"))
+    return no("has none", nowhere("shap", r"\btracin\b", "influence function"))
 
 
 # --- can it be trusted ------------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def adds_up() -> Cell:
 def asks() -> Cell:
     masker, x = shap.maskers.Independent(np.zeros((1, 6))), nets.table().numpy()
     masked = shap.benchmark.SequentialMasker("remove", "positive", masker, first_score, x)
-    result = masked("values", tabular().values, silent=True)
+    result = masked(tabular(), "values", silent=True)
     return yes("`benchmark.SequentialMasker`", f"{result.metric} of one input: area {float(result.value):.4f}")
 
 
@@ -227,8 +227,8 @@ def judged() -> Cell:
     masker = shap.maskers.Independent(np.zeros((1, 6)))
     masked = shap.benchmark.SequentialMasker("remove", "positive", masker, first_score, x)
     results = [
-        masked("shap", shap.Explainer(first_score, masker)(x, silent=True).values, silent=True),
-        masked("random", np.random.default_rng(1).normal(size=x.shape), silent=True),
+        masked(shap.Explainer(first_score, masker)(x, silent=True), "shap", silent=True),
+        masked(np.random.default_rng(1).normal(size=x.shape), "random", silent=True),
     ]
     shap.plots.benchmark(results, show=False)
     plt.close("all")

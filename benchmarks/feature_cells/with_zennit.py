@@ -165,7 +165,7 @@ def concepts() -> Cell:
 
 
 def training_data() -> Cell:
-    return no("has none", nowhere("zennit", "influence", r"\btracin"))
+    return no("has none", nowhere("zennit", "influence", r"\btracin\b"))
 
 
 # --- can it be trusted ------------------------------------------------------------------------------------------------
