@@ -40,6 +40,7 @@ __all__ = [
     "NpmPackage",
     "abandon",
     "cache_folder",
+    "is_here",
     "path",
 ]
 
@@ -173,6 +174,12 @@ MNIST = {
         "small/t10k-labels-idx1", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
     ),
 }
+
+
+def is_here(name: str) -> bool:
+    """Whether the file lies inside a package that is installed, or was fetched before: `path` need not fetch it."""
+    asset = (ASSETS | WEIGHTS | PACKED | MNIST)[name]
+    return any(found is not None and _matches(found, asset) for found in (_installed(asset), _cached(asset)))
 
 
 def path(name: str) -> Path:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 from torch import nn
@@ -31,8 +32,9 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-DESK, PHONE = {"width": 1200, "height": 900}, {"width": 390, "height": 844}
-DONE = ".panel:not([aria-busy]) .result:not([hidden])"
+DESK, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+SHOWN = "canvas.shown"
+AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 
 
 class Small(nn.Module):
@@ -77,12 +79,45 @@ def opened(chromium: Any, address: str, **context: Any) -> Iterator[Any]:
 
 def upload(page: Any, name: str = "photo.png") -> None:
     page.set_input_files("#file", {"name": name, "mimeType": "image/png", "buffer": photo()})
-    page.wait_for_selector(DONE)
+    page.locator("#file-name").get_by_text(name, exact=True).wait_for()
+    settled(page)
 
 
-def settled(page: Any, panels: int = 1) -> None:
-    """Wait until nothing is being explained and so many panels show a result."""
-    page.wait_for_selector(f"#panels:not(:has([aria-busy])):has(> :nth-child({panels}) .result:not([hidden]))")
+def settled(page: Any, panes: int = 1) -> None:
+    """Wait until nothing is being explained and so many explanations are shown."""
+    page.wait_for_selector(f"#stage:not([aria-busy]) .pane:nth-child({panes}):not([hidden])")
+
+
+def refused(page: Any) -> str:
+    """What is said where a question cannot be answered."""
+    page.wait_for_selector("#stage:not([aria-busy]) #refusal:not([hidden])")
+    said: str = page.inner_text("#refusal")
+    return said
+
+
+def ask(page: Any, field: str, words: str) -> None:
+    """Type the name of a class into #class-name or #against and press Enter."""
+    page.fill(field, words)
+    page.press(field, "Enter")
+
+
+def in_view(page: Any, selector: str = SHOWN) -> None:
+    """All of it is on the screen, without scrolling."""
+    box, size = page.locator(selector).first.bounding_box(), page.viewport_size
+    assert box["y"] >= 0, box
+    assert box["y"] + box["height"] <= size["height"], (box, size)
+    assert box["x"] >= 0, box
+    assert box["x"] + box["width"] <= size["width"], (box, size)
+
+
+def violations(page: Any) -> list[str]:
+    """What axe-core finds wrong for those who use the page by other means than eyes and a pointer."""
+    if not AXE.is_file():
+        pytest.skip("axe-core is not installed: `npm ci` in web/ installs it")
+    if not page.evaluate("typeof axe !== 'undefined'"):
+        page.evaluate(AXE.read_text("utf-8") + "; true")
+    found = page.evaluate("async () => (await axe.run(document)).violations")
+    return [f"{v['id']}: {v['help']}: {n['html'][:200]}" for v in found for n in v["nodes"]]
 
 
 def shoot(page: Any, name: str) -> None:
@@ -97,6 +132,6 @@ def pixels(page: Any, selector: str) -> np.ndarray[Any, Any]:
     return np.array(flat, dtype=np.int64).reshape(-1, width, 4)[..., :3]
 
 
-def explanation(own: dt.Pretrained, target: int | None = None, bias: str = "neuron") -> dt.Explanation:
+def explanation(own: dt.Pretrained, target: int | None = None, bias: str = "returned") -> dt.Explanation:
     x, _ = own.preprocess(Image.open(io.BytesIO(photo())))
     return dt.Explainer(own.network, x, domain=own.domain, bias=bias).explain(x, target)

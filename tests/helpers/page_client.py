@@ -35,6 +35,13 @@ class Small(nn.Module):
         return self.fc(self.pool(self.relu(self.conv(x))).flatten(1))
 
 
+class Several(Small):
+    """The same with scores above zero for three of the classes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + torch.tensor([1.0, 4.0, 6.0, 4.0])
+
+
 def png(seed: int = 0, size: tuple[int, int] = (8, 8), mode: str = "RGB") -> bytes:
     generator = np.random.default_rng(seed)
     shape = (size[1], size[0], 3) if mode == "RGB" else (size[1], size[0])

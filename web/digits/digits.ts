@@ -4,7 +4,7 @@ import * as ort from "onnxruntime-web/wasm";
 import { robustScale } from "../src/colours";
 import { byId, percent, shown } from "../src/dom";
 import { COLUMNS, Pad, ROWS, wireWriting } from "../src/pad";
-import { View } from "../src/view";
+import { View } from "./view";
 
 ort.env.wasm.wasmPaths = new URL("./", import.meta.url).href;
 ort.env.wasm.numThreads = 1; // more would need headers that plain files do not have

@@ -1,4 +1,4 @@
-// The server's side of this is src/deeptaylor/server/schema.py and options.py.
+// The server's side of this is src/deeptaylor/app/server/schema.py, options.py and dropped.py.
 
 import type { Heat } from "./colours";
 
@@ -12,11 +12,18 @@ export interface Model {
   seconds: number;
 }
 
+export interface Sample {
+  name: string;
+  title: string;
+  credit: string;
+}
+
 export interface Models {
   models: Model[];
   chosen: string;
   rules: string[];
-  limits: { bytes: number; pixels: number };
+  limits: { bytes: number; pixels: number; network: number };
+  samples: Sample[];
 }
 
 export interface Layer {
@@ -33,9 +40,9 @@ export interface Layer {
 export interface Account {
   score: number;
   input: number;
+  shared: number;
   bias: number;
   dropped: number;
-  residual: number;
   returned: number;
 }
 
@@ -45,19 +52,36 @@ export interface Found {
   probability: number;
 }
 
+export interface Apart {
+  size: number;
+  percent: string;
+  sentence: string;
+  difference: Heat;
+  rivals: { index: number; name: string; weight: number }[];
+  more: number;
+}
+
 export interface Answer {
   model: string;
   method: string;
+  bias: string | null;
   target: number | null;
   target_name: string;
+  against: number | null;
+  against_name: string;
+  question: "evidence" | "apart";
   classes: Found[];
   score: number;
+  title: string;
+  sentences: string[];
   warning: string;
-  account: Account;
+  consistent: string;
+  account: Account | null;
   check: string;
   notes: string[];
   seen: string;
   heat: Heat;
+  apart: Apart | null;
   layers: Layer[];
   plan: string;
   snippet: string;
@@ -68,7 +92,20 @@ export interface LayerAnswer {
   node: string;
   shape: number[];
   total: number;
+  title: string;
+  sentence: string;
   heat: Heat;
+  channels: { index: number; total: number; heat: Heat }[];
+}
+
+export interface Believed {
+  area: number;
+  sentence: string;
+}
+
+export interface Swap {
+  target: number;
+  against: number;
 }
 
 // What goes into the address with a picture; empty values are left out.
@@ -78,6 +115,7 @@ export class ServerError extends Error {
   constructor(
     readonly status: number,
     message: string,
+    readonly swap: Swap | null = null,
   ) {
     super(message);
   }
@@ -116,13 +154,13 @@ async function send(path: string, init: RequestInit = {}): Promise<Response> {
       await new Promise((done) => setTimeout(done, 500 + 500 * Math.random()));
       continue;
     }
-    let words = `The server answered with status ${response.status}.`;
+    let said: { error: string; swap?: Swap | null } = { error: `The server answered with status ${response.status}.` };
     try {
-      words = ((await response.json()) as { error: string }).error;
+      said = (await response.json()) as typeof said;
     } catch {
       // No words came with it.
     }
-    throw new ServerError(response.status, words);
+    throw new ServerError(response.status, said.error, said.swap ?? null);
   }
 }
 
@@ -134,8 +172,15 @@ export const getModels = (): Promise<Models> => json(send("/api/models"));
 export const getModel = (name: string): Promise<Model> => json(send(`/api/models/${encodeURIComponent(name)}`));
 export const loadModel = (name: string): Promise<Model> =>
   json(send(`/api/models/${encodeURIComponent(name)}/load`, { method: "POST" }));
+export const prepareModel = (name: string): Promise<Model> =>
+  json(send(`/api/models/${encodeURIComponent(name)}/prepare`, { method: "POST" }));
 export const getClasses = (name: string): Promise<string[]> =>
   json(send(`/api/models/${encodeURIComponent(name)}/classes`));
+
+export const getSample = async (name: string): Promise<Blob> =>
+  (await send(`/api/samples/${encodeURIComponent(name)}`)).blob();
+export const dropNetwork = (said: Options, file: Blob): Promise<Model> =>
+  json(send(`/api/networks?${new URLSearchParams(said).toString()}`, { method: "POST", body: file }));
 
 function ask(path: string, options: Options, picture: Blob, signal?: AbortSignal): Promise<Response> {
   const query = new URLSearchParams(Object.entries(options).filter(([, value]) => value !== ""));
@@ -144,14 +189,18 @@ function ask(path: string, options: Options, picture: Blob, signal?: AbortSignal
 
 export async function explain(options: Options, picture: Blob, signal: AbortSignal): Promise<Answer> {
   const answer = await json<Answer>(ask("/api/explain", options, picture, signal));
-  return { ...answer, heat: decoded(answer.heat) };
+  const apart = answer.apart && { ...answer.apart, difference: decoded(answer.apart.difference) };
+  return { ...answer, heat: decoded(answer.heat), apart };
 }
 
 export async function explainLayer(node: string, options: Options, picture: Blob): Promise<LayerAnswer> {
   const answer = await json<LayerAnswer>(ask(`/api/layers/${encodeURIComponent(node)}`, options, picture));
-  return { ...answer, heat: decoded(answer.heat) };
+  const channels = answer.channels.map((channel) => ({ ...channel, heat: decoded(channel.heat) }));
+  return { ...answer, heat: decoded(answer.heat), channels };
 }
 
+export const believed = (options: Options, picture: Blob): Promise<Believed> =>
+  json(ask("/api/believed", options, picture));
 export const heatmapPng = async (options: Options, picture: Blob): Promise<Blob> =>
   (await ask("/api/heatmap.png", options, picture)).blob();
 export const arrays = async (options: Options, picture: Blob): Promise<Blob> =>

@@ -1,7 +1,6 @@
 // Where the score went: one bar for the whole, then a bar for every layer from the answer down to the picture.
 
-import type { Account, Layer, LayerAnswer } from "./api";
-import { paintHeat } from "./colours";
+import type { Account, Layer } from "./api";
 import { make, percent, shown } from "./dom";
 
 const QUIET = new Set(["pass", "carry"]); // steps that only hand on
@@ -11,39 +10,52 @@ export class Ledger {
   private every = false;
   private chosen = "";
   private readonly list = make("ol", { class: "layers" });
-  private readonly layer = make("div", { class: "layer", "aria-live": "polite" });
 
   constructor(private readonly pick: (node: string) => void) {}
 
-  show(account: Account, layers: Layer[]): void {
-    this.chosen = "";
-    this.layer.replaceChildren();
+  // A method that does not split the score has no account, and none is shown.
+  show(account: Account | null, layers: Layer[]): void {
+    this.element.hidden = !account;
+    this.element.replaceChildren();
+    if (!account) return;
     const whole = make("div", { class: "whole", "aria-hidden": "true" });
     const words = make("ul", { class: "parts" });
+    const parted = account.shared > 0;
     for (const [name, part, label] of [
-      ["input", account.input, "the picture"],
+      ["input", account.input, parted ? "the picture, where it is its own" : "the picture"],
+      ["shared", account.shared, "the picture, where rivals have evidence, too"],
       ["bias", account.bias, "biases and other constants of the network"],
       ["dropped", account.dropped, "dropped (no rule could hand it on)"],
-      ["residual", account.residual, "not handed out by this method"],
     ] as const) {
       if (part === 0 && name !== "input" && name !== "bias") continue;
       const bar = make("span", { class: name });
-      bar.style.width = `${Math.max(0, Math.min(100, account.score > 0 ? (100 * part) / account.score : 0))}%`;
+      bar.style.width = width(part, account.score);
       whole.append(bar);
       words.append(
         make("li", {}, make("span", { class: `dot ${name}` }), `${percent(part, account.score)} ${label} (${shown(part)})`),
       );
-      if (name === "input" && account.returned > 0) {
-        words.append(make("li", {}, `of which biases handed back ${percent(account.returned, account.score)}`));
-      }
     }
-    this.element.replaceChildren(
-      make("h4", {}, "Where the score went"),
+    if (account.returned > 0) {
+      words.append(make("li", {}, `Of what the picture holds, biases handed back ${percent(account.returned, account.score)}.`));
+    }
+    this.element.append(
+      make("h3", {}, "Where the score went"),
       make("p", { class: "sum" }, `The score, ${shown(account.score)}, is the sum of:`),
       whole,
       words,
     );
-    if (!layers.length) return;
+    if (layers.length) this.showLayers(account, layers);
+  }
+
+  // The layer whose map is shown above.
+  choose(node: string): void {
+    this.chosen = node;
+    for (const button of this.list.querySelectorAll("button")) {
+      button.setAttribute("aria-pressed", String(button.dataset["node"] === node));
+    }
+  }
+
+  private showLayers(account: Account, layers: Layer[]): void {
     const every = make("input", { type: "checkbox" });
     every.checked = this.every;
     every.addEventListener("change", () => {
@@ -52,23 +64,21 @@ export class Ledger {
     });
     this.fill(account, layers);
     this.element.append(
-      make("h4", {}, "Layer by layer"),
+      make("h3", {}, "Layer by layer"),
       make(
         "p",
         { class: "soft" },
-        "From the answer (top) down to the picture (bottom). Each bar is what arrived at a layer: red went on, grey stayed with biases. Choose a layer below the answer to see its relevance.",
+        "From the answer (top) down to the picture (bottom). Each bar is what arrived at a layer, in per cent of the score: red went on, grey stayed with biases. Choose a layer to see its relevance over the photograph.",
       ),
       make("label", { class: "every" }, every, " also steps that only hand on"),
       make("div", { class: "scroll", tabindex: "-1" }, this.list),
-      this.layer,
     );
   }
 
   private fill(account: Account, layers: Layer[]): void {
     const answer = layers[0];
-    const rows = layers.filter((layer) => this.every || layer === answer || !QUIET.has(layer.rule) || layer.bias > 0);
     this.list.replaceChildren(
-      ...rows.map((layer) => {
+      ...visible(layers, this.every).map((layer) => {
         const bar = make("span", { class: "bar", "aria-hidden": "true" });
         for (const [name, part] of [
           ["input", layer.onward],
@@ -76,12 +86,11 @@ export class Ledger {
           ["dropped", layer.dropped],
         ] as const) {
           const piece = make("span", { class: name });
-          piece.style.width = `${Math.max(0, Math.min(100, account.score > 0 ? (100 * part) / account.score : 0))}%`;
+          piece.style.width = width(part, account.score);
           bar.append(piece);
         }
-        const name = layer.module || layer.node;
         const words = [
-          make("span", { class: "name" }, name, make("small", {}, ` ${layer.op}, ${layer.rule}`)),
+          make("span", { class: "name" }, layer.module || layer.node, make("small", {}, ` ${layer.op}, ${layer.rule}`)),
           bar,
           make("span", { class: "number" }, percent(layer.arrived, account.score)),
           make("span", { class: "visually-hidden" }, ` of the score arrived; biases took ${percent(layer.bias, account.score)}`),
@@ -93,30 +102,18 @@ export class Ledger {
           { type: "button", class: "row", "aria-pressed": String(layer.node === this.chosen), "data-node": layer.node },
           ...words,
         );
-        button.addEventListener("click", () => {
-          this.chosen = layer.node;
-          for (const other of this.list.querySelectorAll("button")) {
-            other.setAttribute("aria-pressed", String(other === button));
-          }
-          this.layer.replaceChildren(make("p", { class: "soft" }, "…"));
-          this.pick(layer.node);
-        });
+        button.addEventListener("click", () => this.pick(layer.node));
         return make("li", {}, button);
       }),
     );
   }
+}
 
-  showLayer(answer: LayerAnswer, score: number): void {
-    const canvas = make("canvas", { role: "img", class: answer.heat.height === 1 ? "strip" : "" });
-    const size = answer.shape.join(" × ");
-    const flat = answer.heat.height === 1 ? "one stripe a neuron" : "summed over channels";
-    const words = `Relevance at ${answer.node}: ${size} neurons, ${flat}; together ${shown(answer.total)}, ${percent(answer.total, score)} of the score.`;
-    canvas.setAttribute("aria-label", words);
-    paintHeat(canvas, answer.heat);
-    this.layer.replaceChildren(make("figure", {}, canvas, make("figcaption", {}, words)));
-  }
+// Without the steps that only hand on.
+export function visible(layers: Layer[], every: boolean): Layer[] {
+  return layers.filter((layer, k) => every || k === 0 || !QUIET.has(layer.rule) || layer.bias > 0);
+}
 
-  fail(words: string): void {
-    this.layer.replaceChildren(make("p", { class: "error" }, words));
-  }
+function width(part: number, whole: number): string {
+  return `${Math.max(0, Math.min(100, whole > 0 ? (100 * part) / whole : 0))}%`;
 }

@@ -1,277 +1,302 @@
-// The page: choose a network, give it a picture, look at one explanation or two.
+// The page: a picture, a network and a question on the left; the answer on the right, one or two side by side.
 
 import * as api from "./api";
+import { Compare } from "./compare";
 import { byId, make } from "./dom";
+import { NetworkDialog } from "./network";
 import { Pad, wireWriting } from "./pad";
-import { Panel } from "./panel";
+import { Pane } from "./pane";
+import { Photos, type Taken } from "./photos";
+import { Question } from "./question";
+import { Settings } from "./settings";
+import { Toolbar } from "./toolbar";
 
-const TYPES = "image/jpeg,image/png,image/webp,image/gif,image/bmp,image/tiff";
+const NARROW = matchMedia("(max-width: 60rem)");
 
 class Page {
   private model: api.Model | null = null;
   private picture: Blob | null = null;
   private file = "";
-  private target = "";
-  private guessed: Blob | null = null; // the picture that the guesses belong to
-  private names: string[] = [];
-  private readonly panels: Panel[] = [];
+  private working = 0; // questions that are not answered yet
+  private answered: unknown[] = []; // the picture and the network that the answer belongs to
+  private readonly panes: [Pane, Pane];
   private readonly select = byId<HTMLSelectElement>("model");
   private readonly status = byId("model-status");
   private readonly progress = byId<HTMLProgressElement>("model-progress");
-  private readonly problem = byId("problem");
-  private readonly compare = byId<HTMLInputElement>("compare");
-  private readonly same = byId<HTMLInputElement>("same-scale");
   private readonly pad = new Pad(() => this.drawn());
+  private readonly settings: Settings;
+  private readonly toolbar = new Toolbar(() => this.repaint(), (node) => this.start(() => this.look(node)));
+  private readonly question = new Question(() => this.start(() => this.explain()));
+  private readonly compare: Compare;
+  private readonly photos: Photos;
+  private readonly dialog: NetworkDialog;
 
-  constructor(private readonly offer: api.Models) {
-    for (const kind of ["photograph", "digits"] as const) {
-      const group = make("optgroup", { label: kind === "digits" ? "Drawn digits" : "Photographs" });
-      for (const model of offer.models.filter((m) => m.kind === kind)) {
-        group.append(make("option", { value: model.name }, model.title));
-      }
-      if (group.children.length) this.select.append(group);
+  constructor(private offer: api.Models) {
+    const pane = (label: string): Pane =>
+      new Pane(label, (name) => this.offer.models.find((model) => model.name === name)?.title ?? name, (node) => this.start(() => this.look(node)));
+    this.panes = [pane("Explanation"), pane("Beside it")];
+    for (const pane of this.panes) {
+      byId("panes").append(pane.element);
+      byId("details").append(pane.details);
     }
-    this.select.value = offer.chosen;
-    this.select.addEventListener("change", () => void this.choose());
-    this.panels.push(this.panel("Explanation"));
-    byId("panels").append(this.panels[0]!.element);
-    this.wirePhotograph();
+    this.settings = new Settings(offer.rules, () => {
+      this.question.withMethod(this.settings.method);
+      this.start(() => this.explain());
+    });
+    this.compare = new Compare(() => this.offer.models.filter(({ kind }) => kind === this.model?.kind), () => this.start(() => this.beside()), () => this.repaint());
+    this.dialog = new NetworkDialog(offer.limits.network, (model) => this.start(() => this.opened(model)), (words) => this.refuse(words));
+    this.photos = new Photos(offer.limits, {
+      taken: (taken) => this.take(taken),
+      refused: (words) => this.refusePicture(words),
+      network: (file) => this.dialog.ask(file),
+    });
     wireWriting(this.pad, () => {
       this.picture = null;
-      for (const panel of this.panels) panel.clear();
-      byId("result").hidden = true;
+      this.forget();
     });
-    this.compare.addEventListener("change", () => this.second(this.compare.checked));
-    this.same.addEventListener("change", () => this.repaint());
-    byId<HTMLFormElement>("other-class").addEventListener("submit", (event) => this.otherClass(event));
-    void this.choose();
+    this.select.addEventListener("change", () => this.start(() => this.choose()));
+    this.listModels(offer.chosen);
+    void this.photos.offer(offer.samples);
+    this.start(() => this.choose());
   }
 
-  private panel(label: string): Panel {
-    const compare = label === "Explanation" ? () => this.compareBiases() : null;
-    return new Panel(label, this.offer.rules, { done: (panel) => this.done(panel), refused: (words) => this.refuse(words), compare });
+  private start(work: () => Promise<void>): void {
+    const stage = byId("stage");
+    this.working += 1;
+    stage.setAttribute("aria-busy", "true");
+    void work().finally(() => {
+      this.working -= 1;
+      if (!this.working) stage.removeAttribute("aria-busy");
+    });
   }
 
   // --- the network ---------------------------------------------------------------------------------------------------
 
+  private listModels(chosen: string): void {
+    const groups = (["photograph", "digits"] as const).map((kind) => {
+      const models = this.offer.models.filter((model) => model.kind === kind);
+      const options = models.map(({ name, title }) => make("option", { value: name }, title));
+      return make("optgroup", { label: kind === "digits" ? "Drawn digits" : "Photographs" }, ...options);
+    });
+    this.select.replaceChildren(...groups.filter((group) => group.children.length));
+    this.select.value = chosen;
+  }
+
+  private async opened(model: api.Model): Promise<void> {
+    this.offer = await api.getModels();
+    this.listModels(model.name);
+    await this.choose();
+  }
+
   private async choose(): Promise<void> {
     const name = this.select.value;
+    const known = this.offer.models.find((model) => model.name === name)!;
     this.model = null;
-    this.names = [];
-    this.target = "";
-    for (const panel of this.panels) panel.clear();
-    byId("result").hidden = true;
-    this.guessed = null;
-    this.say("");
-    this.sayOfPicture("");
-    const known = this.offer.models.find((m) => m.name === name)!;
+    this.forget();
+    this.question.reset();
     byId("about").textContent = known.about;
     byId("photograph").hidden = known.kind !== "photograph";
     byId("digits").hidden = known.kind !== "digits";
-    const kept = this.picture && (this.file === "digits.png") === (known.kind === "digits");
-    if (!kept) this.picture = null;
+    if ((this.file === "digits.png") !== (known.kind === "digits")) {
+      this.picture = null;
+      byId("file-name").textContent = byId("picture-note").textContent = "";
+    }
     if (known.kind === "digits" && !this.pad.empty) {
       this.picture = this.pad.picture();
       this.file = "digits.png";
     }
-    byId("preview").hidden = known.kind === "digits" || !this.picture;
-    byId("file-name").textContent = known.kind === "digits" || !this.picture ? "" : this.file;
+    try {
+      const model = await this.load(name, () => this.select.value === name);
+      if (!model) return;
+      this.model = model;
+      this.question.setNames(model.kind === "photograph" ? await api.getClasses(name) : []);
+      if (this.picture) await this.explain();
+      else await api.prepareModel(name); // while the user looks for a picture
+    } catch (error) {
+      this.status.textContent = "";
+      this.refuse(words(error));
+    }
+  }
+
+  // A network once it is loaded; null where that is no longer wanted.
+  private async load(name: string, wanted: () => boolean): Promise<api.Model | null> {
     try {
       let model = await api.loadModel(name);
-      while (model.state === "loading" && this.select.value === name) {
+      while (model.state === "loading" && wanted()) {
         this.progress.hidden = false;
-        this.status.textContent = `Loading: ${model.message}, ${Math.round(model.seconds)} s`;
-        await new Promise((done) => setTimeout(done, 400));
+        this.status.textContent = `Loading ${model.title}: ${model.message}, ${Math.round(model.seconds)} s`;
+        await new Promise((done) => setTimeout(done, 300));
         model = await api.getModel(name);
       }
-      if (this.select.value !== name) return;
-      this.progress.hidden = true;
-      this.status.textContent = model.state === "ready" ? "Ready." : "";
-      if (model.state !== "ready") {
-        this.say(model.message);
-        return;
-      }
-      this.model = model;
-      if (model.kind === "photograph") this.names = await api.getClasses(name);
-      const list = byId("class-names");
-      list.replaceChildren(...this.names.map((words, k) => make("option", { value: `${k}: ${words}` })));
-      this.explain();
-    } catch (error) {
-      this.progress.hidden = true;
-      this.status.textContent = "";
-      this.say(error instanceof Error ? error.message : String(error));
+      if (!wanted()) return null;
+      if (model.state !== "ready") throw new Error(model.message);
+      this.status.textContent = "Ready.";
+      return model;
+    } finally {
+      if (wanted()) this.progress.hidden = true;
     }
   }
 
   // --- the picture ---------------------------------------------------------------------------------------------------
 
-  private wirePhotograph(): void {
-    const input = byId<HTMLInputElement>("file");
-    const drop = byId("drop");
-    input.accept = TYPES;
-    input.addEventListener("change", () => {
-      if (input.files?.[0]) this.take(input.files[0]);
-      input.value = "";
-    });
-    byId("pick").addEventListener("click", () => input.click());
-    for (const kind of ["dragenter", "dragover"]) {
-      document.addEventListener(kind, (event) => {
-        event.preventDefault();
-        drop.classList.add("over");
-      });
-    }
-    for (const kind of ["dragleave", "drop"]) {
-      document.addEventListener(kind, (event) => {
-        event.preventDefault();
-        drop.classList.remove("over");
-      });
-    }
-    document.addEventListener("drop", (event) => {
-      const file = event.dataTransfer?.files[0];
-      if (file && !byId("photograph").hidden) this.take(file);
-    });
-    document.addEventListener("paste", (event) => {
-      const file = event.clipboardData?.files[0];
-      if (file && !byId("photograph").hidden) this.take(file);
-    });
-  }
-
-  private take(file: File): void {
-    const most = this.offer.limits.bytes;
-    if (file.size > most) {
-      this.refuse(`${file.name} is too large: ${(file.size / 2 ** 20).toFixed(1)} MiB; at most ${most / 2 ** 20} MiB are taken.`);
-      return;
-    }
-    this.picture = file;
-    this.file = file.name.slice(0, 200);
-    this.target = "";
-    byId("file-name").textContent = file.name;
-    const preview = byId<HTMLImageElement>("preview");
-    URL.revokeObjectURL(preview.src);
-    preview.src = URL.createObjectURL(file);
-    preview.alt = `Your picture, ${file.name}`;
-    preview.hidden = false;
-    this.say("");
+  private take({ picture, file, note }: Taken): void {
+    this.picture = picture;
+    this.file = file;
+    byId("file-name").textContent = file;
+    byId("picture-note").textContent = note;
     this.sayOfPicture("");
-    this.explain();
+    this.question.another();
+    this.start(() => this.explain());
   }
 
   // Said where the picture was chosen; what belongs to the one before must not be taken for this one's.
-  private refuse(words: string): void {
-    this.picture = this.guessed = null;
-    for (const panel of this.panels) panel.clear();
-    byId("result").hidden = true;
-    byId("preview").hidden = true;
-    byId("file-name").textContent = "";
-    this.sayOfPicture(words);
+  private refusePicture(said: string): void {
+    this.picture = null;
+    this.forget();
+    byId("file-name").textContent = byId("picture-note").textContent = "";
+    this.sayOfPicture(said);
     byId("picture-problem").scrollIntoView({ block: "nearest" });
   }
 
   private drawn(): void {
     this.picture = this.pad.picture();
     this.file = "digits.png";
-    this.target = "";
-    this.explain();
+    this.question.another();
+    this.start(() => this.explain());
   }
 
-  // --- the explanations ----------------------------------------------------------------------------------------------
+  private sayOfPicture(said: string): void {
+    byId("picture-problem").textContent = said;
+    byId("picture-problem").hidden = !said;
+  }
 
-  private explain(only?: Panel): void {
-    if (!this.model || !this.picture) return;
-    byId("result").hidden = false;
-    byId("answer").hidden = this.model.kind === "digits" || !this.guessed;
-    for (const panel of only ? [only] : this.panels) {
-      panel.withClasses(this.model.kind !== "digits");
-      void panel.explain({ model: this.model.name, picture: this.picture, file: this.file, target: this.target });
+  // --- the answer ----------------------------------------------------------------------------------------------------
+
+  private options(): api.Options {
+    return { ...this.settings.options(), ...this.question.options(this.settings.method), model: this.model!.name, file: this.file };
+  }
+
+  private async explain(): Promise<void> {
+    const { model, picture } = this;
+    if (!model || !picture) return;
+    const [first] = this.panes;
+    if (this.answered[0] !== picture || this.answered[1] !== model) this.forget();
+    byId("welcome").hidden = true;
+    const options = this.options();
+    try {
+      if (!(await first.ask(options, picture))) return;
+    } catch (error) {
+      if (error instanceof api.ServerError && error.ofPicture) this.refusePicture(error.message);
+      else this.refuse(words(error), error instanceof api.ServerError ? error.swap : null);
+      this.question.restore(first.answer);
+      return;
     }
+    const answer = first.answer!;
+    this.answered = [picture, model];
+    this.refuse("");
+    byId("toolbar").hidden = false;
+    this.toolbar.offerMaps(answer.apart !== null, this.question.newlyAsked ? (answer.against === null ? "own" : "difference") : undefined);
+    this.toolbar.offerLayers(answer.layers);
+    this.question.show(answer);
+    const { node } = this.toolbar.showing;
+    if (node) await this.look(node, false);
+    else this.repaint();
+    this.comeIntoView();
+    await this.beside();
   }
 
-  private done(panel: Panel): void {
+  // The second explanation, where one is wanted.
+  private async beside(): Promise<void> {
+    const [first, second] = this.panes;
+    const { answer } = first;
+    this.compare.offer(answer, this.settings.bias);
+    const two = answer !== null && this.compare.wanted;
+    byId("bench").classList.toggle("two", two);
+    if (!two) {
+      const was = second.answer !== null;
+      second.clear();
+      if (was) this.repaint();
+      return;
+    }
+    const picture = this.picture!;
+    const asked = this.options();
+    try {
+      const name = this.compare.model;
+      if (name && !(await this.load(name, () => this.compare.model === name))) return;
+      const options = this.settings.options({ ...asked, ...this.compare.instead(answer, asked) });
+      if (!(await second.ask(options, picture))) return;
+      await second.look(this.toolbar.showing.node);
+      this.refuse("");
+    } catch (error) {
+      second.clear();
+      byId("bench").classList.remove("two");
+      this.refuse(`Beside it, nothing can be shown. ${words(error)}`);
+    }
     this.repaint();
-    if (panel !== this.panels[0]) return;
-    if (panel.answer) this.guessed = this.picture;
-    byId("answer").hidden = this.model?.kind === "digits" || this.guessed !== this.picture;
-    if (!panel.answer) return;
-    const { classes, target } = panel.answer;
-    // The buttons are made anew; the keyboard stays where it was.
-    const focused = [...byId("classes").querySelectorAll("button")].findIndex((b) => b === document.activeElement);
-    byId("classes").replaceChildren(
-      ...classes.map((found) => {
-        const chosen = found.index === target;
-        const meter = make("meter", { min: "0", max: "1", "aria-hidden": "true" });
-        meter.value = found.probability;
-        const button = make(
-          "button",
-          { type: "button", "aria-pressed": String(chosen) },
-          make("span", {}, found.name),
-          meter,
-          make("span", { class: "number" }, `${(100 * found.probability).toFixed(1)} %`),
-        );
-        button.addEventListener("click", () => this.ask(found.index));
-        return make("li", {}, button);
-      }),
-    );
-    byId("classes").querySelectorAll("button")[focused]?.focus();
-    const outside = target !== null && classes.every((found) => found.index !== target);
-    byId("asked").textContent = outside ? `Explained: ${panel.answer.target_name}, which is not among the five.` : "";
   }
 
-  private ask(index: number): void {
-    this.target = String(index);
-    this.explain();
-  }
-
-  private otherClass(event: Event): void {
-    event.preventDefault();
-    const words = byId<HTMLInputElement>("class-name").value.trim();
-    const number = /^\d+/.exec(words)?.[0];
-    const index = number !== undefined ? Number(number) : this.names.findIndex((name) => name.toLowerCase() === words.toLowerCase());
-    if (index < 0 || index >= this.names.length) {
-      byId("asked").textContent = `No class is called “${words}”. Choose one from the list, or give a number below ${this.names.length}.`;
-      return;
+  private async look(node: string, scroll = true): Promise<void> {
+    this.toolbar.choose(node);
+    try {
+      await Promise.all(this.panes.map((pane) => pane.look(node)));
+    } catch (error) {
+      this.toolbar.choose("");
+      this.refuse(words(error));
     }
-    this.ask(index);
+    this.repaint();
+    if (scroll) this.comeIntoView();
   }
 
-  private compareBiases(): void {
-    this.compare.checked = true;
-    this.second(true);
-  }
-
-  private second(wanted: boolean): void {
-    byId("same-label").hidden = !wanted;
-    byId("panels").classList.toggle("two", wanted);
-    if (!wanted) {
-      const removed = this.panels.splice(1, 1)[0];
-      removed?.clear();
-      removed?.element.remove();
-      this.repaint();
-      return;
-    }
-    if (this.panels.length > 1) return;
-    const panel = this.panel("Second explanation");
-    panel.set("bias", this.panels[0]!.get("bias") === "spread" ? "returned" : "spread");
-    this.panels.push(panel);
-    byId("panels").append(panel.element);
-    this.explain(panel);
-  }
-
-  // With one colour scale for both, equal colours are equal relevances.
   private repaint(): void {
-    const scales = this.panels.flatMap((panel) => (panel.answer ? [panel.answer.heat.scale] : []));
-    const shared = this.same.checked && this.panels.length > 1 && scales.length ? Math.max(...scales) : undefined;
-    for (const panel of this.panels) panel.repaint(shared);
+    const [first, second] = this.panes;
+    const shared = this.compare.shared(first.answer, second.answer);
+    for (const pane of this.panes) pane.repaint({ ...this.toolbar.showing, shared });
   }
 
-  private say(words: string): void {
-    this.problem.textContent = words;
-    this.problem.hidden = !words;
+  // On a phone the controls are below the picture; on a desk the ledger may be.
+  private comeIntoView(): void {
+    const top = byId("stage").getBoundingClientRect().top;
+    if (NARROW.matches || top < 40) byId("stage").scrollIntoView({ block: "start" });
   }
 
-  private sayOfPicture(words: string): void {
-    byId("picture-problem").textContent = words;
-    byId("picture-problem").hidden = !words;
+  // Nothing of another picture or network stays.
+  private forget(): void {
+    for (const pane of this.panes) pane.clear();
+    this.answered = [];
+    this.refuse("");
+    this.sayOfPicture("");
+    this.compare.offer(null);
+    this.question.show(null);
+    byId("bench").classList.remove("two");
+    byId("toolbar").hidden = true;
+    byId("welcome").hidden = this.picture !== null;
   }
+
+  // What cannot be answered, with what could be asked instead.
+  private refuse(said: string, swap: api.Swap | null = null): void {
+    const place = byId("refusal");
+    place.hidden = !said;
+    place.replaceChildren();
+    if (!said) return;
+    const [text, ...near] = said.split("\n");
+    place.append(make("p", {}, text!));
+    const buttons = near.flatMap((line) => {
+      const found = /^\s+(\d+)\s+(.*)$/.exec(line);
+      if (!found) {
+        place.append(make("p", {}, line));
+        return [];
+      }
+      return [make("button", { type: "button", click: () => this.question.correct(found[1]!) }, found[2]!)];
+    });
+    if (swap) buttons.push(make("button", { type: "button", class: "swap main", click: () => this.question.ask(swap) }, "Ask it that way round"));
+    if (buttons.length) place.append(make("div", { class: "buttons" }, ...buttons));
+    if (this.panes[0].answer) place.append(make("p", { class: "soft" }, "What is shown below is the answer before."));
+    if (NARROW.matches) place.scrollIntoView({ block: "nearest" });
+  }
+}
+
+function words(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
 }
 
 async function start(): Promise<void> {
@@ -281,9 +306,9 @@ async function start(): Promise<void> {
     document.body.dataset["ready"] = "yes";
   } catch (error) {
     const problem = byId("problem");
-    problem.textContent = error instanceof Error ? error.message : String(error);
+    problem.textContent = words(error);
     problem.hidden = false;
-    document.querySelector<HTMLElement>(".choose")!.hidden = true;
+    byId("bench").hidden = true;
   }
 }
 

@@ -17,15 +17,26 @@ from fastapi.security import APIKeyHeader
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from deeptaylor.app.server.explaining import Explained, Explaining, PictureError
+from deeptaylor.app.server.dropped import Dropped, File
+from deeptaylor.app.server.explained import Explained
+from deeptaylor.app.server.explaining import Explaining, PictureError, RivalError
 from deeptaylor.app.server.folders import without_folders
 from deeptaylor.app.server.jobs import BusyError, GoneError, Jobs
 from deeptaylor.app.server.models import Model, Models, NotReadyError, UnknownModelError
 from deeptaylor.app.server.options import Options, Text
-from deeptaylor.app.server.schema import Answer, ErrorAnswer, LayerAnswer, Limits, ModelAnswer, ModelsAnswer
+from deeptaylor.app.server.samples import Sample, samples
+from deeptaylor.app.server.schema import (
+    Answer,
+    BelievedAnswer,
+    ErrorAnswer,
+    LayerAnswer,
+    Limits,
+    ModelAnswer,
+    ModelsAnswer,
+    SampleAnswer,
+)
 from deeptaylor.app.server.security import TOKEN_HEADER, Guard, TooLargeError
 from deeptaylor.errors import BoundaryError, DeepTaylorError
-from deeptaylor.models.networks.pretrained import Pretrained
 from deeptaylor.rules.parse import RULES
 
 __all__ = ["Bounds", "make_app"]
@@ -33,6 +44,7 @@ __all__ = ["Bounds", "make_app"]
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+NETWORKS = "/api/networks"  # where a network is dropped
 _TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 _PICTURE: dict[str, Any] = {
     "requestBody": {
@@ -41,16 +53,19 @@ _PICTURE: dict[str, Any] = {
         "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
     }
 }
+_NETWORK: dict[str, Any] = {
+    "requestBody": _PICTURE["requestBody"] | {"description": "the ONNX file, as it is"},
+}
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"description": what, "content": {"application/json": {"schema": ErrorAnswer.model_json_schema()}}}
     for status, what in {
         400: "the request is not HTTP as it should be",
         401: "the token is missing or old",
         403: "the request comes from elsewhere",
-        404: "there is no such network",
-        408: "the picture did not arrive in time",
+        404: "there is no such network or photograph",
+        408: "the picture or the network did not arrive in time",
         409: "the network is not loaded yet",
-        413: "the picture is too large",
+        413: "the picture or the network is too large",
         415: "the picture cannot be read",
         422: "it cannot be explained as asked",
         429: "too many requests wait already",
@@ -66,6 +81,7 @@ class Bounds:
 
     bytes: int = 12 * 2**20
     pixels: int = 40_000_000
+    network: int = 512 * 2**20  # bytes of a network that is dropped on the page
     places: int = 32  # requests that are read, wait or are worked on
     read_seconds: float = 10.0  # for a picture to arrive, and
     read_rate: int = 64 * 2**10  # bytes that earn it another second
@@ -80,26 +96,54 @@ class Page:
     bounds: Bounds
     explaining: Explaining = field(init=False)
     jobs: Jobs = field(init=False)
+    samples: dict[str, Sample] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.samples = {sample.name: sample for sample in samples()}
         self.explaining = Explaining(self.bounds.pixels)
         self.jobs = Jobs(self.bounds.places)
 
-    async def explained(self, request: Request, options: Options, then: Callable[[Explained, Pretrained], T]) -> T:
+    async def explained(self, request: Request, options: Options, then: Callable[[Explained], T]) -> T:
         """Read the picture, wait for a turn, explain, and make of it what was asked for."""
         async with self.jobs.place():
             loaded = self.models.ready(options.model)
             picture = bytearray()
-            until = asyncio.get_running_loop().time() + self.bounds.read_seconds
-            async with asyncio.timeout_at(until) as clock:
-                async for piece in request.stream():
-                    picture += piece
-                    clock.reschedule(until + len(picture) / self.bounds.read_rate)
+            await self.read(request, picture.extend)
 
             def work() -> T:
-                return then(self.explaining.explain(loaded, picture, options), loaded)
+                return then(self.explaining.explain(loaded, picture, options))
 
             return await self.jobs.run(work, lambda: _gone(request))
+
+    async def prepared(self, request: Request, name: str) -> Model:
+        """A network that is captured and planned; or an error that says why it cannot be."""
+        async with self.jobs.place():
+            loaded = self.models.ready(name)
+            await self.jobs.run(lambda: self.explaining.prepare(loaded, name), lambda: _gone(request))
+            return self.models.get(name)
+
+    async def dropped(self, request: Request, said: Dropped) -> Model:
+        """Read a network into a file, and begin to load it."""
+        async with self.jobs.place():
+            file = File(said)
+            try:
+                await self.read(request, file.write)
+            except BaseException:
+                file.forget()
+                raise
+            model, gone = self.models.drop(file.title, file.load)
+            for name in gone:
+                self.explaining.forget(name)
+            return model
+
+    async def read(self, request: Request, take: Callable[[bytes], object]) -> None:
+        """The body, piece by piece, as long as it keeps coming."""
+        until, size = asyncio.get_running_loop().time() + self.bounds.read_seconds, 0
+        async with asyncio.timeout_at(until) as clock:
+            async for piece in request.stream():
+                take(piece)
+                size += len(piece)
+                clock.reschedule(until + size / self.bounds.read_rate)
 
 
 async def _gone(request: Request) -> None:
@@ -139,16 +183,29 @@ def make_app(
     _add_errors(app)
     _add_files(app)
     _add_api(app, page)
-    return Guard(app, hosts, token, page.bounds.bytes)
+    return Guard(app, hosts, token, page.bounds.bytes, (NETWORKS, page.bounds.network))
 
 
 def _add_api(app: FastAPI, page: Page) -> None:
     @app.get("/api/models")
     async def models() -> ModelsAnswer:
         """The networks on offer."""
-        limits = Limits(bytes=page.bounds.bytes, pixels=page.bounds.pixels)
+        limits = Limits(bytes=page.bounds.bytes, pixels=page.bounds.pixels, network=page.bounds.network)
         every = [_model(m) for m in page.models.all()]
-        return ModelsAnswer(models=every, chosen=page.chosen, rules=list(RULES), limits=limits)
+        shown = [SampleAnswer(name=s.name, title=s.title, credit=s.credit) for s in page.samples.values()]
+        return ModelsAnswer(models=every, chosen=page.chosen, rules=list(RULES), limits=limits, samples=shown)
+
+    @app.get("/api/samples/{name}", response_class=_Picture)
+    async def sample(name: Text) -> Response:
+        """A photograph to begin with."""
+        if name not in page.samples:
+            raise HTTPException(404, f"no photograph on this page is called {name!r}.")
+        return _Picture(page.samples[name].read())
+
+    @app.post(NETWORKS, openapi_extra=_NETWORK)
+    async def dropped(request: Request, said: Annotated[Dropped, Query()]) -> ModelAnswer:
+        """Begin to load an ONNX file; it takes the place of the one before."""
+        return _model(await page.dropped(request, said))
 
     @app.get("/api/models/{name}")
     async def model(name: Text) -> ModelAnswer:
@@ -165,29 +222,43 @@ def _add_api(app: FastAPI, page: Page) -> None:
         """Begin to load a network; ask for its state until it is ready."""
         return _model(page.models.begin(name))
 
+    @app.post("/api/models/{name}/prepare")
+    async def prepare(request: Request, name: Text) -> ModelAnswer:
+        """Capture and plan a loaded network, so that its first picture does not wait for that."""
+        return _model(await page.prepared(request, name))
+
     @app.post("/api/explain", openapi_extra=_PICTURE)
     async def explain(request: Request, options: Annotated[Options, Query()]) -> Answer:
         """Explain a picture."""
-        return await page.explained(request, options, lambda found, loaded: found.answer(loaded))
+        return await page.explained(request, options, lambda found: found.answer())
 
     @app.post("/api/layers/{node}", openapi_extra=_PICTURE)
     async def layer(request: Request, node: Text, options: Annotated[Options, Query()]) -> LayerAnswer:
         """The relevance at a layer, by the name of its node or module."""
-        return await page.explained(request, options, lambda found, _: found.layer(node))
+        return await page.explained(request, options, lambda found: found.layer(node))
+
+    @app.post("/api/believed", openapi_extra=_PICTURE)
+    async def believed(request: Request, options: Annotated[Options, Query()]) -> BelievedAnswer:
+        """What the network does when the map is believed: patches are taken away by what it says."""
+        return await page.explained(request, options, lambda found: found.believed())
 
     @app.post("/api/heatmap.png", openapi_extra=_PICTURE, response_class=_Png)
     async def png(request: Request, options: Annotated[Options, Query()]) -> Response:
         """The heatmap as a picture."""
-        return _Png(await page.explained(request, options, lambda found, _: found.png()))
+        return _Png(await page.explained(request, options, lambda found: found.png()))
 
     @app.post("/api/explanation.npz", openapi_extra=_PICTURE, response_class=_Npz)
     async def npz(request: Request, options: Annotated[Options, Query()]) -> Response:
         """Relevance, score and ledger as NumPy arrays."""
-        return _Npz(await page.explained(request, options, lambda found, _: found.npz()))
+        return _Npz(await page.explained(request, options, lambda found: found.npz()))
 
 
 class _Png(Response):
     media_type = "image/png"
+
+
+class _Picture(Response):
+    media_type = "application/octet-stream"
 
 
 class _Npz(Response):
@@ -236,6 +307,11 @@ def _add_errors(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
+    async def rival(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RivalError)
+        swap = {"target": error.target, "against": error.against}
+        return JSONResponse({"error": str(error), "swap": swap}, 422)
+
     async def invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         words = "; ".join(f"{'.'.join(map(str, e['loc'][1:]))}: {e['msg']}" for e in error.errors())
@@ -249,12 +325,13 @@ def _add_errors(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(DeepTaylorError, said(422))
+    app.add_exception_handler(RivalError, rival)
     app.add_exception_handler(BoundaryError, said(422))
     app.add_exception_handler(PictureError, said(415))
     app.add_exception_handler(UnknownModelError, said(404))
     app.add_exception_handler(NotReadyError, said(409))
     app.add_exception_handler(TooLargeError, said(413))
-    app.add_exception_handler(TimeoutError, said(408, "the picture did not arrive in time."))
+    app.add_exception_handler(TimeoutError, said(408, "it did not arrive in time."))
     app.add_exception_handler(GoneError, said(499, "the caller left."))
     app.add_exception_handler(ClientDisconnect, said(499, "the caller left."))
     busy = "many explanations are waiting already; try again in a moment."

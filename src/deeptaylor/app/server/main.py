@@ -6,6 +6,7 @@ The address that is printed holds a token, new at every start. It belongs to who
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import logging
 import os
 import secrets
@@ -14,13 +15,16 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_type_hints
 
 from deeptaylor.app.server.jobs import THREAD as EXPLAINING
 from deeptaylor.app.server.models import THREAD as LOADING
 from deeptaylor.app.server.opening import opened
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.models.networks.pretrained import Pretrained
-from deeptaylor.shown import printable
+from deeptaylor.shown import printable, shown
 from deeptaylor.support.optional import optional_package
 
 __all__ = ["main", "serve"]
@@ -35,11 +39,13 @@ def serve(
     model: str | Pretrained | None = None,
     open_browser: bool = False,
     ready: Callable[[str], None] | None = None,
+    title: str = "Your network",
 ) -> None:
     """Serve the page until it is interrupted.
 
     port       0: any that is free; the address is printed
     model      the network to begin with: a name, or one that `dt.load` gave
+    title      what that one is called on the page
     ready      called with the page's address once it can be opened
     """
     if host not in LOOPBACK:
@@ -63,9 +69,9 @@ def serve(
     names = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
     names |= {name.removesuffix(":80") for name in names} if port == 80 else set()
     try:
-        app = make_app(frozenset(names), token, models=Models(own), chosen=chosen)
-        shown = f"[{host}]" if ":" in host else host
-        address = f"http://{shown}:{port}/#token={token}"
+        app = make_app(frozenset(names), token, models=Models(own, title), chosen=chosen)
+        bracketed = f"[{host}]" if ":" in host else host
+        address = f"http://{bracketed}:{port}/#token={token}"
         sys.stdout.write(f"The page is at {address}\nStop it with Ctrl-C.\n")
         sys.stdout.flush()
         if ready is not None:
@@ -107,25 +113,70 @@ def _bound(host: str, port: int) -> socket.socket:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until interrupted; 0, or 2 if that cannot be done."""
-    example = "example: deeptaylor serve --model squeezenet1_1 --open"
+    example = "examples: deeptaylor serve --model squeezenet1_1 --open; deeptaylor serve --model my.onnx --size 224 …"
     parser = argparse.ArgumentParser(prog="deeptaylor serve", description=__doc__, epilog=example)
     parser.add_argument("--port", type=int, default=0, help="the port to listen on; 0, the default, takes a free one")
     parser.add_argument("--host", default="127.0.0.1", help="127.0.0.1 (the default), localhost or ::1")
-    parser.add_argument("--model", help="the network to begin with, by name")
+    parser.add_argument("--model", metavar="NAME|FILE", help="the network to begin with: by name, or a file of yours")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    _add_file_options(parser)
     asked = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING)
     for handler in logging.getLogger().handlers:
         handler.setFormatter(_Shown("%(levelname)s: %(message)s"))
     before = set(threading.enumerate())
     try:
-        serve(asked.host, asked.port, asked.model, asked.open)
+        model = _model(asked)
+        title = Path(asked.model).name if isinstance(model, Pretrained) else ""
+        serve(asked.host, asked.port, model, asked.open, title=shown(title))
     except KeyboardInterrupt:
         return _left(before)
     except DeepTaylorError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     return _left(before)
+
+
+def _add_file_options(parser: argparse.ArgumentParser) -> None:
+    """What a file does not say, by the options of `deeptaylor explain`; they come with the extra `cli`."""
+    if importlib.util.find_spec("typer") is None:
+        return
+    from deeptaylor.app.cli.options import Model
+
+    group = parser.add_argument_group("what the file of a network does not say, as for `deeptaylor explain`")
+    hints = get_type_hints(Model, include_extras=True)
+    for option in fields(Model):
+        said = hints[option.name].__metadata__[0]
+        kind: dict[str, Any] = {"metavar": said.metavar}
+        if option.default is False:
+            kind = {"action": "store_true"}
+        elif hints[option.name].__origin__ == float | None:
+            kind["type"] = float
+        group.add_argument(f"--{option.name.replace('_', '-')}", default=option.default, help=said.help, **kind)
+
+
+def _model(asked: argparse.Namespace) -> str | Pretrained | None:
+    """The name of a network of the page; any other network is loaded here."""
+    from deeptaylor.models.networks.named import NAMED
+
+    given = {name: value for name, value in vars(asked).items() if name not in ("host", "port", "model", "open")}
+    said = {name: value for name, value in given.items() if value not in (None, False)}
+    if asked.model is None or (asked.model in NAMED and not said):
+        return asked.model if asked.model is None else str(asked.model)
+    optional_package("typer", f"{asked.model} is read as `deeptaylor explain` does it", "cli")
+    from deeptaylor.app.cli.options import Model
+    from deeptaylor.app.cli.words import as_options, unsaid
+    from deeptaylor.models.loading.asked import UnsaidError
+
+    try:
+        loaded = Model(**said).load(asked.model)
+    except UnsaidError as error:
+        raise DeepTaylorError(unsaid(error)) from error
+    except DeepTaylorError as error:
+        raise DeepTaylorError(as_options(str(error))) from error
+    if loaded.preparation is None:
+        raise DeepTaylorError("the page explains photographs: say how they are prepared, and not a --domain.")
+    return loaded
 
 
 class _Shown(logging.Formatter):

@@ -1,7 +1,8 @@
 """The networks on offer, and how far each has been loaded.
 
-Only networks by name, whose weights come out of packages and are checked by their hash, and the one network that the
-user may have given on the command line. Nothing can be loaded through the page that could run code.
+Networks by name, whose weights come out of packages and are checked by their hash; the one that the user may have given
+on the command line; and the ONNX file that was dropped on the page last, which is a list of known operations and no
+program (`dropped.py`). Nothing can be loaded through the page that could run code.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Literal
@@ -21,13 +23,14 @@ from deeptaylor.models.networks import detection_pooling
 from deeptaylor.models.networks.named import NAMED
 from deeptaylor.models.networks.pretrained import Pretrained
 
-__all__ = ["OWN", "Model", "Models", "NotReadyError", "UnknownModelError"]
+__all__ = ["OWN", "Model", "Models", "NotReadyError", "UnknownModelError", "is_own"]
 
 _log = logging.getLogger(__name__)
 
 State = Literal["waiting", "loading", "ready", "failed"]
 THREAD = "loading"
 OWN = "yours"  # the name of the network given on the command line
+DROPPED = "dropped-"  # how the names of networks begin that were dropped on the page
 
 _DIGITS = (
     "Looks at two handwritten digits and answers with one number: about 100 if it sees a 0, 1, 2 or 3, about 0 if not. "
@@ -42,6 +45,11 @@ _ABOUT = {
     "one-layer": ("Digits, one layer", _DIGITS + "The paper's first network: 400 detectors, summed."),
     "two-layer": ("Digits, two layers", _DIGITS + "The paper's second network: detectors of detectors."),
 }
+
+
+def is_own(name: str) -> bool:
+    """Whether a network is the user's, for whom the page cannot say how it is loaded."""
+    return name == OWN or name.startswith(DROPPED)
 
 
 class UnknownModelError(DeepTaylorError, KeyError):
@@ -65,6 +73,7 @@ class Model:
     began: float = 0.0
     ended: float = 0.0
     loaded: Pretrained | None = None
+    get: Callable[[], Pretrained] | None = None  # how it is loaded, where that is not by name
 
     @property
     def seconds(self) -> float:
@@ -88,6 +97,7 @@ class Models:
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=THREAD)
         self._begun: list[Future[None]] = []
+        self._dropped = 0
 
     def all(self) -> list[Model]:
         """Every network, in the order of the page."""
@@ -108,19 +118,35 @@ class Models:
         return model.loaded
 
     def begin(self, name: str) -> Model:
-        """Begin to load a network, unless that was done before; one that failed is tried again."""
+        """Begin to load a network, unless that was done before; one by name that failed is tried again."""
         model = self.get(name)
         with self._lock:
-            if model.state in ("waiting", "failed"):
+            again = model.state == "failed" and model.get is None  # of a file that was dropped nothing is left
+            if model.state == "waiting" or again:
                 model.state, model.message = "loading", "waiting for another network"
                 model.began, model.ended = time.monotonic(), 0.0
                 self._begun = [self._thread.submit(self._load, model), *self._begun][: len(self._all)]
         return model
 
+    def drop(self, title: str, get: Callable[[], Pretrained]) -> tuple[Model, list[str]]:
+        """Begin to load a network that was dropped on the page; and the names of those that it takes the place of."""
+        with self._lock:
+            gone = [name for name in self._all if name.startswith(DROPPED)]
+            for name in gone:
+                del self._all[name]
+            self._dropped += 1
+            name = f"{DROPPED}{self._dropped}"
+            about = "The network that was dropped on the page."
+            self._all[name] = Model(name, title, about, "photograph", get=get)
+            self._all.move_to_end(name, last=False)
+        return self.begin(name), gone
+
     def _load(self, model: Model) -> None:
-        model.message = "getting the weights (the first time they come out of a package, which can take a minute)"
+        model.message = "reading the file"
+        if model.get is None:
+            model.message = "getting the weights (the first time they come out of a package, which can take a minute)"
         try:
-            loaded = load(model.name)
+            loaded = load(model.name) if model.get is None else model.get()
         except (DeepTaylorError, OSError, ImportError) as error:
             _log.warning("%s could not be loaded: %s", model.name, error)
             model.ended, model.message, model.state = time.monotonic(), str(error), "failed"

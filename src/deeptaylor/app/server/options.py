@@ -21,7 +21,6 @@ __all__ = ["Options", "Settings", "command", "parse_rules", "snippet"]
 _LEVEL = 0.1  # of the root, as the command has it
 
 Text = Annotated[str, Field(max_length=200)]
-Class = Annotated[int, Field(ge=0, lt=1_000_000)]
 
 
 class Settings(BaseModel):
@@ -47,8 +46,11 @@ class Options(Settings):
 
     model: Text = Field(description="the network, by name")
     method: Literal["deep-taylor", "sensitivity", "taylor"] = Field(default="deep-taylor", description="the method")
-    target: Class | None = Field(default=None, description="the class to explain; left out: the most probable one")
-    against: Class | None = Field(default=None, description="explain why `target` rather than this class")
+    question: Literal["evidence", "apart"] = Field(
+        default="evidence", description="all evidence for a class, or what sets it apart from its rivals"
+    )
+    target: Text = Field(default="", description="the class, by number or name; left out: the most probable one")
+    against: Text = Field(default="", description="the one rival to set it apart from, by number or name")
     level: float = Field(default=_LEVEL, ge=0, le=0.99, description="taylor: the score at the root, as a part of f(x)")
     file: Text = Field(
         default="picture.png", description="the picture's name, for the Python and the command; never opened"
@@ -65,33 +67,46 @@ def parse_rules(text: str) -> dict[str, Rule]:
     return placed(filter(None, (piece.strip() for piece in text.split(";"))))
 
 
-def snippet(options: Options, load: str, layers: Mapping[str, Rule], first: Rule | None, target: str) -> str:
+def snippet(
+    options: Options, load: str, layers: Mapping[str, Rule], first: Rule | None, target: int | None, rival: int | None
+) -> str:
     """Python that gives the same explanation."""
     lines = ["import deeptaylor as dt", "", load, f"x, seen = p.preprocess({options.file!r})"]
-    asked = f", target={target}" if target else ""
+    asked = "" if target is None else f", target={target}"
     if options.method == "sensitivity":
         lines.append(f"e = dt.sensitivity(p.network, x{asked})")
     elif options.method == "taylor":
         lines.append(f"root = dt.nearest_root(p.network, x{asked}, domain=p.domain, level={options.level!r})")
-        lines.append(f"e = dt.taylor(p.network, x{asked}, root=root)")
+        lines += [f"e = dt.taylor(p.network, x{asked}, root=root)", "print(e.check())"]
     else:
-        more = f", bias={options.bias!r}"
-        if options.max_pool != "proportional":
-            more += f", max_pool={options.max_pool!r}"
-        if first is not None:
-            more += f", first={_call(first)}"
-        if layers:
-            lines.append(f"rules = {{{', '.join(f'{name!r}: {_call(rule)}' for name, rule in layers.items())}}}")
-            more += ", rules=rules"
-        lines.append(f"explainer = dt.Explainer(p.network, x, domain=p.domain{more})")
-        lines.append(f"e = explainer.explain(x{asked})")
-    return "\n".join([*lines, "print(e.check())", "print(e.ledger.table())", 'e.save("heatmap.png")', ""])
+        lines += [*_explainer_lines(options, layers, first), _explain_line(options, asked, rival)]
+        lines += ["print(e.check())", "print(e.ledger.table())"]
+    return "\n".join([*lines, 'e.save("heatmap.png")', ""])
+
+
+def _explainer_lines(options: Options, layers: Mapping[str, Rule], first: Rule | None) -> list[str]:
+    lines, more = [], f", bias={options.bias!r}"
+    if options.max_pool != "proportional":
+        more += f", max_pool={options.max_pool!r}"
+    if first is not None:
+        more += f", first={_call(first)}"
+    if layers:
+        lines.append(f"rules = {{{', '.join(f'{name!r}: {_call(rule)}' for name, rule in layers.items())}}}")
+        more += ", rules=rules"
+    return [*lines, f"explainer = dt.Explainer(p.network, x, domain=p.domain{more})"]
+
+
+def _explain_line(options: Options, asked: str, rival: int | None) -> str:
+    if rival is None and options.question == "evidence":
+        return f"e = explainer.explain(x{asked})"
+    against = "" if rival is None else f", against={rival}"
+    return f"e = explainer.contrast(x{asked}{against})\nprint(e.apart_text())"
 
 
 def command(options: Options, model: str, layers: Mapping[str, Rule], first: Rule | None, target: int | None) -> str:
     """The command that gives the same explanation; words where there is none."""
     explains = options.method == "deep-taylor"
-    if not explains and (options.against is not None or (options.method == "taylor" and options.level != _LEVEL)):
+    if options.method == "taylor" and options.level != _LEVEL:
         return "# No command gives this one; the Python does."
     words = ["deeptaylor", "explain" if explains else "compare", options.file, "--model", model]
     if options.file.startswith("-"):
@@ -100,8 +115,6 @@ def command(options: Options, model: str, layers: Mapping[str, Rule], first: Rul
         words += ["--methods", options.method]
     if target is not None:
         words += ["--target", str(target)]
-    if options.against is not None:
-        words += ["--against", str(options.against)]
     if explains:
         words += ["--bias", options.bias]
         if options.max_pool != "proportional":

@@ -6,13 +6,38 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-__all__ = ["Account", "Answer", "ErrorAnswer", "Found", "Heat", "Layer", "LayerAnswer", "ModelAnswer", "ModelsAnswer"]
+__all__ = [
+    "Account",
+    "Answer",
+    "Apart",
+    "BelievedAnswer",
+    "Channel",
+    "ErrorAnswer",
+    "Found",
+    "Heat",
+    "Layer",
+    "LayerAnswer",
+    "Limits",
+    "ModelAnswer",
+    "ModelsAnswer",
+    "Rival",
+    "SampleAnswer",
+    "Swap",
+]
+
+
+class Swap(BaseModel):
+    """The same question the other way round, by the numbers of the classes."""
+
+    target: int
+    against: int
 
 
 class ErrorAnswer(BaseModel):
     """What went wrong, and what to do."""
 
     error: str
+    swap: Swap | None = Field(default=None, description="where the rival scores higher: how to ask instead")
 
 
 class ModelAnswer(BaseModel):
@@ -32,15 +57,25 @@ class Limits(BaseModel):
 
     bytes: int
     pixels: int
+    network: int = Field(description="bytes of a network that is dropped on the page")
+
+
+class SampleAnswer(BaseModel):
+    """A photograph to begin with."""
+
+    name: str
+    title: str
+    credit: str
 
 
 class ModelsAnswer(BaseModel):
-    """All networks, the one to begin with, the rules that can be named, and the limits."""
+    """All networks, the one to begin with, the rules that can be named, the limits, and photographs."""
 
     models: list[ModelAnswer]
     chosen: str
     rules: list[str]
     limits: Limits
+    samples: list[SampleAnswer]
 
 
 class Found(BaseModel):
@@ -61,13 +96,13 @@ class Heat(BaseModel):
 
 
 class Account(BaseModel):
-    """score = input + bias + dropped + residual; `returned`: what of the input's part biases handed back."""
+    """score = input + shared + bias + dropped; `returned`: what of the input's part biases handed back."""
 
     score: float
     input: float
+    shared: float = Field(description="where a class is set apart: what rivals share, beside `input`")
     bias: float
     dropped: float
-    residual: float
     returned: float
 
 
@@ -84,25 +119,60 @@ class Layer(BaseModel):
     dropped: float
 
 
+class Rival(BaseModel):
+    """A class that another one is set apart from."""
+
+    index: int
+    name: str
+    weight: float = Field(description="its part of all rivals, 0 to 1")
+
+
+class Apart(BaseModel):
+    """How far a class and its rivals are apart."""
+
+    size: float = Field(description="the part of the relevance that lies elsewhere than the rivals', 0 to 1")
+    percent: str = Field(description="the same in words; `sentence` goes on from there")
+    sentence: str
+    difference: Heat = Field(description="red for the class, blue for its rivals")
+    rivals: list[Rival]
+    more: int = Field(description="rivals that are not listed")
+
+
 class Answer(BaseModel):
     """An explanation."""
 
     model: str
     method: str
+    bias: Literal["returned", "neuron", "spread"] | None = Field(description="none where a method knows no biases")
     target: int | None
     target_name: str
+    against: int | None
+    against_name: str
+    question: Literal["evidence", "apart"]
     classes: list[Found]
     score: float = Field(description="the network's own number, f(x); its positive part is explained")
+    title: str = Field(description="what was computed, in one line")
+    sentences: list[str] = Field(description="what its numbers are")
     warning: str = Field(description="what must be said first, such as that the input holds little; or empty")
-    account: Account
+    consistent: str = Field(description="whether the map is consistent, and why not; or empty")
+    account: Account | None = Field(description="where the score went; none where a method does not split it")
     check: str
     notes: list[str]
     seen: str = Field(description="what the network saw, a PNG in base64")
     heat: Heat
+    apart: Apart | None
     layers: list[Layer]
     plan: str
     snippet: str
     command: str
+
+
+class Channel(BaseModel):
+    """One channel of a layer."""
+
+    index: int
+    total: float
+    heat: Heat
 
 
 class LayerAnswer(BaseModel):
@@ -111,4 +181,14 @@ class LayerAnswer(BaseModel):
     node: str
     shape: list[int]
     total: float
+    title: str
+    sentence: str
     heat: Heat
+    channels: list[Channel] = Field(description="those that hold most, the strongest first")
+
+
+class BelievedAnswer(BaseModel):
+    """What the network does when a map is believed."""
+
+    area: float = Field(description="a difference of probabilities, −1 to 1; 0 for a map that knows nothing")
+    sentence: str

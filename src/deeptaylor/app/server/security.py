@@ -4,7 +4,7 @@
     Origin        must be ours where a browser sends one, and so must Sec-Fetch-Site: other web sites are refused,
                   but for a link to the page that is followed, as from the file that `opening.py` writes
     token         new at every start, in a header that a foreign page cannot set; all of /api/ needs it
-    body          counted while it streams in; past the limit it is refused, whatever Content-Length said
+    body          counted while it streams in; past the limit of its path it is refused, whatever Content-Length said
 
 The page's own files hold no secret and need no token: the token is in the part of the address after #, which a browser
 never sends. Every answer carries a Content-Security-Policy that allows the page its own files and nothing else.
@@ -56,8 +56,8 @@ HEADERS = {
 class TooLargeError(Exception):
     """The body is larger than allowed; for the application to answer with 413."""
 
-    def __init__(self, most_bytes: int) -> None:
-        super().__init__(f"the picture is too large: at most {most_bytes / 2**20:g} MiB are taken.")
+    def __init__(self, most_bytes: int, what: str = "picture") -> None:
+        super().__init__(f"the {what} is too large: at most {most_bytes / 2**20:g} MiB are taken.")
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ class Guard:
     hosts: frozenset[str]  # such as 127.0.0.1:8000
     token: str
     most_bytes: int
+    networks: tuple[str, int] = ("", 0)  # the path that takes a network, and how many bytes there
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Refuse, or pass on with a counted body and with our headers on the answer."""
@@ -77,7 +78,9 @@ class Guard:
         if scope["type"] != "http":
             raise RuntimeError(f"the page speaks HTTP only, not {scope['type']}")
 
-        body, begun = _Body(receive, self.most_bytes), False
+        large = scope["path"] == self.networks[0]
+        most, what = (self.networks[1], "network") if large else (self.most_bytes, "picture")
+        body, begun = _Body(receive, most, what), False
 
         async def guarded(message: Message) -> None:
             nonlocal begun
@@ -96,8 +99,8 @@ class Guard:
             await _answer(guarded, *refused)
             return
         length = headers.get("content-length", ["0"])[0]
-        if length.isascii() and length.isdigit() and int(length) > self.most_bytes:
-            await _answer(guarded, 413, str(TooLargeError(self.most_bytes)))
+        if length.isascii() and length.isdigit() and int(length) > most:
+            await _answer(guarded, 413, str(TooLargeError(most, what)))
             return
         try:
             await self.app(scope, body, guarded)
@@ -127,8 +130,8 @@ class Guard:
 class _Body:
     """The body of a request as it streams in, counted."""
 
-    def __init__(self, receive: Receive, most_bytes: int) -> None:
-        self._receive, self._most, self._seen = receive, most_bytes, 0
+    def __init__(self, receive: Receive, most_bytes: int, what: str) -> None:
+        self._receive, self._most, self._what, self._seen = receive, most_bytes, what, 0
         self.ended = False
 
     async def __call__(self) -> Message:
@@ -137,7 +140,7 @@ class _Body:
         self._seen += len(message.get("body", b""))
         self.ended = self.ended or not message.get("more_body", False)
         if self._seen > self._most:
-            raise TooLargeError(self._most)
+            raise TooLargeError(self._most, self._what)
         return message
 
     async def drain(self) -> None:

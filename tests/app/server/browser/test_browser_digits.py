@@ -16,14 +16,14 @@ import pytest
 from PIL import Image
 
 import deeptaylor as dt
-from browser import DESK, pixels, settled, shoot
+from browser import DESK, SHOWN, pixels, settled, shoot
 from deeptaylor.heatmap import colours
 
 pytestmark = pytest.mark.browser
 
 
 def score_of(page: Any) -> float:
-    said = re.search(r" is (\S+)[;:]", page.inner_text(".score"))
+    said = re.search(r" is (\S+)\.", page.inner_text(".says"))
     assert said
     return float(said[1])
 
@@ -42,14 +42,15 @@ def test_draw(page: Any) -> None:
         page.mouse.move(*at(14, 5 + 2.4 * k), steps=3)
     page.mouse.up()
     settled(page)
-    seen = pixels(page, "canvas.input")
+    page.check("[value=photograph]")
+    seen = pixels(page, SHOWN)
     assert seen.shape == (28, 56, 3)
     assert seen[5:20, 13:15].min() > 150
     assert seen[:, 28:].max() == 0
-    assert page.locator("#answer").is_hidden()
+    assert page.locator("#question").is_hidden()
     shoot(page, "drawn")
     page.get_by_role("button", name="Clear").click()
-    assert page.locator("#result").is_hidden()
+    assert page.locator(SHOWN).first.is_hidden()
     page.get_by_role("button", name="Write them for me").click()
     settled(page)
     assert score_of(page) > 50  # there is a 3
@@ -70,7 +71,8 @@ def test_the_choice_of_digits_does_not_name_what_is_drawn_by_hand(page: Any) -> 
     assert chosen() == ["3", "8"]
     page.get_by_role("button", name="Write them for me").click()
     settled(page)
-    written = pixels(page, "canvas.input")
+    page.check("[value=photograph]")
+    written = pixels(page, SHOWN)
     page.locator("#pad").click(position={"x": 9, "y": 9})
     assert chosen() == ["by hand", "by hand"]
     page.wait_for_timeout(100)
@@ -87,7 +89,7 @@ def test_the_choice_of_digits_does_not_name_what_is_drawn_by_hand(page: Any) -> 
     page.get_by_role("button", name="Write them for me").click()
     page.wait_for_timeout(100)
     settled(page)
-    seen = pixels(page, "canvas.input")
+    seen = pixels(page, SHOWN)
     assert seen[:, 28:].max() == 0
     assert (seen[8:, :28] == written[8:, :28]).all()
     page.get_by_role("button", name="Clear").click()

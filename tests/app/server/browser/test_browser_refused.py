@@ -39,22 +39,22 @@ REFUSED = {
 def test_what_is_no_picture(page: Any, before: str, name: str) -> None:
     if before != "first":
         upload(page)
-        page.check("#compare")
+        page.select_option("#compare", "target")
         settled(page, 2)
     data, words = REFUSED[name]
     page.set_input_files("#file", {"name": name, "mimeType": "image/png", "buffer": data})
-    said = page.locator("#drop [role=alert]")
+    said = page.locator("#picture-problem")
     said.filter(has_text=words).wait_for()
     assert page.get_by_text(words).count() == 1
     # Nothing of another picture stands below it.
-    for gone in ("#result", "#answer", "canvas.heatmap", "#preview"):
+    for gone in (".pane", "#classes", "canvas.shown", "#toolbar", ".details"):
         assert not page.locator(gone).first.is_visible(), gone
     assert page.inner_text("#file-name") == ""
     shoot(page, f"no_picture_{name}")
     upload(page, "good.png")
     settled(page, 2 if before != "first" else 1)
     assert said.is_hidden()
-    assert page.locator("#answer").is_visible()
+    assert page.locator("#classes").is_visible()
     assert page.inner_text("#file-name") == "good.png"
 
 

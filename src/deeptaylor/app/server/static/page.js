@@ -2,11 +2,13 @@
 
 // src/api.ts
 var ServerError = class extends Error {
-  constructor(status, message) {
+  constructor(status, message, swap = null) {
     super(message);
     this.status = status;
+    this.swap = swap;
   }
   status;
+  swap;
   // Whether the picture is to blame, and not what was asked about it.
   get ofPicture() {
     return this.status === 413 || this.status === 415;
@@ -36,12 +38,12 @@ async function send(path, init = {}) {
       await new Promise((done) => setTimeout(done, 500 + 500 * Math.random()));
       continue;
     }
-    let words = `The server answered with status ${response.status}.`;
+    let said = { error: `The server answered with status ${response.status}.` };
     try {
-      words = (await response.json()).error;
+      said = await response.json();
     } catch {
     }
-    throw new ServerError(response.status, words);
+    throw new ServerError(response.status, said.error, said.swap ?? null);
   }
 }
 async function json(response) {
@@ -50,19 +52,25 @@ async function json(response) {
 var getModels = () => json(send("/api/models"));
 var getModel = (name) => json(send(`/api/models/${encodeURIComponent(name)}`));
 var loadModel = (name) => json(send(`/api/models/${encodeURIComponent(name)}/load`, { method: "POST" }));
+var prepareModel = (name) => json(send(`/api/models/${encodeURIComponent(name)}/prepare`, { method: "POST" }));
 var getClasses = (name) => json(send(`/api/models/${encodeURIComponent(name)}/classes`));
+var getSample = async (name) => (await send(`/api/samples/${encodeURIComponent(name)}`)).blob();
+var dropNetwork = (said, file) => json(send(`/api/networks?${new URLSearchParams(said).toString()}`, { method: "POST", body: file }));
 function ask(path, options, picture, signal) {
-  const query = new URLSearchParams(Object.entries(options).filter(([, value]) => value !== ""));
+  const query = new URLSearchParams(Object.entries(options).filter(([, value2]) => value2 !== ""));
   return send(`${path}?${query.toString()}`, { method: "POST", body: picture, signal: signal ?? null });
 }
 async function explain(options, picture, signal) {
   const answer = await json(ask("/api/explain", options, picture, signal));
-  return { ...answer, heat: decoded(answer.heat) };
+  const apart = answer.apart && { ...answer.apart, difference: decoded(answer.apart.difference) };
+  return { ...answer, heat: decoded(answer.heat), apart };
 }
 async function explainLayer(node, options, picture) {
   const answer = await json(ask(`/api/layers/${encodeURIComponent(node)}`, options, picture));
-  return { ...answer, heat: decoded(answer.heat) };
+  const channels = answer.channels.map((channel) => ({ ...channel, heat: decoded(channel.heat) }));
+  return { ...answer, heat: decoded(answer.heat), channels };
 }
+var believed = (options, picture) => json(ask("/api/believed", options, picture));
 var heatmapPng = async (options, picture) => (await ask("/api/heatmap.png", options, picture)).blob();
 var arrays = async (options, picture) => (await ask("/api/explanation.npz", options, picture)).blob();
 function bytes(base64) {
@@ -80,18 +88,18 @@ function byId(id) {
 }
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (typeof value === "function") element.addEventListener(name, value);
-    else if (typeof value === "string") element.setAttribute(name, value);
-    else if (value) element.setAttribute(name, "");
+  for (const [name, value2] of Object.entries(attributes)) {
+    if (typeof value2 === "function") element.addEventListener(name, value2);
+    else if (typeof value2 === "string") element.setAttribute(name, value2);
+    else if (value2) element.setAttribute(name, "");
   }
   element.append(...children);
   return element;
 }
-function shown(value) {
-  if (value === 0) return "0";
-  const size = Math.abs(value);
-  return size >= 1e-3 && size < 1e5 ? String(Number(value.toPrecision(4))) : value.toExponential(2);
+function shown(value2) {
+  if (value2 === 0) return "0";
+  const size = Math.abs(value2);
+  return size >= 1e-3 && size < 1e5 ? String(Number(value2.toPrecision(4))) : value2.toExponential(2);
 }
 function percent(part, whole) {
   if (!(whole > 0)) return "–";
@@ -107,14 +115,272 @@ function newId(stem) {
   return `${stem}-${count}`;
 }
 
+// src/settings.ts
+var METHODS = [
+  ["deep-taylor", "Deep Taylor decomposition", "splits the score, layer by layer, down to the pixels"],
+  ["sensitivity", "Sensitivity", "where a small change would matter most: the squared gradient"],
+  ["taylor", "Taylor at the nearest root", "compares with the nearest picture that the network does not care for; takes some seconds"]
+];
+var BIASES = [
+  ["returned", "hand their share back at the end"],
+  ["neuron", "keep their share, as in the paper"],
+  ["spread", "give it back to the inputs of each neuron"]
+];
+var DEEP = ["bias", "max_pool", "first", "above", "rules"];
+var Settings = class {
+  form = byId("settings");
+  constructor(rules, changed) {
+    const known2 = newId("rules");
+    const list = make("datalist", { id: known2 }, ...rules.map((rule2) => make("option", { value: EXAMPLES[rule2] ?? rule2 })));
+    const method = make("select", { name: "method" }, ...METHODS.map(([value2, words2]) => make("option", { value: value2 }, words2)));
+    const level = field("Level of the root", make("input", { name: "level", type: "number", min: "0", max: "0.99", step: "0.01", value: "0.1" }), "where the score has fallen to this part of itself");
+    level.classList.add("taylor");
+    const biases = BIASES.map(([value2, words2], k) => {
+      const input = make("input", { type: "radio", name: "bias", value: value2 });
+      input.checked = input.defaultChecked = k === 0;
+      return make("label", {}, input, ` ${words2}`);
+    });
+    this.form.append(
+      field("How it is explained", method, " "),
+      level,
+      make("fieldset", { class: "deep" }, make("legend", {}, "Biases of the network"), ...biases),
+      make(
+        "details",
+        { class: "deep" },
+        make("summary", {}, "Rules"),
+        field("First layer’s rule", rule("first", known2), "empty: what follows from the range of the pixels (z^B)"),
+        field("Rule of the other layers", rule("above", known2), "empty: what follows from each layer’s inputs (z⁺)"),
+        field(
+          "Rules for single layers",
+          make("input", { name: "rules", maxlength: "2000", placeholder: "conv10=eps:0.25; fire*=z+", autocomplete: "off", spellcheck: "false" }),
+          "layer=rule, with semicolons between; * stands for anything"
+        ),
+        field(
+          "Max pooling",
+          make("select", { name: "max_pool" }, make("option", { value: "proportional" }, "in proportion to activations"), make("option", { value: "winner" }, "the winner takes all"))
+        ),
+        list
+      )
+    );
+    this.form.addEventListener("submit", (event) => event.preventDefault());
+    this.form.addEventListener("change", () => {
+      this.adapt();
+      changed();
+    });
+    this.adapt();
+  }
+  get method() {
+    return this.get("method");
+  }
+  get bias() {
+    return this.get("bias");
+  }
+  // `instead` takes the place of some of it.
+  options(instead = {}) {
+    return known({ ...Object.fromEntries(new FormData(this.form)), ...instead });
+  }
+  get(name) {
+    return String(new FormData(this.form).get(name) ?? "");
+  }
+  adapt() {
+    this.form.querySelector("small").textContent = METHODS.find(([value2]) => value2 === this.method)[2];
+    for (const part of this.form.querySelectorAll(".deep")) part.hidden = this.method !== "deep-taylor";
+    for (const part of this.form.querySelectorAll(".taylor")) part.hidden = this.method !== "taylor";
+  }
+};
+function made(method, bias) {
+  const named = METHODS.find(([value2]) => value2 === method)?.[1] ?? method;
+  const biases = BIASES.find(([value2]) => value2 === bias)?.[1];
+  return biases ? `${named}; biases ${biases}` : named;
+}
+function known(options) {
+  if (options["method"] !== "deep-taylor") for (const name of DEEP) delete options[name];
+  if (options["method"] !== "taylor") delete options["level"];
+  return options;
+}
+var EXAMPLES = { eps: "eps:0.25", gamma: "gamma:0.25", ab: "ab:2,1" };
+function rule(name, list) {
+  return make("input", { name, list, maxlength: "200", placeholder: "automatic", autocomplete: "off", spellcheck: "false" });
+}
+function field(words2, input, hint = "") {
+  const label = make("label", { class: "field" }, make("span", {}, words2), input);
+  if (hint) label.append(make("small", {}, hint));
+  return label;
+}
+
+// src/compare.ts
+var KINDS = [
+  ["", "nothing"],
+  ["target", "another class"],
+  ["model", "another network"],
+  ["method", "another method"],
+  ["bias", "another way with biases"]
+];
+var Compare = class {
+  constructor(models, changed, repaint) {
+    this.models = models;
+    this.kinds.append(...KINDS.map(([value2, words2]) => make("option", { value: value2 }, words2)));
+    this.kinds.addEventListener("change", () => {
+      this.beside.replaceChildren();
+      changed();
+    });
+    this.beside.addEventListener("change", changed);
+    this.same.addEventListener("change", repaint);
+  }
+  models;
+  kinds = byId("compare");
+  beside = byId("beside");
+  same = byId("same-scale");
+  get wanted() {
+    return this.kinds.value !== "" && this.beside.value !== "";
+  }
+  // The network of the second explanation.
+  get model() {
+    return this.kinds.value === "model" ? this.beside.value : "";
+  }
+  // What can stand beside an answer that was made with biases treated so; the choice stays where it can.
+  offer(answer, bias = "") {
+    byId("compare-section").hidden = !answer;
+    if (!answer) return;
+    for (const option of this.kinds.options) option.hidden = option.disabled = !fits(option.value, answer);
+    if (this.kinds.selectedOptions[0]?.disabled) this.kinds.value = "";
+    const before = this.beside.value;
+    const every = this.choices(answer, bias);
+    this.beside.replaceChildren(...every.map(([value2, words2]) => make("option", { value: value2 }, words2)));
+    this.beside.value = every.some(([value2]) => value2 === before) ? before : every[0]?.[0] ?? "";
+    byId("beside-label").hidden = !this.kinds.value;
+  }
+  // The second question: the first but for one thing.
+  instead(answer, asked) {
+    const kind = this.kinds.value;
+    const target = answer.target === null ? "" : String(answer.target);
+    if (kind === "target") return { target: this.beside.value, against: "" };
+    if (kind === "model") return { model: this.beside.value, target: answer.target_name };
+    if (kind === "method" && this.beside.value !== "deep-taylor") return { method: this.beside.value, target, question: "evidence", against: "" };
+    return { target, [kind]: this.beside.value, against: asked["against"] ?? "" };
+  }
+  // One scale for both, where both are parts of the same network's scores; null where each has its own.
+  shared(first, second) {
+    const can = first !== null && second !== null && first.model === second.model && first.account !== null && second.account !== null;
+    byId("same-label").hidden = !can;
+    return can && this.same.checked ? Math.max(first.heat.scale, second.heat.scale) : null;
+  }
+  choices(answer, bias) {
+    switch (this.kinds.value) {
+      case "target":
+        return answer.classes.filter(({ index }) => index !== answer.target).map(({ index, name }) => [String(index), name]);
+      case "model":
+        return this.models().filter(({ name }) => name !== answer.model).map(({ name, title }) => [name, title]);
+      case "method":
+        return METHODS.filter(([value2]) => value2 !== answer.method).map(([value2, words2]) => [value2, words2]);
+      case "bias":
+        return BIASES.filter(([value2]) => value2 !== bias);
+      default:
+        return [];
+    }
+  }
+};
+function fits(kind, answer) {
+  if (kind === "target") return answer.classes.length > 1;
+  return kind !== "bias" || answer.method === "deep-taylor";
+}
+
+// src/network.ts
+var USUAL = {
+  size: "224",
+  resize: "256",
+  channels: "RGB",
+  white: "1",
+  mean: "0.485,0.456,0.406",
+  std: "0.229,0.224,0.225",
+  interpolation: "bilinear"
+};
+var NetworkDialog = class {
+  constructor(most, loaded, refused) {
+    this.most = most;
+    this.loaded = loaded;
+    this.refused = refused;
+    const input = byId("network-file");
+    input.addEventListener("change", () => {
+      if (input.files?.[0]) this.ask(input.files[0]);
+      input.value = "";
+    });
+    byId("open-network").addEventListener("click", () => input.click());
+  }
+  most;
+  loaded;
+  refused;
+  dialog = byId("network-dialog");
+  // Nothing is sent before the user has said how photographs are prepared, and agreed.
+  ask(file) {
+    const size = `${(file.size / 2 ** 20).toFixed(1)} MiB`;
+    if (!/\.onnx$/i.test(file.name)) {
+      this.refused(`${file.name} is no ONNX file; only those can be opened on the page. Others can be given to the command: deeptaylor serve --model FILE.`);
+      return;
+    }
+    if (file.size > this.most) {
+      this.refused(`${file.name} is too large: ${size}; at most ${this.most / 2 ** 20} MiB are taken. Give it to the command: deeptaylor serve --model FILE.`);
+      return;
+    }
+    const form = make("form", { method: "dialog" });
+    const problem = make("p", { class: "error", role: "alert", hidden: true });
+    const go = make("button", { type: "submit", class: "main" }, "Read and explain it");
+    form.append(
+      make("h2", { id: "network-title" }, `Explain the network ${file.name}?`),
+      make("p", {}, `The file (${size}) is handed to the program behind this page, on this machine. It is read as a list of known operations; no code in it is run. It takes the place of a network that was opened here before, and is forgotten when the program ends.`),
+      make("p", {}, "The file does not say how photographs were prepared in training. A wrong value gives wrong answers without a word, so please say it:"),
+      make("button", { type: "button", class: "small usual", click: () => fill(form) }, "Fill in what is usual for ImageNet"),
+      ...fields(),
+      problem,
+      make("div", { class: "buttons" }, go, make("button", { type: "button", click: () => this.dialog.close() }, "Cancel"))
+    );
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      go.disabled = true;
+      const said = { ...Object.fromEntries(new FormData(form)), file: file.name.slice(-200) };
+      dropNetwork(said, file).then((model) => {
+        this.dialog.close();
+        this.loaded(model);
+      }).catch((error) => {
+        problem.textContent = error instanceof Error ? error.message : String(error);
+        problem.hidden = false;
+        go.disabled = false;
+      });
+    });
+    this.dialog.replaceChildren(form);
+    this.dialog.showModal();
+  }
+};
+function fill(form) {
+  for (const [name, value2] of Object.entries(USUAL)) form.elements.namedItem(name).value = value2;
+}
+function fields() {
+  const text = (name, placeholder) => make("input", { name, required: true, maxlength: "100", placeholder, autocomplete: "off", spellcheck: "false" });
+  const select = (name, every) => make("select", { name, required: true }, make("option", { value: "" }, "please choose"), ...every.map(([value2, words2]) => make("option", { value: value2 }, words2)));
+  return [
+    make(
+      "div",
+      { class: "grid" },
+      field("Size, in pixels", text("size", "a side, or 224x320"), "what the network sees, cut out of the middle"),
+      field("Resized before that to", text("resize", "the short side, or 256x340"), "in pixels"),
+      field("Channels", select("channels", [["RGB", "red, green, blue"], ["BGR", "blue, green, red"], ["L", "gray"]])),
+      field("White is", select("white", [["1", "1"], ["255", "255"]]), "before the mean is subtracted"),
+      field("Mean", text("mean", "one number, or one for each channel"), "subtracted"),
+      field("Standard deviation", text("std", "one number, or one for each channel"), "divided by"),
+      field("Interpolation", select("interpolation", [["bilinear", "bilinear"], ["bicubic", "bicubic"], ["nearest", "nearest"]])),
+      field("Classes are called", select("names", [["none", "by their numbers"], ["imagenet", "the thousand names of ImageNet"]]))
+    )
+  ];
+}
+
 // src/colours.ts
 var ANCHORS = [
   [255, 255, 255],
   [250, 92, 70],
   [150, 0, 16]
 ];
-function normalised(value, scale) {
-  return Math.max(-1, Math.min(1, value / scale));
+function normalised(value2, scale) {
+  return Math.max(-1, Math.min(1, value2 / scale));
 }
 function colour(t) {
   const size = Math.abs(t) * 2;
@@ -125,27 +391,41 @@ function colour(t) {
   const red = below.map((c, n) => c + part * (above[n] - c));
   return t < 0 ? [red[2], red[1], red[0]] : red;
 }
+function heatAt(heat, x, y, width2, height) {
+  const column = Math.floor((x + 0.5) * heat.width / width2);
+  const row = Math.floor((y + 0.5) * heat.height / height);
+  return heat.values[row * heat.width + column];
+}
+var STEPS = 1024;
+var TABLE = Float32Array.from({ length: 3 * (2 * STEPS + 1) }, (_, k) => colour(Math.floor(k / 3) / STEPS - 1)[k % 3]);
 function paintHeat(canvas, heat, scale = heat.scale) {
   canvas.width = heat.width;
   canvas.height = heat.height;
   const image = new ImageData(heat.width, heat.height);
-  heat.values.forEach((value, k) => {
-    image.data.set([...colour(normalised(value, scale)).map(Math.round), 255], 4 * k);
+  const { data } = image;
+  heat.values.forEach((value2, k) => {
+    const place = 3 * Math.round((normalised(value2, scale) + 1) * STEPS);
+    for (let c = 0; c < 3; c += 1) data[4 * k + c] = TABLE[place + c];
+    data[4 * k + 3] = 255;
   });
   context(canvas).putImageData(image, 0, 0);
 }
 function paintOverlay(canvas, seen, heat, opacity, scale = heat.scale) {
-  canvas.width = heat.width;
-  canvas.height = heat.height;
-  const image = new ImageData(heat.width, heat.height);
-  heat.values.forEach((value, k) => {
-    const [r, g, b] = [seen.data[4 * k], seen.data[4 * k + 1], seen.data[4 * k + 2]];
-    const grey = 255 - 0.6 * (255 - Math.round((299 * r + 587 * g + 114 * b) / 1e3));
-    const t = normalised(value, scale);
+  const { width: width2, height } = seen;
+  canvas.width = width2;
+  canvas.height = height;
+  const image = new ImageData(width2, height);
+  const { data } = image;
+  for (let k = 0; k < width2 * height; k += 1) {
+    const value2 = heatAt(heat, k % width2, Math.floor(k / width2), width2, height);
+    const light = 299 * seen.data[4 * k] + 587 * seen.data[4 * k + 1] + 114 * seen.data[4 * k + 2];
+    const grey = 255 - 0.6 * (255 - Math.round(light / 1e3));
+    const t = normalised(value2, scale);
     const alpha = opacity * Math.sqrt(Math.abs(t));
-    const mixed = colour(t).map((c) => Math.round((1 - alpha) * grey + alpha * Math.round(c)));
-    image.data.set([...mixed, 255], 4 * k);
-  });
+    const place = 3 * Math.round((t + 1) * STEPS);
+    for (let c = 0; c < 3; c += 1) data[4 * k + c] = (1 - alpha) * grey + alpha * TABLE[place + c];
+    data[4 * k + 3] = 255;
+  }
   context(canvas).putImageData(image, 0, 0);
 }
 function context(canvas) {
@@ -318,15 +598,15 @@ ${COLUMNS} ${ROWS}
     const half = this.pen[0] < 28 ? "left" : "right";
     this.said.textContent = `Pen ${this.down ? "down" : "up"}, ${half} half, column ${this.pen[0]}, row ${this.pen[1]}`;
   }
-  showCursor(visible) {
-    this.cursor.hidden = !visible;
+  showCursor(visible2) {
+    this.cursor.hidden = !visible2;
     this.cursor.classList.toggle("down", this.down);
     this.cursor.style.left = `${100 * this.pen[0] / COLUMNS}%`;
     this.cursor.style.top = `${100 * this.pen[1] / ROWS}%`;
   }
 };
-function clip(value, most) {
-  return Math.max(0, Math.min(most, value));
+function clip(value2, most) {
+  return Math.max(0, Math.min(most, value2));
 }
 var BY_HAND = "by hand";
 function wireWriting(pad, cleared) {
@@ -346,7 +626,7 @@ function wireWriting(pad, cleared) {
   };
   byId("write").addEventListener("click", () => {
     if (choices.every((select) => select.value === BY_HAND)) restore();
-    const [left, right] = choices.map(({ value }) => value === BY_HAND ? "kept" : value === "" ? null : Number(value));
+    const [left, right] = choices.map(({ value: value2 }) => value2 === BY_HAND ? "kept" : value2 === "" ? null : Number(value2));
     pad.write(left, right);
   });
   byId("clear").addEventListener("click", () => {
@@ -367,36 +647,47 @@ var Ledger = class {
   every = false;
   chosen = "";
   list = make("ol", { class: "layers" });
-  layer = make("div", { class: "layer", "aria-live": "polite" });
+  // A method that does not split the score has no account, and none is shown.
   show(account, layers) {
-    this.chosen = "";
-    this.layer.replaceChildren();
+    this.element.hidden = !account;
+    this.element.replaceChildren();
+    if (!account) return;
     const whole = make("div", { class: "whole", "aria-hidden": "true" });
-    const words = make("ul", { class: "parts" });
+    const words2 = make("ul", { class: "parts" });
+    const parted = account.shared > 0;
     for (const [name, part, label] of [
-      ["input", account.input, "the picture"],
+      ["input", account.input, parted ? "the picture, where it is its own" : "the picture"],
+      ["shared", account.shared, "the picture, where rivals have evidence, too"],
       ["bias", account.bias, "biases and other constants of the network"],
-      ["dropped", account.dropped, "dropped (no rule could hand it on)"],
-      ["residual", account.residual, "not handed out by this method"]
+      ["dropped", account.dropped, "dropped (no rule could hand it on)"]
     ]) {
       if (part === 0 && name !== "input" && name !== "bias") continue;
       const bar = make("span", { class: name });
-      bar.style.width = `${Math.max(0, Math.min(100, account.score > 0 ? 100 * part / account.score : 0))}%`;
+      bar.style.width = width(part, account.score);
       whole.append(bar);
-      words.append(
+      words2.append(
         make("li", {}, make("span", { class: `dot ${name}` }), `${percent(part, account.score)} ${label} (${shown(part)})`)
       );
-      if (name === "input" && account.returned > 0) {
-        words.append(make("li", {}, `of which biases handed back ${percent(account.returned, account.score)}`));
-      }
     }
-    this.element.replaceChildren(
-      make("h4", {}, "Where the score went"),
+    if (account.returned > 0) {
+      words2.append(make("li", {}, `Of what the picture holds, biases handed back ${percent(account.returned, account.score)}.`));
+    }
+    this.element.append(
+      make("h3", {}, "Where the score went"),
       make("p", { class: "sum" }, `The score, ${shown(account.score)}, is the sum of:`),
       whole,
-      words
+      words2
     );
-    if (!layers.length) return;
+    if (layers.length) this.showLayers(account, layers);
+  }
+  // The layer whose map is shown above.
+  choose(node) {
+    this.chosen = node;
+    for (const button of this.list.querySelectorAll("button")) {
+      button.setAttribute("aria-pressed", String(button.dataset["node"] === node));
+    }
+  }
+  showLayers(account, layers) {
     const every = make("input", { type: "checkbox" });
     every.checked = this.every;
     every.addEventListener("change", () => {
@@ -405,146 +696,124 @@ var Ledger = class {
     });
     this.fill(account, layers);
     this.element.append(
-      make("h4", {}, "Layer by layer"),
+      make("h3", {}, "Layer by layer"),
       make(
         "p",
         { class: "soft" },
-        "From the answer (top) down to the picture (bottom). Each bar is what arrived at a layer: red went on, grey stayed with biases. Choose a layer below the answer to see its relevance."
+        "From the answer (top) down to the picture (bottom). Each bar is what arrived at a layer, in per cent of the score: red went on, grey stayed with biases. Choose a layer to see its relevance over the photograph."
       ),
       make("label", { class: "every" }, every, " also steps that only hand on"),
-      make("div", { class: "scroll", tabindex: "-1" }, this.list),
-      this.layer
+      make("div", { class: "scroll", tabindex: "-1" }, this.list)
     );
   }
   fill(account, layers) {
     const answer = layers[0];
-    const rows = layers.filter((layer) => this.every || layer === answer || !QUIET.has(layer.rule) || layer.bias > 0);
     this.list.replaceChildren(
-      ...rows.map((layer) => {
+      ...visible(layers, this.every).map((layer) => {
         const bar = make("span", { class: "bar", "aria-hidden": "true" });
-        for (const [name2, part] of [
+        for (const [name, part] of [
           ["input", layer.onward],
           ["bias", layer.bias],
           ["dropped", layer.dropped]
         ]) {
-          const piece = make("span", { class: name2 });
-          piece.style.width = `${Math.max(0, Math.min(100, account.score > 0 ? 100 * part / account.score : 0))}%`;
+          const piece = make("span", { class: name });
+          piece.style.width = width(part, account.score);
           bar.append(piece);
         }
-        const name = layer.module || layer.node;
-        const words = [
-          make("span", { class: "name" }, name, make("small", {}, ` ${layer.op}, ${layer.rule}`)),
+        const words2 = [
+          make("span", { class: "name" }, layer.module || layer.node, make("small", {}, ` ${layer.op}, ${layer.rule}`)),
           bar,
           make("span", { class: "number" }, percent(layer.arrived, account.score)),
           make("span", { class: "visually-hidden" }, ` of the score arrived; biases took ${percent(layer.bias, account.score)}`)
         ];
-        if (layer === answer) return make("li", {}, make("div", { class: "row" }, ...words));
+        if (layer === answer) return make("li", {}, make("div", { class: "row" }, ...words2));
         const button = make(
           "button",
           { type: "button", class: "row", "aria-pressed": String(layer.node === this.chosen), "data-node": layer.node },
-          ...words
+          ...words2
         );
-        button.addEventListener("click", () => {
-          this.chosen = layer.node;
-          for (const other of this.list.querySelectorAll("button")) {
-            other.setAttribute("aria-pressed", String(other === button));
-          }
-          this.layer.replaceChildren(make("p", { class: "soft" }, "…"));
-          this.pick(layer.node);
-        });
+        button.addEventListener("click", () => this.pick(layer.node));
         return make("li", {}, button);
       })
     );
   }
-  showLayer(answer, score) {
-    const canvas = make("canvas", { role: "img", class: answer.heat.height === 1 ? "strip" : "" });
-    const size = answer.shape.join(" × ");
-    const flat = answer.heat.height === 1 ? "one stripe a neuron" : "summed over channels";
-    const words = `Relevance at ${answer.node}: ${size} neurons, ${flat}; together ${shown(answer.total)}, ${percent(answer.total, score)} of the score.`;
-    canvas.setAttribute("aria-label", words);
-    paintHeat(canvas, answer.heat);
-    this.layer.replaceChildren(make("figure", {}, canvas, make("figcaption", {}, words)));
-  }
-  fail(words) {
-    this.layer.replaceChildren(make("p", { class: "error" }, words));
-  }
 };
+function visible(layers, every) {
+  return layers.filter((layer, k) => every || k === 0 || !QUIET.has(layer.rule) || layer.bias > 0);
+}
+function width(part, whole) {
+  return `${Math.max(0, Math.min(100, whole > 0 ? 100 * part / whole : 0))}%`;
+}
 
-// src/view.ts
-var View = class {
-  element = make("div", { class: "view" });
-  canvases = [];
-  marks = [];
-  readout;
-  slider;
-  heat = null;
+// src/picture.ts
+var Picture = class {
+  canvas;
+  element;
+  readout = make("output", { class: "readout", "aria-live": "polite" });
+  mark = make("span", { class: "mark", hidden: true, "aria-hidden": "true" });
   seen = null;
-  score = 0;
+  painted = null;
   at = null;
-  scale = 1;
   constructor() {
-    const row = make("div", { class: "pictures" });
     const hint = newId("hint");
-    for (const [name, words] of [
-      ["input", "What the network saw"],
-      ["heatmap", "Relevance of each pixel"],
-      ["overlay", "Both"]
-    ]) {
-      const canvas = make("canvas", { class: name, role: "img", tabindex: name === "heatmap" ? "0" : "-1" });
-      if (name === "heatmap") canvas.setAttribute("aria-describedby", hint);
-      const mark = make("span", { class: "mark", hidden: true, "aria-hidden": "true" });
-      this.canvases.push(canvas);
-      this.marks.push(mark);
-      row.append(make("figure", {}, make("div", { class: "frame" }, canvas, mark), make("figcaption", {}, words)));
-      canvas.addEventListener("pointermove", (event) => this.point(canvas, event));
-      canvas.addEventListener("pointerdown", (event) => this.point(canvas, event));
-      canvas.addEventListener("pointerleave", () => this.read(null));
-      canvas.addEventListener("keydown", (event) => this.key(event));
-    }
-    this.slider = make("input", { type: "range", min: "0", max: "100", value: "85", class: "opacity" });
-    this.slider.addEventListener("input", () => this.paintOverlay());
-    this.readout = make("output", { class: "readout", "aria-live": "polite" });
-    this.element.append(
-      row,
-      make(
-        "div",
-        { class: "legend-row" },
-        make("div", { class: "legend", role: "img", "aria-label": "Colours: blue against, white nothing, red for it" }),
-        make("div", { class: "ends", "aria-hidden": "true" }, make("span", {}, "against"), make("span", {}, "0"), make("span", {}, "for"))
-      ),
-      make("label", { class: "slider" }, "Heatmap over picture ", this.slider),
-      this.readout,
-      make("p", { id: hint, class: "visually-hidden" }, "Move with the arrow keys to read the relevance of single pixels; with Shift by ten.")
+    this.canvas = make("canvas", { class: "shown", role: "img", tabindex: "0", "aria-describedby": hint });
+    this.element = make(
+      "div",
+      { class: "picture" },
+      make("div", { class: "frame" }, this.canvas, this.mark),
+      make("p", { id: hint, class: "visually-hidden" }, "Move with the arrow keys to read single pixels; with Shift by ten.")
     );
+    this.canvas.addEventListener("pointermove", (event) => this.point(event));
+    this.canvas.addEventListener("pointerdown", (event) => this.point(event));
+    this.canvas.addEventListener("pointerleave", () => this.read(null));
+    this.canvas.addEventListener("keydown", (event) => this.key(event));
     this.read(null);
   }
-  show(seen, heat, score, what, scale = heat.scale) {
-    this.heat = heat;
+  // No map: the photograph alone.
+  show(seen, painted, look, opacity) {
     this.seen = seen;
-    this.score = score;
-    this.scale = scale;
-    const [input, heatmap, overlay] = this.canvases;
-    input.width = seen.width;
-    input.height = seen.height;
-    context(input).putImageData(seen, 0, 0);
-    paintHeat(heatmap, heat, scale);
-    this.paintOverlay();
-    input.setAttribute("aria-label", "The picture as the network saw it");
-    heatmap.setAttribute("aria-label", `Heatmap for ${what}. ${where(heat)}`);
-    overlay.setAttribute("aria-label", `Heatmap for ${what} over the picture in grey`);
+    this.painted = painted;
+    const strip = painted !== null && painted.heat.height === 1;
+    this.canvas.classList.toggle("strip", strip);
+    this.canvas.classList.toggle("crisp", look === "map");
+    if (!painted || look === "photograph" && !strip) {
+      this.canvas.width = seen.width;
+      this.canvas.height = seen.height;
+      context(this.canvas).putImageData(seen, 0, 0);
+      this.canvas.setAttribute("aria-label", "The picture as the network saw it");
+    } else if (look === "map" || strip) {
+      paintHeat(this.canvas, painted.heat, painted.scale);
+      this.canvas.setAttribute("aria-label", `Map: ${painted.what}. ${where(painted.heat)}`);
+    } else {
+      paintOverlay(this.canvas, seen, painted.heat, opacity, painted.scale);
+      this.canvas.setAttribute("aria-label", `Map over the picture in grey: ${painted.what}. ${where(painted.heat)}`);
+    }
     this.read(this.at);
   }
-  paintOverlay() {
-    if (this.seen && this.heat) {
-      paintOverlay(this.canvases[2], this.seen, this.heat, Number(this.slider.value) / 100, this.scale);
-    }
+  // As it is shown, in a size that is worth keeping.
+  png() {
+    const zoom = Math.max(1, Math.ceil(896 / this.canvas.width));
+    const copy = make("canvas");
+    copy.width = zoom * this.canvas.width;
+    copy.height = zoom * this.canvas.height;
+    context(copy).drawImage(this.canvas, 0, 0, copy.width, copy.height);
+    return new Promise(
+      (done, failed) => copy.toBlob((blob) => blob ? done(blob) : failed(new Error("This browser could not write the picture.")), "image/png")
+    );
   }
-  point(canvas, event) {
-    if (!this.heat) return;
-    const box = canvas.getBoundingClientRect();
-    const x = Math.floor((event.clientX - box.left) / box.width * this.heat.width);
-    const y = Math.floor((event.clientY - box.top) / box.height * this.heat.height);
-    this.read([x, y]);
+  // Pixels of the picture, or places of the strip.
+  get size() {
+    const heat = this.painted?.heat;
+    if (heat?.height === 1) return [heat.width, 1];
+    return [this.seen?.width ?? 1, this.seen?.height ?? 1];
+  }
+  point(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const [width2, height] = this.size;
+    this.read([
+      Math.floor((event.clientX - box.left) / box.width * width2),
+      Math.floor((event.clientY - box.top) / box.height * height)
+    ]);
   }
   key(event) {
     const step = event.shiftKey ? 10 : 1;
@@ -555,301 +824,96 @@ var View = class {
       ArrowDown: [0, step]
     };
     const move = moves[event.key];
-    if (!move || !this.heat) return;
-    const [x, y] = this.at ?? [this.heat.width >> 1, this.heat.height >> 1];
+    if (!move || !this.seen) return;
+    const [width2, height] = this.size;
+    const [x, y] = this.at ?? [width2 >> 1, height >> 1];
     this.read([x + move[0], y + move[1]]);
     event.preventDefault();
   }
   read(at) {
-    const heat = this.heat;
-    if (!at || !heat) {
+    const painted = this.painted;
+    if (!at || !painted) {
       this.at = null;
-      this.readout.textContent = "Point at a pixel to read its relevance.";
-      for (const mark of this.marks) mark.hidden = true;
+      this.mark.hidden = true;
+      this.readout.textContent = painted ? "Point at the picture to read single values." : "";
       return;
     }
-    const x = Math.max(0, Math.min(heat.width - 1, at[0]));
-    const y = Math.max(0, Math.min(heat.height - 1, at[1]));
+    const [width2, height] = this.size;
+    const x = Math.max(0, Math.min(width2 - 1, at[0]));
+    const y = Math.max(0, Math.min(height - 1, at[1]));
     this.at = [x, y];
-    const value = heat.values[y * heat.width + x];
-    const share = this.score > 0 ? `, ${percent(value, this.score)} of the score` : "";
-    this.readout.textContent = `Column ${x}, row ${y}: relevance ${shown(value)}${share}`;
-    for (const mark of this.marks) {
-      mark.hidden = false;
-      mark.style.left = `${100 * (x + 0.5) / heat.width}%`;
-      mark.style.top = `${100 * (y + 0.5) / heat.height}%`;
-    }
+    const value2 = heatAt(painted.heat, x, y, width2, height);
+    const share = painted.whole > 0 ? `, ${percent(value2, painted.whole)} of the score` : "";
+    this.readout.textContent = `Column ${x}, row ${y}: ${painted.unit} ${shown(value2)}${share}`;
+    this.mark.hidden = false;
+    this.mark.style.left = `${100 * (x + 0.5) / width2}%`;
+    this.mark.style.top = `${100 * (y + 0.5) / height}%`;
   }
 };
 function where(heat) {
+  if (heat.height === 1) return "";
   const rows = ["top", "middle", "bottom"];
   const columns = ["left", "centre", "right"];
   const sums = new Array(9).fill(0);
   let total = 0;
-  heat.values.forEach((value, k) => {
+  heat.values.forEach((value2, k) => {
     const row = Math.floor(3 * Math.floor(k / heat.width) / heat.height);
     const column = Math.floor(3 * (k % heat.width) / heat.width);
-    sums[3 * row + column] += Math.abs(value);
-    total += Math.abs(value);
+    sums[3 * row + column] += Math.abs(value2);
+    total += Math.abs(value2);
   });
   if (!(total > 0)) return "It is empty.";
   const best = sums.map((sum, k) => ({ sum, name: `${rows[Math.floor(k / 3)]} ${columns[k % 3]}` }));
   best.sort((a, b) => b.sum - a.sum);
-  const words = best.slice(0, 3).map(({ sum, name }) => `${name} ${Math.round(100 * sum / total)} %`);
-  return `Most of it: ${words.join(", ")}.`;
+  const words2 = best.slice(0, 3).map(({ sum, name }) => `${name} ${Math.round(100 * sum / total)} %`);
+  return `Most of it: ${words2.join(", ")}.`;
 }
 
-// src/panel.ts
-var METHODS = [
-  ["deep-taylor", "Deep Taylor decomposition", "splits the score, layer by layer, down to the pixels"],
-  ["sensitivity", "Sensitivity", "where a small change would matter most: the squared gradient"],
-  ["taylor", "Taylor at the nearest root", "compares with the nearest picture that the network does not care for; takes some seconds"]
-];
-var Panel = class {
-  constructor(label, rules, events) {
-    this.events = events;
-    this.fillForm(rules);
-    this.result.append(this.warning, this.score, this.notes, this.view.element, this.ledger.element, this.more);
-    this.heading.textContent = label;
-    this.element = make("article", { class: "panel", "aria-label": label }, this.heading, this.form, this.busy, this.result);
-    this.form.addEventListener("submit", (event) => event.preventDefault());
-    this.form.addEventListener("change", () => {
-      this.adapt();
-      void this.run();
-    });
-    this.adapt();
+// src/taking.ts
+var Taking = class {
+  constructor(shown2) {
+    this.shown = shown2;
   }
-  events;
-  element;
-  answer = null;
-  seen = null;
-  subject = null;
-  running = null;
-  form = make("form", { class: "settings" });
-  result = make("div", { class: "result", hidden: true });
-  busy = make("p", { class: "busy", role: "status" });
-  warning = make("div", { class: "warning", role: "alert", hidden: true });
-  heading = make("h3");
-  score = make("p", { class: "score", role: "status" });
-  notes = make("ul", { class: "notes" });
-  view = new View();
-  ledger = new Ledger((node) => void this.showLayer(node));
-  more = make("div", { class: "more" });
-  set(name, value) {
-    const field2 = this.form.elements.namedItem(name);
-    if (field2 instanceof RadioNodeList || field2 instanceof HTMLSelectElement || field2 instanceof HTMLInputElement) {
-      field2.value = value;
-    }
-    this.adapt();
-  }
-  get(name) {
-    return String(new FormData(this.form).get(name) ?? "");
-  }
-  // Forget what is shown: it belongs to another picture or network.
-  clear() {
-    this.running?.abort();
-    this.answer = null;
-    this.subject = null;
-    this.result.hidden = true;
-    this.busy.textContent = "";
-  }
-  async explain(subject) {
-    this.subject = subject;
-    await this.run();
-  }
-  repaint(scale) {
-    if (this.answer && this.seen) {
-      this.view.show(this.seen, this.answer.heat, this.answer.account.score, this.what(), scale);
-    }
-  }
-  what() {
-    const rather = this.get("against");
-    const named = this.answer?.target_name ? `“${this.answer.target_name}”` : "the network’s answer";
-    return rather ? `${named} rather than “${rather.replace(/^\d+: /, "")}”` : named;
-  }
-  options() {
-    const subject = this.subject;
-    const given = Object.fromEntries(new FormData(this.form));
-    if (given["method"] !== "deep-taylor") {
-      for (const name of ["bias", "max_pool", "first", "above", "rules"]) delete given[name];
-    }
-    if (given["method"] !== "taylor") delete given["level"];
-    given["against"] = /^\d+/.exec(given["against"] ?? "")?.[0] ?? "";
-    return { ...given, model: subject.model, target: subject.target, file: subject.file };
-  }
-  async run() {
-    if (!this.subject) return;
-    this.running?.abort();
-    const running = this.running = new AbortController();
-    const began = performance.now();
-    const tick = () => {
-      const seconds = Math.round((performance.now() - began) / 1e3);
-      this.busy.textContent = seconds < 2 ? "Explaining …" : `Explaining … ${seconds} s (new settings take a few seconds the first time)`;
-    };
-    tick();
-    this.busy.className = "busy";
-    this.element.setAttribute("aria-busy", "true");
-    const clock = setInterval(tick, 1e3);
-    try {
-      const answer = await explain(this.options(), this.subject.picture, running.signal);
-      this.seen = await decoded2(answer.seen);
-      this.answer = answer;
-      this.show();
-      this.busy.textContent = "";
-      this.events.done(this);
-    } catch (error) {
-      if (running.signal.aborted) return;
-      if (error instanceof ServerError && error.ofPicture) {
-        this.events.refused(error.message);
-        return;
-      }
-      this.busy.textContent = error instanceof Error ? error.message : String(error);
-      this.busy.className = "busy error";
-      this.result.hidden = true;
-      this.answer = null;
-      this.events.done(this);
-    } finally {
-      clearInterval(clock);
-      if (this.running === running) this.element.removeAttribute("aria-busy");
-    }
-  }
-  show() {
-    const answer = this.answer;
-    this.result.hidden = false;
-    this.warning.hidden = !answer.warning;
-    this.warning.replaceChildren(...answer.warning ? this.warn(answer) : []);
-    const positive = answer.score > 0;
-    this.score.textContent = positive ? `Why ${this.what()}? Its score is ${shown(answer.score)}; the heatmap says which pixels hold it.` : `The score of ${this.what()} is ${shown(answer.score)}: there is nothing to hand out.`;
-    this.notes.replaceChildren(...answer.notes.map((note) => make("li", {}, note)));
-    this.repaint();
-    this.ledger.show(answer.account, answer.layers);
-    this.fillMore(answer);
-  }
-  warn(answer) {
-    const words = [make("p", {}, make("strong", {}, answer.warning))];
-    const { score, bias, input, returned } = answer.account;
-    if (answer.method === "deep-taylor" && score > 0 && bias + returned > input - returned) {
-      words.push(
-        make("p", {}, "Biases are numbers that the network adds whatever it sees. Each may keep its share, give it back to the inputs of its neuron, or hand it back at the end. Look at more than one before you trust a map.")
-      );
-      if (this.events.compare) {
-        words.push(make("button", { type: "button", click: () => this.events.compare?.() }, "Compare both ways"));
-      }
-    }
-    return words;
-  }
-  async showLayer(node) {
-    if (!this.subject || !this.answer) return;
-    const answer = this.answer;
-    try {
-      const layer = await explainLayer(node, this.options(), this.subject.picture);
-      if (this.answer === answer) this.ledger.showLayer(layer, answer.account.score);
-    } catch (error) {
-      if (this.answer === answer) this.ledger.fail(error instanceof Error ? error.message : String(error));
-    }
-  }
-  // --- settings ------------------------------------------------------------------------------------------------------
-  fillForm(rules) {
-    const known = newId("rules");
-    const list = make("datalist", { id: known }, ...rules.map((rule2) => make("option", { value: EXAMPLES[rule2] ?? rule2 })));
-    const method = make("select", { name: "method" }, ...METHODS.map(([value, words]) => make("option", { value }, words)));
-    method.addEventListener("change", () => this.adapt());
-    const expert = make(
-      "details",
-      { class: "deep" },
-      make("summary", {}, "More settings"),
-      field("First layer’s rule", rule("first", known), "empty: what follows from the range of the pixels (z^B)"),
-      field("Rule of the other layers", rule("above", known), "empty: what follows from each layer’s inputs (z⁺)"),
-      field(
-        "Rules for single layers",
-        make("input", { name: "rules", maxlength: "2000", placeholder: "conv10=eps:0.25; fire*=z+", autocomplete: "off", spellcheck: "false" }),
-        "layer=rule, by semicolons; * stands for anything"
-      ),
-      field(
-        "Max pooling",
-        make("select", { name: "max_pool" }, make("option", { value: "proportional" }, "in proportion to activations"), make("option", { value: "winner" }, "the winner takes all"))
-      ),
-      list
-    );
-    const bias = make(
-      "fieldset",
-      { class: "deep" },
-      make("legend", {}, "Biases of the network"),
-      radio("bias", "returned", "hand their share back at the end", true),
-      radio("bias", "neuron", "keep their share, as in the paper", false),
-      radio("bias", "spread", "give it back to the inputs of each neuron", false)
-    );
-    this.form.append(
-      field("Method", method, " "),
-      bias,
-      field("Rather than class", make("input", { name: "against", list: "class-names", placeholder: "none", autocomplete: "off" }), "explain the difference to another class"),
-      field("Level of the root", make("input", { name: "level", type: "number", min: "0", max: "0.99", step: "0.01", value: "0.1" }), "where the score has fallen to this part"),
-      expert
-    );
-    this.form.querySelector("[name=level]").closest("label").classList.add("taylor");
-    this.form.querySelector("[name=against]").closest("label").classList.add("classes");
-  }
-  // Only what the chosen method knows is shown.
-  adapt() {
-    const method = this.get("method");
-    this.form.querySelector("small").textContent = METHODS.find(([value]) => value === method)[2];
-    for (const part of this.form.querySelectorAll(".deep")) part.hidden = method !== "deep-taylor";
-    for (const part of this.form.querySelectorAll(".taylor")) part.hidden = method !== "taylor";
-  }
-  withClasses(has) {
-    for (const part of this.form.querySelectorAll(".classes")) part.hidden = !has;
-    if (!has) this.set("against", "");
-  }
-  // --- downloads -----------------------------------------------------------------------------------------------------
-  fillMore(answer) {
-    const stem = `${this.subject.file.replace(/\.[^.]*$/, "") || "picture"}_${answer.method}`;
-    const options = this.options();
-    const { picture } = this.subject;
-    const file = (words, name, get) => {
-      const button = make("button", { type: "button" }, words);
-      button.addEventListener("click", () => {
-        button.disabled = true;
-        get().then((blob) => save(blob, name)).catch((error) => {
-          this.busy.textContent = error instanceof Error ? error.message : String(error);
-          this.busy.className = "busy error";
-        }).finally(() => button.disabled = false);
-      });
-      return button;
-    };
+  shown;
+  element = make("section", { class: "taking" });
+  problem = make("p", { class: "error", role: "alert", hidden: true });
+  show(answer, options, picture) {
+    const file = options["file"] ?? "picture.png";
+    const stem = `${file.replace(/\.[^.]*$/, "") || "picture"}_${answer.method}`;
     const seen = new Blob([bytes(answer.seen)], { type: "image/png" });
-    const text = (words) => Promise.resolve(new Blob([words], { type: "text/plain" }));
-    this.more.replaceChildren(
-      make("h4", {}, "Take it with you"),
+    const python = new Blob([answer.snippet], { type: "text/plain" });
+    this.problem.hidden = true;
+    this.element.replaceChildren(
+      make("h3", {}, "Take it with you"),
       make(
         "div",
         { class: "buttons" },
-        file("Heatmap (PNG)", `${stem}.png`, () => heatmapPng(options, picture)),
-        file("Numbers (npz)", `${stem}.npz`, () => arrays(options, picture)),
-        file("What the network saw (PNG)", this.subject.file === "digits.png" ? "digits.png" : `${stem}_seen.png`, () => Promise.resolve(seen)),
-        file("Python", `${stem}.py`, () => text(answer.snippet))
+        this.button("Picture as shown (PNG)", `${stem}_overlay.png`, this.shown),
+        this.button("Heatmap (PNG)", `${stem}.png`, () => heatmapPng(options, picture)),
+        this.button("Numbers (npz)", `${stem}.npz`, () => arrays(options, picture)),
+        this.button("What the network saw (PNG)", file === "digits.png" ? "digits.png" : `${stem}_seen.png`, () => Promise.resolve(seen)),
+        this.button("Python", `${stem}.py`, () => Promise.resolve(python))
       ),
+      this.problem,
       code("The same in Python", answer.snippet),
       code("The same on the command line", answer.command),
-      code("Is it consistent?", answer.check),
+      ...answer.check ? [code("Is it consistent?", answer.check)] : [],
       ...answer.plan ? [code("The plan: which rule where, and why", answer.plan)] : []
     );
   }
+  button(words2, name, get) {
+    const button = make("button", { type: "button" }, words2);
+    button.addEventListener("click", () => {
+      button.disabled = true;
+      get().then((blob) => save(blob, name)).catch((error) => {
+        this.problem.textContent = error instanceof Error ? error.message : String(error);
+        this.problem.hidden = false;
+      }).finally(() => button.disabled = false);
+    });
+    return button;
+  }
 };
-var EXAMPLES = { eps: "eps:0.25", gamma: "gamma:0.25", ab: "ab:2,1" };
-function rule(name, list) {
-  return make("input", { name, list, maxlength: "200", placeholder: "automatic", autocomplete: "off", spellcheck: "false" });
-}
-function field(words, input, hint = "") {
-  const label = make("label", { class: "field" }, make("span", {}, words), input);
-  if (hint) label.append(make("small", {}, hint));
-  return label;
-}
-function radio(name, value, words, checked) {
-  const input = make("input", { type: "radio", name, value });
-  input.checked = input.defaultChecked = checked;
-  return make("label", {}, input, ` ${words}`);
-}
-function code(words, text) {
+function code(words2, text) {
   const copy = make("button", { type: "button", class: "copy" }, "Copy");
   copy.addEventListener("click", () => {
     void navigator.clipboard.writeText(text).then(
@@ -857,12 +921,211 @@ function code(words, text) {
       () => copy.textContent = "Select it and copy"
     );
   });
-  return make("details", {}, make("summary", {}, words), copy, make("pre", { tabindex: "0" }, text));
+  return make("details", {}, make("summary", {}, words2), copy, make("pre", { tabindex: "0" }, text));
 }
 function save(blob, name) {
   const address = URL.createObjectURL(blob);
   make("a", { href: address, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(address), 1e4);
+}
+
+// src/pane.ts
+var UNITS = { sensitivity: "squared gradient", taylor: "relevance", "deep-taylor": "relevance" };
+var Pane = class {
+  constructor(label, networkTitle, pick) {
+    this.networkTitle = networkTitle;
+    this.ledger = new Ledger(pick);
+    const [above, below] = this.aboutPixels;
+    const facts = make("div", { class: "facts" }, above, this.layerSays, this.legend, this.scale, this.picture.readout, below);
+    this.element = make(
+      "article",
+      { class: "pane", "aria-label": label, hidden: true },
+      this.title,
+      this.made,
+      make("div", { class: "body" }, this.picture.element, facts),
+      this.channels,
+      this.busy
+    );
+    this.details.append(this.ledger.element, this.taking.element);
+    this.details.hidden = true;
+  }
+  networkTitle;
+  element;
+  details = make("div", { class: "details" });
+  answer = null;
+  layer = null;
+  seen = null;
+  asked = null;
+  running = null;
+  picture = new Picture();
+  title = make("h2", { class: "title", tabindex: "-1" });
+  made = make("p", { class: "made soft" });
+  busy = make("p", { class: "busy", role: "status" });
+  legend = make("div", { class: "legend-row" });
+  scale = make("p", { class: "scale soft" });
+  layerSays = make("p", { class: "says" });
+  aboutPixels = [make("div", { class: "about" }), make("div", { class: "about" })];
+  // what is said of the pixels' map, above and below its colours
+  channels = make("div", { class: "channels", hidden: true });
+  ledger;
+  taking = new Taking(() => this.picture.png());
+  clear() {
+    this.running?.abort();
+    this.answer = this.asked = this.layer = null;
+    this.element.hidden = this.details.hidden = true;
+    this.element.removeAttribute("aria-busy");
+  }
+  // True where there is a new answer, false where another question came before it; or the server's refusal.
+  async ask(options, picture) {
+    this.running?.abort();
+    const running = this.running = new AbortController();
+    const began = performance.now();
+    const tick = () => {
+      const seconds = Math.round((performance.now() - began) / 1e3);
+      this.busy.textContent = seconds < 2 ? "Explaining …" : `Explaining … ${seconds} s (new settings take some seconds the first time)`;
+    };
+    tick();
+    this.element.hidden = false;
+    this.element.setAttribute("aria-busy", "true");
+    const clock = setInterval(tick, 1e3);
+    try {
+      const answer = await explain(options, picture, running.signal);
+      const seen = await decoded2(answer.seen);
+      if (running.signal.aborted) return false;
+      this.answer = answer;
+      this.seen = seen;
+      this.asked = { options, picture };
+      this.layer = null;
+      this.fill(answer);
+      return true;
+    } catch (error) {
+      if (running.signal.aborted) return false;
+      throw error;
+    } finally {
+      clearInterval(clock);
+      if (this.running === running) {
+        this.element.removeAttribute("aria-busy");
+        this.busy.textContent = "";
+        this.element.hidden = !this.answer;
+      }
+    }
+  }
+  // The map of a layer, where this network has it and this method knows it.
+  async look(node) {
+    const { answer, asked } = this;
+    this.layer = null;
+    if (!answer || !asked || !node || !answer.layers.some((layer2) => layer2.node === node)) return;
+    const layer = await explainLayer(node, asked.options, asked.picture);
+    if (this.answer === answer) this.layer = layer;
+  }
+  repaint(showing) {
+    if (!this.answer || !this.seen) return;
+    const painted = this.painted(showing);
+    this.title.textContent = this.layer?.title ?? this.answer.title;
+    this.picture.show(this.seen, painted, showing.look, showing.opacity);
+    this.fillLegend(painted, showing);
+    this.fillChannels(showing);
+    this.ledger.choose(this.layer?.node ?? "");
+    this.layerSays.textContent = this.layer?.sentence ?? "";
+    this.aboutPixels.forEach((part) => part.hidden = this.layer !== null);
+  }
+  // What is painted; nothing where there is no score to hand out.
+  painted(showing) {
+    const answer = this.answer;
+    const unit = UNITS[answer.method] ?? "relevance";
+    const whole = answer.account?.score ?? 0;
+    if (this.layer) {
+      const { heat, node } = this.layer;
+      return { heat, scale: heat.scale, what: `relevance at ${node}`, unit, whole };
+    }
+    if (answer.score <= 0 && answer.method !== "sensitivity") return null;
+    if (answer.apart && showing.map === "difference") {
+      const heat = answer.apart.difference;
+      return { heat, scale: heat.scale, what: `${answer.title}, as a difference`, unit: "difference of relevances", whole };
+    }
+    return { heat: answer.heat, scale: showing.shared ?? answer.heat.scale, what: answer.title, unit, whole };
+  }
+  // --- what is said --------------------------------------------------------------------------------------------------
+  fill(answer) {
+    this.element.hidden = false;
+    this.details.hidden = false;
+    this.made.textContent = `${this.networkTitle(answer.model)}. ${made(answer.method, answer.bias)}.`;
+    const [above, below] = this.aboutPixels;
+    above.replaceChildren();
+    below.replaceChildren();
+    if (answer.apart) {
+      above.append(make("p", { class: "apart" }, make("strong", { class: "size" }, answer.apart.percent), ` ${answer.apart.sentence}`));
+    }
+    for (const words2 of answer.sentences) above.append(make("p", { class: "says" }, words2));
+    if (answer.warning) above.append(make("p", { class: "warning" }, answer.warning));
+    if (answer.apart && answer.against === null) above.append(rivals(answer.apart));
+    if (answer.consistent) below.append(make("p", { class: "consistent" }, answer.consistent));
+    if (answer.classes.length && (answer.score > 0 || answer.method === "sensitivity")) below.append(this.believing());
+    if (answer.notes.length) below.append(make("ul", { class: "notes soft" }, ...answer.notes.map((note) => make("li", {}, note))));
+    this.ledger.show(answer.account, answer.layers);
+    this.taking.show(answer, this.asked.options, this.asked.picture);
+  }
+  believing() {
+    const said = make("p", { class: "believed", role: "status" });
+    const button = make("button", { type: "button", class: "believe small" }, "Ask the network: does it believe this map?");
+    button.addEventListener("click", () => {
+      const asked = this.asked;
+      button.disabled = true;
+      said.textContent = "Patches of the picture are being taken away …";
+      believed(asked.options, asked.picture).then(({ area, sentence }) => {
+        said.replaceChildren(make("strong", { class: "size" }, area.toFixed(2)), ` ${sentence}`);
+        button.hidden = true;
+      }).catch((error) => {
+        said.textContent = error instanceof Error ? error.message : String(error);
+        button.disabled = false;
+      });
+    });
+    return make("div", {}, button, said);
+  }
+  fillLegend(painted, showing) {
+    const answer = this.answer;
+    this.legend.hidden = this.scale.hidden = !painted || showing.look === "photograph";
+    if (!painted) return;
+    const difference = !this.layer && answer.apart !== null && showing.map === "difference";
+    const signed = difference || painted.heat.values.some((value2) => value2 < 0);
+    const left = difference ? answer.against_name ? `“${answer.against_name}”` : "its rivals" : signed ? "against" : "0";
+    const ends = [left, ...signed ? ["0"] : [], difference ? `“${answer.target_name}”` : answer.method === "sensitivity" ? "strong" : signed ? "for" : "much"];
+    this.legend.replaceChildren(
+      make("div", { class: signed ? "legend" : "legend reds", role: "img", "aria-label": `Colours from ${ends[0]} to ${ends.at(-1)}` }),
+      make("div", { class: "ends", "aria-hidden": "true" }, ...ends.map((words2) => make("span", {}, words2)))
+    );
+    const full = `Full colour from ${painted.unit} ${shown(painted.scale)} on${painted.whole > 0 ? ` (${percent(painted.scale, painted.whole)} of the score)` : ""}`;
+    this.scale.textContent = difference ? `${full}: as large as the map of “${answer.target_name}” itself.` : showing.shared !== null && !this.layer ? `${full}, the same in both pictures: equal colours are equal relevances.` : `${full}. The scale is this picture’s own.`;
+  }
+  fillChannels(showing) {
+    const layer = this.layer;
+    this.channels.hidden = !layer?.channels.length;
+    if (!layer || this.channels.dataset["of"] === layer.node + this.answer.title + String(showing.opacity)) return;
+    this.channels.dataset["of"] = layer.node + this.answer.title + String(showing.opacity);
+    const whole = this.answer.account?.score ?? 0;
+    this.channels.replaceChildren(
+      make("h3", {}, `The ${layer.channels.length} channels of this layer that hold most`),
+      make("p", { class: "soft" }, "Each has its own colour scale; below it, its part of the score."),
+      make(
+        "ul",
+        {},
+        ...layer.channels.map(({ index, total, heat }) => {
+          const canvas = make("canvas", { role: "img", "aria-label": `Channel ${index} over the picture in grey` });
+          paintOverlay(canvas, this.seen, heat, showing.opacity, heat.scale);
+          return make("li", {}, make("figure", {}, canvas, make("figcaption", {}, `channel ${index}: `, make("span", { class: "number" }, percent(total, whole)))));
+        })
+      )
+    );
+  }
+};
+function rivals(apart) {
+  const rows = apart.rivals.map(({ name, weight }) => {
+    const meter = make("meter", { min: "0", max: "1", "aria-hidden": "true" });
+    meter.value = weight;
+    return make("li", {}, make("span", {}, name), meter, make("span", { class: "number" }, percent(weight, 1)));
+  });
+  if (apart.more) rows.push(make("li", {}, `and ${apart.more} more`));
+  return make("div", { class: "rivals" }, make("h3", {}, "Its rivals, by how much the network considers them"), make("ol", {}, ...rows));
 }
 async function decoded2(png) {
   const bitmap = await createImageBitmap(new Blob([bytes(png)], { type: "image/png" }));
@@ -873,257 +1136,562 @@ async function decoded2(png) {
   return context(canvas).getImageData(0, 0, bitmap.width, bitmap.height);
 }
 
-// src/main.ts
+// src/photos.ts
 var TYPES = "image/jpeg,image/png,image/webp,image/gif,image/bmp,image/tiff";
+var SHRUNK = 2048;
+var Photos = class {
+  constructor(limits, events) {
+    this.limits = limits;
+    this.events = events;
+    const input = byId("file");
+    input.accept = TYPES;
+    input.addEventListener("change", () => {
+      if (input.files?.[0]) void this.take(input.files[0]);
+      input.value = "";
+    });
+    byId("pick").addEventListener("click", () => input.click());
+    this.wireDrop();
+    document.addEventListener("paste", (event) => {
+      const file = event.clipboardData?.files[0];
+      if (file && !byId("photograph").hidden) void this.take(file);
+    });
+  }
+  limits;
+  events;
+  asked = 0;
+  wireDrop() {
+    const over = (on) => (event) => {
+      event.preventDefault();
+      document.body.classList.toggle("over", on);
+    };
+    for (const kind of ["dragenter", "dragover"]) document.addEventListener(kind, over(true));
+    for (const kind of ["dragleave", "drop"]) document.addEventListener(kind, over(false));
+    document.addEventListener("drop", (event) => {
+      const file = event.dataTransfer?.files[0];
+      if (!file) return;
+      if (/\.onnx$/i.test(file.name)) this.events.network(file);
+      else if (!byId("photograph").hidden) void this.take(file);
+    });
+  }
+  // Thumbnails of the photographs that the server found in installed packages.
+  async offer(samples) {
+    if (!samples.length) return;
+    byId("samples").hidden = byId("samples-label").hidden = false;
+    byId("credits").textContent = `Photographs: ${samples.map(({ title, credit }) => `${title.toLowerCase()} ${credit}`).join("; ")}.`;
+    const list = byId("samples").querySelector("ul");
+    for (const sample of samples) {
+      try {
+        const picture = await getSample(sample.name);
+        list.append(this.sample(sample, picture, ""));
+        byId("tiles").append(this.sample(sample, picture, sample.title));
+      } catch {
+      }
+    }
+  }
+  sample({ name, title }, picture, caption) {
+    const image = make("img", { alt: caption ? "" : title, src: URL.createObjectURL(picture) });
+    const button = make("button", { type: "button", class: "sample", "data-sample": name, title }, image, ...caption ? [make("span", {}, caption)] : []);
+    button.addEventListener("click", () => {
+      this.asked += 1;
+      this.events.taken({ picture, file: `${name}.png`, note: "" });
+    });
+    return make("li", {}, button);
+  }
+  async take(file) {
+    const most = this.limits.bytes;
+    const asked = this.asked += 1;
+    if (file.size > most) {
+      this.events.refused(`${file.name} is too large: ${(file.size / 2 ** 20).toFixed(1)} MiB; at most ${most / 2 ** 20} MiB are taken.`);
+      return;
+    }
+    const taken = await this.shrunk(file);
+    if (asked === this.asked) this.events.taken(taken);
+  }
+  // A photograph of more pixels than the server takes is made smaller here; what this browser cannot read is sent as it is.
+  async shrunk(file) {
+    const plain = { picture: file, file: file.name.slice(0, 200), note: "" };
+    const image = make("img");
+    const address = URL.createObjectURL(file);
+    try {
+      image.src = address;
+      await new Promise((done, failed) => {
+        image.addEventListener("load", done);
+        image.addEventListener("error", failed);
+      });
+      const { naturalWidth: width2, naturalHeight: height } = image;
+      if (width2 * height <= this.limits.pixels) return plain;
+      const canvas = make("canvas");
+      const factor = SHRUNK / Math.max(width2, height);
+      canvas.width = Math.max(1, Math.round(factor * width2));
+      canvas.height = Math.max(1, Math.round(factor * height));
+      context(canvas).imageSmoothingQuality = "high";
+      context(canvas).drawImage(image, 0, 0, canvas.width, canvas.height);
+      const picture = await new Promise((done) => canvas.toBlob(done, "image/png"));
+      if (!picture) return plain;
+      const note = `It has ${width2} × ${height} pixels and was shrunk to ${canvas.width} × ${canvas.height} before it was sent; the Python and the command read the file as it is, so their numbers differ a little.`;
+      return { ...plain, picture, note };
+    } catch {
+      return plain;
+    } finally {
+      URL.revokeObjectURL(address);
+    }
+  }
+};
+
+// src/question.ts
+var Question = class {
+  constructor(asked) {
+    this.asked = asked;
+    for (const radio of this.radios()) {
+      radio.addEventListener("change", () => {
+        this.apart = radio.value === "apart";
+        this.against = "";
+        this.go();
+      });
+    }
+    byId("other-class").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.target = this.targetField.value.trim();
+      this.last = "target";
+      this.go();
+    });
+    byId("rather").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.against = this.againstField.value.trim();
+      this.apart = this.apart || this.against !== "";
+      this.last = "against";
+      this.go();
+    });
+  }
+  asked;
+  newlyAsked = true;
+  // whether another question than before was asked, and not another setting
+  target = "";
+  against = "";
+  apart = false;
+  last = "target";
+  // what was typed last
+  names = [];
+  section = byId("question");
+  targetField = byId("class-name");
+  againstField = byId("against");
+  setNames(names) {
+    this.names = names;
+    const options = names.map((name, k) => make("option", { value: names.indexOf(name) === names.lastIndexOf(name) ? name : String(k) }, name));
+    byId("class-names").replaceChildren(...options);
+  }
+  options(method) {
+    if (method !== "deep-taylor") return { target: this.target };
+    return { target: this.target, against: this.against, question: this.apart ? "apart" : "evidence" };
+  }
+  // A new picture: its own best guess is asked about.
+  another() {
+    this.target = this.against = "";
+    this.newlyAsked = true;
+  }
+  // A new network: nothing is known of its classes.
+  reset() {
+    this.another();
+    this.apart = false;
+    this.setNames([]);
+  }
+  // Only deep Taylor decomposition sets classes apart.
+  withMethod(method) {
+    const deep = method === "deep-taylor";
+    this.section.querySelector(".switch").hidden = !deep;
+    byId("rather").hidden = !deep;
+    if (!deep) {
+      this.apart = false;
+      this.against = "";
+    }
+  }
+  // Another name in the place of the one that no class has.
+  correct(name) {
+    this[this.last] = name;
+    this.go();
+  }
+  ask({ target, against }) {
+    this.target = String(target);
+    this.against = String(against);
+    this.apart = true;
+    this.go();
+  }
+  // Fields and buttons as the answer has them.
+  show(answer) {
+    this.section.hidden = !answer?.classes.length;
+    if (!answer) return;
+    this.restore(answer);
+    const focused = [...byId("classes").querySelectorAll("button")].findIndex((button) => button === document.activeElement);
+    byId("classes").replaceChildren(...answer.classes.map((found) => this.guess(found, answer)));
+    byId("classes").querySelectorAll("button")[focused]?.focus();
+    this.newlyAsked = false;
+  }
+  // What was asked before the question that was refused.
+  restore(answer) {
+    if (!answer) return;
+    const outside = answer.target !== null && answer.classes.every(({ index }) => index !== answer.target);
+    this.against = answer.against === null ? "" : String(answer.against);
+    this.apart = answer.question === "apart";
+    this.target = answer.target === null || answer.target === answer.classes[0]?.index ? "" : String(answer.target);
+    this.targetField.value = outside ? answer.target_name : "";
+    this.againstField.value = answer.against === null ? "" : this.names[answer.against] ?? String(answer.against);
+    for (const radio of this.radios()) radio.checked = radio.value === "apart" === this.apart;
+  }
+  guess({ index, name, probability }, answer) {
+    const meter = make("meter", { min: "0", max: "1", "aria-hidden": "true" });
+    meter.value = probability;
+    const button = make(
+      "button",
+      { type: "button", "aria-pressed": String(index === answer.target) },
+      make("span", {}, name),
+      meter,
+      make("span", { class: "number" }, `${(100 * probability).toFixed(1)} %`)
+    );
+    button.addEventListener("click", () => {
+      this.target = String(index);
+      if (this.against === this.target) this.against = "";
+      this.go();
+    });
+    return make("li", {}, button);
+  }
+  go() {
+    this.newlyAsked = true;
+    this.asked();
+  }
+  radios() {
+    return this.section.querySelectorAll("[name=question]");
+  }
+};
+
+// src/toolbar.ts
+var Toolbar = class {
+  looks = choice("look", "Show", [
+    ["overlay", "Over the photo"],
+    ["map", "Map alone"],
+    ["photograph", "Photo"]
+  ]);
+  maps = choice("map", "Map", [
+    ["own", "Its own part"],
+    ["difference", "Difference"]
+  ]);
+  slider = make("input", { type: "range", min: "0", max: "100", value: "85", class: "opacity" });
+  layer = make("select", { id: "layer" });
+  layerLabel = make("label", {}, "Where ", this.layer);
+  constructor(repaint, look) {
+    const strength = make("label", { class: "strength" }, "Strength ", this.slider);
+    byId("toolbar").append(this.looks, strength, this.maps, this.layerLabel);
+    this.slider.addEventListener("input", repaint);
+    for (const set of [this.looks, this.maps]) set.addEventListener("change", repaint);
+    this.layer.addEventListener("change", () => look(this.layer.value));
+  }
+  get showing() {
+    return {
+      look: value(this.looks),
+      map: value(this.maps),
+      opacity: Number(this.slider.value) / 100,
+      node: this.layer.value
+    };
+  }
+  // The two maps of a class that is set apart, if it is.
+  offerMaps(apart, first) {
+    this.maps.hidden = !apart;
+    if (first) this.maps.querySelector(`[value=${first}]`).checked = true;
+  }
+  offerLayers(layers) {
+    const before = this.layer.value;
+    const below = visible(layers, false).slice(1);
+    this.layer.replaceChildren(
+      make("option", { value: "" }, "at the pixels"),
+      ...below.map(({ node, module, op }) => make("option", { value: node }, `at ${module || node} (${op})`))
+    );
+    this.layerLabel.hidden = !below.length;
+    this.choose(layers.slice(1).some(({ node }) => node === before) ? before : "");
+  }
+  choose(node) {
+    if (![...this.layer.options].some(({ value: value2 }) => value2 === node)) this.layer.append(make("option", { value: node }, `at ${node}`));
+    this.layer.value = node;
+  }
+};
+function choice(name, legend, every) {
+  const labels = every.map(([value2, words2], k) => {
+    const input = make("input", { type: "radio", name, value: value2 });
+    input.checked = k === 0;
+    return make("label", {}, input, make("span", {}, words2));
+  });
+  return make("fieldset", { class: "switch" }, make("legend", { class: "visually-hidden" }, legend), ...labels);
+}
+function value(set) {
+  return set.querySelector(":checked").value;
+}
+
+// src/main.ts
+var NARROW = matchMedia("(max-width: 60rem)");
 var Page = class {
   constructor(offer) {
     this.offer = offer;
-    for (const kind of ["photograph", "digits"]) {
-      const group = make("optgroup", { label: kind === "digits" ? "Drawn digits" : "Photographs" });
-      for (const model of offer.models.filter((m) => m.kind === kind)) {
-        group.append(make("option", { value: model.name }, model.title));
-      }
-      if (group.children.length) this.select.append(group);
+    const pane = (label) => new Pane(label, (name) => this.offer.models.find((model) => model.name === name)?.title ?? name, (node) => this.start(() => this.look(node)));
+    this.panes = [pane("Explanation"), pane("Beside it")];
+    for (const pane2 of this.panes) {
+      byId("panes").append(pane2.element);
+      byId("details").append(pane2.details);
     }
-    this.select.value = offer.chosen;
-    this.select.addEventListener("change", () => void this.choose());
-    this.panels.push(this.panel("Explanation"));
-    byId("panels").append(this.panels[0].element);
-    this.wirePhotograph();
+    this.settings = new Settings(offer.rules, () => {
+      this.question.withMethod(this.settings.method);
+      this.start(() => this.explain());
+    });
+    this.compare = new Compare(() => this.offer.models.filter(({ kind }) => kind === this.model?.kind), () => this.start(() => this.beside()), () => this.repaint());
+    this.dialog = new NetworkDialog(offer.limits.network, (model) => this.start(() => this.opened(model)), (words2) => this.refuse(words2));
+    this.photos = new Photos(offer.limits, {
+      taken: (taken) => this.take(taken),
+      refused: (words2) => this.refusePicture(words2),
+      network: (file) => this.dialog.ask(file)
+    });
     wireWriting(this.pad, () => {
       this.picture = null;
-      for (const panel of this.panels) panel.clear();
-      byId("result").hidden = true;
+      this.forget();
     });
-    this.compare.addEventListener("change", () => this.second(this.compare.checked));
-    this.same.addEventListener("change", () => this.repaint());
-    byId("other-class").addEventListener("submit", (event) => this.otherClass(event));
-    void this.choose();
+    this.select.addEventListener("change", () => this.start(() => this.choose()));
+    this.listModels(offer.chosen);
+    void this.photos.offer(offer.samples);
+    this.start(() => this.choose());
   }
   offer;
   model = null;
   picture = null;
   file = "";
-  target = "";
-  guessed = null;
-  // the picture that the guesses belong to
-  names = [];
-  panels = [];
+  working = 0;
+  // questions that are not answered yet
+  answered = [];
+  // the picture and the network that the answer belongs to
+  panes;
   select = byId("model");
   status = byId("model-status");
   progress = byId("model-progress");
-  problem = byId("problem");
-  compare = byId("compare");
-  same = byId("same-scale");
   pad = new Pad(() => this.drawn());
-  panel(label) {
-    const compare = label === "Explanation" ? () => this.compareBiases() : null;
-    return new Panel(label, this.offer.rules, { done: (panel) => this.done(panel), refused: (words) => this.refuse(words), compare });
+  settings;
+  toolbar = new Toolbar(() => this.repaint(), (node) => this.start(() => this.look(node)));
+  question = new Question(() => this.start(() => this.explain()));
+  compare;
+  photos;
+  dialog;
+  start(work) {
+    const stage = byId("stage");
+    this.working += 1;
+    stage.setAttribute("aria-busy", "true");
+    void work().finally(() => {
+      this.working -= 1;
+      if (!this.working) stage.removeAttribute("aria-busy");
+    });
   }
   // --- the network ---------------------------------------------------------------------------------------------------
+  listModels(chosen) {
+    const groups = ["photograph", "digits"].map((kind) => {
+      const models = this.offer.models.filter((model) => model.kind === kind);
+      const options = models.map(({ name, title }) => make("option", { value: name }, title));
+      return make("optgroup", { label: kind === "digits" ? "Drawn digits" : "Photographs" }, ...options);
+    });
+    this.select.replaceChildren(...groups.filter((group) => group.children.length));
+    this.select.value = chosen;
+  }
+  async opened(model) {
+    this.offer = await getModels();
+    this.listModels(model.name);
+    await this.choose();
+  }
   async choose() {
     const name = this.select.value;
+    const known2 = this.offer.models.find((model) => model.name === name);
     this.model = null;
-    this.names = [];
-    this.target = "";
-    for (const panel of this.panels) panel.clear();
-    byId("result").hidden = true;
-    this.guessed = null;
-    this.say("");
-    this.sayOfPicture("");
-    const known = this.offer.models.find((m) => m.name === name);
-    byId("about").textContent = known.about;
-    byId("photograph").hidden = known.kind !== "photograph";
-    byId("digits").hidden = known.kind !== "digits";
-    const kept = this.picture && this.file === "digits.png" === (known.kind === "digits");
-    if (!kept) this.picture = null;
-    if (known.kind === "digits" && !this.pad.empty) {
+    this.forget();
+    this.question.reset();
+    byId("about").textContent = known2.about;
+    byId("photograph").hidden = known2.kind !== "photograph";
+    byId("digits").hidden = known2.kind !== "digits";
+    if (this.file === "digits.png" !== (known2.kind === "digits")) {
+      this.picture = null;
+      byId("file-name").textContent = byId("picture-note").textContent = "";
+    }
+    if (known2.kind === "digits" && !this.pad.empty) {
       this.picture = this.pad.picture();
       this.file = "digits.png";
     }
-    byId("preview").hidden = known.kind === "digits" || !this.picture;
-    byId("file-name").textContent = known.kind === "digits" || !this.picture ? "" : this.file;
+    try {
+      const model = await this.load(name, () => this.select.value === name);
+      if (!model) return;
+      this.model = model;
+      this.question.setNames(model.kind === "photograph" ? await getClasses(name) : []);
+      if (this.picture) await this.explain();
+      else await prepareModel(name);
+    } catch (error) {
+      this.status.textContent = "";
+      this.refuse(words(error));
+    }
+  }
+  // A network once it is loaded; null where that is no longer wanted.
+  async load(name, wanted) {
     try {
       let model = await loadModel(name);
-      while (model.state === "loading" && this.select.value === name) {
+      while (model.state === "loading" && wanted()) {
         this.progress.hidden = false;
-        this.status.textContent = `Loading: ${model.message}, ${Math.round(model.seconds)} s`;
-        await new Promise((done) => setTimeout(done, 400));
+        this.status.textContent = `Loading ${model.title}: ${model.message}, ${Math.round(model.seconds)} s`;
+        await new Promise((done) => setTimeout(done, 300));
         model = await getModel(name);
       }
-      if (this.select.value !== name) return;
-      this.progress.hidden = true;
-      this.status.textContent = model.state === "ready" ? "Ready." : "";
-      if (model.state !== "ready") {
-        this.say(model.message);
-        return;
-      }
-      this.model = model;
-      if (model.kind === "photograph") this.names = await getClasses(name);
-      const list = byId("class-names");
-      list.replaceChildren(...this.names.map((words, k) => make("option", { value: `${k}: ${words}` })));
-      this.explain();
-    } catch (error) {
-      this.progress.hidden = true;
-      this.status.textContent = "";
-      this.say(error instanceof Error ? error.message : String(error));
+      if (!wanted()) return null;
+      if (model.state !== "ready") throw new Error(model.message);
+      this.status.textContent = "Ready.";
+      return model;
+    } finally {
+      if (wanted()) this.progress.hidden = true;
     }
   }
   // --- the picture ---------------------------------------------------------------------------------------------------
-  wirePhotograph() {
-    const input = byId("file");
-    const drop = byId("drop");
-    input.accept = TYPES;
-    input.addEventListener("change", () => {
-      if (input.files?.[0]) this.take(input.files[0]);
-      input.value = "";
-    });
-    byId("pick").addEventListener("click", () => input.click());
-    for (const kind of ["dragenter", "dragover"]) {
-      document.addEventListener(kind, (event) => {
-        event.preventDefault();
-        drop.classList.add("over");
-      });
-    }
-    for (const kind of ["dragleave", "drop"]) {
-      document.addEventListener(kind, (event) => {
-        event.preventDefault();
-        drop.classList.remove("over");
-      });
-    }
-    document.addEventListener("drop", (event) => {
-      const file = event.dataTransfer?.files[0];
-      if (file && !byId("photograph").hidden) this.take(file);
-    });
-    document.addEventListener("paste", (event) => {
-      const file = event.clipboardData?.files[0];
-      if (file && !byId("photograph").hidden) this.take(file);
-    });
-  }
-  take(file) {
-    const most = this.offer.limits.bytes;
-    if (file.size > most) {
-      this.refuse(`${file.name} is too large: ${(file.size / 2 ** 20).toFixed(1)} MiB; at most ${most / 2 ** 20} MiB are taken.`);
-      return;
-    }
-    this.picture = file;
-    this.file = file.name.slice(0, 200);
-    this.target = "";
-    byId("file-name").textContent = file.name;
-    const preview = byId("preview");
-    URL.revokeObjectURL(preview.src);
-    preview.src = URL.createObjectURL(file);
-    preview.alt = `Your picture, ${file.name}`;
-    preview.hidden = false;
-    this.say("");
+  take({ picture, file, note }) {
+    this.picture = picture;
+    this.file = file;
+    byId("file-name").textContent = file;
+    byId("picture-note").textContent = note;
     this.sayOfPicture("");
-    this.explain();
+    this.question.another();
+    this.start(() => this.explain());
   }
   // Said where the picture was chosen; what belongs to the one before must not be taken for this one's.
-  refuse(words) {
-    this.picture = this.guessed = null;
-    for (const panel of this.panels) panel.clear();
-    byId("result").hidden = true;
-    byId("preview").hidden = true;
-    byId("file-name").textContent = "";
-    this.sayOfPicture(words);
+  refusePicture(said) {
+    this.picture = null;
+    this.forget();
+    byId("file-name").textContent = byId("picture-note").textContent = "";
+    this.sayOfPicture(said);
     byId("picture-problem").scrollIntoView({ block: "nearest" });
   }
   drawn() {
     this.picture = this.pad.picture();
     this.file = "digits.png";
-    this.target = "";
-    this.explain();
+    this.question.another();
+    this.start(() => this.explain());
   }
-  // --- the explanations ----------------------------------------------------------------------------------------------
-  explain(only) {
-    if (!this.model || !this.picture) return;
-    byId("result").hidden = false;
-    byId("answer").hidden = this.model.kind === "digits" || !this.guessed;
-    for (const panel of only ? [only] : this.panels) {
-      panel.withClasses(this.model.kind !== "digits");
-      void panel.explain({ model: this.model.name, picture: this.picture, file: this.file, target: this.target });
+  sayOfPicture(said) {
+    byId("picture-problem").textContent = said;
+    byId("picture-problem").hidden = !said;
+  }
+  // --- the answer ----------------------------------------------------------------------------------------------------
+  options() {
+    return { ...this.settings.options(), ...this.question.options(this.settings.method), model: this.model.name, file: this.file };
+  }
+  async explain() {
+    const { model, picture } = this;
+    if (!model || !picture) return;
+    const [first] = this.panes;
+    if (this.answered[0] !== picture || this.answered[1] !== model) this.forget();
+    byId("welcome").hidden = true;
+    const options = this.options();
+    try {
+      if (!await first.ask(options, picture)) return;
+    } catch (error) {
+      if (error instanceof ServerError && error.ofPicture) this.refusePicture(error.message);
+      else this.refuse(words(error), error instanceof ServerError ? error.swap : null);
+      this.question.restore(first.answer);
+      return;
     }
+    const answer = first.answer;
+    this.answered = [picture, model];
+    this.refuse("");
+    byId("toolbar").hidden = false;
+    this.toolbar.offerMaps(answer.apart !== null, this.question.newlyAsked ? answer.against === null ? "own" : "difference" : void 0);
+    this.toolbar.offerLayers(answer.layers);
+    this.question.show(answer);
+    const { node } = this.toolbar.showing;
+    if (node) await this.look(node, false);
+    else this.repaint();
+    this.comeIntoView();
+    await this.beside();
   }
-  done(panel) {
+  // The second explanation, where one is wanted.
+  async beside() {
+    const [first, second] = this.panes;
+    const { answer } = first;
+    this.compare.offer(answer, this.settings.bias);
+    const two = answer !== null && this.compare.wanted;
+    byId("bench").classList.toggle("two", two);
+    if (!two) {
+      const was = second.answer !== null;
+      second.clear();
+      if (was) this.repaint();
+      return;
+    }
+    const picture = this.picture;
+    const asked = this.options();
+    try {
+      const name = this.compare.model;
+      if (name && !await this.load(name, () => this.compare.model === name)) return;
+      const options = this.settings.options({ ...asked, ...this.compare.instead(answer, asked) });
+      if (!await second.ask(options, picture)) return;
+      await second.look(this.toolbar.showing.node);
+      this.refuse("");
+    } catch (error) {
+      second.clear();
+      byId("bench").classList.remove("two");
+      this.refuse(`Beside it, nothing can be shown. ${words(error)}`);
+    }
     this.repaint();
-    if (panel !== this.panels[0]) return;
-    if (panel.answer) this.guessed = this.picture;
-    byId("answer").hidden = this.model?.kind === "digits" || this.guessed !== this.picture;
-    if (!panel.answer) return;
-    const { classes, target } = panel.answer;
-    const focused = [...byId("classes").querySelectorAll("button")].findIndex((b) => b === document.activeElement);
-    byId("classes").replaceChildren(
-      ...classes.map((found) => {
-        const chosen = found.index === target;
-        const meter = make("meter", { min: "0", max: "1", "aria-hidden": "true" });
-        meter.value = found.probability;
-        const button = make(
-          "button",
-          { type: "button", "aria-pressed": String(chosen) },
-          make("span", {}, found.name),
-          meter,
-          make("span", { class: "number" }, `${(100 * found.probability).toFixed(1)} %`)
-        );
-        button.addEventListener("click", () => this.ask(found.index));
-        return make("li", {}, button);
-      })
-    );
-    byId("classes").querySelectorAll("button")[focused]?.focus();
-    const outside = target !== null && classes.every((found) => found.index !== target);
-    byId("asked").textContent = outside ? `Explained: ${panel.answer.target_name}, which is not among the five.` : "";
   }
-  ask(index) {
-    this.target = String(index);
-    this.explain();
-  }
-  otherClass(event) {
-    event.preventDefault();
-    const words = byId("class-name").value.trim();
-    const number = /^\d+/.exec(words)?.[0];
-    const index = number !== void 0 ? Number(number) : this.names.findIndex((name) => name.toLowerCase() === words.toLowerCase());
-    if (index < 0 || index >= this.names.length) {
-      byId("asked").textContent = `No class is called “${words}”. Choose one from the list, or give a number below ${this.names.length}.`;
-      return;
+  async look(node, scroll = true) {
+    this.toolbar.choose(node);
+    try {
+      await Promise.all(this.panes.map((pane) => pane.look(node)));
+    } catch (error) {
+      this.toolbar.choose("");
+      this.refuse(words(error));
     }
-    this.ask(index);
+    this.repaint();
+    if (scroll) this.comeIntoView();
   }
-  compareBiases() {
-    this.compare.checked = true;
-    this.second(true);
-  }
-  second(wanted) {
-    byId("same-label").hidden = !wanted;
-    byId("panels").classList.toggle("two", wanted);
-    if (!wanted) {
-      const removed = this.panels.splice(1, 1)[0];
-      removed?.clear();
-      removed?.element.remove();
-      this.repaint();
-      return;
-    }
-    if (this.panels.length > 1) return;
-    const panel = this.panel("Second explanation");
-    panel.set("bias", this.panels[0].get("bias") === "spread" ? "returned" : "spread");
-    this.panels.push(panel);
-    byId("panels").append(panel.element);
-    this.explain(panel);
-  }
-  // With one colour scale for both, equal colours are equal relevances.
   repaint() {
-    const scales = this.panels.flatMap((panel) => panel.answer ? [panel.answer.heat.scale] : []);
-    const shared = this.same.checked && this.panels.length > 1 && scales.length ? Math.max(...scales) : void 0;
-    for (const panel of this.panels) panel.repaint(shared);
+    const [first, second] = this.panes;
+    const shared = this.compare.shared(first.answer, second.answer);
+    for (const pane of this.panes) pane.repaint({ ...this.toolbar.showing, shared });
   }
-  say(words) {
-    this.problem.textContent = words;
-    this.problem.hidden = !words;
+  // On a phone the controls are below the picture; on a desk the ledger may be.
+  comeIntoView() {
+    const top = byId("stage").getBoundingClientRect().top;
+    if (NARROW.matches || top < 40) byId("stage").scrollIntoView({ block: "start" });
   }
-  sayOfPicture(words) {
-    byId("picture-problem").textContent = words;
-    byId("picture-problem").hidden = !words;
+  // Nothing of another picture or network stays.
+  forget() {
+    for (const pane of this.panes) pane.clear();
+    this.answered = [];
+    this.refuse("");
+    this.sayOfPicture("");
+    this.compare.offer(null);
+    this.question.show(null);
+    byId("bench").classList.remove("two");
+    byId("toolbar").hidden = true;
+    byId("welcome").hidden = this.picture !== null;
+  }
+  // What cannot be answered, with what could be asked instead.
+  refuse(said, swap = null) {
+    const place = byId("refusal");
+    place.hidden = !said;
+    place.replaceChildren();
+    if (!said) return;
+    const [text, ...near] = said.split("\n");
+    place.append(make("p", {}, text));
+    const buttons = near.flatMap((line) => {
+      const found = /^\s+(\d+)\s+(.*)$/.exec(line);
+      if (!found) {
+        place.append(make("p", {}, line));
+        return [];
+      }
+      return [make("button", { type: "button", click: () => this.question.correct(found[1]) }, found[2])];
+    });
+    if (swap) buttons.push(make("button", { type: "button", class: "swap main", click: () => this.question.ask(swap) }, "Ask it that way round"));
+    if (buttons.length) place.append(make("div", { class: "buttons" }, ...buttons));
+    if (this.panes[0].answer) place.append(make("p", { class: "soft" }, "What is shown below is the answer before."));
+    if (NARROW.matches) place.scrollIntoView({ block: "nearest" });
   }
 };
+function words(error) {
+  return error instanceof Error ? error.message : String(error);
+}
 async function start() {
   takeToken();
   try {
@@ -1131,9 +1699,9 @@ async function start() {
     document.body.dataset["ready"] = "yes";
   } catch (error) {
     const problem = byId("problem");
-    problem.textContent = error instanceof Error ? error.message : String(error);
+    problem.textContent = words(error);
     problem.hidden = false;
-    document.querySelector(".choose").hidden = true;
+    byId("bench").hidden = true;
   }
 }
 void start();

@@ -1,7 +1,7 @@
 // Input, heatmap and overlay side by side: point at a pixel, or move with the arrow keys, to read its relevance.
 
-import { context, paintHeat, paintOverlay, type Heat } from "./colours";
-import { make, newId, percent, shown } from "./dom";
+import { context, paintHeat, paintOverlay, type Heat } from "../src/colours";
+import { make, newId, percent, shown } from "../src/dom";
 
 export class View {
   readonly element = make("div", { class: "view" });

@@ -1,0 +1,227 @@
+"""An explanation with all that belongs to it, and what the page is answered: numbers, maps, words and files."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from deeptaylor import heatmap
+from deeptaylor.app.server import words
+from deeptaylor.app.server.folders import without_folders
+from deeptaylor.app.server.models import is_own
+from deeptaylor.app.server.options import Options, command, snippet
+from deeptaylor.app.server.schema import (
+    Account,
+    Answer,
+    Apart,
+    BelievedAnswer,
+    Channel,
+    Found,
+    Heat,
+    Layer,
+    LayerAnswer,
+    Rival,
+)
+from deeptaylor.explainer import Explainer
+from deeptaylor.explanation import Contrast, Explanation
+from deeptaylor.models.networks.pretrained import Pretrained, Recognised
+from deeptaylor.properties import Check
+from deeptaylor.rules import Rule
+from deeptaylor.run.faithful import flipping_area
+from deeptaylor.shown import percent
+
+__all__ = ["Explained", "Question"]
+
+CHANNELS = 8  # of a layer, the strongest
+RIVALS = 8  # as many as are listed
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked about a picture: of which class, and whether what sets it apart (from one rival or from all)."""
+
+    target: int | None
+    rival: int | None = None
+    apart: bool = False
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One explanation with all that belongs to it."""
+
+    options: Options
+    loaded: Pretrained
+    question: Question
+    x: Tensor
+    seen: Image.Image
+    e: Explanation
+    classes: Sequence[Recognised]
+    notes: tuple[str, ...]
+    explainer: Explainer | None  # of deep Taylor; the other methods see the network from outside
+
+    def answer(self) -> Answer:
+        """As the page takes it."""
+        e, method = self.e, self.options.method
+        name, rival, score = self._name(self.question.target), self._name(self.question.rival), float(self.e.score[0])
+        check = e.check()
+        return Answer(
+            model=self.options.model,
+            method=method,
+            bias=self.options.bias if method == "deep-taylor" else None,
+            target=self.question.target,
+            target_name=name,
+            against=self.question.rival,
+            against_name=rival,
+            question="apart" if self.question.apart else "evidence",
+            classes=[Found(index=c.index, name=c.name, probability=c.probability) for c in self.classes],
+            score=score,
+            title=words.title(method, e, name, rival),
+            sentences=words.sentences(method, e, name, rival),
+            warning=words.warning(str(check)) if method == "deep-taylor" else "",
+            consistent=words.consistency(check, isinstance(e, Contrast))
+            if method != "sensitivity" and score > 0
+            else "",
+            account=self._account() if method == "deep-taylor" and score > 0 else None,
+            check="" if method == "sensitivity" else str(check).replace("1 of 1 scores are", "The score is"),
+            notes=[words.note(without_folders(note)) for note in self.notes],
+            seen=base64.b64encode(heatmap.png_bytes(np.asarray(self.seen))).decode("ascii"),
+            heat=_heat(e.heatmap()[0]),
+            apart=self._apart() if isinstance(e, Contrast) and score > 0 else None,
+            layers=[] if self.explainer is None or score <= 0 else self._layers(),
+            plan="" if self.explainer is None else str(self.explainer.plan),
+            snippet=self._snippet(),
+            command=self._command(),
+        )
+
+    def layer(self, node: str) -> LayerAnswer:
+        """Relevance inside the network, and the channels that hold most of it."""
+        relevance = self.e.at(node)[0].detach()
+        shape, total = list(relevance.shape), float(relevance.sum())
+        returned = self.options.bias == "returned"
+        title = words.layer_title(self._called(node), self._name(self.question.target))
+        said = words.layer(self.e, shape, total, returned)
+        if relevance.ndim != 3:
+            flat = _heat(relevance.flatten()[None])
+            return LayerAnswer(node=node, shape=shape, total=total, title=title, sentence=said, heat=flat, channels=[])
+        sums = relevance.sum((1, 2))
+        best = [int(k) for k in sums.topk(min(CHANNELS, len(sums))).indices if sums[k] > 0]
+        channels = [Channel(index=k, total=float(sums[k]), heat=_heat(relevance[k])) for k in best]
+        heat = _heat(relevance.sum(0))
+        return LayerAnswer(
+            node=node, shape=shape, total=total, title=title, sentence=said, heat=heat, channels=channels
+        )
+
+    def believed(self) -> BelievedAnswer:
+        """What the network says when this map is believed."""
+        area = flipping_area(self.loaded.network, (self.x,), self.question.target, self.e.heatmap())
+        value = float(area.mean())
+        said = words.believed(value, self._name(self.question.target), isinstance(self.e, Contrast))
+        return BelievedAnswer(area=value, sentence=said)
+
+    def npz(self) -> bytes:
+        """Everything as arrays; numpy.load reads them."""
+        ledger, file, e = self.e.ledger, io.BytesIO(), self.e
+        arrays = {
+            "relevance": e.numpy()[0],
+            "heatmap": e.heatmap()[0].detach().numpy(),
+            "input": self.x[0].numpy(),
+            "seen": np.asarray(self.seen),
+            "score": e.score.numpy(),
+            "target": np.array([-1 if self.question.target is None else self.question.target]),
+        }
+        if self.options.method == "deep-taylor":
+            arrays |= {
+                "ledger": np.array([float(t[0]) for t in (ledger.held, ledger.bias, ledger.dropped)]),
+                "ledger_names": np.array(["input", "bias", "dropped"]),
+                "layers": np.array([row[0] for row in ledger.rows], dtype=str),
+                "layer_entries": ledger.entries[:, :, 0].numpy(),
+            }
+        if isinstance(e, Contrast):
+            assert e.apart is not None
+            arrays |= {"shared": e.shared[0].numpy(), "difference": e.difference[0].numpy(), "apart": e.apart.numpy()}
+        np.savez_compressed(file, **arrays)
+        return file.getvalue()
+
+    def png(self) -> bytes:
+        """The heatmap in colours, as `Explanation.save` writes it."""
+        return heatmap.png_bytes(heatmap.colours(self.e.heatmap()[0]))
+
+    # --- parts --------------------------------------------------------------------------------------------------------
+
+    def _name(self, index: int | None) -> str:
+        return "" if index is None else self.loaded.class_name(index)
+
+    def _called(self, node: str) -> str:
+        """A layer by the name of its module, where it has one."""
+        return next((row[1] for row in self.e.ledger.rows if row[0] == node and row[1]), node)
+
+    def _consistent(self, check: Check) -> str:
+        return "" if self.options.method == "sensitivity" else words.consistency(check, isinstance(self.e, Contrast))
+
+    def _account(self) -> Account:
+        ledger = self.e.ledger
+        return Account(
+            score=float(ledger.score[0]),
+            input=float(ledger.input[0]),
+            shared=0.0 if ledger.shared is None else float(ledger.shared[0]),
+            bias=float(ledger.bias[0]),
+            dropped=float(ledger.dropped[0]),
+            returned=0.0 if ledger.returned is None else float(ledger.returned[0]),
+        )
+
+    def _apart(self) -> Apart | None:
+        e = self.e
+        assert isinstance(e, Contrast)
+        assert e.apart is not None
+        if not e.rivals[0]:
+            return None
+        difference, own = (heatmap.channel_sum(t[0]) for t in (e.difference, e.relevance + e.shared))
+        return Apart(
+            size=float(e.apart[0]),
+            percent=percent(float(e.apart[0])),
+            sentence=words.apart(self._name(self.question.target), self._name(self.question.rival)),
+            difference=_heat(torch.from_numpy(difference), heatmap.robust_scale(own)),
+            rivals=[Rival(index=k, name=self._name(k), weight=w) for k, w in e.rivals[0][:RIVALS]],
+            more=max(0, len(e.rivals[0]) - RIVALS),
+        )
+
+    def _layers(self) -> list[Layer]:
+        ledger = self.e.ledger
+        return [
+            Layer(node=node, module=module, op=op, rule=rule, arrived=n[0], onward=n[1], bias=n[2], dropped=n[3])
+            for (node, module, op, rule), n in zip(ledger.rows, ledger.entries[:, :, 0].tolist(), strict=True)
+        ]
+
+    def _snippet(self) -> str:
+        own = is_own(self.options.model)
+        load = "p = dt.load(…)  # as you loaded it" if own else f"p = dt.load({self.options.model!r})"
+        return snippet(self.options, load, *self._rules(), self.question.target, self.question.rival)
+
+    def _command(self) -> str:
+        if self.question.apart:
+            return "# No command gives this one; the Python does."
+        model = "…" if is_own(self.options.model) else self.options.model
+        return command(self.options, model, *self._rules(), self.question.target)
+
+    def _rules(self) -> tuple[dict[str, Rule], Rule | None]:
+        """Those that were chosen, not those that follow from the domains."""
+        if self.explainer is None:
+            return {}, None
+        return dict(self.explainer.settings.rules), self.explainer.settings.first
+
+
+def _heat(heat: Tensor, scale: float | None = None) -> Heat:
+    values = heat.detach().to("cpu", torch.float32).contiguous()
+    return Heat(
+        height=values.shape[0],
+        width=values.shape[1],
+        scale=heatmap.robust_scale(values) if scale is None else scale,
+        values=base64.b64encode(values.numpy().astype("<f4").tobytes()).decode("ascii"),
+    )

@@ -1,0 +1,185 @@
+"""What an answer says, in plain sentences: made of what was computed, never of what was typed.
+
+title        what the picture shows, in one line
+sentences    what its numbers are, each with its unit
+consistency  whether the map is one that deep Taylor decomposition promises
+"""
+
+from __future__ import annotations
+
+import re
+
+from deeptaylor.explanation import Contrast, Explanation
+from deeptaylor.properties import Check
+from deeptaylor.run.contrast import POWER
+from deeptaylor.shown import number, percent
+
+__all__ = [
+    "apart",
+    "believed",
+    "consistency",
+    "higher",
+    "layer",
+    "layer_title",
+    "no_rival_map",
+    "note",
+    "sentences",
+    "title",
+    "warning",
+]
+
+
+def quoted(name: str) -> str:
+    """A class as it is called in a sentence; the answer itself where there are no classes."""
+    return f"“{name}”" if name else "the network’s answer"
+
+
+def title(method: str, e: Explanation, name: str, rival: str) -> str:
+    """What is shown, in one line."""
+    what, score = quoted(name), float(e.score[0])
+    if method == "sensitivity":
+        return f"Where a small change would alter the score of {what} most"
+    if method == "taylor":
+        return f"How {what} differs from the nearest picture with a low score"
+    if score <= 0:
+        return f"Nothing here speaks for {what}" if name else "The network’s answer is zero"
+    if not isinstance(e, Contrast):
+        return f"Which pixels speak for {what}"
+    if rival:
+        return f"{what} against {quoted(rival)}"
+    return f"What sets {what} apart" if e.rivals[0] else f"{what} has no rival here"
+
+
+def sentences(method: str, e: Explanation, name: str, rival: str) -> list[str]:
+    """What the numbers are."""
+    what, score = quoted(name), float(e.score[0])
+    has = f"The score of {what} is {number(score)}" if name else f"The network’s answer is {number(score)}"
+    largest = "; the class with the largest score wins" if name else ""
+    if method == "sensitivity":
+        return [
+            f"{has}{largest}.",
+            (
+                "The map is the squared gradient of that score: where a pixel matters if it is changed a little. "
+                "It does not split the score, so its values are no shares of it."
+            ),
+        ]
+    if method == "taylor":
+        return [f"{has}{largest}.", _taylor(e)]
+    if score <= 0:
+        return [f"{has}. Only a positive score can be handed out to the pixels, so there is no map."]
+    if not isinstance(e, Contrast):
+        return [f"{has}{largest}. Every pixel holds a part of it, its relevance: the redder, the more."]
+    return [f"{has}{largest}.", *_contrast(e, what, rival)]
+
+
+def _taylor(e: Explanation) -> str:
+    score, rest = float(e.ledger.score[0]), float(e.ledger.residual[0])
+    if score <= 0:
+        return "Only a positive score can be explained, so there is no map."
+    return (
+        f"The map is the gradient at the nearest root times the change of each pixel. Its values add up to "
+        f"{percent((score - rest) / score)} of the score; the difference, {number(rest)}, is the score at the root and "
+        "what a first-order expansion leaves out."
+    )
+
+
+def apart(name: str, rival: str) -> str:
+    """What goes on behind the percentage that says how far a class and its rivals are apart."""
+    others = quoted(rival) if rival else "its rivals"
+    return f"of the relevance of {quoted(name)} lies elsewhere than that of {others}."
+
+
+def _contrast(e: Contrast, what: str, rival: str) -> list[str]:
+    if not e.rivals[0]:
+        return ["No other class has a positive score: nothing is shared with rivals, and all evidence is shown."]
+    assert e.ledger.shared is not None
+    own, shared = float(e.ledger.input[0]), float(e.ledger.shared[0])
+    share = own / (own + shared) if own + shared > 0 else 0.0
+    others, have = (quoted(rival), "has") if rival else ("its rivals", "have")
+    same = percent(0.5**POWER)
+    counted = f"{percent(share)} of the evidence for {what} is counted as its own"
+    return [
+        f"{counted}: what lies where {others} {have} little. Where both have as much, {same} of a pixel counts.",
+    ]
+
+
+def higher(name: str, rival: str, by: float) -> str:
+    """Where the rival wins."""
+    return f"“{rival}” scores higher by {number(by)}: ask for “{rival}” against “{name}”."
+
+
+def no_rival_map(name: str, rival: str, score: float) -> str:
+    """Where the rival has no map to be set against."""
+    return (
+        f"The score of “{rival}” is {number(score)}: the network sees nothing of it here, so there is nothing that "
+        f"“{name}” could be set apart from. Name a class that it does consider, such as one of its five best guesses."
+    )
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def consistency(check: Check, parts: bool) -> str:
+    """Whether a map is consistent, in one sentence; for scores above zero. `parts`: it is one part of two."""
+    if check.consistent:
+        whole = "its own part and the shared one" if parts else "all of it"
+        return f"Consistent: no relevance is negative, and {whole} together {'are' if parts else 'is'} the whole score."
+    why = [] if check.positive else ["some relevance is negative"]
+    if not check.conservative:
+        why.append(f"the relevances add up to {percent(check.input_share)} of the score")
+    return f"Not consistent: {' and '.join(why)}."
+
+
+def believed(area: float, name: str, parts: bool) -> str:
+    """What the network did when the map was believed. `parts`: its own part of a map, where a class is set apart."""
+    by = "what the part that is its own says" if parts else "what the map says"
+    if abs(area) < 0.005:
+        found = f"It made no difference to the probability of {quoted(name)} which of them went first"
+    else:
+        found = (
+            f"The probability of {quoted(name)} was {abs(area):.2f} {'higher' if area > 0 else 'lower'} on average "
+            "when the least relevant went first than when the most relevant did"
+        )
+    return (
+        f"The network was asked: patches of the picture were blurred away in the order of {by}. {found}. A map that "
+        "knows nothing gets 0, and the most that is possible is 1."
+    )
+
+
+def layer_title(node: str, name: str) -> str:
+    """What is shown of a layer: all evidence, whatever was asked at the pixels."""
+    return f"Evidence for {quoted(name)} inside the network, at {node}"
+
+
+def layer(e: Explanation, shape: list[int], total: float, returned: bool) -> str:
+    """What the map of a layer is."""
+    picture = len(shape) == 3
+    size = " × ".join(map(str, shape)) + (" neurons (channels × rows × columns)" if picture else " neurons")
+    how = "their sum over channels, each square a place of the layer" if picture else "a stripe for each neuron"
+    score = float(e.ledger.score[0])
+    share = f", {percent(total / score)} of the score" if score > 0 else ""
+    text = f"The layer has {size}; the map is {how}. Together they hold {number(total)}{share}."
+    if returned:
+        text += " What biases took is handed back at the pixels only, not here."
+    if isinstance(e, Contrast):
+        text += " All evidence is shown here, also what rivals share: the two are told apart at the pixels only."
+    return text
+
+
+# --- the library's words, as the page says them -----------------------------------------------------------------------
+
+
+def warning(check: str) -> str:
+    """What must be said first; the library speaks of batches and of Python, here there is one picture and a page."""
+    first = check.split("\n", 1)[0]
+    if "scores are" in first or not first.startswith(("The input holds only", "The input itself")):
+        return ""
+    return first.replace('bias="returned" hands', "the choice “hand their share back at the end” hands").replace(
+        'bias="neuron" leaves', "the choice “keep their share” leaves"
+    )
+
+
+def note(text: str) -> str:
+    """A note of the library, for one picture."""
+    text = re.sub(r" \(sample [\d, …]+\)", "", text)
+    return re.sub(r" dt\.margin\(.*$", "", text)

@@ -1,0 +1,145 @@
+"""What is asked of the page in a real Chromium, and that nothing false is ever said above a picture."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import deeptaylor as dt
+from browser import SHOWN, ask, in_view, photo, pixels, refused, settled, shoot, upload
+from deeptaylor.heatmap import colours, robust_scale
+
+pytestmark = pytest.mark.browser
+
+
+def contrast(own: dt.Pretrained, **asked: Any) -> dt.Contrast:
+    x, _ = own.preprocess(Image.open(io.BytesIO(photo())))
+    return dt.Explainer(own.network, x, domain=own.domain).contrast(x, **asked)
+
+
+def title(page: Any) -> str:
+    said: str = page.locator(".title").first.inner_text()
+    return said
+
+
+def test_one_class_against_another_by_name(page: Any, own: dt.Pretrained) -> None:
+    upload(page)
+    ask(page, "#against", "<B>Bold</b>")
+    settled(page)
+    assert title(page) == "“dog” against “<b>bold</b>”"
+    c = contrast(own, target=1, against=2)
+    size = c.apart_text().split(" of ")[0]
+    assert page.inner_text(".apart") == f"{size} of the relevance of “dog” lies elsewhere than that of “<b>bold</b>”."
+    page.check("[value=map]")
+    difference = c.difference[0].sum(0)
+    scale = robust_scale((c.relevance + c.shared)[0].sum(0))
+    assert np.abs(pixels(page, SHOWN) - colours(difference, scale)).max() <= 1
+    assert [end.inner_text() for end in page.locator(".ends span").all()] == ["“<b>bold</b>”", "0", "“dog”"]
+    assert page.is_checked("[value=apart]")
+    page.check("[value=own]")
+    assert np.abs(pixels(page, SHOWN) - colours(c.heatmap()[0])).max() <= 1
+    in_view(page)
+    shoot(page, "against")
+
+
+def test_an_unknown_name_changes_no_title(page: Any) -> None:
+    upload(page)
+    before = title(page), pixels(page, SHOWN)
+    ask(page, "#against", "banana split with extra nonsense")
+    assert refused(page).startswith("No class is called 'banana split with extra nonsense'.")
+    assert title(page) == before[0] == "Which pixels speak for “dog”"
+    assert (pixels(page, SHOWN) == before[1]).all()
+    assert "nonsense" not in page.inner_text("#panes")
+    assert page.input_value("#against") == ""
+    assert page.is_checked("[value=evidence]")
+    shoot(page, "unknown")
+    ask(page, "#class-name", "moom")
+    assert "Names like it:" in refused(page)
+    page.get_by_role("button", name="moon", exact=True).last.click()
+    settled(page)
+    assert title(page) == "Which pixels speak for “moon”"
+    assert page.locator("#refusal").is_hidden()
+
+
+def test_a_rival_that_scores_higher(page: Any, own: dt.Pretrained) -> None:
+    upload(page)
+    ask(page, "#class-name", "cat")
+    settled(page)
+    before = pixels(page, SHOWN)
+    ask(page, "#against", "dog")
+    x, _ = own.preprocess(Image.open(io.BytesIO(photo())))
+    scores = own.output(x)[0]
+    by = f"{float(scores[1] - scores[0]):.3g}"
+    assert refused(page).startswith(f"“dog” scores higher by {by}: ask for “dog” against “cat”.")
+    assert title(page) == "Which pixels speak for “cat”"
+    assert (pixels(page, SHOWN) == before).all()  # no blank picture
+    shoot(page, "higher")
+    page.get_by_role("button", name="Ask it that way round").click()
+    settled(page)
+    assert title(page) == "“dog” against “cat”"
+    assert page.input_value("#against") == "cat"
+
+
+def test_what_sets_it_apart_lists_its_rivals(page: Any, own: dt.Pretrained) -> None:
+    upload(page)
+    page.check("[value=apart]")
+    settled(page)
+    c = contrast(own)
+    assert title(page) == "What sets “dog” apart"
+    names = [own.class_name(k) for k, _ in c.rivals[0]]
+    assert [row.inner_text() for row in page.locator(".rivals li span:first-child").all()] == names
+    weights = [row.inner_text() for row in page.locator(".rivals .number").all()]
+    assert [float(w.split()[0]) for w in weights] == pytest.approx([100 * w for _, w in c.rivals[0]], rel=1e-2)
+    assert "where rivals have evidence, too" in page.inner_text(".ledger")
+    page.check("[value=map]")
+    assert np.abs(pixels(page, SHOWN) - colours(c.heatmap()[0])).max() <= 1
+    shoot(page, "apart")
+    page.check("[value=evidence]")
+    settled(page)
+    assert title(page) == "Which pixels speak for “dog”"
+    assert page.locator(".rivals").count() == 0
+
+
+def test_another_class(page: Any) -> None:
+    upload(page)
+    third = page.locator("#classes button").nth(2)
+    name = third.locator("span").first.inner_text()
+    third.click()
+    settled(page)
+    assert title(page) == f"Which pixels speak for “{name}”"
+    assert page.locator("#classes [aria-pressed=true] span").first.inner_text() == name
+
+
+def test_sensitivity_has_no_ledger(page: Any) -> None:
+    upload(page)
+    page.select_option("[name=method]", "sensitivity")
+    settled(page)
+    page.get_by_text("Where a small change would alter the score of “dog” most").wait_for()
+    assert page.locator(".ledger").first.is_hidden()
+    said = page.inner_text("#stage")
+    assert "It does not split the score" in said
+    assert "%" not in said
+    assert "the picture" not in page.inner_text("#details")
+    page.locator(SHOWN).first.hover()
+    assert "squared gradient" in page.inner_text(".readout")
+    assert "of the score" not in page.inner_text(".readout")
+    # Only deep Taylor decomposition sets classes apart.
+    assert page.locator("#rather").is_hidden()
+    assert page.locator("[value=apart]").is_hidden()
+    shoot(page, "sensitivity")
+
+
+def test_the_network_is_asked_whether_it_believes_the_map(page: Any, own: dt.Pretrained) -> None:
+    upload(page)
+    page.get_by_role("button", name="Ask the network: does it believe this map?").click()
+    page.locator(".believed .size").wait_for()
+    x, _ = own.preprocess(Image.open(io.BytesIO(photo())))
+    area = dt.Explainer(own.network, x, domain=own.domain).explain(x).check(faithful=True).flipping
+    assert page.inner_text(".believed .size") == f"{area:.2f}"
+    assert "the most that is possible is 1" in page.inner_text(".believed")
+    assert page.inner_text(".consistent").startswith("Consistent: ")
+    shoot(page, "believed")

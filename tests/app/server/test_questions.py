@@ -1,0 +1,230 @@
+"""What is asked of the page's server, and what it says: only what was computed, in plain sentences."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from starlette.testclient import TestClient
+
+import deeptaylor as dt
+from deeptaylor.app.server import explained, words
+from deeptaylor.app.server.app import make_app
+from deeptaylor.app.server.models import OWN, Models
+from deeptaylor.heatmap import robust_scale
+from deeptaylor.run.faithful import flipping_area
+from page_client import BOUNDS, HOST, ORIGIN, TOKEN, Several, digits, explain, png, values
+
+
+@pytest.fixture(scope="module")
+def several(own: dt.Pretrained) -> dt.Pretrained:
+    """For png(3) the scores are about −1.6, 3.3, 4 and 7.2."""
+    return dt.load(Several().eval(), preparation=own.preparation, class_names=own.class_names)
+
+
+@pytest.fixture(scope="module")
+def asked(several: dt.Pretrained) -> Iterator[TestClient]:
+    app = make_app(frozenset({HOST}), TOKEN, models=Models(several), chosen=OWN, bounds=BOUNDS)
+    with TestClient(app, base_url=ORIGIN, headers={"X-Deeptaylor-Token": TOKEN}) as made:
+        yield made
+
+
+def refused(client: TestClient, **options: Any) -> dict[str, Any]:
+    response = client.post("/api/explain", params={"model": OWN, **options}, content=png(3))
+    assert response.status_code == 422, response.text
+    found: dict[str, Any] = response.json()
+    return found
+
+
+def contrast(model: dt.Pretrained, **asked: Any) -> dt.Contrast:
+    x, _ = model.preprocess(Image.open(io.BytesIO(png(3))))
+    return dt.Explainer(model.network, x, domain=model.domain).contrast(x, **asked)
+
+
+# --- one class against another ----------------------------------------------------------------------------------------
+
+
+def test_one_class_against_another_is_the_contrast(asked: TestClient, several: dt.Pretrained) -> None:
+    found = explain(asked, png(3), target="four", against="<SCRIPT>")
+    c = contrast(several, target=3, against=2)
+    assert c.apart is not None
+    assert found["title"] == "“four” against “<script>”"
+    assert (found["target"], found["against"], found["against_name"]) == (3, 2, "<script>")
+    assert np.allclose(values(found["heat"]), c.heatmap()[0].numpy(), rtol=1e-5)
+    apart = found["apart"]
+    assert apart["size"] == pytest.approx(float(c.apart[0]))
+    assert c.apart_text().startswith(apart["percent"])
+    assert apart["sentence"] == "of the relevance of “four” lies elsewhere than that of “<script>”."
+    assert np.allclose(values(apart["difference"]), c.difference[0].sum(0).numpy(), atol=1e-7)
+    assert apart["difference"]["scale"] == pytest.approx(robust_scale((c.relevance + c.shared)[0].sum(0)))
+    account = found["account"]
+    parts = account["input"] + account["shared"] + account["bias"] + account["dropped"]
+    assert parts == pytest.approx(account["score"], rel=1e-5)
+    assert account["shared"] > 0
+    assert "counted as its own" in found["sentences"][1]
+
+
+def test_what_sets_a_class_apart_lists_the_rivals(asked: TestClient, several: dt.Pretrained) -> None:
+    found = explain(asked, png(3), question="apart")
+    c = contrast(several)
+    assert found["title"] == "What sets “four” apart"
+    rivals = found["apart"]["rivals"]
+    assert [(r["index"], round(r["weight"], 5)) for r in rivals] == [(k, round(w, 5)) for k, w in c.rivals[0]]
+    assert [r["name"] for r in rivals] == ["<script>", "two"]
+    assert found["apart"]["more"] == 0
+    assert found["against"] is None
+
+
+def test_a_class_without_rivals(client: TestClient) -> None:
+    """Of the plain small network only one class has a positive score."""
+    found = explain(client, png(3), question="apart")
+    assert found["title"] == "“four” has no rival here"
+    assert found["apart"] is None
+    assert "all evidence is shown" in found["sentences"][1]
+    assert "dt.margin" not in str(found["notes"])
+
+
+def test_a_rival_that_scores_higher_is_asked_the_other_way_round(asked: TestClient, several: dt.Pretrained) -> None:
+    found = refused(asked, target="two", against="four")
+    x, _ = several.preprocess(Image.open(io.BytesIO(png(3))))
+    scores = several.output(x)[0]
+    by = f"{float(scores[3] - scores[1]):.3g}"
+    assert found["error"] == f"“four” scores higher by {by}: ask for “four” against “two”."
+    assert found["swap"] == {"target": 3, "against": 1}
+    assert explain(asked, png(3), **found["swap"])["title"] == "“four” against “two”"
+
+
+def test_behind_a_softmax_scores_are_those_before_it(several: dt.Pretrained) -> None:
+    soft = dt.load(
+        torch.nn.Sequential(several.network, torch.nn.Softmax(1)).eval(),
+        preparation=several.preparation,
+        class_names=several.class_names,
+    )
+    app = make_app(frozenset({HOST}), TOKEN, models=Models(soft), chosen=OWN, bounds=BOUNDS)
+    with TestClient(app, base_url=ORIGIN, headers={"X-Deeptaylor-Token": TOKEN}) as made:
+        x, _ = several.preprocess(Image.open(io.BytesIO(png(3))))
+        scores = several.output(x)[0]
+        assert f"higher by {float(scores[3] - scores[1]):.3g}:" in refused(made, target="two", against="four")["error"]
+
+
+def test_a_rival_that_the_network_does_not_see(asked: TestClient) -> None:
+    words = refused(asked, target="four", against="one")["error"]
+    assert words.startswith("The score of “one” is -1.")
+    assert "there is nothing that “four” could be set apart from" in words
+    assert "dt." not in words
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"against": "banana split with extra nonsense"}, "No class is called 'banana split with extra nonsense'."),
+        ({"against": "too"}, "No class is called 'too'. Names like it:\n  1  two"),
+        ({"target": "fourr"}, "No class is called 'fourr'. Names like it:\n  3  four"),
+        ({"against": "17"}, "There is no class 17: the network has 4 classes, from 0 on."),
+        ({"against": "four"}, "“four” cannot be set against itself; name another class."),
+        ({"against": "two", "method": "sensitivity"}, "Only deep Taylor decomposition sets a class apart"),
+        ({"question": "apart", "method": "taylor"}, "Only deep Taylor decomposition sets a class apart"),
+    ],
+    ids=str,
+)
+def test_what_is_no_question_is_refused(asked: TestClient, options: dict[str, str], said: str) -> None:
+    found = refused(asked, **options)
+    assert found["error"].startswith(said)
+    assert found.get("swap") is None
+
+
+def test_numbers_of_classes_without_names(several: dt.Pretrained) -> None:
+    plain = dt.load(Several().eval(), preparation=several.preparation, class_names=None)
+    app = make_app(frozenset({HOST}), TOKEN, models=Models(plain), chosen=OWN, bounds=BOUNDS)
+    with TestClient(app, base_url=ORIGIN, headers={"X-Deeptaylor-Token": TOKEN}) as made:
+        assert explain(made, png(3), target=3, against=2)["title"] == "“class 3” against “class 2”"
+        assert refused(made, against=9)["error"] == "There is no such class: the network has 4, from 0 on."
+
+
+def test_one_number_has_no_rivals(client: TestClient) -> None:
+    params = {"model": "two-layer", "question": "apart"}
+    response = client.post("/api/explain", params=params, content=digits())
+    assert response.status_code == 422
+    assert "there are no classes to set apart" in response.json()["error"]
+
+
+# --- what is said -----------------------------------------------------------------------------------------------------
+
+
+def test_sensitivity_has_no_ledger(asked: TestClient) -> None:
+    found = explain(asked, png(3), method="sensitivity")
+    assert found["title"] == "Where a small change would alter the score of “four” most"
+    assert found["account"] is None
+    assert "does not split the score" in found["sentences"][1]
+    assert "%" not in " ".join([found["title"], *found["sentences"], found["warning"], found["check"]])
+    assert found["consistent"] == ""
+    assert "ledger" not in found["snippet"]
+
+
+def test_taylor_says_what_it_leaves_out(client: TestClient) -> None:
+    found = explain(client, digits(), model="two-layer", method="taylor")
+    assert found["account"] is None
+    assert "what a first-order expansion leaves out" in found["sentences"][1]
+    assert found["consistent"].startswith("Not consistent: ")
+
+
+def test_evidence_says_its_score_and_whether_it_is_consistent(asked: TestClient) -> None:
+    found = explain(asked, png(3))
+    assert found["title"] == "Which pixels speak for “four”"
+    assert found["sentences"][0].startswith(f"The score of “four” is {found['score']:.3g}; ")
+    assert found["consistent"] == "Consistent: no relevance is negative, and all of it together is the whole score."
+    kept = explain(asked, png(3), bias="neuron")
+    assert kept["consistent"].startswith("Not consistent: the relevances add up to ")
+    assert (found["bias"], kept["bias"]) == ("returned", "neuron")
+
+
+@pytest.mark.parametrize("options", [{}, {"question": "apart"}, {"method": "sensitivity"}], ids=str)
+def test_whether_the_network_believes_a_map(asked: TestClient, several: dt.Pretrained, options: dict[str, str]) -> None:
+    response = asked.post("/api/believed", params={"model": OWN, **options}, content=png(3))
+    assert response.status_code == 200, response.text
+    x, _ = several.preprocess(Image.open(io.BytesIO(png(3))))
+    heat = torch.from_numpy(values(explain(asked, png(3), **options)["heat"]).copy())[None]
+    area = float(flipping_area(several.network, (x,), 3, heat)[0])
+    assert response.json()["area"] == pytest.approx(area, abs=1e-6)
+    part = "the part that is its own" if "question" in options else "the map"
+    assert f"in the order of what {part} says" in response.json()["sentence"]
+
+
+def test_the_words_of_belief() -> None:
+    assert "0.21 higher on average when the least relevant went first" in words.believed(0.21, "cup", parts=False)
+    assert "0.10 lower on average" in words.believed(-0.1, "cup", parts=False)
+    assert "made no difference to the probability of “cup”" in words.believed(0.001, "cup", parts=False)
+
+
+# --- layers -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_channels_of_a_layer_that_hold_most(asked: TestClient, several: dt.Pretrained) -> None:
+    node = explain(asked, png(3))["layers"][-1]["node"]
+    layer = asked.post(f"/api/layers/{node}", params={"model": OWN}, content=png(3)).json()
+    x, _ = several.preprocess(Image.open(io.BytesIO(png(3))))
+    R = dt.Explainer(several.network, x, domain=several.domain).explain(x, 3).at(node)[0]
+    sums = R.sum((1, 2))
+    best = [k for k in sums.argsort(descending=True).tolist() if sums[k] > 0][: explained.CHANNELS]
+    assert [c["index"] for c in layer["channels"]] == best
+    assert len(best) >= 2
+    for channel in layer["channels"]:
+        assert np.allclose(values(channel["heat"]), R[channel["index"]].numpy(), atol=1e-7)
+        assert channel["total"] == pytest.approx(float(sums[channel["index"]]), rel=1e-5)
+    assert layer["title"] == "Evidence for “four” inside the network, at conv"
+    assert "What biases took is handed back at the pixels only" in layer["sentence"]
+
+
+def test_a_layer_of_a_contrast_says_that_all_evidence_is_shown(asked: TestClient) -> None:
+    node = explain(asked, png(3))["layers"][-1]["node"]
+    params = {"model": OWN, "against": "two"}
+    layer = asked.post(f"/api/layers/{node}", params=params, content=png(3)).json()
+    plain = asked.post(f"/api/layers/{node}", params={"model": OWN}, content=png(3)).json()
+    assert layer["heat"] == plain["heat"]
+    assert layer["title"].startswith("Evidence for “four”")
+    assert "All evidence is shown here" in layer["sentence"]

@@ -1,0 +1,140 @@
+// What is asked: of which class, all evidence or what sets it apart, from all rivals or from one.
+// Names go to the server as they were typed; the fields then show what it answered.
+
+import type { Answer, Options, Swap } from "./api";
+import { byId, make } from "./dom";
+
+export class Question {
+  newlyAsked = true; // whether another question than before was asked, and not another setting
+  private target = "";
+  private against = "";
+  private apart = false;
+  private last: "target" | "against" = "target"; // what was typed last
+  private names: string[] = [];
+  private readonly section = byId("question");
+  private readonly targetField = byId<HTMLInputElement>("class-name");
+  private readonly againstField = byId<HTMLInputElement>("against");
+
+  constructor(private readonly asked: () => void) {
+    for (const radio of this.radios()) {
+      radio.addEventListener("change", () => {
+        this.apart = radio.value === "apart";
+        this.against = "";
+        this.go();
+      });
+    }
+    byId<HTMLFormElement>("other-class").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.target = this.targetField.value.trim();
+      this.last = "target";
+      this.go();
+    });
+    byId<HTMLFormElement>("rather").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.against = this.againstField.value.trim();
+      this.apart = this.apart || this.against !== "";
+      this.last = "against";
+      this.go();
+    });
+  }
+
+  setNames(names: string[]): void {
+    this.names = names;
+    // Of a name that several classes have, the number.
+    const options = names.map((name, k) => make("option", { value: names.indexOf(name) === names.lastIndexOf(name) ? name : String(k) }, name));
+    byId("class-names").replaceChildren(...options);
+  }
+
+  options(method: string): Options {
+    if (method !== "deep-taylor") return { target: this.target };
+    return { target: this.target, against: this.against, question: this.apart ? "apart" : "evidence" };
+  }
+
+  // A new picture: its own best guess is asked about.
+  another(): void {
+    this.target = this.against = "";
+    this.newlyAsked = true;
+  }
+
+  // A new network: nothing is known of its classes.
+  reset(): void {
+    this.another();
+    this.apart = false;
+    this.setNames([]);
+  }
+
+  // Only deep Taylor decomposition sets classes apart.
+  withMethod(method: string): void {
+    const deep = method === "deep-taylor";
+    this.section.querySelector<HTMLElement>(".switch")!.hidden = !deep;
+    byId("rather").hidden = !deep;
+    if (!deep) {
+      this.apart = false;
+      this.against = "";
+    }
+  }
+
+  // Another name in the place of the one that no class has.
+  correct(name: string): void {
+    this[this.last] = name;
+    this.go();
+  }
+
+  ask({ target, against }: Swap): void {
+    this.target = String(target);
+    this.against = String(against);
+    this.apart = true;
+    this.go();
+  }
+
+  // Fields and buttons as the answer has them.
+  show(answer: Answer | null): void {
+    this.section.hidden = !answer?.classes.length;
+    if (!answer) return;
+    this.restore(answer);
+    const focused = [...byId("classes").querySelectorAll("button")].findIndex((button) => button === document.activeElement);
+    byId("classes").replaceChildren(...answer.classes.map((found) => this.guess(found, answer)));
+    // The buttons are made anew; the keyboard stays where it was.
+    byId("classes").querySelectorAll("button")[focused]?.focus();
+    this.newlyAsked = false;
+  }
+
+  // What was asked before the question that was refused.
+  restore(answer: Answer | null): void {
+    if (!answer) return;
+    const outside = answer.target !== null && answer.classes.every(({ index }) => index !== answer.target);
+    this.against = answer.against === null ? "" : String(answer.against);
+    this.apart = answer.question === "apart";
+    this.target = answer.target === null || answer.target === answer.classes[0]?.index ? "" : String(answer.target);
+    this.targetField.value = outside ? answer.target_name : "";
+    this.againstField.value = answer.against === null ? "" : (this.names[answer.against] ?? String(answer.against));
+    for (const radio of this.radios()) radio.checked = (radio.value === "apart") === this.apart;
+  }
+
+  private guess({ index, name, probability }: Answer["classes"][number], answer: Answer): HTMLElement {
+    const meter = make("meter", { min: "0", max: "1", "aria-hidden": "true" });
+    meter.value = probability;
+    const button = make(
+      "button",
+      { type: "button", "aria-pressed": String(index === answer.target) },
+      make("span", {}, name),
+      meter,
+      make("span", { class: "number" }, `${(100 * probability).toFixed(1)} %`),
+    );
+    button.addEventListener("click", () => {
+      this.target = String(index);
+      if (this.against === this.target) this.against = "";
+      this.go();
+    });
+    return make("li", {}, button);
+  }
+
+  private go(): void {
+    this.newlyAsked = true;
+    this.asked();
+  }
+
+  private radios(): NodeListOf<HTMLInputElement> {
+    return this.section.querySelectorAll<HTMLInputElement>("[name=question]");
+  }
+}

@@ -1,0 +1,110 @@
+// How an explanation is made: the method, what becomes of biases, and the rules.
+
+import type { Options } from "./api";
+import { byId, make, newId } from "./dom";
+
+export const METHODS: [string, string, string][] = [
+  ["deep-taylor", "Deep Taylor decomposition", "splits the score, layer by layer, down to the pixels"],
+  ["sensitivity", "Sensitivity", "where a small change would matter most: the squared gradient"],
+  ["taylor", "Taylor at the nearest root", "compares with the nearest picture that the network does not care for; takes some seconds"],
+];
+export const BIASES: [string, string][] = [
+  ["returned", "hand their share back at the end"],
+  ["neuron", "keep their share, as in the paper"],
+  ["spread", "give it back to the inputs of each neuron"],
+];
+const DEEP = ["bias", "max_pool", "first", "above", "rules"];
+
+export class Settings {
+  private readonly form = byId<HTMLFormElement>("settings");
+
+  constructor(rules: string[], changed: () => void) {
+    const known = newId("rules");
+    const list = make("datalist", { id: known }, ...rules.map((rule) => make("option", { value: EXAMPLES[rule] ?? rule })));
+    const method = make("select", { name: "method" }, ...METHODS.map(([value, words]) => make("option", { value }, words)));
+    const level = field("Level of the root", make("input", { name: "level", type: "number", min: "0", max: "0.99", step: "0.01", value: "0.1" }), "where the score has fallen to this part of itself");
+    level.classList.add("taylor");
+    const biases = BIASES.map(([value, words], k) => {
+      const input = make("input", { type: "radio", name: "bias", value });
+      input.checked = input.defaultChecked = k === 0;
+      return make("label", {}, input, ` ${words}`);
+    });
+    this.form.append(
+      field("How it is explained", method, " "),
+      level,
+      make("fieldset", { class: "deep" }, make("legend", {}, "Biases of the network"), ...biases),
+      make(
+        "details",
+        { class: "deep" },
+        make("summary", {}, "Rules"),
+        field("First layer’s rule", rule("first", known), "empty: what follows from the range of the pixels (z^B)"),
+        field("Rule of the other layers", rule("above", known), "empty: what follows from each layer’s inputs (z⁺)"),
+        field(
+          "Rules for single layers",
+          make("input", { name: "rules", maxlength: "2000", placeholder: "conv10=eps:0.25; fire*=z+", autocomplete: "off", spellcheck: "false" }),
+          "layer=rule, with semicolons between; * stands for anything",
+        ),
+        field(
+          "Max pooling",
+          make("select", { name: "max_pool" }, make("option", { value: "proportional" }, "in proportion to activations"), make("option", { value: "winner" }, "the winner takes all")),
+        ),
+        list,
+      ),
+    );
+    this.form.addEventListener("submit", (event) => event.preventDefault());
+    this.form.addEventListener("change", () => {
+      this.adapt();
+      changed();
+    });
+    this.adapt();
+  }
+
+  get method(): string {
+    return this.get("method");
+  }
+
+  get bias(): string {
+    return this.get("bias");
+  }
+
+  // `instead` takes the place of some of it.
+  options(instead: Options = {}): Options {
+    return known({ ...(Object.fromEntries(new FormData(this.form)) as Options), ...instead });
+  }
+
+  private get(name: string): string {
+    return String(new FormData(this.form).get(name) ?? "");
+  }
+
+  private adapt(): void {
+    this.form.querySelector("small")!.textContent = METHODS.find(([value]) => value === this.method)![2];
+    for (const part of this.form.querySelectorAll<HTMLElement>(".deep")) part.hidden = this.method !== "deep-taylor";
+    for (const part of this.form.querySelectorAll<HTMLElement>(".taylor")) part.hidden = this.method !== "taylor";
+  }
+}
+
+// How an answer was made, in words.
+export function made(method: string, bias: string | null): string {
+  const named = METHODS.find(([value]) => value === method)?.[1] ?? method;
+  const biases = BIASES.find(([value]) => value === bias)?.[1];
+  return biases ? `${named}; biases ${biases}` : named;
+}
+
+// Only what the method knows.
+function known(options: Options): Options {
+  if (options["method"] !== "deep-taylor") for (const name of DEEP) delete options[name];
+  if (options["method"] !== "taylor") delete options["level"];
+  return options;
+}
+
+const EXAMPLES: Record<string, string> = { eps: "eps:0.25", gamma: "gamma:0.25", ab: "ab:2,1" };
+
+function rule(name: string, list: string): HTMLInputElement {
+  return make("input", { name, list, maxlength: "200", placeholder: "automatic", autocomplete: "off", spellcheck: "false" });
+}
+
+export function field(words: string, input: HTMLElement, hint = ""): HTMLLabelElement {
+  const label = make("label", { class: "field" }, make("span", {}, words), input);
+  if (hint) label.append(make("small", {}, hint));
+  return label;
+}
