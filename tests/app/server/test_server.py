@@ -271,6 +271,17 @@ def test_a_network_is_prepared_before_its_first_picture(own: dt.Pretrained, monk
         assert made.post("/api/models/one-layer/prepare").status_code == 409
 
 
+def test_a_picture_that_is_kept_changes_no_answer(client: TestClient) -> None:
+    """Another class of the same picture; then another picture, another network, and the first again."""
+    gray = png(1, mode="L")
+    first = explain(client, gray)
+    assert explain(client, gray, target=0)["notes"] == first["notes"] == ["the picture is grayscale; converted to RGB."]
+    other = explain(client, png(2))
+    assert other["seen"] != first["seen"]
+    assert other["notes"] == []
+    assert explain(client, gray) == first
+
+
 def test_explainers_kept_are_bounded(own: dt.Pretrained) -> None:
     made = explaining.Explaining(10**6)
     for k in range(explaining.KEPT + 2):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +36,7 @@ from deeptaylor.rules import Rule
 from deeptaylor.run.faithful import flipping_area
 from deeptaylor.shown import percent
 
-__all__ = ["Explained", "Question"]
+__all__ = ["Explained", "Question", "Shown"]
 
 CHANNELS = 8  # of a layer, the strongest
 RIVALS = 8  # as many as are listed
@@ -53,16 +52,25 @@ class Question:
 
 
 @dataclass(frozen=True)
+class Shown:
+    """A picture as the network sees it, and what it takes it for."""
+
+    x: Tensor
+    seen: Image.Image
+    png: bytes
+    classes: tuple[Recognised, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Explained:
     """One explanation with all that belongs to it."""
 
     options: Options
     loaded: Pretrained
     question: Question
-    x: Tensor
-    seen: Image.Image
+    shown: Shown
     e: Explanation
-    classes: Sequence[Recognised]
     notes: tuple[str, ...]
     explainer: Explainer | None  # of deep Taylor; the other methods see the network from outside
 
@@ -80,7 +88,7 @@ class Explained:
             against=self.question.rival,
             against_name=rival,
             question="apart" if self.question.apart else "evidence",
-            classes=[Found(index=c.index, name=c.name, probability=c.probability) for c in self.classes],
+            classes=[Found(index=c.index, name=c.name, probability=c.probability) for c in self.shown.classes],
             score=score,
             title=words.title(method, e, name, rival),
             sentences=words.sentences(method, e, name, rival),
@@ -91,7 +99,7 @@ class Explained:
             account=self._account() if method == "deep-taylor" and score > 0 else None,
             check="" if method == "sensitivity" else str(check).replace("1 of 1 scores are", "The score is"),
             notes=[words.note(without_folders(note)) for note in self.notes],
-            seen=base64.b64encode(heatmap.png_bytes(np.asarray(self.seen))).decode("ascii"),
+            seen=base64.b64encode(self.shown.png).decode("ascii"),
             heat=_heat(e.heatmap()[0]),
             apart=self._apart() if isinstance(e, Contrast) and score > 0 else None,
             layers=[] if self.explainer is None or score <= 0 else self._layers(),
@@ -120,7 +128,7 @@ class Explained:
 
     def believed(self) -> BelievedAnswer:
         """What the network says when this map is believed."""
-        area = flipping_area(self.loaded.network, (self.x,), self.question.target, self.e.heatmap())
+        area = flipping_area(self.loaded.network, (self.shown.x,), self.question.target, self.e.heatmap())
         value = float(area.mean())
         said = words.believed(value, self._name(self.question.target), isinstance(self.e, Contrast))
         return BelievedAnswer(area=value, sentence=said)
@@ -131,8 +139,8 @@ class Explained:
         arrays = {
             "relevance": e.numpy()[0],
             "heatmap": e.heatmap()[0].detach().numpy(),
-            "input": self.x[0].numpy(),
-            "seen": np.asarray(self.seen),
+            "input": self.shown.x[0].numpy(),
+            "seen": np.asarray(self.shown.seen),
             "score": e.score.numpy(),
             "target": np.array([-1 if self.question.target is None else self.question.target]),
         }

@@ -5,19 +5,22 @@ All of it runs in one thread (`jobs.py`): torch.export and the collecting of war
 
 from __future__ import annotations
 
+import hashlib
 import io
 import warnings
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
-from deeptaylor import rules
-from deeptaylor.app.server.explained import Explained, Question
+from deeptaylor import heatmap, rules
+from deeptaylor.app.server.explained import Explained, Question, Shown
 from deeptaylor.app.server.options import Options, Settings, parse_rules
 from deeptaylor.app.server.words import higher, no_rival_map
 from deeptaylor.errors import DeepTaylorWarning, InputError, TargetError
@@ -63,22 +66,21 @@ class Explaining:
 
     def __post_init__(self) -> None:
         self._kept: OrderedDict[tuple[str, Settings], Explainer] = OrderedDict()
+        self._last: tuple[tuple[str, bytes], Shown] | None = None
 
     def explain(self, loaded: Pretrained, picture: bytes | bytearray, options: Options) -> Explained:
         """Decode, classify, explain; what the library warned of is in the notes."""
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            x, seen = self._prepared(loaded, picture, options)
-            classes = _classes(loaded, x)
-            question = _question(loaded, options, classes)
-            explainer = None
+        shown = self._shown(loaded, picture, options)
+        question = _question(loaded, options, shown.classes)
+        explainer = None
+        with _warned() as said:
             if options.method == "deep-taylor":
-                explainer = self._explainer(loaded, x, options.model, options.settings)
-                e = _explained(loaded, explainer, x, question)
+                explainer = self._explainer(loaded, shown.x, options.model, options.settings)
+                e = _explained(loaded, explainer, shown.x, question)
             else:
-                e = _from_outside(loaded, x, question, options)
-        said = dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, DeepTaylorWarning))
-        return Explained(options, loaded, question, x, seen, e, classes, (*said, *loaded.notes), explainer)
+                e = _from_outside(loaded, shown.x, question, options)
+        notes = tuple(dict.fromkeys((*shown.notes, *said, *loaded.notes)))
+        return Explained(options, loaded, question, shown, e, notes, explainer)
 
     def prepare(self, loaded: Pretrained, model: str) -> None:
         """Capture and plan a network as it is explained without further settings."""
@@ -90,6 +92,17 @@ class Explaining:
         """Drop the explainers of a network that is gone."""
         for key in [key for key in self._kept if key[0] == model]:
             del self._kept[key]
+        self._last = None
+
+    def _shown(self, loaded: Pretrained, picture: bytes | bytearray, options: Options) -> Shown:
+        """The picture as the network sees it, and what it takes it for; the last one is kept, by its hash."""
+        key = (options.model, hashlib.sha256(picture).digest())
+        if self._last is None or self._last[0] != key:
+            with _warned() as said:
+                x, seen = self._prepared(loaded, picture, options)
+                classes = _classes(loaded, x)
+            self._last = key, Shown(x, seen, heatmap.png_bytes(np.asarray(seen)), tuple(classes), tuple(said))
+        return self._last[1]
 
     def _prepared(self, loaded: Pretrained, picture: bytes | bytearray, options: Options) -> tuple[Tensor, Image.Image]:
         try:
@@ -128,6 +141,16 @@ class Explaining:
             self._kept[key] = made
         self._kept.move_to_end(key)
         return self._kept[key]
+
+
+@contextmanager
+def _warned() -> Iterator[list[str]]:
+    """What the library warns of, once the block has ended."""
+    said: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield said
+    said += [str(w.message) for w in caught if issubclass(w.category, DeepTaylorWarning)]
 
 
 def _classes(loaded: Pretrained, x: Tensor) -> Sequence[Recognised]:
