@@ -178,7 +178,7 @@ GOOD = torch.tensor([[1.0, 2.0]])
     ("call", "text"),
     [
         (lambda: dt.sensitivity(3, GOOD), "f must be a network or a function of a tensor, got int"),
-        (lambda: dt.sensitivity(lambda x: x.sum(1), [1.0]), "takes one input tensor with a batch dimension, got list"),
+        (lambda: dt.sensitivity(lambda x: x.sum(1), "words"), "takes one input tensor with a batch dimension, got str"),
         (lambda: dt.sensitivity(lambda x: x.sum(1), GOOD.long()), "holds torch.int64: there is no gradient"),
         (lambda: dt.sensitivity(lambda x: x.sum(1), GOOD / 0), "NaN or infinite, the first at index"),
         (lambda: dt.sensitivity(lambda x: torch.ones(1), GOOD), "does not depend on its input through differentiable"),

@@ -150,7 +150,7 @@ def test_every_empty_map_of_many_targets_is_counted() -> None:
     e = dt.Explainer(constant_logits(1.0, -1.0, 0.0), x, dt.NonNegative(), bias="neuron").explain(
         x, torch.tensor([[0, 1], [1, 2]])
     )
-    says(e.check(), "2 of 4 scores are negative", "1 of 4 scores are zero", "accounted")
+    says(e.check(), "2 of 4 scores are negative", "1 of 4 scores are zero", "Accounted for")
 
 
 def test_zero_over_zero_is_dropped_and_booked() -> None:
