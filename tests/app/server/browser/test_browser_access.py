@@ -245,15 +245,16 @@ def test_axe_finds_nothing_wrong(chromium: Any, address: str, state: str, look: 
 # --- in view ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("look", ["desk", "phone"])
+@pytest.mark.parametrize("look", ["desk", "wide", "phone"])
 @pytest.mark.parametrize("state", ["explained", "set_apart", "against", "insensitive", "two"])
 def test_the_picture_is_in_view_without_scrolling(chromium: Any, address: str, state: str, look: str) -> None:
     phone: dict[str, Any] = {"viewport": PHONE, "has_touch": True, "is_mobile": True}
-    with opened(chromium, address, **(phone if look == "phone" else {})) as page:
+    given = {"desk": {}, "wide": {"viewport": {"width": 1920, "height": 800}}, "phone": phone}[look]
+    with opened(chromium, address, **given) as page:
         STATES[state](page)
         in_view(page)
         box = page.locator("canvas.shown").first.bounding_box()
-        if look == "desk":
+        if look != "phone":
             assert page.evaluate("scrollY") == 0
             assert box["x"] > page.locator("#controls").bounding_box()["width"] - 1
             assert box["width"] > (400 if state == "two" else 500)
