@@ -76,7 +76,9 @@ def record(tools: list[str], keys: list[str], known: dict[str, Any]) -> tuple[di
     numbers |= {tool: version(importlib.import_module(TOOLS[tool]).DISTRIBUTION) for tool in tools}
     versions = {tool: numbers[tool] for tool in TOOLS if tool in numbers}
     cells = {key: {t: cells[key][t] for t in TOOLS if t in cells[key]} for key in _every() if key in cells}
-    with_ = {name: version(name) for name in ("torch", "matplotlib", "numpy")} | {"python": platform.python_version()}
+    with_ = {name: version(name) for name in ("torch", "matplotlib", "Pillow", "numpy")} | {
+        "Python": platform.python_version()
+    }
     return {"versions": versions, "with": with_, "cells": cells}, failed
 
 

@@ -22,9 +22,10 @@ Record = dict[str, Any]
 INTRODUCTION = """\
 ## What each tool can do
 
-Every answer was found by running that tool on a tiny network (`python benchmarks/features.py`; what was seen is in
+Every yes was found by running that tool on a tiny network (`python benchmarks/features.py`; what was seen is in
 `benchmarks/results/features.json`). **yes**: it did it, with the function that is named. *in part*: it did some of it,
-or you write the rest. no: it refused, or its source has no such function.
+or you write the rest. no: it refused, or its source has no such function. Scripts that lie in a tool's repository and
+hosted pages were read about and not run.
 """
 CLOSING = """\
 Outside of these tables: models that are no neural networks, and figures of whole data sets. SHAP explains trees exactly

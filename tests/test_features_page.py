@@ -26,8 +26,7 @@ def test_the_page_is_made_of_the_record(found: dict[str, Any]) -> None:
 def test_an_answer_that_changes_changes_the_page(found: dict[str, Any]) -> None:
     other = copy.deepcopy(found)
     other["cells"]["attention"]["zennit"]["answer"] = "yes"
-    text = features_page.PAGE.read_text(encoding="utf-8")
-    assert features_page.page(text, other) != text
+    assert features_page.section(other) != features_page.section(found)
 
 
 def test_every_row_has_an_answer_of_every_tool_with_what_was_seen(found: dict[str, Any]) -> None:

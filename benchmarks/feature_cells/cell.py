@@ -169,7 +169,7 @@ def untouched(call: Callable[[nn.Module], Any], network: nn.Module, shown: str) 
     if changed:
         harmless = set(changed) <= {"training mode", "gradients"}
         said = f"{shown} on a network in training mode; before and after"
-        return (part if harmless else no)(f"changed after it: {', '.join(changed)}", said)
+        return (part if harmless else no)(f"afterwards changed: {', '.join(changed)}", said)
     return yes(shown, "parameters, buffers, gradients, mode, hooks and attributes are the same after the call")
 
 

@@ -163,7 +163,9 @@ def rather_than() -> Cell:
 def reference() -> Cell:
     e = dt.taylor(nets.picture_net(), nets.pictures(), 0, root=torch.zeros_like(nets.pictures()))
     assert e.ledger.residual is not None
-    return part("`dt.taylor`: first order, the rest is said", f"{shape(e.relevance)}; residual {e.ledger.residual}")
+    return part(
+        "`dt.taylor`: first order, says what it leaves out", f"{shape(e.relevance)}; residual {e.ledger.residual}"
+    )
 
 
 def inner_layer() -> Cell:
@@ -305,7 +307,7 @@ def as_command() -> Cell:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         done = command(folder, "explain", nets.photograph(folder).name, *for_command(folder), "--out", "out")
-        written = sorted(p.suffix for p in (folder / "out").rglob("*") if p.is_file())
+        written = sorted(p.suffix for p in (folder / "out").rglob("*") if p.is_file() and p.suffix)
     return yes("`deeptaylor explain`", f"wrote {', '.join(written)}; said {done.stdout.splitlines()[0]!r}")
 
 

@@ -21,7 +21,7 @@ ROWS: dict[str, dict[str, str]] = {
         "inner_layer": "The map of an inner layer",
         "one_unit": "What one inner unit responded to",
         "class_names": "Classes by their names",
-        "smoothed": "Averaged over noisy copies of the input",
+        "smoothed": "Averaged over noisy or altered copies of the input",
         "concepts": "Concepts instead of pixels",
         "training_data": "Which training examples counted",
     },

@@ -185,7 +185,7 @@ def training_data() -> Cell:
         torch.save(network.state_dict(), path)
         loss, data = nn.CrossEntropyLoss(reduction="none"), torch.utils.data.TensorDataset(x, classes)
         found = TracInCP(network, data, [path], loss_fn=loss, batch_size=4).influence((x[:2], classes[:2]))
-    return yes("`TracInCP`, influence functions", f"influence of eight examples on two: {tuple(found.shape)}")
+    return yes("`TracInCP`", f"influence of eight examples on two: {tuple(found.shape)}")
 
 
 # --- can it be trusted ------------------------------------------------------------------------------------------------
