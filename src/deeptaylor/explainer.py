@@ -281,6 +281,7 @@ class Explainer(Reading):
             score=result.score,
             ledger=ledger,
             target=target,
+            classes=result.chosen,
             notes=(*self.moves(), *notes, *engine.plan.notes),
             source=later,
             flips=partial(self._flips, inputs, target),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import os
-import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,6 +29,7 @@ from deeptaylor.pictures.tokens import Tokens, tokens
 from deeptaylor.properties import DEEP_TAYLOR, Check, check
 from deeptaylor.shown import percent
 from deeptaylor.support.files import write_whole
+from deeptaylor.support.plain import told
 
 if TYPE_CHECKING:
     from matplotlib.colors import Colormap
@@ -56,6 +56,7 @@ class Explanation:
     )
     method: str = DEEP_TAYLOR
     photos: tuple[Picture, ...] = ()  # of each sample, what the network saw; where photographs were explained
+    classes: Tensor | None = None  # (B,): the network's answer, where that was asked for (target=None)
     titles: tuple[tuple[str, ...], ...] = ()  # of each sample, the names of the classes that are explained
     originals: tuple[Callable[[], Photograph], ...] = ()  # of each sample, the photograph in its own resolution
     class_names: tuple[str, ...] = ()  # of all classes, where they are known
@@ -71,7 +72,7 @@ class Explanation:
     def __getstate__(self) -> dict[str, Any]:
         # What is written to a file is the answer; the network that could be asked for more stays behind, and so does a
         # function that was the target, where it has no name to be found by.
-        target = _told(self.target) if callable(self.target) else self.target
+        target = told(self.target) if callable(self.target) else self.target
         return {**self.__dict__, "source": _left_behind, "flips": None, "target": target}
 
     def __repr__(self) -> str:
@@ -79,7 +80,9 @@ class Explanation:
         shapes = ", ".join(str(tuple(t.shape)) for t in maps)
         scores = ", ".join(f"{f:.4g}" for f in self.score.flatten()[:_FEW].tolist())
         more = ", …" if self.score.numel() > _FEW else ""
-        names = [name for row in self.titles for name in row]
+        samples, targets = len(self.score), self.score.shape[1] if self.score.ndim == 2 else 1
+        names = [self._named(s, t) for s in range(samples) for t in range(targets)][: _FEW + 1]
+        names = names if all(names) else []
         of = f" of {', '.join(names[:_FEW])}{', …' if len(names) > _FEW else ''}" if names else ""
         return f"<{type(self).__name__}{of}: relevance {shapes}, f = {scores}{more}; print it for the check>"
 
@@ -244,8 +247,16 @@ class Explanation:
     # --- how it shows itself --------------------------------------------------------------------------------------
 
     def _drawing(self, sample: int, target: int, *where: Any) -> Drawing:
-        title = partial(sentences.title, self.target, self.titles, self.score, self.method, sample, target)
+        title = partial(sentences.title, self._asked, self.titles, self.score, self.method, sample, target)
         return drawing(self, title, sample, target, *where)
+
+    @property
+    def _asked(self) -> Any:
+        return self.classes if self.target is None else self.target
+
+    def _named(self, sample: int, target: int) -> str:
+        """The class that is explained, by name or number; empty where it is none."""
+        return sentences.class_title(self._asked, self.titles, sample, target)
 
     def _repr_png_(self) -> bytes:
         return png_bytes(readable(picture(self, 0, 0)))
@@ -263,7 +274,8 @@ class Explanation:
         if self.photos:
             low = scale_of(map_of(self, self.relevance, sample, target)).low  # as in the map beside it
             images.append((self.overlay(sample, target, floor=low), f"the same over the photograph of sample {sample}"))
-        title = f"{html.escape(self.titles[sample][target])}: " if self.titles else ""
+        name = self._named(sample, target)
+        title = f"{html.escape(name)}: " if name else ""
         score = float(self.score[sample].flatten()[target])
         return html_figure(images, " ".join([f"{title}f = {score:.4g}", *said]))
 
@@ -315,15 +327,6 @@ class Contrast(Explanation):
         said = f"for the class red, for its rivals blue: {html.escape(self.apart_text(sample, target))}"
         image = (self.difference_picture(sample, target), f"against its rivals, sample {sample}")
         return super()._figure(sample, target) + html_figure([image], said)
-
-
-def _told(target: Any) -> Any:
-    """A function, or where it cannot be written to a file, words for it."""
-    try:
-        pickle.dumps(target)
-    except Exception:  # noqa: BLE001 - it may refuse in any way
-        return f"a function that could not be saved: {getattr(target, '__qualname__', type(target).__name__)}"
-    return target
 
 
 def _left_behind(name: str) -> Tensor:

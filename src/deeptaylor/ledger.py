@@ -115,8 +115,9 @@ class Ledger:
         wrong = abs(gap) > TOLERANCE.get(self.score.dtype, 1e-4) * pick(self.score)
         part = "which" if self.shared is None else "both,"
         back = "" if self.returned is None else f" (of {part} biases handed back {pick(self.returned):.6g})"
+        score = "f" if pick(self.score) > 0 else "max(0, f)"
         return (
-            f"f = {pick(self.score):.6g} = {self._parts(pick)}{back} + bias {pick(self.bias):.6g} + "
+            f"{score} = {pick(self.score):.6g} = {self._parts(pick)}{back} + bias {pick(self.bias):.6g} + "
             f"dropped {pick(self.dropped):.6g}" + (f"; NOT accounted for: {gap:.6g}" if wrong else "")
         )
 

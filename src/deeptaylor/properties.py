@@ -87,7 +87,8 @@ class Check:
         least = "at least " if self.samples > 1 else ""
         if self.conservative:
             back = self.input_share - self.own_share
-            handed = f"; biases handed {percent(back)} of it back" if back > 5e-4 and not least else ""
+            most = "up to " if least else ""
+            handed = f"; biases handed {most}{percent(back)} of it back" if back > 5e-4 else ""
             return f"The input accounts for the whole score{handed}."
         if abs(1 - self.input_share - self.conservation_gap) > 1e-6:  # the worst sample is not the one that holds least
             return f"The input accounts for up to {percent(self.conservation_gap)} more or less than the score."
@@ -103,13 +104,15 @@ class Check:
         )
 
     def _little_text(self) -> str:
-        held = f"The input holds only {percent(self.input_share)} of the score"
+        worst = f", at worst of the {self.samples} scores" if self.samples > 1 else ""
+        held = f"The input holds only {percent(self.input_share)} of the score{worst}"
         if self.method != DEEP_TAYLOR:
             return f"{held}; the rest is not redistributed. The heatmap explains that part alone."
         if self.own_share < self.input_share:
+            own = percent(self.own_share)
             return (
-                f"The input itself holds only {percent(self.own_share)} of the score; the rest, which biases took, was "
-                'handed back in proportion to that part (bias="neuron" leaves it with the biases).'
+                f"The input itself holds only {own} of the score{worst}; the rest, which biases took, "
+                'was handed back in proportion to that part (bias="neuron" leaves it with the biases).'
             )
         return (
             f"{held}; biases took {percent(self.bias_share)}. "
@@ -132,7 +135,7 @@ class Check:
             texts.append(f"{self.empty} of {self.samples} scores are zero: no evidence{empty and ', an empty map'}.")
         if self.negative:
             texts.append(
-                f"{self.negative} of {self.samples} scores are negative: the network sees no such object{empty}."
+                f"{self.negative} of {self.samples} scores are negative: there is no evidence for this answer{empty}."
             )
         texts.append(
             "To ask why one class rather than another, explain a difference of scores: target=dt.margin(a, b)."

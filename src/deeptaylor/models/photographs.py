@@ -125,7 +125,9 @@ def read(model: Pretrained, x: Any, like: Tensor | None) -> tuple[Any, tuple[See
 def shown(model: Pretrained, answer: _Answer, x: Any, seen: tuple[Seen, ...], target: Any) -> _Answer:
     """An explanation with its photographs and the names of the classes."""
     if not seen:
-        return answer
+        if model.class_names is None or not isinstance(x, Tensor):
+            return answer
+        return replace(answer, titles=_titles(model, x, target), class_names=model.class_names)
     assert model.preparation is not None
     return replace(
         answer,

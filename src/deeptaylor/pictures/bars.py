@@ -91,7 +91,7 @@ class Bars:
 def bars(names: Sequence[str] | None, heat: Heat, top: int, title: str, caption: str) -> Bars:
     """The ``top`` values that count most, whether for or against."""
     if heat.ndim != 1:
-        raise InputError(f"Bars are drawn of one number a name, and there is a map of shape {heat.shape}; say axis=.")
+        raise InputError(f"Bars are drawn of one number per name, and there is a map of shape {heat.shape}; say axis=.")
     if top < 1:
         raise InputError(f"top={top}: at least one.")
     names = [f"input {k}" for k in range(len(heat))] if names is None else list(names)

@@ -28,6 +28,8 @@ class Contrasted(Explained, Protocol):
     def rivals(self) -> tuple[tuple[tuple[int, float], ...], ...]: ...
     @property
     def class_names(self) -> tuple[str, ...]: ...
+    @property
+    def classes(self) -> Any: ...
     def apart_text(self, sample: int = 0, target: int = 0) -> str:
         """How far apart the class and its rivals are."""
         ...
@@ -41,13 +43,20 @@ def difference(c: Contrasted, sample: int, target: int, which: int = 0, axis: Ax
 
 def title(c: Contrasted, sample: int, target: int) -> str:
     """What sets a class apart from which others."""
-    name = sentences.class_title(c.target, c.titles, sample, target) or "the class"
+    name = sentences.class_title(c.classes if c.target is None else c.target, c.titles, sample, target) or "the class"
+    return sentences.against(name, rivals_of(c, sample, target), c.class_names)
+
+
+def rivals_of(c: Contrasted, sample: int, target: int) -> tuple[tuple[int, float], ...]:
+    """The rivals of one map, and what each counts."""
     targets = c.score.shape[1] if c.score.ndim == 2 else 1
-    return sentences.against(name, c.rivals[sample % len(c.score) * targets + target % targets], c.class_names)
+    return c.rivals[sample % len(c.score) * targets + target % targets]
 
 
 def with_difference(c: Contrasted, d: Drawing, sample: int, target: int, which: int, axis: Axis) -> Drawing:
     """The drawing of the distinctive part, with the difference beside it."""
+    if not rivals_of(c, sample, target):
+        return d
     apart, scale = difference(c, sample, target, which, axis)
     said = [sentences.split(c.ledger, sample, target), f"{c.apart_text(sample, target)}."]
     said += ["Rivals count by the percentages in the title."] * ("%)" in d.title)

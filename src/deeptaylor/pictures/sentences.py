@@ -9,6 +9,7 @@ from torch import Tensor
 
 from deeptaylor.ledger import Ledger
 from deeptaylor.properties import DEEP_TAYLOR
+from deeptaylor.run.target import Margin
 from deeptaylor.shown import percent
 
 __all__ = ["account", "against", "class_title", "listed", "split", "title"]
@@ -75,6 +76,9 @@ def class_title(target: Any, titles: Sequence[Sequence[str]], sample: int, which
     """The name of the class that is explained, or its number; empty where neither is known."""
     if titles:
         return titles[sample][which]
+    if isinstance(target, Margin):
+        ends = [class_title(end, (), sample, which) for end in (target.target, target.other)]
+        return f"{ends[0]} rather than {ends[1]}" if all(ends) else ""
     if isinstance(target, Tensor) and not target.is_floating_point() and target.ndim:
         row = target[sample] if target.ndim == 2 or len(target) > 1 else target[0]
         return f"class {int(row[which] if row.ndim else row)}"

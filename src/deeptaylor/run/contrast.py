@@ -126,6 +126,7 @@ def difference(result: Result) -> tuple[Parts, Tensor]:
     lead = result.score.ndim
     held, apart = _total(result.relevance, lead), [a - b for a, b in zip(own, others, strict=True)]
     size = _total([d.abs() for d in apart], lead) / 2
+    size = torch.where(_total(others, lead) > 0, size, 1)  # without rivals all of it is the class's
     return tuple(d * held.reshape(*held.shape, *[1] * (d.ndim - lead)) for d in apart), size
 
 
@@ -160,7 +161,7 @@ def check_rivals(rivals: Rivals) -> None:
         number = int(rivals.classes[tuple(below[0])])
         raise TargetError(
             f"Class {number} has the score {score:.4g} for sample {sample}: a class without a positive score has an "
-            f"empty map, and nothing to be set apart from. Ask for explain(x, dt.margin(c, {number})) instead."
+            f"empty map, and nothing to be set apart from. Explain the difference instead: dt.margin(CLASS, {number})."
         )
     if without := without_rivals(rivals):
         raise TargetError(f"For sample {without[0]} the only rival is the class itself; name another.")

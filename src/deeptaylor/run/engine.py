@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -137,8 +138,11 @@ class Engine(nn.Module):
         """Explain a batch."""
         run = self.forward_pass(inputs)
         against = target if isinstance(target, targets.Against) else None
-        v, many = targets.weights(target if against is None else against.target, run.values[self.planned.output])
+        asked = target if against is None else against.target
+        v, many = targets.weights(asked, run.values[self.planned.output])
         if many:
             return reverse_many(self, run, v, books, keep, against)
         look = v.device.type == "cpu" and not torch.compiler.is_compiling()
-        return reverse(self, run, v, books, keep, look, against)
+        result = reverse(self, run, v, books, keep, look, against)
+        answer = books is not None and asked is None and v.ndim == 2
+        return replace(result, chosen=v.argmax(1)) if answer else result

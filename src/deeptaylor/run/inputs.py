@@ -156,7 +156,10 @@ def check_like(x: Tensor, example: Tensor, name: str) -> None:
         raise InputError(f"Input {name!r} holds {x.dtype}, the network expects integers ({example.dtype}).")
     if x.ndim != example.ndim:
         wanted = ", ".join(map(str, example.shape[1:]))
-        hint = " Add a batch dimension: x.unsqueeze(0)." if x.ndim == example.ndim - 1 else ""
+        hint = ""
+        if x.ndim == example.ndim - 1:
+            channels = x.shape != example.shape[1:] and x.shape[1:] == example.shape[2:]
+            hint = f" Add a {'channel' if channels else 'batch'} dimension: x.unsqueeze({int(channels)})."
         raise InputError(
             f"Input {name!r}: expected {example.ndim} dimensions (batch, {wanted}), got {x.ndim}: "
             f"{tuple(x.shape)}.{hint}"
@@ -164,8 +167,10 @@ def check_like(x: Tensor, example: Tensor, name: str) -> None:
     fixed = (x.ndim > 2 or x.is_floating_point()) and x.ndim > 1
     if fixed and x.shape[1] != example.shape[1]:
         what = "channels" if x.ndim > 2 else "features"
+        last = x.ndim == 4 and x.shape[-1] == example.shape[1]
+        hint = " Channels come before rows and columns: x.permute(0, 3, 1, 2)." if last else ""
         raise InputError(
-            f"Input {name!r}: expected {example.shape[1]} {what}, got {x.shape[1]} (shape {tuple(x.shape)})."
+            f"Input {name!r}: expected {example.shape[1]} {what}, got {x.shape[1]} (shape {tuple(x.shape)}).{hint}"
         )
 
 

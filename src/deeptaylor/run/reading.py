@@ -51,6 +51,9 @@ class Trained(Protocol):
     def class_index(self, text: str) -> int:
         """The number of a class, by its name."""
 
+    def check_outputs(self, shape: Sequence[int]) -> None:
+        """Refuse names of classes that the network's output does not have."""
+
     def read(self, x: Any, like: Tensor | None) -> tuple[Any, tuple[Any, ...]]:
         """Photographs as inputs beside a tensor, with what the network sees of them; anything else as it is."""
 
@@ -97,6 +100,8 @@ class Reading(CapturedNetwork):
 
     def read(self, x: Any) -> tuple[Any, tuple[Any, ...]]:
         """What the user gave as tensors; and of photographs, what the network sees of them."""
+        if self.begun:
+            self._check_outputs()
         if isinstance(x, Tensor):
             return x, ()
         if self.begun:
@@ -133,6 +138,11 @@ class Reading(CapturedNetwork):
             if not self.begun:
                 self.settings = replace(self.settings, domains=domains, root=_root(self.model))
                 self.begin(inputs)
+        self._check_outputs()
+
+    def _check_outputs(self) -> None:
+        if self.trained is not None:
+            self.trained.check_outputs(self.engine.layout[self.engine.planned.output].shape(1))
 
     def begin_unasked(self) -> None:
         """The first capture without an input: with one of the shape that photographs are brought to."""

@@ -41,6 +41,7 @@ class Result:
     kept: dict[str, Tensor]
     lowest: Tensor | None = None  # the smallest value of every watched tensor (guard.py), where books are kept
     rivals: Rivals | None = None  # where the target is one class against others
+    chosen: Tensor | None = None  # (B,): the classes that were explained, where the network's answer was asked for
     places: tuple[Tensor, ...] = ()  # relevance at the last feature map without channels, where it is handed back by
 
 
@@ -54,6 +55,7 @@ def joined(parts: Sequence[Result], layout: Mapping[str, Layout]) -> Result:
         {name: _joined_at([p.kept[name] for p in parts], where) for name, where in layout.items()},
         guard.lowest_of([p.lowest for p in parts if p.lowest is not None]),
         pytree.tree_map(lambda *ts: torch.cat(ts), *others) if (others := _rivals(parts)) else None,
+        torch.cat(chosen) if (chosen := [p.chosen for p in parts if p.chosen is not None]) else None,
         tuple(torch.cat(ps) for ps in zip(*(p.places for p in parts), strict=True)),
     )
 

@@ -71,7 +71,7 @@ def reverse(
     kept |= {name: R for name, R in zip(planned.inputs, final, strict=True) if name in keep}
     entries = account.close(f, planned.inputs, final)
     others = None if beside is None else beside.rivals(planned.inputs)
-    result = Result(f, tuple(final), entries, kept, torch.stack(lowest) if lowest else None, others, places.sums)
+    result = Result(f, tuple(final), entries, kept, torch.stack(lowest) if lowest else None, others, places=places.sums)
     return result if lift is None else lowered(result, lift, planned.inputs, run)
 
 
@@ -152,5 +152,5 @@ def reverse_many(
         {name: r.movedim(0, 1) for name, r in kept.items()},
         booked[1][0] if len(booked) > 1 else None,
         None if against is None else pytree.tree_map(lambda t: t.movedim(0, 1), rivals),
-        tuple(P.movedim(0, 1) for P in places),
+        places=tuple(P.movedim(0, 1) for P in places),
     )

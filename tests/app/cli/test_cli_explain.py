@@ -63,7 +63,7 @@ def test_what_is_said_and_written(capsys: pytest.CaptureFixture[str]) -> None:
     assert {p.name for p in Path("new/folder").glob("[!.]*")} == {*kinds, "photo_relevance.npz", "photo_record.json"}
     for name in kinds:
         with Image.open(Path("new/folder") / name) as picture:
-            assert picture.size == (24, 24)
+            assert picture.size == (264, 264)  # 24 pixels a side, enlarged without blur
     check_record(json.loads(Path("new/folder/photo_record.json").read_text()), Path("new/folder/photo_relevance.npz"))
 
 

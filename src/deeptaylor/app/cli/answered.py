@@ -15,6 +15,7 @@ from deeptaylor.app import record
 from deeptaylor.app.cli.asked import Asked
 from deeptaylor.app.cli.many import Shown
 from deeptaylor.app.cli.words import as_options
+from deeptaylor.pictures.photograph import readable
 from deeptaylor.shown import percent, shown
 
 __all__ = ["Answered", "answered"]
@@ -44,7 +45,8 @@ class Answered:
 
     def files(self, out: Path, stem: str, arrays: str) -> dict[Path, bytes]:
         """The pictures, and the raw relevance (classes, channels, height, width) of each way to treat biases."""
-        made = {out / f"{stem}_{name}.png": heatmap.png_bytes(picture) for name, picture in self.pictures().items()}
+        drawn = {name: readable(picture) for name, picture in self.pictures().items()}  # a small one enlarged
+        made = {out / f"{stem}_{name}.png": heatmap.png_bytes(picture) for name, picture in drawn.items()}
         raw: dict[str, Any] = {"classes": [-1 if index is None else index for index, _ in self.asked.classes]}
         for bias, e in self.explanations.items():
             raw[f"relevance_{bias}"], raw["score"] = _maps(e), e.score[0].reshape(-1).numpy()

@@ -86,6 +86,12 @@ class Asked:
     architecture: Architecture | None = None
     output: str | None = None
     trust: bool = False
+    in_memory: bool = False  # the source is a network, and the name its class
+
+    @property
+    def source(self) -> str:
+        """The source as one writes it in Python."""
+        return "model" if self.in_memory else f'"{self.name}"'
 
     def require(self, preparation: bool = True, class_names: bool = True, architecture: bool = False) -> None:
         """Refuse, with an example, where the user did not say what the source does not know."""
@@ -101,7 +107,7 @@ class Asked:
                 tuple((what, example.partition("=")[0]) for what, example, _ in asked),
                 f"{self.name} does not say {', nor '.join(what for what, _, _ in asked)}. A wrong guess would not be "
                 "noticed, so nothing is guessed; please say it. An example, with numbers that are not yours:\n\n"
-                + ",\n          ".join([f'  dt.load("{self.name}"', *(example for _, example, _ in asked)])
+                + ",\n          ".join([f"  dt.load({self.source}", *(example for _, example, _ in asked)])
                 + ")\n\n"
                 + "\n".join(advice for _, _, advice in asked),
             )

@@ -93,6 +93,7 @@ def load(
         architecture,
         output,
         trust,
+        in_memory=isinstance(source, nn.Module),
     )
     is_file = not (isinstance(source, nn.Module) or asked.name.partition(":")[0] in HUBS or asked.name in NAMED)
     if architecture is not None and not is_file:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,15 +131,17 @@ class Pretrained:
             raise InputError(
                 f"The network's output has shape {tuple(output.shape)}; classes are told from (batch, classes)."
             )
-        if self.class_names is not None and len(self.class_names) != output.shape[1]:
-            raise InputError(
-                f"The network has {output.shape[1]} outputs, but there are {len(self.class_names)} class names."
-            )
+        self.check_outputs(output.shape)
         probability, index = _probabilities(output).topk(min(k, output.shape[1]))
         return [
             [Recognised(self.class_name(i), p, i) for p, i in zip(ps, indices, strict=True)]
             for ps, indices in zip(probability.tolist(), index.tolist(), strict=True)
         ]
+
+    def check_outputs(self, shape: Sequence[int]) -> None:
+        """Refuse names of classes that an output of this shape does not have."""
+        if self.class_names is not None and len(shape) == 2 and len(self.class_names) != shape[1]:
+            raise InputError(f"The network has {shape[1]} outputs, but there are {len(self.class_names)} class names.")
 
     def class_name(self, index: int) -> str:
         """What a class is called; its number where classes have no names."""
