@@ -183,7 +183,7 @@ def with_bias(share: float) -> nn.Module:
 def test_the_check_begins_with_a_small_share_of_the_input() -> None:
     e = dt.explain(with_bias(0.75), torch.ones(2, 2), domain=dt.NonNegative(), bias="neuron")
     first, *rest = str(e.check()).splitlines()
-    assert first.startswith("The input holds only 25.0 % of the score; biases took 75.0 %")
+    assert first.startswith("The input holds only 25.0 % of the score, at worst of the 2 scores; biases took 75.0 %")
     assert 'bias="returned"' in first
     assert [line.split()[0] for line in rest] == ["Conservative:", "Positive:", "Consistent", "Accounted"]
     assert str(e).startswith("The input holds only")

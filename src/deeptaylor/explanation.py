@@ -21,7 +21,7 @@ from deeptaylor.pictures import contrasted, sentences
 from deeptaylor.pictures.axes import Axis, input_part, summed
 from deeptaylor.pictures.bars import Bars, bars
 from deeptaylor.pictures.drawing import Drawing, need_matplotlib
-from deeptaylor.pictures.explained import drawing, line_axis, map_of, picture, pictured, values_of
+from deeptaylor.pictures.explained import drawing, line_axis, map_of, picture, pictured, values_of, whole_map
 from deeptaylor.pictures.files import FIGURES, PIXELS, html_figure, kind_of, pixel_bytes
 from deeptaylor.pictures.photograph import Photograph, laid_over, readable
 from deeptaylor.pictures.scale import Floor, scale_of
@@ -185,7 +185,7 @@ class Explanation:
                 "deeptaylor.heatmap.overlay(photo, e.heatmap()[0])."
             )
         heat = map_of(self, self.relevance, sample, target)
-        t = scale_of(heat, floor, automatic=False)(heat)
+        t = scale_of(whole_map(self, sample, target), floor, automatic=False)(heat)
         if original and self.originals:
             return laid_over(self.originals[sample](), t)
         return colouring.overlay(self.photos[sample], t, scale=1.0)
@@ -272,7 +272,7 @@ class Explanation:
     def _figure(self, sample: int, target: int) -> str:
         images, said = pictured(self, sample, target)
         if self.photos:
-            low = scale_of(map_of(self, self.relevance, sample, target)).low  # as in the map beside it
+            low = scale_of(whole_map(self, sample, target)).low  # as in the map beside it
             images.append((self.overlay(sample, target, floor=low), f"the same over the photograph of sample {sample}"))
         name = self._named(sample, target)
         title = f"{html.escape(name)}: " if name else ""

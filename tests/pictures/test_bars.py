@@ -73,7 +73,7 @@ def test_an_explanation_of_a_table() -> None:
     told = e.bars(NAMES, top=2, sample=1)
     assert told.names == ("income & debt", "zip")
     assert told.values == pytest.approx((4, 2))
-    assert told.title == "Relevance (score 7)"
+    assert told.title == "Relevance for class 0 (score 7)"
     assert "The inputs account for the whole score." in told.caption
     with pytest.raises(dt.InputError, match="3 names were given for 4 values"):
         e.bars(NAMES[:3])

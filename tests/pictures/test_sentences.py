@@ -91,7 +91,8 @@ def test_both_parts_of_a_contrast() -> None:
         (torch.tensor([[3, 4], [5, 6]]), (), 1, 1, "class 6"),
         (None, (), 0, 0, ""),
         (torch.ones(1, 3), (), 0, 0, ""),
-        (dt.margin(0, 1), (), 0, 0, ""),
+        (dt.margin(0, 1), (), 0, 0, "class 0 rather than class 1"),
+        (dt.margin(0), (), 0, 0, ""),
         (None, (("cat", "dog"),), 0, 1, "dog"),
     ],
 )

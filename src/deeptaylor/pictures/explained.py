@@ -18,7 +18,7 @@ from deeptaylor.pictures.photograph import Photograph
 from deeptaylor.pictures.scale import Floor, scale_of
 from deeptaylor.pictures.slices import sheet
 
-__all__ = ["Explained", "drawing", "line_axis", "map_of", "picture", "pictured", "values_of"]
+__all__ = ["Explained", "drawing", "line_axis", "map_of", "picture", "pictured", "values_of", "whole_map"]
 
 
 class Explained(Protocol):
@@ -48,6 +48,13 @@ def map_of(e: Explained, maps: Any, sample: int, target: int, which: int = 0, ax
     return np.atleast_1d(summed(t, 0, () if t.ndim == 2 and axis is None else axis).numpy())
 
 
+def whole_map(e: Explained, sample: int, target: int, which: int = 0, axis: Axis = None) -> Heat:
+    """What colours are scaled by: the map; of a contrast both parts, so that a small one does not look large."""
+    heat = map_of(e, e.relevance, sample, target, which, axis)
+    shared = getattr(e, "shared", None)
+    return heat if shared is None else heat + map_of(e, shared, sample, target, which, axis)
+
+
 def line_axis(e: Explained, which: int, axis: Axis, length: int | None) -> Axis:
     """The axis to sum over where one number per place is wanted; refused where it is not known."""
     part, lead = input_part(e.relevance, which), e.score.ndim
@@ -62,7 +69,7 @@ def picture(
 ) -> Picture:  # fmt: skip
     """A map in colours, without words."""
     heat = map_of(e, e.relevance, sample, target, which, axis)
-    scale = scale_of(heat, floor, automatic)
+    scale = scale_of(whole_map(e, sample, target, which, axis), floor, automatic)
     return sheet(heat, scale) if heat.ndim == 3 else colours(scale(heat), 1.0)
 
 
@@ -74,7 +81,7 @@ def pictured(e: Explained, sample: int, target: int) -> tuple[list[tuple[Picture
         (picture(e, sample, target, k, automatic=True), f"heatmap of sample {sample}" + f", input {k}" * (k > 0))
         for k in inputs
     ]
-    said = [scale_of(heat).said for heat in heats]
+    said = [scale_of(whole_map(e, sample, target, k)).said for k in inputs]
     said += [f"Rows and columns are the input's own: {a} × {b}." for a, b in _kept_both(e, inputs, heats)]
     return images, list(dict.fromkeys(s for s in said if s))
 
@@ -96,7 +103,7 @@ def drawing(
     photo = None if which or not e.photos else Photograph.whole(e.photos[sample])
     return Drawing(
         heat,
-        scale_of(heat, floor),
+        scale_of(whole_map(e, sample, target, which, axis), floor),
         title(),
         (sentences.account(e.ledger, sample, target, what, e.method),),
         e.originals[sample]() if photo is not None and e.originals else photo,

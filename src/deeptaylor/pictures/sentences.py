@@ -9,12 +9,14 @@ from torch import Tensor
 
 from deeptaylor.ledger import Ledger
 from deeptaylor.properties import DEEP_TAYLOR
+from deeptaylor.run.contrast import POWER
 from deeptaylor.run.target import Margin
 from deeptaylor.shown import percent
 
-__all__ = ["account", "against", "class_title", "listed", "split", "title"]
+__all__ = ["account", "against", "class_title", "listed", "nothing_apart", "split", "title"]
 
 _NONE = 5e-7  # of the score: shown as nothing
+_FLOOR: float = 1.25 * 0.5**POWER  # little more than what counts where class and rivals have equal shares everywhere
 
 
 def account(ledger: Ledger, sample: int, target: int, what: str, method: str = DEEP_TAYLOR) -> str:
@@ -62,7 +64,17 @@ def split(ledger: Ledger, sample: int, target: int) -> str:
     if float(both) <= 0:
         return ""
     share = float(own) / float(both)
+    if nothing_apart(share):
+        return (
+            f"Nothing sets the class apart: {percent(share)} of its relevance counts as its own, as where class and "
+            "rivals have equal shares everywhere."
+        )
     return f"{percent(share)} of the class's relevance sets it apart; {percent(1 - share)} is shared with its rivals."
+
+
+def nothing_apart(share: float) -> bool:
+    """Whether so small a part of a map sets its class apart that it might as well be none."""
+    return share <= _FLOOR
 
 
 def title(target: Any, titles: Sequence[Sequence[str]], score: Tensor, method: str, sample: int, which: int) -> str:

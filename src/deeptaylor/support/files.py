@@ -120,8 +120,8 @@ class Outputs:
             path, why = next(iter(foreign.items()))
             more = f", and {len(foreign) - 1} more like it" if len(foreign) > 1 else ""
             raise OverwriteError(
-                f"{shown(path)} is there already{more}: {why}. Nothing is overwritten; write to another place, or "
-                "say --overwrite."
+                f"{shown(path)} is there already{more}: {why}. Nothing is overwritten; choose another "
+                "folder (--out) or file, or say --overwrite."
             )
 
     def listed(self, files: Mapping[Path, bytes]) -> dict[Path, bytes]:

@@ -179,7 +179,8 @@ _PAGE = Template("""<!DOCTYPE html>
 @media (prefers-color-scheme: dark) { :root { --text: #ececf1; --soft: #a9a9b6; --page: #17171b; --line: #3a3a44; } }
 body { margin: 0 auto; padding: 1.5rem; max-width: 66rem; background: var(--page); color: var(--text);
   font: 1rem/1.5 system-ui, sans-serif; }
-h1 { line-height: 1.2; } h2 { margin-top: 2.5rem; border-top: 1px solid var(--line); padding-top: 1.5rem; }
+h1 { line-height: 1.2; } h1, h2, h3 { overflow-wrap: anywhere; }
+h2 { margin-top: 2.5rem; border-top: 1px solid var(--line); padding-top: 1.5rem; }
 h3 { margin: 1.5rem 0 .5rem; font-size: 1rem; }
 p { max-width: 46rem; }
 figure { margin: 1.5rem 0; } img { width: 100%; height: auto; display: block; border-radius: .25rem; background: #fff; }

@@ -64,14 +64,18 @@ def test_a_folder_gives_a_line_each_a_report_and_a_contact_sheet(capsys: pytest.
     some_photographs()
     Path("photos/bad.png").write_text("words")
     out, err = said(capsys, 3, "explain", "photos", *MODEL, "--out", "o")
-    assert re.search(r"^error: photos/bad\.png: .* is not a picture that can be read", err)
+    assert re.search(r"^error: .*bad\.png is not a picture that can be read", err)
     lines = out.splitlines()
     assert [line.partition(":")[0] for line in lines[:2]] == ["photos/a.png", "photos/more/b.PNG"]
     assert len(lines) == 3
-    assert lines[2] == "Saved to o: open o/report.html, or look at contact_sheet.png."
+    assert lines[2] == (
+        "2 photographs were explained, 1 could not be. Saved to o: open o/report.html, or look at contact_sheet.png."
+    )
     html = Path("o/report.html").read_text(encoding="utf-8")
     assert html.count("<img ") == 2 * 2  # the photograph and one map over it, of each
-    assert "Not explained: " in html
+    assert "2 photographs, explained with flowers.pth. Not explained: bad.png." in html
+    assert "deeptaylor explain" in html
+    assert "/photos --model flowers.pth" in html
     assert lines[0].partition(": ")[2] in html
     with Image.open("o/contact_sheet.png") as sheet:
         assert sheet.size == (2 * (24 + 8) + 8, 24 + 8 + 2 * 18 + 8)
@@ -120,14 +124,15 @@ def network() -> dt.Pretrained:
 def test_one_class_against_another_is_the_contrast(capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = said(capsys, 0, "explain", "photo.png", *MODEL, "--target", "tulip", "--against", "daisy", "--out", "o")
     c = dt.contrast(network(), "photo.png", "tulip", "daisy")
-    with np.load("o/photo_relevance.npz") as arrays:
+    with np.load("o/photo_tulip_against_daisy_relevance.npz") as arrays:
         assert np.array_equal(arrays["relevance_returned"][0], c.numpy()[0])
         assert np.array_equal(arrays["shared_returned"][0], np.asarray(c.shared[0]))
     names = {f"photo_tulip_against_daisy_{kind}.png" for kind in ("heatmap", "overlay", "difference")}
     assert names < {p.name for p in Path("o").iterdir()}
     own = float(c.ledger.input / c.ledger.held)
-    assert f"; {100 * own:.1f} % of their relevance sets tulip apart, the rest is shared." in out
-    record = json.loads(Path("o/photo_record.json").read_text())
+    assert 0.02 < own < 1
+    assert f"; {100 * own:.1f} % of its relevance sets tulip apart, the rest is shared." in out
+    record = json.loads(Path("o/photo_tulip_against_daisy_record.json").read_text())
     assert record["against"] == "daisy"
     ledger = record["explanations"][0]["targets"][0]["ledger"]
     assert ledger["input"] + ledger["shared"] == pytest.approx(float(c.score), rel=1e-5)
@@ -154,10 +159,32 @@ def test_a_class_without_evidence(capsys: pytest.CaptureFixture[str]) -> None:
     weights["7.bias"][1] = -50.0
     torch.save(weights, "flowers.pth")
     _, err = said(capsys, 2, "explain", "photo.png", *MODEL, "--target", "rose", "--out", "o")
-    assert re.search(r"the score of rose is -\d+\.\d+, which is not above zero: the network sees no such object", err)
+    assert re.search(r"the score of rose is -\d+\.\d+, which is not above zero: there is no evidence for it", err)
     _, err = said(capsys, 2, "explain", "photo.png", *MODEL, "--target", "tulip", "--against", "rose", "--out", "o")
     assert "it has no evidence that tulip could be set apart from. Leave out --against" in err
     assert list(Path("o").iterdir()) == []
+
+
+def test_of_several_classes_those_without_evidence_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    weights = torch.load("flowers.pth", weights_only=True)
+    weights["7.bias"][1] = -50.0
+    torch.save(weights, "flowers.pth")
+    words = ["explain", "photo.png", *MODEL, "--target", "rose", "--target", "tulip", "--out", "o"]
+    out, _ = said(capsys, 0, *words)
+    assert "note: no map for rose: the score is not above zero." in out
+    assert {p.name for p in Path("o").glob("*_heatmap.png")} == {"photo_tulip_heatmap.png"}
+
+
+def test_nothing_that_sets_a_class_apart_is_said_and_not_drawn_as_much(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two classes of the same weights: the contrast is the floor everywhere."""
+    weights = torch.load("flowers.pth", weights_only=True)
+    weights["7.weight"][0], weights["7.bias"][0] = weights["7.weight"][2], weights["7.bias"][2]
+    torch.save(weights, "flowers.pth")
+    out, _ = said(capsys, 0, "explain", "photo.png", *MODEL, "--target", "tulip", "--against", "daisy", "--out", "o")
+    assert "nothing sets tulip apart here (1.6 % is what equal shares everywhere would give)." in out
+    with Image.open("o/photo_tulip_against_daisy_heatmap.png") as picture:
+        assert np.asarray(picture).min() > 230  # white, but for a trace
+    said(capsys, 0, "explain", "photo.png", *MODEL, "--out", "o")  # another question, the same folder
 
 
 def test_a_question_is_checked_before_photographs() -> None:

@@ -47,7 +47,7 @@ def test_the_same_command_replaces_its_own_and_says_so(capsys: pytest.CaptureFix
     assert contents() == before
 
 
-@pytest.mark.parametrize("more", [["--target", "rose"], ["--bias", "spread"], ["--max-pool", "winner"]], ids=str)
+@pytest.mark.parametrize("more", [["--bias", "spread"], ["--max-pool", "winner"]], ids=str)
 def test_another_command_overwrites_nothing(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     said(capsys, 0, *EXPLAIN)
     before = contents()

@@ -15,6 +15,7 @@ from deeptaylor.app import record
 from deeptaylor.app.cli.asked import Asked
 from deeptaylor.app.cli.many import Shown
 from deeptaylor.app.cli.words import as_options
+from deeptaylor.pictures.explained import picture
 from deeptaylor.pictures.photograph import readable
 from deeptaylor.shown import percent, shown
 
@@ -36,26 +37,25 @@ class Answered:
             way = f"_{bias}" if len(self.explanations) > 1 else ""
             for k in range(len(self.asked.classes)):
                 name = f"{self.asked.slug(k)}{way}"
-                heat = heatmap.channel_sum(_maps(e)[k])
-                made[f"{name}_heatmap"] = heatmap.colours(heat)
+                made[f"{name}_heatmap"] = picture(e, 0, k)
                 made[f"{name}_overlay"] = e.overlay(0, k)
                 if isinstance(e, dt.Contrast):
                     made[f"{name}_difference"] = e.difference_picture(0, k)
         return made
 
-    def files(self, out: Path, stem: str, arrays: str) -> dict[Path, bytes]:
+    def files(self, out: Path, stem: str, question: str, arrays: str) -> dict[Path, bytes]:
         """The pictures, and the raw relevance (classes, channels, height, width) of each way to treat biases."""
-        drawn = {name: readable(picture) for name, picture in self.pictures().items()}  # a small one enlarged
-        made = {out / f"{stem}_{name}.png": heatmap.png_bytes(picture) for name, picture in drawn.items()}
+        drawn = {name: readable(drawn) for name, drawn in self.pictures().items()}  # a small one enlarged
+        made = {out / f"{stem}_{name}.png": heatmap.png_bytes(pixels) for name, pixels in drawn.items()}
         raw: dict[str, Any] = {"classes": [-1 if index is None else index for index, _ in self.asked.classes]}
         for bias, e in self.explanations.items():
             raw[f"relevance_{bias}"], raw["score"] = _maps(e), e.score[0].reshape(-1).numpy()
             if isinstance(e, dt.Contrast):
                 raw[f"shared_{bias}"] = e.shared[0].reshape(raw[f"relevance_{bias}"].shape).numpy()
         if arrays in ("npz", "both"):
-            made[out / f"{stem}_relevance.npz"] = record.npz(raw)
+            made[out / f"{stem}{question}_relevance.npz"] = record.npz(raw)
         if arrays in ("safetensors", "both"):
-            made[out / f"{stem}_relevance.safetensors"] = record.safetensors_bytes(raw)
+            made[out / f"{stem}{question}_relevance.safetensors"] = record.safetensors_bytes(raw)
         return made
 
     def shown(self) -> Shown:

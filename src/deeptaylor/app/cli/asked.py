@@ -14,6 +14,7 @@ import deeptaylor as dt
 from deeptaylor.app.cli.photos import Prepared
 from deeptaylor.errors import InputError
 from deeptaylor.models.photographs import class_index
+from deeptaylor.pictures.sentences import nothing_apart
 from deeptaylor.shown import percent
 
 __all__ = ["NEXT", "RIVALS", "Asked", "Question"]
@@ -61,10 +62,10 @@ class Asked:
         ledger = e.ledger
         assert ledger.shared is not None
         own = _of(ledger.input, k) / max(_of(ledger.held, k), 1e-30)
-        return (
-            f"{named}, against {self.against[1]}: {_account(e, k)}; {percent(own)} of their relevance sets {name} "
-            "apart, the rest is shared."
-        )
+        apart = f"{percent(own)} of its relevance sets {name} apart, the rest is shared."
+        if nothing_apart(own):
+            apart = f"nothing sets {name} apart here ({percent(own)} is what equal shares everywhere would give)."
+        return f"{named}, against {self.against[1]}: {_account(e, k)}; {apart}"
 
 
 def _of(t: torch.Tensor, k: int) -> float:
@@ -80,11 +81,8 @@ def _account(e: dt.Explanation, k: int) -> str:
         return f"the pixels account for {only}{percent(held)} of the score; biases for {percent(biases)}"
     own, back = _of(ledger.own, k) / score, _of(ledger.returned, k) / score
     if own < 0.5:
-        return (
-            f"only {percent(own)} of the score reached the pixels by itself; biases took the rest and handed it back "
-            "to them"
-        )
-    return f"the pixels account for {percent(held)} of the score; biases handed {percent(back)} of it back to them"
+        return f"only {percent(own)} of the score reached the pixels by itself; biases took the rest and handed it back"
+    return f"the pixels account for {percent(held)} of the score; biases handed {percent(back)} of it back"
 
 
 def _slug(name: str) -> str:
@@ -99,6 +97,12 @@ class Question:
 
     targets: Sequence[str] = ()
     against: str | None = None
+
+    @property
+    def slug(self) -> str:
+        """The question in the names of files; empty for the network's answer."""
+        words = [*map(_slug, self.targets), *(["against", _slug(self.against)] if self.against is not None else [])]
+        return "".join(f"_{word}" for word in words)
 
     def check(self, network: dt.Pretrained) -> None:
         """Refuse what means nothing, before any photograph is read."""
@@ -124,7 +128,11 @@ class Question:
         numbers = list(dict.fromkeys(n for text in self.targets for n in _numbers(network, photo, text)))
         if not numbers:
             numbers = [photo.recognised[0].index]
-        asked = Asked(photo, [(n, network.class_name(n)) for n in numbers], self._rival(network, photo, numbers))
+        some = [n for n in numbers if photo.score(n) > 0] or numbers
+        without = [network.class_name(n) for n in numbers if n not in some]
+        if without:
+            photo.notes.append(f"no map for {', '.join(without)}: the score is not above zero.")
+        asked = Asked(photo, [(n, network.class_name(n)) for n in some], self._rival(network, photo, some))
         _refuse_empty(asked)
         return asked
 
@@ -153,8 +161,8 @@ def _refuse_empty(asked: Asked) -> None:
     for index, name in asked.classes:
         if index is not None and score(index) <= 0:
             raise InputError(
-                f"the score of {name} is {score(index):.4g}, which is not above zero: the network sees no such "
-                "object, and there is nothing to show. Ask for another --target."
+                f"the score of {name} is {score(index):.4g}, which is not above zero: there is no evidence "
+                "for it, and nothing to show. Ask for another --target."
             )
     if asked.against is None or asked.against[0] is None:
         return

@@ -106,8 +106,8 @@ def explain(
         return the_command("explain", path, source, model, how, **more)
 
     for path in paths:
-        Outputs(out, asked_of(path), overwrite).check(_expected(out, names[path], arrays))
-    together = shlex.join([asked_of(paths[0]), *[str(path.absolute()) for path in paths[1:]]])
+        Outputs(out, asked_of(path), overwrite).check(_expected(out, f"{names[path]}{question.slug}", arrays))
+    together = f"{asked_of(photos[0])} {shlex.join(str(path.absolute()) for path in photos[1:])}".rstrip()
     if len(paths) > 1:
         Outputs(out, together, overwrite).check([out / REPORT, out / CONTACT_SHEET])
     with talk.progress() as step:
@@ -133,11 +133,11 @@ def explain(
                 text = as_options(str(error))
                 results.append({"photo": str(path), "error": text})
                 everything.append(Shown(shown(path.name), [f"Not explained: {text}"]))
-                talk.error(f"{shown(path)}: {text}")
+                talk.error(text if path.name in text else f"{shown(path)}: {text}")
                 continue
-            made = done.files(out, names[path], arrays)
+            made = done.files(out, names[path], question.slug, arrays)
             found = done.record(about, explainers, [p.name for p in made])
-            made[out / f"{names[path]}_record.json"] = record.json_bytes(found)
+            made[out / f"{names[path]}{question.slug}_record.json"] = record.json_bytes(found)
             Outputs(out, asked_of(path), overwrite).check(list(made))
             with outputs(out, asked_of(path), overwrite) as own:
                 write_together(made)
@@ -150,10 +150,17 @@ def explain(
             everything.append(done.shown())
         if any(photo.pictures for photo in everything) and len(paths) > 1:
             step("writing the report")
-            sheet, html = contact_sheet(everything), page(shown(together), source, everything)
+            sheet, html = (
+                contact_sheet(everything),
+                page(shown(f"{together} --out {shlex.quote(str(out))}"), source, everything),
+            )
             with outputs(out, together, overwrite):
                 write_together({out / REPORT: html.encode(), out / CONTACT_SHEET: heatmap.png_bytes(sheet)})
-            talk.say(f"Saved to {shown(out)}: open {shown(out / REPORT)}, or look at {CONTACT_SHEET}.")
+            bad = f", {failed} could not be" if failed else ""
+            talk.say(
+                f"{len(paths) - failed} photographs were explained{bad}. Saved to {shown(out)}: open "
+                f"{shown(out / REPORT)}, or look at {CONTACT_SHEET}."
+            )
     talk.result({"photos": results, "exit_code": _code(results, failed)})
     return _code(results, failed)
 

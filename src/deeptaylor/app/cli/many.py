@@ -33,12 +33,18 @@ class Shown:
 
 def page(command: str, network: str, photographs: Sequence[Shown]) -> str:
     """All photographs on one page that needs nothing else."""
-    lead: list[report.Part] = [f"{len(photographs)} photographs, explained with {network}.", _MEANING, report.Legend()]
+    lead: list[report.Part] = [_counted(photographs, network), _MEANING, report.Legend()]
     if len(photographs) > _MOST:
         lead.append(f"The first {_MOST} are on this page; the pictures of all of them lie beside it.")
     sections = [_section(photo) for photo in photographs[:_MOST]]
     how = report.Section("How it was computed", [report.Lines(command)])
     return report.page("Which pixels made the network say so?", lead, [*sections, how], "", contents=False)
+
+
+def _counted(photographs: Sequence[Shown], network: str) -> str:
+    bad = [photo.name for photo in photographs if not photo.pictures]
+    rest = f" Not explained: {', '.join(bad)}." if bad else ""
+    return f"{len(photographs) - len(bad)} photographs, explained with {network}.{rest}"
 
 
 def _section(photo: Shown) -> report.Section:

@@ -213,10 +213,11 @@ class Explained:
         return snippet(self.options, load, *self._rules(), self.question.target, self.question.rival)
 
     def _command(self) -> str:
-        if self.question.apart:
-            return "# No command gives this one; the Python does."
         model = "…" if is_own(self.options.model) else self.options.model
-        return command(self.options, model, *self._rules(), self.question.target)
+        against = None
+        if self.question.apart:
+            against = "rivals" if self.question.rival is None else str(self.question.rival)
+        return command(self.options, model, *self._rules(), self.question.target, against)
 
     def _rules(self) -> tuple[dict[str, Rule], Rule | None]:
         """Those that were chosen, not those that follow from the domains."""

@@ -103,7 +103,10 @@ def _explain_line(options: Options, asked: str, rival: int | None) -> str:
     return f"e = explainer.contrast(x{asked}{against})\nprint(e.apart_text())"
 
 
-def command(options: Options, model: str, layers: Mapping[str, Rule], first: Rule | None, target: int | None) -> str:
+def command(
+    options: Options, model: str, layers: Mapping[str, Rule], first: Rule | None, target: int | None,
+    against: str | None = None,
+) -> str:  # fmt: skip
     """The command that gives the same explanation; words where there is none."""
     explains = options.method == "deep-taylor"
     if options.method == "taylor" and options.level != _LEVEL:
@@ -115,6 +118,8 @@ def command(options: Options, model: str, layers: Mapping[str, Rule], first: Rul
         words += ["--methods", options.method]
     if target is not None:
         words += ["--target", str(target)]
+    if against is not None:
+        words += ["--against", against]
     if explains:
         words += ["--bias", options.bias]
         if options.max_pool != "proportional":
