@@ -31,9 +31,12 @@ export class Question {
     });
     byId<HTMLFormElement>("rather").addEventListener("submit", (event) => {
       event.preventDefault();
+      // The two fields read as one sentence: a class that was typed above is the one that is meant.
+      const typed = this.targetField.value.trim();
+      if (typed) this.target = typed;
       this.against = this.againstField.value.trim();
       this.apart = this.apart || this.against !== "";
-      this.last = "against";
+      this.last = typed && !this.known(typed) ? "target" : "against";
       this.go();
     });
   }
@@ -127,6 +130,10 @@ export class Question {
       this.go();
     });
     return make("li", {}, button);
+  }
+
+  private known(typed: string): boolean {
+    return /^\d+$/.test(typed) || this.names.some((name) => name.toLowerCase() === typed.toLowerCase());
   }
 
   private go(): void {

@@ -46,6 +46,17 @@ def test_one_class_against_another_by_name(page: Any, own: dt.Pretrained) -> Non
     shoot(page, "against")
 
 
+def test_both_classes_typed_before_one_is_sent(page: Any) -> None:
+    """The fields read as one sentence: "or another dog, rather than cat"; what was asked before does not count."""
+    upload(page)
+    ask(page, "#class-name", "cat")
+    settled(page)
+    page.fill("#class-name", "dog")
+    ask(page, "#against", "cat")
+    settled(page)
+    assert title(page) == "“dog” against “cat”"
+
+
 def test_an_unknown_name_changes_no_title(page: Any) -> None:
     upload(page)
     before = title(page), pixels(page, SHOWN)

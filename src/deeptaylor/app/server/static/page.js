@@ -1257,9 +1257,11 @@ var Question = class {
     });
     byId("rather").addEventListener("submit", (event) => {
       event.preventDefault();
+      const typed = this.targetField.value.trim();
+      if (typed) this.target = typed;
       this.against = this.againstField.value.trim();
       this.apart = this.apart || this.against !== "";
-      this.last = "against";
+      this.last = typed && !this.known(typed) ? "target" : "against";
       this.go();
     });
   }
@@ -1353,6 +1355,9 @@ var Question = class {
       this.go();
     });
     return make("li", {}, button);
+  }
+  known(typed) {
+    return /^\d+$/.test(typed) || this.names.some((name) => name.toLowerCase() === typed.toLowerCase());
   }
   go() {
     this.newlyAsked = true;
