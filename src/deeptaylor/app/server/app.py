@@ -97,6 +97,7 @@ class Page:
     explaining: Explaining = field(init=False)
     jobs: Jobs = field(init=False)
     samples: dict[str, Sample] = field(init=False)
+    prepared: set[str] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         self.samples = {sample.name: sample for sample in samples()}
@@ -115,12 +116,13 @@ class Page:
 
             return await self.jobs.run(work, lambda: _gone(request))
 
-    async def prepared(self, request: Request, name: str) -> Model:
-        """A network that is captured and planned; or an error that says why it cannot be."""
-        async with self.jobs.place():
-            loaded = self.models.ready(name)
-            await self.jobs.run(lambda: self.explaining.prepare(loaded, name), lambda: _gone(request))
-            return self.models.get(name)
+    def prepare(self, name: str) -> Model:
+        """Begin to capture and plan a network, once; where that cannot be done, its first picture says why."""
+        loaded = self.models.ready(name)
+        if name not in self.prepared:
+            self.prepared.add(name)
+            self.jobs.begin(lambda: self.explaining.prepare(loaded, name))
+        return self.models.get(name)
 
     async def dropped(self, request: Request, said: Dropped) -> Model:
         """Read a network into a file, and begin to load it."""
@@ -223,9 +225,9 @@ def _add_api(app: FastAPI, page: Page) -> None:
         return _model(page.models.begin(name))
 
     @app.post("/api/models/{name}/prepare")
-    async def prepare(request: Request, name: Text) -> ModelAnswer:
-        """Capture and plan a loaded network, so that its first picture does not wait for that."""
-        return _model(await page.prepared(request, name))
+    async def prepare(name: Text) -> ModelAnswer:
+        """Begin to capture and plan a loaded network, so that its first picture need not wait for that."""
+        return _model(page.prepare(name))
 
     @app.post("/api/explain", openapi_extra=_PICTURE)
     async def explain(request: Request, options: Annotated[Options, Query()]) -> Answer:

@@ -63,6 +63,10 @@ class Jobs:
         finally:
             leaving.cancel()
 
+    def begin(self, work: Callable[[], None]) -> None:
+        """Work for which nobody waits; what goes wrong with it is not heard of."""
+        self._thread.submit(work)
+
     def close(self) -> None:
         """Stop: what has not begun is dropped."""
         self._thread.shutdown(wait=False, cancel_futures=True)

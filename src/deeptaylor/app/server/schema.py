@@ -22,22 +22,16 @@ __all__ = [
     "ModelsAnswer",
     "Rival",
     "SampleAnswer",
-    "Swap",
 ]
-
-
-class Swap(BaseModel):
-    """The same question the other way round, by the numbers of the classes."""
-
-    target: int
-    against: int
 
 
 class ErrorAnswer(BaseModel):
     """What went wrong, and what to do."""
 
     error: str
-    swap: Swap | None = Field(default=None, description="where the rival scores higher: how to ask instead")
+    swap: dict[Literal["target", "against"], int] | None = Field(
+        default=None, description="where the rival scores higher: classes for the same question the other way round"
+    )
 
 
 class ModelAnswer(BaseModel):
