@@ -81,10 +81,7 @@ def z_box(low: Array | float = LOW, high: Array | float = HIGH) -> Judge:
 RULES = {
     "w2": Entry(rules.WSquare(), lambda u, _: by_weights(u, reference_rules.w_square(u.W, u.R))),
     "flat": Entry(rules.Flat(), lambda u, _: by_weights(u, reference_rules.flat(u.W, u.R))),
-    "z": Entry(rules.Z(), lambda u, _: reference_rules.z(u.W, np.zeros_like(u.b), u.x, u.R), True),
-    "z with bias": Entry(
-        rules.Z(bias=True), lambda u, bias: reference_rules.z(u.W, without_bias(u, bias), u.x, u.R), True
-    ),
+    "z": Entry(rules.Z(), lambda u, bias: reference_rules.z(u.W, without_bias(u, bias), u.x, u.R), True),
     "z+": Entry(rules.ZPlus(), lambda u, bias: reference_rules.signed(u.W, u.b, u.x, u.R, bias, u.s), True),
     "zB": Entry(rules.ZBox(LOW, HIGH), z_box(), True),
     "alpha 1 beta 0": Entry(rules.AlphaBeta(1, 0), alpha_beta(1, 0), True),
@@ -342,10 +339,8 @@ BY_HAND = [
     (rules.WSquare(), (4, 1), 0, 0),
     # Two connections, half of 5 each.
     (rules.Flat(), (Fraction(5, 2), Fraction(5, 2)), 0, 0),
-    # (6, −2)/4 of 5: the bias has no part in it.
-    (rules.Z(), (Fraction(15, 2), Fraction(-5, 2)), 0, 0),
     # (6, −2, 1)/5 of 5.
-    (rules.Z(bias=True), (6, -2), 1, 0),
+    (rules.Z(), (6, -2), 1, 0),
     # Only the contribution that shares the unit's sign, and the bias: (6, 0, 1)/7 of 5.
     (rules.ZPlus(), (Fraction(30, 7), 0), Fraction(5, 7), 0),
     # [−1, 4]: q = ((3 + 1)·2, (2 − 4)·(−1)) = (8, 2), bias 1: (8, 2, 1)/11 of 5.

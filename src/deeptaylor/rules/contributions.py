@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from deeptaylor.maps.affine_map import AffineMap
-from deeptaylor.maps.division import divide, divide_signed, undivided
+from deeptaylor.maps.division import divide, undivided
 from deeptaylor.maps.linear_map import Maybe, Reading, plus, times
 from deeptaylor.rules.base import Book
 
@@ -145,12 +145,12 @@ class Weights(Contributions):
 
 
 class Products(Contributions):
-    """q_ij = z_ij = x_i w_ij, of either sign, and so is β_j = b_j: they add up to z_j; without `bias`, β = 0."""
+    """q_ij = z_ij = x_i w_ij, of either sign, and so is β_j = b_j: they add up to z_j."""
 
-    def __init__(self, W: AffineMap, bias: bool = True) -> None:
+    def __init__(self, W: AffineMap) -> None:
         super().__init__(W)
-        self.beta = W.b if bias and not W.spread else None
-        self.z = W.z if W.b is None or self.beta is not None else W.z - W.b
+        self.beta = None if W.spread else W.b
+        self.z = W.z if W.b is None or not W.spread else W.z - W.b
 
     def total(self, R: Tensor) -> Tensor:
         return self.z
@@ -159,14 +159,6 @@ class Products(Contributions):
         if book is not None and self.beta is not None:
             book.bias(S, self.beta)
         return [times(x, s) for x, s in zip(self.W.x, self.W.transpose("signed", S), strict=True)]
-
-    def share(self, R: Tensor, book: Book) -> list[Maybe]:
-        """A unit to which no input contributes is a constant: what it holds is its bias's."""
-        aside = _Aside()
-        S = divide_signed(R, self.total(R), aside)
-        if book.open:
-            _book_stuck(aside.left, None if self.W.b is None else self.W.b != 0, book)
-        return self.hand_out(S, book)
 
 
 class Combined(Contributions):

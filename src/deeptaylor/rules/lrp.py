@@ -51,24 +51,14 @@ class Epsilon(Rule):
 
 @dataclass(frozen=True)
 class Z(Rule):
-    """z rule, R_i = Σ_j z_ij / Σ_i' z_i'j R_j (supplement, sections I and II): biases have no part; it can be negative.
-
-    `bias=True` counts the bias as one more neuron, as LRP does: R_i = Σ_j z_ij / (Σ_i' z_i'j + b_j) R_j.
-    """
+    """z rule, R_i = Σ_j z_ij / Σ_i' z_i'j R_j (supplement, section I-B), the bias a neuron; it can be negative."""
 
     symbol: ClassVar[str] = "z"
     cancels: ClassVar[bool] = True
     needs_z: ClassVar[bool] = True
-    bias: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "bias", bool(self.bias))  # as a word it is z:1
 
     def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
-        return Products(W, self.bias).share(R, book)
-
-    def __str__(self) -> str:
-        return "z with bias" if self.bias else "z"
+        return Epsilon(0.0)(W, R, book)
 
 
 @dataclass(frozen=True)
