@@ -24,7 +24,7 @@ def network(name: str) -> zoo.Network:
     return hf_zoo.family(name, seed=0)
 
 
-@pytest.mark.parametrize("bias", ["neuron", "spread"])
+@pytest.mark.parametrize("bias", ["neuron", pytest.param("spread", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", FAST)
 def test_family_holds(name: str, bias: str) -> None:
     result = zoo.check(network(name), bias)

@@ -130,6 +130,7 @@ def test_taylor_at_the_nearest_root_of_a_smooth_function_is_positive(domain: dt.
     assert float(e.relevance[exact].abs().max()) > 0
 
 
+@pytest.mark.slow
 def test_samples_without_a_root_get_an_empty_map_that_says_so() -> None:
     x = torch.tensor([[1.0, 2.0], [3.0, 0.5]])
     root = dt.nearest_root(lambda x: 2 + (x**2).sum(1), x)

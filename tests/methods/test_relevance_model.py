@@ -473,6 +473,7 @@ def test_the_places_of_the_two_layer_network() -> None:
     np.testing.assert_allclose(samples.R_k.numpy(), (x_k * ((x_l / (x_k @ w)) @ w.T)).numpy(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(train_relevance, "load_digits", lambda folder: digits())
     monkeypatch.setattr(training, "_HELD_OUT", 50)

@@ -112,7 +112,9 @@ def test_what_the_input_itself_holds_is_said_first() -> None:
     assert check.consistent
     assert check.own_share == pytest.approx(explained("neuron").check().input_share, rel=1e-9)
     assert check.own_share < 0.5
-    assert str(check).startswith(f"The input itself holds only {percent(check.own_share)} of the score; the rest")
+    assert str(check).startswith(
+        f"The input itself holds only {percent(check.own_share)} of the score, at worst of the "
+    )
 
 
 def test_a_trace_is_said_with_all_its_digits() -> None:

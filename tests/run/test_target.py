@@ -166,6 +166,7 @@ def test_a_callable_target_is_looked_at_anew(captures: list[Any]) -> None:
         close(explainer(x, score)[0], expected())
 
 
+@pytest.mark.slow
 def test_functions_and_shapes_are_forgotten_after_some() -> None:
     x = torch.rand(1, 2, 6, 6)
     network = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2))

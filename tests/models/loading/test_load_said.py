@@ -40,12 +40,8 @@ def test_what_is_unknown_must_be_given_and_the_error_shows_how() -> None:
 
 def test_the_example_in_the_error_is_code_that_runs() -> None:
     message = refused("does not say", small())
-    example = (
-        message.split("\n\n")[1]
-        .replace('"Sequential"', "network")
-        .replace("size=224, resize=256", "size=16, resize=16")
-    )
-    assert eval(example, {"dt": dt, "network": small()}).class_names == ("cat", "dog", "fish")
+    example = message.split("\n\n")[1].replace("size=224, resize=256", "size=16, resize=16")
+    assert eval(example, {"dt": dt, "model": small()}).class_names == ("cat", "dog", "fish")
 
 
 def test_a_domain_in_place_of_a_preparation() -> None:

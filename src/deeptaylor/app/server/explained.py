@@ -31,6 +31,8 @@ from deeptaylor.app.server.schema import (
 from deeptaylor.explainer import Explainer
 from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.models.networks.pretrained import Pretrained, Recognised
+from deeptaylor.pictures.explained import picture
+from deeptaylor.pictures.photograph import readable
 from deeptaylor.properties import Check
 from deeptaylor.rules import Rule
 from deeptaylor.run.faithful import flipping_area
@@ -159,7 +161,7 @@ class Explained:
 
     def png(self) -> bytes:
         """The heatmap in colours, as `Explanation.save` writes it."""
-        return heatmap.png_bytes(heatmap.colours(self.e.heatmap()[0]))
+        return heatmap.png_bytes(readable(picture(self.e, 0, 0)))
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
