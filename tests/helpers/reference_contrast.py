@@ -24,6 +24,6 @@ def _of_sample(z: Array, maps: list[Array], power: int) -> Array:
     odds = np.exp(z[rivals] - z.max())
     mixture = sum((q * maps[k] / z[k] for k, q in zip(rivals, odds / odds.sum(), strict=True)), np.zeros_like(maps[c]))
     own, others = (divide(R, np.full_like(R, R.sum())) for R in (maps[c], mixture))
-    if own.ndim > 1:  # of a pixel, all its channels
+    if own.ndim > 2:  # of a pixel, all its channels; (height, width) and (tokens, features) have none
         own, others = own.sum(axis=0, keepdims=True), others.sum(axis=0, keepdims=True)
     return maps[c] * divide(own, own + others) ** power
