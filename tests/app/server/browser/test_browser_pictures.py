@@ -238,7 +238,8 @@ def test_downloads(page: Any, own: dt.Pretrained, tmp_path: Path, monkeypatch: p
     assert kept.size == (912, 912)  # 38 times what the network saw
     back = np.asarray(kept.convert("RGB").resize((24, 24), Image.Resampling.BOX)).astype(np.int64)
     assert np.abs(back - pixels(page, SHOWN)).mean() < 8
-    shown = np.asarray(Image.open(io.BytesIO(files[f"{stem}.png"]))).astype(np.int64)
+    enlarged = Image.open(io.BytesIO(files[f"{stem}.png"]))
+    shown = np.asarray(enlarged.resize((24, 24), Image.Resampling.NEAREST)).astype(np.int64)
     page.check("[value=map]")
     assert np.abs(pixels(page, SHOWN) - shown).max() <= 1
     monkeypatch.chdir(tmp_path)
