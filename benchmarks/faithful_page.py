@@ -315,7 +315,7 @@ def cost(found: dict[str, Record]) -> str:
 
 
 COST = """\
-`benchmarks/contrast_cost.py --families all`: the calls take turns in one run; on a processor its own time is counted. Random weights, float32."""
+`python benchmarks/contrast_cost.py`, on families of the zoo: the calls take turns in one run; on a processor its own time is counted. Random weights, float32."""
 
 
 def _ratios(of: list[Record], key: str) -> str:

@@ -1,17 +1,21 @@
 """The command before anything is loaded and after all is done: in these seconds, too, Ctrl-C is an interrupt.
 
 while it is loaded   torch takes seconds, and swallows some interrupts: they are noticed when it is there
-when it is over      all files are written, and the exit code says how it went; Python only cleans up after itself
+when it is over      all files are written, and the exit code says how it went; Python only cleans up after itself,
+                     which takes a second once torch is loaded: the process ends without it
 """
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import signal
 import sys
 from typing import Any
 
 INTERRUPTED = 130
+UNHEARD = 120  # Python's own for this
 HELP = """\
 Which parts of the input made a network decide so, and how much did each count?
 
@@ -33,6 +37,18 @@ photographs could not be explained; 70 an error in deeptaylor itself; 130 interr
 """
 
 
+def run() -> None:
+    """What the shell calls: the command, and then the end of the process, without taking torch apart."""
+    code = main()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # what was said did not arrive, as on a full disk
+            code = code or UNHEARD
+    os._exit(code)
+
+
 def main() -> int:
     """Load the command and run it; the exit code. Help needs nothing loaded."""
     if sys.argv[1:] in ([], ["-h"], ["--help"]) and "_DEEPTAYLOR_COMPLETE" not in os.environ:
@@ -50,8 +66,11 @@ def main() -> int:
     try:
         if listening:
             signal.signal(signal.SIGINT, heard)
+        gc.disable()  # nothing that is loaded is garbage, and looking for some takes half a second
         from deeptaylor.app.cli import main as command
 
+        gc.freeze()
+        gc.enable()
         if listening:
             signal.signal(signal.SIGINT, usual)
     except KeyboardInterrupt:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 from torch import Tensor, nn
+
+from deeptaylor.app.cli import main
 
 PREPARATION = [
     "--size", "24", "--resize", "28", "--channels", "RGB", "--white", "1", "--mean", "0.485,0.456,0.406",
@@ -55,3 +58,9 @@ def pixels(seed: int = 0) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """A colourful picture of 40 x 50 pixels."""
     coarse = np.random.default_rng(seed).integers(0, 256, (5, 6, 3), dtype=np.uint8)
     return np.asarray(Image.fromarray(coarse).resize((50, 40)))
+
+
+def said(capsys: pytest.CaptureFixture[str], code: int, *words: str) -> tuple[str, str]:
+    """What a command says on standard output and error; its exit code must be this one."""
+    assert main(list(words)) == code, capsys.readouterr()
+    return tuple(capsys.readouterr())  # type: ignore[return-value]

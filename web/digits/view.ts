@@ -1,6 +1,6 @@
 // Input, heatmap and overlay side by side: point at a pixel, or move with the arrow keys, to read its relevance.
 
-import { context, paintHeat, paintOverlay, type Heat } from "../src/colours";
+import { context, paintHeat, paintOverlay, where, type Heat } from "../src/colours";
 import { make, newId, percent, shown } from "../src/dom";
 
 export class View {
@@ -118,23 +118,4 @@ export class View {
       mark.style.top = `${(100 * (y + 0.5)) / heat.height}%`;
     }
   }
-}
-
-// In words, for those who do not see it: which of nine parts of the picture hold most.
-function where(heat: Heat): string {
-  const rows = ["top", "middle", "bottom"];
-  const columns = ["left", "centre", "right"];
-  const sums = new Array<number>(9).fill(0);
-  let total = 0;
-  heat.values.forEach((value, k) => {
-    const row = Math.floor((3 * Math.floor(k / heat.width)) / heat.height);
-    const column = Math.floor((3 * (k % heat.width)) / heat.width);
-    sums[3 * row + column]! += Math.abs(value);
-    total += Math.abs(value);
-  });
-  if (!(total > 0)) return "It is empty.";
-  const best = sums.map((sum, k) => ({ sum, name: `${rows[Math.floor(k / 3)]!} ${columns[k % 3]!}` }));
-  best.sort((a, b) => b.sum - a.sum);
-  const words = best.slice(0, 3).map(({ sum, name }) => `${name} ${Math.round((100 * sum) / total)} %`);
-  return `Most of it: ${words.join(", ")}.`;
 }

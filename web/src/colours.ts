@@ -91,3 +91,23 @@ export function robustScale(values: Float32Array): number {
   const above = sizes[Math.ceil(place)] ?? 0;
   return below + (place - Math.floor(place)) * (above - below) || sizes[sizes.length - 1] || 1;
 }
+
+// In words, for those who do not see it: which of nine parts of the picture hold most.
+export function where(heat: Heat): string {
+  if (heat.height === 1) return "";
+  const rows = ["top", "middle", "bottom"];
+  const columns = ["left", "centre", "right"];
+  const sums = new Array<number>(9).fill(0);
+  let total = 0;
+  heat.values.forEach((value, k) => {
+    const row = Math.floor((3 * Math.floor(k / heat.width)) / heat.height);
+    const column = Math.floor((3 * (k % heat.width)) / heat.width);
+    sums[3 * row + column]! += Math.abs(value);
+    total += Math.abs(value);
+  });
+  if (!(total > 0)) return "It is empty.";
+  const best = sums.map((sum, k) => ({ sum, name: `${rows[Math.floor(k / 3)]!} ${columns[k % 3]!}` }));
+  best.sort((a, b) => b.sum - a.sum);
+  const words = best.slice(0, 3).map(({ sum, name }) => `${name} ${Math.round((100 * sum) / total)} %`);
+  return `Most of it: ${words.join(", ")}.`;
+}

@@ -1,6 +1,6 @@
 // One large picture: the map over the photograph, the map alone or the photograph; its relevances can be read off.
 
-import { context, heatAt, paintHeat, paintOverlay, type Heat } from "./colours";
+import { context, heatAt, paintHeat, paintOverlay, where, type Heat } from "./colours";
 import { make, newId, percent, shown } from "./dom";
 
 export type Look = "overlay" | "map" | "photograph";
@@ -124,24 +124,4 @@ export class Picture {
     this.mark.style.left = `${(100 * (x + 0.5)) / width}%`;
     this.mark.style.top = `${(100 * (y + 0.5)) / height}%`;
   }
-}
-
-// In words, for those who do not see it: which of nine parts of the picture hold most.
-function where(heat: Heat): string {
-  if (heat.height === 1) return "";
-  const rows = ["top", "middle", "bottom"];
-  const columns = ["left", "centre", "right"];
-  const sums = new Array<number>(9).fill(0);
-  let total = 0;
-  heat.values.forEach((value, k) => {
-    const row = Math.floor((3 * Math.floor(k / heat.width)) / heat.height);
-    const column = Math.floor((3 * (k % heat.width)) / heat.width);
-    sums[3 * row + column]! += Math.abs(value);
-    total += Math.abs(value);
-  });
-  if (!(total > 0)) return "It is empty.";
-  const best = sums.map((sum, k) => ({ sum, name: `${rows[Math.floor(k / 3)]!} ${columns[k % 3]!}` }));
-  best.sort((a, b) => b.sum - a.sum);
-  const words = best.slice(0, 3).map(({ sum, name }) => `${name} ${Math.round((100 * sum) / total)} %`);
-  return `Most of it: ${words.join(", ")}.`;
 }

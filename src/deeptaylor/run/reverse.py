@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["reverse", "reverse_many"]
 
-# Rivals at the score, where they have maps: each by itself takes launches, and many maps at once the most memory.
-_AT_ONCE = {"cuda": 4}
-_AT_ONCE_ELSEWHERE = 2
-
 
 def reverse(
     engine: Engine, run: ForwardValues, v: Tensor, books: Kept = None, keep: frozenset[str] = frozenset(),
@@ -109,7 +105,7 @@ class _Beside:
         self._places.note(node, step.inputs, outs)
 
     def _mixture(self, step: ScoreStep) -> list[Maybe]:
-        """Each rival's share of what it begins with, summed; several at once, since each by itself takes launches."""
+        """Each rival's share of what it begins with, summed."""
 
         def one(classes: Tensor, weights: Tensor) -> dict[int, Tensor]:
             v = targets.one_hot(classes, self._output)
@@ -118,13 +114,17 @@ class _Beside:
             return {k: out for k, out in enumerate(outs) if out is not None}
 
         total: list[Maybe] = [None] * len(step.inputs)
-        vectors = all(len(self._run.shape(name)) <= 2 for name in step.inputs)
-        at_once = self._classes.shape[1] if vectors else _AT_ONCE.get(self._classes.device.type, _AT_ONCE_ELSEWHERE)
-        groups = (t.movedim(1, 0).split(at_once) for t in (self._classes, self._weights))
+        groups = (t.movedim(1, 0).split(self._at_once(step)) for t in (self._classes, self._weights))
         for classes, weights in zip(*groups, strict=True):
             for k, out in torch.vmap(one)(classes, weights).items():
                 total[k] = plus(total[k], out.sum(0))
         return total
+
+    def _at_once(self, step: ScoreStep) -> int:
+        """How many rivals begin together: all that are vectors; of maps few, since many would take most memory."""
+        if all(len(self._run.shape(name)) <= 2 for name in step.inputs):
+            return self._classes.shape[1]
+        return 4 if self._classes.is_cuda else 2  # on a GPU launching takes longest
 
     def rivals(self, inputs: Sequence[str]) -> Rivals:
         relevance = [self._arrived.take(name).expand(self._run.shape(name)) for name in inputs]

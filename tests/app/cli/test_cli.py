@@ -184,7 +184,7 @@ def command_of(folder: Path) -> subprocess.CompletedProcess[str]:
     """The command with another package of our name in the place of ours."""
     env = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{SRC}"}
     code = "import sys, signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    code += "from deeptaylor_command import main; sys.exit(main())"
+    code += "from deeptaylor_command import run; run()"
     return subprocess.run(
         [sys.executable, "-c", code, "doctor"], capture_output=True, text=True, env=env, check=False, timeout=60
     )
@@ -193,7 +193,7 @@ def command_of(folder: Path) -> subprocess.CompletedProcess[str]:
 def test_help_needs_nothing_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "deeptaylor").mkdir()
     (tmp_path / "deeptaylor" / "__init__.py").write_text("raise SystemExit('loaded')")
-    code = "import sys; from deeptaylor_command import main; sys.exit(main())"
+    code = "from deeptaylor_command import run; run()"
     env = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{SRC}"}
     command = [sys.executable, "-c", code, "--help"]
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=True, timeout=60)
@@ -201,9 +201,18 @@ def test_help_needs_nothing_loaded(tmp_path: Path, capsys: pytest.CaptureFixture
     assert done.stdout == capsys.readouterr().out
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_an_answer_that_could_not_be_written_is_no_success() -> None:
+    code = "import sys, deeptaylor_command as c\nc.main = lambda: 0 * sys.stdout.write('said')\nc.run()"
+    env = os.environ | {"PYTHONPATH": str(SRC)}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, env=env, check=False, timeout=60)
+    assert done.returncode == 120
+
+
 def test_the_command_is_the_one_that_survives_that() -> None:
     with (SRC.parent / "pyproject.toml").open("rb") as file:
-        assert tomllib.load(file)["project"]["scripts"] == {"deeptaylor": "deeptaylor_command:main"}
+        assert tomllib.load(file)["project"]["scripts"] == {"deeptaylor": "deeptaylor_command:run"}
 
 
 def test_our_own_errors_are_told_apart(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

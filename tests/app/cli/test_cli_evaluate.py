@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from torch import Tensor, nn
 
-from cli_model import MODEL, pixels, write
+from cli_model import MODEL, pixels, said, write
 from deeptaylor.app.cli import evaluate as module
 from deeptaylor.app.cli import main
 from deeptaylor.evaluation import evaluate as engine
@@ -28,11 +28,6 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for k, name in enumerate(("rose/a.png", "daisy/b.png", "2_tulip.png")):
         Path("photos", name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels(k)).save(Path("photos", name))
-
-
-def said(capsys: pytest.CaptureFixture[str], code: int, *words: str) -> tuple[str, str]:
-    assert main(list(words)) == code, capsys.readouterr()
-    return tuple(capsys.readouterr())  # type: ignore[return-value]
 
 
 def replaced(monkeypatch: pytest.MonkeyPatch, name: str, method: Any) -> None:

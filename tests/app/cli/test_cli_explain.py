@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 
 import deeptaylor as dt
-from cli_model import MODEL, SAID, flower_net, pixels, write
+from cli_model import MODEL, SAID, flower_net, pixels, said, write
 from deeptaylor.app.cli import main
 from deeptaylor.app.cli.show import Talk
 from deeptaylor.models.networks.photo import upright
@@ -33,11 +33,6 @@ SRC, HELPERS = Path(__file__).parents[3] / "src", Path(__file__).parents[2] / "h
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path)
-
-
-def said(capsys: pytest.CaptureFixture[str], code: int, *words: str) -> tuple[str, str]:
-    assert main(list(words)) == code, capsys.readouterr()
-    return tuple(capsys.readouterr())  # type: ignore[return-value]
 
 
 def test_what_is_said_and_written(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,8 +16,7 @@ import torch
 from PIL import Image
 
 import deeptaylor as dt
-from cli_model import MODEL, flower_net, pixels, write
-from deeptaylor.app.cli import main
+from cli_model import MODEL, flower_net, pixels, said, write
 from deeptaylor.app.cli.asked import Question
 from deeptaylor.app.cli.many import Shown, contact_sheet, page
 from deeptaylor.app.cli.photos import looked_at
@@ -30,11 +29,6 @@ SRC = Path(__file__).parents[3] / "src"
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path)
-
-
-def said(capsys: pytest.CaptureFixture[str], code: int, *words: str) -> tuple[str, str]:
-    assert main(list(words)) == code, capsys.readouterr()
-    return tuple(capsys.readouterr())  # type: ignore[return-value]
 
 
 def some_photographs() -> None:

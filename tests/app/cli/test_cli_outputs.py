@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 
 import cli_model
-from cli_model import MODEL, SAID, pixels
+from cli_model import MODEL, SAID, pixels, said
 from deeptaylor.app import demo
-from deeptaylor.app.cli import handed_over, main
+from deeptaylor.app.cli import handed_over
 from deeptaylor.support import files
 
 
@@ -24,11 +24,6 @@ from deeptaylor.support import files
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     cli_model.write(tmp_path)
-
-
-def said(capsys: pytest.CaptureFixture[str], code: int, *words: str) -> tuple[str, str]:
-    assert main(list(words)) == code, capsys.readouterr()
-    return tuple(capsys.readouterr())  # type: ignore[return-value]
 
 
 def contents(folder: str = "o") -> dict[str, str]:

@@ -14,10 +14,9 @@ from PIL import Image
 from torch import Tensor
 
 import deeptaylor as dt
-from cli_model import MODEL, SAID, flower_net, write
+from cli_model import MODEL, SAID, flower_net, said, write
 from deeptaylor import methods
 from deeptaylor.app import diagnosis
-from deeptaylor.app.cli import main
 from deeptaylor.models.onnx import exporter
 
 
@@ -25,11 +24,6 @@ from deeptaylor.models.onnx import exporter
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path)
-
-
-def said(capsys: pytest.CaptureFixture[str], code: int, *words: str) -> tuple[str, str]:
-    assert main(list(words)) == code, capsys.readouterr()
-    return tuple(capsys.readouterr())  # type: ignore[return-value]
 
 
 # --- check ------------------------------------------------------------------------------------------------------------

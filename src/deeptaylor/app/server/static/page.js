@@ -433,6 +433,24 @@ function context(canvas) {
   if (!found) throw new Error("this browser cannot draw");
   return found;
 }
+function where(heat) {
+  if (heat.height === 1) return "";
+  const rows = ["top", "middle", "bottom"];
+  const columns = ["left", "centre", "right"];
+  const sums = new Array(9).fill(0);
+  let total = 0;
+  heat.values.forEach((value2, k) => {
+    const row = Math.floor(3 * Math.floor(k / heat.width) / heat.height);
+    const column = Math.floor(3 * (k % heat.width) / heat.width);
+    sums[3 * row + column] += Math.abs(value2);
+    total += Math.abs(value2);
+  });
+  if (!(total > 0)) return "It is empty.";
+  const best = sums.map((sum, k) => ({ sum, name: `${rows[Math.floor(k / 3)]} ${columns[k % 3]}` }));
+  best.sort((a, b) => b.sum - a.sum);
+  const words2 = best.slice(0, 3).map(({ sum, name }) => `${name} ${Math.round(100 * sum / total)} %`);
+  return `Most of it: ${words2.join(", ")}.`;
+}
 
 // src/pad.ts
 var ROWS = 28;
@@ -850,24 +868,6 @@ var Picture = class {
     this.mark.style.top = `${100 * (y + 0.5) / height}%`;
   }
 };
-function where(heat) {
-  if (heat.height === 1) return "";
-  const rows = ["top", "middle", "bottom"];
-  const columns = ["left", "centre", "right"];
-  const sums = new Array(9).fill(0);
-  let total = 0;
-  heat.values.forEach((value2, k) => {
-    const row = Math.floor(3 * Math.floor(k / heat.width) / heat.height);
-    const column = Math.floor(3 * (k % heat.width) / heat.width);
-    sums[3 * row + column] += Math.abs(value2);
-    total += Math.abs(value2);
-  });
-  if (!(total > 0)) return "It is empty.";
-  const best = sums.map((sum, k) => ({ sum, name: `${rows[Math.floor(k / 3)]} ${columns[k % 3]}` }));
-  best.sort((a, b) => b.sum - a.sum);
-  const words2 = best.slice(0, 3).map(({ sum, name }) => `${name} ${Math.round(100 * sum / total)} %`);
-  return `Most of it: ${words2.join(", ")}.`;
-}
 
 // src/taking.ts
 var Taking = class {
