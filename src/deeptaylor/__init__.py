@@ -39,6 +39,7 @@ from deeptaylor.errors import (
 from deeptaylor.evaluation.evaluate import evaluate
 from deeptaylor.explainer import Explainer
 from deeptaylor.explanation import Contrast, Explanation
+from deeptaylor.graph.as_taken import as_taken
 from deeptaylor.ledger import Ledger
 from deeptaylor.methods.root_search import Root, nearest_root
 from deeptaylor.methods.sensitivity import sensitivity
@@ -81,6 +82,7 @@ __all__ = [
     "StaleModelError",
     "TargetError",
     "UnsupportedOpError",
+    "as_taken",
     "contrast",
     "evaluate",
     "explain",
