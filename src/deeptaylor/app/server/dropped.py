@@ -91,8 +91,8 @@ class File:
             return load(self._path, preparation=self.preparation, class_names=self.said.class_names)
         except ExternalDataError as error:
             raise LoadError(
-                f"{self.title} has its weights in a second file, and only one file can be dropped here. Give the network "
-                "to the command, where both lie in one folder: deeptaylor serve --model FILE."
+                f"{self.title} has its weights in a second file, and only one file can be dropped here. Give the "
+                "network to the command, where both lie in one folder: deeptaylor serve --model FILE."
             ) from error
         except LoadError as error:
             said = str(error).replace(str(self._path), self.title).replace(self._path.name, self.title)
