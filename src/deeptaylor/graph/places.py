@@ -80,7 +80,10 @@ def explain_failure(error: Exception, model: nn.Module | None = None) -> str:
             "decision by torch.where."
         )
     elif recurrent := recurrent_modules(model):
-        advice = f"It holds {recurrent}; recurrent layers cannot be explained yet. Explain the part after them."
+        advice = (
+            f"It holds {recurrent}, and recurrent layers are explained on padded batches: packed sequences cannot be "
+            "captured. Give the layer the tensor itself."
+        )
     else:
         advice = (
             "Make the forward pass exportable (torch.export.export(model, (x,), strict=False) must succeed), or "
