@@ -53,6 +53,7 @@ from deeptaylor.properties import Check
 from deeptaylor.root_point import RootPoint, root_point
 from deeptaylor.run.contrast import HARD
 from deeptaylor.run.target import margin
+from deeptaylor.run.unit import unit
 
 __version__ = "0.1.0"
 
@@ -94,6 +95,7 @@ __all__ = [
     "sensitivity",
     "smoothed",
     "taylor",
+    "unit",
 ]
 
 

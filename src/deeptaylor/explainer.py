@@ -11,29 +11,30 @@ import torch
 from torch import Tensor, nn
 
 from deeptaylor.domain import Domain
-from deeptaylor.errors import StaleModelError
 from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.graph.autocast import AUTOCAST_NOTE, autocasting, without_autocast
 from deeptaylor.ledger import Ledger, held
 from deeptaylor.rules import Rule
 from deeptaylor.run import contrast as contrasts
 from deeptaylor.run import target as targets
+from deeptaylor.run.asking import Asking
 from deeptaylor.run.books import Kept
-from deeptaylor.run.callables import Scored, ScoreFunction, read
 from deeptaylor.run.engine import Engine
 from deeptaylor.run.faithful import flipping_area
 from deeptaylor.run.freshness import Look
-from deeptaylor.run.inputs import Inputs, check_batch, checked
+from deeptaylor.run.inputs import Inputs, check_batch
 from deeptaylor.run.network import State
 from deeptaylor.run.precision import check_half, check_precision, sound
 from deeptaylor.run.prepare import Settings
-from deeptaylor.run.reading import Reading, Trained
+from deeptaylor.run.reading import Trained
 from deeptaylor.run.result import Result
 from deeptaylor.run.returned import RETURNED, returned
 from deeptaylor.run.short_of_memory import Batch
+from deeptaylor.run.through import Through
+from deeptaylor.run.unit import Unit
 
 
-class Explainer(Reading):
+class Explainer(Asking):
     """Explains the decisions of a network by deep Taylor decomposition.
 
     model     any exportable network; it is never changed. Or what dt.load returns: then photographs are inputs, and
@@ -102,10 +103,9 @@ class Explainer(Reading):
             self.original.look(self.follow)
             check_batch(inputs)
         engine = self.engine_for(inputs)
-        if targets.is_callable(target):
-            target = self._weights_of(target, engine, inputs)
-            if targets.is_callable(target):
-                return self._for_score(target, engine, inputs).forward(x)
+        target = self.weights_of(target, engine, inputs)
+        if other := self.elsewhere(target, engine, inputs):
+            return other[0].forward(x, other[1])
         if not torch.compiler.is_compiling():
             self._check_target(engine, target, inputs, values=False)
         check_precision(engine, inputs, target, values=False)
@@ -122,8 +122,8 @@ class Explainer(Reading):
         x        inputs; or photographs (files, Pillow images, arrays of uint8), where the network came from dt.load
         target   None: the top class; a class; a list of K classes: K maps of every sample; an integer tensor or array
                  (B,) or (B, K): one class a sample, or K; real numbers shaped like the output: weights;
-                 dt.margin(a, b): a logit difference; a callable on the output. A class is a number, or a name, where
-                 the network has names
+                 dt.margin(a, b): a logit difference; dt.unit(layer, c): the activation of an inner unit; a callable
+                 on the output. A class is a number, or a name, where the network has names
 
         >>> import torch, deeptaylor as dt
         >>> explainer = dt.Explainer(torch.nn.Linear(2, 3), domain=dt.NonNegative())
@@ -139,11 +139,11 @@ class Explainer(Reading):
         if autocasting(x):
             with without_autocast(x):
                 return self._explain(x, target).noting(AUTOCAST_NOTE)
-        engine, inputs, look = self._begun(x)
+        engine, inputs, look = self.begin_answer(x)
         with torch.no_grad():
-            asked = self._weights_of(target, engine, inputs)
-            if targets.is_callable(asked):
-                return self._for_score(asked, engine, inputs).explain(x)
+            asked = self.weights_of(target, engine, inputs)
+            if other := self.elsewhere(asked, engine, inputs):
+                return other[0].explain(x, other[1])
             result, notes = self._answer(engine, inputs, asked, look)
         return self._explanation(engine, inputs, target, result, self._with_returned(engine, result), notes)
 
@@ -172,7 +172,7 @@ class Explainer(Reading):
         if autocasting(x):
             with without_autocast(x):
                 return self._contrast(x, target, against, power).noting(AUTOCAST_NOTE)
-        engine, inputs, look = self._begun(x)
+        engine, inputs, look = self.begin_answer(x)
         shape = engine.layout[engine.planned.output].shape(inputs[0].shape[0])
         targets.check(targets.Against(), tuple(shape))
         with torch.no_grad():
@@ -185,17 +185,6 @@ class Explainer(Reading):
                 notes += [contrasts.no_rival(alone)]
             whole = self._with_returned(engine, result)
             return _contrast(self._explanation(engine, inputs, target, result, whole, notes), whole, power)
-
-    def _begun(self, x: Inputs) -> tuple[Engine, tuple[Tensor, ...], Look | None]:
-        """What an answer begins with: inputs that were checked, their engine, and a look at the network."""
-        if not self.begun:
-            self.begin_with(x, "input")
-        look = self.original.begin_look(self.follow)
-        inputs = tuple(t.detach().clone() for t in self._checked(x))
-        if not inputs[0].is_cuda:
-            self.original.check(look)
-        with torch.no_grad():
-            return self.engine_for(inputs), inputs, look
 
     def _answer(
         self, engine: Engine, inputs: tuple[Tensor, ...], asked: Any, look: Look | None
@@ -214,24 +203,41 @@ class Explainer(Reading):
         if not self.begun:
             self.begin_with(x, "input")
         self.original.look(self.follow)
-        inputs = tuple(t.detach() for t in self._checked(x))
+        inputs = tuple(t.detach() for t in self.checked(x))
         self.original.check()
         return self._at(name, inputs, target)
 
+    def activations(self, layer: str, x: Any) -> Tensor:
+        """What an inner layer gives for a batch, by module path or node name: the scores that `dt.unit` explains."""
+        x, _ = self.read(x)
+        self.begin_answer(x)
+        engine, inputs, _ = self.cut_at(layer).begin_answer(x)
+        with without_autocast(inputs), torch.no_grad():
+            given: Tensor = engine.forward_pass(inputs).values[engine.planned.output]
+        return given
+
     def _later(self, captures: int, inputs: tuple[Tensor, ...], target: Any, name: str | None = None) -> Tensor:
         """More of an explanation that was made before, if the network is still the same."""
-        self.original.check()
-        if captures != self.captures:
-            raise StaleModelError("The explainer was refreshed since this explanation was made; explain again.")
+        self.check_fresh(captures)
         return self._at(name, inputs, target)
+
+    def _inside(self, captures: int, inputs: tuple[Tensor, ...], target: Any, layer: str, axis: int | None) -> Through:
+        """What passes through a layer of an explanation that was made before."""
+        self.check_fresh(captures)
+        with without_autocast(inputs):
+            engine = self.engine_for(inputs)
+            asked = self.weights_of(target, engine, inputs)
+            if other := self.elsewhere(asked, engine, inputs):
+                return other[0]._inside(other[0].captures, inputs, other[1], layer, axis)
+            return Through(engine, inputs, asked, layer, axis, partial(self.check_fresh, captures))
 
     def _at(self, name: str | None, inputs: tuple[Tensor, ...], target: Any) -> Tensor:
         """The relevance at an inner boundary; or, of no name, the books of every step."""
         with without_autocast(inputs), torch.no_grad():
             engine = self.engine_for(inputs)
-            asked = self._weights_of(target, engine, inputs)
-            if targets.is_callable(asked):
-                return self._for_score(asked, engine, inputs)._at(name, inputs, None)
+            asked = self.weights_of(target, engine, inputs)
+            if other := self.elsewhere(asked, engine, inputs):
+                return other[0]._at(name, inputs, other[1])
             self._check_target(engine, asked, inputs)
             check_precision(engine, inputs, asked)
             if name is None:
@@ -252,22 +258,9 @@ class Explainer(Reading):
             self.original.check(look)
         return sound(engine, Batch(tuple(inputs), target, books, keep), result)
 
-    def _weights_of(self, target: Any, engine: Engine, inputs: Sequence[Tensor]) -> Any:
-        """A function of the output as weights over it, where it is linear; anything else as it is."""
-        if not targets.is_callable(target) or engine.planned.set_aside:
-            return target
-        weights = read(target, _output_like(engine, inputs)).weights
-        return target if weights is None else weights
-
-    def _for_score(self, score: ScoreFunction, engine: Engine, inputs: Sequence[Tensor]) -> Explainer:
-        """An explainer of score(network(x)), captured together; remembered by what the function computes now."""
-        return self.scored(read(score, _output_like(engine, inputs)).signature, partial(self._captured_with, score))
-
-    def _captured_with(self, score: ScoreFunction) -> Explainer:
-        whole = Scored(self.model, score, self.settings.output)
-        return _made_again(
-            whole, self.settings.domains, self.example, replace(self.settings, output=None), self.state()
-        )
+    def made_with(self, model: nn.Module, settings: Settings) -> Explainer:
+        """Another explainer, with these settings, moved and run like this one."""
+        return _made_again(model, settings.domains, self.example, settings, self.state())
 
     def _explanation(
         self, engine: Engine, inputs: tuple[Tensor, ...], target: Any, result: Result, whole: Result, notes: list[str]
@@ -276,6 +269,8 @@ class Explainer(Reading):
         ledger = Ledger.of(result, engine.plan, later)
         if whole is not result:
             ledger = ledger.returning(whole.relevance)
+        if isinstance(target, Unit):
+            ledger = replace(ledger, score_is=target.said(engine.layout[engine.planned.output].shape(1)))
         return Explanation(
             relevance=whole.relevance[0] if len(inputs) == 1 else whole.relevance,
             score=result.score,
@@ -285,6 +280,7 @@ class Explainer(Reading):
             notes=(*self.moves(), *notes, *engine.plan.notes),
             source=later,
             flips=partial(self._flips, inputs, target),
+            inside=partial(self._inside, self.captures, inputs, target),
         )
 
     def _flips(self, inputs: tuple[Tensor, ...], target: Any, R: Tensor, axis: Any = None) -> Tensor:
@@ -297,9 +293,6 @@ class Explainer(Reading):
         return returned(result) if engine.hands_back else result
 
     # --- checks ---------------------------------------------------------------------------------------------------
-
-    def _checked(self, x: Inputs) -> tuple[Tensor, ...]:
-        return checked(x, self.example, self.settings.domains, self.engine)
 
     def _check_target(self, engine: Engine, target: Any, inputs: Sequence[Tensor], values: bool = True) -> None:
         targets.check(target, tuple(engine.layout[engine.planned.output].shape(inputs[0].shape[0])), values)
@@ -323,19 +316,13 @@ def _contrast(whole: Explanation, result: Result, power: float) -> Contrast:
     )
 
 
-def _output_like(engine: Engine, inputs: Sequence[Tensor]) -> Tensor:
-    """A tensor shaped like the output for this many inputs; its values do not matter."""
-    shape = engine.layout[engine.planned.output].shape(inputs[0].shape[0])
-    return torch.empty(shape, dtype=engine.one.dtype, device=engine.one.device)
-
-
 def _made_again(
     model: nn.Module | Trained, domain: Any, example: tuple[Tensor, ...] | None, chosen: Settings, state: State
 ) -> Explainer:
     """An explainer with the settings of another, moved and run like it; also one that was read from a file."""
     explainer = Explainer(
         model,
-        example,
+        None,
         domain,
         rules=chosen.rules,
         first=chosen.first,
@@ -344,4 +331,7 @@ def _made_again(
         local=chosen.local,
         output=chosen.output,
     )
+    explainer.settings = replace(explainer.settings, layer=chosen.layer)
+    if example is not None:
+        explainer.begin_with(example, "example")
     return explainer.brought_to(state)

@@ -14,9 +14,10 @@ import numpy as np
 from torch import Tensor
 
 from deeptaylor import heatmap as colouring
+from deeptaylor.concepts.channels import Channels, inside
 from deeptaylor.errors import BoundaryError, InputError
 from deeptaylor.heatmap import Picture, png_bytes
-from deeptaylor.ledger import Ledger, seen_from_outside
+from deeptaylor.ledger import Ledger
 from deeptaylor.pictures import contrasted, sentences
 from deeptaylor.pictures.axes import Axis, input_part, summed
 from deeptaylor.pictures.bars import Bars, bars
@@ -27,6 +28,7 @@ from deeptaylor.pictures.photograph import Photograph, laid_over, readable
 from deeptaylor.pictures.scale import Floor, scale_of
 from deeptaylor.pictures.tokens import Tokens, tokens
 from deeptaylor.properties import DEEP_TAYLOR, Check, check
+from deeptaylor.run.through import Through
 from deeptaylor.shown import percent
 from deeptaylor.support.files import write_whole
 from deeptaylor.support.plain import told
@@ -51,29 +53,35 @@ class Explanation:
     target: Any
     notes: tuple[str, ...]
     source: Callable[[str], Tensor]
-    flips: Callable[[Tensor, Axis], Tensor] | None = (
-        None  # a map → the area of flipping, where the network can be asked
-    )
+    flips: Callable[[Tensor, Axis], Tensor] | None = None  # a map → the area of flipping
     method: str = DEEP_TAYLOR
     photos: tuple[Picture, ...] = ()  # of each sample, what the network saw; where photographs were explained
     classes: Tensor | None = None  # (B,): the network's answer, where that was asked for (target=None)
     titles: tuple[tuple[str, ...], ...] = ()  # of each sample, the names of the classes that are explained
     originals: tuple[Callable[[], Photograph], ...] = ()  # of each sample, the photograph in its own resolution
     class_names: tuple[str, ...] = ()  # of all classes, where they are known
+    inside: Callable[[str, int | None], Through] | None = None  # a layer → what passes through it
 
     def at(self, name: str) -> Tensor:
         """The relevance at an inner node, by module path or node name; nothing was handed back to it yet."""
         return self.source(name)
+
+    def channels(self, layer: str, axis: int | None = None) -> Channels[Self]:
+        """How much each channel of a layer counted, and (`.map(channel)`) the part of the map that passed through it.
+
+        `axis`: that of the layer's output which counts the channels, as in `dt.unit`.
+        """
+        return Channels(self, layer, inside(self.inside, self.ledger, layer, axis))
 
     def noting(self, note: str) -> Self:
         """The same with a further note."""
         return replace(self, notes=(note, *self.notes))
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is written to a file is the answer; the network that could be asked for more stays behind, and so does a
-        # function that was the target, where it has no name to be found by.
+        # A file holds the answer; the network that could be asked for more stays behind, and so does a function that
+        # was the target, where it has no name to be found by.
         target = told(self.target) if callable(self.target) else self.target
-        return {**self.__dict__, "source": _left_behind, "flips": None, "target": target}
+        return {**self.__dict__, "source": _left_behind, "flips": None, "inside": None, "target": target}
 
     def __repr__(self) -> str:
         maps = self.relevance if isinstance(self.relevance, tuple) else (self.relevance,)
@@ -334,12 +342,3 @@ def _left_behind(name: str) -> Tensor:
         f"This explanation was saved and loaded without its explainer, which alone can tell the relevance at {name!r}: "
         "ask explainer.relevance_at(name, x, target)."
     )
-
-
-def of_function(method: str, relevance: Tensor, score: Tensor, target: Any, notes: tuple[str, ...]) -> Explanation:
-    """The explanation of a method that sees f from outside: all that it did not hand out is the residual."""
-
-    def inner(name: str) -> Tensor:
-        raise BoundaryError(f"{method} explains f as a whole: there is no relevance at {name!r} inside of it.")
-
-    return Explanation(relevance, score, seen_from_outside(relevance, score), target, notes, inner, method=method)

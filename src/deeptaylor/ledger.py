@@ -38,6 +38,7 @@ class Ledger:
     shared: Tensor | None = None  # of a contrast: what of the input's part is shared with rivals, beside `input`
     returned: Tensor | None = None  # what biases took (and what was dropped) and the input was handed back; held by it
     own: Tensor | None = None  # what arrived by itself; not a difference, which would have no digits left
+    score_is: str = ""  # in words, where it is not one of the network's outputs
 
     @classmethod
     def of(cls, result: Result, plan: Plan, later: Callable[[], Tensor]) -> Ledger:
@@ -133,7 +134,8 @@ class Ledger:
 
     def __str__(self) -> str:
         batch = self.score.shape[0]
-        return "\n".join(f"sample {k}: {self._line(k, 0)}" for k in range(batch))
+        said = [f"Score: {self.score_is}."] * bool(self.score_is)
+        return "\n".join([*said, *(f"sample {k}: {self._line(k, 0)}" for k in range(batch))])
 
 
 def seen_from_outside(relevance: Tensor, score: Tensor) -> Ledger:

@@ -25,6 +25,7 @@ ORDER = [
     "properties",
     "ledger",
     "pictures",
+    "concepts",
     "explanation",
     "explainer",
     "root_point",

@@ -45,6 +45,7 @@ class Captured:
     absorbed: dict[str, str] = field(default_factory=dict)  # a node folded into another -> that other
     paths: dict[str, str] = field(default_factory=dict)  # module path of every node as it was exported
     outputs: dict[str, str] = field(default_factory=dict)  # module path -> the node that was the module's output
+    layer: str = ""  # where the network was cut (cutting.py)
 
     def now(self, name: str) -> str:
         """The node that holds a former node's value."""

@@ -17,6 +17,7 @@ from deeptaylor.graph.eval_mode import eval_mode
 from deeptaylor.run import target as targets
 from deeptaylor.run.given import given
 from deeptaylor.run.inputs import as_tuple, check_place, check_values, first_float
+from deeptaylor.run.unit import Unit
 
 Function = Callable[..., Any]
 
@@ -45,6 +46,10 @@ class Score:
 
     def _settle(self) -> Tensor:
         """The target as weights over the output, f = Σ v z."""
+        if isinstance(self.target, Unit):
+            raise TargetError(
+                "An inner unit is explained by dt.Explainer or dt.explain; here, give a function that ends in it."
+            )
         output = self._output(self.x)
         if output.ndim == 0 or output.shape[0] != self.x.shape[0]:
             raise TargetError(

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deeptaylor.explanation import Explanation, of_function
+from deeptaylor.explanation import Explanation
+from deeptaylor.methods.outside import of_function
 from deeptaylor.methods.score import Function, Score, quiet
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from deeptaylor.errors import InputError
-from deeptaylor.explanation import Explanation, of_function
+from deeptaylor.explanation import Explanation
+from deeptaylor.methods.outside import of_function
 from deeptaylor.methods.root_search import Root
 from deeptaylor.methods.score import Function, Score, check_finite, quiet
 

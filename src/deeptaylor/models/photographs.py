@@ -31,6 +31,7 @@ from deeptaylor.run.contrast import POWER
 from deeptaylor.run.inputs import first_float
 from deeptaylor.run.returned import RETURNED
 from deeptaylor.run.target import Margin
+from deeptaylor.run.unit import Unit
 
 if TYPE_CHECKING:
     from deeptaylor.models.networks.pretrained import Pretrained
@@ -210,6 +211,8 @@ def _as_photo(photo: Any) -> str | os.PathLike[str] | Image.Image:
 
 def _titles(model: Pretrained, x: Tensor, target: Any) -> tuple[tuple[str, ...], ...]:
     """What is explained of each sample, in words; none where there are no words for it."""
+    if isinstance(target, Unit):
+        return (target.names,) * len(x)
     if isinstance(target, Margin):
         ends = [_titles(model, x, end) for end in (target.target, target.other) if end is not None]
         if len(ends) < 2 or not all(ends):

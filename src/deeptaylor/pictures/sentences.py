@@ -11,6 +11,7 @@ from deeptaylor.ledger import Ledger
 from deeptaylor.properties import DEEP_TAYLOR
 from deeptaylor.run.contrast import POWER
 from deeptaylor.run.target import Margin
+from deeptaylor.run.unit import Unit
 from deeptaylor.shown import percent
 
 __all__ = ["account", "against", "class_title", "listed", "nothing_apart", "split", "title"]
@@ -88,6 +89,8 @@ def class_title(target: Any, titles: Sequence[Sequence[str]], sample: int, which
     """The name of the class that is explained, or its number; empty where neither is known."""
     if titles:
         return titles[sample][which]
+    if isinstance(target, Unit):
+        return target.names[which]
     if isinstance(target, Margin):
         ends = [class_title(end, (), sample, which) for end in (target.target, target.other)]
         return f"{ends[0]} rather than {ends[1]}" if all(ends) else ""

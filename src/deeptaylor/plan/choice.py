@@ -79,7 +79,7 @@ class Choice:
     def check_all_used(self) -> None:
         """Refuse rules that were given for nothing."""
         unused = [p for p in self.overrides if p not in self.used]
-        if unused:
+        if unused and not self.captured.layer:  # of a network that was cut, they may be for the other part
             known = sorted({module_path(n) for n in self.captured.graph.nodes if module_path(n)})
             raise PlanError(
                 f"No step of the plan matches the rule pattern(s) {', '.join(map(repr, unused))}. Patterns "

@@ -36,6 +36,10 @@ class Books:
         self._arrived: dict[str, list[Tensor]] = {}
         self._products: list[tuple[Tensor, Tensor]] = []  # of channels' sums and weights
 
+    def begin(self, node: str, R: Tensor) -> None:
+        """Books that begin inside the network: what arrives at a node."""
+        self._arrived[node] = [self.run.partial(node, R)]
+
     def page(self, node: str | None, R: Tensor, settled: bool) -> Page:
         """The page of the next step, which takes what arrived at a node; of the first, which takes the score."""
         page = Page(self, node, settled)

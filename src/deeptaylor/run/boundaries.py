@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
 from deeptaylor.errors import BoundaryError
+from deeptaylor.graph.cutting import no_such_place
 
 if TYPE_CHECKING:
     from deeptaylor.run.engine import Engine
@@ -39,10 +39,7 @@ def boundary(engine: Engine, name: str) -> str:
         )
     if node in engine.layout:
         raise BoundaryError(f"{asked} carries no relevance: it is a gate or a constant.")
-    close = difflib.get_close_matches(name, [*engine.captured.outputs, *known], 3)
-    raise BoundaryError(
-        f"There is no node or module {name!r}." + (f" Did you mean {', '.join(map(repr, close))}?" if close else "")
-    )
+    raise BoundaryError(no_such_place(name, [*engine.captured.outputs, *known]))
 
 
 def _called(engine: Engine, node: str) -> str:

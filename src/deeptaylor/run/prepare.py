@@ -1,7 +1,7 @@
 """All that is done once for a network and a shape of input, before anything is explained.
 
 prepare(model, example, settings)
-├── capture            the network as a flat graph
+├── capture            the network as a flat graph; cut, where one of its layers is explained
 ├── rewrite … split    many spellings to few, one type, constants folded, packed projections apart
 ├── Planner            one step a boundary, each with its rule
 ├── layouts            where the samples are in every tensor; refused where they are not apart
@@ -20,6 +20,7 @@ from deeptaylor.domain import Box, Domain
 from deeptaylor.graph.agreement import Answer, check_agreement
 from deeptaylor.graph.autocast import without_autocast
 from deeptaylor.graph.capture import Captured, capture
+from deeptaylor.graph.cutting import cut
 from deeptaylor.graph.editing import copied
 from deeptaylor.graph.eval_mode import eval_mode
 from deeptaylor.graph.exporting import exporting, interrupts_kept
@@ -48,6 +49,7 @@ class Settings:
     local: bool
     output: int | str | None
     root: str = ""  # the module that paths are named from, where the network was wrapped
+    layer: str = ""  # the layer at which the network is cut: what it gives is explained
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ def prepare(
     with interrupts_kept(), eval_mode(model), without_autocast(example), torch.no_grad():
         with exporting():
             captured = capture(model, example, settings.output, settings.root)
+            whole = _cut(model, captured, settings.layer)
             rewrite(captured)
             one_type(captured)
             boxes = {n for n, d in zip(captured.inputs, settings.domains, strict=True) if isinstance(d, Box)}
@@ -90,10 +93,22 @@ def prepare(
         check_samples(captured, layout, [name for s in planned.steps for name in (s.node, *s.inputs)])
         with exporting():
             ours = fx.GraphModule(captured.constants, rewritten)
-            check_agreement(model, ours, captured, example if own is None else own, settings.output, known)
+            own = example if own is None else own
+            if whole is model:
+                check_agreement(model, ours, captured, own, settings.output, known)
+            else:
+                check_agreement(whole, ours, captured, own, None)
     fixed = captured.batch if isinstance(captured.batch, int) else None
     _forget_fake_tensors(captured)
     return Prepared(captured, planned, layout, settings, _one(captured, example), fixed)
+
+
+def _cut(model: nn.Module, captured: Captured, layer: str) -> nn.Module:
+    """The network to agree with: the user's; cut at a layer, as it was exported, for the user's has no such output."""
+    if not layer:
+        return model
+    cut(captured, layer)
+    return fx.GraphModule(captured.constants, copied(captured.graph))
 
 
 def _one(captured: Captured, example: Sequence[Tensor]) -> Tensor:

@@ -23,20 +23,20 @@ from deeptaylor.run.values import ForwardValues
 if TYPE_CHECKING:
     from deeptaylor.run.engine import Engine
 
-__all__ = ["reverse", "reverse_many"]
+__all__ = ["Arrived", "reverse", "reverse_many"]
 
 
 def reverse(
     engine: Engine, run: ForwardValues, v: Tensor, books: Kept = None, keep: frozenset[str] = frozenset(),
-    look: bool = False, against: targets.Against | None = None,
+    look: bool = False, against: targets.Against | None = None, stop: str | None = None,
 ) -> Result:  # fmt: skip
     """The steps, from the score f = Σ v z down to the inputs; `keep`: inner tensors whose relevance is wanted.
 
-    `against`: relevance of rivals goes down beside it.
+    `against`: relevance of rivals goes down beside it; `stop`: a tensor whose relevance does not go on (through.py).
     """
     planned, last_use = engine.planned, engine.keeping.last_use
     f = run.per_sample(planned.output, weighted(v, run.values[planned.output]))
-    lift, account, arrived = lift_of(f), Books(run, books, look), _Arrived(run, f)
+    lift, account, arrived = lift_of(f), Books(run, books, look), Arrived(run, f)
     kept: dict[str, Tensor] = {}
     lowest: list[Tensor] = []
     places = LastPlaces(run, planned.inputs, engine.hands_back)
@@ -52,6 +52,8 @@ def reverse(
             R = arrived.take(step.node)
             if step.node in keep:
                 kept[step.node] = R
+            if step.node == stop:
+                R = torch.zeros_like(R)
             page = account.page(step.node, R, step.settled)
             outs = step.back(R, run, page)
         account.hand_on(page, step.inputs, outs)
@@ -71,7 +73,7 @@ def reverse(
     return result if lift is None else lowered(result, lift, planned.inputs, run)
 
 
-class _Arrived:
+class Arrived:
     """What has arrived so far at each tensor: zeros, of the score's type, where nothing has."""
 
     def __init__(self, run: ForwardValues, f: Tensor) -> None:
@@ -81,6 +83,9 @@ class _Arrived:
     def add(self, names: Sequence[str], outs: Sequence[Maybe]) -> None:
         for name, out in zip(names, outs, strict=True):
             self._sums[name] = plus(self._sums.get(name), out)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._sums
 
     def take(self, name: str) -> Tensor:
         R = self._sums.pop(name, None)
@@ -94,7 +99,7 @@ class _Beside:
         self._run, self._output, self._places = run, run.values[output], places
         self._page = Books(run, None, look=False).page(None, v, settled=False)
         self._classes, self._weights = targets.rivals(asked, v, self._output)
-        self._arrived = _Arrived(run, self._output)
+        self._arrived = Arrived(run, self._output)
 
     def pass_on(self, step: Step) -> None:
         if isinstance(step, ScoreStep):

@@ -1,4 +1,4 @@
-"""What is explained: the top class, a class, several classes, weights over the output, or a logit difference."""
+"""What is explained: a class or several, weights over the output, a logit difference, a unit of an inner layer."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from deeptaylor.errors import TargetError
+from deeptaylor.run.unit import Unit
 
-Target = Any  # None, int, integer tensor (B,) or (B, K), float tensor like the output, Margin, or a callable
+Target = Any  # None, int, integer tensor (B,) or (B, K), float tensor like the output, Margin, Unit, or a callable
 Number = Callable[[str], int]  # of a class, by its name
 
 
@@ -121,12 +122,11 @@ def check(target: Target, shape: tuple[int, ...], values: bool = True) -> None:
         if target is None and len(shape) > 2:
             raise TargetError(_no_classes(shape))
         return
+    if isinstance(target, Unit):
+        target.check(shape)
+        return
     if isinstance(target, Margin):
-        if len(shape) != 2 or shape[1] < 2:
-            raise TargetError(f"A margin needs an output of shape (batch, classes ≥ 2); this one has {shape}.")
-        for name, value in (("target", target.target), ("other", target.other)):
-            if value is not None:
-                _check_classes(value, shape, name, (1,), values)
+        _check_margin(target, shape, values)
         return
     if isinstance(target, Tensor) and target.is_floating_point():
         if tuple(target.shape) != shape:
@@ -136,8 +136,8 @@ def check(target: Target, shape: tuple[int, ...], values: bool = True) -> None:
         return
     if not _is_integer(target):
         raise TargetError(
-            "A target is None, an int, a list of them, an integer tensor, a float tensor, dt.margin(…) or a callable; "
-            f"got {_type_name(target)}."
+            "A target is None, an int, a list of them, an integer tensor, a float tensor, dt.margin(…), dt.unit(…) or "
+            f"a callable; got {_type_name(target)}."
         )
     if len(shape) == 1 and (isinstance(target, Tensor) or target != 0):
         raise TargetError("The network gives one number per sample; there is no class to choose. Leave target out.")
@@ -145,6 +145,14 @@ def check(target: Target, shape: tuple[int, ...], values: bool = True) -> None:
         raise TargetError(_no_classes(shape))
     if len(shape) == 2:
         _check_classes(target, shape, "target", (1, 2), values)
+
+
+def _check_margin(target: Margin, shape: tuple[int, ...], values: bool) -> None:
+    if len(shape) != 2 or shape[1] < 2:
+        raise TargetError(f"A margin needs an output of shape (batch, classes ≥ 2); this one has {shape}.")
+    for name, value in (("target", target.target), ("other", target.other)):
+        if value is not None:
+            _check_classes(value, shape, name, (1,), values)
 
 
 def _check_rivals(shape: tuple[int, ...]) -> None:
@@ -219,6 +227,8 @@ def settled(target: Target, x: Tensor) -> Target:
 
 def weights(target: Target, output: Tensor) -> tuple[Tensor, bool]:
     """The target as weights v over the output, f = Σ v z: shaped like it, or (K, …) for K targets; and whether K."""
+    if isinstance(target, Unit):
+        return target.weights(output), isinstance(target.channel, tuple)
     if isinstance(target, Margin):
         return _margin_weights(target, output), False
     if isinstance(target, Tensor) and target.is_floating_point():

@@ -1,0 +1,153 @@
+"""What passes through a layer: the relevance at it, the maps of its parts, and what goes past it.
+
+Below a layer the reverse pass is linear in the relevance R that arrives there, for all else that it reads are values
+of the forward pass. So the map is a sum of parts,
+
+    R_x = Σ_c R_x(R · 1_c) + R_x(past)      c the channels of the layer; past: what reaches x not through it, by a skip
+
+of which each is computed by itself, and none as a difference. What biases took and was handed back (returned.py)
+enlarges every part at a place by the factor by which it enlarged the whole map there, so that the sum holds as before.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deeptaylor.errors import BoundaryError, TargetError
+from deeptaylor.rules.steps import ScoreStep
+from deeptaylor.run import target as targets
+from deeptaylor.run.books import Books
+from deeptaylor.run.engine import Engine
+from deeptaylor.run.lift import lift_of, lowered
+from deeptaylor.run.result import Result
+from deeptaylor.run.returned import returned
+from deeptaylor.run.reverse import Arrived, reverse
+from deeptaylor.run.unit import channel_axis
+from deeptaylor.run.values import ForwardValues
+
+__all__ = ["Part", "Through"]
+
+_ELEMENTS = 2**26  # of the largest tensor of all parts that are computed at once
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the map, for each input, with all that was handed back to it.
+
+    own       (B,): what of it reached the input by itself
+    arrived, bias, dropped   (B,): what arrived at the layer, and what of that was taken or dropped below it; of what
+              goes past the layer: the score without what arrived at the layer, and all that was taken outside of it
+    """
+
+    relevance: tuple[Tensor, ...]
+    own: Tensor
+    arrived: Tensor
+    bias: Tensor
+    dropped: Tensor
+
+
+class Through:
+    """What passes through a layer of a batch that was explained, one target a sample.
+
+    at                   the relevance at the layer, (B, channels, …)
+    past, bias, dropped  (B,): what reached the input past the layer, and what was taken outside of it, by biases before
+                         the layer or past it; with `at` they add up to the score
+    """
+
+    def __init__(
+        self, engine: Engine, inputs: Sequence[Tensor], target: Any, layer: str, axis: int | None,
+        fresh: Callable[[], None],
+    ) -> None:  # fmt: skip
+        node = engine.boundary(layer)
+        if node in engine.planned.inputs:
+            raise BoundaryError(f"{layer!r} is an input of the network: its channels are those of e.relevance itself.")
+        if not engine.layout[node].plain:
+            raise BoundaryError(f"In {layer!r} the samples are not the first axis, so that its channels are not known.")
+        self._axis = channel_axis(layer, engine.layout[node].shape(1), axis)
+        self._engine, self._inputs, self._target, self._node, self._fresh = engine, inputs, target, node, fresh
+        self._stopped = _reversed(engine, inputs, target, node)
+        assert self._stopped.entries is not None
+        _, self.past, self.bias, self.dropped = self._stopped.entries[0].unbind()
+        self._R = self._stopped.kept[node]
+        self.at = self._R.movedim(self._axis, 1)
+        self.hands_back = engine.hands_back
+
+    def past_it(self) -> Part:
+        """What reached the input past the layer: by a skip connection, or another branch."""
+        at = self._engine.layout[self._node].per_sample(self._R, len(self._R))
+        began = self._stopped.score.clamp(min=0) - at
+        return Part(self._enlarged(self._stopped.relevance), self.past, began, self.bias, self.dropped)
+
+    def parts(self, channels: Sequence[int]) -> list[Part]:
+        """What reached the input through each of some channels."""
+        self._fresh()
+        all_of_them = torch.arange(self._R.shape[self._axis], device=self._R.device)
+        masks = (all_of_them == torch.tensor(channels, device=self._R.device)[:, None]).to(self._R.dtype)
+        masks = masks.reshape(len(channels), *[-1 if d == self._axis else 1 for d in range(self._R.ndim)])
+        largest = max(math.prod(t.shape(len(self._R))) for t in self._engine.layout.values())
+        with torch.no_grad():
+            found = [self._below(some) for some in masks.split(max(1, _ELEMENTS // largest))]
+            return [self._part(maps, entries) for group in found for maps, entries in group]
+
+    def _below(self, masks: Tensor) -> list[tuple[tuple[Tensor, ...], Tensor]]:
+        run = self._engine.forward_pass(self._inputs)
+        maps, entries = torch.vmap(lambda mask: _below(self._engine, run, self._node, self._R * mask))(masks)
+        return [(tuple(R[k] for R in maps), entries[k]) for k in range(len(masks))]
+
+    def _part(self, maps: tuple[Tensor, ...], entries: Tensor) -> Part:
+        arrived, on, bias, dropped = entries[0].unbind()
+        return Part(self._enlarged(maps), on, arrived, bias, dropped)
+
+    def _enlarged(self, maps: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        if not self.hands_back:
+            return maps
+        return tuple(R * factor for R, factor in zip(maps, self._factors, strict=True))
+
+    @functools.cached_property
+    def _factors(self) -> tuple[Tensor, ...]:
+        """By how much the whole map was enlarged at each place when what biases took was handed back."""
+        self._fresh()
+        whole = _reversed(self._engine, self._inputs, self._target)
+        pairs = zip(returned(whole).relevance, whole.relevance, strict=True)
+        return tuple(torch.where(R > 0, back / torch.where(R > 0, R, 1), 1) for back, R in pairs)
+
+
+def _reversed(engine: Engine, inputs: Sequence[Tensor], target: Any, stop: str | None = None) -> Result:
+    """The map of a batch; without what passes through a tensor, where relevance stops there."""
+    with torch.no_grad():
+        run = engine.forward_pass(inputs)
+        v, many = targets.weights(target, run.values[engine.planned.output])
+        if many:
+            raise TargetError("Channels are told for one class (or unit) at a time: explain(x, c), not several.")
+        keep = frozenset[str]() if stop is None else frozenset([stop])
+        return reverse(engine, run, v, "in total", keep, stop=stop)
+
+
+def _below(engine: Engine, run: ForwardValues, node: str, R: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+    """The steps from a tensor down to the inputs, for a relevance that arrives there and nowhere else."""
+    planned, last_use = engine.planned, engine.keeping.last_use
+    total = run.per_sample(node, R.abs())
+    lift, account, arrived = lift_of(total), Books(run, "in total", look=False), Arrived(run, total)
+    R = R if lift is None else R * run.spread_out(node, lift)
+    account.begin(node, R)
+    arrived.add([node], [R])
+    for k, step in enumerate(planned.steps):
+        if not isinstance(step, ScoreStep) and step.node in arrived:
+            R = arrived.take(step.node)
+            page = account.page(step.node, R, step.settled)
+            outs = step.back(R, run, page)
+            account.hand_on(page, step.inputs, outs)
+            arrived.add(step.inputs, outs)
+        run.forget(last_use.get(k, ()))
+    final = tuple(arrived.take(name).expand(run.shape(name)) for name in planned.inputs)
+    result = Result(total, final, account.close(total, planned.inputs, final), {})
+    result = result if lift is None else lowered(result, lift, planned.inputs, run)
+    assert result.entries is not None
+    return result.relevance, result.entries
