@@ -17,12 +17,15 @@ operations/    how relevance flows through each operation
 passes/        rewrites of the graph: many spellings to few, constants folded
 plan/          which rule where, and why
 run/           forward once, steps in reverse; the books and the checks
+concepts/      what the channels of an inner layer did
 explainer.py   what the user calls; its answer is an Explanation (explanation.py) with its Ledger (ledger.py)
 methods/       other ways to explain       models/   networks, files, photographs
 paper/         the paper's experiments     app/      command, page and demo
 """
 
 from deeptaylor import rules
+from deeptaylor.concepts.channels import Channels
+from deeptaylor.concepts.examples import ChannelExamples, ExampleSearch, channel_examples
 from deeptaylor.domain import Box, Domain, NonNegative, Real
 from deeptaylor.errors import (
     BoundaryError,
@@ -62,11 +65,14 @@ __all__ = [
     "BoundaryError",
     "Box",
     "CaptureError",
+    "ChannelExamples",
+    "Channels",
     "Check",
     "Contrast",
     "DeepTaylorError",
     "DeepTaylorWarning",
     "Domain",
+    "ExampleSearch",
     "Explainer",
     "Explanation",
     "InputError",
@@ -84,6 +90,7 @@ __all__ = [
     "TargetError",
     "UnsupportedOpError",
     "as_taken",
+    "channel_examples",
     "contrast",
     "evaluate",
     "explain",

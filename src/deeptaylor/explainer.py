@@ -210,10 +210,11 @@ class Explainer(Asking):
     def activations(self, layer: str, x: Any) -> Tensor:
         """What an inner layer gives for a batch, by module path or node name: the scores that `dt.unit` explains."""
         x, _ = self.read(x)
-        self.begin_answer(x)
+        _, _, look = self.begin_answer(x)
         engine, inputs, _ = self.cut_at(layer).begin_answer(x)
         with without_autocast(inputs), torch.no_grad():
             given: Tensor = engine.forward_pass(inputs).values[engine.planned.output]
+        self.original.check(look)
         return given
 
     def _later(self, captures: int, inputs: tuple[Tensor, ...], target: Any, name: str | None = None) -> Tensor:

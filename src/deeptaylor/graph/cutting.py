@@ -37,7 +37,7 @@ def cut(captured: Captured, layer: str) -> None:
 
 def no_such_place(name: str, known: Iterable[str]) -> str:
     """What to say of a name that no layer and no node has, with names like it."""
-    close = difflib.get_close_matches(name, list(known), 3)
-    return f"There is no node or module {name!r}." + (
-        f" Did you mean {', '.join(map(repr, close))}?" if close else " print(explainer.plan) lists them."
-    )
+    names = list(known)
+    close = difflib.get_close_matches(name, names, 3)
+    listed = ", ".join(map(repr, close or names[:4]))
+    return f"There is no node or module {name!r}. " + (f"Did you mean {listed}?" if close else f"There are {listed}, …")
