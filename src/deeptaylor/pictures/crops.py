@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Crop", "crop_of", "crops_figure", "picture_of", "strongest"]
 
 _SIDE = 1.3  # inches
+_FEWEST = 4  # crops: the figure is as wide as for these, so that its words have room
 _LETTERS = 18  # above a crop
 Box = tuple[int, int, int, int]
 
@@ -75,9 +76,11 @@ def crops_figure(crops: Sequence[Crop], title: str, caption: Sequence[str], size
     from deeptaylor.pictures.canvas import begun, style
 
     with style():
-        figure = begun(len(crops) * _SIDE, 2 * _SIDE + 0.35, title, caption, size)
-        axes = figure.subplots(2, len(crops), squeeze=False)
-        for crop, above, below in zip(crops, *axes, strict=True):
+        figure = begun(max(len(crops), _FEWEST) * _SIDE, 2 * _SIDE + 0.05, title, caption, size)
+        axes = figure.subplots(2, max(len(crops), _FEWEST), squeeze=False)
+        for ax in axes[:, len(crops) :].flatten():
+            ax.set_axis_off()
+        for crop, above, below in zip(crops, *axes[:, : len(crops)], strict=True):
             over = laid_over(Photograph.whole(crop.picture), scale_of(crop.heat, automatic=False)(crop.heat))
             above.imshow(crop.picture, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
             below.imshow(over, interpolation="nearest")

@@ -1,0 +1,237 @@
+"""Relevance by channel of a layer, and the parts of the map: exact, and together the whole."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import deeptaylor as dt
+from deeptaylor.concepts.channels import Channels
+from deeptaylor.run import through
+from small_networks import TOP, Attention, Net, batch, close, small_cnn
+
+BIASES = ("neuron", "returned", "spread")
+PICTURES = torch.rand(2, 1, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+TOKENS = torch.rand(2, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+BOX = dt.Box(0, 1)
+
+
+@functools.cache
+def explained(name: str, bias: str) -> dt.Explanation:
+    if name == "sequence":
+        return dt.explain(small_cnn().double(), PICTURES, None, BOX, bias=bias)
+    if name == "skip":
+        return dt.explain(Net().eval().double(), batch(3), TOP, BOX, bias=bias)
+    return dt.explain(Attention().eval().double(), TOKENS, 3, bias=bias)
+
+
+PLACES = [("sequence", "2", None), ("sequence", "3", None), ("sequence", "5", None), ("skip", "relu", None),
+          ("skip", "mul", None), ("skip", "pool", None), ("attention", "gelu", 2)]  # fmt: skip
+
+
+def parts(c: Channels[dt.Explanation]) -> list[dt.Explanation]:
+    return c.maps(range(c.at.shape[1]))
+
+
+@pytest.mark.parametrize("bias", BIASES)
+@pytest.mark.parametrize(("name", "layer", "axis"), PLACES)
+def test_channels_add_up_to_the_score_and_their_maps_to_the_map(
+    name: str, layer: str, axis: int | None, bias: str
+) -> None:
+    e = explained(name, bias)
+    c = e.channels(layer, axis)
+    close(c.total, e.score.clamp(min=0))
+    close(c.at, e.at(layer).movedim(1 if axis is None else axis, 1))
+    every = parts(c)
+    close(torch.stack([p.relevance for p in every]).sum(0) + c.past_map().relevance, e.relevance)
+    assert all(p.check().accounted for p in every)
+    assert c.past_map().check().accounted
+
+
+@pytest.mark.parametrize("bias", ["neuron", "spread"])
+def test_a_part_begins_with_the_relevance_of_its_channel(bias: str) -> None:
+    c = explained("skip", bias).channels("mul")
+    for k, part in enumerate(parts(c)):
+        close(part.score, c.relevance[:, k]) if bool(c.relevance[:, k].any()) else None
+        close(part.ledger.total, part.score) if bool(part.score.any()) else None
+    assert bool(c.relevance[:, 0].any())
+
+
+def test_what_biases_handed_back_enlarges_every_part_by_the_same_factor() -> None:
+    whole, paper = explained("skip", "returned"), explained("skip", "neuron")
+    factor = whole.relevance / paper.relevance
+    for after, before in zip(parts(whole.channels("mul")), parts(paper.channels("mul")), strict=True):
+        assert torch.allclose(after.relevance, before.relevance * factor, rtol=1e-10, atol=1e-15)
+        assert after.ledger.own is not None
+        assert torch.allclose(after.ledger.own, before.ledger.input, rtol=1e-10)
+
+
+def test_what_goes_past_a_layer_is_a_part_of_its_own() -> None:
+    by_a_skip, through_it = explained("skip", "neuron").channels("mul"), explained("skip", "neuron").channels("relu")
+    assert bool((by_a_skip.past > 0).all())
+    assert bool((by_a_skip.past_map().relevance.flatten(1).sum(1) > 0).all())
+    assert not bool(through_it.past.any())
+    assert not bool(through_it.past_map().relevance.any())
+
+
+def hand() -> tuple[nn.Sequential, Tensor]:
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)).double()
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
+        model[0].bias.copy_(torch.tensor([0.0, 4.0]))
+        model[2].weight.copy_(torch.tensor([[2.0, 1.0]]))
+        model[2].bias.copy_(torch.tensor([5.0]))
+    return model, torch.tensor([[1.0, 3.0]], dtype=torch.float64)
+
+
+def test_by_hand() -> None:
+    # h = (1, 8), f = 2·1 + 8 + 5 = 15: channels have 2 and 8, the bias 5. Through channel 0 goes 2 to x1; of the 8 of
+    # channel 1, x1 has 1, x2 has 3 and the bias 4.
+    model, x = hand()
+    c = dt.explain(model, x, None, dt.NonNegative(), bias="neuron").channels("1")
+    assert c.relevance.tolist() == [[2, 8]]
+    assert (c.bias.tolist(), c.past.tolist(), c.total.tolist()) == ([5], [0], [15])
+    first, second = c.maps([0, 1])
+    assert first.relevance.tolist() == [[2, 0]]
+    assert second.relevance.tolist() == [[1, 3]]
+    assert (second.score.tolist(), second.ledger.bias.tolist()) == ([8], [4])
+    # Handed back: the map (3, 3) of sum 6 is enlarged by 15/6 everywhere.
+    back = dt.explain(model, x, None, dt.NonNegative()).channels("1").maps([0, 1])
+    assert [p.relevance.tolist() for p in back] == [[[5, 0]], [[2.5, 7.5]]]
+    assert [p.score.item() for p in back] == [5, 10]
+
+
+def test_channels_of_a_unit_and_of_a_function() -> None:
+    explainer = dt.Explainer(small_cnn().double(), PICTURES, BOX)
+    for target in (dt.unit("3", 2, "max"), lambda out: out[:, 0].exp()):
+        e = explainer.explain(PICTURES, target)
+        c = e.channels("2")
+        close(c.total, e.score)
+        close(torch.stack([p.relevance for p in parts(c)]).sum(0) + c.past_map().relevance, e.relevance)
+
+
+def test_many_channels_are_computed_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    c = explained("sequence", "returned").channels("2")
+    together = [p.relevance for p in parts(c)]
+    monkeypatch.setattr(through, "_ELEMENTS", 1)
+    for one, other in zip(parts(c), together, strict=True):
+        assert torch.equal(one.relevance, other)
+
+
+def test_float32_stays_within_its_rounding() -> None:
+    e = dt.explain(Net().eval(), batch(2).float(), TOP, BOX)
+    c = e.channels("mul")
+    gap = torch.stack([p.relevance for p in parts(c)]).sum(0) + c.past_map().relevance - e.relevance
+    assert float(gap.abs().max()) <= 1e-5 * float(e.relevance.abs().max())
+
+
+def test_a_tiny_score_keeps_its_digits() -> None:
+    model, x = hand()
+    model = model.float()
+    with torch.no_grad():
+        model[2].weight.mul_(1e-38)
+        model[2].bias.mul_(1e-38)
+    part = dt.explain(model, x.float(), None, dt.NonNegative(), bias="neuron").channels("1").map(1)
+    assert part.relevance[0].tolist() == pytest.approx([1e-38, 3e-38], rel=1e-5)
+
+
+# --- how it shows itself ----------------------------------------------------------------------------------------------
+
+
+def test_the_table() -> None:
+    model, x = hand()
+    c = dt.explain(model, x, None, dt.NonNegative()).channels("1")
+    assert str(c).splitlines() == [
+        "Relevance of the 2 channels of 1, sample 0",
+        f"channel 1              8  53.3 %  {'█' * 24}",
+        f"channel 0              2  13.3 %  {'█' * 6}",
+        "past the layer         0     0 %",
+        "biases outside of it   5  33.3 %",
+        "score                 15   100 %",
+    ]
+    assert c.top(1) == [(1, 8.0)]
+    assert "1 other channels" in c.table(count=1)
+    assert repr(c) == "<Channels of 1: 2 channels, 1 sample(s); print it for the table>"
+
+
+def test_a_part_says_what_it_is() -> None:
+    e = explained("sequence", "returned")
+    part = e.channels("2").map(3)
+    assert f"through channel 3 of 2: relevance {tuple(e.relevance.shape)}" in repr(part).replace(
+        ", class", " class"
+    ) or ("through channel 3 of 2" in repr(part))
+    assert str(part.ledger).startswith("Score: the part of the score that went through channel 3 of 2.")
+    paper = explained("sequence", "neuron").channels("2").map(3)
+    assert str(paper.ledger).startswith("Score: the relevance that goes through channel 3 of 2.")
+    assert "through channel 3 of 2" in paper.ledger.table()
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layer", "axis", "said"),
+    [
+        ("33", None, r"There is no node or module '33'. Did you mean '3'\?"),
+        ("0", None, "lies inside the detection block that ends in '1'"),
+        ("input", None, "'input' is an input of the network"),
+        ("3", 7, "axis=7: the axis of '3' that counts the channels, 1 to 3"),
+    ],
+)
+def test_layers_that_cannot_be_asked(layer: str, axis: int | None, said: str) -> None:
+    with pytest.raises((dt.BoundaryError, dt.TargetError), match=said):
+        explained("sequence", "returned").channels(layer, axis)
+
+
+def test_a_channel_that_there_is_not() -> None:
+    with pytest.raises(dt.TargetError, match="The channel 4 is out of range: the layer '2' has 4 channels, 0 to 3"):
+        explained("sequence", "returned").channels("2").map(4)
+
+
+def test_tokens_must_be_told_from_features() -> None:
+    with pytest.raises(dt.TargetError, match="say axis=1 if the first counts the channels"):
+        explained("attention", "returned").channels("gelu")
+
+
+def _of_several(explainer: dt.Explainer) -> dt.Explanation:
+    return explainer.explain(PICTURES, [0, 1])
+
+
+def _of_a_file(explainer: dt.Explainer) -> dt.Explanation:
+    return pickle.loads(pickle.dumps(explainer.explain(PICTURES)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (_of_several, "for one class .* at a time"),
+        (_of_a_file, "cannot ask its network about channels"),
+        (lambda explainer: explainer.contrast(PICTURES, 0, 1), "of a class's whole map"),
+        (lambda explainer: explainer.explain(PICTURES).channels("2").map(0), "cannot ask its network"),
+    ],
+)
+def test_explanations_that_cannot_tell(made: Any, said: str) -> None:
+    model = small_cnn().double()
+    with torch.no_grad():
+        model[8].bias.add_(1)
+    with pytest.raises((dt.InputError, dt.TargetError), match=said):
+        made(dt.Explainer(model, PICTURES, BOX)).channels("2")
+
+
+def test_a_part_has_no_inner_relevance_of_its_own() -> None:
+    with pytest.raises(dt.BoundaryError, match="a part of an explanation"):
+        explained("sequence", "returned").channels("2").map(0).at("1")
+
+
+def test_a_network_that_changed_is_refused() -> None:
+    model = small_cnn().double()
+    c = dt.explain(model, PICTURES, None, BOX).channels("2")
+    with torch.no_grad():
+        model[0].weight.mul_(2)
+    with pytest.raises(dt.StaleModelError):
+        c.map(0)
