@@ -136,7 +136,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         ExampleSearch(explainer(), "2").result()
     with pytest.raises(dt.TargetError, match="The channel 9 is out of range"):
         ExampleSearch(explainer(), "2", [9]).update(X)
-    with pytest.raises(dt.TargetError, match="an activation belongs to no class|An activation belongs to no class"):
+    with pytest.raises(dt.TargetError, match="An activation belongs to no class"):
         ExampleSearch(explainer(), "2", by="activation").update(X, 1)
     with pytest.raises(dt.TargetError, match="of one class a sample"):
         ExampleSearch(explainer(), "2").update(X, dt.margin(0, 1))

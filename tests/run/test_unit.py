@@ -172,6 +172,7 @@ def test_activations_are_what_the_layer_gives() -> None:
     close(found, model[:4](PICTURES).detach())
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor's own imports
 def test_a_compiled_explainer_takes_a_unit() -> None:
     explainer = dt.Explainer(mlp(), torch.rand(2, 4).double(), dt.NonNegative())
     x = torch.rand(3, 4, dtype=torch.float64)

@@ -41,9 +41,9 @@ _ELEMENTS = 2**26  # of the largest tensor of all parts that are computed at onc
 class Part:
     """A part of the map, for each input, with all that was handed back to it.
 
-    own       (B,): what of it reached the input by itself
+    own                      (B,): what of it reached the input by itself
     arrived, bias, dropped   (B,): what arrived at the layer, and what of that was taken or dropped below it; of what
-              goes past the layer: the score without what arrived at the layer, and all that was taken outside of it
+                             goes past the layer: all of the score that did not arrive there, and what was taken of it
     """
 
     relevance: tuple[Tensor, ...]
@@ -81,8 +81,7 @@ class Through:
 
     def past_it(self) -> Part:
         """What reached the input past the layer: by a skip connection, or another branch."""
-        at = self._engine.layout[self._node].per_sample(self._R, len(self._R))
-        began = self._stopped.score.clamp(min=0) - at
+        began = self.past + self.bias + self.dropped
         return Part(self._enlarged(self._stopped.relevance), self.past, began, self.bias, self.dropped)
 
     def parts(self, channels: Sequence[int]) -> list[Part]:
