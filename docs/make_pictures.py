@@ -14,6 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 import deeptaylor as dt
 from deeptaylor import assets, heatmap
+from deeptaylor.app.server.samples import samples
 from deeptaylor.methods import METHODS, USUAL
 from deeptaylor.models.photographs import class_index
 from deeptaylor.shown import percent
@@ -131,8 +132,19 @@ def curve() -> None:
     save("curve", Image.open(drawn).convert("RGB"), 32)
 
 
+def channel() -> None:
+    """The photographs of the page in which a channel was most active."""
+    photos = [Image.open(io.BytesIO(sample.read())).convert("RGB") for sample in samples()]
+    explainer = dt.load("squeezenet1_1").explainer()
+    found = dt.channel_examples(explainer, [photos], "fire9.expand3x3", [232], by="activation")
+    drawn = io.BytesIO()
+    found.figure(232).savefig(drawn)
+    save("channel", Image.open(drawn).convert("RGB"))
+
+
 if __name__ == "__main__":
     curve()
+    channel()
     network = dt.load("efficientnet-lite0")
     for draw in (two, ledger, targets, methods):
         draw(network)

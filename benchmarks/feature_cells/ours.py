@@ -176,8 +176,11 @@ def inner_layer() -> Cell:
 
 
 def one_unit() -> Cell:
-    said = error_of(lambda: dt.explain(nets.picture_net(), nets.pictures(), "relu1", BOX))
-    return no("only where you cut the network", said)
+    e = dt.explain(nets.picture_net(), nets.pictures(), dt.unit("relu1", 2, "max"), BOX)
+    total, score = float(e.relevance.sum()), float(e.score)
+    assert score > 0
+    assert abs(total - score) < 1e-5 * score
+    return yes("`target=dt.unit(layer, c)`", f"{shape(e.relevance)}; activation {score:.4f}, the map sums to {total:.4f}")
 
 
 def class_names() -> Cell:
@@ -194,7 +197,18 @@ def smoothed() -> Cell:
 
 
 def concepts() -> Cell:
-    return no("has none", nowhere("deeptaylor", "tcav", "concept activation", "matrix factori"))
+    explainer = dt.Explainer(nets.picture_net(), nets.pictures(), BOX)
+    e = explainer.explain(nets.pictures())
+    c = e.channels("relu2")
+    parts = c.maps(range(c.at.shape[1]))
+    difference = gap(e.relevance, sum(part.relevance for part in parts) + c.past_map().relevance)
+    assert difference < 1e-5
+    found = dt.channel_examples(explainer, [nets.pictures()], "relu2", [c.top(1)[0][0]])
+    crops = found.crops(c.top(1)[0][0])
+    return yes(
+        "`e.channels(layer)`: channels as concepts",
+        f"{len(parts)} channels; their maps sum to the whole but for {difference:.1e}; {len(crops)} crop(s) of examples",
+    )
 
 
 def training_data() -> Cell:
