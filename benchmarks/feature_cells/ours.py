@@ -206,7 +206,7 @@ def concepts() -> Cell:
     found = dt.channel_examples(explainer, [nets.pictures()], "relu2", [c.top(1)[0][0]])
     crops = found.crops(c.top(1)[0][0])
     return yes(
-        "`e.channels(layer)`: channels as concepts",
+        "`e.channels`: the channels of a layer",
         f"{len(parts)} channels; their maps sum to the whole but for {difference:.1e}; {len(crops)} crop(s) of examples",
     )
 
