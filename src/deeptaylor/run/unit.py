@@ -15,6 +15,7 @@ from deeptaylor.errors import TargetError
 __all__ = ["Unit", "channel_axis", "check_channel", "unit"]
 
 Place = tuple[int, ...] | Literal["max"] | None
+_MOST: Literal["max"] = "max"  # as a place: the most active one
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Unit:
     def _where(self) -> str:
         if isinstance(self.place, tuple):
             return f" at place {', '.join(map(str, self.place))}"
-        return " at its most active place" if self.place == "max" else ""
+        return " at its most active place" if self.place == _MOST else ""
 
     def said(self, shape: Sequence[int]) -> str:
         """The score in words, where the layer's output has this shape."""
@@ -79,7 +80,7 @@ class Unit:
         own = v.movedim(axis, 1)[:, channel]  # a view: what is written to it is in v
         if self.place is None:
             own.fill_(1)
-        elif self.place == "max":
+        elif self.place == _MOST:
             a = output.movedim(axis, 1)[:, channel].reshape(len(output), -1)
             most = torch.arange(a.shape[1], device=a.device) == a.argmax(1, keepdim=True)
             own.copy_(most.to(v.dtype).reshape(own.shape))
@@ -114,7 +115,7 @@ def unit(
         raise TargetError(f"A layer is given by its name, such as 'features.3'; got {type(layer).__name__}.")
     channels = _whole(channel, "channel")
     if place is None or isinstance(place, str):
-        if place not in (None, "max"):
+        if place not in (None, _MOST):
             raise TargetError(f"The place of a unit is None, 'max' or numbers such as (row, column); got {place!r}.")
         return Unit(layer, channels, place, axis)
     where = _whole(place, "place")
