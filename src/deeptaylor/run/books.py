@@ -34,17 +34,18 @@ class Books:
         self.run, self.open, self.look, self._by_step = run, kept is not None, look, kept == "by step"
         self._pages: list[Page] = []
         self._arrived: dict[str, list[Tensor]] = {}
+        self._begun: list[Tensor] = []
         self._products: list[tuple[Tensor, Tensor]] = []  # of channels' sums and weights
 
     def begin(self, node: str, R: Tensor) -> None:
-        """Books that begin inside the network: what arrives at a node."""
-        self._arrived[node] = [self.run.partial(node, R)]
+        """Books in total that begin inside the network: what arrives at a node."""
+        self._begun.append(self.run.partial(node, R))
 
     def page(self, node: str | None, R: Tensor, settled: bool) -> Page:
         """The page of the next step, which takes what arrived at a node; of the first, which takes the score."""
         page = Page(self, node, settled)
         if self._by_step or not self._pages:
-            page.arrived = [R] if node is None else self._arrived.pop(node, [])
+            page.arrived = [R] if node is None else self._arrived.pop(node, self._begun)
             if self.open:
                 self._pages.append(page)
         else:

@@ -28,11 +28,11 @@ __all__ = ["Arrived", "reverse", "reverse_many"]
 
 def reverse(
     engine: Engine, run: ForwardValues, v: Tensor, books: Kept = None, keep: frozenset[str] = frozenset(),
-    look: bool = False, against: targets.Against | None = None, stop: str | None = None,
+    look: bool = False, against: targets.Against | None = None, stop: frozenset[str] = frozenset(),
 ) -> Result:  # fmt: skip
     """The steps, from the score f = Σ v z down to the inputs; `keep`: inner tensors whose relevance is wanted.
 
-    `against`: relevance of rivals goes down beside it; `stop`: a tensor whose relevance does not go on (through.py).
+    `against`: relevance of rivals goes down beside it; `stop`: tensors whose relevance does not go on (through.py).
     """
     planned, last_use = engine.planned, engine.keeping.last_use
     f = run.per_sample(planned.output, weighted(v, run.values[planned.output]))
@@ -52,7 +52,7 @@ def reverse(
             R = arrived.take(step.node)
             if step.node in keep:
                 kept[step.node] = R
-            if step.node == stop:
+            if step.node in stop:
                 R = torch.zeros_like(R)
             page = account.page(step.node, R, step.settled)
             outs = step.back(R, run, page)

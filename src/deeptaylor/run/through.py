@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from deeptaylor.errors import BoundaryError, TargetError
-from deeptaylor.rules.steps import ScoreStep
+from deeptaylor.maps.structural import Cat
+from deeptaylor.rules.steps import BlockStep, ScoreStep
 from deeptaylor.run import target as targets
 from deeptaylor.run.books import Books
 from deeptaylor.run.engine import Engine
@@ -65,17 +66,18 @@ class Through:
         self, engine: Engine, inputs: Sequence[Tensor], target: Any, layer: str, axis: int | None,
         fresh: Callable[[], None],
     ) -> None:  # fmt: skip
-        node = engine.boundary(layer)
-        if node in engine.planned.inputs:
+        self._nodes, self._joined_at = _nodes(engine, layer)
+        if any(node in engine.planned.inputs for node in self._nodes):
             raise BoundaryError(f"{layer!r} is an input of the network: its channels are those of e.relevance itself.")
-        if not engine.layout[node].plain:
+        if not all(engine.layout[node].plain for node in self._nodes):
             raise BoundaryError(f"In {layer!r} the samples are not the first axis, so that its channels are not known.")
-        self._axis = channel_axis(layer, engine.layout[node].shape(1), axis)
-        self._engine, self._inputs, self._target, self._node, self._fresh = engine, inputs, target, node, fresh
-        self._stopped = _reversed(engine, inputs, target, node)
+        self._engine, self._inputs, self._target, self._fresh = engine, inputs, target, fresh
+        self._axis = channel_axis(layer, engine.layout[self._nodes[0]].shape(1), axis)
+        self._stopped = _reversed(engine, inputs, target, frozenset(self._nodes))
         assert self._stopped.entries is not None
         _, self.past, self.bias, self.dropped = self._stopped.entries[0].unbind()
-        self._R = self._stopped.kept[node]
+        arrived = [self._stopped.kept[node] for node in self._nodes]
+        self._R, self._sizes = torch.cat(arrived, self._joined_at), [R.shape[self._joined_at] for R in arrived]
         self.at = self._R.movedim(self._axis, 1)
         self.hands_back = engine.hands_back
 
@@ -97,7 +99,12 @@ class Through:
 
     def _below(self, masks: Tensor) -> list[tuple[tuple[Tensor, ...], Tensor]]:
         run = self._engine.forward_pass(self._inputs)
-        maps, entries = torch.vmap(lambda mask: _below(self._engine, run, self._node, self._R * mask))(masks)
+
+        def one(mask: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+            pieces = (self._R * mask).split(self._sizes, self._joined_at)
+            return _below(self._engine, run, dict(zip(self._nodes, pieces, strict=True)))
+
+        maps, entries = torch.vmap(one)(masks)
         return [(tuple(R[k] for R in maps), entries[k]) for k in range(len(masks))]
 
     def _part(self, maps: tuple[Tensor, ...], entries: Tensor) -> Part:
@@ -118,25 +125,41 @@ class Through:
         return tuple(torch.where(R > 0, back / torch.where(R > 0, R, 1), 1) for back, R in pairs)
 
 
-def _reversed(engine: Engine, inputs: Sequence[Tensor], target: Any, stop: str | None = None) -> Result:
-    """The map of a batch; without what passes through a tensor, where relevance stops there."""
+def _nodes(engine: Engine, layer: str) -> tuple[tuple[str, ...], int]:
+    """The tensors that make up a layer, and the axis along which they are joined.
+
+    It is one; or several, where a layer joins what nothing else reads: that has no relevance of its own, but they do.
+    """
+    node = engine.captured.now(engine.captured.outputs.get(layer, layer))
+    blocks = [step.block for step in engine.planned.steps if isinstance(step, BlockStep)]
+    readers = {n.name: {reader.name for reader in n.users} for n in engine.captured.graph.nodes}
+    known = {step.node for step in engine.planned.steps[1:]}
+    for join in [m for block in blocks for m in block.maps if isinstance(m, Cat) and m.node == node]:
+        apart = len(set(join.parts)) == len(join.parts) and not join.brings_constants
+        if apart and all(part in known and readers[part] == {node} for part in join.parts):
+            return join.parts, join.dim
+    return (engine.boundary(layer),), 0
+
+
+def _reversed(engine: Engine, inputs: Sequence[Tensor], target: Any, stop: frozenset[str] = frozenset()) -> Result:
+    """The map of a batch; without what passes through some tensors, where relevance stops there."""
     with torch.no_grad():
         run = engine.forward_pass(inputs)
         v, many = targets.weights(target, run.values[engine.planned.output])
         if many:
             raise TargetError("Channels are told for one class (or unit) at a time: explain(x, c), not several.")
-        keep = frozenset[str]() if stop is None else frozenset([stop])
-        return reverse(engine, run, v, "in total", keep, stop=stop)
+        return reverse(engine, run, v, "in total", keep=stop, stop=stop)
 
 
-def _below(engine: Engine, run: ForwardValues, node: str, R: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-    """The steps from a tensor down to the inputs, for a relevance that arrives there and nowhere else."""
+def _below(engine: Engine, run: ForwardValues, begin: Mapping[str, Tensor]) -> tuple[tuple[Tensor, ...], Tensor]:
+    """The steps from some tensors down to the inputs, for relevance that arrives there and nowhere else."""
     planned, last_use = engine.planned, engine.keeping.last_use
-    total = run.per_sample(node, R.abs())
+    total = torch.stack([run.per_sample(node, R.abs()) for node, R in begin.items()]).sum(0)
     lift, account, arrived = lift_of(total), Books(run, "in total", look=False), Arrived(run, total)
-    R = R if lift is None else R * run.spread_out(node, lift)
-    account.begin(node, R)
-    arrived.add([node], [R])
+    for node, given in begin.items():
+        R = given if lift is None else given * run.spread_out(node, lift)
+        account.begin(node, R)
+        arrived.add([node], [R])
     for k, step in enumerate(planned.steps):
         if not isinstance(step, ScoreStep) and step.node in arrived:
             R = arrived.take(step.node)
