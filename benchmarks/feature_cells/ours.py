@@ -180,7 +180,8 @@ def one_unit() -> Cell:
     total, score = float(e.relevance.sum()), float(e.score)
     assert score > 0
     assert abs(total - score) < 1e-5 * score
-    return yes("`target=dt.unit(layer, c)`", f"{shape(e.relevance)}; activation {score:.4f}, the map sums to {total:.4f}")
+    seen = f"{shape(e.relevance)}; activation {score:.4f}, the map sums to {total:.4f}"
+    return yes("`target=dt.unit(layer, c)`", seen)
 
 
 def class_names() -> Cell:
@@ -207,7 +208,8 @@ def concepts() -> Cell:
     crops = found.crops(c.top(1)[0][0])
     return yes(
         "`e.channels`: the channels of a layer",
-        f"{len(parts)} channels; their maps sum to the whole but for {difference:.1e}; {len(crops)} crop(s) of examples",
+        f"{len(parts)} channels; their maps sum to the whole but for {difference:.1e}; "
+        f"{len(crops)} crop(s) of examples",
     )
 
 

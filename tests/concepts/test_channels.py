@@ -130,7 +130,7 @@ def test_float32_stays_within_its_rounding() -> None:
     assert float(gap.abs().max()) <= 1e-5 * float(e.relevance.abs().max())
 
 
-def test_a_tiny_score_keeps_its_digits() -> None:
+def test_a_tiny_score_is_lifted_and_lowered_again() -> None:
     model, x = hand()
     model = model.float()
     with torch.no_grad():
@@ -225,9 +225,10 @@ def test_a_part_has_no_inner_relevance_of_its_own() -> None:
         explained("sequence", "returned").channels("2").map(0).at("1")
 
 
-def test_a_network_that_changed_is_refused() -> None:
+@pytest.mark.parametrize("bias", ["neuron", "returned"])
+def test_a_network_that_changed_is_refused(bias: str) -> None:
     model = small_cnn().double()
-    c = dt.explain(model, PICTURES, None, BOX).channels("2")
+    c = dt.explain(model, PICTURES, None, BOX, bias=bias).channels("2")
     with torch.no_grad():
         model[0].weight.mul_(2)
     with pytest.raises(dt.StaleModelError):
