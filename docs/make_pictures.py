@@ -138,8 +138,8 @@ def channel() -> None:
     explainer = dt.load("squeezenet1_1").explainer()
     found = dt.channel_examples(explainer, [photos], "fire9.expand3x3", [232], by="activation")
     drawn = io.BytesIO()
-    found.figure(232).savefig(drawn)
-    save("channel", Image.open(drawn).convert("RGB"))
+    found.figure(232).savefig(drawn, dpi=100)
+    save("channel", Image.open(drawn).convert("RGB"), 48)
 
 
 if __name__ == "__main__":
