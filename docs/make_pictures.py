@@ -136,10 +136,10 @@ def channel() -> None:
     """The photographs of the page in which a channel was most active."""
     photos = [Image.open(io.BytesIO(sample.read())).convert("RGB") for sample in samples()]
     explainer = dt.load("squeezenet1_1").explainer()
-    found = dt.channel_examples(explainer, [photos], "fire9.expand3x3", [232], by="activation")
+    found = dt.channel_examples(explainer, [photos], "fire9.expand3x3", [232], by="activation", top=4)
     drawn = io.BytesIO()
     found.figure(232).savefig(drawn, dpi=100)
-    save("channel", Image.open(drawn).convert("RGB"), 48)
+    save("channel", Image.open(drawn).convert("RGB"), 64)
 
 
 if __name__ == "__main__":
