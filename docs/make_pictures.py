@@ -139,7 +139,7 @@ def channel() -> None:
     found = dt.channel_examples(explainer, [photos], "fire9.expand3x3", [232], by="activation", top=4)
     drawn = io.BytesIO()
     found.figure(232).savefig(drawn, dpi=100)
-    save("channel", Image.open(drawn).convert("RGB"), 64)
+    save("channel", Image.open(drawn).convert("RGB"), 40)
 
 
 if __name__ == "__main__":
