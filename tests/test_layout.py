@@ -90,6 +90,7 @@ NAMED = {
     "graph/functional.py": "what torch.export gives, before it is a graph of ours",
     "maps/division.py": "a kernel that computes, in no graph",
     "rules/pooling.py": "kernels that compute, in no graph",
+    "secant/splits.py": "the table of secants, operation by operation",
 }
 FLOWS = {
     name: path.stem

@@ -17,6 +17,7 @@ operations/    how relevance flows through each operation
 passes/        rewrites of the graph: many spellings to few, constants folded
 plan/          which rule where, and why
 run/           forward once, steps in reverse; the books and the checks
+secant/        between two inputs: secants in the place of rules, and the answer to it
 explainer.py   what the user calls; its answer is an Explanation (explanation.py) with its Ledger (ledger.py)
 methods/       other ways to explain       models/   networks, files, photographs
 paper/         the paper's experiments     app/      command, page and demo
@@ -53,11 +54,13 @@ from deeptaylor.properties import Check
 from deeptaylor.root_point import RootPoint, root_point
 from deeptaylor.run.contrast import HARD
 from deeptaylor.run.target import margin
+from deeptaylor.secant.between import Between
 
 __version__ = "0.1.0"
 
 __all__ = [
     "HARD",
+    "Between",
     "BoundaryError",
     "Box",
     "CaptureError",

@@ -23,14 +23,17 @@ from deeptaylor.run.callables import Scored, ScoreFunction, read
 from deeptaylor.run.engine import Engine
 from deeptaylor.run.faithful import flipping_area
 from deeptaylor.run.freshness import Look
-from deeptaylor.run.inputs import Inputs, check_batch, checked
+from deeptaylor.run.inputs import Inputs, check_batch
 from deeptaylor.run.network import State
 from deeptaylor.run.precision import check_half, check_precision, sound
 from deeptaylor.run.prepare import Settings
-from deeptaylor.run.reading import Reading, Trained
+from deeptaylor.run.reading import Reading, Trained, output_like
 from deeptaylor.run.result import Result
 from deeptaylor.run.returned import RETURNED, returned
 from deeptaylor.run.short_of_memory import Batch
+from deeptaylor.secant.between import Between
+from deeptaylor.secant.compare import answered, compared
+from deeptaylor.secant.references import references
 
 
 class Explainer(Reading):
@@ -103,11 +106,11 @@ class Explainer(Reading):
             check_batch(inputs)
         engine = self.engine_for(inputs)
         if targets.is_callable(target):
-            target = self._weights_of(target, engine, inputs)
+            target = self.weights_of(target, engine, inputs)
             if targets.is_callable(target):
                 return self._for_score(target, engine, inputs).forward(x)
         if not torch.compiler.is_compiling():
-            self._check_target(engine, target, inputs, values=False)
+            self.check_target(engine, target, inputs, values=False)
         check_precision(engine, inputs, target, values=False)
         result = self.run_batch(engine, inputs, target)
         if not torch.compiler.is_compiling():
@@ -139,13 +142,45 @@ class Explainer(Reading):
         if autocasting(x):
             with without_autocast(x):
                 return self._explain(x, target).noting(AUTOCAST_NOTE)
-        engine, inputs, look = self._begun(x)
+        engine, inputs, look = self.opened(x)
         with torch.no_grad():
-            asked = self._weights_of(target, engine, inputs)
+            asked = self.weights_of(target, engine, inputs)
             if targets.is_callable(asked):
                 return self._for_score(asked, engine, inputs).explain(x)
             result, notes = self._answer(engine, inputs, asked, look)
         return self._explanation(engine, inputs, target, result, self._with_returned(engine, result), notes)
+
+    def between(self, x: Any, reference: Any, target: Any = None) -> Between:
+        """What took the score from a reference's to that of x: relevance of both signs, Σ R = f(x) − f(reference).
+
+        reference   "zeros"; of pictures "blur" or "mean"; a tensor like x, or like one sample of it; other tokens, or
+                    their vectors; a tuple or {name: …}, one an input (None: as in x); a list of these: the mean
+        target      as for `explain`, and so is x; None: the top class of x
+
+        >>> import torch, deeptaylor as dt
+        >>> network = torch.nn.Linear(2, 1, bias=False)
+        >>> _ = network.weight.data.copy_(torch.tensor([[2.0, -1.0]]))
+        >>> b = dt.Explainer(network).between([[1.0, 3.0]], "zeros", 0)
+        >>> b.relevance, b.ledger
+        (tensor([[ 2., -3.]]), <Ledger of 1 sample(s): score -1 = reference's 0 + 2 for − 3 against (residual 0)>)
+        """
+        x, seen = self.read(x)
+        asked = self.asked_for(target, x)
+        answer = self._between(x, reference, asked)
+        return answer if self.trained is None else self.trained.shown(answer, x, seen, asked)
+
+    def _between(self, x: Inputs, reference: Any, target: Any) -> Between:
+        with without_autocast(x):
+            engine, inputs, look = self.opened(x)
+            asked = self.weights_of(target, engine, inputs)
+            if targets.is_callable(asked):
+                return self._for_score(asked, engine, inputs).between(x, reference)
+            self.check_target(engine, asked, inputs)
+            others = references(reference, inputs, engine, lambda given: self.read(given)[0])
+            found = compared(engine, inputs, others, asked)
+            if inputs[0].is_cuda:
+                self.original.check(look)
+        return answered(found, target, partial(self._flips, inputs, target), self.moves())
 
     def contrast(self, x: Any, target: Any = None, against: Any = None, power: float = contrasts.POWER) -> Contrast:
         """What sets a class apart from its rivals: its map in two parts that are never negative and add up to it.
@@ -172,7 +207,7 @@ class Explainer(Reading):
         if autocasting(x):
             with without_autocast(x):
                 return self._contrast(x, target, against, power).noting(AUTOCAST_NOTE)
-        engine, inputs, look = self._begun(x)
+        engine, inputs, look = self.opened(x)
         shape = engine.layout[engine.planned.output].shape(inputs[0].shape[0])
         targets.check(targets.Against(), tuple(shape))
         with torch.no_grad():
@@ -186,21 +221,10 @@ class Explainer(Reading):
             whole = self._with_returned(engine, result)
             return _contrast(self._explanation(engine, inputs, target, result, whole, notes), whole, power)
 
-    def _begun(self, x: Inputs) -> tuple[Engine, tuple[Tensor, ...], Look | None]:
-        """What an answer begins with: inputs that were checked, their engine, and a look at the network."""
-        if not self.begun:
-            self.begin_with(x, "input")
-        look = self.original.begin_look(self.follow)
-        inputs = tuple(t.detach().clone() for t in self._checked(x))
-        if not inputs[0].is_cuda:
-            self.original.check(look)
-        with torch.no_grad():
-            return self.engine_for(inputs), inputs, look
-
     def _answer(
         self, engine: Engine, inputs: tuple[Tensor, ...], asked: Any, look: Look | None
     ) -> tuple[Result, list[str]]:
-        self._check_target(engine, asked, inputs, values=not inputs[0].is_cuda)
+        self.check_target(engine, asked, inputs, values=not inputs[0].is_cuda)
         check_precision(engine, inputs, asked)
         # On a GPU, launching the books of every step would take long, and the look goes on beside the pass.
         if inputs[0].is_cuda:
@@ -214,7 +238,7 @@ class Explainer(Reading):
         if not self.begun:
             self.begin_with(x, "input")
         self.original.look(self.follow)
-        inputs = tuple(t.detach() for t in self._checked(x))
+        inputs = tuple(t.detach() for t in self.checked(x))
         self.original.check()
         return self._at(name, inputs, target)
 
@@ -229,10 +253,10 @@ class Explainer(Reading):
         """The relevance at an inner boundary; or, of no name, the books of every step."""
         with without_autocast(inputs), torch.no_grad():
             engine = self.engine_for(inputs)
-            asked = self._weights_of(target, engine, inputs)
+            asked = self.weights_of(target, engine, inputs)
             if targets.is_callable(asked):
                 return self._for_score(asked, engine, inputs)._at(name, inputs, None)
-            self._check_target(engine, asked, inputs)
+            self.check_target(engine, asked, inputs)
             check_precision(engine, inputs, asked)
             if name is None:
                 result, _ = self._run(engine, inputs, asked, "by step")
@@ -252,16 +276,9 @@ class Explainer(Reading):
             self.original.check(look)
         return sound(engine, Batch(tuple(inputs), target, books, keep), result)
 
-    def _weights_of(self, target: Any, engine: Engine, inputs: Sequence[Tensor]) -> Any:
-        """A function of the output as weights over it, where it is linear; anything else as it is."""
-        if not targets.is_callable(target) or engine.planned.set_aside:
-            return target
-        weights = read(target, _output_like(engine, inputs)).weights
-        return target if weights is None else weights
-
     def _for_score(self, score: ScoreFunction, engine: Engine, inputs: Sequence[Tensor]) -> Explainer:
         """An explainer of score(network(x)), captured together; remembered by what the function computes now."""
-        return self.scored(read(score, _output_like(engine, inputs)).signature, partial(self._captured_with, score))
+        return self.scored(read(score, output_like(engine, inputs)).signature, partial(self._captured_with, score))
 
     def _captured_with(self, score: ScoreFunction) -> Explainer:
         whole = Scored(self.model, score, self.settings.output)
@@ -296,14 +313,6 @@ class Explainer(Reading):
         """The result as the user asked for it: what biases took handed back, or not."""
         return returned(result) if engine.hands_back else result
 
-    # --- checks ---------------------------------------------------------------------------------------------------
-
-    def _checked(self, x: Inputs) -> tuple[Tensor, ...]:
-        return checked(x, self.example, self.settings.domains, self.engine)
-
-    def _check_target(self, engine: Engine, target: Any, inputs: Sequence[Tensor], values: bool = True) -> None:
-        targets.check(target, tuple(engine.layout[engine.planned.output].shape(inputs[0].shape[0])), values)
-
 
 def _contrast(whole: Explanation, result: Result, power: float) -> Contrast:
     """The explanation of a class with its map in two parts."""
@@ -321,12 +330,6 @@ def _contrast(whole: Explanation, result: Result, power: float) -> Contrast:
         difference=maps[2],
         apart=apart,
     )
-
-
-def _output_like(engine: Engine, inputs: Sequence[Tensor]) -> Tensor:
-    """A tensor shaped like the output for this many inputs; its values do not matter."""
-    shape = engine.layout[engine.planned.output].shape(inputs[0].shape[0])
-    return torch.empty(shape, dtype=engine.one.dtype, device=engine.one.device)
 
 
 def _made_again(

@@ -26,6 +26,7 @@ ORDER = [
     "ledger",
     "pictures",
     "explanation",
+    "secant",
     "explainer",
     "root_point",
     "methods",

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deeptaylor.secant.pair import Pair, Refused, attached, midway
+from deeptaylor.secant.pair import Pair, RefusedError, attached, midway
 from deeptaylor.secant.products import linear, real
 from deeptaylor.secant.unary import ratio
 
@@ -74,7 +74,7 @@ def where(op: Any, args: Any, kwargs: Any) -> Pair:
     y, y0 = torch.where(mask.now, a.now, b.now), torch.where(mask.x0, a.x0, b.x0)
     gap = torch.where(differs, a.middle - b.middle, 0)
     if not bool(torch.isfinite(gap).all()):
-        raise Refused("a mask that differs between the input and the reference chooses something infinite")
+        raise RefusedError("a mask that differs between the input and the reference chooses something infinite")
     return Pair(attached(y, (a.x, share), (b.x, 1 - share), (m.x, gap)), y0)
 
 
@@ -97,10 +97,10 @@ def fill(op: Any, args: Any, kwargs: Any) -> Pair:
 def ordered(op: Any, args: Any, kwargs: Any) -> Any:
     """Sorted values, or the k largest, with their places: those must be the same at both points."""
     x = args[0]
-    places, before = op(x.now, *args[1:], **kwargs)[1], op(x.x0, *args[1:], **kwargs)[1]
+    (values, places), (values0, before) = (op(t, *args[1:], **kwargs) for t in (x.x, x.x0))
     if not torch.equal(places, before):
-        raise Refused("the order of what it sorts differs between the input and the reference")
-    return Pair(*op(x.x, *args[1:], **kwargs)[:1], op(x.x0, *args[1:], **kwargs)[0]), places
+        raise RefusedError("the order of what it sorts differs between the input and the reference")
+    return Pair(values, values0), places
 
 
 class _Tokens(torch.autograd.Function):
@@ -120,10 +120,10 @@ def embedding(op: Any, args: Any, kwargs: Any) -> Pair:
     """The vectors of tokens; the reference may be given as vectors."""
     table, tokens = args[:2]
     if tokens.carrier is None:
-        raise Refused("the numbers that it looks up differ between the input and the reference, and are no input")
+        raise RefusedError("the numbers that it looks up differ between the input and the reference, and are no input")
     y = op(table, tokens.x, *args[2:])
     y0 = tokens.x0 if tokens.x0.is_floating_point() else op(table, tokens.x0, *args[2:])
     if y.shape != y0.shape:
-        raise Refused(f"it gives vectors of shape {tuple(y.shape)}, and the reference has {tuple(y0.shape)}")
-    made: Tensor = _Tokens.apply(y, tokens.carrier, y - y0)
+        raise RefusedError(f"it gives vectors of shape {tuple(y.shape)}, and the reference has {tuple(y0.shape)}")
+    made: Tensor = _Tokens.apply(y, tokens.carrier, y - y0)  # type: ignore[no-untyped-call]
     return Pair(made, y0)

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from deeptaylor.maps import ops
-from deeptaylor.secant.pair import Pair, Refused, midway
-from deeptaylor.secant.products import linear, matmul, multiply
+from deeptaylor.secant.pair import Pair, RefusedError, midway
+from deeptaylor.secant.products import divide, linear, matmul
 from deeptaylor.secant.softmax import softmax
-from deeptaylor.secant.unary import bent, of_form, power, rsqrt, sqrt
+from deeptaylor.secant.unary import bent, of_form, power, sqrt
 
 __all__ = ["attention_weights", "deviation", "divide_by_rms", "divide_by_std", "length", "lp_pool", "variance"]
 
@@ -28,14 +28,14 @@ def variance(op: Any, args: Any, kwargs: Any) -> Pair:
 
 def deviation(op: Any, args: Any, kwargs: Any) -> Pair:
     """√variance."""
-    squared = midway(lambda *a, **k: torch.var(*a, **k), args, kwargs)
+    squared = midway(torch.var, args, kwargs)
     return of_form(sqrt)(torch.sqrt, (squared,), {})
 
 
 def _over_root(x: Pair, mean_square: Pair, eps: float) -> Pair:
-    """x · (mean_square + ε)^(−½): the root by its secant, the product midway."""
+    """x / √(mean_square + ε): the root by its secant, then a quotient."""
     shifted = _mapped(lambda t: t + eps, mean_square)
-    return multiply(torch.mul, (x, of_form(rsqrt)(torch.rsqrt, (shifted,), {})), {})
+    return divide(torch.div, (x, of_form(sqrt)(torch.sqrt, (shifted,), {})), {})
 
 
 def divide_by_std(op: Any, args: Any, kwargs: Any) -> Pair:
@@ -61,7 +61,7 @@ def length(op: Any, args: Any, kwargs: Any) -> Pair:
     """√Σ x² along axes."""
     x, order, *rest = (*args, 2)[: max(2, len(args))]
     if order != 2:
-        raise Refused(f"a norm of order {order} has no split; that of order 2 has")
+        raise RefusedError(f"a norm of order {order} has no split; that of order 2 has")
     keep = {"dim": rest[0] if rest else None, "keepdim": bool(rest[1]) if len(rest) > 1 else False}
     squared = midway(lambda t: t.square().sum(**keep), (x,), {})
     return of_form(sqrt)(torch.sqrt, (squared,), {})
@@ -71,7 +71,7 @@ def attention_weights(op: Any, args: Any, kwargs: Any) -> Pair:
     """softmax(q kᵀ · scale + mask): q and k midway, the softmax by its logarithmic means."""
     q, k, mask, causal, scale, grouped = args
     if isinstance(mask, Pair):
-        raise Refused("the attention mask differs between the input and the reference")
+        raise RefusedError("the attention mask differs between the input and the reference")
     width, tokens = (q.x if isinstance(q, Pair) else q).shape[-1], (k.x if isinstance(k, Pair) else k).shape[-2]
     queries = (q.x if isinstance(q, Pair) else q).shape[-2]
     factor = width**-0.5 if scale is None else scale

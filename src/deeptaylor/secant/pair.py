@@ -13,23 +13,24 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-__all__ = ["Pair", "Refused", "attached", "changes", "midway", "plain", "with_slope"]
+__all__ = ["Pair", "RefusedError", "attached", "changes", "midway", "plain", "with_slope"]
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """Why an operation has no split here; the node it is at is added where the graph is walked."""
 
 
 class Pair(NamedTuple):
     """A value that depends on the input: at x, where relevance is taken back through it, and at the reference.
 
-    Whole numbers and masks have no slope. `carrier` stands for those that relevance can be taken back through: of tokens
-    it is 1 where x is read and 0 where the reference is, of masks the mask as real numbers.
+    Whole numbers and masks have no slope. `carrier` stands for those that relevance can be taken back through: of
+    tokens it is 1 where x is read and 0 where the reference is, of masks the mask as real numbers.
     """
 
     x: Tensor
     x0: Tensor
     carrier: Tensor | None = None
+    over: Any = None  # the pair that this is one over, where it is: a · (1 / b) is split as a / b is
 
     @property
     def now(self) -> Tensor:
@@ -86,7 +87,7 @@ class _Attached(torch.autograd.Function):
 def attached(y: Tensor, *ways: tuple[Tensor, Tensor | None]) -> Tensor:
     """y, with ways back: (operand, Δy per unit of its Δ; None for 1), element by element and broadcast."""
     operands, slopes = [w[0] for w in ways], [w[1] for w in ways]
-    made: Tensor = _Attached.apply(y, len(ways), *operands, *slopes)
+    made: Tensor = _Attached.apply(y, len(ways), *operands, *slopes)  # type: ignore[no-untyped-call]
     return made
 
 

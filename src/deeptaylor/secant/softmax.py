@@ -1,8 +1,8 @@
 """Softmax and its like, by logarithmic means.
 
 p = exp(s − log Z), so Δp = L (Δs − Δ log Z), with L = (p − p0) / (log p − log p0), the logarithmic mean. Probabilities
-sum to one before and after: Σ Δp = 0, and therefore Δ log Z = Σ L Δs / Σ L. Both are exact, and the same number added to
-all of s changes neither.
+sum to one before and after: Σ Δp = 0, and therefore Δ log Z = Σ L Δs / Σ L. Both are exact, and the same number added
+to all of s changes neither.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deeptaylor.secant.pair import Pair, Refused, attached
+from deeptaylor.secant.pair import Pair, RefusedError, attached
 from deeptaylor.secant.unary import log_mean, ratio
 
 __all__ = ["log_softmax", "log_sum_exp", "softmax"]
@@ -45,7 +45,7 @@ def softmax(op: Any, args: Any, kwargs: Any) -> Pair:
     s, dim = args[:2]
     _, _, mean, share = _log_means(s, dim)
     p, p0 = (torch.softmax(t, dim).nan_to_num(0.0) for t in (s.now, s.x0))
-    recorded: Tensor = _Softmax.apply(p, s.x, mean, share, dim)
+    recorded: Tensor = _Softmax.apply(p, s.x, mean, share, dim)  # type: ignore[no-untyped-call]
     return Pair(recorded, p0)
 
 
@@ -62,7 +62,7 @@ def log_sum_exp(op: Any, args: Any, kwargs: Any) -> Pair:
     keep = bool(rest[0] if rest else kwargs.get("keepdim", False))
     dims = [dims] if isinstance(dims, int) else dims
     if len(dims) != 1:
-        raise Refused("it is taken over several axes at once")
+        raise RefusedError("it is taken over several axes at once")
     y, y0 = (torch.logsumexp(t, dims, keep) for t in (s.now, s.x0))
     *_, share = _log_means(s, dims[0])
     return Pair(attached(y, ((share * s.x).sum(dims[0], keepdim=keep), None)), y0)

@@ -7,7 +7,8 @@ smooth      the same, and the tangent halfway where x and x0 nearly meet
 of_form     the same by a formula that loses no digits
 
 A split is called with an operation, its arguments and its keywords, pairs in the place of what changes, and gives a
-pair. Every one is exact: Σ slope · Δ over what an operation reads is the Δ of what it gives. What is not here is refused.
+pair. Every one is exact: Σ slope · Δ over what an operation reads is the Δ of what it gives. What is not here is
+refused.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ _SMOOTH = (
 _FORMS = {
     aten.exp: unary.exp, aten.log: unary.log, aten.tanh: unary.tanh, aten.sigmoid: unary.sigmoid, aten.silu: unary.silu,
     aten.hardswish: unary.hardswish, aten.erf: unary.erf, aten.gelu: unary.gelu, aten.square: unary.square,
-    aten.sqrt: unary.sqrt, aten.rsqrt: unary.rsqrt, aten.reciprocal: unary.reciprocal, aten.sin: unary.sin,
+    aten.sqrt: unary.sqrt, aten.sin: unary.sin,
     aten.cos: unary.cos,
 }  # fmt: skip
 
@@ -77,7 +78,9 @@ TABLE: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(_SMOOTH, smooth()),
     **dict.fromkeys((aten.elu, aten.celu, aten.selu), smooth(kink=True)),
     **{operation: of_form(slope) for operation, slope in _FORMS.items()},
-    aten.pow: unary.power,
+    aten.pow: products.power,
+    aten.reciprocal: products.one_over,
+    aten.rsqrt: products.one_over_root,
     aten.mul: products.multiply,
     aten.multiply: products.multiply,
     aten.div: products.divide,

@@ -1,8 +1,8 @@
 """Functions of one value: the slope (φ(x) − φ(x0)) / (x − x0), without the digits that this difference would lose.
 
-A function of one value has but one secant, so that a slope may be put together from those of its parts: of u(x) · v(x)
-it is ū s_v + v̄ s_u, of v(u(x)) it is s_v s_u. Where no such form is known, the tangent at the midpoint stands in where x
-and x0 nearly meet: its error is φ''' Δ³ / 24, no more than the rounding of φ where |Δ| ≤ (24 ε)^⅓ (`near`).
+A function of one value has but one secant, so that a slope may be put together from those of its parts: that of u(x) ·
+v(x) is ū s_v + v̄ s_u, that of v(u(x)) is s_v s_u. Where no such form is known, the tangent at the midpoint stands in
+where x and x0 nearly meet: its error is φ''' Δ³ / 24, that is the rounding of φ where |Δ| ≤ (24 ε)^⅓ (`near`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ Slope = Callable[..., Tensor]  # of x, x0, φ(x), φ(x0), and what else the oper
 
 def near(x: Tensor, x0: Tensor, scale: Tensor | float = 1.0) -> Tensor:
     """Where two values are so close that the tangent between them is as good as the secant."""
-    return (x - x0).abs() <= (24 * torch.finfo(x.dtype).eps) ** (1 / 3) * scale
+    close: Tensor = (x - x0).abs() <= (24 * torch.finfo(x.dtype).eps) ** (1 / 3) * scale
+    return close
 
 
 def ratio(a: Tensor, b: Tensor, at_zero: Tensor | float) -> Tensor:
@@ -94,14 +95,14 @@ def exp(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
 
 
 def log(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
-    """Of d = Δ / min(x, x0): log(1 + d) / (d min)."""
+    """With d = |Δ| over the smaller of the two, the logarithm of 1 + d over d, over the smaller."""
     least = torch.minimum(x, x0)
     d = (x - x0).abs() / least
     return ratio(torch.log1p(d), d, 1.0) / least
 
 
 def tanh(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
-    """tanh a − tanh b = tanh(a − b) (1 − tanh a tanh b)."""
+    """Of the angles' difference, times one minus the product of both values."""
     d = x - x0
     return ratio(torch.tanh(d), d, 1.0) * (1 - y * y0)
 
@@ -164,7 +165,7 @@ def reciprocal(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
 
 
 def sin(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
-    """Of the middle c: 2 cos c · sin(Δ / 2) / Δ."""
+    """The cosine midway, times the sine of Δ / 2 over Δ / 2."""
     return torch.cos((x + x0) / 2) * torch.sinc((x - x0) / (2 * math.pi))
 
 
@@ -180,16 +181,13 @@ def power(op: Any, args: Any, kwargs: Any) -> Pair:
     x, p = args[0], args[1]
     if isinstance(p, int | float) and 0 < p <= _MOST_TERMS and p == int(p):
         return of_form(lambda a, b, *_: _sum_of_terms(a, b, int(p)))(op, args, kwargs)
-    if p in _ROOTS:
-        return of_form(lambda a, b, y, y0, *_: _ROOTS[p](a, b, y, y0))(op, args, kwargs)
+    if p == 0.5:
+        return of_form(lambda a, b, y, y0, *_: sqrt(a, b, y, y0))(op, args, kwargs)
     y, y0 = op(x.now, p), op(x.x0, p)
     close = near(x.now, x.x0, torch.minimum(x.now.abs(), x.x0.abs()) / (1 + abs(p)))
     middle = torch.where(close, x.middle, 1)
     slope = torch.where(close, p * op(middle, p - 1), (y - y0) / torch.where(close, 1, x.change))
     return with_slope(y, y0, x, torch.where((x.now == 0) & (x.x0 == 0), 0, slope))
-
-
-_ROOTS = {0.5: sqrt, -0.5: rsqrt, -1: reciprocal}
 
 
 def _sum_of_terms(x: Tensor, x0: Tensor, p: int) -> Tensor:

@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.fx import Node, map_arg
+from torch.fx import map_arg
 
 from deeptaylor.errors import UnsupportedOpError
 from deeptaylor.graph.editing import op_name
-from deeptaylor.graph.places import where
+from deeptaylor.graph.places import Node, where
 from deeptaylor.operations.table import flow_of, row_of
 from deeptaylor.run.engine import Engine
-from deeptaylor.secant.pair import Pair, Refused, changes, plain
+from deeptaylor.secant.pair import Pair, RefusedError, changes, plain
 from deeptaylor.secant.splits import split_of
 
-__all__ = ["Walked", "taken_back", "walked"]
+__all__ = ["Walked", "number_type", "taken_back", "walked"]
 
 
 class Walked(NamedTuple):
@@ -38,7 +38,7 @@ class Walked(NamedTuple):
 
 def walked(engine: Engine, x: Sequence[Tensor], x0: Sequence[Tensor]) -> Walked:
     """The captured network at both points; under `torch.enable_grad`."""
-    dtype = x0_type(engine)
+    dtype = number_type(engine)
     values: dict[Node, Any] = {}
     leaves: list[Tensor] = []
     nodes = engine.captured.graph.nodes
@@ -66,7 +66,7 @@ def walked(engine: Engine, x: Sequence[Tensor], x0: Sequence[Tensor]) -> Walked:
     return Walked(pair.x, pair.x0, tuple(leaves), tuple(moved))
 
 
-def x0_type(engine: Engine) -> torch.dtype:
+def number_type(engine: Engine) -> torch.dtype:
     """The type that secants are computed in: the network's own, and float32 for anything narrower."""
     return torch.promote_types(engine.one.dtype, torch.float32)
 
@@ -77,7 +77,8 @@ def taken_back(way: Walked, f: Tensor, keep: bool = False) -> tuple[Tensor, ...]
         return tuple(torch.zeros_like(leaf) for leaf in way.leaves)
     found = torch.autograd.grad(f.sum(), way.leaves, retain_graph=keep, allow_unused=True)
     return tuple(
-        torch.zeros_like(change) if m is None else m * change for m, change in zip(found, way.changes, strict=True)
+        torch.zeros_like(change) if m is None else m * change
+        for m, change in zip(cast("tuple[Tensor | None, ...]", found), way.changes, strict=True)
     )
 
 
@@ -111,7 +112,7 @@ def _value(node: Node, args: Any, kwargs: Any) -> Any:
         return args[0][args[1]]
     try:
         return _changed(node, op, args, kwargs, found)
-    except Refused as refused:
+    except RefusedError as refused:
         raise UnsupportedOpError(
             f"There is no secant through {op_name(node)}: {refused}.\n  at {where(node)}\n"
             "What to do: compare with a reference for which it is the same, or explain(x), which needs no reference."
@@ -126,7 +127,7 @@ def _changed(node: Node, op: Any, args: Any, kwargs: Any, found: list[Pair]) -> 
         if numbers is not None:
             return numbers
     if split is None:
-        raise Refused("nothing is known of how its change is to be split")
+        raise RefusedError("nothing is known of how its change is to be split")
     made = split(op, args, kwargs)
     return tuple(map(_settled, made)) if isinstance(made, tuple) and not isinstance(made, Pair) else _settled(made)
 
