@@ -21,22 +21,19 @@ from deeptaylor.run import target as targets
 from deeptaylor.run.books import Kept
 from deeptaylor.run.callables import Scored, ScoreFunction, read
 from deeptaylor.run.engine import Engine
-from deeptaylor.run.faithful import flipping_area
 from deeptaylor.run.freshness import Look
 from deeptaylor.run.inputs import Inputs, check_batch
 from deeptaylor.run.network import State
 from deeptaylor.run.precision import check_half, check_precision, sound
 from deeptaylor.run.prepare import Settings
-from deeptaylor.run.reading import Reading, Trained, output_like
+from deeptaylor.run.reading import Trained, output_like
 from deeptaylor.run.result import Result
 from deeptaylor.run.returned import RETURNED, returned
 from deeptaylor.run.short_of_memory import Batch
-from deeptaylor.secant.between import Between
-from deeptaylor.secant.compare import answered, compared
-from deeptaylor.secant.references import references
+from deeptaylor.secant.comparing import Comparing
 
 
-class Explainer(Reading):
+class Explainer(Comparing):
     """Explains the decisions of a network by deep Taylor decomposition.
 
     model     any exportable network; it is never changed. Or what dt.load returns: then photographs are inputs, and
@@ -108,7 +105,7 @@ class Explainer(Reading):
         if targets.is_callable(target):
             target = self.weights_of(target, engine, inputs)
             if targets.is_callable(target):
-                return self._for_score(target, engine, inputs).forward(x)
+                return self.for_score(target, engine, inputs).forward(x)
         if not torch.compiler.is_compiling():
             self.check_target(engine, target, inputs, values=False)
         check_precision(engine, inputs, target, values=False)
@@ -146,41 +143,9 @@ class Explainer(Reading):
         with torch.no_grad():
             asked = self.weights_of(target, engine, inputs)
             if targets.is_callable(asked):
-                return self._for_score(asked, engine, inputs).explain(x)
+                return self.for_score(asked, engine, inputs).explain(x)
             result, notes = self._answer(engine, inputs, asked, look)
         return self._explanation(engine, inputs, target, result, self._with_returned(engine, result), notes)
-
-    def between(self, x: Any, reference: Any, target: Any = None) -> Between:
-        """What took the score from a reference's to that of x: relevance of both signs, Σ R = f(x) − f(reference).
-
-        reference   "zeros"; of pictures "blur" or "mean"; a tensor like x, or like one sample of it; other tokens, or
-                    their vectors; a tuple or {name: …}, one an input (None: as in x); a list of these: the mean
-        target      as for `explain`, and so is x; None: the top class of x
-
-        >>> import torch, deeptaylor as dt
-        >>> network = torch.nn.Linear(2, 1, bias=False)
-        >>> _ = network.weight.data.copy_(torch.tensor([[2.0, -1.0]]))
-        >>> b = dt.Explainer(network).between([[1.0, 3.0]], "zeros", 0)
-        >>> b.relevance, b.ledger
-        (tensor([[ 2., -3.]]), <Ledger of 1 sample(s): score -1 = reference's 0 + 2 for − 3 against (residual 0)>)
-        """
-        x, seen = self.read(x)
-        asked = self.asked_for(target, x)
-        answer = self._between(x, reference, asked)
-        return answer if self.trained is None else self.trained.shown(answer, x, seen, asked)
-
-    def _between(self, x: Inputs, reference: Any, target: Any) -> Between:
-        with without_autocast(x):
-            engine, inputs, look = self.opened(x)
-            asked = self.weights_of(target, engine, inputs)
-            if targets.is_callable(asked):
-                return self._for_score(asked, engine, inputs).between(x, reference)
-            self.check_target(engine, asked, inputs)
-            others = references(reference, inputs, engine, lambda given: self.read(given)[0])
-            found = compared(engine, inputs, others, asked)
-            if inputs[0].is_cuda:
-                self.original.check(look)
-        return answered(found, target, partial(self._flips, inputs, target), self.moves())
 
     def contrast(self, x: Any, target: Any = None, against: Any = None, power: float = contrasts.POWER) -> Contrast:
         """What sets a class apart from its rivals: its map in two parts that are never negative and add up to it.
@@ -255,7 +220,7 @@ class Explainer(Reading):
             engine = self.engine_for(inputs)
             asked = self.weights_of(target, engine, inputs)
             if targets.is_callable(asked):
-                return self._for_score(asked, engine, inputs)._at(name, inputs, None)
+                return self.for_score(asked, engine, inputs)._at(name, inputs, None)
             self.check_target(engine, asked, inputs)
             check_precision(engine, inputs, asked)
             if name is None:
@@ -276,9 +241,15 @@ class Explainer(Reading):
             self.original.check(look)
         return sound(engine, Batch(tuple(inputs), target, books, keep), result)
 
-    def _for_score(self, score: ScoreFunction, engine: Engine, inputs: Sequence[Tensor]) -> Explainer:
+    def for_score(self, score: ScoreFunction, engine: Engine, inputs: Sequence[Tensor]) -> Explainer:
         """An explainer of score(network(x)), captured together; remembered by what the function computes now."""
         return self.scored(read(score, output_like(engine, inputs)).signature, partial(self._captured_with, score))
+
+    def unplanned(self) -> Explainer:
+        """The same network captured for what needs no rules; not captured yet."""
+        model = self.model if self.trained is None else self.trained
+        domain = self.domain if self.trained is None else None
+        return _made_again(model, domain, None, replace(self.settings, planned=False), self.state())
 
     def _captured_with(self, score: ScoreFunction) -> Explainer:
         whole = Scored(self.model, score, self.settings.output)
@@ -301,13 +272,8 @@ class Explainer(Reading):
             classes=result.chosen,
             notes=(*self.moves(), *notes, *engine.plan.notes),
             source=later,
-            flips=partial(self._flips, inputs, target),
+            flips=partial(self.flips, inputs, target),
         )
-
-    def _flips(self, inputs: tuple[Tensor, ...], target: Any, R: Tensor, axis: Any = None) -> Tensor:
-        """What the network says when this map is believed, if it is still the same network."""
-        self.original.check()
-        return flipping_area(self.model, inputs, target, R, axis)
 
     def _with_returned(self, engine: Engine, result: Result) -> Result:
         """The result as the user asked for it: what biases took handed back, or not."""
@@ -338,7 +304,7 @@ def _made_again(
     """An explainer with the settings of another, moved and run like it; also one that was read from a file."""
     explainer = Explainer(
         model,
-        example,
+        None,
         domain,
         rules=chosen.rules,
         first=chosen.first,
@@ -347,4 +313,7 @@ def _made_again(
         local=chosen.local,
         output=chosen.output,
     )
+    explainer.settings = replace(explainer.settings, planned=chosen.planned)
+    if example is not None:
+        explainer.begin_with(explainer.read(example)[0], "example")
     return explainer.brought_to(state)

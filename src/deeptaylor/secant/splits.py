@@ -55,7 +55,7 @@ _QUADRATIC = (
 
 _BENT = (
     aten.relu, aten.relu6, aten.hardtanh, aten.clamp, aten.clamp_min, aten.clamp_max, aten.threshold, aten.leaky_relu,
-    aten.prelu, aten._prelu_kernel, aten.rrelu, aten.hardsigmoid, aten.hardshrink, aten.softshrink, aten.abs, aten.sign,
+    aten.prelu, aten._prelu_kernel, aten.rrelu, aten.hardshrink, aten.softshrink, aten.abs, aten.sign,
     aten.floor, aten.ceil, aten.round, aten.trunc,
 )  # fmt: skip
 
@@ -66,7 +66,7 @@ _SMOOTH = (
 
 _FORMS = {
     aten.exp: unary.exp, aten.log: unary.log, aten.tanh: unary.tanh, aten.sigmoid: unary.sigmoid, aten.silu: unary.silu,
-    aten.hardswish: unary.hardswish, aten.erf: unary.erf, aten.gelu: unary.gelu, aten.square: unary.square,
+    aten.hardsigmoid: unary.hardsigmoid, aten.hardswish: unary.hardswish, aten.erf: unary.erf, aten.gelu: unary.gelu, aten.square: unary.square,
     aten.sqrt: unary.sqrt, aten.sin: unary.sin,
     aten.cos: unary.cos,
 }  # fmt: skip

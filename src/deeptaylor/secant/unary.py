@@ -118,11 +118,16 @@ def silu(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
     return (s + s0) / 2 + (x + x0) / 2 * sigmoid(x, x0, s, s0)
 
 
-def hardswish(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
-    """x · min(6, max(0, x + 3)) / 6."""
-    h, h0 = F.hardsigmoid(x), F.hardsigmoid(x0)
+def hardsigmoid(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
+    """A sixth of the slope of x cut at −3 and 3: x + 3 would be rounded."""
     inside = (x.abs() < 3).to(x.dtype)
-    return (h + h0) / 2 + (x + x0) / 2 * ratio(h - h0, x - x0, inside / 6)
+    return ratio(x.clamp(-3, 3) - x0.clamp(-3, 3), x - x0, inside) / 6
+
+
+def hardswish(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
+    """x times that."""
+    h, h0 = F.hardsigmoid(x), F.hardsigmoid(x0)
+    return (h + h0) / 2 + (x + x0) / 2 * hardsigmoid(x, x0, h, h0)
 
 
 def erf(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
