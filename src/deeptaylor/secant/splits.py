@@ -54,7 +54,7 @@ _QUADRATIC = (
 )  # fmt: skip
 
 _BENT = (
-    aten.relu, aten.relu6, aten.hardtanh, aten.clamp, aten.clamp_min, aten.clamp_max, aten.threshold, aten.leaky_relu,
+    aten.relu, aten.relu6, aten.hardtanh, aten.clamp, aten.clamp_min, aten.clamp_max, aten.threshold,
     aten.prelu, aten._prelu_kernel, aten.rrelu, aten.hardshrink, aten.softshrink, aten.abs, aten.sign,
     aten.floor, aten.ceil, aten.round, aten.trunc,
 )  # fmt: skip
@@ -66,7 +66,8 @@ _SMOOTH = (
 
 _FORMS = {
     aten.exp: unary.exp, aten.log: unary.log, aten.tanh: unary.tanh, aten.sigmoid: unary.sigmoid, aten.silu: unary.silu,
-    aten.hardsigmoid: unary.hardsigmoid, aten.hardswish: unary.hardswish, aten.erf: unary.erf, aten.gelu: unary.gelu, aten.square: unary.square,
+    aten.leaky_relu: unary.leaky_relu, aten.hardsigmoid: unary.hardsigmoid, aten.hardswish: unary.hardswish,
+    aten.erf: unary.erf, aten.gelu: unary.gelu, aten.square: unary.square,
     aten.sqrt: unary.sqrt, aten.sin: unary.sin,
     aten.cos: unary.cos,
 }  # fmt: skip

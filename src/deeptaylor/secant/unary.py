@@ -118,6 +118,12 @@ def silu(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
     return (s + s0) / 2 + (x + x0) / 2 * sigmoid(x, x0, s, s0)
 
 
+def leaky_relu(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor, negative_slope: float = 0.01) -> Tensor:
+    """α x + (1 − α) max(0, x)."""
+    bend = ratio(x.clamp(min=0) - x0.clamp(min=0), x - x0, (x > 0).to(x.dtype))
+    return negative_slope + (1 - negative_slope) * bend
+
+
 def hardsigmoid(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
     """A sixth of the slope of x cut at −3 and 3: x + 3 would be rounded."""
     inside = (x.abs() < 3).to(x.dtype)
