@@ -246,10 +246,11 @@ class Explainer(Comparing):
         return self.scored(read(score, output_like(engine, inputs)).signature, partial(self._captured_with, score))
 
     def unplanned(self) -> Explainer:
-        """The same network captured for what needs no rules; not captured yet."""
+        """The same network for what needs no rules, captured with the same example, if there was one."""
         model = self.model if self.trained is None else self.trained
         domain = self.domain if self.trained is None else None
-        return _made_again(model, domain, None, replace(self.settings, planned=False), self.state())
+        example = self.example if self.begun else None
+        return _made_again(model, domain, example, replace(self.settings, planned=False), self.state())
 
     def _captured_with(self, score: ScoreFunction) -> Explainer:
         whole = Scored(self.model, score, self.settings.output)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from deeptaylor.errors import BoundaryError
+from deeptaylor.errors import BoundaryError, InputError
 from deeptaylor.run import target as targets
 from deeptaylor.run.engine import Engine
 from deeptaylor.secant.between import METHOD, Between, BetweenLedger
@@ -33,6 +33,7 @@ def compared(engine: Engine, inputs: Sequence[Tensor], references: Sequence[Sequ
         each = [_one(engine, x, [t.detach().clone() for t in x0], target) for x0 in references]
     relevance = tuple(torch.stack(maps).mean(0) for maps in zip(*(e[0] for e in each), strict=True))
     score, reference = each[0][1], torch.stack([e[2] for e in each]).mean(0)
+    _check_finite(score, reference, relevance)
     lead = score.ndim
     sums = [torch.stack([_sum(s * R, lead) for R in relevance]).sum(0) for s in (1, -1)]
     ledger = BetweenLedger.made(score, reference, *sums)
@@ -41,6 +42,19 @@ def compared(engine: Engine, inputs: Sequence[Tensor], references: Sequence[Sequ
         narrow = str(engine.one.dtype).removeprefix("torch.")
         notes.append(f"computed in float32, with the weights of the network in {narrow}: differences need the digits")
     return Compared(relevance, ledger, each[0][3], tuple(notes))
+
+
+def _check_finite(score: Tensor, reference: Tensor, relevance: Sequence[Tensor]) -> None:
+    for what, t in (("input", score), ("reference", reference)):
+        if not bool(torch.isfinite(t).all()):
+            raise InputError(
+                f"The network's score of the {what} is NaN or infinite: there is no difference to explain."
+            )
+    if not all(bool(torch.isfinite(R).all()) for R in relevance):
+        raise InputError(
+            "The slopes between the input and the reference overflow, though both scores are finite: compare in "
+            "float64, or with another reference."
+        )
 
 
 def _sum(R: Tensor, lead: int) -> Tensor:

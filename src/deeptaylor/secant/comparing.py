@@ -102,5 +102,5 @@ class Comparing(Reading):
         raise NotImplementedError
 
     def unplanned(self) -> Comparing:
-        """The same network captured for what needs no rules; not captured yet."""
+        """The same network for what needs no rules, captured with the same example, if there was one."""
         raise NotImplementedError
