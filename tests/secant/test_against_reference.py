@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -188,3 +190,38 @@ def test_a_norm_is_the_same_however_its_root_is_spelled(spelling: str) -> None:
     x, x0 = torch.randn(2, 3, 4, dtype=torch.float64)
     a, b = (dt.Explainer(net).between(x, x0, 0).relevance for net in (one, other))
     torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def _normed_by_hand(x: Tensor) -> Tensor:
+    centred = x - x.mean(-1, keepdim=True)
+    return centred / torch.sqrt(centred.pow(2).mean(-1, keepdim=True) + 1e-5)
+
+
+SPELLINGS = {
+    "silu": (F.silu, lambda x: x * torch.sigmoid(x)),
+    "gelu": (F.gelu, lambda x: 0.5 * x * (1 + torch.erf(x * 0.5**0.5))),
+    "mish": (F.mish, lambda x: x * torch.tanh(F.softplus(x))),
+    "tanh": (torch.tanh, lambda x: 2 * torch.sigmoid(2 * x) - 1),
+    "softmax": (lambda x: x.softmax(-1), lambda x: x.exp() / x.exp().sum(-1, keepdim=True)),
+    "layer norm": (lambda x: F.layer_norm(x, x.shape[-1:]), _normed_by_hand),
+    "a linear sum": (lambda x: (x + x.flip(1)) / 2, lambda x: x / 2 + 0.5 * x.flip(1)),
+}
+
+
+class Inside(nn.Module):
+    """A function between two linear layers."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.function, self.first, self.out = function, nn.Linear(5, 6), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.function(self.first(x)))
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_fused_or_written_out_the_map_is_the_same(name: str) -> None:
+    x, x0 = torch.randn(2, 4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    maps = [dt.Explainer(Inside(f).double()).between(x, x0, 1).relevance for f in SPELLINGS[name]]
+    torch.testing.assert_close(maps[0], maps[1], rtol=1e-9, atol=1e-11)

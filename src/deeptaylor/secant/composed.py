@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from deeptaylor.maps import ops
-from deeptaylor.secant.pair import Pair, RefusedError, midway
-from deeptaylor.secant.products import divide, linear, matmul
+from deeptaylor.secant.pair import Pair, RefusedError, attached, midway
+from deeptaylor.secant.products import linear, matmul, over_positive
 from deeptaylor.secant.softmax import softmax
 from deeptaylor.secant.unary import bent, of_form, power, sqrt
 
-__all__ = ["attention_weights", "deviation", "divide_by_rms", "divide_by_std", "length", "lp_pool", "variance"]
+__all__ = ["attention_weights", "deviation", "divide_by_rms", "divide_by_std", "length", "lp_pool"]
 
 
 def _mapped(function: Any, *args: Any) -> Pair:
     """A function that is linear in its first argument."""
     return linear(function, args, {})
-
-
-def variance(op: Any, args: Any, kwargs: Any) -> Pair:
-    """Quadratic, so exact midway: 2 c̄ Δc / n, of the centred values c."""
-    return midway(op, args, kwargs)
 
 
 def deviation(op: Any, args: Any, kwargs: Any) -> Pair:
@@ -35,7 +32,17 @@ def deviation(op: Any, args: Any, kwargs: Any) -> Pair:
 def _over_root(x: Pair, mean_square: Pair, eps: float) -> Pair:
     """x / √(mean_square + ε): the root by its secant, then a quotient."""
     shifted = _mapped(lambda t: t + eps, mean_square)
-    return divide(torch.div, (x, of_form(sqrt)(torch.sqrt, (shifted,), {})), {})
+    return over_positive(x, of_form(sqrt)(torch.sqrt, (shifted,), {}))
+
+
+def _mean_square(x: Pair, dims: tuple[int, ...], centred: bool) -> Pair:
+    """mean(x²), or of x − mean(x): quadratic, so Δ = 2 mean(x̄ Δx), of centred x̄ where they are."""
+
+    def own(t: Tensor) -> Tensor:
+        return t - t.mean(dims, keepdim=True) if centred else t
+
+    y, y0 = (own(t).square().mean(dims, keepdim=True) for t in (x.now, x.x0))
+    return Pair(attached(y, ((x.x * (2 * own(x.middle))).mean(dims, keepdim=True), None)), y0)
 
 
 def divide_by_std(op: Any, args: Any, kwargs: Any) -> Pair:
@@ -45,16 +52,14 @@ def divide_by_std(op: Any, args: Any, kwargs: Any) -> Pair:
     dims = (-1,) if groups else tuple(range(-axes, 0))
     if groups:
         x = _mapped(lambda t: t.reshape(shape[0], groups, -1), x)
-    var = midway(lambda t: t.var(dims, correction=0, keepdim=True), (x,), {})
-    return _mapped(lambda t: t.reshape(shape), _over_root(x, var, eps))
+    return _mapped(lambda t: t.reshape(shape), _over_root(x, _mean_square(x, dims, centred=True), eps))
 
 
 def divide_by_rms(op: Any, args: Any, kwargs: Any) -> Pair:
     """x / √(mean(x²) + ε) of RMSNorm."""
     x, eps, axes = args
     eps = torch.finfo(x.x.dtype).eps if eps is None else eps
-    square = midway(lambda t: t.square().mean(tuple(range(-axes, 0)), keepdim=True), (x,), {})
-    return _over_root(x, square, eps)
+    return _over_root(x, _mean_square(x, tuple(range(-axes, 0)), centred=False), eps)
 
 
 def length(op: Any, args: Any, kwargs: Any) -> Pair:
@@ -72,22 +77,20 @@ def attention_weights(op: Any, args: Any, kwargs: Any) -> Pair:
     q, k, mask, causal, scale, grouped = args
     if isinstance(mask, Pair):
         raise RefusedError("the attention mask differs between the input and the reference")
-    width, tokens = (q.x if isinstance(q, Pair) else q).shape[-1], (k.x if isinstance(k, Pair) else k).shape[-2]
-    queries = (q.x if isinstance(q, Pair) else q).shape[-2]
-    factor = width**-0.5 if scale is None else scale
+    asked, known = ((t.x if isinstance(t, Pair) else t).shape for t in (q, k))
+    factor = asked[-1] ** -0.5 if scale is None else scale
 
     def keys(t: Tensor) -> Tensor:
-        return (ops.repeat_heads(t, heads // t.shape[-3]) if grouped else t).mT
+        return (ops.repeat_heads(t, asked[-3] // t.shape[-3]) if grouped else t).mT
 
     def masked(t: Tensor) -> Tensor:
         if causal:
-            future = torch.ones(queries, tokens, dtype=torch.bool, device=t.device).triu(1)
+            future = torch.ones(asked[-2], known[-2], dtype=torch.bool, device=t.device).triu(1)
             t = t.masked_fill(future, float("-inf"))
         if mask is None:
             return t
         return t.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else t + mask
 
-    heads = (q.x if isinstance(q, Pair) else q).shape[-3] if grouped else 1
     scaled = _mapped(lambda t: t * factor, q) if isinstance(q, Pair) else q * factor
     turned = _mapped(keys, k) if isinstance(k, Pair) else keys(k)
     scores = _mapped(masked, matmul(torch.matmul, (scaled, turned), {}))
@@ -102,8 +105,5 @@ def lp_pool(op: Any, args: Any, kwargs: Any) -> Pair:
 
 
 def _window_sums(t: Tensor, kernel: list[int], stride: list[int], ceil: bool) -> Tensor:
-    pool = (torch.nn.functional.avg_pool1d, torch.nn.functional.avg_pool2d, torch.nn.functional.avg_pool3d)
-    size = 1
-    for k in kernel:
-        size *= k
-    return pool[len(kernel) - 1](t, kernel, stride, 0, ceil) * size
+    pool = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[len(kernel) - 1]
+    return pool(t, kernel, stride, 0, ceil) * math.prod(kernel)

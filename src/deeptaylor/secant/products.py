@@ -11,7 +11,19 @@ from deeptaylor.secant import unary
 from deeptaylor.secant.pair import Pair, RefusedError, attached, changes, midway, plain
 from deeptaylor.secant.unary import of_form, reciprocal, rsqrt, sqrt
 
-__all__ = ["contract", "divide", "layer", "linear", "matmul", "multiply", "one_over", "one_over_root", "power", "real"]
+__all__ = [
+    "contract",
+    "divide",
+    "layer",
+    "linear",
+    "matmul",
+    "multiply",
+    "one_over",
+    "one_over_root",
+    "over_positive",
+    "power",
+    "real",
+]
 
 
 def real(p: Pair) -> Pair:
@@ -59,6 +71,12 @@ def divide(op: Any, args: Any, kwargs: Any) -> Pair:
     of_top = torch.where(same, 1 / middle, (1 / b.now + 1 / b.x0) / 2)
     of_b = -torch.where(same, (y + y0) / 2 / middle, top.middle / (b.now * b.x0))
     return Pair(attached(y, (top.x, of_top), (b.x, of_b)), y0)
+
+
+def over_positive(a: Pair, b: Pair) -> Pair:
+    """a / b where b is never zero and has one sign: Δy = (Δa − ȳ Δb) / b̄."""
+    y, y0, middle = a.now / b.now, a.x0 / b.x0, b.middle
+    return Pair(attached(y, (a.x, 1 / middle), (b.x, (y + y0) / (-2 * middle))), y0)
 
 
 class _Matrices(torch.autograd.Function):

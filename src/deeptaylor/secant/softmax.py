@@ -43,8 +43,8 @@ def _log_means(s: Pair, dim: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def softmax(op: Any, args: Any, kwargs: Any) -> Pair:
     """Δp = L (Δs − Σ L Δs / Σ L)."""
     s, dim = args[:2]
-    _, _, mean, share = _log_means(s, dim)
-    p, p0 = (torch.softmax(t, dim).nan_to_num(0.0) for t in (s.now, s.x0))
+    log_p, log_p0, mean, share = _log_means(s, dim)
+    p, p0 = (t.exp().nan_to_num(0.0) for t in (log_p, log_p0))  # a row that is masked whole attends to nothing
     recorded: Tensor = _Softmax.apply(p, s.x, mean, share, dim)  # type: ignore[no-untyped-call]
     return Pair(recorded, p0)
 
