@@ -197,12 +197,17 @@ def _normed_by_hand(x: Tensor) -> Tensor:
     return centred / torch.sqrt(centred.pow(2).mean(-1, keepdim=True) + 1e-5)
 
 
+def _softmax_by_hand(x: Tensor) -> Tensor:
+    e = x.exp()
+    return e / e.sum(-1, keepdim=True)
+
+
 SPELLINGS = {
     "silu": (F.silu, lambda x: x * torch.sigmoid(x)),
     "gelu": (F.gelu, lambda x: 0.5 * x * (1 + torch.erf(x * 0.5**0.5))),
     "mish": (F.mish, lambda x: x * torch.tanh(F.softplus(x))),
     "tanh": (torch.tanh, lambda x: 2 * torch.sigmoid(2 * x) - 1),
-    "softmax": (lambda x: x.softmax(-1), lambda x: x.exp() / x.exp().sum(-1, keepdim=True)),
+    "softmax": (lambda x: x.softmax(-1), _softmax_by_hand),
     "layer norm": (lambda x: F.layer_norm(x, x.shape[-1:]), _normed_by_hand),
     "a linear sum": (lambda x: (x + x.flip(1)) / 2, lambda x: x / 2 + 0.5 * x.flip(1)),
 }

@@ -181,3 +181,33 @@ def test_similarity_of_two_inputs() -> None:
     one = dt.Explainer(net).between((a, b), (a0, None))
     assert not one.relevance[1].any()
     torch.testing.assert_close(one.relevance[0].sum(1), (net(a, b) - net(a0, b)).detach(), rtol=1e-12, atol=1e-12)
+
+
+class Recurrent(nn.Module):
+    """The last state of a recurrent layer."""
+
+    def __init__(self, kind: type[nn.RNNBase], **how: Any) -> None:
+        super().__init__()
+        self.layer = kind(3, 4, batch_first=True, **how)
+        self.out = nn.Linear(8 if how.get("bidirectional") else 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.layer(x)[0].sum(1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        (nn.LSTM, {}),
+        (nn.LSTM, {"num_layers": 2, "bidirectional": True}),
+        (nn.GRU, {"num_layers": 2}),
+        (nn.GRU, {"bidirectional": True, "bias": False}),
+        (nn.RNN, {}),
+        (nn.RNN, {"nonlinearity": "relu"}),
+    ],
+)
+def test_recurrent_layers(kind: type[nn.RNNBase], how: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    net = Recurrent(kind, **how).double()
+    x, x0 = torch.randn(2, 2, 5, 3, dtype=torch.float64)
+    holds(dt.Explainer(net), net, x, x0, 1e-13)
