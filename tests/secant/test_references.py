@@ -108,7 +108,7 @@ def test_tokens_against_vectors(text: dt.Explainer) -> None:
         (torch.zeros(2, 2, 8, 8), "has shape (2, 2, 8, 8)"),
         (torch.zeros(0, 3, 2, 8, 8), "the tensor is empty"),
         ([], "the list is empty"),
-        (torch.full((2, 8, 8), torch.nan), "The reference of 'input' has values that are NaN or infinite"),
+        (torch.full((2, 8, 8), torch.nan), "has values that are NaN or infinite"),
         (torch.zeros(2, 8, 8, dtype=torch.float64), "is torch.float64, the input torch.float32"),
         (torch.zeros(2, 8, 8, dtype=torch.int64), "is torch.int64, the input torch.float32"),
         (object(), "A reference is a tensor, an array, or one of zeros, mean, blur; got object"),

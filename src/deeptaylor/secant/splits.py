@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from deeptaylor.maps import ops
-from deeptaylor.secant import choices, composed, largest, products, recurrent, softmax, unary
+from deeptaylor.secant import choices, composed, largest, products, softmax, unary
 from deeptaylor.secant.pair import midway
 from deeptaylor.secant.products import linear
 from deeptaylor.secant.unary import bent, of_form, smooth
@@ -113,10 +113,6 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.masked_fill: choices.fill,
     **dict.fromkeys((aten.sort, aten.topk), choices.ordered),
     aten.embedding: choices.embedding,
-    aten.lstm: recurrent.lstm,
-    aten.gru: recurrent.gru,
-    aten.rnn_tanh: recurrent.rnn(rectified=False),
-    aten.rnn_relu: recurrent.rnn(rectified=True),
 }
 
 
