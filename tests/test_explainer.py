@@ -18,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("seeded")
 
 def test_public_names() -> None:
     assert sorted(dt.__all__) == [
+        "Between",
         "BoundaryError",
         "Box",
         "CaptureError",
@@ -43,6 +44,7 @@ def test_public_names() -> None:
         "StaleModelError",
         "TargetError",
         "UnsupportedOpError",
+        "as_taken",
         "contrast",
         "evaluate",
         "explain",

@@ -18,6 +18,7 @@ passes/        rewrites of the graph: many spellings to few, constants folded
 plan/          which rule where, and why
 run/           forward once, steps in reverse; the books and the checks
 concepts/      what the channels of an inner layer did
+secant/        between two inputs: secants in the place of rules, and the answer to it
 explainer.py   what the user calls; its answer is an Explanation (explanation.py) with its Ledger (ledger.py)
 methods/       other ways to explain       models/   networks, files, photographs
 paper/         the paper's experiments     app/      command, page and demo
@@ -57,11 +58,13 @@ from deeptaylor.root_point import RootPoint, root_point
 from deeptaylor.run.contrast import HARD
 from deeptaylor.run.target import margin
 from deeptaylor.run.unit import unit
+from deeptaylor.secant.between import Between
 
 __version__ = "0.1.0"
 
 __all__ = [
     "HARD",
+    "Between",
     "BoundaryError",
     "Box",
     "CaptureError",

@@ -17,10 +17,8 @@ from deeptaylor.ledger import Ledger, held
 from deeptaylor.rules import Rule
 from deeptaylor.run import contrast as contrasts
 from deeptaylor.run import target as targets
-from deeptaylor.run.asking import Asking
 from deeptaylor.run.books import Kept
 from deeptaylor.run.engine import Engine
-from deeptaylor.run.faithful import flipping_area
 from deeptaylor.run.freshness import Look
 from deeptaylor.run.inputs import Inputs, check_batch
 from deeptaylor.run.network import State
@@ -32,9 +30,10 @@ from deeptaylor.run.returned import RETURNED, returned
 from deeptaylor.run.short_of_memory import Batch
 from deeptaylor.run.through import Through
 from deeptaylor.run.unit import Unit
+from deeptaylor.secant.comparing import Comparing
 
 
-class Explainer(Asking):
+class Explainer(Comparing):
     """Explains the decisions of a network by deep Taylor decomposition.
 
     model     any exportable network; it is never changed. Or what dt.load returns: then photographs are inputs, and
@@ -107,7 +106,7 @@ class Explainer(Asking):
         if other := self.elsewhere(target, engine, inputs):
             return other[0].forward(x, other[1])
         if not torch.compiler.is_compiling():
-            self._check_target(engine, target, inputs, values=False)
+            self.check_target(engine, target, inputs, values=False)
         check_precision(engine, inputs, target, values=False)
         result = self.run_batch(engine, inputs, target)
         if not torch.compiler.is_compiling():
@@ -139,7 +138,7 @@ class Explainer(Asking):
         if autocasting(x):
             with without_autocast(x):
                 return self._explain(x, target).noting(AUTOCAST_NOTE)
-        engine, inputs, look = self.begin_answer(x)
+        engine, inputs, look = self.opened(x)
         with torch.no_grad():
             asked = self.weights_of(target, engine, inputs)
             if other := self.elsewhere(asked, engine, inputs):
@@ -172,7 +171,7 @@ class Explainer(Asking):
         if autocasting(x):
             with without_autocast(x):
                 return self._contrast(x, target, against, power).noting(AUTOCAST_NOTE)
-        engine, inputs, look = self.begin_answer(x)
+        engine, inputs, look = self.opened(x)
         shape = engine.layout[engine.planned.output].shape(inputs[0].shape[0])
         targets.check(targets.Against(), tuple(shape))
         with torch.no_grad():
@@ -189,7 +188,7 @@ class Explainer(Asking):
     def _answer(
         self, engine: Engine, inputs: tuple[Tensor, ...], asked: Any, look: Look | None
     ) -> tuple[Result, list[str]]:
-        self._check_target(engine, asked, inputs, values=not inputs[0].is_cuda)
+        self.check_target(engine, asked, inputs, values=not inputs[0].is_cuda)
         check_precision(engine, inputs, asked)
         # On a GPU, launching the books of every step would take long, and the look goes on beside the pass.
         if inputs[0].is_cuda:
@@ -210,8 +209,8 @@ class Explainer(Asking):
     def activations(self, layer: str, x: Any) -> Tensor:
         """What an inner layer gives for a batch, by module path or node name: the scores that `dt.unit` explains."""
         x, _ = self.read(x)
-        _, _, look = self.begin_answer(x)
-        engine, inputs, _ = self.cut_at(layer).begin_answer(x)
+        _, _, look = self.opened(x)
+        engine, inputs, _ = self.cut_at(layer).opened(x)
         with without_autocast(inputs), torch.no_grad():
             given: Tensor = engine.forward_pass(inputs).values[engine.planned.output]
         self.original.check(look)
@@ -239,7 +238,7 @@ class Explainer(Asking):
             asked = self.weights_of(target, engine, inputs)
             if other := self.elsewhere(asked, engine, inputs):
                 return other[0]._at(name, inputs, other[1])
-            self._check_target(engine, asked, inputs)
+            self.check_target(engine, asked, inputs)
             check_precision(engine, inputs, asked)
             if name is None:
                 result, _ = self._run(engine, inputs, asked, "by step")
@@ -263,6 +262,13 @@ class Explainer(Asking):
         """Another explainer, with these settings, moved and run like this one."""
         return _made_again(model, settings.domains, self.example, settings, self.state())
 
+    def unplanned(self) -> Explainer:
+        """The same network for what needs no rules, captured with the same example, if there was one."""
+        model = self.model if self.trained is None else self.trained
+        domain = self.domain if self.trained is None else None
+        example = self.example if self.begun else None
+        return _made_again(model, domain, example, replace(self.settings, planned=False), self.state())
+
     def _explanation(
         self, engine: Engine, inputs: tuple[Tensor, ...], target: Any, result: Result, whole: Result, notes: list[str]
     ) -> Explanation:
@@ -280,23 +286,13 @@ class Explainer(Asking):
             classes=result.chosen,
             notes=(*self.moves(), *notes, *engine.plan.notes),
             source=later,
-            flips=partial(self._flips, inputs, target),
+            flips=partial(self.flips, inputs, target),
             inside=partial(self._inside, self.captures, inputs, target),
         )
-
-    def _flips(self, inputs: tuple[Tensor, ...], target: Any, R: Tensor, axis: Any = None) -> Tensor:
-        """What the network says when this map is believed, if it is still the same network."""
-        self.original.check()
-        return flipping_area(self.model, inputs, target, R, axis)
 
     def _with_returned(self, engine: Engine, result: Result) -> Result:
         """The result as the user asked for it: what biases took handed back, or not."""
         return returned(result) if engine.hands_back else result
-
-    # --- checks ---------------------------------------------------------------------------------------------------
-
-    def _check_target(self, engine: Engine, target: Any, inputs: Sequence[Tensor], values: bool = True) -> None:
-        targets.check(target, tuple(engine.layout[engine.planned.output].shape(inputs[0].shape[0])), values)
 
 
 def _contrast(whole: Explanation, result: Result, power: float) -> Contrast:
@@ -332,7 +328,7 @@ def _made_again(
         local=chosen.local,
         output=chosen.output,
     )
-    explainer.settings = replace(explainer.settings, layer=chosen.layer)
+    explainer.settings = replace(explainer.settings, layer=chosen.layer, planned=chosen.planned)
     if example is not None:
-        explainer.begin_with(example, "example")
+        explainer.begin_with(explainer.read(example)[0], "example")
     return explainer.brought_to(state)

@@ -27,6 +27,7 @@ ORDER = [
     "pictures",
     "concepts",
     "explanation",
+    "secant",
     "explainer",
     "root_point",
     "methods",

@@ -255,3 +255,11 @@ class Planner:
 def _same_size(a: Node, b: Node) -> bool:
     # As text: asking a symbolic size for its number would fix the batch size.
     return str(math.prod(shape_of(a))) == str(math.prod(shape_of(b)))
+
+
+def without_rules(captured: Captured) -> Planned:
+    """What is explained, and nothing on how: for a decomposition that needs no rules."""
+    output, notes = set_aside(captured)
+    inputs = tuple(n.name for n in captured.inputs)
+    plan = Plan((), (*captured.notes, *notes))
+    return Planned(plan, (), output.name, inputs, {}, never_negative=True, set_aside=bool(notes), watched={})

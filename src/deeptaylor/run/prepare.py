@@ -28,7 +28,7 @@ from deeptaylor.passes.fold import fold
 from deeptaylor.passes.one_type import one_type
 from deeptaylor.passes.rewrite import rewrite
 from deeptaylor.passes.split_attention import split
-from deeptaylor.plan.planner import Planner
+from deeptaylor.plan.planner import Planner, without_rules
 from deeptaylor.plan.table import Planned
 from deeptaylor.rules import Rule
 from deeptaylor.run.samples import check_samples, layouts
@@ -50,6 +50,7 @@ class Settings:
     output: int | str | None
     root: str = ""  # the module that paths are named from, where the network was wrapped
     layer: str = ""  # the layer at which the network is cut: what it gives is explained
+    planned: bool = True  # False: captured alone, for what needs no rules
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,6 @@ def prepare(
     known: Answer | None = None,
 ) -> Prepared:  # fmt: skip
     """`own`: the user's whole batch, of which the example is the beginning; `known`: an answer of the network."""
-    spread = settings.bias == "spread"
     with interrupts_kept(), eval_mode(model), without_autocast(example), torch.no_grad():
         with exporting():
             captured = capture(model, example, settings.output, settings.root)
@@ -80,17 +80,10 @@ def prepare(
             fold(captured, boxes)
             split(captured)
         rewritten = copied(captured.graph)  # the plan may still set a softmax aside
-        planned = Planner(
-            captured,
-            settings.domains,
-            settings.rules,
-            settings.first,
-            spread,
-            settings.max_pool == "winner",
-            settings.local,
-        ).make()
+        planned = _planned(captured, settings)
         layout = layouts(captured, example)
-        check_samples(captured, layout, [name for s in planned.steps for name in (s.node, *s.inputs)])
+        explained = [name for s in planned.steps for name in (s.node, *s.inputs)] or [planned.output, *planned.inputs]
+        check_samples(captured, layout, explained)
         with exporting():
             ours = fx.GraphModule(captured.constants, rewritten)
             own = example if own is None else own
@@ -109,6 +102,20 @@ def _cut(model: nn.Module, captured: Captured, layer: str) -> nn.Module:
         return model
     cut(captured, layer)
     return fx.GraphModule(captured.constants, copied(captured.graph))
+
+
+def _planned(captured: Captured, settings: Settings) -> Planned:
+    if not settings.planned:
+        return without_rules(captured)
+    return Planner(
+        captured,
+        settings.domains,
+        settings.rules,
+        settings.first,
+        settings.bias == "spread",
+        settings.max_pool == "winner",
+        settings.local,
+    ).make()
 
 
 def _one(captured: Captured, example: Sequence[Tensor]) -> Tensor:

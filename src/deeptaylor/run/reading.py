@@ -3,7 +3,8 @@
 Reading(CapturedNetwork)
 ├── read         whatever was given, as tensors (given.py), with what the network sees of photographs
 ├── asked_for    the target in numbers and tensors (target.py)
-└── begin_with   the first capture, after all checks: with an example, or with the first input that is explained
+├── begin_with   the first capture, after all checks: with an example, or with the first input that is explained
+└── opened       what every answer begins with: checked inputs, their engine, a look at the network
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ from torch import Tensor, nn
 from deeptaylor.domain import Domain
 from deeptaylor.errors import InputError, PlanError
 from deeptaylor.run import target as targets
-from deeptaylor.run.callables import Scored
+from deeptaylor.run.callables import Scored, read
+from deeptaylor.run.engine import Engine
+from deeptaylor.run.freshness import Look
 from deeptaylor.run.given import ByName, by_name, check_arguments, given, names_of
 from deeptaylor.run.inputs import (
+    Inputs,
     as_domains,
     as_tuple,
     check_choice,
@@ -28,13 +32,14 @@ from deeptaylor.run.inputs import (
     check_processor,
     check_rules,
     check_values,
+    checked,
     first_float,
 )
 from deeptaylor.run.network import CapturedNetwork
 from deeptaylor.run.prepare import Settings
 from deeptaylor.run.returned import RETURNED
 
-__all__ = ["Reading", "Trained"]
+__all__ = ["Reading", "Trained", "output_like"]
 
 
 class Trained(Protocol):
@@ -152,6 +157,40 @@ class Reading(CapturedNetwork):
         else:
             like = first_float(self.model.parameters())
             self.begin_with(blank if like is None else blank.to(like), "example")
+
+    def opened(self, x: Inputs) -> tuple[Engine, tuple[Tensor, ...], Look | None]:
+        """What an answer begins with: inputs that were checked, their engine, and a look at the network."""
+        if not self.begun:
+            self.begin_with(x, "input")
+        look = self.original.begin_look(self.follow)
+        inputs = tuple(t.detach().clone() for t in self.checked(x))
+        if not inputs[0].is_cuda:
+            self.original.check(look)
+        with torch.no_grad():
+            return self.engine_for(inputs), inputs, look
+
+    def weights_of(self, target: Any, engine: Engine, inputs: Sequence[Tensor]) -> Any:
+        """A function of the output as weights over it, where it is linear; anything else as it is."""
+        if not targets.is_callable(target) or engine.planned.set_aside:
+            return target
+        weights = read(target, output_like(engine, inputs)).weights
+        return target if weights is None else weights
+
+    # --- checks ---------------------------------------------------------------------------------------------------
+
+    def checked(self, x: Inputs) -> tuple[Tensor, ...]:
+        """The inputs, or a clear error before any work."""
+        return checked(x, self.example, self.settings.domains, self.engine)
+
+    def check_target(self, engine: Engine, target: Any, inputs: Sequence[Tensor], values: bool = True) -> None:
+        """Refuse a target that does not fit the output."""
+        targets.check(target, tuple(engine.layout[engine.planned.output].shape(inputs[0].shape[0])), values)
+
+
+def output_like(engine: Engine, inputs: Sequence[Tensor]) -> Tensor:
+    """A tensor shaped like the output for this many inputs; its values do not matter."""
+    shape = engine.layout[engine.planned.output].shape(inputs[0].shape[0])
+    return torch.empty(shape, dtype=engine.one.dtype, device=engine.one.device)
 
 
 def _root(model: nn.Module) -> str:

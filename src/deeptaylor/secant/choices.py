@@ -1,0 +1,129 @@
+"""Masks, indices and tokens: whole numbers have no slope, so what they choose is looked at.
+
+A mask that is the same at both points is a constant. One that differs is a step: of d = a − b its secant is Δmask / Δd,
+and a choice by it is mask · a + (1 − mask) · b, products that are split midway. An index that differs is refused, but
+for that of an embedding: there tokens are the input, and a token's relevance is Σ m Δ over its vector.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deeptaylor.secant.pair import Pair, RefusedError, attached, midway
+from deeptaylor.secant.products import linear, real
+from deeptaylor.secant.unary import ratio
+
+__all__ = ["both", "compare", "either", "embedding", "fill", "ordered", "turned", "where"]
+
+
+# --- masks ------------------------------------------------------------------------------------------------------------
+
+
+def compare(op: Any, args: Any, kwargs: Any) -> Pair:
+    """a > b and its like: a step of a − b."""
+    a, b = args[:2]
+    read = [p for p in (a, b) if isinstance(p, Pair)]
+    now, before = (op(*[getattr(p, k) if isinstance(p, Pair) else p for p in (a, b)]) for k in ("now", "x0"))
+    if not all(p.x.is_floating_point() for p in read):
+        return Pair(now, before)
+    change = sum((p.change if p is a else -p.change for p in read), torch.zeros(()))
+    step = now.to(read[0].x.dtype)
+    slope = ratio(step - before.to(step.dtype), torch.as_tensor(change), 0.0)
+    return Pair(now, before, attached(step, *[(p.x, slope if p is a else -slope) for p in read]))
+
+
+def turned(op: Any, args: Any, kwargs: Any) -> Pair:
+    """not a = 1 − a."""
+    a = args[0]
+    return Pair(~a.now, ~a.x0, None if a.carrier is None else 1 - a.carrier)
+
+
+def _combined(op: Any, args: Any, kwargs: Any, numbers: Any) -> Pair:
+    a, b = args[:2]
+    now, before = (op(*[getattr(p, k) if isinstance(p, Pair) else p for p in (a, b)]) for k in ("now", "x0"))
+    read = [p for p in (a, b) if isinstance(p, Pair)]
+    if any(p.carrier is None for p in read):
+        return Pair(now, before)
+    like = read[0].carrier
+    floats = [real(p) if isinstance(p, Pair) else p.to(like) for p in (a, b)]
+    return Pair(now, before, midway(numbers, floats, {}).x)
+
+
+def both(op: Any, args: Any, kwargs: Any) -> Pair:
+    """a and b = a b."""
+    return _combined(op, args, kwargs, lambda a, b: a * b)
+
+
+def either(op: Any, args: Any, kwargs: Any) -> Pair:
+    """a or b = a + b − a b."""
+    return _combined(op, args, kwargs, lambda a, b: a + b - a * b)
+
+
+def where(op: Any, args: Any, kwargs: Any) -> Pair:
+    """Where the mask says so a, else b: of each its share of the time, and ā − b̄ for a mask that differs."""
+    mask, a, b = args
+    if not isinstance(mask, Pair):
+        return linear(op, args, kwargs)
+    m = real(mask)
+    share, differs = m.middle, mask.now != mask.x0
+    like = next((v for v in (a, b) if isinstance(v, Pair)), None)
+    a, b = (_as_pair(v, m.x if like is None else like.x) for v in (a, b))
+    y, y0 = torch.where(mask.now, a.now, b.now), torch.where(mask.x0, a.x0, b.x0)
+    gap = torch.where(differs, a.middle - b.middle, 0)
+    if not bool(torch.isfinite(gap).all()):
+        raise RefusedError("a mask that differs between the input and the reference chooses something infinite")
+    return Pair(attached(y, (a.x, share), (b.x, 1 - share), (m.x, gap)), y0)
+
+
+def _as_pair(value: Any, like: Tensor) -> Pair:
+    if isinstance(value, Pair):
+        return value
+    constant = torch.as_tensor(value, dtype=like.dtype, device=like.device)
+    return Pair(constant, constant)
+
+
+def fill(op: Any, args: Any, kwargs: Any) -> Pair:
+    """A number where the mask says so, else x."""
+    x, mask, value = args
+    return where(op, (mask, value, x), kwargs) if isinstance(mask, Pair) else linear(op, args, kwargs)
+
+
+# --- indices ----------------------------------------------------------------------------------------------------------
+
+
+def ordered(op: Any, args: Any, kwargs: Any) -> Any:
+    """Sorted values, or the k largest, with their places: those must be the same at both points."""
+    x = args[0]
+    (values, places), (values0, before) = (op(t, *args[1:], **kwargs) for t in (x.x, x.x0))
+    if not torch.equal(places, before):
+        raise RefusedError("the order of what it sorts differs between the input and the reference")
+    return Pair(values, values0), places
+
+
+class _Tokens(torch.autograd.Function):
+    """Vectors, whose multiplier becomes relevance: Σ m Δ over each."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, carrier: Tensor, change: Tensor) -> Tensor:
+        ctx.save_for_backward(change)
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, *ms: Tensor) -> Any:
+        return None, (ms[0] * ctx.saved_tensors[0]).sum(-1), None
+
+
+def embedding(op: Any, args: Any, kwargs: Any) -> Pair:
+    """The vectors of tokens; the reference may be given as vectors."""
+    table, tokens = args[:2]
+    if tokens.carrier is None:
+        raise RefusedError("the numbers that it looks up differ between the input and the reference, and are no input")
+    y = op(table, tokens.x, *args[2:])
+    y0 = tokens.x0 if tokens.x0.is_floating_point() else op(table, tokens.x0, *args[2:])
+    if y.shape != y0.shape:
+        raise RefusedError(f"it gives vectors of shape {tuple(y.shape)}, and the reference has {tuple(y0.shape)}")
+    made: Tensor = _Tokens.apply(y, tokens.carrier, y - y0)  # type: ignore[no-untyped-call]
+    return Pair(made, y0)

@@ -1,0 +1,96 @@
+"""A batch and its references through one engine: relevance, both scores, and what there is to say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from deeptaylor.errors import BoundaryError, InputError
+from deeptaylor.run import target as targets
+from deeptaylor.run.engine import Engine
+from deeptaylor.secant.between import METHOD, Between, BetweenLedger
+from deeptaylor.secant.walk import number_type, taken_back, walked
+
+__all__ = ["Compared", "answered", "compared"]
+
+
+class Compared(NamedTuple):
+    """What came of it: one map an input, (B, …) or, of K targets, (B, K, …)."""
+
+    relevance: tuple[Tensor, ...]
+    ledger: BetweenLedger
+    chosen: Tensor | None  # the network's answer, where that was asked for
+    notes: tuple[str, ...]
+
+
+def compared(engine: Engine, inputs: Sequence[Tensor], references: Sequence[Sequence[Tensor]], target: Any) -> Compared:
+    """The mean over all references."""
+    with torch.inference_mode(False), torch.enable_grad():
+        x = [t.detach().clone() for t in inputs]
+        each = [_one(engine, x, [t.detach().clone() for t in x0], target) for x0 in references]
+    relevance = tuple(torch.stack(maps).mean(0) for maps in zip(*(e[0] for e in each), strict=True))
+    score, reference = each[0][1], torch.stack([e[2] for e in each]).mean(0)
+    _check_finite(score, reference, relevance)
+    lead = score.ndim
+    sums = [torch.stack([_sum(s * R, lead) for R in relevance]).sum(0) for s in (1, -1)]
+    ledger = BetweenLedger.made(score, reference, *sums)
+    notes = [f"the reference's score and the relevance are means over {len(each)} references"] * (len(each) > 1)
+    if number_type(engine) is not engine.one.dtype:
+        narrow = str(engine.one.dtype).removeprefix("torch.")
+        notes.append(f"computed in float32, with the weights of the network in {narrow}: differences need the digits")
+    return Compared(relevance, ledger, each[0][3], tuple(notes))
+
+
+def _check_finite(score: Tensor, reference: Tensor, relevance: Sequence[Tensor]) -> None:
+    for what, t in (("input", score), ("reference", reference)):
+        if not bool(torch.isfinite(t).all()):
+            raise InputError(
+                f"The network's score of the {what} is NaN or infinite: there is no difference to explain."
+            )
+    if not all(bool(torch.isfinite(R).all()) for R in relevance):
+        raise InputError(
+            "The slopes between the input and the reference overflow, though both scores are finite: compare in "
+            "float64, or with another reference."
+        )
+
+
+def _sum(R: Tensor, lead: int) -> Tensor:
+    """What is positive, over everything but samples and targets."""
+    return R.clamp(min=0).reshape(*R.shape[:lead], -1).sum(-1)
+
+
+def _one(
+    engine: Engine, x: Sequence[Tensor], x0: Sequence[Tensor], target: Any
+) -> tuple[tuple[Tensor, ...], Tensor, Tensor, Tensor | None]:
+    way = walked(engine, x, x0)
+    v, many = targets.weights(target, way.output.detach())
+    layout, batch = engine.layout[engine.planned.output], len(x[0])
+
+    def score(weights: Tensor, output: Tensor) -> Tensor:
+        return layout.per_sample(weights * output, batch)
+
+    if not many:
+        f = score(v, way.output)
+        chosen = v.argmax(1) if target is None and v.ndim == 2 else None
+        return taken_back(way, f), f.detach(), score(v, way.output0), chosen
+    fs = [score(w, way.output) for w in v]
+    maps = [taken_back(way, f, keep=k < len(fs) - 1) for k, f in enumerate(fs)]
+    relevance = tuple(torch.stack(of_input, 1) for of_input in zip(*maps, strict=True))
+    return relevance, torch.stack(fs, 1).detach(), torch.stack([score(w, way.output0) for w in v], 1), None
+
+
+def answered(found: Compared, target: Any, flips: Any, notes: Sequence[str]) -> Between:
+    """The answer to the user."""
+
+    def inner(name: str) -> Tensor:
+        raise BoundaryError(f"Secants are taken to the input in one go: there is no relevance at {name!r} inside.")
+
+    maps = found.relevance
+    return Between(
+        relevance=maps[0] if len(maps) == 1 else maps, score=found.ledger.score, ledger=found.ledger, target=target,
+        notes=(*notes, *found.notes), source=inner, flips=flips, method=METHOD, classes=found.chosen,
+        reference_score=found.ledger.reference,
+    )  # fmt: skip

@@ -1,0 +1,98 @@
+"""What the user calls: `between`, for a network that is captured, with a plan or without one.
+
+Comparing.between(x, reference, target)
+├── opened       checked inputs and their engine; where there are no rules for a network, one without a plan
+├── references   what x is compared with
+└── compared     the walk at both points, and back; the answer is a `Between`
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Self
+
+from torch import Tensor
+
+from deeptaylor.errors import UnsupportedOpError
+from deeptaylor.graph.autocast import without_autocast
+from deeptaylor.pictures.axes import Axis
+from deeptaylor.run.asking import Asking
+from deeptaylor.run.faithful import flipping_area
+from deeptaylor.run.inputs import Inputs
+from deeptaylor.secant.between import Between
+from deeptaylor.secant.compare import answered, compared
+from deeptaylor.secant.references import references
+
+__all__ = ["Comparing"]
+
+
+class Comparing(Asking):
+    """A captured network whose score is compared with that of a reference."""
+
+    _alone: tuple[Comparing, ...] = ()  # the same without a plan, once rules for it were not found
+
+    def between(self, x: Any, reference: Any, target: Any = None) -> Between:
+        """What took the score from a reference's to that of x, exactly: Σ R = f(x) − f(reference), of both signs.
+
+        x           as for `explain`
+        reference   "zeros"; of pictures also "blur" or "mean"; a tensor like x, or like one sample of it; of tokens
+                    other tokens, or vectors; a tuple or {name: …}, one an input (None: as in x); a list of several, of
+                    which the mean is taken
+        target      as for `explain`; None: the top class of x
+
+        The network runs at both points, and the difference is taken back once, with secants in the place of slopes
+        (docs/theory.md, section 12). No rules are needed, and no domain. What has no secant is refused by name.
+
+        >>> import torch, deeptaylor as dt
+        >>> network = torch.nn.Linear(2, 1, bias=False)
+        >>> _ = network.weight.data.copy_(torch.tensor([[2.0, -1.0]]))
+        >>> b = dt.Explainer(network).between([[1.0, 3.0]], "zeros", 0)
+        >>> b.relevance, b.in_favour, b.against
+        (tensor([[ 2., -3.]]), tensor([[2., 0.]]), tensor([[0., 3.]]))
+        >>> b.ledger
+        <Ledger of 1 sample(s): score -1 = reference's 0 + 2 for − 3 against (residual 0)>
+        """
+        x, seen = self.read(x)
+        asked = self.asked_for(target, x)
+        with without_autocast(x):
+            answer = self._between(x, reference, asked)
+        return answer if self.trained is None else self.trained.shown(answer, x, seen, asked)
+
+    def _between(self, x: Inputs, reference: Any, target: Any) -> Between:
+        if self._alone:
+            return self._alone[0]._between(x, reference, target)
+        try:
+            return self._compared(x, reference, target)
+        except UnsupportedOpError:
+            if not self.settings.planned:
+                raise
+        twin = self.unplanned()
+        answer = twin._between(x, reference, target)
+        self._alone = (twin,)
+        return answer
+
+    def _compared(self, x: Inputs, reference: Any, target: Any) -> Between:
+        engine, inputs, look = self.opened(x)
+        asked = self.weights_of(target, engine, inputs)
+        if other := self.elsewhere(asked, engine, inputs):
+            return other[0]._between(x, reference, other[1])
+        self.check_target(engine, asked, inputs)
+        others = references(reference, inputs, engine, lambda given: self.read(given)[0])
+        found = compared(engine, inputs, others, asked)
+        if inputs[0].is_cuda:
+            self.original.check(look)
+        return answered(found, target, partial(self.flips, inputs, target), self.moves())
+
+    def refresh(self) -> Self:
+        """Capture the network again, after its parameters changed."""
+        self._alone = ()
+        return super().refresh()
+
+    def flips(self, inputs: tuple[Tensor, ...], target: Any, R: Tensor, axis: Axis = None) -> Tensor:
+        """What the network says when this map is believed, if it is still the same network."""
+        self.original.check()
+        return flipping_area(self.model, inputs, target, R, axis)
+
+    def unplanned(self) -> Comparing:
+        """The same network for what needs no rules, captured with the same example, if there was one."""
+        raise NotImplementedError

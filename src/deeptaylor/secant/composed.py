@@ -1,0 +1,109 @@
+"""Operations of ours and of torch that are several steps: norms, attention, deviations, L^p pooling."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from deeptaylor.maps import ops
+from deeptaylor.secant.pair import Pair, RefusedError, attached, midway
+from deeptaylor.secant.products import linear, matmul, over_positive
+from deeptaylor.secant.softmax import softmax
+from deeptaylor.secant.unary import bent, of_form, power, sqrt
+
+__all__ = ["attention_weights", "deviation", "divide_by_rms", "divide_by_std", "length", "lp_pool"]
+
+
+def _mapped(function: Any, *args: Any) -> Pair:
+    """A function that is linear in its first argument."""
+    return linear(function, args, {})
+
+
+def deviation(op: Any, args: Any, kwargs: Any) -> Pair:
+    """√variance."""
+    squared = midway(torch.var, args, kwargs)
+    return of_form(sqrt)(torch.sqrt, (squared,), {})
+
+
+def _over_root(x: Pair, mean_square: Pair, eps: float) -> Pair:
+    """x / √(mean_square + ε): the root by its secant, then a quotient."""
+    shifted = _mapped(lambda t: t + eps, mean_square)
+    return over_positive(x, of_form(sqrt)(torch.sqrt, (shifted,), {}))
+
+
+def _mean_square(x: Pair, dims: tuple[int, ...], centred: bool) -> Pair:
+    """mean(x²), or of x − mean(x): quadratic, so Δ = 2 mean(x̄ Δx), of centred x̄ where they are."""
+
+    def own(t: Tensor) -> Tensor:
+        return t - t.mean(dims, keepdim=True) if centred else t
+
+    y, y0 = (own(t).square().mean(dims, keepdim=True) for t in (x.now, x.x0))
+    return Pair(attached(y, ((x.x * (2 * own(x.middle))).mean(dims, keepdim=True), None)), y0)
+
+
+def divide_by_std(op: Any, args: Any, kwargs: Any) -> Pair:
+    """x / σ of layer and group norm."""
+    x, eps, axes, groups = args
+    shape = x.x.shape
+    dims = (-1,) if groups else tuple(range(-axes, 0))
+    if groups:
+        x = _mapped(lambda t: t.reshape(shape[0], groups, -1), x)
+    return _mapped(lambda t: t.reshape(shape), _over_root(x, _mean_square(x, dims, centred=True), eps))
+
+
+def divide_by_rms(op: Any, args: Any, kwargs: Any) -> Pair:
+    """x / √(mean(x²) + ε) of RMSNorm."""
+    x, eps, axes = args
+    eps = torch.finfo(x.x.dtype).eps if eps is None else eps
+    return _over_root(x, _mean_square(x, tuple(range(-axes, 0)), centred=False), eps)
+
+
+def length(op: Any, args: Any, kwargs: Any) -> Pair:
+    """√Σ x² along axes."""
+    x, order, *rest = (*args, 2)[: max(2, len(args))]
+    if order != 2:
+        raise RefusedError(f"a norm of order {order} has no split; that of order 2 has")
+    keep = {"dim": rest[0] if rest else None, "keepdim": bool(rest[1]) if len(rest) > 1 else False}
+    squared = midway(lambda t: t.square().sum(**keep), (x,), {})
+    return of_form(sqrt)(torch.sqrt, (squared,), {})
+
+
+def attention_weights(op: Any, args: Any, kwargs: Any) -> Pair:
+    """softmax(q kᵀ · scale + mask): q and k midway, the softmax by its logarithmic means."""
+    q, k, mask, causal, scale, grouped = args
+    if isinstance(mask, Pair):
+        raise RefusedError("the attention mask differs between the input and the reference")
+    asked, known = ((t.x if isinstance(t, Pair) else t).shape for t in (q, k))
+    factor = asked[-1] ** -0.5 if scale is None else scale
+
+    def keys(t: Tensor) -> Tensor:
+        return (ops.repeat_heads(t, asked[-3] // t.shape[-3]) if grouped else t).mT
+
+    def masked(t: Tensor) -> Tensor:
+        if causal:
+            future = torch.ones(asked[-2], known[-2], dtype=torch.bool, device=t.device).triu(1)
+            t = t.masked_fill(future, float("-inf"))
+        if mask is None:
+            return t
+        return t.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else t + mask
+
+    scaled = _mapped(lambda t: t * factor, q) if isinstance(q, Pair) else q * factor
+    turned = _mapped(keys, k) if isinstance(k, Pair) else keys(k)
+    scores = _mapped(masked, matmul(torch.matmul, (scaled, turned), {}))
+    return softmax(torch.softmax, (scores, -1), {})
+
+
+def lp_pool(op: Any, args: Any, kwargs: Any) -> Pair:
+    """(Σ x^p)^(1/p) over windows: power, sum, rectifier and root, one after the other."""
+    x, p, kernel, stride, ceil = args
+    sums = _mapped(lambda t: _window_sums(t, kernel, stride, ceil), power(torch.pow, (x, p), {}))
+    return power(torch.pow, (bent(torch.relu, (sums,), {}), 1 / p), {})
+
+
+def _window_sums(t: Tensor, kernel: list[int], stride: list[int], ceil: bool) -> Tensor:
+    pool = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[len(kernel) - 1]
+    return pool(t, kernel, stride, 0, ceil) * math.prod(kernel)

@@ -1,0 +1,142 @@
+"""Linear operations, products and quotients: what is of degree two at most is exact midway."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deeptaylor.secant import unary
+from deeptaylor.secant.pair import Pair, RefusedError, attached, changes, midway, plain
+from deeptaylor.secant.unary import of_form, reciprocal, rsqrt, sqrt
+
+__all__ = [
+    "contract",
+    "divide",
+    "layer",
+    "linear",
+    "matmul",
+    "multiply",
+    "one_over",
+    "one_over_root",
+    "over_positive",
+    "power",
+    "real",
+]
+
+
+def real(p: Pair) -> Pair:
+    """A mask as real numbers, through its carrier; real numbers as they are."""
+    if p.x.is_floating_point():
+        return p
+    if p.carrier is None or p.x.dtype is not torch.bool:
+        raise RefusedError("whole numbers that it reads differ between the input and the reference")
+    return Pair(p.carrier, p.x0.to(p.carrier.dtype))
+
+
+def linear(op: Any, args: Any, kwargs: Any) -> Pair:
+    """Linear in all that changes: autograd's transpose is the secant."""
+    args, kwargs = (plain(a, real) for a in (args, kwargs))
+    y0 = op(*plain(args, lambda p: p.x0), **plain(kwargs, lambda p: p.x0))
+    return Pair(op(*plain(args, lambda p: p.x), **plain(kwargs, lambda p: p.x)), y0)
+
+
+def multiply(op: Any, args: Any, kwargs: Any) -> Pair:
+    """ā Δb + b̄ Δa."""
+    a, b = args[:2]
+    if not (isinstance(a, Pair) and isinstance(b, Pair)):
+        return linear(op, args, kwargs)
+    a, b = real(a), real(b)
+    if a.over is not None or b.over is not None:
+        return divide(torch.div, (a, b.over) if b.over is not None else (b, a.over), {})
+    y, y0 = a.now * b.now, a.x0 * b.x0
+    return Pair(attached(y, (a.x, b.middle), (b.x, a.middle)), y0)
+
+
+def divide(op: Any, args: Any, kwargs: Any) -> Pair:
+    """From a = y b, that is Δa = b̄ Δy + ȳ Δb: Δy = (Δa − ȳ Δb) / b̄.
+
+    Where b changes its sign, b̄ may be zero: there a · (1 / b), Δa · ½ (1 / b + 1 / b0) − ā Δb / (b b0).
+    """
+    a, b = args[:2]
+    if kwargs.get("rounding_mode"):
+        raise RefusedError("a quotient that is rounded has no one split")
+    if not isinstance(b, Pair):
+        return linear(op, args, kwargs)
+    top = real(a) if isinstance(a, Pair) else Pair(*[torch.as_tensor(a, dtype=b.x.dtype, device=b.x.device)] * 2)
+    y, y0 = top.now / b.now, top.x0 / b.x0
+    same = b.now * b.x0 > 0
+    middle = torch.where(same, b.middle, 1)
+    of_top = torch.where(same, 1 / middle, (1 / b.now + 1 / b.x0) / 2)
+    of_b = -torch.where(same, (y + y0) / 2 / middle, top.middle / (b.now * b.x0))
+    return Pair(attached(y, (top.x, of_top), (b.x, of_b)), y0)
+
+
+def over_positive(a: Pair, b: Pair) -> Pair:
+    """a / b where b is never zero and has one sign: Δy = (Δa − ȳ Δb) / b̄."""
+    y, y0, middle = a.now / b.now, a.x0 / b.x0, b.middle
+    return Pair(attached(y, (a.x, 1 / middle), (b.x, (y + y0) / (-2 * middle))), y0)
+
+
+class _Matrices(torch.autograd.Function):
+    """a @ b, whose multiplier goes on to each factor times the other's middle."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, a: Tensor, b: Tensor, a_middle: Tensor, b_middle: Tensor) -> Tensor:
+        ctx.save_for_backward(a_middle, b_middle)
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, *ms: Tensor) -> Any:
+        (m,), (a, b) = ms, ctx.saved_tensors
+        return None, (m @ b.mT).sum_to_size(a.shape), (a.mT @ m).sum_to_size(b.shape), None, None
+
+
+def one_over(op: Any, args: Any, kwargs: Any) -> Pair:
+    """1 / x."""
+    (x,) = args
+    found = of_form(reciprocal)(op, args, kwargs)
+    return found._replace(over=x)
+
+
+def one_over_root(op: Any, args: Any, kwargs: Any) -> Pair:
+    """1 / √x."""
+    found = of_form(rsqrt)(op, args, kwargs)
+    return found._replace(over=of_form(sqrt)(torch.sqrt, args, {}))
+
+
+def matmul(op: Any, args: Any, kwargs: Any) -> Pair:
+    """Products of matrices, by the same split."""
+    a, b = args[:2]
+    if not (isinstance(a, Pair) and isinstance(b, Pair)):
+        return linear(op, args, kwargs)
+    if min(a.x.ndim, b.x.ndim) < 2:
+        return midway(op, args, kwargs)
+    y, y0 = a.now @ b.now, a.x0 @ b.x0
+    a_middle, b_middle = a.middle, b.middle
+    y_recorded: Tensor = _Matrices.apply(y, a.x, b.x, a_middle, b_middle)  # type: ignore[no-untyped-call]
+    return Pair(y_recorded, y0)
+
+
+def layer(op: Any, args: Any, kwargs: Any) -> Pair:
+    """A linear layer or a convolution; where its weights depend on the input, too, a product midway."""
+    return (
+        linear(op, args, kwargs)
+        if isinstance(args[0], Pair) and len(changes((args, kwargs))) == 1
+        else midway(op, args, kwargs)
+    )
+
+
+def contract(op: Any, args: Any, kwargs: Any) -> Pair:
+    """A sum of products of two; of three or more that change there is no one split."""
+    if len(changes(args)) > 2:
+        raise RefusedError("it multiplies more than two tensors that change: write it as products of two")
+    return linear(op, args, kwargs) if len(changes(args)) == 1 else midway(op, args, kwargs)
+
+
+def power(op: Any, args: Any, kwargs: Any) -> Pair:
+    """x^p."""
+    if args[1] in (-1, -0.5):
+        return (one_over if args[1] == -1 else one_over_root)(lambda x: op(x, args[1]), args[:1], {})
+    return unary.power(op, args, kwargs)

@@ -1,0 +1,121 @@
+"""THE table of secants: operation → how its change is split over what it reads.
+
+linear      the operation's own transpose
+midway      the tangent halfway: exact for whatever is of degree two at most in all that changes
+bent        straight pieces and steps: (φ(x) − φ(x0)) / (x − x0)
+smooth      the same, and the tangent halfway where x and x0 nearly meet
+of_form     the same by a formula that loses no digits
+
+A split is called with an operation, its arguments and its keywords, pairs in the place of what changes, and gives a
+pair. Every one is exact: Σ slope · Δ over what an operation reads is the Δ of what it gives. What is not here is
+refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from deeptaylor.maps import ops
+from deeptaylor.secant import choices, composed, largest, products, softmax, unary
+from deeptaylor.secant.pair import midway
+from deeptaylor.secant.products import linear
+from deeptaylor.secant.unary import bent, of_form, smooth
+
+__all__ = ["split_of"]
+
+aten = torch.ops.aten
+
+_LINEAR = (
+    # elements are moved
+    aten.view, aten._unsafe_view, aten.reshape, aten.flatten, aten.unflatten, aten.squeeze, aten.unsqueeze,
+    aten.view_as, aten.reshape_as, aten.permute, aten.transpose, aten.swapaxes, aten.swapdims, aten.t, aten.mT,
+    aten.numpy_T, aten.movedim, aten.moveaxis, aten.expand, aten.expand_as, aten.repeat, aten.tile,
+    aten.repeat_interleave, aten.slice, aten.select, aten.narrow, aten.index, aten.index_select, aten.gather, aten.roll,
+    aten.flip, aten.pixel_shuffle, aten.pixel_unshuffle, aten.channel_shuffle, aten.constant_pad_nd, aten.pad,
+    aten.reflection_pad1d, aten.reflection_pad2d, aten.reflection_pad3d, aten.replication_pad1d,
+    aten.replication_pad2d, aten.replication_pad3d, aten.cat, aten.concat, aten.stack, aten.clone, aten.contiguous,
+    aten.alias, aten.detach, aten.tril, aten.triu, aten.diagonal, aten.slice_scatter, aten.select_scatter, aten.unfold,
+    aten.im2col, aten.col2im, aten.to, aten._to_copy, aten.type_as, ops.repeat_heads,
+    # elements are summed, with fixed weights
+    aten.add, aten.sub, aten.subtract, aten.rsub, aten.neg, aten.negative, aten.mean, aten.sum, aten.cumsum,
+    aten.avg_pool1d, aten.avg_pool2d, aten.avg_pool3d, aten.adaptive_avg_pool1d, aten.adaptive_avg_pool2d,
+    aten.adaptive_avg_pool3d, aten._adaptive_avg_pool2d, aten._adaptive_avg_pool3d, aten.upsample_nearest1d,
+    aten.upsample_nearest2d, aten.upsample_nearest3d, aten._upsample_nearest_exact1d, aten._upsample_nearest_exact2d,
+    aten._upsample_nearest_exact3d, aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_trilinear3d,
+    aten.upsample_bicubic2d, ops.scale_shift, ops.centre,
+)  # fmt: skip
+
+_QUADRATIC = (
+    aten.linear, ops.linear, aten.conv1d, aten.conv2d, aten.conv3d, aten.conv_transpose1d, aten.conv_transpose2d,
+    aten.conv_transpose3d, aten.addmm, aten.baddbmm, aten.bilinear,
+)  # fmt: skip
+
+_BENT = (
+    aten.relu, aten.relu6, aten.hardtanh, aten.clamp, aten.clamp_min, aten.clamp_max, aten.threshold,
+    aten.prelu, aten._prelu_kernel, aten.rrelu, aten.hardshrink, aten.softshrink, aten.abs, aten.sign,
+    aten.floor, aten.ceil, aten.round, aten.trunc,
+)  # fmt: skip
+
+_SMOOTH = (
+    aten.softplus, aten.log_sigmoid, aten.log_sigmoid_forward, aten.mish, aten.log1p, aten.expm1, aten.atan, aten.asinh,
+    aten.sinh, aten.cosh,
+)  # fmt: skip
+
+_FORMS = {
+    aten.exp: unary.exp, aten.log: unary.log, aten.tanh: unary.tanh, aten.sigmoid: unary.sigmoid, aten.silu: unary.silu,
+    aten.leaky_relu: unary.leaky_relu, aten.hardsigmoid: unary.hardsigmoid, aten.hardswish: unary.hardswish,
+    aten.erf: unary.erf, aten.gelu: unary.gelu, aten.square: unary.square,
+    aten.sqrt: unary.sqrt, aten.sin: unary.sin,
+    aten.cos: unary.cos,
+}  # fmt: skip
+
+TABLE: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys(_LINEAR, linear),
+    **dict.fromkeys(_QUADRATIC, products.layer),
+    **dict.fromkeys(_BENT, bent),
+    **dict.fromkeys(_SMOOTH, smooth()),
+    **dict.fromkeys((aten.elu, aten.celu, aten.selu), smooth(kink=True)),
+    **{operation: of_form(slope) for operation, slope in _FORMS.items()},
+    aten.pow: products.power,
+    aten.reciprocal: products.one_over,
+    aten.rsqrt: products.one_over_root,
+    aten.mul: products.multiply,
+    aten.multiply: products.multiply,
+    aten.div: products.divide,
+    aten.divide: products.divide,
+    aten.true_divide: products.divide,
+    **dict.fromkeys((aten.matmul, aten.mm, aten.bmm, aten.mv, aten.dot), products.matmul),
+    **dict.fromkeys((aten.einsum, aten.tensordot), products.contract),
+    **dict.fromkeys((aten.softmax, aten._softmax), softmax.softmax),
+    **dict.fromkeys((aten.log_softmax, aten._log_softmax), softmax.log_softmax),
+    aten.logsumexp: softmax.log_sum_exp,
+    ops.attention_weights: composed.attention_weights,
+    ops.divide_by_std: composed.divide_by_std,
+    ops.divide_by_rms: composed.divide_by_rms,
+    aten.var: midway,
+    aten.std: composed.deviation,
+    aten.linalg_vector_norm: composed.length,
+    ops.lp_pool: composed.lp_pool,
+    ops.max_pool: largest.pool,
+    ops.adaptive_max_pool: largest.adaptive_pool,
+    aten.amax: largest.along(1),
+    aten.amin: largest.along(-1),
+    aten.maximum: largest.of_two(1),
+    aten.minimum: largest.of_two(-1),
+    **dict.fromkeys((aten.gt, aten.ge, aten.lt, aten.le, aten.eq, aten.ne), choices.compare),
+    **dict.fromkeys((aten.logical_not, aten.bitwise_not), choices.turned),
+    **dict.fromkeys((aten.logical_and, aten.bitwise_and, aten.__and__), choices.both),
+    **dict.fromkeys((aten.logical_or, aten.bitwise_or, aten.__or__), choices.either),
+    aten.where: choices.where,
+    aten.masked_fill: choices.fill,
+    **dict.fromkeys((aten.sort, aten.topk), choices.ordered),
+    aten.embedding: choices.embedding,
+}
+
+
+def split_of(operation: Any) -> Callable[..., Any] | None:
+    """How an operation's change is split; None where that is not known."""
+    return TABLE.get(operation) or TABLE.get(getattr(operation, "overloadpacket", None))
