@@ -43,6 +43,7 @@ def test_public_names() -> None:
         "StaleModelError",
         "TargetError",
         "UnsupportedOpError",
+        "averaged",
         "contrast",
         "evaluate",
         "explain",

@@ -184,10 +184,13 @@ def class_names() -> Cell:
 
 
 def smoothed() -> Cell:
-    from deeptaylor.evaluation.opponents import OPPONENTS
-
-    assert any("smooth" in name for name in OPPONENTS)
-    return no("only as an opponent in `dt.evaluate`", nowhere("deeptaylor.methods", "smoothgrad", "noise"))
+    e = dt.averaged(dt.Explainer(nets.picture_net(), nets.pictures(), BOX), nets.pictures(), copies=8)
+    altered = dt.averaged(
+        dt.Explainer(nets.picture_net(), nets.pictures(), BOX), nets.pictures(), copies=3, alter=lambda x, k: x / (k + 1)
+    )
+    assert e.check().accounted
+    assert altered.check().accounted
+    return yes("`dt.averaged`", f"{shape(e.relevance)}, {e.mean_of}; {altered.mean_of}; ledgers add up to the mean score")
 
 
 def concepts() -> Cell:

@@ -40,6 +40,7 @@ from deeptaylor.evaluation.evaluate import evaluate
 from deeptaylor.explainer import Explainer
 from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.ledger import Ledger
+from deeptaylor.methods.averaged import averaged
 from deeptaylor.methods.root_search import Root, nearest_root
 from deeptaylor.methods.sensitivity import sensitivity
 from deeptaylor.methods.smooth import SmoothReLU, smoothed
@@ -81,6 +82,7 @@ __all__ = [
     "StaleModelError",
     "TargetError",
     "UnsupportedOpError",
+    "averaged",
     "contrast",
     "evaluate",
     "explain",

@@ -60,6 +60,7 @@ class Explanation:
     titles: tuple[tuple[str, ...], ...] = ()  # of each sample, the names of the classes that are explained
     originals: tuple[Callable[[], Photograph], ...] = ()  # of each sample, the photograph in its own resolution
     class_names: tuple[str, ...] = ()  # of all classes, where they are known
+    mean_of: str = ""  # "16 noisy copies", where map, score and ledger are means over them
 
     def at(self, name: str) -> Tensor:
         """The relevance at an inner node, by module path or node name; nothing was handed back to it yet."""
@@ -84,7 +85,8 @@ class Explanation:
         names = [self._named(s, t) for s in range(samples) for t in range(targets)][: _FEW + 1]
         names = names if all(names) else []
         of = f" of {', '.join(names[:_FEW])}{', …' if len(names) > _FEW else ''}" if names else ""
-        return f"<{type(self).__name__}{of}: relevance {shapes}, f = {scores}{more}; print it for the check>"
+        mean = self.mean_of and f"mean of {self.mean_of}, "
+        return f"<{type(self).__name__}{of}: {mean}relevance {shapes}, f = {scores}{more}; print it for the check>"
 
     def check(self, faithful: bool = False, axis: Axis = None) -> Check:
         """Conservative, positive, consistent, accounted: with the measured gaps.
@@ -247,7 +249,8 @@ class Explanation:
     # --- how it shows itself --------------------------------------------------------------------------------------
 
     def _drawing(self, sample: int, target: int, *where: Any) -> Drawing:
-        title = partial(sentences.title, self._asked, self.titles, self.score, self.method, sample, target)
+        said = (self._asked, self.titles, self.score, self.method, sample, target, self.mean_of)
+        title = partial(sentences.title, *said)
         return drawing(self, title, sample, target, *where)
 
     @property
@@ -277,7 +280,8 @@ class Explanation:
         name = self._named(sample, target)
         title = f"{html.escape(name)}: " if name else ""
         score = float(self.score[sample].flatten()[target])
-        return html_figure(images, " ".join([f"{title}f = {score:.4g}", *said]))
+        mean = self.mean_of and f" (the mean of {self.mean_of})"
+        return html_figure(images, " ".join([f"{title}f = {score:.4g}{mean}", *said]))
 
     def numpy(self) -> Any:
         """The relevance as NumPy array(s)."""
