@@ -104,6 +104,8 @@ def test_several_targets_and_several_inputs() -> None:
     e = dt.averaged(two, pair, torch.tensor([[0, 1], [1, 2]]), copies=3)
     assert [tuple(R.shape) for R in e.relevance] == [(2, 2, 4), (2, 2, 3)]
     assert float((e.ledger.total - e.score).abs().max()) < 1e-5
+    one_by_one = dt.averaged(two, pair, torch.tensor([[0, 1], [1, 2]]), copies=3, batch=1)
+    assert torch.allclose(e.score, one_by_one.score)
     margins = dt.averaged(two, pair, dt.margin(torch.tensor([0, 1]), 2), copies=3)
     assert margins.relevance[0].shape == (2, 4)
 
