@@ -184,13 +184,13 @@ def class_names() -> Cell:
 
 
 def smoothed() -> Cell:
-    e = dt.averaged(dt.Explainer(nets.picture_net(), nets.pictures(), BOX), nets.pictures(), copies=8)
-    altered = dt.averaged(
-        dt.Explainer(nets.picture_net(), nets.pictures(), BOX), nets.pictures(), copies=3, alter=lambda x, k: x / (k + 1)
-    )
+    explainer = dt.Explainer(nets.picture_net(), nets.pictures(), BOX)
+    e = dt.averaged(explainer, nets.pictures(), copies=8)
+    altered = dt.averaged(explainer, nets.pictures(), copies=3, alter=lambda x, k: x / (k + 1))
     assert e.check().accounted
     assert altered.check().accounted
-    return yes("`dt.averaged`", f"{shape(e.relevance)}, {e.mean_of}; {altered.mean_of}; ledgers add up to the mean score")
+    said = f"{shape(e.relevance)}, {e.mean_of}; {altered.mean_of}; ledgers add up to the mean score"
+    return yes("`dt.averaged`", said)
 
 
 def concepts() -> Cell:
@@ -290,7 +290,12 @@ def notebook() -> Cell:
 
 
 def interactive() -> Cell:
-    return part("the page in the browser", f"figures themselves are still; {nowhere('deeptaylor', 'plotly', 'bokeh')}")
+    with tempfile.TemporaryDirectory() as name:
+        e = dt.explain(pretrained(), nets.photograph(Path(name)))
+        text = e.save(Path(name) / "map.html").read_text(encoding="utf-8")
+    assert "default-src 'none'" in text
+    assert all(part in text for part in ('type="range"', "pointermove", "keydown"))
+    return yes('`e.save("map.html")`', f"a page of {len(text)} characters, with its program; it may load nothing")
 
 
 def video_file() -> Cell:
