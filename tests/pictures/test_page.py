@@ -58,6 +58,7 @@ def test_the_page_holds_photograph_map_and_words_and_loads_nothing(tmp_path: Pat
     assert "default-src 'none'" in text
     assert text.count("<script") == 2  # the name of the class begins none
     assert "&lt;b&gt;rose" in text
+    assert "<b>rose" not in text
     assert text.count("data:image/jpeg;base64,") == 1
     found = data(text)
     assert np.allclose(found["values"][0], e.heatmap()[0], rtol=1e-6)
@@ -77,6 +78,9 @@ def test_other_shapes_other_scores_and_a_picture_of_ones_own(tmp_path: Path) -> 
     assert data(sensitive.save(tmp_path / "d.html").read_text("utf-8"))["score"] == 0  # its values are no shares
     own = Image.new("L", (40, 20), 128)
     assert '<img alt="picture"' in explained(1, 4, 5).save(tmp_path / "e.html", photo=own).read_text("utf-8")
+    named = page(explained(2).drawing(0, 0), 1.0, [NASTY, "b"])
+    assert data(named)["names"] == [NASTY, "b"]
+    assert named.count("</script>") == 2
     with pytest.raises(dt.InputError, match="one, two or three dimensions"):
         page(explained(1, 2, 2, 2, 2).drawing(0, 0, 0, ()), 1.0)
 
