@@ -41,6 +41,7 @@ from deeptaylor.explainer import Explainer
 from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.ledger import Ledger
 from deeptaylor.methods.averaged import averaged
+from deeptaylor.methods.examples import Examples, examples
 from deeptaylor.methods.root_search import Root, nearest_root
 from deeptaylor.methods.sensitivity import sensitivity
 from deeptaylor.methods.smooth import SmoothReLU, smoothed
@@ -66,6 +67,7 @@ __all__ = [
     "DeepTaylorError",
     "DeepTaylorWarning",
     "Domain",
+    "Examples",
     "Explainer",
     "Explanation",
     "InputError",
@@ -85,6 +87,7 @@ __all__ = [
     "averaged",
     "contrast",
     "evaluate",
+    "examples",
     "explain",
     "load",
     "margin",
