@@ -12,6 +12,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 
@@ -115,9 +116,13 @@ def data_flow() -> Cell:
 
 
 def any_function() -> Cell:
-    said = error_of(lambda: dt.sensitivity(fitted().predict, nets.table()))
-    s = dt.sensitivity(lambda x: (x**2).sum(1, keepdim=True), nets.table())
-    return no("PyTorch alone", f"a function of scikit-learn: {said}; a function of torch: {shape(s.relevance)}")
+    from sklearn.ensemble import RandomForestRegressor
+
+    e = dt.load(fitted(), domain=BOX).explainer().explain(np.eye(6)[5:])
+    assert abs(float(e.score) - float(fitted().predict(np.eye(6)[5:])[0])) < 1e-10
+    forest = RandomForestRegressor(2).fit(np.eye(6), np.arange(6.0))
+    said = error_of(lambda: dt.load(forest, domain=BOX))
+    return part("linear models and MLPs of scikit-learn", f"{shape(e.relevance)}; f = {float(e.score):g}; {said}")
 
 
 def onnx_files() -> Cell:

@@ -49,6 +49,7 @@ class Explanation(Pictured):
     titles: tuple[tuple[str, ...], ...] = ()  # of each sample, the names of the classes that are explained
     originals: tuple[Callable[[], Photograph], ...] = ()  # of each sample, the photograph in its own resolution
     class_names: tuple[str, ...] = ()  # of all classes, where they are known
+    feature_names: tuple[str, ...] = ()  # of the columns, where the input is a table's row that has names
     mean_of: str = ""  # "16 noisy copies", where map, score and ledger are means over them
 
     def at(self, name: str) -> Tensor:

@@ -108,6 +108,8 @@ def contrast(
 
 def read(model: Pretrained, x: Any, like: Tensor | None) -> tuple[Any, tuple[Seen, ...]]:
     """Photographs as inputs beside a tensor, with what the network sees of them; anything else as it is."""
+    if model.feature_names is not None:
+        return _rows(x, model.feature_names), ()
     some = list(x) if isinstance(x, (list, tuple)) or (_pixels(x) and x.ndim == 4) else [x]
     if isinstance(x, (list, tuple)) and not some:
         raise InputError("No photograph was given." if model.preparation is not None else "No input was given.")
@@ -122,8 +124,21 @@ def read(model: Pretrained, x: Any, like: Tensor | None) -> tuple[Any, tuple[See
     return inputs if like is None else inputs.to(like), seen
 
 
+def _rows(x: Any, names: Sequence[str]) -> Any:
+    """Rows of a table as real numbers; of a data frame the columns that the network knows, in its order."""
+    if hasattr(x, "columns") and hasattr(x, "to_numpy"):
+        missing = [name for name in names if name not in set(map(str, x.columns))]
+        if missing:
+            raise InputError(f"The table has no column called {', '.join(missing)}; the network was fitted with it.")
+        named = {str(column): column for column in x.columns}
+        x = x[[named[name] for name in names]].to_numpy()
+    return np.asarray(x, dtype=np.float64) if isinstance(x, (list, np.ndarray)) else x
+
+
 def shown(model: Pretrained, answer: _Answer, x: Any, seen: tuple[Seen, ...], target: Any) -> _Answer:
     """An explanation with its photographs and the names of the classes."""
+    if model.feature_names is not None:
+        answer = replace(answer, feature_names=model.feature_names)
     if not seen:
         if model.class_names is None or not isinstance(x, Tensor):
             return answer

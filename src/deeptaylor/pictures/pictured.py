@@ -105,7 +105,7 @@ class Pictured(Base):
         if kind == PAGE:
             shared_out = self.method != "sensitivity"  # which splits nothing
             score = float(self.ledger.score[sample].flatten()[target]) if shared_out else 0.0
-            return write_whole(path, page(d, score).encode())
+            return write_whole(path, page(d, score, self.feature_names if d.heat.ndim == 1 else ()).encode())
         from deeptaylor.pictures.plotting import written
 
         return write_whole(path, written(d, "overlay" if overlay or photo is not None else "heatmap", kind[1:]))
@@ -147,7 +147,11 @@ class Pictured(Base):
         self, names: Sequence[str] | None = None, top: int = 20, sample: int = 0, target: int = 0, which: int = 0,
         axis: Axis = None,
     ) -> Bars:  # fmt: skip
-        """What each value of a table counted, the largest first: text, and with matplotlib `.figure()`."""
+        """What each value of a table counted, the largest first: text, and with matplotlib `.figure()`.
+
+        names   of the columns; None: those that the network was loaded with, or their numbers
+        """
+        names = names if names is not None or not self.feature_names else self.feature_names
         axis = line_axis(self, which, axis, None if names is None else len(names))
         d = self.drawing(sample, target, which, axis, None, "inputs")
         return bars(names, d.heat, top, d.title, " ".join(d.caption))
