@@ -122,7 +122,9 @@ def test_names_of_columns_and_classes_are_kept() -> None:
     made = make_pipeline(MinMaxScaler(), linear_model.LogisticRegression()).fit(X, TWO)
     made[0].feature_names_in_ = np.array(["age", "debt", "cards", "rent"], dtype=object)
     p = dt.load(made)  # the first scaler has seen the range of the data
-    assert torch.equal(p.domain.low, torch.from_numpy(X.min(0)))
+    assert torch.equal(p.domain.high, torch.from_numpy(X.max(0)))
+    above = make_pipeline(MinMaxScaler(), linear_model.Ridge()).fit(X + 100, NUMBER)
+    assert torch.equal(dt.load(above).domain.low, torch.zeros(4, dtype=torch.float64))  # the z^B rule needs zero inside
     e = p.explainer().explain(X[:1], "yes")
     assert set(e.bars().names) == {"age", "debt", "cards", "rent"}
     assert e.bars(["a", "b", "c", "d"]).names != e.bars().names
@@ -151,7 +153,7 @@ def test_what_else_there_is_is_refused_in_a_sentence() -> None:
         with pytest.raises(dt.LoadError, match=match):
             dt.load(made, domain=BOX)
     fitted = linear_model.Ridge().fit(X, NUMBER)
-    with pytest.raises(dt.LoadError, match=r"domain=dt.Box\(X.min\(0\), X.max\(0\)\)"):
+    with pytest.raises(dt.LoadError, match=r"domain=dt.Box\(low, high\) with a number per column"):
         dt.load(fitted)
     with pytest.raises(dt.LoadError, match="A preparation is for photographs"):
         dt.load(fitted, preparation=PREPARATION)

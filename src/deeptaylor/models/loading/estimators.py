@@ -184,13 +184,14 @@ def _classes(model: Any, last: _Layer) -> list[Any] | None:
 
 
 def _domain(scalers: list[Any], kind: str) -> Domain:
-    """The range of the training data, which a first MinMaxScaler has seen; otherwise it must be said."""
+    """The range of the training data, which a first MinMaxScaler has seen, and zero; otherwise it must be said."""
     if scalers and type(scalers[0]).__name__ == "MinMaxScaler":
-        return Box(*(torch.from_numpy(_array(_learnt(scalers[0], f"data_{end}_"))) for end in ("min", "max")))
+        low, high = (torch.from_numpy(_array(_learnt(scalers[0], f"data_{end}_"))) for end in ("min", "max"))
+        return Box(low.clamp(max=0), high.clamp(min=0))
     raise LoadError(
         f"{kind} does not say what values its columns may take, on which the explanation depends. Nothing is guessed; "
-        "please say it: domain=dt.Box(X.min(0), X.max(0)) for the range of your data X, dt.NonNegative() for counts, "
-        "or dt.Real() for any number."
+        "please say it: domain=dt.Box(low, high) with a number per column, zero between them, such as "
+        "np.minimum(X.min(0), 0) and np.maximum(X.max(0), 0) of your data X; dt.NonNegative() for counts; or dt.Real()."
     )
 
 
