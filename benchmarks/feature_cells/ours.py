@@ -206,8 +206,8 @@ def training_data() -> Cell:
     x, labels = torch.rand(20, 6), torch.arange(20) % 3
     explainer = dt.Explainer(torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)))
     by_gradients = dt.examples(explainer, x[:1], (x, labels), target=labels[:1])
-    by_relevance = dt.examples(explainer, x[:1], (x, labels), by="relevance")
-    assert by_relevance.proponents[0, 0] == 0  # itself has everything in common with itself
+    by_relevance = dt.examples(explainer, x[:1], x, by="relevance", target=0)
+    assert by_relevance.proponent_values[0, 0] == 1  # x itself has everything in common with itself
     said = f"by gradients {by_gradients.proponents.tolist()}, by relevance {by_relevance.proponents.tolist()}"
     return yes("`dt.examples`, last layer", said)
 

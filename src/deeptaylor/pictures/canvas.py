@@ -99,7 +99,8 @@ def put_away(figure: _Figure) -> None:
 
 
 def _lines(text: str, letters: float) -> list[str]:
-    return textwrap.wrap(printable(text), int(letters))
+    kept = printable(text).replace(" %", "\xa0%")  # a number and its sign stay on one line
+    return [line.replace("\xa0", " ") for line in textwrap.wrap(kept, int(letters))]
 
 
 def coloured(t: Heat, scale: Scale, cmap: str | Colormap | None) -> Picture:
