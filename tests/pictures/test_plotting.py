@@ -223,3 +223,20 @@ def test_the_same_figure_is_the_same_file(tmp_path: Path) -> None:
         assert first.startswith(start)
     # In a file of vectors the map is a picture of its own, large enough that no viewer blurs it.
     assert b"/Width 512" in (tmp_path / "a.pdf").read_bytes()
+
+
+@pytest.mark.parametrize("width", [2.0, 2.5, 3.0, 3.5, 4.0, 5.0])
+def test_a_number_and_its_sign_stay_on_one_line(width: float) -> None:
+    lines = photographed(60, 60).plot(layout="heatmap", size=width).get_supxlabel().split("\n")
+    assert sum("%" in line for line in lines) > 0
+    assert not any(line.startswith("%") for line in lines), lines
+
+
+def test_the_colour_bar_of_a_contrast_keeps_off_the_panel_beside_it() -> None:
+    c = dt.Explainer(Corner(), torch.ones(1, 1, 8, 8), dt.NonNegative()).contrast(torch.ones(1, 1, 8, 8), 0, 1)
+    figure = c.plot()
+    figure.canvas.draw()
+    panels = [ax for ax in figure.axes if ax.get_images()]
+    label = next(ax for ax in figure.axes if ax.get_ylabel() == "relevance per pixel").yaxis.label
+    gap = panels[-1].get_window_extent().x0 - label.get_window_extent().x1
+    assert gap > 0.2 * figure.dpi  # inches

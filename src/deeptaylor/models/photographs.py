@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["Photo", "class_index", "contrast", "explain", "read", "shown"]
 
 _Answer = TypeVar("_Answer", bound=Explanation)
+_NEAR = 8  # names that are offered in place of an unknown one
 Photo = str | os.PathLike[str] | Image.Image | npt.NDArray[np.uint8]
 
 
@@ -197,12 +198,23 @@ def class_index(model: Pretrained, text: str) -> int:
         return found[0]
     if found:
         raise TargetError(f"{len(found)} classes are called {text!r}; give a number: {', '.join(map(str, found))}.")
-    asked = text.casefold()
-    near = [name for name in names if asked in re.split(r"[\W_]+", name)]  # "cat": tabby cat, tiger cat, …
-    near += difflib.get_close_matches(asked, names, n=4, cutoff=0.6)
-    near = list(dict.fromkeys(near + [name for name in names if asked in name]))[:8]
+    near = _names_like(text.casefold(), names)
     hint = "".join(f"\n  {names.index(name)}  {model.class_names[names.index(name)]}" for name in near)
     raise TargetError(f"No class is called {text!r}." + (f" Names like it:{hint}" if near else ""))
+
+
+def _names_like(asked: str, names: Sequence[str]) -> list[str]:
+    """Names that share words with what was asked for, the most first; without any, those that are spelled alike.
+
+    >>> _names_like("tabby cat", ["lab coat", "tiger cat", "tabby"]), _names_like("zebar", ["zebra", "bar"])
+    (['tabby', 'tiger cat'], ['zebra'])
+    """
+    wanted = set(re.split(r"[\W_]+", asked)) - {""}
+    shared = {name: wanted & set(re.split(r"[\W_]+", name)) for name in names}
+    parts = {name: len(words) / len(re.split(r"[\W_]+", name)) for name, words in shared.items()}
+    some = sorted((n for n in shared if shared[n]), key=lambda n: (-len(shared[n]), -parts[n]))
+    alike = difflib.get_close_matches(asked, names, n=4, cutoff=0.6) + [name for name in names if asked in name]
+    return (some or list(dict.fromkeys(alike)))[:_NEAR]
 
 
 def _as_photo(photo: Any) -> str | os.PathLike[str] | Image.Image:

@@ -173,6 +173,8 @@ def _figure(
     if d.photo is not None and d.photo.cropped:
         caption.append("The network saw what lies inside the frame.")
     figure = begun(total, down * (min(width * aspect, _HEIGHT) + _HEAD), d.title, caption, size)
+    if len(bars) > 1 and not column:
+        figure.set_layout_engine("constrained", wspace=0.07)  # a colour bar's label keeps off the panel beside it
     axes = figure.subplots(down, across, squeeze=False).flatten()
     for k, (panel, ax) in enumerate(zip(panels, axes, strict=True)):
         _draw(panel, ax, d, sharp)

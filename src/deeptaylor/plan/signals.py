@@ -168,7 +168,7 @@ def refuse(problems: Sequence[tuple[Node, str]]) -> None:
     # Several results of one operation are one problem.
     lines = list(
         dict.fromkeys(
-            f"  {op_name(n)}: {reason}; at {where(source_of(n))}"
+            f"  {op_name(n)}: {reason}{_HINTS.get(op_name(n), '')}; at {where(source_of(n))}"
             for n, reason in reversed(problems)
             if n not in recurrent
         )
@@ -183,6 +183,10 @@ def refuse(problems: Sequence[tuple[Node, str]]) -> None:
     raise UnsupportedOpError("\n".join(said))
 
 
+_HINTS = {
+    "embedding_bag": " (write nn.EmbeddingBag as nn.Embedding and a mean, or sum, over the tokens: it is the same "
+    "function, and each token then has its relevance)",
+}
 _RECURRENT = {
     "lstm": "nn.LSTM",
     "gru": "nn.GRU",
