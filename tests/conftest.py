@@ -5,6 +5,7 @@ One thread: the networks are small, and threads that wait for each other cost mo
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from deeptaylor.run import prepare as prepare_module
 
 torch.set_num_threads(1)
+gc.freeze()  # what is loaded by now is no garbage, and need not be looked at again and again
 
 
 @pytest.fixture

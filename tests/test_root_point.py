@@ -224,13 +224,13 @@ class OneLayer(nn.Module):
 def test_the_rules_are_first_order_taylor_terms_at_their_roots(name: str, batch: int, d: int, J: int) -> None:
     """What the package propagates, and the expansion of each unit at its root point: two ways to one relevance.
 
-    The supplement's z rule has no bias neuron: bias="spread". In the other rules a bias b ≤ 0 takes nothing.
+    The z rule has no bias neuron; in the other rules a bias b ≤ 0 takes nothing.
     """
     rule, w, b, x = problem(name, batch, d, J, seed=10 * d + J)
     # Turned so that the first sample activates every unit.
     w = torch.where(x[0] @ w < 0, -w, w)
     b = torch.maximum(b, -(x[0] @ w) / 2)
-    explainer = dt.Explainer(OneLayer(w, b), x, first=rule, bias="spread" if name == "z" else "neuron")
+    explainer = dt.Explainer(OneLayer(w, b), x, first=rule, bias="neuron")
     assert explainer.plan.rows[-1].rule == name
     relevance = explainer.explain(x).relevance
     term = taylor_term(w, root_point(rule, w, b, x), x)

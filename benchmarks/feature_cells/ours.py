@@ -110,9 +110,12 @@ def two_inputs() -> Cell:
 
 
 def data_flow() -> Cell:
-    said = error_of(lambda: dt.explain(nets.Branching(), nets.pictures(), domain=BOX))
-    s = dt.sensitivity(nets.Branching(), nets.pictures())
-    return part("refused; `dt.sensitivity` takes them", f"{said}; sensitivity: {shape(s.relevance)}")
+    x = nets.pictures()
+    said = error_of(lambda: dt.explain(nets.Branching(), x, domain=BOX))
+    e = dt.explain(dt.as_taken(nets.Branching(), x), x, domain=BOX)
+    return yes(
+        "`dt.as_taken`: the way it took", f"by itself: {said}; as taken: {shape(e.relevance)}, {e.check().conservative}"
+    )
 
 
 def any_function() -> Cell:

@@ -39,6 +39,7 @@ from deeptaylor.errors import (
 from deeptaylor.evaluation.evaluate import evaluate
 from deeptaylor.explainer import Explainer
 from deeptaylor.explanation import Contrast, Explanation
+from deeptaylor.graph.as_taken import as_taken
 from deeptaylor.ledger import Ledger
 from deeptaylor.methods.averaged import averaged
 from deeptaylor.methods.examples import Examples, examples
@@ -84,6 +85,7 @@ __all__ = [
     "StaleModelError",
     "TargetError",
     "UnsupportedOpError",
+    "as_taken",
     "averaged",
     "contrast",
     "evaluate",

@@ -113,49 +113,20 @@ def test_an_exception_of_the_network_itself_is_passed_on_with_its_place() -> Non
     says(info.value, "no weights were loaded", f"{HERE}:", "What to do")
 
 
-class Recurrent(nn.Module):
-    def __init__(self, kind: type[nn.Module], packed: bool = False) -> None:
+class Packed(nn.Module):
+    def __init__(self) -> None:
         super().__init__()
-        self.memory, self.head, self.packed = kind(4, 6, batch_first=True), nn.Linear(6, 3), packed
+        self.memory, self.head = nn.GRU(4, 6, batch_first=True), nn.Linear(6, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.packed:
-            lengths = torch.tensor([len(x[0])] * len(x))
-            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
-            return self.head(self.memory(packed)[1].squeeze(0))
-        return self.head(self.memory(x)[0][:, -1])
+        packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([len(x[0])] * len(x)), batch_first=True)
+        return self.head(self.memory(packed)[1].squeeze(0))
 
 
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_a_recurrent_layer_is_refused_by_name_in_one_sentence(kind: type[nn.Module]) -> None:
-    with pytest.raises(dt.UnsupportedOpError) as info:
-        dt.Explainer(Recurrent(kind), torch.rand(2, 5, 4))
-    says(info.value, f"recurrent layer (nn.{kind.__name__} as 'memory')", "cannot be explained yet", "What to do")
-    assert "\n" not in str(info.value)
-
-
-def test_a_recurrent_cell_in_a_loop_is_named_once() -> None:
-    class Loop(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.cell, self.head = nn.GRUCell(4, 6), nn.Linear(6, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            h = x.new_zeros(x.shape[0], 6)
-            for k in range(x.shape[1]):
-                h = self.cell(x[:, k], h)
-            return self.head(torch.cumsum(h, 1))
-
-    with pytest.raises(dt.UnsupportedOpError) as info:
-        dt.Explainer(Loop(), torch.rand(2, 3, 4))
-    assert str(info.value).count("nn.GRUCell as 'cell'") == 1
-    says(info.value, "1 operation(s) on the path", "no rule for cumsum")  # and what else there is
-
-
-def test_a_recurrent_layer_that_cannot_even_be_captured_is_named() -> None:
+def test_a_packed_sequence_is_refused_and_the_layer_named() -> None:
     with pytest.raises(dt.CaptureError) as info:
-        dt.Explainer(Recurrent(nn.GRU, packed=True), torch.rand(2, 5, 4))
-    says(info.value, "GRU(4, 6, batch_first=True) as 'memory'", "recurrent layers cannot be explained yet")
+        dt.Explainer(Packed(), torch.rand(2, 5, 4))
+    says(info.value, "GRU(4, 6, batch_first=True) as 'memory'", "packed sequences cannot be captured")
 
 
 def test_leaving_torch_names_the_place() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
+import onnx.external_data_helper
 
 from onnx_files import helper, model_of, rand
 
@@ -22,6 +24,16 @@ def small_onnx() -> bytes:
         "b": np.array([0.1, 0.2, 0.3, 0.4], dtype=np.float32),
     }
     written: bytes = model_of(nodes, ("n", 3, 24, 24), weights).SerializeToString()
+    return written
+
+
+def without_weights() -> bytes:
+    """The same with the weights of its convolution in a second file, which is not there."""
+    model = onnx.load_model_from_string(small_onnx())
+    tensor = next(t for t in model.graph.initializer if t.name == "w")
+    onnx.external_data_helper.set_external_data(tensor, "network.onnx.data", offset=0, length=len(tensor.raw_data))
+    tensor.ClearField("raw_data")
+    written: bytes = model.SerializeToString()
     return written
 
 

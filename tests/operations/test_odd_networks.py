@@ -257,21 +257,6 @@ def test_what_has_no_rule_is_named(forward: Any, x: Callable[[], Tensor], parts:
     assert "getitem" not in said
 
 
-@pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU, nn.RNN])
-def test_recurrent_layers_are_named(cell: Any) -> None:
-    class Recurrent(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.cell, self.out = cell(6, 6, batch_first=True), nn.Linear(6, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.out(self.cell(x)[0][:, -1])
-            return out
-
-    with pytest.raises(dt.UnsupportedOpError, match=rf"a recurrent layer \(nn\.{cell.__name__} as 'cell'\)"):
-        dt.Explainer(Recurrent(), words(), bias="neuron")
-
-
 def test_a_bag_of_embeddings_comes_with_a_way_around_it() -> None:
     bag = nn.Sequential(nn.EmbeddingBag(10, 4), nn.ReLU(), nn.Linear(4, 2))
     with pytest.raises(dt.UnsupportedOpError, match=r"write nn\.EmbeddingBag as nn\.Embedding and a mean, or sum"):

@@ -101,8 +101,6 @@ def test_algorithms_of_the_supplement(name: str, seed: int) -> None:
     """R_j = x_j, and the procedure of the supplement gives R_i; the rule follows from the domain."""
     kind, rule, algorithm = ALGORITHMS[name]
     p = random_problem(seed, kind)
-    if name == "z":  # the procedure knows no bias
-        p = Problem(p.W, 0 * p.b, p.X, p.low, p.high)
     explainer = dt.Explainer(p.network, p.x, domain_of(kind, p), first=rule, bias="neuron")
     assert explainer.plan.rows[-1].rule == name
     expected = np.stack([algorithm(p, x, R) for x, R in zip(p.X, p.activations, strict=True)])

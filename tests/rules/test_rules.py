@@ -81,7 +81,10 @@ def z_box(low: Array | float = LOW, high: Array | float = HIGH) -> Judge:
 RULES = {
     "w2": Entry(rules.WSquare(), lambda u, _: by_weights(u, reference_rules.w_square(u.W, u.R))),
     "flat": Entry(rules.Flat(), lambda u, _: by_weights(u, reference_rules.flat(u.W, u.R))),
-    "z": Entry(rules.Z(), lambda u, bias: reference_rules.z(u.W, without_bias(u, bias), u.x, u.R), True),
+    "z": Entry(rules.Z(), lambda u, _: reference_rules.z(u.W, np.zeros_like(u.b), u.x, u.R), True),
+    "z with bias": Entry(
+        rules.Z(bias=True), lambda u, bias: reference_rules.z(u.W, without_bias(u, bias), u.x, u.R), True
+    ),
     "z+": Entry(rules.ZPlus(), lambda u, bias: reference_rules.signed(u.W, u.b, u.x, u.R, bias, u.s), True),
     "zB": Entry(rules.ZBox(LOW, HIGH), z_box(), True),
     "alpha 1 beta 0": Entry(rules.AlphaBeta(1, 0), alpha_beta(1, 0), True),
@@ -339,8 +342,10 @@ BY_HAND = [
     (rules.WSquare(), (4, 1), 0, 0),
     # Two connections, half of 5 each.
     (rules.Flat(), (Fraction(5, 2), Fraction(5, 2)), 0, 0),
+    # (6, −2)/4 of 5: the bias has no part in it.
+    (rules.Z(), (Fraction(15, 2), Fraction(-5, 2)), 0, 0),
     # (6, −2, 1)/5 of 5.
-    (rules.Z(), (6, -2), 1, 0),
+    (rules.Z(bias=True), (6, -2), 1, 0),
     # Only the contribution that shares the unit's sign, and the bias: (6, 0, 1)/7 of 5.
     (rules.ZPlus(), (Fraction(30, 7), 0), Fraction(5, 7), 0),
     # [−1, 4]: q = ((3 + 1)·2, (2 − 4)·(−1)) = (8, 2), bias 1: (8, 2, 1)/11 of 5.
@@ -403,7 +408,7 @@ def dead_unit(w: tuple[float, ...], b: float) -> nn.Sequential:
     return network
 
 
-CONTRIBUTIONS = [rules.Z(), rules.ZPlus(), rules.AlphaBeta(1, 0), rules.AlphaBeta(2, 1), rules.Gamma(0.5)]
+CONTRIBUTIONS = [rules.Z(bias=True), rules.ZPlus(), rules.AlphaBeta(1, 0), rules.AlphaBeta(2, 1), rules.Gamma(0.5)]
 
 
 @pytest.mark.parametrize("rule", [*CONTRIBUTIONS, rules.ZBox(0.0, 0.0), rules.Epsilon(0.5)], ids=str)
@@ -417,6 +422,10 @@ def test_zero_by_zero_is_dropped(rule: rules.Rule) -> None:
 def test_a_bias_alone_takes_everything(rule: rules.Rule, b: float) -> None:
     """x = 0: the only contribution is the bias's, on either side."""
     check_by_hand(dead_unit((1, 2), b), (0, 0), rule, (0, 0), bias=3, above=rules.WSquare())
+
+
+def test_without_the_bias_there_is_no_one_to_take_it() -> None:
+    check_by_hand(dead_unit((1, 2), 2.0), (0, 0), rules.Z(), (0, 0), dropped=3, above=rules.WSquare())
 
 
 def test_zero_weights() -> None:

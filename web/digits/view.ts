@@ -42,8 +42,8 @@ export class View {
       make(
         "div",
         { class: "legend-row" },
-        make("div", { class: "legend", role: "img", "aria-label": "Colours: blue against, white nothing, red for it" }),
-        make("div", { class: "ends", "aria-hidden": "true" }, make("span", {}, "against"), make("span", {}, "0"), make("span", {}, "for")),
+        make("div", { class: "legend reds", role: "img", "aria-label": "Colours from white, nothing, to dark red, much" }),
+        make("div", { class: "ends", "aria-hidden": "true" }, make("span", {}, "0"), make("span", {}, "much")),
       ),
       make("label", { class: "slider" }, "Heatmap over picture ", this.slider),
       this.readout,

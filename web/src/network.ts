@@ -94,7 +94,8 @@ function fields(): HTMLElement[] {
       field("Mean", text("mean", "one number, or one for each channel"), "subtracted"),
       field("Standard deviation", text("std", "one number, or one for each channel"), "divided by"),
       field("Interpolation", select("interpolation", [["bilinear", "bilinear"], ["bicubic", "bicubic"], ["nearest", "nearest"]])),
-      field("Classes are called", select("names", [["none", "by their numbers"], ["imagenet", "the thousand names of ImageNet"]])),
+      field("Classes are called", select("names", [["none", "by their numbers"], ["imagenet", "the thousand names of ImageNet"], ["typed", "as typed below"]])),
+      field("Their names", make("input", { name: "typed", maxlength: "4000", placeholder: "cat, dog, bird", autocomplete: "off", spellcheck: "false" }), "in the order of the outputs, with commas between"),
     ),
   ];
 }

@@ -197,11 +197,14 @@ export class Pane {
       make("div", { class: "ends", "aria-hidden": "true" }, ...ends.map((words) => make("span", {}, words))),
     );
     const full = `Full colour from ${painted.unit} ${shown(painted.scale)} on${painted.whole > 0 ? ` (${percent(painted.scale, painted.whole)} of the score)` : ""}`;
-    this.scale.textContent = difference
-      ? `${full}: as large as the map of “${answer.target_name}” itself.`
-      : showing.shared !== null && !this.layer
+    const shared = showing.shared !== null && !difference;
+    this.scale.textContent = this.layer
+      ? `${full}. The scale is this picture’s own.`
+      : shared
         ? `${full}, the same in both pictures: equal colours are equal relevances.`
-        : `${full}. The scale is this picture’s own.`;
+        : answer.apart
+          ? `${full}, as in the whole map of “${answer.target_name}”.`
+          : `${full}. The scale is this picture’s own.`;
   }
 
   private fillChannels(showing: Showing): void {

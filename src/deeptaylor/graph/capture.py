@@ -3,6 +3,7 @@
 capture(model, inputs)
 ├── eval_mode          training flags lowered, restored afterwards whatever happens
 ├── torch.export       non-strict, the example doubled to two samples, the batch dimension free
+├── unrolled           recurrent layers become the operations of their steps
 ├── functionalise      in-place operations become ordinary ones
 ├── lift               parameters and buffers become named constants, unused outputs are pruned
 └── _refuse_random     a network that draws numbers is another one at every call
@@ -23,6 +24,7 @@ from deeptaylor.graph.eval_mode import eval_mode
 from deeptaylor.graph.exporting import exporting
 from deeptaylor.graph.functional import functionalise, inline_regions, mutates
 from deeptaylor.graph.places import Node, explain_failure, module_path, short, where
+from deeptaylor.graph.recurrent import unrolled
 
 
 @dataclass
@@ -77,7 +79,7 @@ def capture(model: nn.Module, inputs: Sequence[Tensor], output: int | str | None
         program, batch, notes = _export(model, tuple(inputs))
     in_place = [where(n) for n in program.graph.nodes if n.op == "call_function" and mutates(n)]
     try:
-        program = functionalise(program)
+        program = functionalise(unrolled(program))
     except Exception as error:  # noqa: BLE001 - as export does, it raises many kinds
         raise CaptureError(explain_failure(error, model)) from short(error)
     captured = _lift(program, output, batch, notes, root)

@@ -75,9 +75,15 @@ def explain_failure(error: Exception, model: nn.Module | None = None) -> str:
     line = _user_line(text) or line
     if any(word in text for word in ("data-dependent", "GuardOnDataDependent", "Could not guard")):
         first = "its control flow depends on the values of the data (an `if`, `.item()`, or a Python loop over values)"
-        advice = "Replace it by torch.where, or explain the part of the network after it."
+        advice = (
+            "Explain the way that it takes for your input: dt.explain(dt.as_taken(model, x), x). Or replace the "
+            "decision by torch.where."
+        )
     elif recurrent := recurrent_modules(model):
-        advice = f"It holds {recurrent}; recurrent layers cannot be explained yet. Explain the part after them."
+        advice = (
+            f"It holds {recurrent}, and recurrent layers are explained on padded batches: packed sequences cannot be "
+            "captured. Give the layer the tensor itself."
+        )
     else:
         advice = (
             "Make the forward pass exportable (torch.export.export(model, (x,), strict=False) must succeed), or "

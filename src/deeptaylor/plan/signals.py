@@ -12,7 +12,7 @@ from deeptaylor.domain import Domain
 from deeptaylor.errors import UnsupportedOpError
 from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import op_name, operands_of, shape_of, source_of
-from deeptaylor.graph.places import Node, module_path, where
+from deeptaylor.graph.places import Node, where
 from deeptaylor.operations.flow import UNKNOWN
 from deeptaylor.operations.table import flow_of
 from deeptaylor.rules import Rule
@@ -160,50 +160,25 @@ def _is_number(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
 
 
+_HINTS = {
+    "embedding_bag": " (write nn.EmbeddingBag as nn.Embedding and a mean, or sum, over the tokens: it is the same "
+    "function, and each token then has its relevance)",
+}
+
+
 def refuse(problems: Sequence[tuple[Node, str]]) -> None:
     """Raise one error that names every operation without a rule."""
     if not problems:
         return
-    recurrent = [n for n, _ in reversed(problems) if op_name(n) in _RECURRENT]
     # Several results of one operation are one problem.
     lines = list(
         dict.fromkeys(
             f"  {op_name(n)}: {reason}{_HINTS.get(op_name(n), '')}; at {where(source_of(n))}"
             for n, reason in reversed(problems)
-            if n not in recurrent
         )
     )
-    said = [_of_recurrent(recurrent)] if recurrent else []
-    if lines:
-        said.append(
-            f"{len(lines)} operation(s) on the path of the relevance cannot be explained:\n" + "\n".join(lines) + "\n"
-            "What to do: replace them by operations that docs/theory.md lists, use them with static arguments, or "
-            "explain the part of the network after them."
-        )
-    raise UnsupportedOpError("\n".join(said))
-
-
-_HINTS = {
-    "embedding_bag": " (write nn.EmbeddingBag as nn.Embedding and a mean, or sum, over the tokens: it is the same "
-    "function, and each token then has its relevance)",
-}
-_RECURRENT = {
-    "lstm": "nn.LSTM",
-    "gru": "nn.GRU",
-    "rnn_tanh": "nn.RNN",
-    "rnn_relu": "nn.RNN",
-    "lstm_cell": "nn.LSTMCell",
-    "gru_cell": "nn.GRUCell",
-    "rnn_tanh_cell": "nn.RNNCell",
-    "rnn_relu_cell": "nn.RNNCell",
-}
-
-
-def _of_recurrent(nodes: Sequence[Node]) -> str:
-    """A sentence about recurrent layers, each named once however often it is called."""
-    named = [(module_path(source_of(n)), _RECURRENT[op_name(n)]) for n in nodes]
-    layers = ", ".join(f"{kind} as {path!r}" if path else kind for path, kind in dict.fromkeys(named))
-    return (
-        f"The network holds a recurrent layer ({layers}), and these cannot be explained yet. What to do: explain the "
-        "part of the network after it, with the layer's output as the input."
+    raise UnsupportedOpError(
+        f"{len(lines)} operation(s) on the path of the relevance cannot be explained:\n" + "\n".join(lines) + "\n"
+        "What to do: replace them by operations that docs/theory.md lists, use them with static arguments, or "
+        "explain the part of the network after them."
     )

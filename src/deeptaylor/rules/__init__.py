@@ -3,6 +3,7 @@
 base            what a rule is
 contributions   what inputs and bias neurons contribute to units: added up, and relevance handed out in proportion
 paper           w², z⁺, z^B
+algorithms      the same as the supplement has them, for one layer: functions of W, X and R
 lrp             z, ε, αβ, γ, flat; pass and signal
 steps           what happens between two boundaries: a block under its rule, pooling, activations, moves
 pooling         how max and L^p pooling share
@@ -10,6 +11,7 @@ parse           rules as words, and back
 """
 
 from deeptaylor.maps.division import divide, undivided
+from deeptaylor.rules.algorithms import w_square, z, z_box, z_plus
 from deeptaylor.rules.base import Book, Rule
 from deeptaylor.rules.lrp import AlphaBeta, Epsilon, Flat, Gamma, Pass, Signal, Z
 from deeptaylor.rules.paper import WSquare, ZBox, ZPlus
@@ -29,4 +31,8 @@ __all__ = [
     "ZPlus",
     "divide",
     "undivided",
+    "w_square",
+    "z",
+    "z_box",
+    "z_plus",
 ]

@@ -145,15 +145,16 @@ class Weights(Contributions):
 
 
 class Products(Contributions):
-    """q_ij = z_ij = x_i w_ij, of either sign, and so is β_j = b_j: they add up to z_j."""
+    """q_ij = z_ij = x_i w_ij, of either sign, and so is β_j = b_j: they add up to z_j; without `bias`, β = 0."""
 
-    def __init__(self, W: AffineMap) -> None:
+    def __init__(self, W: AffineMap, bias: bool = True) -> None:
         super().__init__(W)
-        self.beta = None if W.spread else W.b
-        self.z = W.z if W.b is None or not W.spread else W.z - W.b
+        self.beta = W.b if bias and not W.spread else None
 
     def total(self, R: Tensor) -> Tensor:
-        return self.z
+        W = self.W
+        # Without the bias they are added up again: of z − b a large bias would leave a rounding error.
+        return W.z if W.b is None or self.beta is not None else _or_zeros(W.map("signed", list(W.x)), R)
 
     def hand_out(self, S: Tensor, book: Book | None = None) -> list[Maybe]:
         if book is not None and self.beta is not None:

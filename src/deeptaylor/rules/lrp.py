@@ -51,14 +51,25 @@ class Epsilon(Rule):
 
 @dataclass(frozen=True)
 class Z(Rule):
-    """z rule, R_i = Σ_j z_ij / Σ_i' z_i'j R_j (supplement, section I-B), the bias a neuron; it can be negative."""
+    """z rule, R_i = Σ_j z_ij / Σ_i' z_i'j R_j (supplement, sections I and II): biases have no part; it can be negative.
+
+    `bias=True` counts the bias as one more neuron, as LRP does: R_i = Σ_j z_ij / (Σ_i' z_i'j + b_j) R_j.
+    """
 
     symbol: ClassVar[str] = "z"
     cancels: ClassVar[bool] = True
     needs_z: ClassVar[bool] = True
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bias", bool(self.bias))  # as a word it is z:1
 
     def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
-        return Epsilon(0.0)(W, R, book)
+        q = Products(W, self.bias)
+        return q.hand_out(divide_signed(R, q.total(R), book), book)
+
+    def __str__(self) -> str:
+        return "z with bias" if self.bias else "z"
 
 
 @dataclass(frozen=True)

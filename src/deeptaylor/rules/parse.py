@@ -52,7 +52,7 @@ def spelled(rule: Rule) -> str:
     >>> spelled(AlphaBeta(2, 1)), spelled(ZBox())
     ('ab:2,1', 'zB')
     """
-    numbers = [value for value in vars(rule).values() if isinstance(value, int | float)]
+    numbers = [value for value in vars(rule).values() if isinstance(value, int | float) and value is not False]
     return f"{rule.symbol}:{','.join(f'{n:.15g}' for n in numbers)}" if numbers else rule.symbol
 
 

@@ -204,7 +204,7 @@ def test_help_needs_nothing_loaded(tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 def test_an_answer_that_could_not_be_written_is_no_success() -> None:
     code = "import sys, deeptaylor_command as c\nc.main = lambda: 0 * sys.stdout.write('said')\nc.run()"
-    env = os.environ | {"PYTHONPATH": str(SRC)}
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"} | {"PYTHONPATH": str(SRC)}
     with Path("/dev/full").open("w") as full:
         done = subprocess.run([sys.executable, "-c", code], stdout=full, env=env, check=False, timeout=60)
     assert done.returncode == 120

@@ -20,7 +20,7 @@ from deeptaylor.app.server.app import Bounds, make_app
 from deeptaylor.app.server.dropped import Dropped, File
 from deeptaylor.app.server.models import Models
 from page_client import BOUNDS, HOST, ORIGIN, TOKEN, explain, png, values
-from small_onnx import SAID, small_onnx
+from small_onnx import SAID, small_onnx, without_weights
 
 
 @pytest.fixture
@@ -85,6 +85,12 @@ def test_a_further_one_takes_its_place(client: TestClient) -> None:
     assert explain(client, png(3), model="dropped-2")["model"] == "dropped-2"
 
 
+def test_classes_are_called_as_was_typed(client: TestClient) -> None:
+    state = drop(client, small_onnx(), names="typed", typed="cat, dog , bird,fish")
+    found = explain(client, png(3, (40, 30)), model=state["name"], target="fish")
+    assert found["target_name"] == "fish"
+
+
 @pytest.mark.parametrize(
     ("data", "said", "words"),
     [
@@ -92,8 +98,10 @@ def test_a_further_one_takes_its_place(client: TestClient) -> None:
         (small_onnx()[:300], {}, "mine.onnx"),
         (small_onnx(), {"size": "32", "resize": "32"}, "takes samples of shape (3, 24, 24)"),
         (small_onnx(), {"names": "imagenet"}, "has 4 outputs, but there are 1000 class names"),
+        (small_onnx(), {"names": "typed", "typed": "cat, dog"}, "has 4 outputs, but there are 2 class names"),
+        (without_weights(), {}, "has its weights in a second file"),
     ],
-    ids=["text", "cut", "size", "names"],
+    ids=["text", "cut", "size", "names", "typed names", "second file"],
 )
 def test_a_file_that_cannot_be_read_says_why(
     client: TestClient, temporary: Path, data: bytes, said: dict[str, str], words: str

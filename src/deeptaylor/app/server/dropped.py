@@ -17,6 +17,7 @@ from deeptaylor.errors import LoadError
 from deeptaylor.models.loading.load import load
 from deeptaylor.models.networks.preparation import Preparation
 from deeptaylor.models.networks.pretrained import Pretrained
+from deeptaylor.models.onnx.tensors import ExternalDataError
 from deeptaylor.shown import shown
 
 __all__ = ["Dropped", "File"]
@@ -39,7 +40,8 @@ class Dropped(BaseModel):
     interpolation: Literal["bilinear", "bicubic", "nearest", "box", "hamming", "lanczos"] = Field(
         description="of the resizing"
     )
-    names: Literal["none", "imagenet"] = Field(description="what classes are called")
+    names: Literal["none", "imagenet", "typed"] = Field(description="what classes are called")
+    typed: Annotated[str, Field(max_length=4000)] = Field(default="", description="their names, with commas between")
 
     @property
     def preparation(self) -> Preparation:
@@ -53,6 +55,13 @@ class Dropped(BaseModel):
             std=words.numbers("std", self.std),
             interpolation=self.interpolation,
         )
+
+    @property
+    def class_names(self) -> str | list[str] | None:
+        """As the library takes them."""
+        if self.names == "typed":
+            return [name.strip() for name in self.typed.split(",")]
+        return None if self.names == "none" else self.names
 
 
 class File:
@@ -79,8 +88,12 @@ class File:
         """The network, once all has arrived; the file is gone then."""
         self._file.close()
         try:
-            names = "imagenet" if self.said.names == "imagenet" else None
-            return load(self._path, preparation=self.preparation, class_names=names)
+            return load(self._path, preparation=self.preparation, class_names=self.said.class_names)
+        except ExternalDataError as error:
+            raise LoadError(
+                f"{self.title} has its weights in a second file, and only one file can be dropped here. Give the "
+                "network to the command, where both lie in one folder: deeptaylor serve --model FILE."
+            ) from error
         except LoadError as error:
             said = str(error).replace(str(self._path), self.title).replace(self._path.name, self.title)
             raise LoadError(said) from error

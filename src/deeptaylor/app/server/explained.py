@@ -102,7 +102,7 @@ class Explained:
             check="" if method == "sensitivity" else str(check).replace("1 of 1 scores are", "The score is"),
             notes=[words.note(without_folders(note)) for note in self.notes],
             seen=base64.b64encode(self.shown.png).decode("ascii"),
-            heat=_heat(e.heatmap()[0]),
+            heat=_heat(e.heatmap()[0], self._whole_scale()),
             apart=self._apart() if isinstance(e, Contrast) and score > 0 else None,
             layers=[] if self.explainer is None or score <= 0 else self._layers(),
             plan="" if self.explainer is None else str(self.explainer.plan),
@@ -192,15 +192,21 @@ class Explained:
         assert e.apart is not None
         if not e.rivals[0]:
             return None
-        difference, own = (heatmap.channel_sum(t[0]) for t in (e.difference, e.relevance + e.shared))
+        difference = heatmap.channel_sum(e.difference[0])
         return Apart(
             size=float(e.apart[0]),
             percent=percent(float(e.apart[0])),
             sentence=words.apart(self._name(self.question.target), self._name(self.question.rival)),
-            difference=_heat(torch.from_numpy(difference), heatmap.robust_scale(own)),
+            difference=_heat(torch.from_numpy(difference), self._whole_scale()),
             rivals=[Rival(index=k, name=self._name(k), weight=w) for k, w in e.rivals[0][:RIVALS]],
             more=max(0, len(e.rivals[0]) - RIVALS),
         )
+
+    def _whole_scale(self) -> float | None:
+        """Where full colour begins in parts of a class's map: where it does in the whole of it."""
+        if not isinstance(self.e, Contrast):
+            return None
+        return heatmap.robust_scale(heatmap.channel_sum((self.e.relevance + self.e.shared)[0]))
 
     def _layers(self) -> list[Layer]:
         ledger = self.e.ledger

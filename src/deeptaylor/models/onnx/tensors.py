@@ -48,6 +48,10 @@ class OnnxError(LoadError):
     """An ONNX file that cannot be read, or holds what cannot be explained."""
 
 
+class ExternalDataError(OnnxError):
+    """Weights lie in a file of their own, which is not there or cannot be read."""
+
+
 def onnx_package() -> Any:
     """The onnx package, or what to do about its absence."""
     try:
@@ -152,7 +156,7 @@ def _external(proto: onnx.TensorProto, folder: Path, size: int) -> bytes:
             opened.seek(offset)
             data: bytes = opened.read(size)
     except OSError as error:
-        raise OnnxError(f"The external data {location!r} of tensor {name!r} cannot be read: {error}") from error
+        raise ExternalDataError(f"The external data {location!r} of tensor {name!r} cannot be read: {error}") from error
     except ValueError as error:
         if isinstance(error, OnnxError):
             raise

@@ -21,6 +21,11 @@ def contrast(own: dt.Pretrained, **asked: Any) -> dt.Contrast:
     return dt.Explainer(own.network, x, domain=own.domain).contrast(x, **asked)
 
 
+def whole_scale(c: dt.Contrast) -> float:
+    """Where full colour begins in the whole map of the class."""
+    return robust_scale((c.relevance + c.shared)[0].sum(0))
+
+
 def title(page: Any) -> str:
     said: str = page.locator(".title").first.inner_text()
     return said
@@ -36,12 +41,11 @@ def test_one_class_against_another_by_name(page: Any, own: dt.Pretrained) -> Non
     assert page.inner_text(".apart") == f"{size} of the relevance of “dog” lies elsewhere than that of “<b>bold</b>”."
     page.check("[value=map]")
     difference = c.difference[0].sum(0)
-    scale = robust_scale((c.relevance + c.shared)[0].sum(0))
-    assert np.abs(pixels(page, SHOWN) - colours(difference, scale)).max() <= 1
+    assert np.abs(pixels(page, SHOWN) - colours(difference, whole_scale(c))).max() <= 1
     assert [end.inner_text() for end in page.locator(".ends span").all()] == ["“<b>bold</b>”", "0", "“dog”"]
     assert page.is_checked("[value=apart]")
     page.check("[value=own]")
-    assert np.abs(pixels(page, SHOWN) - colours(c.heatmap()[0])).max() <= 1
+    assert np.abs(pixels(page, SHOWN) - colours(c.heatmap()[0], whole_scale(c))).max() <= 1
     in_view(page)
     shoot(page, "against")
 
@@ -107,7 +111,7 @@ def test_what_sets_it_apart_lists_its_rivals(page: Any, own: dt.Pretrained) -> N
     assert [float(w.split()[0]) for w in weights] == pytest.approx([100 * w for _, w in c.rivals[0]], rel=1e-2)
     assert "where rivals have evidence, too" in page.inner_text(".ledger")
     page.check("[value=map]")
-    assert np.abs(pixels(page, SHOWN) - colours(c.heatmap()[0])).max() <= 1
+    assert np.abs(pixels(page, SHOWN) - colours(c.heatmap()[0], whole_scale(c))).max() <= 1
     shoot(page, "apart")
     page.check("[value=evidence]")
     settled(page)

@@ -368,7 +368,8 @@ function fields() {
       field("Mean", text("mean", "one number, or one for each channel"), "subtracted"),
       field("Standard deviation", text("std", "one number, or one for each channel"), "divided by"),
       field("Interpolation", select("interpolation", [["bilinear", "bilinear"], ["bicubic", "bicubic"], ["nearest", "nearest"]])),
-      field("Classes are called", select("names", [["none", "by their numbers"], ["imagenet", "the thousand names of ImageNet"]]))
+      field("Classes are called", select("names", [["none", "by their numbers"], ["imagenet", "the thousand names of ImageNet"], ["typed", "as typed below"]])),
+      field("Their names", make("input", { name: "typed", maxlength: "4000", placeholder: "cat, dog, bird", autocomplete: "off", spellcheck: "false" }), "in the order of the outputs, with commas between")
     )
   ];
 }
@@ -1095,7 +1096,8 @@ var Pane = class {
       make("div", { class: "ends", "aria-hidden": "true" }, ...ends.map((words2) => make("span", {}, words2)))
     );
     const full = `Full colour from ${painted.unit} ${shown(painted.scale)} on${painted.whole > 0 ? ` (${percent(painted.scale, painted.whole)} of the score)` : ""}`;
-    this.scale.textContent = difference ? `${full}: as large as the map of “${answer.target_name}” itself.` : showing.shared !== null && !this.layer ? `${full}, the same in both pictures: equal colours are equal relevances.` : `${full}. The scale is this picture’s own.`;
+    const shared = showing.shared !== null && !difference;
+    this.scale.textContent = this.layer ? `${full}. The scale is this picture’s own.` : shared ? `${full}, the same in both pictures: equal colours are equal relevances.` : answer.apart ? `${full}, as in the whole map of “${answer.target_name}”.` : `${full}. The scale is this picture’s own.`;
   }
   fillChannels(showing) {
     const layer = this.layer;
