@@ -12,6 +12,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 
@@ -118,9 +119,13 @@ def data_flow() -> Cell:
 
 
 def any_function() -> Cell:
-    said = error_of(lambda: dt.sensitivity(fitted().predict, nets.table()))
-    s = dt.sensitivity(lambda x: (x**2).sum(1, keepdim=True), nets.table())
-    return no("PyTorch alone", f"a function of scikit-learn: {said}; a function of torch: {shape(s.relevance)}")
+    from sklearn.ensemble import RandomForestRegressor
+
+    e = dt.load(fitted(), domain=BOX).explainer().explain(np.eye(6)[5:])
+    assert abs(float(e.score) - float(fitted().predict(np.eye(6)[5:])[0])) < 1e-10
+    forest = RandomForestRegressor(2).fit(np.eye(6), np.arange(6.0))
+    said = error_of(lambda: dt.load(forest, domain=BOX))
+    return part("linear models and MLPs of scikit-learn", f"{shape(e.relevance)}; f = {float(e.score):g}; {said}")
 
 
 def onnx_files() -> Cell:
@@ -191,10 +196,13 @@ def class_names() -> Cell:
 
 
 def smoothed() -> Cell:
-    from deeptaylor.evaluation.opponents import OPPONENTS
-
-    assert any("smooth" in name for name in OPPONENTS)
-    return no("only as an opponent in `dt.evaluate`", nowhere("deeptaylor.methods", "smoothgrad", "noise"))
+    explainer = dt.Explainer(nets.picture_net(), nets.pictures(), BOX)
+    e = dt.averaged(explainer, nets.pictures(), copies=8)
+    altered = dt.averaged(explainer, nets.pictures(), copies=3, alter=lambda x, k: x / (k + 1))
+    assert e.check().accounted
+    assert altered.check().accounted
+    said = f"{shape(e.relevance)}, {e.mean_of}; {altered.mean_of}; ledgers add up to the mean score"
+    return yes("`dt.averaged`", said)
 
 
 def concepts() -> Cell:
@@ -214,7 +222,13 @@ def concepts() -> Cell:
 
 
 def training_data() -> Cell:
-    return no("has none", nowhere("deeptaylor", r"\btracin\b", "influence function"))
+    x, labels = torch.rand(20, 6), torch.arange(20) % 3
+    explainer = dt.Explainer(torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)))
+    by_gradients = dt.examples(explainer, x[:1], (x, labels), target=labels[:1])
+    by_relevance = dt.examples(explainer, x[:1], x, by="relevance", target=0)
+    assert by_relevance.proponent_values[0, 0] == 1  # x itself has everything in common with itself
+    said = f"by gradients {by_gradients.proponents.tolist()}, by relevance {by_relevance.proponents.tolist()}"
+    return yes("`dt.examples`, last layer", said)
 
 
 # --- can it be trusted ------------------------------------------------------------------------------------------------
@@ -306,7 +320,12 @@ def notebook() -> Cell:
 
 
 def interactive() -> Cell:
-    return part("the page in the browser", f"figures themselves are still; {nowhere('deeptaylor', 'plotly', 'bokeh')}")
+    with tempfile.TemporaryDirectory() as name:
+        e = dt.explain(pretrained(), nets.photograph(Path(name)))
+        text = e.save(Path(name) / "map.html").read_text(encoding="utf-8")
+    assert "default-src 'none'" in text
+    assert all(part in text for part in ('type="range"', "pointermove", "keydown"))
+    return yes('`e.save("map.html")`', f"a page of {len(text)} characters, with its program; it may load nothing")
 
 
 def video_file() -> Cell:

@@ -45,6 +45,8 @@ from deeptaylor.explainer import Explainer
 from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.graph.as_taken import as_taken
 from deeptaylor.ledger import Ledger
+from deeptaylor.methods.averaged import averaged
+from deeptaylor.methods.examples import Examples, examples
 from deeptaylor.methods.root_search import Root, nearest_root
 from deeptaylor.methods.sensitivity import sensitivity
 from deeptaylor.methods.smooth import SmoothReLU, smoothed
@@ -76,6 +78,7 @@ __all__ = [
     "DeepTaylorWarning",
     "Domain",
     "ExampleSearch",
+    "Examples",
     "Explainer",
     "Explanation",
     "InputError",
@@ -93,9 +96,11 @@ __all__ = [
     "TargetError",
     "UnsupportedOpError",
     "as_taken",
+    "averaged",
     "channel_examples",
     "contrast",
     "evaluate",
+    "examples",
     "explain",
     "load",
     "margin",

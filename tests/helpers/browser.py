@@ -62,6 +62,18 @@ def photo() -> bytes:
 
 
 @contextlib.contextmanager
+def launched() -> Iterator[Any]:
+    """A Chromium; the test is skipped where there is none."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here; on Debian: apt-get install chromium")
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@contextlib.contextmanager
 def opened(chromium: Any, address: str, **context: Any) -> Iterator[Any]:
     """The page in a window of its own; an error in its console fails the test."""
     window = chromium.new_context(**{"viewport": DESK, **context})

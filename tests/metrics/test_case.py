@@ -33,7 +33,8 @@ def test_maps_lose_their_channels() -> None:
     assert finite.tolist() == [True, True]
     assert torch.equal(flat_map(R[:, 0], x)[0], R[:, 0])  # these have none
     assert torch.equal(flat_map(drawn(2, 7), drawn(2, 7))[0], drawn(2, 7))  # nor has a vector
-    assert flat_map(drawn(2, 3, 7), drawn(2, 3, 7))[0].shape == (2, 7)
+    assert torch.equal(flat_map(drawn(2, 3, 7), drawn(2, 3, 7))[0], drawn(2, 3, 7))  # nor has a grey picture
+    assert flat_map(drawn(2, 7), drawn(2, 3, 7))[0].shape == (2, 7)  # of a signal, summed over channels already
 
 
 def test_maps_that_are_no_numbers_are_empty_and_named() -> None:

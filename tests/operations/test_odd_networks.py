@@ -257,6 +257,12 @@ def test_what_has_no_rule_is_named(forward: Any, x: Callable[[], Tensor], parts:
     assert "getitem" not in said
 
 
+def test_a_bag_of_embeddings_comes_with_a_way_around_it() -> None:
+    bag = nn.Sequential(nn.EmbeddingBag(10, 4), nn.ReLU(), nn.Linear(4, 2))
+    with pytest.raises(dt.UnsupportedOpError, match=r"write nn\.EmbeddingBag as nn\.Embedding and a mean, or sum"):
+        dt.explain(bag, torch.tensor([[1, 2, 3]]))
+
+
 def unbatched(net: Net, x: Tensor) -> Tensor:
     return net.b(F.relu(net.a(x)))
 

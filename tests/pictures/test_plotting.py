@@ -13,12 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor, nn
 
 import deeptaylor as dt
 from cli_model import flower_net
+from deeptaylor.pictures.canvas import begun
 from deeptaylor.pictures.photograph import Photograph
 from deeptaylor.pictures.plotting import Layout
 from deeptaylor.support.optional import MissingPackageError
@@ -223,3 +225,20 @@ def test_the_same_figure_is_the_same_file(tmp_path: Path) -> None:
         assert first.startswith(start)
     # In a file of vectors the map is a picture of its own, large enough that no viewer blurs it.
     assert b"/Width 512" in (tmp_path / "a.pdf").read_bytes()
+
+
+def test_a_number_and_its_sign_stay_on_one_line() -> None:
+    for letters in range(10, 29):
+        lines = begun(2.0, 1.0, "", [f"{'x' * letters} 2.5 % of it."]).get_supxlabel().split("\n")
+        assert " ".join(lines) == f"{'x' * letters} 2.5 % of it."
+        assert not any(line.startswith("%") for line in lines), lines
+
+
+def test_the_colour_bar_of_a_contrast_keeps_off_the_panel_beside_it() -> None:
+    c = dt.Explainer(Corner(), torch.ones(1, 1, 8, 8), dt.NonNegative()).contrast(torch.ones(1, 1, 8, 8), 0, 1)
+    figure = c.plot()
+    FigureCanvasAgg(figure).draw()
+    panels = [ax for ax in figure.axes if ax.get_images()]
+    label = next(ax for ax in figure.axes if ax.get_ylabel() == "relevance per pixel").yaxis.label
+    gap = panels[-1].get_window_extent().x0 - label.get_window_extent().x1
+    assert gap > 0.2 * figure.dpi  # inches

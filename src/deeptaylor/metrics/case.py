@@ -70,10 +70,14 @@ class Metric(Protocol):
 
 
 def flat_map(R: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Maps without their channels, in float32 or wider, and which of them are numbers; the others are empty."""
-    if R.shape == x.shape and x.ndim > 2:
+    """Maps without their channels, in float32 or wider, and which of them are numbers; the others are empty.
+
+    Samples of two axes, such as grey pictures, have no channels: maps shaped like them stay as they are.
+    """
+    if R.shape == x.shape and x.ndim > 3:
         R = R.sum(dim=1)
-    if R.shape != (x.shape if x.ndim == 2 else (x.shape[0], *x.shape[2:])):
+    without = (x.shape[0], *x.shape[2:])
+    if R.shape not in ((x.shape,) if x.ndim == 2 else (x.shape, without) if x.ndim == 3 else (without,)):
         raise InputError(f"its maps have shape {tuple(R.shape)}, for inputs of shape {tuple(x.shape)}")
     R = R.detach().to(torch.promote_types(R.dtype, torch.float32))
     finite = R.flatten(1).isfinite().all(dim=1)

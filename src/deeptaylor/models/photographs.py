@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["Photo", "class_index", "contrast", "explain", "read", "shown"]
 
 _Answer = TypeVar("_Answer", bound=Explanation)
+_NEAR = 8  # names that are offered in place of an unknown one
 Photo = str | os.PathLike[str] | Image.Image | npt.NDArray[np.uint8]
 
 
@@ -109,6 +110,8 @@ def contrast(
 
 def read(model: Pretrained, x: Any, like: Tensor | None) -> tuple[Any, tuple[Seen, ...]]:
     """Photographs as inputs beside a tensor, with what the network sees of them; anything else as it is."""
+    if model.feature_names is not None:
+        return _rows(x, model.feature_names), ()
     some = list(x) if isinstance(x, (list, tuple)) or (_pixels(x) and x.ndim == 4) else [x]
     if isinstance(x, (list, tuple)) and not some:
         raise InputError("No photograph was given." if model.preparation is not None else "No input was given.")
@@ -123,8 +126,21 @@ def read(model: Pretrained, x: Any, like: Tensor | None) -> tuple[Any, tuple[See
     return inputs if like is None else inputs.to(like), seen
 
 
+def _rows(x: Any, names: Sequence[str]) -> Any:
+    """Rows of a table as real numbers; of a data frame the columns that the network knows, in its order."""
+    if hasattr(x, "columns") and hasattr(x, "to_numpy"):
+        missing = [name for name in names if name not in set(map(str, x.columns))]
+        if missing:
+            raise InputError(f"The table has no column called {', '.join(missing)}; the network was fitted with it.")
+        named = {str(column): column for column in x.columns}
+        x = x[[named[name] for name in names]].to_numpy()
+    return np.asarray(x, dtype=np.float64) if isinstance(x, (list, np.ndarray)) else x
+
+
 def shown(model: Pretrained, answer: _Answer, x: Any, seen: tuple[Seen, ...], target: Any) -> _Answer:
     """An explanation with its photographs and the names of the classes."""
+    if model.feature_names is not None:
+        answer = replace(answer, feature_names=model.feature_names)
     if not seen:
         if model.class_names is None or not isinstance(x, Tensor):
             return answer
@@ -183,12 +199,23 @@ def class_index(model: Pretrained, text: str) -> int:
         return found[0]
     if found:
         raise TargetError(f"{len(found)} classes are called {text!r}; give a number: {', '.join(map(str, found))}.")
-    asked = text.casefold()
-    near = [name for name in names if asked in re.split(r"[\W_]+", name)]  # "cat": tabby cat, tiger cat, …
-    near += difflib.get_close_matches(asked, names, n=4, cutoff=0.6)
-    near = list(dict.fromkeys(near + [name for name in names if asked in name]))[:8]
+    near = _names_like(text.casefold(), names)
     hint = "".join(f"\n  {names.index(name)}  {model.class_names[names.index(name)]}" for name in near)
     raise TargetError(f"No class is called {text!r}." + (f" Names like it:{hint}" if near else ""))
+
+
+def _names_like(asked: str, names: Sequence[str]) -> list[str]:
+    """Names that share words with what was asked for, the most first; without any, those that are spelled alike.
+
+    >>> _names_like("tabby cat", ["lab coat", "tiger cat", "tabby"]), _names_like("zebar", ["zebra", "bar"])
+    (['tabby', 'tiger cat'], ['zebra'])
+    """
+    wanted = set(re.split(r"[\W_]+", asked)) - {""}
+    shared = {name: wanted & set(re.split(r"[\W_]+", name)) for name in names}
+    parts = {name: len(words) / len(re.split(r"[\W_]+", name)) for name, words in shared.items()}
+    some = sorted((n for n in shared if shared[n]), key=lambda n: (-len(shared[n]), -parts[n]))
+    alike = difflib.get_close_matches(asked, names, n=4, cutoff=0.6) + [name for name in names if asked in name]
+    return (some or list(dict.fromkeys(alike)))[:_NEAR]
 
 
 def _as_photo(photo: Any) -> str | os.PathLike[str] | Image.Image:

@@ -4,5 +4,6 @@ axes ──► heat ──scale──► colours ──┬── photograph   ov
                                    ├── plotting, curve, volume   figures with title, colour bar and caption (canvas)
                                    ├── tokens, bars   text in colours, and bars, that need no figure
                                    └── files   what the suffix says, whole or not at all
+pictured    what an explanation can be looked at as: the methods of `Explanation`; page: as one that answers the pointer
 sentences   what stands below: where the score went
 """

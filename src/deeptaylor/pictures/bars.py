@@ -83,8 +83,9 @@ class Bars:
         if kind == ".txt":
             return write_whole(path, f"{self}\n".encode())
         figure = self.figure()
-        from deeptaylor.pictures.canvas import figure_bytes
+        from deeptaylor.pictures.canvas import figure_bytes, put_away
 
+        put_away(figure)
         return write_whole(path, figure_bytes(figure, kind[1:]))
 
 

@@ -1,12 +1,14 @@
 """The one place that imports matplotlib: a figure with a title, a caption and colour bars, in one style.
 
-The figure is matplotlib's own, without pyplot: no window opens and nothing has to be closed.
+The figure is matplotlib's own. Where a program has imported pyplot, with windows, `plt.show()` shows it; otherwise
+pyplot does not know it, and nothing has to be closed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import sys
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +25,7 @@ from deeptaylor.heatmap import Heat, Picture, shades
 from deeptaylor.pictures.scale import Scale
 from deeptaylor.shown import printable
 
-__all__ = ["CAPTION", "Figure", "Size", "bar", "begun", "coloured", "figure_bytes", "style"]
+__all__ = ["CAPTION", "Figure", "Size", "bar", "begun", "coloured", "figure_bytes", "put_away", "style"]
 
 Size = float | tuple[float, float] | None
 # The salt makes the names inside an SVG the same every time; fonts of type 42 can be edited and searched in a PDF.
@@ -31,6 +33,7 @@ _STYLE: dict[str, Any] = {
     "font.size": 9, "axes.titlesize": 9, "svg.hashsalt": "deeptaylor", "pdf.fonttype": 42, "figure.dpi": 150,
 }  # fmt: skip
 CAPTION, TITLE = 0.165, 0.27  # inches per line
+_TO_FILES = ("agg", "cairo", "pdf", "pgf", "ps", "svg", "template")  # what pyplot draws with where it opens no windows
 _WIDE, _TITLE_WIDE = 14.5, 10.0  # letters an inch
 
 
@@ -66,7 +69,7 @@ def begun(width: float, height: float, title: str, caption: Sequence[str], size:
     figsize = size if isinstance(size, tuple) else (width, height + TITLE * len(heads) + CAPTION * (len(words) + 0.5))
     if min(figsize) <= 0 or not np.isfinite(figsize).all():
         raise InputError(f"size={size!r}: the width in inches, or (width, height).")
-    figure = Figure(figsize=figsize, layout="constrained")
+    figure = _new(figsize)
     if heads:
         figure.suptitle("\n".join(heads), fontsize=12, parse_math=False)
     if words:
@@ -74,8 +77,30 @@ def begun(width: float, height: float, title: str, caption: Sequence[str], size:
     return figure
 
 
+def _new(figsize: tuple[float, float]) -> Figure:
+    plt = sys.modules.get("matplotlib.pyplot")
+    if plt is None or not _has_windows(plt.get_backend()):
+        return Figure(figsize=figsize, layout="constrained")
+    found: Figure = plt.figure(figsize=figsize, layout="constrained", FigureClass=Figure)
+    return found
+
+
+def _has_windows(backend: str) -> bool:
+    """True if pyplot shows figures in windows: a notebook shows the figure itself, and would show it twice."""
+    name = backend.lower()
+    return name not in _TO_FILES and "inline" not in name and "ipympl" not in name
+
+
+def put_away(figure: _Figure) -> None:
+    """Take a figure that goes to a file from those that pyplot would show."""
+    plt = sys.modules.get("matplotlib.pyplot")
+    if plt is not None:
+        plt.close(figure)
+
+
 def _lines(text: str, letters: float) -> list[str]:
-    return textwrap.wrap(printable(text), int(letters))
+    kept = printable(text).replace(" %", "\xa0%")  # a number and its sign stay on one line
+    return [line.replace("\xa0", " ") for line in textwrap.wrap(kept, int(letters))]
 
 
 def coloured(t: Heat, scale: Scale, cmap: str | Colormap | None) -> Picture:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deeptaylor.heatmap import Heat
-from deeptaylor.pictures.photograph import Photograph
+from deeptaylor.pictures.photograph import Photo, Photograph
 from deeptaylor.pictures.scale import Scale
 from deeptaylor.support.optional import optional_package
 
@@ -29,6 +29,13 @@ class Drawing:
     difference: Heat | None = None  # of a contrast: for the class, and against it
     difference_scale: Scale | None = None
     difference_name: str = ""
+
+    def over_photo(self, photo: Photo | None) -> Drawing:
+        """The same over a picture of the user's; None: as it is."""
+        if photo is None:
+            return self
+        over = self.over.replace("photograph", "picture")
+        return replace(self, photo=Photograph.given(photo), beneath="picture", over=over)
 
 
 def need_matplotlib() -> None:

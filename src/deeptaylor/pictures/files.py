@@ -14,10 +14,11 @@ from deeptaylor.errors import InputError
 from deeptaylor.heatmap import Picture, png_bytes
 from deeptaylor.shown import shown
 
-__all__ = ["FIGURES", "PIXELS", "html_figure", "jpeg_bytes", "kind_of", "pixel_bytes"]
+__all__ = ["FIGURES", "PAGE", "PIXELS", "html_figure", "jpeg_bytes", "kind_of", "pixel_bytes"]
 
 PIXELS = (".png", ".jpg", ".jpeg")  # written by Pillow
 FIGURES = (".pdf", ".svg")  # drawn by matplotlib
+PAGE = ".html"  # page.py
 
 
 def kind_of(path: str | os.PathLike[str], kinds: Sequence[str]) -> str:

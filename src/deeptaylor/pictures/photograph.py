@@ -15,8 +15,9 @@ from PIL import Image
 from deeptaylor.errors import InputError
 from deeptaylor.heatmap import Heat, Picture, shades
 
-__all__ = ["Photograph", "dimmed", "laid_over", "readable"]
+__all__ = ["Photo", "Photograph", "dimmed", "laid_over", "readable"]
 
+Photo = Picture | Image.Image  # as users have them
 Window = tuple[float, float, float, float]
 _SMALL, _READABLE = 128, 256  # pixels of the longer side: smaller than the one, a picture is enlarged to the other
 _PALE, _PALER = 0.6, 0.25  # how much of the photograph's darkness is left beneath a map, and outside of it
@@ -37,6 +38,11 @@ class Photograph:
             raise InputError("A picture is a NumPy array of uint8, 0 to 255, of shape (height, width) or (…, 3).")
         height, width = picture.shape[:2]
         return cls(picture, (0.0, 0.0, float(width), float(height)))
+
+    @classmethod
+    def given(cls, photo: Photo) -> Photograph:
+        """A picture of the user's: of Pillow, whatever its mode, or an array."""
+        return cls.whole(np.asarray(photo.convert("RGB")) if isinstance(photo, Image.Image) else photo)
 
     @property
     def cropped(self) -> bool:

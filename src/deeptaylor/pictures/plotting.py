@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -12,14 +13,16 @@ from matplotlib.patches import Rectangle
 
 from deeptaylor.errors import InputError
 from deeptaylor.heatmap import Picture
-from deeptaylor.pictures.canvas import Figure, Size, bar, begun, coloured, style
+from deeptaylor.pictures.canvas import Figure, Size, bar, begun, coloured, figure_bytes, put_away, style
 from deeptaylor.pictures.curve import curve
 from deeptaylor.pictures.drawing import Drawing
 from deeptaylor.pictures.photograph import Photograph, dimmed, laid_over
 from deeptaylor.pictures.scale import Scale
+from deeptaylor.pictures.slices import columns as square
 from deeptaylor.pictures.volume import volume
+from deeptaylor.shown import printable
 
-__all__ = ["Layout", "plot"]
+__all__ = ["Layout", "plot", "plot_all", "written"]
 
 Layout = Literal["row", "column", "heatmap", "overlay", "difference"]
 _WIDTH, _HEIGHT, _NARROW = 3.1, 3.9, 1.5  # inches: a panel is no wider and no higher than the first two
@@ -27,6 +30,8 @@ _BAR, _HEAD = 0.75, 0.3  # inches: a colour bar, and what stands above a panel
 _SHARP = 512  # pixels: a smaller map is enlarged before it is drawn, for some viewers blur what they enlarge
 _PIXELS = 3  # at least so many a value and side, so that values look alike in size
 _MOST = 1800  # pixels of a panel on a screen: 600 an inch
+_CELL, _LINE, _LETTERS = 2.4, 0.17, 13  # inches of a map among many, of a line above it, and its letters an inch
+_MOST_MAPS, _FEW = 100, 2  # in one figure: as many maps at most; so many are spoken of one by one
 _OUTSIDE = 235  # the grey of what lies outside of a map
 
 
@@ -52,6 +57,64 @@ def plot(
         photo = d.photo if d.photo is None or sharp else d.photo.at_most(_MOST)
         panels = _chosen(_panels(replace(d, photo=photo), cmap, alpha), layout, d)
         return _figure(d, panels, layout == "column", cmap, size, sharp)
+
+
+def written(d: Drawing, layout: Layout, kind: str) -> bytes:
+    """The figure as a file: pdf or svg."""
+    figure = plot(d, None, 0.85, layout, None, sharp=True)
+    put_away(figure)
+    return figure_bytes(figure, kind)
+
+
+def plot_all(
+    ds: Sequence[Drawing], cmap: str | Colormap | None, alpha: float, columns: int | None, size: Size
+) -> Figure:
+    """A figure with many maps, each with its own title and colours."""
+    if any(d.heat.ndim != 2 for d in ds):
+        raise InputError(f"plot_all draws pictures, and these maps have the shape {ds[0].heat.shape}.")
+    if len(ds) > _MOST_MAPS:
+        raise InputError(f"plot_all draws up to {_MOST_MAPS} maps in one figure, and there are {len(ds)}.")
+    if columns is not None and columns < 1:
+        raise InputError(f"columns={columns}: at least one.")
+    across = min(len(ds), columns or square(len(ds)))
+    down = -(-len(ds) // across)
+    with style():
+        ds = [replace(d, photo=d.photo and d.photo.at_most(_MOST)) for d in ds]
+        panels = [_panels(d, cmap, alpha) for d in ds]
+        chosen = [found.get("overlay", found["heatmap"]) for found in panels]
+        aspect = max(p.image.shape[0] / p.image.shape[1] for p in chosen)
+        width = max(min(_CELL, _HEIGHT / aspect), _NARROW)
+        heads = [_head(d.title, int(width * _LETTERS)) for d in ds]
+        high = width * aspect + 0.1 + _LINE * max(map(len, heads))
+        figure = begun(across * width, down * high, "", _said_of_all(ds), size)
+        figure.set_layout_engine("constrained", h_pad=0.07, w_pad=0.06)  # inches
+        axes = figure.subplots(down, across, squeeze=False).flatten()
+        for ax in axes[len(ds) :]:
+            ax.set_axis_off()
+        for panel, ax, d, head in zip(chosen, axes, ds, heads, strict=False):
+            _draw(replace(panel, title="\n".join(head)), ax, d, sharp=False)
+            ax.spines[:].set_color("#ccc")
+    return figure
+
+
+def _head(title: str, letters: int) -> list[str]:
+    """A title in short lines, the score on the last."""
+    what, bracket, score = printable(title).rpartition(" (")
+    return [line for part in (what, bracket.strip() + score) for line in textwrap.wrap(part, letters)]
+
+
+def _said_of_all(ds: Sequence[Drawing]) -> list[str]:
+    """What is true of every map; where it differs, of each of a few."""
+    accounts = [" ".join(d.caption) for d in ds]
+    if len(set(accounts)) == 1:
+        said = accounts[:1]
+    elif len(ds) <= _FEW:
+        said = [f"Map {k + 1}: {account}" for k, account in enumerate(accounts)]
+    else:
+        said = ["The check of the explanation says how much of the scores the maps hold."]
+    said += ["Each map has its own colours: full colour is where that map is strongest."] * (len(ds) > 1)
+    said += ["Some colours begin above 0."] * any(d.scale.low for d in ds)
+    return said + ["The network saw what lies inside the frame."] * any(d.photo and d.photo.cropped for d in ds)
 
 
 def _panels(d: Drawing, cmap: str | Colormap | None, alpha: float) -> dict[str, _Panel]:
@@ -110,6 +173,8 @@ def _figure(
     if d.photo is not None and d.photo.cropped:
         caption.append("The network saw what lies inside the frame.")
     figure = begun(total, down * (min(width * aspect, _HEIGHT) + _HEAD), d.title, caption, size)
+    if len(bars) > 1 and not column:
+        figure.set_layout_engine("constrained", wspace=0.07)  # a colour bar's label keeps off the panel beside it
     axes = figure.subplots(down, across, squeeze=False).flatten()
     for k, (panel, ax) in enumerate(zip(panels, axes, strict=True)):
         _draw(panel, ax, d, sharp)

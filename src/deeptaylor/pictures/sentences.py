@@ -78,11 +78,14 @@ def nothing_apart(share: float) -> bool:
     return share <= _FLOOR
 
 
-def title(target: Any, titles: Sequence[Sequence[str]], score: Tensor, method: str, sample: int, which: int) -> str:
-    """What is shown, and the score that was shared out."""
+def title(
+    target: Any, titles: Sequence[Sequence[str]], score: Tensor, method: str, sample: int, which: int, mean_of: str = ""
+) -> str:
+    """What is shown, and the score that was shared out; ``mean_of`` some copies of the input, where it is."""
     name = class_title(target, titles, sample, which)
     how = "" if method == DEEP_TAYLOR else f" by {method}"
-    return f"Relevance{how}{name and f' for {name}'} (score {float(score[sample].flatten()[which]):.4g})"
+    what = f"mean score of {mean_of}" if mean_of else "score"
+    return f"Relevance{how}{name and f' for {name}'} ({what} {float(score[sample].flatten()[which]):.4g})"
 
 
 def class_title(target: Any, titles: Sequence[Sequence[str]], sample: int, which: int) -> str:

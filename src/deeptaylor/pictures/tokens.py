@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -135,7 +136,7 @@ def _places(widths: Sequence[int]) -> list[tuple[int, int, int]]:
 def _paragraph(draw: ImageDraw.ImageDraw, text: str, font: _Font, y: int) -> int:
     """Text in lines that fit; returns where it ends."""
     line = ""
-    for word in [*text.split(), None]:
+    for word in [*re.split(r"\s+(?!%)", text.strip()), None]:  # a number and its % stay on one line
         longer = f"{line} {word}".strip()
         if line and (word is None or font.getlength(longer) > _WIDTH - 4 * _PAD):
             draw.text((2 * _PAD, y), line, fill="black", font=font)

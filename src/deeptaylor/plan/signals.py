@@ -160,13 +160,22 @@ def _is_number(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
 
 
+_HINTS = {
+    "embedding_bag": " (write nn.EmbeddingBag as nn.Embedding and a mean, or sum, over the tokens: it is the same "
+    "function, and each token then has its relevance)",
+}
+
+
 def refuse(problems: Sequence[tuple[Node, str]]) -> None:
     """Raise one error that names every operation without a rule."""
     if not problems:
         return
     # Several results of one operation are one problem.
     lines = list(
-        dict.fromkeys(f"  {op_name(n)}: {reason}; at {where(source_of(n))}" for n, reason in reversed(problems))
+        dict.fromkeys(
+            f"  {op_name(n)}: {reason}{_HINTS.get(op_name(n), '')}; at {where(source_of(n))}"
+            for n, reason in reversed(problems)
+        )
     )
     raise UnsupportedOpError(
         f"{len(lines)} operation(s) on the path of the relevance cannot be explained:\n" + "\n".join(lines) + "\n"

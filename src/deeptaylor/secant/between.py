@@ -134,13 +134,13 @@ class Between(Explanation):
         asked = self.classes if self.target is None else self.target
         return sentences.class_title(asked, self.titles, sample, target)
 
-    def _drawing(self, sample: int, target: int, *where: Any) -> Drawing:
+    def drawing(self, sample: int, target: int, *where: Any) -> Drawing:
         name, ledger = self._class_title(sample, target), self.ledger
         f, f0, raised, lowered = (
             float(t[sample].flatten()[target])
             for t in (self.score, self.reference_score, ledger.in_favour, ledger.against)
         )
-        d = super()._drawing(sample, target, *where)
+        d = super().drawing(sample, target, *where)
         return replace(
             d,
             title=f"What took the score{f' of {name}' if name else ''} from the reference's {f0:.4g} to {f:.4g}",

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from PIL import Image
 
 import deeptaylor as dt
 from cli_model import MODEL, flower_net, pixels, said, write
-from deeptaylor.app.cli.asked import Question
+from deeptaylor.app.cli import explain as explain_verb
+from deeptaylor.app.cli.answered import Answered
+from deeptaylor.app.cli.asked import Asked, Question
 from deeptaylor.app.cli.many import Shown, contact_sheet, page
 from deeptaylor.app.cli.photos import looked_at
 from deeptaylor.errors import InputError
@@ -52,6 +55,46 @@ def test_folders_patterns_and_files_each_once() -> None:
     Path("empty").mkdir()
     with pytest.raises(InputError, match="no picture lies in the folder empty"):
         looked_at([Path("empty")])
+
+
+def test_an_interrupted_folder_says_how_far_it_came(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some_photographs()
+    whole = explain_verb.answered
+
+    def stopped(asked: Asked, *more: Any) -> Answered:
+        if asked.photo.path.name == "b.PNG":
+            raise KeyboardInterrupt
+        return whole(asked, *more)
+
+    monkeypatch.setattr(explain_verb, "answered", stopped)
+    out, err = said(capsys, 130, "explain", "photos", *MODEL, "--out", "o")
+    assert "1 of 2 photographs are done; their files are in o. The same command begins again, and replaces" in out
+    assert err == "interrupted; no file was left half-written\n"
+    assert Path("o/a_record.json").exists()
+    monkeypatch.setattr(explain_verb, "answered", whole)
+    assert "2 photographs were explained" in said(capsys, 0, "explain", "photos", *MODEL, "--out", "o")[0]
+
+
+def test_a_map_lies_over_the_photograph_in_its_own_size(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, size in (("wide.png", (2400, 1200)), ("small.png", (500, 700))):
+        Image.new("RGB", size, (40, 90, 200)).save(name)
+    said(capsys, 0, "explain", "wide.png", "small.png", *MODEL, "--target", "tulip", "--out", "o")
+    for name, size in (("wide", (1600, 800)), ("small", (500, 700))):
+        with Image.open(f"o/{name}_tulip_overlay.png") as picture:
+            assert picture.size == size
+            edge, middle = picture.getpixel((1, 1)), picture.getpixel((size[0] // 2, size[1] // 2))
+        assert edge != middle  # the network saw the middle alone, and the rest is paler
+
+
+def test_a_refused_call_leaves_no_folder_behind(capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, 2, "explain", "photo.png", *MODEL, "--target", "nothing", "--out", "new/folder")
+    said(capsys, 2, "compare", "photo.png", *MODEL, "--target", "nothing", "--out", "new/folder")
+    assert not Path("new").exists()
+    Path("mine").mkdir()
+    said(capsys, 2, "explain", "photo.png", *MODEL, "--target", "nothing", "--out", "mine/new")
+    assert list(Path("mine").iterdir()) == []
 
 
 def test_a_folder_gives_a_line_each_a_report_and_a_contact_sheet(capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,7 +188,7 @@ def test_the_higher_score_is_asked_first(capsys: pytest.CaptureFixture[str]) -> 
     z = p.output(p.preprocess("photo.png")[0])[0]
     wanted = f"tulip scores higher than daisy, by {float(z[2] - z[0]):.4g}. Ask the other way round: "
     assert wanted + '--target "tulip" --against "daisy".' in " ".join(err.split())
-    assert list(Path("o").iterdir()) == []  # no blank picture
+    assert not Path("o").exists()  # no blank picture
 
 
 def test_a_class_without_evidence(capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,7 +199,7 @@ def test_a_class_without_evidence(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"the score of rose is -\d+\.\d+, which is not above zero: there is no evidence for it", err)
     _, err = said(capsys, 2, "explain", "photo.png", *MODEL, "--target", "tulip", "--against", "rose", "--out", "o")
     assert "it has no evidence that tulip could be set apart from. Leave out --against" in err
-    assert list(Path("o").iterdir()) == []
+    assert not Path("o").exists()
 
 
 def test_of_several_classes_those_without_evidence_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ from deeptaylor import heatmap
 from deeptaylor.app import record
 from deeptaylor.app.cli.asked import Asked
 from deeptaylor.app.cli.many import Shown
+from deeptaylor.app.cli.photos import Prepared, libtiff_silent
 from deeptaylor.app.cli.words import as_options
 from deeptaylor.pictures.explained import picture
-from deeptaylor.pictures.photograph import readable
+from deeptaylor.pictures.photograph import Photograph, readable
 from deeptaylor.shown import percent, shown
 
 __all__ = ["Answered", "answered"]
+
+_LARGEST = 1600  # pixels of the longer side of a picture that is written
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class Answered:
             for k in range(len(self.asked.classes)):
                 name = f"{self.asked.slug(k)}{way}"
                 made[f"{name}_heatmap"] = picture(e, 0, k)
-                made[f"{name}_overlay"] = e.overlay(0, k)
+                made[f"{name}_overlay"] = e.overlay(0, k, original=True)
                 if isinstance(e, dt.Contrast):
                     made[f"{name}_difference"] = e.difference_picture(0, k)
         return made
@@ -133,10 +137,18 @@ def _maps(e: dt.Explanation) -> Any:
     return maps if e.score.ndim == 2 else maps[None]
 
 
-def answered(asked: Asked, explainers: Mapping[str, dt.Explainer], flip: bool) -> Answered:
+def _original(preparation: dt.Preparation, photo: Prepared) -> Photograph:
+    """The photograph in its own size, as far as a screen shows it."""
+    with libtiff_silent():
+        return preparation.original(photo.path, np.asarray(photo.seen)).at_most(_LARGEST)
+
+
+def answered(asked: Asked, network: dt.Pretrained, explainers: Mapping[str, dt.Explainer], flip: bool) -> Answered:
     """Explain what was asked, once for each way to treat biases; `flip`: and ask the network whether it is right."""
     seen = (np.asarray(asked.photo.seen.convert("RGB")),)
-    found = {b: replace(asked.answer(e), photos=seen) for b, e in explainers.items()}
+    assert network.preparation is not None  # a photograph was prepared by it
+    original = partial(_original, network.preparation, asked.photo)
+    found = {b: replace(asked.answer(e), photos=seen, originals=(original,)) for b, e in explainers.items()}
     return Answered(asked, found, {b: e.check(faithful=flip) for b, e in found.items()})
 
 

@@ -55,13 +55,12 @@ def compare(
     if target is not None and target.startswith("all-top"):
         raise InputError("compare explains one class; give its name or number: --target CLASS.")
     (path,) = looked_at([photo])
-    folder(out)
     files = [out / f"{stems([path])[path]}_compare.{kind}" for kind in ("png", "npz", "json")]
     asked_for = the_command("compare", path, source, model, methods=",".join(how.key for how in chosen), target=target)
     Outputs(out, asked_for, overwrite).check(files)
     rows: list[dict[str, Any]] = []
     maps = {}
-    with talk.progress() as step:
+    with folder(out), talk.progress() as step:
         step(f"loading {source}")
         with noted() as notes:
             network = model.load(source)

@@ -78,13 +78,12 @@ def evaluate(
         raise InputError(f"--metrics names none. There are: {'; '.join(METRICS)}.")
     judging(judges)
     place = _device(device)
-    folder(out)
     asked = the_command(
         "evaluate", photos, source, model, methods=methods or None, metrics=metrics, most=most, mosaics=mosaics,
         patch=patch, fill=fill, seed=seed,
     )  # fmt: skip
     Outputs(out, asked, overwrite).check([out / "report.html", out / "evaluation.json"])
-    with talk.progress() as step:
+    with folder(out), talk.progress() as step:
         step(f"loading {source}")
         network = model.load(source)
         step("preparing photographs")

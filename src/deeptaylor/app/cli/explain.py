@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -97,8 +99,8 @@ def explain(
     if arrays in ("safetensors", "both"):
         record.safetensors_bytes({})  # is the package there?
     paths = looked_at(photos)
-    folder(out)
-    names, results, failed, explainers = stems(paths), [], 0, dict[str, dt.Explainer]()
+    names, failed, explainers = stems(paths), 0, dict[str, dt.Explainer]()
+    results: list[dict[str, Any]] = []
     everything: list[Shown] = []
 
     def asked_of(path: Path) -> str:
@@ -110,7 +112,7 @@ def explain(
     together = f"{asked_of(photos[0])} {shlex.join(str(path.absolute()) for path in photos[1:])}".rstrip()
     if len(paths) > 1:
         Outputs(out, together, overwrite).check([out / REPORT, out / CONTACT_SHEET])
-    with talk.progress() as step:
+    with folder(out), _interruption(talk, out, results, len(paths)), talk.progress() as step:
         step(f"loading {source}")
         with noted() as notes:
             network = model.load(source)
@@ -125,7 +127,7 @@ def explain(
                 for bias in settings.keys() - explainers.keys():
                     step(f"capturing and planning {source}, bias={bias}", n, len(paths))
                     explainers[bias] = dt.Explainer(network.network, asked.photo.x, network.domain, **settings[bias])
-                done = answered(asked, {bias: explainers[bias] for bias in settings}, flip)
+                done = answered(asked, network, {bias: explainers[bias] for bias in settings}, flip)
             except DeepTaylorError as error:
                 if len(paths) == 1:
                     raise
@@ -169,6 +171,20 @@ def _expected(out: Path, stem: str, arrays: str) -> list[Path]:
     """What will be written for a photograph, as far as it is known before any work."""
     kinds = {"npz": ["npz"], "safetensors": ["safetensors"], "both": ["npz", "safetensors"], "none": []}[arrays]
     return [out / name for name in (f"{stem}_record.json", *[f"{stem}_relevance.{k}" for k in kinds])]
+
+
+@contextmanager
+def _interruption(talk: Talk, out: Path, results: Sequence[Any], total: int) -> Iterator[None]:
+    """Say how far it came, where it is interrupted among many photographs."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if total > 1:
+            talk.say(
+                f"{len(results)} of {total} photographs are done; their files are in {shown(out)}. The same command "
+                "begins again, and replaces them."
+            )
+        raise
 
 
 def _room(talk: Talk, out: Path, each: int, left: int) -> None:

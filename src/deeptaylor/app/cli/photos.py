@@ -8,7 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from deeptaylor.errors import InputError
 from deeptaylor.models.networks.pretrained import Recognised
 from deeptaylor.shown import HIDDEN, shown
 
-__all__ = ["Prepared", "folder", "looked_at", "prepared", "saved", "stems"]
+__all__ = ["Prepared", "folder", "libtiff_silent", "looked_at", "prepared", "saved", "stems"]
 
 PICTURES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 
@@ -63,13 +63,21 @@ def _matching(pattern: Path) -> list[Path]:
     return sorted(Path(p) for p in glob.glob(str(pattern), recursive=True) if Path(p).is_file())  # noqa: PTH207
 
 
-def folder(out: Path) -> Path:
-    """The folder to write to, made where it is not there; one that cannot be is refused before any work."""
+@contextmanager
+def folder(out: Path) -> Iterator[None]:
+    """The folder to write to, made where it is not there, and taken away where an error leaves it empty."""
+    made = [place for place in (out, *out.parents) if not place.exists()]
     try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {shown(out)}: {error.strerror or error}") from error
-    return out
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"--out {shown(out)}: {error.strerror or error}") from error
+        yield
+    except BaseException:
+        with suppress(OSError):  # the first that is not empty
+            for place in made:
+                place.rmdir()
+        raise
 
 
 def stems(paths: Sequence[Path]) -> dict[Path, str]:
@@ -121,7 +129,7 @@ class Prepared:
 
 
 @contextmanager
-def _libtiff_silent() -> Iterator[None]:
+def libtiff_silent() -> Iterator[None]:
     """Of a damaged file libtiff speaks to standard error itself, past Python; the error that follows says it better."""
     try:
         kept = os.dup(2)
@@ -141,7 +149,7 @@ def _libtiff_silent() -> Iterator[None]:
 def prepared(model: dt.Pretrained, path: Path, best: int = 5) -> Prepared:
     """Read and prepare a photograph, and let the network look at it."""
     with noted() as notes:
-        with _libtiff_silent() if path.suffix.lower() in (".tif", ".tiff") else nullcontext():
+        with libtiff_silent() if path.suffix.lower() in (".tif", ".tiff") else nullcontext():
             x, seen = model.preprocess(path)
         output = model.output(x)[0]
         every = model.top(x, output.numel())[0] if output.ndim == 1 else []

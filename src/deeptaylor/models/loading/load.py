@@ -2,6 +2,7 @@
 
 load(source)
 ├── a module                   what is in memory already
+├── an estimator               of scikit-learn                                      estimators.py
 ├── timm: torchvision: hf:     by way of these libraries                            hubs.py
 ├── a name                     out of a package, or from published weights          networks/named.py
 └── a file                                                                          files.py
@@ -23,7 +24,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from types import EllipsisType, NoneType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,7 @@ from deeptaylor.domain import Domain
 from deeptaylor.errors import LoadError, warn
 from deeptaylor.models.loading import programs
 from deeptaylor.models.loading.asked import Architecture, Asked, ClassNames, Found, gray
+from deeptaylor.models.loading.estimators import from_estimator, is_estimator
 from deeptaylor.models.loading.files import Kind, check_memory, fill, kind_of, pickled_names, read_state, unwrapped
 from deeptaylor.models.loading.hubs import HUBS, from_hub, untrained
 from deeptaylor.models.networks import detection_pooling
@@ -49,7 +51,7 @@ _NAMES = f"{', '.join(NAMED)}; timm:NAME, torchvision:NAME, hf:NAME"
 
 
 def load(
-    source: str | os.PathLike[str] | nn.Module,
+    source: str | os.PathLike[str] | nn.Module | Any,
     *,
     weights: str | os.PathLike[str] | None = None,
     prototxt: str | os.PathLike[str] | None = None,
@@ -62,7 +64,8 @@ def load(
 ) -> Pretrained:
     """A trained network with its preparation, its domain and its class names.
 
-    ``source`` is a name (``"squeezenet1_1"``), a name in another library (``"timm:resnet50"``), a file, or a module.
+    ``source`` is a name (``"squeezenet1_1"``), a name in another library (``"timm:resnet50"``), a file, a module, or a
+    fitted linear model or multilayer perceptron of scikit-learn, alone or behind scalers in a Pipeline.
 
     ``weights``: a file for a network by name. ``prototxt``: the definition that belongs to a ``.caffemodel``.
     ``architecture``: what a state dict belongs to: a name, ``"timm:NAME"``, ``"torchvision:NAME"``, a function that
@@ -82,7 +85,9 @@ def load(
         if class_names != "imagenet":
             raise LoadError(f'class_names={class_names!r}: give a list of names, None, or "imagenet".')
         class_names = imagenet_names()
-    _check_types(source, preparation, domain, class_names)
+    _check_types("" if is_estimator(source) else source, preparation, domain, class_names)
+    if is_estimator(source):
+        return from_estimator(source, preparation, domain, class_names)
     asked = Asked(
         type(source).__name__ if isinstance(source, nn.Module) else os.fspath(source),
         preparation,

@@ -45,6 +45,7 @@ class Pretrained:
     preparation: Preparation | None
     domain: Domain = None  # type: ignore[assignment]  # set below, so that whoever reads it finds a domain
     notes: tuple[str, ...] = ()  # what was found out about the file, such as its hash
+    feature_names: tuple[str, ...] | None = None  # of the columns, where the input is a table's row
 
     def __post_init__(self) -> None:
         if (self.preparation is None) == (self.domain is None):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import deeptaylor as dt
-from browser import ARGUMENTS, CHROMIUM, Small, opened
+from browser import Small, launched, opened
 from deeptaylor.app.server.main import serve
 
 
@@ -33,13 +33,8 @@ def address(own: dt.Pretrained) -> str:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("no Chromium here; on Debian: apt-get install chromium")
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+    with launched() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture

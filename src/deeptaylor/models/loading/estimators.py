@@ -1,0 +1,200 @@
+"""Fitted estimators of scikit-learn that are networks: linear models and multilayer perceptrons, also behind scalers.
+
+An estimator is told by its class's name and what it has learnt, so that scikit-learn need not be installed. The network
+is the same function in float64: a scaler x ↦ a x + c goes into the weights of the layer behind it, W (a x + c) + b.
+A classifier of two classes with the decision function z has the scores −z/2 and z/2: their difference is z, and their
+softmax is what predict_proba says.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from deeptaylor.domain import Box, Domain
+from deeptaylor.errors import LoadError
+from deeptaylor.models.loading.asked import ClassNames
+from deeptaylor.models.networks.preparation import Preparation
+from deeptaylor.models.networks.pretrained import Pretrained
+
+__all__ = ["from_estimator", "is_estimator"]
+
+_Array = npt.NDArray[np.float64]
+_Layer = tuple[_Array, _Array]  # W (outputs, inputs) and b
+_CLASSIFIERS = (
+    "LogisticRegression", "LogisticRegressionCV", "LinearSVC", "SGDClassifier", "RidgeClassifier", "RidgeClassifierCV",
+    "Perceptron",
+)  # fmt: skip
+_REGRESSORS = (
+    "LinearRegression", "Ridge", "RidgeCV", "Lasso", "LassoCV", "ElasticNet", "ElasticNetCV", "SGDRegressor",
+    "LinearSVR", "HuberRegressor",
+)  # fmt: skip
+_PERCEPTRONS = ("MLPClassifier", "MLPRegressor")
+_SCALERS = ("StandardScaler", "MinMaxScaler", "MaxAbsScaler")
+_ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "logistic": nn.Sigmoid, "identity": nn.Identity}
+
+
+def is_estimator(source: object) -> bool:
+    """True for what looks like an estimator of scikit-learn, fitted or not."""
+    return not isinstance(source, (type, nn.Module)) and all(hasattr(source, name) for name in ("get_params", "fit"))
+
+
+def from_estimator(
+    source: Any, preparation: Preparation | None, domain: Domain | None, class_names: ClassNames
+) -> Pretrained:
+    """The estimator as a network in float64, with the names of its columns and classes."""
+    if preparation is not None:
+        raise LoadError("A preparation is for photographs; an estimator reads rows of a table: give a domain.")
+    scalers, model = _parts(source)
+    kind = type(model).__name__
+    if kind not in (*_CLASSIFIERS, *_REGRESSORS, *_PERCEPTRONS):
+        raise LoadError(_refusal(kind))
+    layers = _perceptron(model) if kind in _PERCEPTRONS else [_linear(model)]
+    for scaler in reversed(scalers):
+        layers[0] = _scaled(layers[0], scaler)
+    classes = _classes(model, layers[-1])
+    if classes is not None and len(layers[-1][0]) == 1 and len(classes) == 2:
+        layers[-1] = _two_sided(layers[-1])
+    given = classes if class_names is ... else class_names
+    return Pretrained(
+        _network(layers, getattr(model, "activation", "identity"), one_number=classes is None),
+        None if given is None else tuple(map(str, given)),
+        None,
+        domain or _domain(scalers, kind),
+        (f"{kind} of scikit-learn, as a network in float64",),
+        _features(source, layers[0]),
+    )
+
+
+def _refusal(kind: str) -> str:
+    return (
+        f"dt.load takes these estimators of scikit-learn: {', '.join((*_PERCEPTRONS, *_CLASSIFIERS, *_REGRESSORS))}, "
+        f"alone or in a Pipeline after {', '.join(_SCALERS)}; {kind} is none of them, but what another tool writes of "
+        "it as an ONNX file of common layers can be loaded from that file."
+    )
+
+
+def _parts(source: Any) -> tuple[list[Any], Any]:
+    """The scalers in order, and the model behind them."""
+    if type(source).__name__ != "Pipeline":
+        return [], source
+    steps = [step for _, step in source.steps if step not in (None, "passthrough")]
+    if not steps:
+        raise LoadError("This Pipeline has no steps.")
+    scalers: list[Any] = []
+    for step in steps[:-1]:
+        inner, last = _parts(step)
+        if type(last).__name__ not in _SCALERS:
+            raise LoadError(_refusal(type(last).__name__))
+        scalers += [*inner, last]
+    inner, model = _parts(steps[-1])
+    return [*scalers, *inner], model
+
+
+# --- what was learnt --------------------------------------------------------------------------------------------------
+
+
+def _learnt(estimator: Any, name: str) -> Any:
+    if not hasattr(estimator, name):
+        raise LoadError(f"This {type(estimator).__name__} has not been fitted yet: it has no {name}.")
+    return getattr(estimator, name)
+
+
+def _array(values: Any) -> _Array:
+    return np.asarray(values.toarray() if hasattr(values, "toarray") else values, dtype=np.float64)
+
+
+def _linear(model: Any) -> _Layer:
+    W = np.atleast_2d(_array(_learnt(model, "coef_")))
+    return W, np.broadcast_to(_array(_learnt(model, "intercept_")).reshape(-1), (len(W),)).copy()
+
+
+def _perceptron(model: Any) -> list[_Layer]:
+    end = _learnt(model, "out_activation_")
+    if type(model).__name__ == "MLPRegressor" and end != "identity":
+        raise LoadError(f"This MLPRegressor ends in {end}; dt.load takes those whose output is the last layer's.")
+    weights, biases = _learnt(model, "coefs_"), _learnt(model, "intercepts_")
+    return [(_array(W).T, _array(b)) for W, b in zip(weights, biases, strict=True)]
+
+
+def _scaled(layer: _Layer, scaler: Any) -> _Layer:
+    """W (a x + c) + b = (W a) x + (W c + b)."""
+    W, b = layer
+    a, c = _scale(scaler, W.shape[1])
+    return W * a, b + W @ c
+
+
+def _scale(scaler: Any, columns: int) -> tuple[_Array, _Array]:
+    kind, ones, zeros = type(scaler).__name__, np.ones(columns), np.zeros(columns)
+    if kind == "MinMaxScaler":
+        if getattr(scaler, "clip", False):
+            raise LoadError(
+                "This MinMaxScaler cuts values off (clip=True), which no linear layer does: fit it without."
+            )
+        return _array(_learnt(scaler, "scale_")), _array(_learnt(scaler, "min_"))
+    scale = _learnt(scaler, "scale_")
+    a = ones if scale is None else 1 / _array(scale)
+    mean = getattr(scaler, "mean_", None) if getattr(scaler, "with_mean", False) else None
+    return a, zeros if mean is None else -_array(mean) * a
+
+
+def _two_sided(layer: _Layer) -> _Layer:
+    """−z/2 and z/2 of one z."""
+    W, b = layer
+    return np.concatenate([-W, W]) / 2, np.concatenate([-b, b]) / 2
+
+
+# --- the network and what belongs to it -------------------------------------------------------------------------------
+
+
+class _OneNumber(nn.Module):
+    """(batch, 1) as (batch,): one number per sample, which is no class."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, 0]
+
+
+def _network(layers: list[_Layer], activation: str, one_number: bool) -> nn.Sequential:
+    modules: list[nn.Module] = []
+    for k, (W, b) in enumerate(layers):
+        if k:
+            modules.append(_ACTIVATIONS[activation]())
+        linear = nn.Linear(W.shape[1], len(W), dtype=torch.float64)
+        with torch.no_grad():
+            linear.weight.copy_(torch.from_numpy(np.ascontiguousarray(W)))
+            linear.bias.copy_(torch.from_numpy(b))
+        modules.append(linear)
+    if one_number and len(layers[-1][0]) == 1:
+        modules.append(_OneNumber())
+    return nn.Sequential(*modules).eval()
+
+
+def _classes(model: Any, last: _Layer) -> list[Any] | None:
+    """The classes, of a classifier."""
+    if type(model).__name__ not in (*_CLASSIFIERS, "MLPClassifier"):
+        return None
+    classes = list(_learnt(model, "classes_"))
+    if any(isinstance(c, np.ndarray) for c in classes):  # a list of them, where there are several labels
+        return list(range(len(last[0])))
+    return classes
+
+
+def _domain(scalers: list[Any], kind: str) -> Domain:
+    """The range of the training data, which a first MinMaxScaler has seen, and zero; otherwise it must be said."""
+    if scalers and type(scalers[0]).__name__ == "MinMaxScaler":
+        low, high = (torch.from_numpy(_array(_learnt(scalers[0], f"data_{end}_"))) for end in ("min", "max"))
+        return Box(low.clamp(max=0), high.clamp(min=0))
+    raise LoadError(
+        f"{kind} does not say what values its columns may take, on which the explanation depends. Nothing is guessed; "
+        "please say it: domain=dt.Box(low, high) with a number per column, zero between them, such as "
+        "np.minimum(X.min(0), 0) and np.maximum(X.max(0), 0) of your data X; dt.NonNegative() for counts; or dt.Real()."
+    )
+
+
+def _features(source: Any, first: _Layer) -> tuple[str, ...]:
+    names = getattr(source, "feature_names_in_", None)
+    return tuple(map(str, names)) if names is not None else tuple(f"x{k}" for k in range(first[0].shape[1]))

@@ -1,0 +1,176 @@
+"""`dt.load` of estimators of scikit-learn: the same function, its names kept, and what is refused."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import deeptaylor as dt
+from deeptaylor.models.loading.estimators import is_estimator
+from loading import PREPARATION
+
+sklearn = pytest.importorskip("sklearn")
+from sklearn import linear_model, neural_network, svm  # noqa: E402
+from sklearn.ensemble import RandomForestClassifier  # noqa: E402
+from sklearn.pipeline import make_pipeline  # noqa: E402
+from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, PolynomialFeatures, StandardScaler  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(3, 2, (60, 4))
+NUMBER = X @ [1.0, -2.0, 0.5, 0.0] + 1
+TWO = np.where(NUMBER > 0, "yes", "no")
+THREE = np.digitize(NUMBER, [-1, 2])
+BOX = dt.Box(X.min(0), X.max(0))
+
+
+def perceptron(kind: str, activation: str = "relu") -> Any:
+    made = getattr(neural_network, f"MLP{kind}")
+    return made(hidden_layer_sizes=(6, 5), activation=activation, max_iter=20, random_state=0)
+
+
+def said(p: dt.Pretrained) -> np.ndarray[Any, Any]:
+    return p.output(torch.from_numpy(X)).numpy()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        linear_model.LogisticRegression(), svm.LinearSVC(), linear_model.SGDClassifier(random_state=0),
+        linear_model.RidgeClassifier(), linear_model.Perceptron(), perceptron("Classifier"),
+        perceptron("Classifier", "tanh"),
+        perceptron("Classifier", "logistic"),
+    ],
+    ids=lambda m: type(m).__name__,
+)  # fmt: skip
+def test_classifiers_are_the_same_function(made: Any) -> None:
+    scores = said(dt.load(made.fit(X, THREE), domain=BOX))
+    if hasattr(made, "decision_function"):
+        wanted = made.decision_function(X)
+        assert np.abs(scores - wanted).max() <= 1e-10 * np.abs(wanted).max()
+    else:
+        softmax = torch.from_numpy(scores).softmax(1).numpy()
+        assert np.abs(softmax - made.predict_proba(X)).max() <= 1e-10
+    p = dt.load(made.fit(X, TWO), domain=BOX)
+    scores = said(p)
+    assert p.class_names == ("no", "yes")
+    assert [p.class_names[k] for k in scores.argmax(1)] == made.predict(X).tolist()
+    if hasattr(made, "decision_function"):
+        wanted = made.decision_function(X)
+        assert np.abs(scores[:, 1] - scores[:, 0] - wanted).max() <= 1e-10 * np.abs(wanted).max()
+        assert np.array_equal(scores[:, 0], -scores[:, 1])
+    if type(made).__name__ in ("LogisticRegression", "MLPClassifier"):
+        assert np.abs(torch.from_numpy(scores).softmax(1).numpy() - made.predict_proba(X)).max() <= 1e-10
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        linear_model.LinearRegression(), linear_model.LinearRegression(fit_intercept=False), linear_model.Ridge(),
+        linear_model.Lasso(), linear_model.SGDRegressor(random_state=0), svm.LinearSVR(),
+        perceptron("Regressor"), perceptron("Regressor", "identity"),
+    ],
+    ids=lambda m: type(m).__name__,
+)  # fmt: skip
+def test_regressors_are_the_same_function(made: Any) -> None:
+    p = dt.load(made.fit(X, NUMBER), domain=BOX)
+    wanted = made.predict(X)
+    assert said(p).shape == wanted.shape
+    assert np.abs(said(p) - wanted).max() <= 1e-10 * np.abs(wanted).max()
+    assert p.class_names is None
+    row = X[[int(wanted.argmax())]]
+    e = p.explainer().explain(row)
+    assert float(e.score) == pytest.approx(float(wanted.max()), rel=1e-10)
+    assert e.check().accounted
+
+
+@pytest.mark.parametrize(
+    "scalers",
+    [
+        [StandardScaler()], [StandardScaler(with_mean=False)], [StandardScaler(with_std=False)],
+        [MinMaxScaler((-1, 2))], [MaxAbsScaler()], [StandardScaler(), MinMaxScaler()],
+        [make_pipeline(MinMaxScaler(), StandardScaler())],
+        ["passthrough", StandardScaler()],
+    ],
+    ids=str,
+)  # fmt: skip
+def test_pipelines_with_scalers(scalers: list[Any]) -> None:
+    for made, y in ((linear_model.LogisticRegression(), THREE), (perceptron("Regressor"), NUMBER)):
+        pipeline = make_pipeline(*scalers, made).fit(X, y)
+        wanted = pipeline.predict(X) if y is NUMBER else pipeline.decision_function(X)
+        assert np.abs(said(dt.load(pipeline, domain=BOX)) - wanted).max() <= 1e-10 * np.abs(wanted).max()
+
+
+class Frame:
+    """A data frame, as far as it is read."""
+
+    def __init__(self, columns: list[str], values: np.ndarray[Any, Any]) -> None:
+        self.columns, self.values = columns, values
+
+    def __getitem__(self, names: list[str]) -> Frame:
+        return Frame(names, self.values[:, [self.columns.index(name) for name in names]])
+
+    def to_numpy(self) -> np.ndarray[Any, Any]:
+        return self.values
+
+
+def test_names_of_columns_and_classes_are_kept() -> None:
+    made = make_pipeline(MinMaxScaler(), linear_model.LogisticRegression()).fit(X, TWO)
+    made[0].feature_names_in_ = np.array(["age", "debt", "cards", "rent"], dtype=object)
+    p = dt.load(made)  # the first scaler has seen the range of the data
+    assert torch.equal(p.domain.high, torch.from_numpy(X.max(0)))
+    above = make_pipeline(MinMaxScaler(), linear_model.Ridge()).fit(X + 100, NUMBER)
+    assert torch.equal(dt.load(above).domain.low, torch.zeros(4, dtype=torch.float64))  # the z^B rule needs zero inside
+    e = p.explainer().explain(X[:1], "yes")
+    assert set(e.bars().names) == {"age", "debt", "cards", "rent"}
+    assert e.bars(["a", "b", "c", "d"]).names != e.bars().names
+    assert "class yes" not in repr(e)
+    assert "yes" in repr(e)
+    assert p.explainer().explain(X[:1], "no").titles == (("no",),)
+    mixed = Frame(["rent", "other", "age", "debt", "cards"], X[:1][:, [3, 0, 0, 1, 2]])
+    assert torch.equal(p.explainer().explain(mixed, "yes").relevance, e.relevance)
+    with pytest.raises(dt.InputError, match="no column called rent"):
+        p.explainer().explain(Frame(["age", "debt", "cards"], X[:1, :3]))
+    plain = dt.load(linear_model.Ridge().fit(X, NUMBER), domain=dt.Real())
+    assert plain.feature_names == ("x0", "x1", "x2", "x3")
+    assert set(plain.explainer().explain([[1, 0, 2, 1]]).bars().names) <= {"x0", "x1", "x2", "x3"}
+
+
+def test_what_else_there_is_is_refused_in_a_sentence() -> None:
+    for match, made in (
+        ("RandomForestClassifier is none of them, but .* ONNX file", RandomForestClassifier(2).fit(X, TWO)),
+        (
+            "PolynomialFeatures is none of them",
+            make_pipeline(PolynomialFeatures(), linear_model.Ridge()).fit(X, NUMBER),
+        ),
+        ("This Ridge has not been fitted yet", linear_model.Ridge()),
+        ("cuts values off", make_pipeline(MinMaxScaler(clip=True), linear_model.Ridge()).fit(X, NUMBER)),
+    ):
+        with pytest.raises(dt.LoadError, match=match):
+            dt.load(made, domain=BOX)
+    fitted = linear_model.Ridge().fit(X, NUMBER)
+    with pytest.raises(dt.LoadError, match=r"domain=dt.Box\(low, high\) with a number per column"):
+        dt.load(fitted)
+    with pytest.raises(dt.LoadError, match="A preparation is for photographs"):
+        dt.load(fitted, preparation=PREPARATION)
+    with pytest.raises(dt.LoadError, match="it must be a name, a file or a torch"):
+        dt.load(None)
+
+
+def test_no_scikit_learn_is_needed() -> None:
+    class LogisticRegression(SimpleNamespace):
+        def get_params(self) -> dict[str, Any]:
+            return {}
+
+        def fit(self) -> None: ...
+
+    made = LogisticRegression(coef_=[[1.0, -2.0]], intercept_=[0.5], classes_=["no", "yes"])
+    assert is_estimator(made)
+    p = dt.load(made, domain=dt.Box(0, 1))
+    assert p.output(torch.tensor([[1.0, 0.0]], dtype=torch.float64)).tolist() == [[-0.75, 0.75]]
+    assert not is_estimator(torch.nn.Linear(1, 1))
+    assert not is_estimator("squeezenet1_1")
