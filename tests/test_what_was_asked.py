@@ -35,7 +35,7 @@ def test_the_class_is_said_where_the_answer_was_asked_for() -> None:
     assert e.classes.tolist() == answer.tolist()
     assert f"<Explanation of class {answer[0]}, class {answer[1]}: " in repr(e)
     assert f"class {answer[1]}: f = " in e._repr_html_()
-    assert e._drawing(0, 0, 0, None).title.startswith(f"Relevance for class {answer[0]} (score ")
+    assert e.drawing(0, 0, 0, None).title.startswith(f"Relevance for class {answer[0]} (score ")
 
 
 def test_in_parts_the_classes_are_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_in_parts_the_classes_are_those_of_all(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_difference_names_both() -> None:
     e = dt.Explainer(network(), X, dt.Box(0, 1)).explain(X, dt.margin(1, 2))
-    assert e._drawing(0, 0, 0, None).title.startswith("Relevance for class 1 rather than class 2 (score ")
+    assert e.drawing(0, 0, 0, None).title.startswith("Relevance for class 1 rather than class 2 (score ")
 
 
 def test_names_are_used_without_photographs() -> None:
@@ -83,7 +83,7 @@ def test_without_rivals_all_of_it_is_the_classes_own() -> None:
     assert c.apart is not None
     assert c.apart.tolist() == [1.0, 1.0]
     assert c.rivals == ((), ())
-    d = c._drawing(0, 0, 0, None)
+    d = c.drawing(0, 0, 0, None)
     assert d.difference is None
     assert not any("rivals" in sentence for sentence in d.caption)
 
