@@ -192,6 +192,20 @@ def test_in_parts_and_with_few_digits() -> None:
     assert e.check().accounted
 
 
+def test_a_compiled_pass_leaves_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a compiler: what is handed to it and taken from it."""
+    monkeypatch.setattr(torch, "compile", lambda run, **_: run)
+    explainer = dt.Explainer(network(), X, BOX)
+    plain, contrast = explainer.explain(X), explainer.contrast(X, 0)
+    explainer.compile()
+    again = explainer.explain(X)
+    assert torch.equal(again.relevance, plain.relevance)
+    assert again.classes is not None
+    assert plain.classes is not None
+    assert torch.equal(again.classes, plain.classes)
+    assert torch.equal(explainer.contrast(X, 0).relevance, contrast.relevance)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own imports
 def test_compiled_gives_the_same() -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 import types
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ __all__ = ["Compiled"]
 
 _Run = Callable[[Sequence[Maybe]], Any]  # of tensors, the inputs' and the target's
 
+_FIELDS = tuple(field.name for field in fields(Result))
 _WARM_UP = 3  # calls before a recording: compilation, choice of algorithms, work space
 _TRIALS = 3
 _BUSY = 0.7  # the part of a pass that its launches may take before it is recorded
@@ -44,7 +46,7 @@ class Compiled:
 
     def _plain(self, inputs: tuple[Tensor, ...], target: Any, books: Kept, keep: frozenset[str]) -> tuple[Any, ...]:
         result = self._engine.run(inputs, target, books, keep)
-        return result.score, result.relevance, result.entries, result.kept, result.lowest, result.rivals, result.places
+        return tuple(getattr(result, name) for name in _FIELDS)
 
     def __call__(
         self, inputs: Sequence[Tensor], target: Any, books: Kept = None, keep: frozenset[str] = frozenset()
