@@ -61,6 +61,7 @@ def test_public_names() -> None:
         "root_point",
         "rules",
         "sensitivity",
+        "shapley",
         "smoothed",
         "taylor",
         "unit",

@@ -26,7 +26,6 @@ from feature_cells.cell import (
     gap,
     no,
     nowhere,
-    part,
     pickled,
     shape,
     untouched,
@@ -123,9 +122,10 @@ def any_function() -> Cell:
 
     e = dt.load(fitted(), domain=BOX).explainer().explain(np.eye(6)[5:])
     assert abs(float(e.score) - float(fitted().predict(np.eye(6)[5:])[0])) < 1e-10
-    forest = RandomForestRegressor(2).fit(np.eye(6), np.arange(6.0))
-    said = error_of(lambda: dt.load(forest, domain=BOX))
-    return part("linear models and MLPs of scikit-learn", f"{shape(e.relevance)}; f = {float(e.score):g}; {said}")
+    forest = RandomForestRegressor(2, random_state=0).fit(np.eye(6), np.arange(6.0))
+    b = dt.shapley(forest.predict, np.eye(6)[5:], np.zeros(6))
+    assert b.check().accounted
+    return yes("`dt.shapley`: any function; `dt.load`: linear models, MLPs", f"{shape(e.relevance)}; {b.ledger}")
 
 
 def onnx_files() -> Cell:
@@ -169,11 +169,9 @@ def rather_than() -> Cell:
 
 
 def reference() -> Cell:
-    e = dt.taylor(nets.picture_net(), nets.pictures(), 0, root=torch.zeros_like(nets.pictures()))
-    assert e.ledger.residual is not None
-    return part(
-        "`dt.taylor`: first order, says what it leaves out", f"{shape(e.relevance)}; residual {e.ledger.residual}"
-    )
+    b = dt.Explainer(nets.picture_net(), nets.pictures(), BOX).between(nets.pictures(), "mean", 0)
+    assert b.check().accounted
+    return yes("`explainer.between`: one or several", f"{shape(b.relevance)}; {b.ledger.sentence()}")
 
 
 def inner_layer() -> Cell:

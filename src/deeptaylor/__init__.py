@@ -49,6 +49,7 @@ from deeptaylor.methods.averaged import averaged
 from deeptaylor.methods.examples import Examples, examples
 from deeptaylor.methods.root_search import Root, nearest_root
 from deeptaylor.methods.sensitivity import sensitivity
+from deeptaylor.methods.shapley import shapley
 from deeptaylor.methods.smooth import SmoothReLU, smoothed
 from deeptaylor.methods.taylor import taylor
 from deeptaylor.models.loading.load import load
@@ -108,6 +109,7 @@ __all__ = [
     "root_point",
     "rules",
     "sensitivity",
+    "shapley",
     "smoothed",
     "taylor",
     "unit",
