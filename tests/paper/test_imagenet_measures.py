@@ -91,9 +91,14 @@ def test_a_comb_has_the_period_of_its_teeth_and_not_of_a_harmonic(period: int, a
 def test_a_map_without_a_comb_has_no_period() -> None:
     assert seen(NOISE) is None
     assert seen(im.smoothed(NOISE, 3)) is None
-    # Every second tooth a little lower: what is seen is the shorter period.
+
+
+def test_teeth_of_two_heights() -> None:
+    """Every second tooth a little lower: the shorter period is seen. Much lower: the longer one."""
     rows = np.arange(224)[:, None]
-    assert seen((rows % 2 == 0) * (1 - 0.1 * (rows % 4 == 0)) + 0.05 * NOISE) == 2
+    for height, period in ((0.9, 2), (0.7, 2), (0.2, 4), (0.0, 4)):
+        teeth = np.where(rows % 2 == 0, np.where(rows % 4 == 0, height, 1), 0)
+        assert seen(teeth * teeth.T + 0.05 * NOISE) == period
 
 
 @pytest.mark.parametrize(("name", "stride"), [("caffenet", 4), ("googlenet", 2)])

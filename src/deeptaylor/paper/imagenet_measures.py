@@ -32,7 +32,7 @@ PERIODS = (2, 3, 4, 6, 8)
 ENVELOPE = 8.0  # pixels: the blur that a map is divided by, to leave the pattern and not the object
 AROUND = 12  # bins of the spectrum on either side that a peak is compared with
 STANDS_OUT = 10  # times the power around; noise has 1, and exceeds this once in a million at period 2
-AS_GOOD = 0.9  # of the largest share: as good as equal
+WEAKER = 1 / 7  # of the strongest period's power at a frequency: below this a longer period is not what is seen
 STRONG = 0.95  # the quantile of the gradient above which an edge is strong
 REACH = 16  # pixels on either side of an edge
 TINY = np.finfo(np.float64).tiny
@@ -100,13 +100,14 @@ def pattern_share(R: npt.NDArray[np.floating], period: int) -> Array:
 
 
 def fundamental(power: Mapping[int, float], share: Mapping[int, float]) -> int | None:
-    """The period of the grid that is seen: of those that stand out the one with the largest share, else None.
+    """The period of the grid that is seen, of those that stand out; None where none does.
 
-    A narrow comb of period 4 is as strong at period 2, its first harmonic, but has twice as many frequencies of its
-    own (four times as many in two dimensions). Of shares that are as good as equal the longer period counts.
+    A narrow comb of period 4 is as strong at period 2, its first harmonic: the longest period counts whose frequencies
+    are not much weaker than the strongest one's. What is much weaker is a grid of period 2 whose teeth differ a little:
+    the limit lies where every second tooth, in both directions, has less than about 0.4 of its neighbours' height.
     """
-    out = {period: share[period] for period in share if power[period] > STANDS_OUT}
-    return max((period for period in out if out[period] >= AS_GOOD * max(out.values())), default=None)
+    strength = {period: share[period] / len(_own(period)) for period in share if power[period] > STANDS_OUT}
+    return max((period for period in strength if strength[period] >= WEAKER * max(strength.values())), default=None)
 
 
 def _spectrum(R: npt.NDArray[np.floating], period: int) -> Array:
@@ -122,8 +123,12 @@ def _spectrum(R: npt.NDArray[np.floating], period: int) -> Array:
 def _peaks(power: Array, period: int) -> list[tuple[Array, Array]]:
     """The power at each frequency of a period alone, and what is typical around it."""
     step = power.shape[-1] // period
-    own = [(i * step, j * step) for i in range(period) for j in range(period) if gcd(i, j, period) == 1]
-    return [(power[..., row, column], _typical(power, row, column)) for row, column in own]
+    return [(power[..., i * step, j * step], _typical(power, i * step, j * step)) for i, j in _own(period)]
+
+
+def _own(period: int) -> list[tuple[int, int]]:
+    """The (i, j) with frequencies (i, j) / period that no shorter period has."""
+    return [(i, j) for i in range(period) for j in range(period) if gcd(i, j, period) == 1]
 
 
 def _typical(power: Array, row: int, column: int) -> Array:
