@@ -146,7 +146,6 @@ WEIGHTS = {
 }
 
 
-
 def _picture(package: str, member: str, sha256: str) -> Asset:
     return Asset(package, member, sha256, "Give a folder with photographs of your own: --photos FOLDER")
 

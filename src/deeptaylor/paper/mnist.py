@@ -32,13 +32,16 @@ from deeptaylor.models.networks.min_max import TWO_LAYER
 from deeptaylor.paper import mnist_figures, mnist_text, root_measures, root_points
 from deeptaylor.paper import train as train_networks
 from deeptaylor.paper import train_relevance as train_model
+from deeptaylor.paper import verdicts as judged
 from deeptaylor.paper.data.digits import Digits, load_digits
 from deeptaylor.paper.data.pairs import TRAIN_SHIFT, Pairs, held_out_pairs
 from deeptaylor.paper.drawing import write as write_figure
 from deeptaylor.paper.experiment import as_json, as_text, finish, run, versions
 from deeptaylor.paper.methods import BOX, METHODS, Case, explain_all, load_cases
 from deeptaylor.paper.mnist_numbers import check_consistent, numbers, requirements
+from deeptaylor.paper.mnist_supplement import lrp_verdicts
 from deeptaylor.paper.mnist_tables import named
+from deeptaylor.paper.mnist_verdicts import verdicts
 from deeptaylor.paper.saved import Arrays, Saved, Talk, digest
 
 __all__ = ["FULL", "QUICK", "Effort", "MnistError", "build", "main"]
@@ -86,6 +89,7 @@ def build(
     found = _about(effort, cases, weights) | {"quality": _quality(extra)} | numbers(maps, extra, pairs)
     check_consistent(found)
     found["requirements"] = as_json(requirements(found))
+    found["verdicts"] = judged.as_json([*verdicts(found), *lrp_verdicts(found)])
     figures = draw(pairs, maps, extra, found, out, talk)
     finish(out, found, mnist_text.report(found, figures), saved)
     return found
@@ -304,7 +308,8 @@ def _made(options: argparse.Namespace) -> list[object]:
     digits = load_digits(options.digits)
     weights = retrain(options.out, options.digits, options.steps) if options.retrain else options.weights
     found = build(digits, options.out, effort, weights=weights, again=options.again)
-    return [*as_text(found["requirements"]), options.out / "report.html", options.out / "numbers.json"]
+    said = [*as_text(found["requirements"]), *judged.as_text(found["verdicts"])]
+    return [*said, options.out / "report.html", options.out / "numbers.json"]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -14,6 +14,7 @@ from deeptaylor.paper.data.pairs import PRESENT, Pairs
 from deeptaylor.paper.experiment import ConsistencyError, Line
 from deeptaylor.paper.measures import mean
 from deeptaylor.paper.methods import METHODS, shares
+from deeptaylor.paper.mnist_compared import compared
 from deeptaylor.paper.saved import Arrays
 from deeptaylor.shown import percent
 from deeptaylor.support.plain import plain
@@ -45,6 +46,7 @@ def numbers(maps: Mapping[str, Mapping[str, Arrays]], extra: Mapping[str, Arrays
             }
             for network in maps
         },
+        "compared": compared(maps, pairs),
         "min_max": _min_max(maps["two-layer"], extra["two-layer-relevance"]["R_k"]),
     }
     result: dict[str, Any] = plain(found)
