@@ -46,8 +46,9 @@ def _less_influenced(found: Numbers) -> Verdict:
         f"""correlation of the one-layer and the two-layer network's maps: {between["zB and min-max"]:.2f} (deep Taylor,
         min-max above), {between["zB and training-free"]:.2f} (training-free), {each(between, LRP, ".2f")}""",
         PAPER,
-        f"LRP with {' and '.join(as_little)} depends as little on the model (α = 1, β = 0 is nearly the same rule as
-    z⁺)", )
+        f"""LRP with {" and ".join(as_little)} depends as little on the model (α = 1, β = 0 is nearly the same rule as
+        z⁺)""",
+    )
 
 
 def _similar(found: Numbers) -> Verdict:

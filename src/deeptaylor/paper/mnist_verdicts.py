@@ -199,8 +199,8 @@ def consistent(of: Numbers) -> bool:
 def _worst(of: Numbers, keys: Sequence[str]) -> str:
     names = SHALLOW | DEEP
     return "; ".join(
-        f"{names[key]}: worst gap {of[key]['conservation_gap']['worst']:.0e} of the score, {of[key]['negative_pixels']} "
-        "negative pixels"
+        f"{names[key]}: worst gap {of[key]['conservation_gap']['worst']:.0e} of the score, "
+        f"{of[key]['negative_pixels']} negative pixels"
         for key in keys
     )
 
