@@ -130,7 +130,11 @@ def explain_all(
     for key, case in cases.items():
         x = {name: case.inputs(pictures) for name, pictures in made.items()}
         asked = [(targets or {}).get(name, (targets or {}).get("")) for name in photos]
-        known = {"network": digest(case.model.network), "photos": digest(*x.values()), "version": dt.__version__}
+        known: dict[str, object] = {
+            "network": digest(case.model.network),
+            "photos": digest(*x.values()),
+            "version": dt.__version__,
+        }
         known |= {"targets": asked} if any(asked) else {}
         seen = saved.get(f"{key}-recognised", known, partial(_recognised, case, x, asked))
         found[key] = {"recognised": seen}

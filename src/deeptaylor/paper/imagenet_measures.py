@@ -95,8 +95,9 @@ def pattern_share(R: npt.NDArray[np.floating], period: int) -> Array:
     Fine structure: what is left when a map is divided by its blurred self.
     """
     power = _spectrum(R, period)
-    found: Array = np.sum([np.maximum(at - typical, 0) for at, typical in _peaks(power, period)], axis=0)
-    return found / np.maximum(power.sum(axis=(-2, -1)), TINY)
+    above = np.sum([np.maximum(at - typical, 0) for at, typical in _peaks(power, period)], axis=0)
+    found: Array = above / np.maximum(power.sum(axis=(-2, -1)), TINY)
+    return found
 
 
 def fundamental(power: Mapping[int, float], share: Mapping[int, float]) -> int | None:

@@ -37,7 +37,8 @@ def lrp_verdicts(found: Numbers) -> list[Verdict]:
 def _less_influenced(found: Numbers) -> Verdict:
     between = found["compared"]["between"]
     own = [between["zB and min-max"], between["zB and training-free"]]
-    as_little = [name for key, name in LRP.items() if between[key] >= min(own)]
+    as_little = [name for key, name in LRP.items() if between[key] >= own[1]]
+    weaker = "; the min-max model's maps, trained anew, depend on it more" if own[0] < own[1] - 0.05 else ""
     return judge(
         PLACE,
         "It can be observed that the quality of the deep Taylor heatmaps is less influenced by the choice of model and "
@@ -47,7 +48,7 @@ def _less_influenced(found: Numbers) -> Verdict:
         min-max above), {between["zB and training-free"]:.2f} (training-free), {each(between, LRP, ".2f")}""",
         PAPER,
         f"""LRP with {" and ".join(as_little)} depends as little on the model (α = 1, β = 0 is nearly the same rule as
-        z⁺)""",
+        z⁺){weaker}""",
     )
 
 

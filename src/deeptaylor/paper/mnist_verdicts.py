@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deeptaylor.paper.measures import or_nan
-from deeptaylor.paper.mnist_numbers import TOLERANCE
+from deeptaylor.paper.mnist_numbers import TOLERANCE, is_consistent
 from deeptaylor.paper.verdicts import Verdict, judge
 from deeptaylor.shown import percent
 
@@ -140,7 +140,7 @@ def _shallow(found: Numbers) -> list[Verdict]:
             plots,
             "The deep Taylor decomposition on the other hand ensure full consistency, as theoretically predicted by "
             "Propositions 1 and 3.",
-            [consistent(of[key]) for key in ("w2", "zB")],
+            [is_consistent(of[key]) for key in ("w2", "zB")],
             _worst(of, ("w2", "zB")),
             OURS,
             "a report with such a gap would not be made",
@@ -189,11 +189,6 @@ def _dissipates(taylor: Numbers, place: str, quote: str) -> Verdict:
         OURS,
         "these networks are trained anew",
     )
-
-
-def consistent(of: Numbers) -> bool:
-    """Conservative and positive."""
-    return bool(of["conservation_gap"]["worst"] <= TOLERANCE and not of["negative_pixels"])
 
 
 def _worst(of: Numbers, keys: Sequence[str]) -> str:

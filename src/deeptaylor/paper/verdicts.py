@@ -76,7 +76,7 @@ def as_text(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
     kinds = [v["holds"] for v in verdicts]
     counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in (YES, IN_PART, NO, UNASKED) if kind in kinds)
     rest = [
-        f"{v['holds']}: {v['place']}, “{v['quote']}” {v['measured']} ({v['whose']}: {v['why']})"
+        prose(f"{v['holds']}: {v['place']}, “{v['quote']}” {v['measured']} ({v['whose']}: {v['why']})")
         for v in verdicts
         if v["holds"] != YES
     ]
