@@ -93,6 +93,13 @@ def test_a_map_without_a_comb_has_no_period() -> None:
     assert seen(im.smoothed(NOISE, 3)) is None
 
 
+def test_a_faint_pattern_is_found_but_not_seen() -> None:
+    rows = np.arange(224)[:, None]
+    R = NOISE + 0.1 * (rows % 2 == 0)
+    assert np.median(im.stride_power(R, 2)) > im.STANDS_OUT
+    assert seen(R) is None
+
+
 def test_teeth_of_two_heights() -> None:
     """Every second tooth a little lower: the shorter period is seen. Much lower: the longer one."""
     rows = np.arange(224)[:, None]

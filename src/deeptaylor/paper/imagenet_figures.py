@@ -112,8 +112,9 @@ def _titles(shown: Shown, columns: Sequence[tuple[str, str]]) -> list[str]:
 
 def _title(of: Mapping[str, Any], method: str) -> str:
     title = f"{of['title']}\n{TITLES[method].replace(', biases', NEW_LINE + 'biases')}"
-    if method in ("neuron", "lrp") and not of["input_holds_half"] and of["input_share"]:
-        held = f"{percent(of['input_share'][0]).removesuffix(' %')} to {percent(of['input_share'][1])}"
+    shares = [s for s in of["ledger"][method]["input_share"] if s is not None] if method in ("neuron", "lrp") else []
+    if shares and not of["input_holds_half"]:
+        held = f"{percent(min(shares)).removesuffix(' %')} to {percent(max(shares))}"
         title += f"\nbias neurons: pixels hold\nonly {held}"
     return title
 

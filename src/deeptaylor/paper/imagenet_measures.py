@@ -32,6 +32,7 @@ PERIODS = (2, 3, 4, 6, 8)
 ENVELOPE = 8.0  # pixels: the blur that a map is divided by, to leave the pattern and not the object
 AROUND = 12  # bins of the spectrum on either side that a peak is compared with
 STANDS_OUT = 10  # times the power around; noise has 1, and exceeds this once in a million at period 2
+SEEN = 0.01  # of the fine structure: a pattern with less is found by the spectrum, but not seen
 WEAKER = 1 / 7  # of the strongest period's power at a frequency: below this a longer period is not what is seen
 STRONG = 0.95  # the quantile of the gradient above which an edge is strong
 REACH = 16  # pixels on either side of an edge
@@ -107,7 +108,8 @@ def fundamental(power: Mapping[int, float], share: Mapping[int, float]) -> int |
     are not much weaker than the strongest one's. What is much weaker is a grid of period 2 whose teeth differ a little:
     the limit lies where every second tooth, in both directions, has less than about 0.4 of its neighbours' height.
     """
-    strength = {period: share[period] / len(_own(period)) for period in share if power[period] > STANDS_OUT}
+    out = [period for period in share if power[period] > STANDS_OUT and share[period] >= SEEN]
+    strength = {period: share[period] / len(_own(period)) for period in out}
     return max((period for period in strength if strength[period] >= WEAKER * max(strength.values())), default=None)
 
 

@@ -52,7 +52,7 @@ def _too_sparse(found: Numbers) -> Verdict:
     return judge(
         LRP,
         "For example, the parameters α=2, β=1 perform well for the CaffeNet, but tend to produce too sparse heatmaps "
-        "for the GoogleNet.",
+        "for the GoogleNet […].",
         [second < first, second < own],
         "half of the positive relevance lies on this share of the pixels: "
         + each(found, lambda key, _: f"{percent(few[key][0])} (LRP), {percent(few[key][1])} (deep Taylor)"),

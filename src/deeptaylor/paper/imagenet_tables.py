@@ -174,8 +174,8 @@ def stride(found: Numbers) -> Table:
     return _table(
         "The share of a map's fine structure (the map divided by its blurred self) that repeats with a period and no "
         "shorter one, medians over the photographs; in brackets, how far it stands out of the frequencies around, "
-        "where noise has 1. The grid seen is the longest period that stands out ten times and whose frequencies "
-        "are not much weaker than the strongest period's.",
+        "where noise has 1. The grid seen is the longest period that stands out ten times, has 1 % of the "
+        "fine structure or more, and whose frequencies are not much weaker than the strongest period's.",
         ("", "grid seen", *[f"period {period}" for period in periods]),
         found["stride"],
         found,

@@ -141,7 +141,7 @@ def _similar(found: Numbers) -> Verdict:
     parts += [or_nan(of["same_mean"]) > of["others"] for of in at.values() if of["others"] is not None]
     return judge(
         FIGURE_10,
-        "Deep Taylor heatmaps for the Caffenet and Googlenet have a high level of similarity.",
+        "Deep Taylor heatmaps for the Caffenet and Googlenet have a high level of similarity […].",
         parts,
         f"""rank correlation between the networks, blurred by {BLUR} pixels: {same:.2f} for the same photograph,
         {different:.2f} for different ones; sensitivity {or_nan(sensitivity[BLUR]["same_mean"]):.2f}; not blurred
@@ -152,7 +152,7 @@ def _similar(found: Numbers) -> Verdict:
 
 
 def _better(found: Numbers) -> Verdict:
-    quote = "However, GoogleNet being more accurate, its corresponding heatmaps are also of better quality."
+    quote = "However, GoogleNet being more accurate, its corresponding heatmaps are also of better quality […]."
     denser = [_mean(_boxes(found, key, "object", of["lead"]), "denser") for key, of in found["networks"].items()]
     if not np.isfinite(denser).all():
         return unasked(FIGURE_10, quote, OURS, "where the objects are on these photographs is not known to the report")
@@ -189,7 +189,7 @@ def _instances(found: Numbers) -> Verdict:
     of = {key: found["twice"][key][network["lead"]] for key, network in found["networks"].items()}
     return judge(
         FIGURE_10,
-        "The heatmaps are able to detect two instances of the same object within a same image.",
+        "The heatmaps are able to detect two instances of the same object within a same image […].",
         [bool(o["explained"]) and o["both"] == o["explained"] for o in of.values()],
         "two copies of a photograph, each has more than an empty place beside one copy: "
         + each(
@@ -204,7 +204,7 @@ def _instances(found: Numbers) -> Verdict:
 
 
 def _distracting(found: Numbers) -> Verdict:
-    quote = "The heatmaps also ignore most of the distracting structure."
+    quote = "The heatmaps also ignore most of the distracting structure […]."
     boxes = {key: _boxes(found, key, "object", of["lead"]) for key, of in found["networks"].items()}
     if not any(boxes.values()):
         return unasked(FIGURE_10, quote, OURS, "where the objects are on these photographs is not known to the report")
@@ -251,7 +251,7 @@ def _both_sides(found: Numbers) -> Verdict:
     }
     return judge(
         ZOOM,
-        "On a local scale, the relevance is present on both sides of the edge of the volcano.",
+        "On a local scale, the relevance is present on both sides of the edge of the volcano […].",
         [o["on_both_sides"] == o["photographs"] for place in at.values() for o in place.values()],
         f"""more relevance {NEAR[0]} to {NEAR[1]} than {FAR[0]} to {FAR[1]} pixels from the edge on both sides: """
         + each(

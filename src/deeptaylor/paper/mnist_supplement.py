@@ -111,7 +111,7 @@ def _artefacts(found: Numbers) -> list[Verdict]:
         judge(
             PLACE,
             "Various parameters of LRP produce various artefacts such as the presence of residual relevance on the "
-            "irrelevant MNIST digit.",
+            "irrelevant MNIST digit […].",
             parts,
             "positive relevance on the other digit's ink: " + "; ".join(texts),
             *reason,

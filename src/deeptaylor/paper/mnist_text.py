@@ -78,8 +78,8 @@ def _overview(figures: Figures) -> Section:
             """Figure 1. The score is decomposed on hidden neurons, then each neuron's share on the pixels. Look for
             the same numbers on both sides: a neuron's relevance is its activation. “The classification decision is
             first decomposed in terms of contributions R₁, R₂, R₃ of respective hidden neurons x₁, x₂, x₃, and then, the
-            contribution of each hidden neuron is independently redistributed onto the pixels.” Shown are the three most
-            active neurons of the one-layer network, with the zB rule.""",
+            contribution of each hidden neuron is independently redistributed onto the pixels […].” Shown are the three
+            most active neurons of the one-layer network, with the zB rule.""",
             "A pair of digits, weights of three neurons, their activations, the score, and the way back to a heatmap",
         ),
         _picture(
@@ -269,7 +269,7 @@ def _min_max(found: Numbers, figures: Figures) -> Section:
     fit = found["min_max"]
     caption = """Predicted against true relevance of the 100 pooled units, all pairs; darker is more often, on a log
         scale. Look for the distance from the diagonal: “approximately conservative, with an approximation error that is
-        determined by how much on average the output of the relevance model differs from the true relevance”."""
+        determined by how much on average the output of the relevance model R̂_k differs from the true relevance R_k”."""
     text = f"""R̂_k explains {percent(fit["r_squared"])} of the variance of R_k on these held-out pairs, and Σ_k R̂_k
         {percent(fit["r_squared_of_sum"])} of the variance of the score. What it misses is all that maps of the min-max
         model lack in conservation: {percent(fit["mean_gap_over_mean_score"])} of the mean score on average."""

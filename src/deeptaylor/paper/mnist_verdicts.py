@@ -242,7 +242,7 @@ def _deep(found: Numbers) -> list[Verdict]:
             heatmaps,
             "The min-max Taylor decomposition and the training-free Taylor decomposition produce relevance maps that "
             "are complete, and qualitatively similar to those obtained by deep Taylor decomposition of the shallow "
-            "architecture.",
+            "architecture in Section III.",
             [covered[key] > LITTLE + 0.5 for key in own] + [value > ALIKE for value in deep_taylor],
             f"""ink covered: {each(covered, DEEP)}; correlation with the one-layer network's zB maps:
             {deep_taylor[0]:.2f} (min-max), {deep_taylor[1]:.2f} (training-free)""",
