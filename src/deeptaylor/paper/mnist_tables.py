@@ -90,7 +90,9 @@ def one_layer_properties(found: Numbers) -> Table:
         ),
         _beside("fast computation: time in gradients", _times(of, keys), ("yes", "no", "yes", "yes")),
     ]
-    caption = "Table 1 (section III), measured on the one-layer network; below each number what the paper's table says."
+    caption = (
+        "Table 1 (section III), measured on the one-layer network; beside each number what the paper's table says."
+    )
     return _properties(caption, "one-layer", keys, rows)
 
 
@@ -108,7 +110,7 @@ def two_layer_properties(found: Numbers) -> Table:
         _beside("training-free: steps of training", ("0", "0", steps, "0"), ("yes", "yes", "no", "yes")),
         _beside("fast computation: time in gradients", _times(of, keys), ("yes", "no", "yes", "yes")),
     ]
-    caption = "Table 2 (section IV), measured on the two-layer network; below each number what the paper's table says."
+    caption = "Table 2 (section IV), measured on the two-layer network; beside each number what the paper's table says."
     return _properties(caption, "two-layer", keys, rows)
 
 
