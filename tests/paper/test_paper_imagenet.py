@@ -14,13 +14,15 @@ from torch import nn
 
 import deeptaylor as dt
 from deeptaylor import assets
-from deeptaylor.methods import rank_correlation
 from deeptaylor.paper import imagenet, imagenet_maps
 from deeptaylor.paper import imagenet_measures as im
 from deeptaylor.paper.experiment import ConsistencyError
 from deeptaylor.paper.imagenet_claims import claims
-from deeptaylor.paper.imagenet_maps import METHODS, Case, ImagenetError, explain_all, load_cases, photographs, square
+from deeptaylor.paper.imagenet_maps import METHODS, Case, explain_all, load_cases
 from deeptaylor.paper.imagenet_numbers import check_accounted
+from deeptaylor.paper.imagenet_photos import KNOWN, ImagenetError, Known, inside, once, photographs, square, twice
+from deeptaylor.paper.imagenet_supplement import lrp_verdicts
+from deeptaylor.paper.imagenet_verdicts import verdicts
 from deeptaylor.paper.saved import Saved, Talk
 
 pytest.importorskip("matplotlib")
@@ -31,7 +33,6 @@ FIGURES = ("figure10", "figure11", "figureS4", "similarity", "two_instances", "e
 NAMES = ("disc", "square")
 SIZES = {"small": 227, "other": 224}
 RNG = np.random.default_rng(0)
-NOISE = RNG.exponential(size=(3, 224, 224))
 
 
 def preparation(size: int, resize: int | tuple[int, int] = 256) -> dt.Preparation:
@@ -106,7 +107,9 @@ def test_the_report_holds_every_figure_and_says_first_where_pixels_hold_little(o
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert b"</svg>" in (out / f"{name}.svg").read_bytes()
         assert f"{name}.png" in text
-    assert text.count("data:image/png;base64,") == len(FIGURES)
+    assert text.count("data:image/") == len(FIGURES)
+    assert text.count("data:image/jpeg;base64,") == 3
+    assert len(text) < 5e6
     assert "src=" not in text.replace('src="data:', "")
     first = text.split("<h2")[1]
     assert "Other: with bias neurons, as in the paper, the pixels hold only" in first.split("<table")[0]
@@ -140,7 +143,7 @@ def test_scores_and_maps_are_those_of_the_networks(out: Path, photos: Path) -> N
         assert arrays(out, f"{key}-recognised")["index"].tolist() == best.tolist()
         e = dt.Explainer(case.model.network, x[:1], domain=case.model.domain, bias="neuron").explain(x)
         np.testing.assert_allclose(kept["maps"], e.relevance.sum(1).numpy(), rtol=1e-4, atol=1e-9)
-        composed = case.inputs([imagenet_maps.twice(photo) for photo in squares.values()])
+        composed = case.inputs([twice(photo) for photo in squares.values()])
         same_class = case.model.network(composed).gather(1, best[:, None])[:, 0]
         np.testing.assert_allclose(kept["twice_score"], same_class.detach().numpy(), rtol=1e-5)
         gradient = dt.sensitivity(case.model.network, x).relevance.sum(1).numpy()
@@ -270,33 +273,115 @@ def test_the_region_its_edges_and_the_patterns_are_those_of_the_arrays(out: Path
             assert numbers["edge"]["whole"][key][method]["photographs"] == 2
         for method in METHODS:
             R = common(out, key, method.key)
-            expected = {str(p): np.median(im.stride_power(R, p)) for p in im.PERIODS}
-            assert numbers["stride"][key][method.key] == pytest.approx(expected, rel=1e-6)
+            measured = numbers["stride"][key][method.key]
+            for name, of in (("power", im.stride_power), ("share", im.pattern_share)):
+                expected = {str(p): np.median(of(R, p)) for p in im.PERIODS}
+                assert measured[name] == pytest.approx(expected, rel=1e-6)
+            assert measured["fundamental"] in (None, *im.PERIODS)
     # The stand-ins' own strides: 4 and 2.
     assert [numbers["networks"][key]["stride"] for key in SIZES] == [4, 2]
 
 
-def test_a_claim_that_does_not_hold_is_said_to_fail(out: Path) -> None:
+def judged(found: Any) -> dict[str, str]:
+    """Verdicts by the first five words of their sentences."""
+    return {" ".join(v.quote.split()[:5]): v.holds for v in [*verdicts(found), *lrp_verdicts(found)]}
+
+
+def test_a_sentence_that_does_not_hold_is_said_to_fail(out: Path) -> None:
     found = read(out)
     held = {claim: holds for claim, holds, _ in claims(found)}
-    assert not held["Other: with bias neurons, as in the paper, pixels hold at least half of every score"]
-    for at in found["similarity"]["neuron"].values():
-        at["others"] = at["same_mean"] + 0.1
-    found["noise"]["small"]["neuron"]["few"][0] = 0.0
-    found["twice"]["small"]["neuron"]["both"] = 0
-    found["edge"]["whole"]["small"]["neuron"]["on_both_sides"] = 0
-    found["stride"]["small"]["neuron"]["3"] = 1e9
-    found["stride"]["small"]["lrp"]["4"] = 1e9
-    after = {claim: holds for claim, holds, _ in claims(found)}
-    for start in (
-        "Deep Taylor: both networks' maps",
-        "Small, Deep Taylor: half of the relevance",
-        "Small, Deep Taylor: of two copies",
-        "Small, Deep Taylor: more relevance 1 to 4 than 13 to 16 pixels from edges, on both sides, in whole",
-        "Small, Deep Taylor: the first convolution's stride, 4",
-        "Small, bias neurons: LRP",
+    assert not held["Other: with bias neurons pixels hold at least half of every score"]
+    assert {v["quote"]: v["holds"] for v in found["verdicts"]} == {
+        v.quote: v.holds for v in [*verdicts(found), *lrp_verdicts(found)]
+    }
+    assert found["lead"] == "spread"
+    assert [found["networks"][key]["lead"] for key in SIZES] == ["neuron", "spread"]
+    for blur in found["similarity"]["spread"].values():
+        blur["others"] = blur["same_mean"] + 0.1
+    for blur in found["similarity"]["sensitivity"].values():
+        blur["same_mean"] = 1.0
+    for key, of in found["networks"].items():
+        lead, lrp = of["lead"], {"neuron": "lrp", "spread": "lrp-spread"}[of["lead"]]
+        found["noise"][key]["sensitivity"]["few_mean"] = 0.6
+        found["twice"][key][lead] |= {"both": 0, "explained": 2, "gray_mean": 0.1}
+        found["twice"][key][lrp]["gray_mean"] = 0.2
+        found["noise"][key][lrp] |= {"few_mean": 0.9, "neighbours_mean": 2.0}
+        found["stride"][key][lrp]["share"]["2"] = 99.0
+        for place in ("region", "whole"):
+            found["edge"][place][key][lead] |= {"on_both_sides": 0, "dark": 0.5, "bright": 0.5}
+        found["stride"][key][lead]["fundamental"] = 3
+    for words in (
+        "On the other hand, sensitivity",
+        "Deep Taylor heatmaps for the",
+        "The heatmaps are able to",
+        "On a global scale, the",
+        "On a local scale, the",
+        "The zoomed portion of the",
+        "On the other hand, LRP-based",
+        "They also tend to assign",
     ):
-        assert [holds for claim, holds in after.items() if claim.startswith(start)] == [False]
+        assert judged(found)[words] == "NO", words
+    found["stride"]["small"]["neuron"]["fundamental"] = 4
+    assert judged(found)["The zoomed portion of the"] == "in part"
+    found["stride"]["other"]["spread"]["fundamental"] = 2
+    assert judged(found)["The zoomed portion of the"] == "yes"
+
+
+def test_boxes_around_objects(out: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disc fills the middle of its square; what is in the box and what is outside is that of the arrays."""
+    monkeypatch.setattr(imagenet, "draw", lambda *_: {name: out / f"{name}.png" for name in FIGURES})
+    box = (64, 64, 192, 192)
+    known = {"disc": Known(("a",), box, "the rim", ((64, 64, 96, 192),)), "square": Known(("nothing",))}
+    found = imagenet.build(photographs(photos), cases(), tmp_path, credit="ours", known=known, talk=Talk(quiet=True))
+    R = np.maximum(common(tmp_path, "small", "neuron")[0], 0)
+    inner = R[48:176, 48:176]
+    of = found["objects"]["small"]["neuron"]["object"]["disc"]
+    assert of["share"] == pytest.approx(inner.sum() / R.sum())
+    assert of["area"] == pytest.approx(128**2 / 224**2)
+    assert of["denser"] == pytest.approx(inner.mean() / ((R.sum() - inner.sum()) / (224**2 - 128**2)))
+    assert of["covered"] == pytest.approx((inner > R.mean()).mean())
+    assert list(found["objects"]["small"]["neuron"]["part"]) == ["disc"]
+    assert found["networks"]["small"]["right"][1] is False
+    text = (tmp_path / "report.html").read_text()
+    assert "disc, the rim: Small, Deep Taylor" in text
+    assert "WRONG" in text
+    assert "A class that is not on the photograph is explained for" in text
+    assert judged(found)["Heatmaps identify the dorsal fin"] != "not measured"
+    assert judged(read(out))["Heatmaps identify the dorsal fin"] == "not measured"
+
+
+def test_the_packages_photographs_are_eight_and_their_boxes_lie_in_them() -> None:
+    assert len(KNOWN) == 8
+    for known in KNOWN.values():
+        for box in [b for b in (known.object, *known.parts) if b is not None]:
+            assert 0 <= box[0] < box[2] <= 256
+            assert 0 <= box[1] < box[3] <= 256
+            assert 0 < inside([box]).mean() < 1
+
+
+def test_another_class_and_another_photograph_are_asked_for(
+    out: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(imagenet, "load_cases", cases)
+    monkeypatch.setattr(imagenet, "draw", lambda *_: {name: out / f"{name}.png" for name in FIGURES})
+    asked = ["--target", "c", "--target", "square=1", "--zoom", "disc"]
+    assert imagenet.main(["--out", str(tmp_path), "--photos", str(photos), *asked]) == 0
+    found = read(tmp_path)
+    for of in found["networks"].values():
+        assert of["classes"] == ["c", "b"]
+    x = cases()["small"].inputs(list(photographs(photos).values()))
+    scores = cases()["small"].model.network(x)
+    kept = arrays(tmp_path, "small-neuron")["score"]
+    np.testing.assert_allclose(kept, [scores[0, 2].item(), scores[1, 1].item()], rtol=1e-4)
+    assert (read(out)["region"]["photograph"], found["region"]["photograph"]) == (1, 0)
+    capsys.readouterr()
+    for wrong, said in (
+        (["--zoom", "cube"], "--zoom: no photograph is called 'cube'; there are: disc, square."),
+        (["--target", "cube=a"], "--target: no photograph is called 'cube'"),
+        (["--target", "whale"], "No class is called 'whale'."),
+    ):
+        assert imagenet.main(["--out", str(tmp_path), "--photos", str(photos), *wrong]) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_a_report_that_is_not_accounted_for_is_refused(out: Path) -> None:
@@ -345,7 +430,7 @@ def test_the_named_networks_cut_the_same_square_without_resampling() -> None:
 
 def test_two_copies_and_one() -> None:
     photo = Image.fromarray(RNG.integers(0, 256, (256, 256, 3), dtype=np.uint8))
-    both, alone = (np.asarray(made(photo)) for made in (imagenet_maps.twice, imagenet_maps.once))
+    both, alone = (np.asarray(made(photo)) for made in (twice, once))
     assert (both[72:184, 16:128] == both[72:184, 128:240]).all()
     assert (alone[:, :128] == both[:, :128]).all()
     assert (alone[:, 128:] == 128).all()
@@ -423,108 +508,6 @@ def test_other_weights_are_computed_anew(photos: Path, tmp_path: Path) -> None:
     assert saved.computed == 2 * (1 + len(METHODS))
 
 
-# --- the measures, on maps whose answer is known ----------------------------------------------------------------------
-
-
-def test_rank_correlation_of_copies_and_of_noise() -> None:
-    C = rank_correlation(NOISE, np.stack([NOISE[0] ** 3, -NOISE[1], np.zeros((224, 224))]))
-    assert C[0, 0] == pytest.approx(1)
-    assert C[1, 1] == pytest.approx(-1)
-    assert abs(C[0, 1]) < 0.02
-    assert np.isnan(C[:, 2]).all()
-    ties = RNG.integers(0, 4, (2, 12, 9)).astype(float)
-    expected = stats.spearmanr(ties[0], ties[1], axis=None).statistic
-    assert rank_correlation(ties[:1], ties[1:])[0, 0] == pytest.approx(expected)
-
-
-def test_smoothing_is_a_gaussian() -> None:
-    assert (im.smoothed(NOISE, 0) == NOISE).all()
-    expected = ndimage.gaussian_filter(NOISE[1], 4, truncate=3)
-    np.testing.assert_allclose(im.smoothed(NOISE, 4)[1], expected, rtol=1e-10)
-
-
-def test_few_pixels_by_hand() -> None:
-    R = np.zeros((3, 4, 5))
-    R[0, 0, :4] = [4, 3, 2, 1]  # 4 < 5, 4 + 3 ≥ 5: two pixels
-    R[1] = 1
-    R[1, 0, 0] = -7
-    assert im.few_pixels(R)[:2] == pytest.approx([2 / 20, 10 / 20])
-    assert np.isnan(im.few_pixels(R)[2])
-
-
-def test_neighbours_tell_noise_from_areas() -> None:
-    rows = np.arange(224.0)[:, None] * np.ones(224)
-    near = im.neighbours(np.stack([NOISE[0], im.smoothed(NOISE[0], 20), rows + rows.T]), 8)
-    assert abs(near[0]) < 0.02
-    assert near[1] > 0.8
-    assert near[2] > 0.99
-
-
-@pytest.mark.parametrize("period", im.PERIODS)
-def test_a_pattern_is_found_at_its_period_and_nowhere_else(period: int) -> None:
-    rows, columns = np.mgrid[:224, :224]
-    # An object in the middle: the pattern counts alike where there is much relevance and where there is little.
-    envelope = 0.05 + np.exp(-((rows - 100) ** 2 + (columns - 90) ** 2) / 2000)
-    wave = 1 + 0.2 * np.cos(2 * np.pi * rows / period)
-    R = (envelope * wave * (0.5 + NOISE[0]))[None]
-    power = {p: float(im.stride_power(R, p)[0]) for p in im.PERIODS}
-    assert power.pop(period) > 20
-    assert max(power.values()) < 6
-
-
-def test_noise_and_smooth_maps_have_no_pattern() -> None:
-    for period in im.PERIODS:
-        assert (im.stride_power(NOISE, period) < 6).all()
-    assert np.mean([im.stride_power(RNG.random((20, 96, 96)), p).mean() for p in im.PERIODS]) == pytest.approx(
-        1, abs=0.15
-    )
-    with pytest.raises(ValueError, match="24 pixels or more"):
-        im.stride_power(np.ones((1, 20, 20)), 2)
-    with pytest.raises(ValueError, match="period 5"):
-        im.stride_power(np.ones((1, 48, 48)), 5)
-
-
-def test_the_profile_of_a_known_map() -> None:
-    """Dark left of column 32, bright right of it; relevance 4 within three pixels of it, 1 left and 2 right beyond."""
-    columns = np.arange(64)
-    light = np.where(columns < 32, 0.1, 0.9) * np.ones((64, 1))
-    found = im.edges(light)
-    assert set(found.at[:, 1]) == {31, 32}  # the edge lies between them, and both are as steep
-    np.testing.assert_allclose(found.brighter, [[0, 1]] * len(found.at), atol=1e-12)
-    R = np.where((columns > 28) & (columns < 35), 4.0, np.where(columns < 32, 1.0, 2.0)) * np.ones((64, 1))
-    p = im.profile(R, found, 10) * R.mean()
-    np.testing.assert_allclose(p[:7], 1)  # −10 … −4
-    np.testing.assert_allclose(p[9:12], 4)  # −1 … 1
-    np.testing.assert_allclose(p[14:], 2)  # 4 … 10
-    turned = im.profile(R[:, ::-1], im.edges(light[:, ::-1]), 10) * R.mean()
-    np.testing.assert_allclose(turned, p)  # the dark side is first, wherever it is
-    assert im.edges(np.full((64, 64), 0.3)).at.size == 0
-    assert np.isnan(im.profile(R, im.edges(np.full((64, 64), 0.3)))).all()
-    assert np.isnan(im.profile(0 * R, found)).all()
-
-
-def test_a_profile_stops_at_the_border() -> None:
-    light = np.where(np.arange(64) < 4, 0.0, 1.0) * np.ones((64, 1))
-    p = im.profile(np.ones((64, 64)), im.edges(light), 8)
-    assert np.isnan(p[:4]).all()
-    np.testing.assert_allclose(p[5:], 1)
-
-
-def test_the_region_is_where_two_even_areas_meet() -> None:
-    light = 0.5 + 0.05 * RNG.random((224, 224))
-    light[80:150, 120:190] = np.where(np.arange(70) < 35, 0.0, 1.0)
-    separation, top, left = im.two_sides(light, 56)
-    assert 80 <= top <= 94
-    assert 120 <= left <= 134
-    assert separation == pytest.approx(0.25, abs=0.03)
-
-
-def test_luminance() -> None:
-    assert im.luminance(np.array([[[[255, 255, 255], [0, 255, 0]]]], dtype=np.uint8)).ravel() == pytest.approx(
-        [1, 0.587]
-    )
-
-
 # --- with trained networks --------------------------------------------------------------------------------------------
 
 
@@ -543,9 +526,12 @@ def test_trained_networks(tmp_path: Path) -> None:
     for blur, of in found["similarity"]["neuron"].items():
         assert of["same_mean"] > of["others"] + 0.2
         assert of["same_mean"] > found["similarity"]["sensitivity"][blur]["same_mean"] + 0.2
+    assert sum(a == b for a, b in zip(squeeze["class_indices"], lite["class_indices"], strict=True)) >= 5
+    assert found["stride"]["squeezenet1_1"]["neuron"]["fundamental"] == 4
+    assert found["stride"]["efficientnet-lite0"]["spread"]["fundamental"] == 2
+    assert len((tmp_path / "report.html").read_bytes()) < 5e6
     for key in found["networks"]:
-        assert found["twice"][key]["neuron"]["both"] == found["twice"][key]["neuron"]["explained"] == 6
-        assert found["stride"][key]["neuron"]["2"] > 500
+        assert found["twice"][key]["neuron"]["both"] == found["twice"][key]["neuron"]["explained"] == 8
         assert (
             found["noise"][key]["neuron"]["neighbours_mean"]
             > found["noise"][key]["sensitivity"]["neighbours_mean"] + 0.2

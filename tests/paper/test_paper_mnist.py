@@ -27,14 +27,11 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("safetensors")
 
 FIGURES = (
-    "figure5",
-    "figure6",
-    "figure8",
-    "figure9",
-    "lrp_one_layer",
-    "lrp_one_layer_numbers",
-    "lrp_two_layer",
-    "lrp_two_layer_numbers",
+    *[f"figure{n}" for n in range(1, 10)],
+    "figureS2",
+    "figureS2_numbers",
+    "figureS3",
+    "figureS3_numbers",
     "min_max_fit",
     "root_points",
     "shares",
@@ -97,6 +94,22 @@ def test_the_report_holds_every_figure_and_nothing_from_elsewhere(out: Path) -> 
     assert "src=" not in text.replace('src="data:', "")
     assert "href=" not in text.replace('href="#', "")
     assert "nan" not in text.split("<main>")[1].split("data:image")[0]
+    assert len(text) < 5e6
+    for title in (*[f"Figure {n}" for n in range(1, 10)], "Figure S1", "Figure S2", "Figure S3", "Table 1", "Table 2"):
+        assert title in text
+    for row in (
+        "𝒳 = ℝᵈ<",
+        "𝒳 = ℝᵈ₊, 𝓑",
+        "nearest root on 𝒳",
+        "conservative",
+        "positive",
+        "consistent",
+        "unique",
+        "fast",
+    ):
+        assert row in text.split("Table 1 (section III)")[1].split("</table>")[0]
+    for row in ("consistent", "unique solution", "training-free", "fast computation"):
+        assert row in text.split("Table 2 (section IV)")[1].split("</table>")[0]
     for methods in METHODS.values():
         for method in methods:
             assert method.title in text
@@ -187,6 +200,44 @@ def test_roots_are_measured_against_the_nearest(out: Path) -> None:
     assert (bound["found"] >= bound["least"] * (1 - 1e-9)).all()
     assert roots["taylor"]["most"] < 1.05
     assert read(out)["smooth_taylor"]["one-layer"]["negative_share"] < 1e-3
+
+
+def test_what_is_compared_is_that_of_the_arrays(out: Path) -> None:
+    """Recomputed plainly, pair by pair."""
+    found, pairs = read(out)["compared"], arrays(out, "pairs")
+    one, two = arrays(out, "one-layer-zB"), arrays(out, "two-layer-training-free")
+    there = (pairs["side"] >= 0) & (one["score"] > 0) & (two["score"] > 0)
+    alike, few, other, aligned = [], [], [], []
+    for n in np.flatnonzero(there):
+        R, image = one["maps"][n].astype(float), pairs["images"][n, 0]
+        alike.append(np.corrcoef(R.ravel(), two["maps"][n].ravel())[0, 1])
+        held = np.cumsum(np.sort(R.ravel())[::-1])
+        few.append((np.argmax(held >= R.sum() / 2) + 1) / R.size)
+        half = np.arange(56) // 28 == pairs["side"][n]
+        other.append(R[:, ~half][image[:, ~half] > 0.5].sum() / R.sum())
+        aligned.append(np.corrcoef(R[:, half].ravel(), image[:, half].ravel())[0, 1])
+    assert found["between"]["zB and training-free"] == pytest.approx(np.mean(alike), rel=1e-5)
+    shape = found["shape"]["one-layer"]["zB"]
+    assert shape["few"] == pytest.approx(np.mean(few), abs=2 / 1568)
+    assert shape["distractor"] == pytest.approx(np.mean(other), rel=1e-5)
+    assert shape["aligned"] == pytest.approx(np.mean(aligned), rel=1e-5)
+    assert found["areas"]["border"] == pytest.approx(1 - 20 * 48 / (28 * 56))
+    R = arrays(out, "one-layer-alpha2beta1")["maps"][there].astype(float)
+    dark = pairs["images"][there, 0] <= -0.5
+    expected = R[(R < 0) & dark].sum() / R[R < 0].sum()
+    assert found["shape"]["one-layer"]["alpha2beta1"]["in_black"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_rules_outside_of_their_domain_by_hand() -> None:
+    """w = (1, 1), b = 0, x = (2, −1) doubled to (4, −2), box [0, 1]: q = x w − 0 = (4, −2), R_j = 2, R_i = (4, −2)."""
+    layer = nn.Linear(2, 1, dtype=torch.float64)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[1.0, 1.0]]))
+        layer.bias.fill_(0)
+    x = torch.tensor([[2.0, -1.0]], dtype=torch.float64)
+    found = root_measures.beyond(layer, x, dt.Box(0.0, 1.0))
+    assert float(found["zB"]) == pytest.approx(1 / 3)
+    assert float(found["w2"]) == 0
 
 
 def test_a_report_that_is_not_consistent_is_refused(out: Path) -> None:

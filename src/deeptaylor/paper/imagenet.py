@@ -3,7 +3,9 @@
     build ──► photographs, networks
                 explain_all        every method's maps, kept in OUT/arrays     (imagenet_maps.py)
                 numbers            from these arrays alone                     (imagenet_numbers.py)
-                claims             what the paper says, and whether it holds   (imagenet_claims.py) ──► OUT/numbers.json
+                claims             our own checks                              (imagenet_claims.py)
+                verdicts           the paper's sentences                       (imagenet_verdicts.py)
+                                   ──► OUT/numbers.json
                 figures            OUT/*.png, OUT/*.svg                        (imagenet_figures.py)
                 report             figures, tables and what they say           (imagenet_text.py) ──► OUT/report.html
 
@@ -23,11 +25,15 @@ import torch
 from PIL import Image
 
 from deeptaylor.paper import imagenet_figures, imagenet_text
+from deeptaylor.paper import verdicts as judged
 from deeptaylor.paper.drawing import figure_class, write
 from deeptaylor.paper.experiment import as_json, as_text, finish, run, versions
 from deeptaylor.paper.imagenet_claims import claims
-from deeptaylor.paper.imagenet_maps import Case, Picture, explain_all, load_cases, photographs, twice
+from deeptaylor.paper.imagenet_maps import Case, explain_all, load_cases
 from deeptaylor.paper.imagenet_numbers import check_accounted, numbers
+from deeptaylor.paper.imagenet_photos import KNOWN, ImagenetError, Known, Picture, photographs, twice
+from deeptaylor.paper.imagenet_supplement import lrp_verdicts
+from deeptaylor.paper.imagenet_verdicts import verdicts
 from deeptaylor.paper.saved import Saved, Talk, digest
 
 __all__ = ["build", "main"]
@@ -39,21 +45,30 @@ def build(
     out: Path,
     *,
     credit: str,
+    known: Mapping[str, Known] | None = None,
+    targets: Mapping[str, str] | None = None,
+    zoom: str | None = None,
     again: bool = False,
     talk: Talk | None = None,
 ) -> dict[str, Any]:
-    """Make the report in a folder, and return its numbers. Photographs are squares, as `photographs` gives them."""
+    """Make the report in a folder, and return its numbers. Photographs are squares, as `photographs` gives them.
+
+    known     what is on photographs, by their names, where that is known
+    targets   the class to explain, by a photograph's name ("": of all); the most probable one where none is named
+    zoom      the photograph to zoom into; by default the one with the region most nearly of two even areas
+    """
     talk = talk or Talk()
     figure_class()  # before minutes of work: without it there is no report
     saved = Saved(out / "arrays", talk, again=again)
     pictures = _stacked(list(photos.values()))
-    known = {"photographs": digest(torch.from_numpy(pictures))}
-    saved.get("photographs", known, lambda: {"pictures": pictures, "names": np.array(list(photos))})
-    maps = explain_all(cases, photos, saved)
+    settings = {"photographs": digest(torch.from_numpy(pictures))}
+    saved.get("photographs", settings, lambda: {"pictures": pictures, "names": np.array(list(photos))})
+    maps = explain_all(cases, photos, saved, targets)
     with talk.doing("numbers"):
-        found = _about(cases, credit) | numbers(cases, maps, pictures, list(photos))
+        found = _about(cases, credit) | numbers(cases, maps, pictures, list(photos), known or {}, zoom)
     check_accounted(found)
     found["claims"] = as_json(claims(found))
+    found["verdicts"] = judged.as_json([*verdicts(found), *lrp_verdicts(found)])
     composed = _stacked([twice(photo) for photo in photos.values()])
     shown = imagenet_figures.Shown(cases, maps, pictures, composed, found)
     figures = draw(shown, out, talk)
@@ -103,10 +118,36 @@ def _made(options: argparse.Namespace) -> list[object]:
     photos = photographs(options.photos)
     with talk.doing("loading the networks"):
         cases = load_cases(options.caffenet, options.googlenet)
-    credit = imagenet_text.credit(own=options.photos is not None)
-    found = build(photos, cases, options.out, credit=credit, again=options.again, talk=talk)
+    own = options.photos is not None
+    found = build(
+        photos,
+        cases,
+        options.out,
+        credit=imagenet_text.credit(own=own),
+        known={} if own else KNOWN,
+        targets=_targets(options.target, photos),
+        zoom=_named(options.zoom, photos, "--zoom"),
+        again=options.again,
+        talk=talk,
+    )
     files = [options.out / "report.html", options.out / "numbers.json"]
-    return [*imagenet_text.little(found), *as_text(found["claims"]), *files]
+    said = [*as_text(found["claims"]), *judged.as_text(found["verdicts"])]
+    return [*imagenet_text.little(found), *said, *files]
+
+
+def _targets(given: Sequence[str], photos: Mapping[str, Image.Image]) -> dict[str, str]:
+    """Classes by photographs' names, from CLASS or PHOTOGRAPH=CLASS; "" stands for all photographs."""
+    found = {}
+    for text in given:
+        photo, equals, name = text.partition("=")
+        found[_named(photo, photos, "--target") if equals else ""] = name if equals else text
+    return {photo or "": name for photo, name in found.items()}
+
+
+def _named(name: str | None, photos: Mapping[str, Image.Image], option: str) -> str | None:
+    if name is not None and name not in photos:
+        raise ImagenetError(f"{option}: no photograph is called {name!r}; there are: {', '.join(photos)}.")
+    return name
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -117,6 +158,14 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--out", type=Path, default=Path("paper_output/imagenet"), help="folder to write to (%(default)s)")
     add("--photos", type=Path, help="folder with photographs of your own, instead of those that packages bring")
+    add(
+        "--target",
+        action="append",
+        default=[],
+        metavar="[PHOTOGRAPH=]CLASS",
+        help="the class to explain, by name or number: of all photographs or of one; may be given several times",
+    )
+    add("--zoom", metavar="PHOTOGRAPH", help="the photograph to zoom into, by its name without the ending")
     add("--caffenet", type=Path, help="bvlc_reference_caffenet.caffemodel, the paper's first network")
     add("--googlenet", type=Path, help="bvlc_googlenet.caffemodel, the paper's second network")
     add("--again", action="store_true", help="compute everything anew")

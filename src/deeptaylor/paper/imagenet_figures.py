@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from deeptaylor.heatmap import colours
 from deeptaylor.paper.drawing import BLUE, GREY, INK, RED, figure_class
-from deeptaylor.paper.imagenet_maps import COMMON, METHODS, Case, Picture, middle
+from deeptaylor.paper.imagenet_maps import METHODS, Case
 from deeptaylor.paper.imagenet_measures import PERIODS
+from deeptaylor.paper.imagenet_photos import COMMON, Picture, middle
 from deeptaylor.paper.measures import or_nan
 from deeptaylor.paper.saved import Arrays
 from deeptaylor.shown import percent
@@ -23,11 +24,13 @@ from deeptaylor.shown import percent
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Shown", "across_edge", "heatmaps", "lrp", "similarity", "stride", "two_instances", "zoom"]
+__all__ = [
+    "Shown", "across_edge", "heatmaps", "lrp", "shown_methods", "similarity", "stride", "two_instances", "zoom",
+]  # fmt: skip
 
 DPI = 130
 ROWS = 8  # photographs in a figure, as many as in the paper
-GAP, STRIP, HEAD = 6, 22, 66  # pixels between cells, below a cell for its caption, above all for titles
+GAP, STRIP, HEAD = 6, 22, 84  # pixels between cells, below a cell for its caption, above all for titles
 TITLES = {method.key: method.title for method in METHODS}
 NEW_LINE = "\n"
 COLOURS = {"sensitivity": GREY, "neuron": RED, "spread": BLUE, "lrp": INK, "lrp-spread": "#2e7d32"}
@@ -55,10 +58,27 @@ class Shown:
 
     def columns(self, methods: Sequence[str]) -> list[tuple[str, str]]:
         """Networks and methods in order; the spread variants only of a network whose input holds less than half."""
-        found: list[tuple[str, str]] = []
-        for key, of in self.found["networks"].items():
-            found += [(key, m) for m in methods if "spread" not in m or not of["input_holds_half"]]
-        return found
+        return shown_methods(self.found, methods)
+
+
+def shown_methods(found: Mapping[str, Any], methods: Sequence[str]) -> list[tuple[str, str]]:
+    """Networks and methods in order.
+
+    Of a network whose pixels hold most of the score, spreading biases changes next to nothing, and is left out; of
+    another one it leads, and what the few pixels hold comes after it.
+    """
+    pairs: list[tuple[str, str]] = []
+    for key, of in found["networks"].items():
+        if of["input_holds_half"]:
+            pairs += [(key, m) for m in methods if "spread" not in m]
+        else:
+            own = [m for m in methods if m != "sensitivity"]
+            pairs += [(key, m) for m in (*[m for m in methods if m == "sensitivity"], *sorted(own, key=_spread_first))]
+    return pairs
+
+
+def _spread_first(method: str) -> bool:
+    return "spread" not in method
 
 
 Cell = tuple[Picture, str]
@@ -86,21 +106,25 @@ def sheet(rows: Sequence[Sequence[Cell]], titles: Sequence[str]) -> Figure:
 
 
 def _titles(shown: Shown, columns: Sequence[tuple[str, str]]) -> list[str]:
-    networks = shown.found["networks"]
-    return [
-        "",
-        *[
-            f"{networks[key]['title']}\n{TITLES[method].replace(', biases', NEW_LINE + 'biases')}"
-            for key, method in columns
-        ],
-    ]
+    """Above a column; where the pixels hold little of the scores, how little."""
+    return ["", *[f"{_title(shown.found['networks'][key], method)}" for key, method in columns]]
+
+
+def _title(of: Mapping[str, Any], method: str) -> str:
+    title = f"{of['title']}\n{TITLES[method].replace(', biases', NEW_LINE + 'biases')}"
+    shares = [s for s in of["ledger"][method]["input_share"] if s is not None] if method in ("neuron", "lrp") else []
+    if shares and not of["input_holds_half"]:
+        held = f"{percent(min(shares)).removesuffix(' %')} to {percent(max(shares))}"
+        title += f"\nbias neurons: pixels hold\nonly {held}"
+    return title
 
 
 def _caption(of: Mapping[str, Any], method: str, n: int) -> str:
     """Below a map: what was explained, or how much of it the pixels hold."""
     if method == "sensitivity":
         name = of["classes"][n]
-        return f"{name if len(name) < 22 else name[:20] + '…'} {percent(of['probabilities'][n])}"
+        wrong = "WRONG: " if of["right"][n] is False else ""
+        return f"{wrong}{name if len(name) < 20 else name[:18] + '…'} {percent(of['probabilities'][n])}"
     ledger = of["ledger"][method]
     return f"pixels hold {percent(ledger['input_share'][n] or 0.0)} of $f={of['scores'][n]:.1f}$"
 
@@ -149,7 +173,11 @@ def zoom(shown: Shown) -> Figure:
     parts = [shown.photo(n)[inside], *[colours(heat[inside]) for heat in heats]]
     strides = [
         "",
-        *[f"stride of the first convolution: {shown.found['networks'][key]['stride']}" for key, _ in columns],
+        *[
+            f"grid seen: {shown.found['stride'][key][method]['fundamental'] or 'none'}; "
+            f"first stride: {shown.found['networks'][key]['stride']}"
+            for key, method in columns
+        ],
     ]
     rows = [
         [(_framed(picture, top, left, side), "") for picture in whole],
@@ -175,7 +203,9 @@ def similarity(found: Mapping[str, Any]) -> Figure:
     Figure = figure_class()
     drawn = Figure(figsize=(6.4, 3.6), dpi=DPI, layout="constrained")
     ax = drawn.subplots()
-    for method, at in found["similarity"].items():
+    lead = found["lead"]
+    for method in ("sensitivity", lead, "lrp" if lead == "neuron" else "lrp-spread"):
+        at = found["similarity"][method]
         x = [int(blur) for blur in at]
         style: dict[str, Any] = {"color": COLOURS[method], "markersize": 4}
         ax.plot(x, [of["same_mean"] for of in at.values()], "o-", label=f"{TITLES[method]}: same photograph", **style)
@@ -213,23 +243,27 @@ def across_edge(found: Mapping[str, Any]) -> Figure:
 
 
 def stride(found: Mapping[str, Any]) -> Figure:
-    """How much patterns of each period stand out of the spectrum, on a log scale."""
+    """The share of the maps' fine structure that repeats with each period, and the grid that is seen."""
     Figure = figure_class()
     networks = found["networks"]
     drawn = Figure(figsize=(8.4, 3.4), dpi=DPI, layout="constrained")
     panels = drawn.subplots(1, len(networks), sharey=True, squeeze=False)
     for ax, (key, of) in zip(panels[0], networks.items(), strict=True):
-        for method, power in found["stride"][key].items():
-            values = [power[str(period)] for period in PERIODS]
-            style: dict[str, Any] = {"color": COLOURS[method], "markersize": 4, "label": TITLES[method]}
-            ax.plot(range(len(PERIODS)), values, "o" + LINES.get(method, "-"), **style)
-        ax.axhline(1, color=INK, linewidth=0.8, linestyle=":")
-        ax.set_yscale("log")
+        methods = [m for k, m in shown_methods(found, tuple(TITLES)) if k == key]
+        width = 0.8 / len(methods)
+        for n, method in enumerate(methods):
+            measured = found["stride"][key][method]
+            values = [100 * measured["share"][str(period)] for period in PERIODS]
+            x = np.arange(len(PERIODS)) + (n - (len(methods) - 1) / 2) * width
+            ax.bar(x, values, width, color=COLOURS[method], label=TITLES[method])
+            for period, place, value in zip(PERIODS, x, values, strict=True):
+                if period == measured["fundamental"]:
+                    ax.text(place, value, "▼", ha="center", va="bottom", color=COLOURS[method], fontsize=8)
         ax.set_xticks(range(len(PERIODS)), [str(period) for period in PERIODS])
-        ax.set_title(f"{of['title']}, stride {of['stride']}", fontsize=9)
+        ax.set_title(f"{of['title']}, first convolution of stride {of['stride']}", fontsize=9)
         ax.set_xlabel("period in pixels")
-    panels[0, 0].set_ylabel("power / power around")
-    _legend(drawn, panels[0, 0])
+    panels[0, 0].set_ylabel("% of the fine structure")
+    _legend(drawn, panels[0, -1])
     return drawn
 
 

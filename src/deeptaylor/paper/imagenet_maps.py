@@ -1,9 +1,5 @@
 """Photographs, networks and their heatmaps for the ILSVRC experiment (section IV-D), kept as arrays.
 
-    photograph ──► the middle square, 256 × 256 ──┬──► cut by each network's own preparation ──► maps
-                                                  ├── twice: two small copies side by side on gray
-                                                  └── once: the left one alone
-
 Each network prepares a photograph in its own way: some keep proportions, some do not, and they cut differently. Of a
 square of 256 pixels all of them cut out the middle and resample nothing, so that a pixel of one network's map is a
 pixel of the other's (`Case.common`); this is checked for every photograph.
@@ -11,7 +7,6 @@ pixel of the other's (`Case.common`); this is checked for every photograph.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,95 +16,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor import assets
-from deeptaylor.errors import DeepTaylorError
-from deeptaylor.models.networks.photo import upright
+from deeptaylor.models.photographs import class_index
+from deeptaylor.paper.imagenet_photos import COMMON, SIDE, ImagenetError, once, twice
 from deeptaylor.paper.saved import Arrays, Saved, digest
 
-__all__ = [
-    "METHODS",
-    "Case",
-    "ImagenetError",
-    "explain_all",
-    "load_cases",
-    "middle",
-    "once",
-    "photographs",
-    "square",
-    "twice",
-]
+__all__ = ["METHODS", "Case", "explain_all", "load_cases"]
 
-SIDE = 256  # of the squares, which every network's preparation cuts and leaves as they are
-COMMON = 224  # of the middle that every network sees
-COPY = 112  # of a small copy
-GRAY = (128, 128, 128)
 BATCH = 4
-PHOTOGRAPHS = ("cat", "coffee", "rocket", "pagoda", "flower", "motorcycle")
-CREDIT = (
-    "cat, coffee and rocket from scikit-image (public domain), motorcycle from the Middlebury stereo datasets by way "
-    "of scikit-image; pagoda by danielbuechele and flower by vultilion on Flickr, both CC BY 2.0, from scikit-learn"
-)
-
-Picture = npt.NDArray[np.uint8]
-
-
-class ImagenetError(DeepTaylorError, ValueError):
-    """The experiment cannot be made as asked."""
-
-
-# --- photographs ------------------------------------------------------------------------------------------------------
-
-
-def photographs(folder: Path | None = None) -> dict[str, Image.Image]:
-    """The squares of the photographs in a folder, by name; of those in packages if none is given."""
-    if folder is None:
-        return {name: square(assets.path(name)) for name in PHOTOGRAPHS}
-    if not folder.is_dir():
-        raise ImagenetError(f"{folder} is not a folder; --photos takes one with photographs in it.")
-    known = Image.registered_extensions()
-    files = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in known and path.is_file()]
-    if not files:
-        raise ImagenetError(f"{folder} has no picture in it: no file ends in .jpg, .png or the like.")
-    stems = [path.stem for path in files]
-    return {path.stem if stems.count(path.stem) == 1 else path.name: square(path) for path in files}
-
-
-def square(photo: Path | Image.Image) -> Image.Image:
-    """The middle of a photograph as a square of 256 pixels."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dt.DeepTaylorWarning)  # gray or transparent pictures are shown as converted
-        image = upright(photo, "RGB")
-    return ImageOps.fit(image, (SIDE, SIDE), Image.Resampling.LANCZOS)
-
-
-def twice(photo: Image.Image) -> Image.Image:
-    """Two small copies of a square side by side, gray above and below."""
-    found = once(photo)
-    found.paste(_copy(photo), (SIDE // 2, (SIDE - COPY) // 2))
-    return found
-
-
-def once(photo: Image.Image) -> Image.Image:
-    """The left one of the two copies alone; where the right one was there is gray."""
-    found = Image.new("RGB", (SIDE, SIDE), GRAY)
-    found.paste(_copy(photo), (SIDE // 2 - COPY, (SIDE - COPY) // 2))
-    return found
-
-
-def middle(pictures: Picture) -> Picture:
-    """What every network sees of squares (…, 256, 256, 3)."""
-    start = (SIDE - COMMON) // 2
-    return pictures[..., start : start + COMMON, start : start + COMMON, :]
-
-
-def _copy(photo: Image.Image) -> Image.Image:
-    margin = (SIDE - COMMON) // 2
-    middle = photo.crop((margin, margin, margin + COMMON, margin + COMMON))
-    return middle.resize((COPY, COPY), Image.Resampling.LANCZOS)
 
 
 # --- networks ---------------------------------------------------------------------------------------------------------
@@ -178,7 +95,6 @@ class Method:
     title: str
     settings: Mapping[str, Any] | None
     deep_taylor: bool = False  # must be positive
-    composed: bool = True  # also explains the composed pictures
 
 
 _LRP = {"rules": {"*": dt.rules.AlphaBeta(2, 1)}}
@@ -186,17 +102,22 @@ METHODS = (
     Method("sensitivity", "Sensitivity", None),
     Method("neuron", "Deep Taylor", {"bias": "neuron"}, deep_taylor=True),
     Method("spread", "Deep Taylor, biases spread", {"bias": "spread"}, deep_taylor=True),
-    Method("lrp", "LRP (α = 2, β = 1)", {"bias": "neuron"} | _LRP, composed=False),
-    Method("lrp-spread", "LRP (α = 2, β = 1), biases spread", {"bias": "spread"} | _LRP, composed=False),
+    Method("lrp", "LRP (α = 2, β = 1)", {"bias": "neuron"} | _LRP),
+    Method("lrp-spread", "LRP (α = 2, β = 1), biases spread", {"bias": "spread"} | _LRP),
 )
 
 
 def explain_all(
-    cases: Mapping[str, Case], photos: Mapping[str, Image.Image], saved: Saved
+    cases: Mapping[str, Case],
+    photos: Mapping[str, Image.Image],
+    saved: Saved,
+    targets: Mapping[str, str] | None = None,
 ) -> dict[str, dict[str, Arrays]]:
     """Of every network: "recognised", and every method's maps.
 
-    recognised   "index", "probability" (N,) of each photograph; "twice", "once": the top class of the composed picture
+    recognised   "index", "probability" (N,) of the class that is explained: the most probable one ("top"), or the one
+                 that ``targets`` names for this photograph ("" for all); "twice", "once": the top class of the composed
+                 picture
     a method     "maps" (N, H, W), "score", "input", "bias", "dropped" (N,); for the composed pictures the same with
                  "twice_" and "once_" before them, always of the class that the photograph itself was given
     """
@@ -208,8 +129,14 @@ def explain_all(
     found: dict[str, dict[str, Arrays]] = {}
     for key, case in cases.items():
         x = {name: case.inputs(pictures) for name, pictures in made.items()}
-        known = {"network": digest(case.model.network), "photos": digest(*x.values()), "version": dt.__version__}
-        seen = saved.get(f"{key}-recognised", known, partial(_recognised, case, x))
+        asked = [(targets or {}).get(name, (targets or {}).get("")) for name in photos]
+        known: dict[str, object] = {
+            "network": digest(case.model.network),
+            "photos": digest(*x.values()),
+            "version": dt.__version__,
+        }
+        known |= {"targets": asked} if any(asked) else {}
+        seen = saved.get(f"{key}-recognised", known, partial(_recognised, case, x, asked))
         found[key] = {"recognised": seen}
         for method in METHODS:
             make = _explaining(case, method, x, torch.from_numpy(seen["index"]), saved)
@@ -218,13 +145,20 @@ def explain_all(
     return found
 
 
-def _recognised(case: Case, x: Mapping[str, Tensor]) -> Arrays:
-    tops = {name: [case.model.top(one, 1)[0][0] for one in inputs.split(1)] for name, inputs in x.items()}
+def _recognised(case: Case, x: Mapping[str, Tensor], asked: Sequence[str | None]) -> Arrays:
+    tops = {name: np.array([case.model.top(one, 1)[0][0].index for one in x[name].split(1)]) for name in x}
+    index = np.array(
+        [top if name is None else class_index(case.model, name) for top, name in zip(tops[""], asked, strict=True)]
+    )
+    with torch.no_grad():
+        scores = torch.cat([case.model.network(one) for one in x[""].split(1)])
+    probability = scores.softmax(1)[torch.arange(len(index)), torch.from_numpy(index)]
     return {
-        "index": np.array([top.index for top in tops[""]]),
-        "probability": np.array([top.probability for top in tops[""]]),
-        "twice": np.array([top.index for top in tops["twice_"]]),
-        "once": np.array([top.index for top in tops["once_"]]),
+        "index": index,
+        "probability": probability.numpy(),
+        "top": tops[""],
+        "twice": tops["twice_"],
+        "once": tops["once_"],
     }
 
 
@@ -233,15 +167,14 @@ def _explaining(
 ) -> Callable[[], Arrays]:
     def make() -> Arrays:
         explain = _explainer(case, method, x[""][:1])
-        names = [name for name in x if method.composed or not name]
         found: dict[str, list[npt.NDArray[Any]]] = {}
-        for n, name in enumerate(names):
+        for n, name in enumerate(x):
             for start in range(0, len(target), BATCH):
                 some = slice(start, start + BATCH)
                 e = explain(x[name][some], target[some])
                 for part, value in _parts(e).items():
                     found.setdefault(f"{name}{part}", []).append(value)
-                saved.talk.share(f"  {case.title}, {method.title}", n * len(target) + start, len(names) * len(target))
+                saved.talk.share(f"  {case.title}, {method.title}", n * len(target) + start, len(x) * len(target))
         return {part: np.concatenate(values) for part, values in found.items()}
 
     return make

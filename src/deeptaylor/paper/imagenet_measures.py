@@ -4,12 +4,15 @@ smoothed           blurred by a Gaussian; the maps' borders are mirrored
 few_pixels         the share of the pixels, the hottest first, that together hold half of the relevance
 neighbours         Spearman's correlation of a map with itself, moved by some pixels: 0 for noise
 stride_power       how much stronger a map repeats with a period than at the frequencies around it: 1 for noise
+pattern_share      the part of a map's fine structure that repeats with a period and with no shorter one
+fundamental        the period of the grid that is seen, of those that stand out: a comb of period 4 is 4, not 2
 edges, profile     where a photograph's strong edges are, and the mean relevance across them
 two_sides          the square of a photograph that is most nearly two even areas, one bright and one dark
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import gcd
 
@@ -19,8 +22,8 @@ import numpy.typing as npt
 from deeptaylor.methods import rank_correlation
 
 __all__ = [
-    "Edges", "edges", "few_pixels", "luminance", "neighbours",
-    "profile", "smoothed", "stride_power", "two_sides",
+    "Edges", "edges", "few_pixels", "fundamental", "luminance", "neighbours",
+    "pattern_share", "profile", "smoothed", "stride_power", "two_sides",
 ]  # fmt: skip
 
 Array = npt.NDArray[np.float64]
@@ -28,6 +31,9 @@ Array = npt.NDArray[np.float64]
 PERIODS = (2, 3, 4, 6, 8)
 ENVELOPE = 8.0  # pixels: the blur that a map is divided by, to leave the pattern and not the object
 AROUND = 12  # bins of the spectrum on either side that a peak is compared with
+STANDS_OUT = 10  # times the power around; noise has 1, and exceeds this once in a million at period 2
+SEEN = 0.01  # of the fine structure: a pattern with less is found by the spectrum, but not seen
+WEAKER = 1 / 7  # of the strongest period's power at a frequency: below this a longer period is not what is seen
 STRONG = 0.95  # the quantile of the gradient above which an edge is strong
 REACH = 16  # pixels on either side of an edge
 TINY = np.finfo(np.float64).tiny
@@ -79,19 +85,57 @@ def stride_power(R: npt.NDArray[np.floating], period: int) -> Array:
     where there is little. The frequencies (i, j) / period with no common divisor belong to this period alone: what
     repeats every second pixel has no part in period 4.
     """
-    side = min(R.shape[-2:]) // 24 * 24  # every period of PERIODS fits a whole number of times
-    if side == 0 or 24 % period:
-        raise ValueError(f"stride_power: maps of {R.shape[-2:]} pixels and period {period}; it takes 24 pixels or more")
-    flat = R[..., :side, :side] / np.maximum(smoothed(np.abs(R), ENVELOPE)[..., :side, :side], TINY)
-    power = np.abs(np.fft.fft2(flat - flat.mean(axis=(-2, -1), keepdims=True))) ** 2
-    peaks = [(i, j) for i in range(period) for j in range(period) if gcd(i, j, period) == 1]
-    ratios = [_over_neighbours(power, i * side // period, j * side // period) for i, j in peaks]
-    found: Array = np.mean(ratios, axis=0)
+    power = _spectrum(R, period)
+    found: Array = np.mean([at / np.maximum(typical, TINY) for at, typical in _peaks(power, period)], axis=0)
     return found
 
 
-def _over_neighbours(power: Array, row: int, column: int) -> Array:
-    """The power of one bin over its neighbours' typical power, the bins right beside it left out.
+def pattern_share(R: npt.NDArray[np.floating], period: int) -> Array:
+    """The share of a map's fine structure at the frequencies of this period alone, less what is typical around; each.
+
+    Fine structure: what is left when a map is divided by its blurred self.
+    """
+    power = _spectrum(R, period)
+    above = np.sum([np.maximum(at - typical, 0) for at, typical in _peaks(power, period)], axis=0)
+    found: Array = above / np.maximum(power.sum(axis=(-2, -1)), TINY)
+    return found
+
+
+def fundamental(power: Mapping[int, float], share: Mapping[int, float]) -> int | None:
+    """The period of the grid that is seen, of those that stand out; None where none does.
+
+    A narrow comb of period 4 is as strong at period 2, its first harmonic: the longest period counts whose frequencies
+    are not much weaker than the strongest one's. What is much weaker is a grid of period 2 whose teeth differ a little:
+    the limit lies where every second tooth, in both directions, has less than about 0.4 of its neighbours' height.
+    """
+    out = [period for period in share if power[period] > STANDS_OUT and share[period] >= SEEN]
+    strength = {period: share[period] / len(_own(period)) for period in out}
+    return max((period for period in strength if strength[period] >= WEAKER * max(strength.values())), default=None)
+
+
+def _spectrum(R: npt.NDArray[np.floating], period: int) -> Array:
+    """The power of maps' fine structure; periods fit into it a whole number of times."""
+    side = min(R.shape[-2:]) // 24 * 24
+    if side == 0 or 24 % period:
+        raise ValueError(f"stride_power: maps of {R.shape[-2:]} pixels and period {period}; it takes 24 pixels or more")
+    flat = R[..., :side, :side] / np.maximum(smoothed(np.abs(R), ENVELOPE)[..., :side, :side], TINY)
+    power: Array = np.abs(np.fft.fft2(flat - flat.mean(axis=(-2, -1), keepdims=True))) ** 2
+    return power
+
+
+def _peaks(power: Array, period: int) -> list[tuple[Array, Array]]:
+    """The power at each frequency of a period alone, and what is typical around it."""
+    step = power.shape[-1] // period
+    return [(power[..., i * step, j * step], _typical(power, i * step, j * step)) for i, j in _own(period)]
+
+
+def _own(period: int) -> list[tuple[int, int]]:
+    """The (i, j) with frequencies (i, j) / period that no shorter period has."""
+    return [(i, j) for i in range(period) for j in range(period) if gcd(i, j, period) == 1]
+
+
+def _typical(power: Array, row: int, column: int) -> Array:
+    """The typical power of a bin's neighbours, those right beside it left out.
 
     Typical is the median over ln 2: for noise, whose power is distributed exponentially, this is the mean.
     """
@@ -100,9 +144,8 @@ def _over_neighbours(power: Array, row: int, column: int) -> Array:
     d = np.arange(-far, far + 1)
     near = np.maximum(np.abs(d)[:, None], np.abs(d)[None, :]) <= 1
     around = power[..., ((row + d) % side)[:, None], ((column + d) % side)[None, :]]
-    typical = np.median(around[..., ~near], axis=-1) / np.log(2)
-    ratio: Array = power[..., row, column] / np.maximum(typical, TINY)
-    return ratio
+    typical: Array = np.median(around[..., ~near], axis=-1) / np.log(2)
+    return typical
 
 
 # --- edges ------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from deeptaylor.methods import rank_correlation
 from deeptaylor.paper import imagenet_measures as im
 from deeptaylor.paper import measures
 from deeptaylor.paper.experiment import ConsistencyError
-from deeptaylor.paper.imagenet_maps import COMMON, COPY, METHODS, Case, Picture, middle
+from deeptaylor.paper.imagenet_maps import METHODS, Case
+from deeptaylor.paper.imagenet_photos import COMMON, COPY, Known, Picture, inside, middle
 from deeptaylor.paper.measures import mean
 from deeptaylor.paper.saved import Arrays
 from deeptaylor.support.plain import plain
@@ -26,26 +27,40 @@ ZOOM = 56  # pixels of the region of interest: drawn four times as large, it is 
 NEAR, FAR = (1, 4), (13, 16)  # pixels from an edge
 EXPLAINED = tuple(m.key for m in METHODS if m.settings is not None)
 COMPARED = ("sensitivity", "neuron", "spread")
+ALL = tuple(m.key for m in METHODS)
 
 Maps = Mapping[str, Mapping[str, Arrays]]
 
 
-def numbers(cases: Mapping[str, Case], maps: Maps, pictures: Picture, names: Sequence[str]) -> dict[str, Any]:
-    """All numbers, as JSON takes them; ``pictures`` are the squares (N, 256, 256, 3)."""
+def numbers(
+    cases: Mapping[str, Case],
+    maps: Maps,
+    pictures: Picture,
+    names: Sequence[str],
+    known: Mapping[str, Known],
+    zoom: str | None = None,
+) -> dict[str, Any]:
+    """All numbers, as JSON takes them; ``pictures`` are the squares (N, 256, 256, 3), ``zoom`` names one to zoom into.
+
+    ``known`` says what is on photographs, where that is known.
+    """
     light = im.luminance(middle(pictures))
-    zoom = region(light)
+    place = region(light, None if zoom is None else list(names).index(zoom))
+    networks = {key: _network(case, maps[key], [known.get(name) for name in names]) for key, case in cases.items()}
     found = {
         "photographs": list(names),
-        "networks": {key: _network(case, maps[key]) for key, case in cases.items()},
-        "similarity": {method: _similarity(cases, maps, light, method) for method in COMPARED},
-        "noise": _each(cases, maps, COMPARED, _noise),
-        "twice": _each(cases, maps, COMPARED, _twice),
-        "region": dict(zip(("photograph", "top", "left"), zoom, strict=True)) | {"side": ZOOM},
+        "networks": networks,
+        "lead": "neuron" if all(of["input_holds_half"] for of in networks.values()) else "spread",
+        "similarity": {method: _similarity(cases, maps, light, method) for method in ALL},
+        "noise": _each(cases, maps, ALL, _noise),
+        "twice": _each(cases, maps, ALL, _twice),
+        "objects": _each(cases, maps, ALL, lambda case, of: _objects(case, of, names, known)),
+        "region": dict(zip(("photograph", "top", "left"), place, strict=True)) | {"side": ZOOM},
         "edge": {
-            "region": _each(cases, maps, COMPARED, lambda case, of: _across(case, of, light, zoom)),
+            "region": _each(cases, maps, COMPARED, lambda case, of: _across(case, of, light, place)),
             "whole": _each(cases, maps, COMPARED, lambda case, of: _across(case, of, light, None)),
         },
-        "stride": _each(cases, maps, [m.key for m in METHODS], _stride),
+        "stride": _each(cases, maps, ALL, _stride),
     }
     result: dict[str, Any] = plain(found)
     return result
@@ -58,20 +73,28 @@ def _each(cases: Mapping[str, Case], maps: Maps, methods: Sequence[str], measure
 # --- what a network saw, and where its scores went --------------------------------------------------------------------
 
 
-def _network(case: Case, of: Mapping[str, Arrays]) -> dict[str, Any]:
+def _network(case: Case, of: Mapping[str, Arrays], known: Sequence[Known | None]) -> dict[str, Any]:
+    """What a network saw; "right" is None where nobody said what is on a photograph."""
     seen, names = of["recognised"], case.model.class_names
     ledgers = {method: _ledger(of[method]) for method in EXPLAINED}
+    shares = [s for s in ledgers["neuron"]["input_share"] if np.isfinite(s)]
+    classes = [names[i] if names else f"class {i}" for i in seen["index"]]
+    holds_half = bool(shares) and min(shares) >= 0.5
     return {
         "title": case.title,
         "place": case.place,
         "stride": case.stride,
-        "classes": [names[i] if names else f"class {i}" for i in seen["index"]],
+        "classes": classes,
         "class_indices": seen["index"].tolist(),
+        "asked": (seen["index"] != seen["top"]).tolist(),
+        "right": [None if k is None else name in k.classes for name, k in zip(classes, known, strict=True)],
         "probabilities": seen["probability"].tolist(),
         "scores": of["neuron"]["score"].tolist(),
         "still_recognised": {made: (seen[made] == seen["index"]).tolist() for made in ("twice", "once")},
         "ledger": ledgers,
-        "input_holds_half": bool(min(ledgers["neuron"]["input_share"]) >= 0.5),
+        "input_share": [min(shares), max(shares)] if shares else None,
+        "input_holds_half": holds_half,
+        "lead": "neuron" if holds_half else "spread",
     }
 
 
@@ -193,10 +216,36 @@ def _twice(case: Case, of: Arrays) -> dict[str, Any]:
     }
 
 
-def region(light: im.Array) -> tuple[int, int, int]:
+def _objects(case: Case, of: Arrays, names: Sequence[str], known: Mapping[str, Known]) -> dict[str, Any]:
+    """How much denser the positive relevance is inside boxes drawn by hand than outside of them.
+
+    A number for each photograph with such a box: around the object ("object"), and around parts of it ("part").
+    """
+    R = np.maximum(case.common(of["maps"]).astype(np.float64), 0)
+    found: dict[str, dict[str, Any]] = {"object": {}, "part": {}}
+    for n, name in enumerate(names):
+        what = known.get(name)
+        if what is None or of["score"][n] <= 0:
+            continue
+        for kind, boxes in (("object", (what.object,)), ("part", what.parts)):
+            drawn = [box for box in boxes if box is not None]
+            mask = inside(drawn)
+            if drawn:
+                denser = R[n][mask].mean() / max(R[n][~mask].mean(), im.TINY)
+                found[kind][name] = {
+                    "what": what.part if kind == "part" else "the object",
+                    "denser": float(denser),
+                    "share": float(R[n][mask].sum() / max(R[n].sum(), im.TINY)),
+                    "area": float(mask.mean()),
+                    "covered": float((R[n] > R[n].mean())[mask].mean()),
+                }
+    return found
+
+
+def region(light: im.Array, photograph: int | None = None) -> tuple[int, int, int]:
     """The region of interest: photograph, top row, left column. Chosen by the photographs alone, not by relevance."""
     best = [im.two_sides(picture, ZOOM) for picture in light]
-    n = int(np.argmax([separation for separation, _, _ in best]))
+    n = int(np.argmax([separation for separation, _, _ in best])) if photograph is None else photograph
     return n, best[n][1], best[n][2]
 
 
@@ -228,7 +277,13 @@ def _sides(profile: im.Array) -> dict[str, float]:
     return found
 
 
-def _stride(case: Case, of: Arrays) -> dict[str, float]:
-    """How much a pattern of each period stands out, the median over the photographs."""
+def _stride(case: Case, of: Arrays) -> dict[str, Any]:
+    """How much a pattern of each period stands out and its share, medians over the photographs; and what is seen."""
     R = case.common(of["maps"])
-    return {str(period): float(np.median(im.stride_power(R, period))) for period in im.PERIODS}
+    power = {period: float(np.median(im.stride_power(R, period))) for period in im.PERIODS}
+    share = {period: float(np.median(im.pattern_share(R, period))) for period in im.PERIODS}
+    return {
+        "power": {str(period): value for period, value in power.items()},
+        "share": {str(period): value for period, value in share.items()},
+        "fundamental": im.fundamental(power, share),
+    }

@@ -5,6 +5,7 @@ kept               Σ R / Σ f over all pairs
 negative_share     Σ |R⁻| / Σ |R|
 on                 Σ R⁺ inside a mask / Σ R⁺, a pair at a time
 coverage           share of the pixels of a mask with more relevance than the map's average pixel
+correlation        of the pixels of two maps of a pair, a pair at a time
 spread             Σ |R − R'| / ½ Σ (|R| + |R'|), a pair at a time: 0 the same map, 2 nothing in common
 """
 
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "Interval", "bootstrap", "conservation_gap", "coverage", "frame", "kept", "mean",
+    "Interval", "bootstrap", "conservation_gap", "correlation", "coverage", "frame", "kept", "mean",
     "negative_share", "on", "or_nan", "r_squared", "spread", "sums",
 ]  # fmt: skip
 
@@ -86,6 +87,16 @@ def frame(width: int = 4) -> Mask:
     mask = np.ones((1, 28, 56), dtype=bool)
     mask[:, width:-width, width:-width] = False
     return mask
+
+
+def correlation(R: Array, other: Array) -> Array:
+    """Pearson's correlation of two maps of the same pair; NaN where one of them is even."""
+    a, b = (m.reshape(len(m), -1).astype(np.float64) for m in (R, other))
+    a, b = (m - m.mean(axis=1, keepdims=True) for m in (a, b))
+    size = np.sqrt(np.square(a).sum(axis=1) * np.square(b).sum(axis=1))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found: Array = np.where(size > 0, (a * b).sum(axis=1) / size, np.nan)
+    return found
 
 
 def spread(R: Array, other: Array) -> Array:

@@ -29,16 +29,18 @@ import deeptaylor as dt
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.models.networks.detection_pooling import NETWORKS, WEIGHTS, OneLayer, TwoLayer
 from deeptaylor.models.networks.min_max import TWO_LAYER
-from deeptaylor.paper import mnist_figures, mnist_text, root_measures, root_points
+from deeptaylor.paper import mnist_text, overview, root_measures
 from deeptaylor.paper import train as train_networks
 from deeptaylor.paper import train_relevance as train_model
+from deeptaylor.paper import verdicts as judged
 from deeptaylor.paper.data.digits import Digits, load_digits
 from deeptaylor.paper.data.pairs import TRAIN_SHIFT, Pairs, held_out_pairs
-from deeptaylor.paper.drawing import write as write_figure
 from deeptaylor.paper.experiment import as_json, as_text, finish, run, versions
-from deeptaylor.paper.methods import BOX, METHODS, Case, explain_all, load_cases
+from deeptaylor.paper.methods import BOX, Case, explain_all, load_cases
+from deeptaylor.paper.mnist_figures import draw
 from deeptaylor.paper.mnist_numbers import check_consistent, numbers, requirements
-from deeptaylor.paper.mnist_tables import named
+from deeptaylor.paper.mnist_supplement import lrp_verdicts
+from deeptaylor.paper.mnist_verdicts import verdicts
 from deeptaylor.paper.saved import Arrays, Saved, Talk, digest
 
 __all__ = ["FULL", "QUICK", "Effort", "MnistError", "build", "main"]
@@ -86,6 +88,7 @@ def build(
     found = _about(effort, cases, weights) | {"quality": _quality(extra)} | numbers(maps, extra, pairs)
     check_consistent(found)
     found["requirements"] = as_json(requirements(found))
+    found["verdicts"] = judged.as_json([*verdicts(found), *lrp_verdicts(found)])
     figures = draw(pairs, maps, extra, found, out, talk)
     finish(out, found, mnist_text.report(found, figures), saved)
     return found
@@ -117,7 +120,7 @@ def gather(
     extra: dict[str, Arrays] = {}
 
     def keep(name: str, case: Case, at: Tensor, make: Any, **settings: object) -> None:
-        weights = case.digest(relevance_model="refits" in name)
+        weights = case.digest(relevance_model="refits" in name or "overview" in name)
         known = {"network": weights, "at": digest(at), "version": dt.__version__} | settings
         extra[name] = saved.get(name, known, make)
 
@@ -126,6 +129,13 @@ def gather(
     keep("roots-w2-in-box", one, many, lambda: root_measures.per_neuron(w2, below, flat, box, talk))
     keep("roots-zB", one, many, lambda: root_measures.per_neuron(zb, below, flat, box, talk))
     keep("roots-zplus", two, many, lambda: _zplus(above, features, talk))
+    positive = dt.NonNegative()
+    keep("roots-w2-positive", two, many, lambda: root_measures.per_neuron(w2, above, features, positive, talk))
+    keep("one-layer-beyond", one, many, lambda: root_measures.beyond(below, flat, BOX))
+    shown = overview.chosen(pairs, torch.from_numpy(np.stack(scores)))
+    picture = pairs.images[shown : shown + 1].double()
+    keep("overview-one-layer", one, picture, lambda: overview.one_layer(one, picture))
+    keep("overview-two-layer", two, picture, lambda: overview.two_layer(two, picture))
     for case in cases.values():
         keep(
             f"{case.name}-restarts",
@@ -155,6 +165,7 @@ def gather(
         )
     point = torch.from_numpy(extra["one-layer-restarts"]["point"])
     network = one.network
+    keep("one-layer-real", one, few, lambda: root_measures.unbounded(network, few))
     keep("one-layer-certified", one, point, lambda: root_measures.certified(network, few, point, talk))
     keep(
         "two-layer-refits",
@@ -230,42 +241,6 @@ def _header(path: Path) -> dict[str, str]:
     return notes
 
 
-# --- figures ----------------------------------------------------------------------------------------------------------
-
-
-def draw(
-    pairs: Pairs,
-    maps: Mapping[str, Mapping[str, Arrays]],
-    extra: Mapping[str, Arrays],
-    found: Mapping[str, Any],
-    out: Path,
-    talk: Talk,
-) -> dict[str, Path]:
-    """Every figure as PNG and SVG; the PNG by its name."""
-    shown = {
-        "figure5": ("one-layer", ("sensitivity", "taylor", "w2", "zB")),
-        "figure8": ("two-layer", ("sensitivity", "taylor", "min-max", "training-free")),
-        "lrp_one_layer": ("one-layer", ("zB", "alpha1beta0", "alpha2beta1", "epsilon")),
-        "lrp_two_layer": ("two-layer", ("min-max", "alpha1beta0", "alpha2beta1", "epsilon")),
-    }
-    below = {"figure5": "figure6", "figure8": "figure9"}
-    figures: dict[str, Path] = {}
-
-    def write(name: str, make: Any) -> None:
-        figures[name] = write_figure(make, out, name)[0]
-
-    with talk.doing("figures"):
-        for name, (network, keys) in shown.items():
-            some, of = named(network, *keys), maps[network]
-            write(name, lambda some=some, of=of: mnist_figures.heatmaps(pairs, of, some))
-            write(below.get(name, f"{name}_numbers"), lambda some=some, of=of: mnist_figures.quantities(of, some))
-        write("shares", lambda: mnist_figures.share_of_relevance(found, METHODS))
-        predicted, R_k = maps["two-layer"]["min-max"]["predicted"], extra["two-layer-relevance"]["R_k"]
-        write("min_max_fit", lambda: mnist_figures.fit(predicted, R_k))
-        figures["root_points"] = root_points.draw(out)[0]
-    return figures
-
-
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
@@ -304,7 +279,8 @@ def _made(options: argparse.Namespace) -> list[object]:
     digits = load_digits(options.digits)
     weights = retrain(options.out, options.digits, options.steps) if options.retrain else options.weights
     found = build(digits, options.out, effort, weights=weights, again=options.again)
-    return [*as_text(found["requirements"]), options.out / "report.html", options.out / "numbers.json"]
+    said = [*as_text(found["requirements"]), *judged.as_text(found["verdicts"])]
+    return [*said, options.out / "report.html", options.out / "numbers.json"]
 
 
 def _parser() -> argparse.ArgumentParser:

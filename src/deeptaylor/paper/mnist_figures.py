@@ -1,30 +1,79 @@
-"""The figures of the MNIST experiments: heatmaps (5, 8), scatter plots with histograms (6, 9), and the supplement's."""
+"""The figures of the MNIST experiments: heatmaps (5, 8, S2, S3), scatter plots with histograms (6, 9), and our own.
+
+Figures 1 to 4 and 7 are drawn in overview_figures.py, S1 in root_points.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from deeptaylor.heatmap import colours, robust_scale
-from deeptaylor.paper import measures
+from deeptaylor.paper import measures, overview_figures, root_points
 from deeptaylor.paper.data.pairs import BLACK, WHITE, Pairs
-from deeptaylor.paper.drawing import BLUE, GREY, INK, RED, figure_class
-from deeptaylor.paper.methods import Method
-from deeptaylor.paper.saved import Arrays
+from deeptaylor.paper.drawing import BLUE, GREY, INK, RED, figure_class, write
+from deeptaylor.paper.measures import or_nan
+from deeptaylor.paper.methods import METHODS, Method
+from deeptaylor.paper.mnist_tables import named
+from deeptaylor.paper.saved import Arrays, Talk
 from deeptaylor.shown import percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["chosen", "fit", "heatmaps", "quantities", "share_of_relevance"]
+__all__ = ["chosen", "draw", "fit", "heatmaps", "quantities", "share_of_relevance"]
 
+SHOWN = {
+    "figure5": ("one-layer", ("sensitivity", "taylor", "w2", "zB")),
+    "figure8": ("two-layer", ("sensitivity", "taylor", "min-max", "training-free")),
+    "figureS2": ("one-layer", ("zB", "alpha1beta0", "alpha2beta1", "epsilon")),
+    "figureS3": ("two-layer", ("min-max", "alpha1beta0", "alpha2beta1", "epsilon")),
+}
+NUMBERS = {"figure5": "figure6", "figure8": "figure9", "figureS2": "figureS2_numbers", "figureS3": "figureS3_numbers"}
+OVERVIEW = {
+    "figure1": ("one-layer", overview_figures.overview),
+    "figure2": ("one-layer", overview_figures.taylor),
+    "figure3": ("two-layer", overview_figures.flow),
+    "figure4": ("one-layer", overview_figures.detection_pooling),
+    "figure7": ("two-layer", overview_figures.relevance_models),
+}
 WITH_TARGET, WITHOUT = 10, 2
 BINS = 80
 ENLARGED = 2
+
+
+def draw(
+    pairs: Pairs,
+    maps: Mapping[str, Mapping[str, Arrays]],
+    extra: Mapping[str, Arrays],
+    found: Mapping[str, Any],
+    out: Path,
+    talk: Talk,
+) -> dict[str, Path]:
+    """Every figure as PNG and SVG; the PNG by its name."""
+    figures: dict[str, Path] = {}
+
+    def save(name: str, make: Callable[[], Figure]) -> None:
+        figures[name] = write(make, out, name)[0]
+
+    with talk.doing("figures"):
+        for name, (network, make) in OVERVIEW.items():
+            save(name, partial(make, extra[f"overview-{network}"]))
+        for name, (network, keys) in SHOWN.items():
+            some, of = named(network, *keys), maps[network]
+            save(name, partial(heatmaps, pairs, of, some))
+            save(NUMBERS[name], partial(quantities, of, some))
+        save("shares", partial(share_of_relevance, found, METHODS))
+        predicted, R_k = maps["two-layer"]["min-max"]["predicted"], extra["two-layer-relevance"]["R_k"]
+        save("min_max_fit", partial(fit, predicted, R_k))
+        figures["root_points"] = root_points.draw(out)[0]
+    return figures
 
 
 def chosen(pairs: Pairs) -> list[int]:
@@ -186,8 +235,8 @@ def share_of_relevance(found: Mapping[str, Any], methods: Mapping[str, Sequence[
             ax.set_ylim(len(some) - 0.5, -0.5)
             ax.grid(axis="x", linewidth=0.4)
             ax.set_title(f"{network} network: share on the target digit's {name}", fontsize=9.5)
-            if place == "half":
-                ax.axvline(0.5, color=INK, linewidth=0.8, linestyle="--")
+            even = 0.5 if place == "half" else or_nan(found["compared"]["areas"]["ink"])
+            ax.axvline(even, color=INK, linewidth=0.8, linestyle="--")
     handles, labels = panels[0, 0].get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
     drawn.legend(unique.values(), unique.keys(), loc="outside lower center", ncols=2, fontsize=9, frameon=False)

@@ -14,11 +14,12 @@ from deeptaylor.paper.data.pairs import PRESENT, Pairs
 from deeptaylor.paper.experiment import ConsistencyError, Line
 from deeptaylor.paper.measures import mean
 from deeptaylor.paper.methods import METHODS, shares
+from deeptaylor.paper.mnist_compared import compared
 from deeptaylor.paper.saved import Arrays
 from deeptaylor.shown import percent
 from deeptaylor.support.plain import plain
 
-__all__ = ["check_consistent", "method_numbers", "numbers", "requirements"]
+__all__ = ["check_consistent", "is_consistent", "method_numbers", "numbers", "requirements"]
 
 TOLERANCE = 1e-5  # of the score: the conservation gap of a consistent method
 _QUARTILES = ("least", "lower_quartile", "median", "upper_quartile", "most")
@@ -45,6 +46,7 @@ def numbers(maps: Mapping[str, Mapping[str, Arrays]], extra: Mapping[str, Arrays
             }
             for network in maps
         },
+        "compared": compared(maps, pairs),
         "min_max": _min_max(maps["two-layer"], extra["two-layer-relevance"]["R_k"]),
     }
     result: dict[str, Any] = plain(found)
@@ -113,7 +115,7 @@ def _scores_without_target(f: measures.Array, pairs: Pairs) -> dict[str, Any]:
 def _roots(extra: Mapping[str, Arrays]) -> dict[str, Any]:
     """Distances of roots over those of the nearest."""
     found: dict[str, Any] = {}
-    for name in ("w2", "w2-in-box", "zB", "zplus"):
+    for name in ("w2", "w2-in-box", "w2-positive", "zB", "zplus"):
         arrays = extra[f"roots-{name}"]
         ratio = arrays["ratio"]
         found[name] = (
@@ -124,6 +126,8 @@ def _roots(extra: Mapping[str, Arrays]) -> dict[str, Any]:
     ratio = bound["found"] / bound["least"]
     found["taylor"] = {"median": _median(ratio), "most": float(ratio.max()) if len(ratio) else math.nan}
     found["taylor"]["pairs"] = len(ratio)
+    found["beyond"] = {name: float(share) for name, share in extra["one-layer-beyond"].items()}
+    found["found"] = {name: [int(of.sum()), len(of)] for name, of in extra["one-layer-real"].items()}
     for network in ("one-layer", "two-layer"):
         again = extra[f"{network}-restarts"]
         better = again["alone"] / again["distance"].min(0)
@@ -156,6 +160,11 @@ def _min_max(maps: Mapping[str, Arrays], R_k: measures.Array) -> dict[str, float
         "r_squared_of_sum": measures.r_squared(arrays["predicted"].sum(1, dtype=np.float64), f),
         "mean_gap_over_mean_score": float(np.abs(total - f).mean() / f.mean()) if f.any() else math.nan,
     }
+
+
+def is_consistent(of: Mapping[str, Any]) -> bool:
+    """Whether a method is conservative and positive on all pairs."""
+    return bool(of["conservation_gap"]["worst"] <= TOLERANCE and not of["negative_pixels"])
 
 
 # --- what must hold ---------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any
 
 from deeptaylor.paper.measures import or_nan
 from deeptaylor.paper.methods import METHODS, Method
+from deeptaylor.paper.mnist_numbers import is_consistent
 from deeptaylor.shown import percent
 from deeptaylor.support.report import Table
 
@@ -14,6 +15,8 @@ __all__ = ["lrp", "one_layer_properties", "quality", "shares", "training", "two_
 
 Numbers = Mapping[str, Any]
 Cell = str | tuple[str, str]
+
+NO_CHANCE = "0: no chance in it"
 
 
 def named(network: str, *keys: str) -> list[Method]:
@@ -45,65 +48,75 @@ def training(found: Numbers) -> Table:
 
 
 def one_layer_properties(found: Numbers) -> Table:
-    """The table of section III, measured."""
+    """Table 1 (section III), measured: its eight rows, and how much of the scores the maps hold."""
     keys = ("sensitivity", "taylor", "w2", "zB")
     of, roots = found["methods"]["one-layer"], found["roots"]
     w2, zb, taylor = roots["w2"], roots["zB"], roots["taylor"]
-    smooth, unique = found["smooth_taylor"]["one-layer"], found["unique"]["one-layer"]
+    unique, beyond = found["unique"]["one-layer"], roots["beyond"]
+    real, box = ("{} of {} roots found".format(*roots["found"][name]) for name in ("real", "box"))
+    leave, leave_positive = (percent(or_nan(roots[name]["outside"])) for name in ("w2-in-box", "w2-positive"))
+    stay, stay_positive = (percent(or_nan(roots[name]["outside"])) for name in ("zB", "zplus"))
     rows: list[list[Cell]] = [
-        [
-            "root inside the box",
-            ("no root", "paper: 𝓑 yes"),
-            ("searched there", "paper: 𝓑 yes"),
-            (f"{percent(1 - or_nan(roots['w2-in-box']['outside']))} of neurons' roots", "paper: 𝓑 no"),
-            (f"{percent(1 - or_nan(zb['outside']))} of neurons' roots", "paper: 𝓑 yes"),
-        ],
-        [
-            "root distance / nearest, median (most)",
-            ("no root", "paper: no"),
-            (f"{or_nan(taylor['median']):.5f} ({or_nan(taylor['most']):.4f})", "paper: yes"),
-            (f"{_ratio(w2)} in ℝᵈ", "paper: yes"),
-            (f"{_ratio(zb)} in the box", "paper: no"),
-        ],
-        *_consistency(
-            of, keys, ("no", "no", "yes", "yes"), ("yes", "yes*", "yes", "yes"), percent(smooth["negative_share"])
+        _beside(
+            "𝒳 = ℝᵈ",
+            ("needs no root", real, f"{_ratio(w2)} × the nearest", f"outside 𝓑 {percent(beyond['zB'])} is negative"),
+            ("yes", "yes", "yes", "no"),
         ),
-        [
-            "spread of maps over seeds",
-            ("0: no chance in it", "paper: yes"),
-            (f"{or_nan(unique['taylor_map_spread']):.2g}", "paper: yes"),
-            ("0: no chance in it", "paper: yes"),
-            ("0: no chance in it", "paper: yes"),
-        ],
-        ["time, in gradients", *_times(of, keys, ("yes", "no", "yes", "yes"))],
+        _beside(
+            "𝒳 = ℝᵈ₊, 𝓑",
+            (
+                "needs no root",
+                f"in 𝓑 {box}",
+                f"{leave_positive} and {leave} of neurons' roots leave ℝᵈ₊ and 𝓑",
+                f"{stay_positive} (z⁺) and {stay} (zB) of neurons' roots leave them",
+            ),
+            ("yes", "yes", "no", "yes"),
+        ),
+        _beside(
+            "nearest root on 𝒳: its distance / the nearest one's, median (most)",
+            (
+                "needs no root",
+                f"{or_nan(taylor['median']):.5f} ({or_nan(taylor['most']):.4f})",
+                f"{_ratio(w2)} in ℝᵈ",
+                f"{_ratio(zb)} in 𝓑",
+            ),
+            ("no", "yes", "yes", "no"),
+        ),
+        *_consistency(found, "one-layer", keys, ("no", "no", "yes", "yes"), ("yes", "yes*", "yes", "yes")),
+        _beside(
+            "unique solution: spread of maps over seeds",
+            (NO_CHANCE, f"{or_nan(unique['taylor_map_spread']):.2g}", NO_CHANCE, NO_CHANCE),
+            ("yes", "yes", "yes", "yes"),
+        ),
+        _beside("fast computation: time in gradients", _times(of, keys), ("yes", "no", "yes", "yes")),
     ]
-    return _properties(
-        "Properties of the table in section III, measured on the one-layer network.", "one-layer", keys, rows
+    caption = (
+        "Table 1 (section III), measured on the one-layer network; beside each number what the paper's table says."
     )
+    return _properties(caption, "one-layer", keys, rows)
 
 
 def two_layer_properties(found: Numbers) -> Table:
-    """The table of section IV, measured."""
+    """Table 2 (section IV), measured: its four rows, the first of them in three."""
     keys = ("sensitivity", "taylor", "min-max", "training-free")
     of, unique = found["methods"]["two-layer"], found["unique"]["two-layer"]
-    smooth = found["smooth_taylor"]["two-layer"]
     steps = found["training"]["min-max"].get("steps", "?")
-    consistent, positive = ("no", "no", "yes†", "yes"), ("", "positive", "positive", "positive")
+    spreads = [f"{or_nan(unique[name]):.2g}" for name in ("taylor_map_spread", "min_max_map_spread")]
     rows: list[list[Cell]] = [
-        *_consistency(of, keys, consistent, positive, percent(smooth["negative_share"])),
-        [
-            "spread of maps over seeds",
-            ("0: no chance in it", "paper: yes"),
-            (f"{or_nan(unique['taylor_map_spread']):.2g}", "paper: no‡"),
-            (f"{or_nan(unique['min_max_map_spread']):.2g}", "paper: no‡"),
-            ("0: no chance in it", "paper: yes"),
-        ],
-        ["training steps", ("0", "paper: yes"), ("0", "paper: yes"), (steps, "paper: no"), ("0", "paper: yes")],
-        ["time, in gradients", *_times(of, keys, ("yes", "no", "yes", "yes"))],
+        *_consistency(found, "two-layer", keys, ("no", "no", "yes†", "yes"), None),
+        _beside(
+            "unique solution: spread of maps over seeds", (NO_CHANCE, *spreads, NO_CHANCE), ("yes", "no‡", "no‡", "yes")
+        ),
+        _beside("training-free: steps of training", ("0", "0", steps, "0"), ("yes", "yes", "no", "yes")),
+        _beside("fast computation: time in gradients", _times(of, keys), ("yes", "no", "yes", "yes")),
     ]
-    return _properties(
-        "Properties of the table in section IV, measured on the two-layer network.", "two-layer", keys, rows
-    )
+    caption = "Table 2 (section IV), measured on the two-layer network; beside each number what the paper's table says."
+    return _properties(caption, "two-layer", keys, rows)
+
+
+def _beside(name: str, measured: Sequence[str], paper: Sequence[str]) -> list[Cell]:
+    """A row: what was measured, with what the paper says of it."""
+    return [name, *[(text, f"paper: {said}") for text, said in zip(measured, paper, strict=True)]]
 
 
 def _properties(caption: str, network: str, keys: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
@@ -111,25 +124,34 @@ def _properties(caption: str, network: str, keys: Sequence[str], rows: Sequence[
 
 
 def _consistency(
-    of: Numbers, keys: Sequence[str], conservative: Sequence[str], positive: Sequence[str], smooth: str
+    found: Numbers, network: str, keys: Sequence[str], consistent: Sequence[str], positive: Sequence[str] | None
 ) -> list[list[Cell]]:
-    """Conservation gap, share of the score that is kept, and share of negative relevance."""
-    gaps, kept, negative = [], [], []
-    for key, c, p in zip(keys, conservative, positive, strict=True):
-        gap = of[key]["conservation_gap"]
-        gaps.append((f"{_small(gap['median'])} ({_small(gap['worst'])})", f"paper: {c}"))
-        kept.append(percent(of[key]["kept"]))
-        share = percent(of[key]["negative_share"])
-        negative.append((f"{share}; smooth {smooth}" if key == "taylor" else share, f"paper: {p}" if p else ""))
-    return [
-        ["conservation gap, median (worst)", *gaps],
-        ["all relevance / all scores", *kept],
-        ["negative relevance", *negative],
+    """Conservative, positive, consistent; the first two with what the paper says where its table has them."""
+    of, smooth = found["methods"][network], percent(found["smooth_taylor"][network]["negative_share"])
+    gaps = [
+        f"{_small(of[key]['conservation_gap']['median'])} ({_small(of[key]['conservation_gap']['worst'])})"
+        for key in keys
     ]
+    shares = [percent(of[key]["negative_share"]) for key in keys]
+    negative = [
+        f"{share}; smooth {smooth}" if key == "taylor" else share for key, share in zip(keys, shares, strict=True)
+    ]
+    both = ["yes" if is_consistent(of[key]) else "no" for key in keys]
+    first = "conservative: gap, median (worst)"
+    rows = (
+        [_beside(first, gaps, consistent), _beside("positive: negative share", negative, positive)]
+        if positive
+        else [
+            [first, *gaps],
+            ["positive: negative share", *negative],
+        ]
+    )
+    kept: list[Cell] = ["(all relevance / all scores)", *[percent(of[key]["kept"]) for key in keys]]
+    return [*rows, _beside("consistent", both, consistent), kept]
 
 
-def _times(of: Numbers, keys: Sequence[str], said: Sequence[str]) -> list[Cell]:
-    return [(_small(of[k]["time_in_gradients"]), f"paper: {s}") for k, s in zip(keys, said, strict=True)]
+def _times(of: Numbers, keys: Sequence[str]) -> list[str]:
+    return [_small(of[key]["time_in_gradients"]) for key in keys]
 
 
 def shares(found: Numbers) -> Table:
@@ -142,11 +164,13 @@ def shares(found: Numbers) -> Table:
                 _interval(of.get(name)) for name in ("on_half", "untrained_on_half", "on_ink", "untrained_on_ink")
             ]
             rows.append([f"{network}, {method.title}", *places, _interval(of["coverage"]), _interval(of["on_border"])])
+    areas = found["compared"]["areas"]
     return Table(
-        "Share of the positive relevance, mean over pairs with a target and 95 % bootstrap interval. Ink: pixels of "
-        "the target digit brighter than half. Covered: ink pixels that get more than the map's average pixel. Border: "
-        "the outermost four pixels, where there is next to no ink. The untrained network is the same one before its "
-        "training.",
+        "Share of the positive relevance, mean over pairs with a target and 95 % bootstrap interval. An even map has "
+        f"50 % on the target's half, {percent(areas['ink'])} on its ink and {percent(areas['border'])} on the border, "
+        "as these have of the area. Ink: pixels of the target digit brighter than half. Covered: ink pixels that get "
+        "more than the map's average pixel. Border: the outermost four pixels, where there is next to no ink. The "
+        "untrained network is the same one before its training.",
         ("method", "target's half", "untrained", "target's ink", "untrained", "ink covered", "border"),
         rows,
     )

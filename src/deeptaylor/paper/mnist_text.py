@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from deeptaylor.paper import mnist_tables as tables
+from deeptaylor.paper import verdicts
 from deeptaylor.paper.experiment import as_table
 from deeptaylor.shown import number, percent
-from deeptaylor.support.report import Picture, Section, page
+from deeptaylor.support.report import Heading, Part, Picture, Section, page
 
 __all__ = ["report"]
 
@@ -21,14 +22,16 @@ def report(found: Numbers, figures: Figures) -> str:
     """The whole page."""
     versions = found["versions"]
     lead = f"""Deep Taylor decomposition (Montavon et al.) of two networks that see whether a digit 0–3 stands beside a
-        distractor 4–9: sections III-C and IV-C of the paper, and section IV of its supplement, with a number wherever
-        the paper shows a picture. {found["settings"]["pairs"]} pairs of held-out digits, the same for every method."""
+        distractor 4–9: figures 1 to 9 and both tables of the paper, figures S1 to S3 of its supplement, and what the
+        paper says of them, measured. {found["settings"]["pairs"]} pairs of held-out digits, the same for every
+        method."""
     foot = f"""deeptaylor {versions["deeptaylor"]}, torch {versions["torch"]}, {found["threads"]} thread(s); weights
         {", ".join(found["weights"].values())}. All numbers are in numbers.json, what they were computed from is in
         arrays/."""
     sections = [
         _summary(found),
         _networks(found),
+        _overview(figures),
         _one_layer(found, figures),
         _two_layer(found, figures),
         _roots(found, figures),
@@ -43,10 +46,17 @@ def report(found: Numbers, figures: Figures) -> str:
 
 
 def _summary(found: Numbers) -> Section:
+    meaning = """The sentences are those of sections III-C and IV-C of the paper and of section IV of its supplement
+        that say something of MNIST; those on photographs are judged in the report on ILSVRC. Networks and relevance
+        model are trained anew: the paper's weights are not known."""
     precision = """Maps are computed in float64 and kept in float32, from which all numbers are computed: rounding is
         below 1e-7 of the score. That w², zB and training-free are conservative and positive is checked while this page
         is made; without that it would not be here."""
-    return Section("What holds", [as_table(found["requirements"]), precision])
+    own = as_table(found["requirements"])
+    return Section(
+        "What the paper says, and what holds here",
+        [verdicts.as_table(found["verdicts"]), meaning, Heading("Our own checks"), own, precision],
+    )
 
 
 def _networks(found: Numbers) -> Section:
@@ -57,43 +67,116 @@ def _networks(found: Numbers) -> Section:
     return Section("The networks", [data, tables.quality(found), tables.training(found)])
 
 
+def _overview(figures: Figures) -> Section:
+    """Figures 1 to 4 and 7."""
+    parts: list[Part] = [
+        """The paper sketches its method on cartoons; these are the same drawings of a real pair of digits and of
+        neurons of the trained networks, with their numbers: the first pair with a zero that both networks detect.""",
+        _picture(
+            figures,
+            "figure1",
+            """Figure 1. The score is decomposed on hidden neurons, then each neuron's share on the pixels. Look for
+            the same numbers on both sides: a neuron's relevance is its activation. “The classification decision is
+            first decomposed in terms of contributions R₁, R₂, R₃ of respective hidden neurons x₁, x₂, x₃, and then, the
+            contribution of each hidden neuron is independently redistributed onto the pixels […].” Shown are the three
+            most active neurons of the one-layer network, with the zB rule.""",
+            "A pair of digits, weights of three neurons, their activations, the score, and the way back to a heatmap",
+        ),
+        _picture(
+            figures,
+            "figure2",
+            """Figure 2. Taylor decomposition: the gradient at the root times the difference to it. Look for what the
+            root takes away: “a good root point is one that removes the object […], but that minimally deviates from the
+            original point”. The distractor stays as it is, of the digit so much is changed that the score falls to a
+            tenth.""",
+            "A pair of digits, its root, their difference, the gradient, and the heatmap as their product",
+        ),
+        _picture(
+            figures,
+            "figure3",
+            """Figure 3. A forward pass through the two-layer network and the backward pass, layer by layer; neurons are
+            squares, darker where larger. Look for the sums, which are the score in every layer, and for neurons that
+            are active but not relevant: “Other neurons of the same layer are perceived as less relevant and do not
+            significantly contribute to the heatmap.”""",
+            "Activations of the layers in a row, and below them their relevances",
+        ),
+        _picture(
+            figures,
+            "figure4",
+            """Figure 4. The one-layer network: “The first layer detects features in the input space, the second layer
+            pools the detected features into an output score.” Look for parts of a zero in the weights, in the half
+            where it stands, and for biases below zero.""",
+            "A pair of digits, the weights of six neurons, and their sum",
+            760,
+        ),
+        _picture(
+            figures,
+            "figure7",
+            """Figure 7. The deep network, and both relevance models of its most relevant pooled unit k, which sums four
+            detection units. Look for the sum of each: the trained model comes near R_k, the training-free one is R_k.
+            The min-max model has weights v of its own and an inhibition a_j that relevance above lifts; the
+            training-free one has the network's own weights, the pooling ratio c_k (1 for sums) and the context d_k.""",
+            "Three drawings: the network, the min-max model and the training-free model with weights and numbers",
+        ),
+    ]
+    return Section("The method on a real pair (figures 1 to 4 and 7)", parts)
+
+
+def _picture(figures: Figures, name: str, caption: str, alt: str, width: int | None = None) -> Picture:
+    return Picture(figures[name], caption, alt, width)
+
+
 def _one_layer(found: Numbers, figures: Figures) -> Section:
-    of = found["methods"]["one-layer"]
+    of, areas = found["methods"]["one-layer"], found["compared"]["areas"]
     names = {"sensitivity": "sensitivity", "taylor": "Taylor", "w2": "w²", "zB": "zB"}
-    places = f"""The border, where there is no information (the outermost four pixels), gets
-        {_each(of, names, "on_border")} of the positive relevance. Completeness: of the target digit's ink pixels,
-        {_each(of, names, "coverage")} get more than the map's average pixel."""
+    places = f"""The border (the outermost four pixels, {percent(areas["border"])} of the area), where there is no
+        information, gets {_each(of, names, "on_border")} of the positive relevance. Completeness: of the target digit's
+        ink pixels, {_each(of, names, "coverage")} get more than the map's average pixel."""
     hottest = ", ".join(f"{of[key]['largest']:.2g} ({name})" for key, name in names.items())
     consistency = f"""Nearest-root Taylor keeps {percent(of["taylor"]["kept"])} of all scores and dissipates the rest;
         {percent(of["taylor"]["negative_share"])} of its relevance is negative. Sensitivity is scaled by one factor for
         all pairs; over the pairs its sum has a correlation of {number(of["sensitivity"]["correlation_with_score"])}
         with the score. The hottest pixel has {hottest}: the shorter the tail of the histogram, the more pixels share
         the relevance."""
-    return _figures("One-layer", (5, 6), figures, places, consistency)
+    look = """Look for points on the border in sensitivity's maps, thin strokes in Taylor's, and the whole digit in
+        zB's: “The domain-aware zB-rule produces heatmaps that are still blurred, but that are complete and
+        well-aligned with the data.”"""
+    plots = """Look for points on the diagonal (conservative) and for blue bars (not positive): “The nearest root Taylor
+        approach, although producing mostly positive heatmaps, dissipates a large fraction of the relevance.”"""
+    return _figures("One-layer", (5, 6), figures, (look, plots), places, consistency)
 
 
 def _two_layer(found: Numbers, figures: Figures) -> Section:
-    of = found["methods"]["two-layer"]
+    of, areas = found["methods"]["two-layer"], found["compared"]["areas"]
     names = {"sensitivity": "sensitivity", "taylor": "Taylor"} | {key: key for key in ("min-max", "training-free")}
     places = f"""Ink pixels of the target digit that get more than the map's average pixel:
-        {_each(of, names, "coverage")}. On the border: {_each(of, names, "on_border")}."""
+        {_each(of, names, "coverage")}. On the border, {percent(areas["border"])} of the area:
+        {_each(of, names, "on_border")}."""
     consistency = f"""Taylor keeps {percent(of["taylor"]["kept"])} of all scores, and
         {percent(of["taylor"]["negative_share"])} of its relevance is negative. Maps of the min-max model hold
         {percent(of["min-max"]["kept"])} of the scores; a pair's map misses its score by
         {percent(found["min_max"]["mean_gap_over_mean_score"])} of the mean score on average. Training-free is
         conservative to {of["training-free"]["conservation_gap"]["worst"]:.0e}."""
-    return _figures("Two-layer", (8, 9), figures, places, consistency)
+    look = """Look for scattered points in the first two columns and for the same whole digits in the last two: “The
+        heatmaps obtained by the trained min-max relevance model and by the training-free method are of similar
+        quality.”"""
+    plots = """Look for min-max near the diagonal and training-free on it: “The deep Taylor decomposition with the
+        min-max relevance model produces near-conservative heatmaps, and the training-free deep Taylor decomposition
+        produces heatmaps that are fully conservative.”"""
+    return _figures("Two-layer", (8, 9), figures, (look, plots), places, consistency)
 
 
-def _figures(network: str, numbers: tuple[int, int], figures: Figures, places: str, consistency: str) -> Section:
-    """A network's heatmaps, then its scatter plots and histograms."""
+def _figures(
+    network: str, numbers: tuple[int, int], figures: Figures, look: tuple[str, str], places: str, consistency: str
+) -> Section:
+    """A network's heatmaps, then its scatter plots and histograms; ``look``: what to look for in each."""
     first, second = numbers
     return Section(
         f"{network} network (figures {first} and {second})",
         [
-            Picture(figures[f"figure{first}"], f"Figure {first}. {_SCALE}", _HEATMAPS_ALT),
+            Picture(figures[f"figure{first}"], f"Figure {first}. {look[0]} {_SCALE}", _HEATMAPS_ALT),
             places,
-            Picture(figures[f"figure{second}"], f"Figure {second}. {_QUANTITIES}", _QUANTITIES_ALT),
+            Picture(figures[f"figure{second}"], f"Figure {second}. {look[1]} {_QUANTITIES}", _QUANTITIES_ALT),
             consistency,
         ],
     )
@@ -101,7 +184,9 @@ def _figures(network: str, numbers: tuple[int, int], figures: Figures, places: s
 
 def _roots(found: Numbers, figures: Figures) -> Section:
     roots = found["roots"]
-    caption = "The root points of the rules, for three relevance functions of two inputs."
+    caption = """Figure S1. “Illustration of root points (empty circles) found for a given data point (full circle) for
+        various propagation rules, relevance functions, and input domains.” Look for roots inside the blue domain; w²'s
+        may lie anywhere. Functions and data point are ours, the paper does not give them."""
     alt = "Twelve panels with a data point, its root and the segment that was searched"
     outside = percent(roots["w2-in-box"]["outside"])
     text = f"""In the one-layer network, at {roots["w2"]["neurons"]} active neurons of {found["settings"]["roots"]}
@@ -109,16 +194,17 @@ def _roots(found: Numbers, figures: Figures) -> Section:
         zB root stays inside, and at the median is {number(roots["zB"].get("median"))} times as far away as the nearest
         root in the box. The z⁺ root of the two-layer network's upper neurons is
         {number(roots["zplus"].get("median"))} times as far away as the nearest one in ℝᵈ₊."""
-    return Section("Root points", [Picture(figures["root_points"], caption, alt), text])
+    return Section("Root points (supplement, figure S1)", [Picture(figures["root_points"], caption, alt), text])
 
 
 def _properties(found: Numbers) -> Section:
     settings, roots = found["settings"], found["roots"]
     one, two = (found["unique"][name] for name in ("one-layer", "two-layer"))
     better = roots["taylor_over_best_restart_two-layer"]
-    first = f"""Gap: |Σ R − f| / f over pairs with f > 0. Where f > 50 the worst is {_worst(found, "one-layer")}
-        and {_worst(found, "two-layer")}; larger ones in the tables are of smaller scores. Nearest
-        root of Taylor: f of this network is convex, so that its tangents prove how near a root can be at all;
+    first = f"""𝒳 = ℝᵈ: what happens where pixels may have any value; for zB, the pixels of {settings["roots"]} pairs
+        are doubled, so that they leave the box. Gap: |Σ R − f| / f over pairs with f > 0. Where f > 50 the worst is
+        {_worst(found, "one-layer")} and {_worst(found, "two-layer")}; larger ones in the tables are of smaller scores.
+        Nearest root of Taylor: f of this network is convex, so that its tangents prove how near a root can be at all;
         the ratio is to that bound, on {roots["taylor"]["pairs"]} pairs. Smooth (the paper's footnote *): the
         same with t⁻¹ log(0.5 + 0.5 exp(t x)), t = {settings["t"]:g}, in place of max(0, x). Spread: Σ |R −
         R'| over the mean Σ |R| of two maps of a pair, 0 to 2; the search begins at {settings["starts"]}
@@ -133,7 +219,7 @@ def _properties(found: Numbers) -> Section:
         steps on other pairs; the spread between their maps and the given model's is
         {number(two["min_max_to_given"])}."""
     return Section(
-        "The paper's property tables, measured",
+        "Tables 1 and 2, measured",
         [tables.one_layer_properties(found), first, tables.two_layer_properties(found), second],
     )
 
@@ -141,7 +227,8 @@ def _properties(found: Numbers) -> Section:
 def _shares(found: Numbers, figures: Figures) -> Section:
     one, two = found["methods"]["one-layer"], found["methods"]["two-layer"]
     caption = """Share of the positive relevance on the target digit's half and on its ink. Red: trained; grey: the same
-        network before its training. Dashed: one half, which a map that knows nothing has."""
+        network before its training. Dashed: what an even map has. Look for red right of the dashed line, and of
+        grey."""
     alt = "Shares of relevance with intervals, trained and untrained"
     meaning = f"""What this means. In the one-layer network {_compare(one, "zB", "zB")}; in the two-layer network
         {_compare(two, "training-free", "training-free")}. A high share on the half says that a method is selective,
@@ -180,9 +267,9 @@ def _without(found: Numbers) -> Section:
 
 def _min_max(found: Numbers, figures: Figures) -> Section:
     fit = found["min_max"]
-    caption = (
-        "Predicted against true relevance of the 100 pooled units, all pairs; darker is more often, on a log scale."
-    )
+    caption = """Predicted against true relevance of the 100 pooled units, all pairs; darker is more often, on a log
+        scale. Look for the distance from the diagonal: “approximately conservative, with an approximation error that is
+        determined by how much on average the output of the relevance model R̂_k differs from the true relevance R_k”."""
     text = f"""R̂_k explains {percent(fit["r_squared"])} of the variance of R_k on these held-out pairs, and Σ_k R̂_k
         {percent(fit["r_squared_of_sum"])} of the variance of the score. What it misses is all that maps of the min-max
         model lack in conservation: {percent(fit["mean_gap_over_mean_score"])} of the mean score on average."""
@@ -199,15 +286,18 @@ def _lrp(found: Numbers, figures: Figures) -> Section:
         {percent(one["epsilon"]["negative_share"])} and {percent(two["epsilon"]["negative_share"])}. The stabiliser
         takes its share of the score: {percent(one["epsilon"]["kept"])} (ε = 10) and {percent(two["epsilon"]["kept"])}
         (ε = 3) of it reach the pixels."""
+    look = """Look for blue, for red on the distractor, and for thinner strokes than deep Taylor's: “Various parameters
+        of LRP produce various artefacts such as the presence of residual relevance on the irrelevant MNIST digit, or
+        the presence of negative relevance in the black areas of the MNIST images.”"""
     alt = "Pairs of digits and their heatmaps by deep Taylor decomposition and LRP"
     return Section(
-        "Comparison with LRP (supplement, section IV)",
+        "Comparison with LRP (supplement, figures S2 and S3)",
         [
             how,
-            Picture(figures["lrp_one_layer"], f"One-layer network. {_SCALE}", alt),
-            Picture(figures["lrp_one_layer_numbers"], f"One-layer network. {_QUANTITIES}", _QUANTITIES_ALT),
-            Picture(figures["lrp_two_layer"], f"Two-layer network. {_SCALE}", alt),
-            Picture(figures["lrp_two_layer_numbers"], f"Two-layer network. {_QUANTITIES}", _QUANTITIES_ALT),
+            Picture(figures["figureS2"], f"Figure S2, heatmaps of the one-layer network. {look} {_SCALE}", alt),
+            Picture(figures["figureS2_numbers"], f"Figure S2, its properties. {_QUANTITIES}", _QUANTITIES_ALT),
+            Picture(figures["figureS3"], f"Figure S3, heatmaps of the two-layer network. {look} {_SCALE}", alt),
+            Picture(figures["figureS3_numbers"], f"Figure S3, its properties. {_QUANTITIES}", _QUANTITIES_ALT),
             tables.lrp(found),
             text,
         ],

@@ -3,6 +3,8 @@
 per_neuron    the root of each detection neuron that a rule expands at, over the nearest one there is in the domain
 certified     how far the nearest root must at least be, for convex f: no search can do better
 restarts      the maps of Taylor decomposition from searches that begin elsewhere
+beyond        what the zB rule does to inputs outside of its box
+unbounded     whether roots are found where pixels may have any value
 refits        the maps of min-max models that were trained on other pairs
 smooth        Taylor decomposition with the smooth detection function of the footnote in section III
 """
@@ -32,7 +34,7 @@ from deeptaylor.paper.methods import BOX, LEVEL, Case
 from deeptaylor.paper.saved import Arrays, Talk
 from deeptaylor.rules import Rule
 
-__all__ = ["certified", "per_neuron", "refits", "restarts", "smooth"]
+__all__ = ["beyond", "certified", "per_neuron", "refits", "restarts", "smooth", "unbounded"]
 
 STARTS = 4
 SHARPNESS = 10.0  # t of the smooth detection function
@@ -63,6 +65,35 @@ def per_neuron(rule: Rule, layer: nn.Linear, x: Tensor, domain: dt.Domain, talk:
     return {
         "ratio": torch.cat(ratios).numpy() if ratios else np.zeros(0),
         "outside": torch.cat(outside).numpy() if outside else np.zeros(0, dtype=bool),
+    }
+
+
+@torch.no_grad()
+def beyond(layer: nn.Linear, x: Tensor, box: dt.Box) -> Arrays:
+    """The share of negative relevance by the rules w² and zB where pixels leave the box: x is doubled.
+
+    Written out, because an explainer refuses such inputs.
+    """
+    W, b, x = layer.weight, layer.bias, 2 * x
+    low, high = extent(box, x[:1])
+    R_j = (x @ W.T + b).clamp(min=0)
+    found = {}
+    for name in ("w2", "zB"):
+        negative = total = 0.0
+        for point, R in zip(x, R_j, strict=True):
+            q = W.square() if name == "w2" else W * point - low * W.clamp(min=0) - high * W.clamp(max=0)
+            R_i = (q / q.sum(1, keepdim=True) * R[:, None]).sum(0)
+            negative += float(R_i.clamp(max=0).abs().sum())
+            total += float(R_i.abs().sum())
+        found[name] = np.array(negative / total if total else 0.0)
+    return found
+
+
+def unbounded(network: OneLayer, x: Tensor) -> Arrays:
+    """Whether a nearest root was found in ℝᵈ, for each image; and in the box, for comparison."""
+    return {
+        name: dt.nearest_root(network, x, domain=domain, level=LEVEL).converged.numpy()
+        for name, domain in (("real", dt.Real()), ("box", BOX))
     }
 
 

@@ -11,11 +11,14 @@ page ── sections ── parts, each a paragraph (a str) or one of
 from __future__ import annotations
 
 import base64
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from string import Template
+
+from PIL import Image
 
 from deeptaylor.shown import percent, prose
 
@@ -68,6 +71,7 @@ class Picture:
     caption: str
     alt: str
     width: int | None = None  # in pixels of the page; all of it by default
+    photo: bool = False  # of photographs: the page holds it as JPEG, a quarter as large
 
     def html(self) -> str:
         png, files = self.png, ""
@@ -75,11 +79,20 @@ class Picture:
             files = f" <small>({escape(png.name)}, {escape(png.with_suffix('.svg').name)})</small>"
             png = png.read_bytes()
         style = f' style="max-width: {self.width}px"' if self.width else ""
-        data = base64.b64encode(png).decode("ascii")
+        kind, content = ("jpeg", _as_jpeg(png)) if self.photo else ("png", png)
+        data = base64.b64encode(content).decode("ascii")
         return (
-            f'<figure><img src="data:image/png;base64,{data}" alt="{_prose(self.alt)}"{style}>'
+            f'<figure><img src="data:image/{kind};base64,{data}" alt="{_prose(self.alt)}"{style}>'
             f"<figcaption>{_prose(self.caption)}{files}</figcaption></figure>"
         )
+
+
+def _as_jpeg(png: bytes) -> bytes:
+    """The same picture with colours at full resolution: maps are thin red lines."""
+    data = io.BytesIO()
+    with Image.open(io.BytesIO(png)) as picture:
+        picture.convert("RGB").save(data, "JPEG", quality=80, subsampling=0, optimize=True)
+    return data.getvalue()
 
 
 @dataclass(frozen=True)
