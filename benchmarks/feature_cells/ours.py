@@ -122,8 +122,9 @@ def any_function() -> Cell:
 
     e = dt.load(fitted(), domain=BOX).explainer().explain(np.eye(6)[5:])
     assert abs(float(e.score) - float(fitted().predict(np.eye(6)[5:])[0])) < 1e-10
-    forest = RandomForestRegressor(2, random_state=0).fit(np.eye(6), np.arange(6.0))
-    b = dt.shapley(forest.predict, np.eye(6)[5:], np.zeros(6))
+    rows = np.random.default_rng(0).random((40, 6))
+    forest = RandomForestRegressor(2, random_state=0).fit(rows, rows.sum(1))
+    b = dt.shapley(forest.predict, rows[:1], rows.mean(0))
     assert b.check().accounted
     return yes("`dt.shapley`: any function; `dt.load`: linear models, MLPs", f"{shape(e.relevance)}; {b.ledger}")
 
