@@ -22,7 +22,7 @@ import deeptaylor as dt
 from deeptaylor.domain import extent
 from deeptaylor.methods.projection import project
 from deeptaylor.methods.relevance_fit import BATCH
-from deeptaylor.methods.relevance_fit import explain as explain_through
+from deeptaylor.methods.relevance_samples import explain as explain_through
 from deeptaylor.models.networks import min_max
 from deeptaylor.models.networks.detection_pooling import OneLayer, TwoLayer
 from deeptaylor.paper import measures
