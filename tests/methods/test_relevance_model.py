@@ -14,19 +14,10 @@ from torch import Tensor, nn
 
 import deeptaylor as dt
 from deeptaylor.errors import DeepTaylorError, InputError, PlanError
-from deeptaylor.methods.relevance_fit import (
-    Place,
-    Samples,
-    begin_,
-    collect,
-    descend_,
-    explain,
-    fit,
-    fit_samples,
-    start,
-    unrolled,
-)
+from deeptaylor.methods.relevance_fit import Descent, fit, fit_samples
 from deeptaylor.methods.relevance_model import MinMaxModel, pooling_ratio, r_squared
+from deeptaylor.methods.relevance_samples import Place, Samples, collect, explain
+from deeptaylor.methods.relevance_start import begin_, start, unrolled
 from deeptaylor.models.networks import min_max
 from deeptaylor.models.networks.detection_pooling import TwoLayer, WeightsError
 from deeptaylor.models.networks.detection_pooling import save as save_network
@@ -210,7 +201,7 @@ def test_fit_recovers_a_min_max_model() -> None:
         [known(10_000, 1)], start, steps=10_000, learning_rate=0.2, progress=lambda *now: seen.append(now)
     )
     held_out = known(2000, 2)
-    before = start(known(10_000, 1))
+    before = start(known(10_000, 1)).model
     assert r_squared(before, held_out.x, held_out.R_l, held_out.R_k) < 0.9
     assert r_squared(model, held_out.x, held_out.R_l, held_out.R_k) > 0.99
     assert (model.d_j <= 0).all()
@@ -236,7 +227,7 @@ def test_a_step_is_down_the_gradient() -> None:
         assert (model.d_j > 0.01).any()  # not a state of training, but then the last step is seen
     loss = (plain(samples.x, samples.R_l) - samples.R_k).square().sum(1).mean()
     loss.backward()
-    told = descend_(model, samples, 1e-3, 2e-3, 3e-3)
+    told = Descent(torch.zeros(6, dtype=torch.float64), 1e-3, 2e-3, 3e-3).step_(model, samples, 1.0)
     np.testing.assert_allclose(float(told), loss.item(), rtol=1e-12)
     for name, rate in (("v_ij", 1e-3), ("v_lj", 2e-3), ("d_j", 3e-3)):
         now, was = getattr(model, name).detach(), getattr(plain, name)
@@ -371,7 +362,7 @@ def test_a_layer_inside_a_network_is_fitted_from_its_activations() -> None:
         assert torch.equal(samples.x, network.pool(network.relu(network.conv(x))))
     assert samples.R_k.shape == (200, 12)
     assert samples.R_l.shape == (200, 8)
-    model = start(samples, nn.Sequential(nn.Flatten(), network.linear1), lambda x_j: x_j)
+    model = start(samples, nn.Sequential(nn.Flatten(), network.linear1), lambda x_j: x_j).model
     assert tuple(model.v_ij.shape) == (27, 12, 1)
     e = model.explain(samples.x, samples.R_l, ZPlus())
     assert e.relevance.shape == samples.x.shape

@@ -27,8 +27,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,7 @@ def fit(
     begin: Beginning = "layer",
     units: int = 4,
     seed: int = 0,
+    same: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> MinMaxModel:
     """A min-max model of a pooled layer, trained for that many steps on batches of inputs.
@@ -77,6 +78,7 @@ def fit(
     pooling      what pools it: with both, training begins at its weights, with as many units as a window has, and v_ij
                  is pulled towards them; else it begins at random (from `seed`), with `units` for every pooled unit
     begin        "random": begin at random even so; the pull stays
+    same         what else must be the same for a training to be resumed, beside the settings
     settings     those of `fit_samples`
 
     The network is not changed. Layers are taken flat: a model holds (d + L + 1) · G · U numbers, which is much for the
@@ -84,7 +86,7 @@ def fit(
     """
     source = _Collected(explainer, place, batches, target)
     begins = partial(start, detection=detection, pooling=pooling, units=units, seed=seed, begin=begin)
-    return fit_samples(source, begins, about={"seed": seed, "begin": begin}, **settings)
+    return fit_samples(source, begins, same={"seed": seed, "begin": begin, **(same or {})}, **settings)
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def fit_samples(
     progress: Tell = lambda step, loss: None,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: int = CHECKPOINT_EVERY,
-    about: dict[str, Any] | None = None,
+    same: Mapping[str, Any] | None = None,
 ) -> MinMaxModel:
     """The same for samples at hand; `begin` makes the model that training begins with out of the first of them.
 
@@ -119,43 +121,37 @@ def fit_samples(
     checkpoint   a file that the state is written to about every `checkpoint_every` steps, whole or not at all; where it
                  is there already, training goes on from it, provided that it is of the same training. The batches must
                  then come in the same order again: the result has the same bits as without the interruption
-    about        what else must be the same for a training to be resumed
+    same         what else must be the same for a training to be resumed, beside the settings
     """
     _check_settings(steps, batch, learning_rate, pull, checkpoint_every)
-    same = {"steps": steps, "batch": batch, "learning_rate": learning_rate, "pull": list(pull), **(about or {})}
-    training = _Training(Checkpoint(None if checkpoint is None else Path(checkpoint), same))
+    settings = {"steps": steps, "batch": batch, "learning_rate": learning_rate, "pull": list(pull), **(same or {})}
+    training = _Training(Checkpoint(None if checkpoint is None else Path(checkpoint), settings))
     training.resume()
-    for samples in _after(source, training.taken):
-        if training.step >= steps:
-            break
-        training.taken += 1
-        now = samples if isinstance(samples, Samples) else samples()
-        training.begin(now, begin)
-        before = training.step
-        loss = training.stretch(now, steps, batch, learning_rate, pull)
-        if loss is None:
-            continue
-        if not math.isfinite(loss):
-            raise InputError(f"The loss is not finite any more: the learning rate {learning_rate:g} is too high.")
-        if training.step == steps or training.step // checkpoint_every > before // checkpoint_every:
-            training.write()
-        progress(training.step, loss)
-    if training.step < steps or training.model is None:
-        raise InputError(f"The batches ran out after {training.step} of {steps} steps; a step takes {batch} samples.")
+    skip = training.taken
+    while training.step < steps:
+        useful = False
+        for drawn in source:
+            if skip:
+                skip, useful = skip - 1, True
+                continue
+            before = training.step
+            loss = training.learn(drawn, begin, steps, batch, learning_rate, pull)
+            if loss is None:
+                continue
+            useful = True
+            if not math.isfinite(loss):
+                raise InputError(f"The loss is not finite any more: the learning rate {learning_rate:g} is too high.")
+            if training.step == steps or training.step // checkpoint_every > before // checkpoint_every:
+                training.write()
+            progress(training.step, loss)
+            if training.step == steps:
+                break
+        if not useful:
+            raise InputError(
+                f"The batches ran out after {training.step} of {steps} steps; a step takes {batch} samples."
+            )
+    assert training.model is not None
     return training.model
-
-
-def _after(source: Iterable[Drawn], taken: int) -> Iterator[Drawn]:
-    """The source again and again, without as many of its first members as were taken; until it has no more."""
-    passed = 0
-    while True:
-        before = passed
-        for samples in source:
-            passed += 1
-            if passed > taken:
-                yield samples
-        if passed == before:
-            return
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,6 +179,11 @@ class Descent:
         X = max(float(c.square().sum(1).mean()), float((c @ mean).square().mean().sqrt()))
         P = float(R_l.square().sum(1).mean())
         return cls(mean, 1 / X if X else 0.0, 1 / P if P else 0.0, 1.0, anchor)
+
+    def on(self, device: torch.device) -> Descent:
+        """The same on another device."""
+        anchor = None if self.anchor is None else self.anchor.to(device)
+        return replace(self, mean=self.mean.to(device), anchor=anchor)
 
     @torch.no_grad()
     def step_(self, model: MinMaxModel, samples: Samples, rate: float, pull: float = 0.0) -> Tensor:
@@ -222,14 +223,16 @@ class _Training:
         elif self.model.d_j.device != samples.x.device:
             assert self.descent is not None
             self.model.to(samples.x.device)
-            d, anchor = self.descent, self.descent.anchor
-            anchor = None if anchor is None else anchor.to(samples.x.device)
-            self.descent = Descent(d.mean.to(samples.x.device), d.eta_i, d.eta_l, d.eta_d, anchor)
+            self.descent = self.descent.on(samples.x.device)
 
-    def stretch(
-        self, samples: Samples, steps: int, batch: int, learning_rate: float, pull: tuple[float, float]
-    ) -> float | None:
+    def learn(
+        self, drawn: Drawn, begin: Callable[[Samples], Start], steps: int, batch: int, learning_rate: float,
+        pull: tuple[float, float],
+    ) -> float | None:  # fmt: skip
         """One step for every `batch` of the samples; the mean loss, or None if there were too few for a step."""
+        samples = drawn if isinstance(drawn, Samples) else drawn()
+        self.taken += 1
+        self.begin(samples, begin)
         assert self.model is not None
         assert self.descent is not None
         losses = []
@@ -268,5 +271,5 @@ def _check_settings(
             raise InputError(f"{name} is a whole number, at least 1; got {value!r}.")
     if not 0 < learning_rate < math.inf:
         raise InputError(f"learning_rate is a positive number; got {learning_rate!r}.")
-    if len(pull) != 2 or not all(0 <= value * learning_rate <= 1 for value in pull):
-        raise InputError(f"pull is two numbers, at the first step and at the last, from 0; got {pull!r}.")
+    if not all(0 <= value <= 1 for value in pull):
+        raise InputError(f"pull is two numbers, at the first step and at the last, from 0 to 1; got {pull!r}.")

@@ -1,7 +1,7 @@
 """Where the training of a min-max model begins: at the weights of the network's own layer, or at random.
 
-    start ──► a model          at the layer's weights (unrolled), or at random; scaled to predictions of the right size
-              its anchor       the layer's weights, so scaled: training pulls v_ij towards them
+start ──► a model          at the layer's weights (unrolled), or at random; scaled to predictions of the right size
+          its anchor       the layer's weights, so scaled: training pulls v_ij towards them
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.methods.relevance_samples import explain as explain_through
 from deeptaylor.methods.relevance_model import MinMaxModel
+from deeptaylor.methods.relevance_samples import explain as explain_through
 from deeptaylor.models.networks import min_max
 from deeptaylor.models.networks.detection_pooling import NETWORKS, load
 from deeptaylor.paper import measures

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from torch import Tensor
 
 import deeptaylor as dt
 from deeptaylor.errors import DeepTaylorError
-from deeptaylor.models.networks.detection_pooling import NETWORKS, WEIGHTS, OneLayer, TwoLayer
+from deeptaylor.models.networks.detection_pooling import NETWORKS, WEIGHTS, OneLayer, TwoLayer, read_notes
 from deeptaylor.models.networks.min_max import TWO_LAYER
 from deeptaylor.paper import mnist_figures, mnist_text, root_measures, root_points
 from deeptaylor.paper import train as train_networks
@@ -218,16 +217,8 @@ def _about(effort: Effort, cases: Mapping[str, Case], weights: Path | None) -> d
         "versions": versions(),
         "threads": torch.get_num_threads(),
         "weights": {name: case.digest(relevance_model=True) for name, case in cases.items()},
-        "training": {name: _header(folder / f"{name}.safetensors") for name in (*NETWORKS, "min-max")},
+        "training": {name: read_notes(folder / f"{name}.safetensors") for name in (*NETWORKS, "min-max")},
     }
-
-
-def _header(path: Path) -> dict[str, str]:
-    """The notes in the header of a safetensors file: its length in eight bytes, then JSON."""
-    with path.open("rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    notes: dict[str, str] = header.get("__metadata__", {})
-    return notes
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------

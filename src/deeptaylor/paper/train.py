@@ -37,7 +37,7 @@ from deeptaylor.models.networks.detection_pooling import NETWORKS, DetectionPool
 from deeptaylor.paper.data.digits import Digits, load_digits
 from deeptaylor.paper.data.pairs import PRESENT, TRAIN_SHIFT, Absent, Pairs, PairSampler, held_out_pairs
 from deeptaylor.paper.descent import Descent
-from deeptaylor.paper.experiment import run
+from deeptaylor.paper.experiment import provenance, run
 from deeptaylor.shown import percent
 from deeptaylor.support.checkpoints import Checkpoint
 
@@ -201,6 +201,7 @@ def _trained(options: argparse.Namespace) -> list[str]:
     done = train(network, digits, learning_rate=rate, **chosen, progress=line.show)
     line.clear()
     about = {name: str(getattr(options, name)) for name in ("network", *same)} | {"learning_rate": f"{rate:g}"}
+    about |= provenance(next(network.parameters()).device)
     said = [f"{options.network}: {done.steps} steps in {line.seconds():.0f} s, last training loss {done.loss:.1f}"]
     for name, where, pairs in held_out(digits, options):
         found = evaluate(network, pairs)
@@ -223,7 +224,6 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--network", choices=list(NETWORKS), required=True)
     add("--learning-rate", type=float, help=f"by default {LEARNING_RATES}")
-    add("--checkpoint", type=Path, help="file to keep the state in, and to go on from")
     add_options(parser, STEPS, BATCH)
     return parser
 
@@ -232,6 +232,7 @@ def add_options(parser: argparse.ArgumentParser, steps: int, batch: int) -> None
     """Options of every training on pairs of digits."""
     add = parser.add_argument
     add("--out", type=Path, required=True, help="safetensors file to write the result to")
+    add("--checkpoint", type=Path, help="file to keep the state in, and to go on from")
     add("--steps", type=int, default=steps, help="steps of gradient descent (%(default)s)")
     add("--batch", type=int, default=batch, help="pairs per step (%(default)s)")
     add("--seed", type=int, default=0, help="of the first weights and of the pairs (%(default)s)")

@@ -14,6 +14,7 @@ f has a root inside the domain, and deep Taylor decomposition is consistent. `pr
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -111,11 +112,32 @@ def load(name: str, file: str | os.PathLike[str] | None = None) -> OneLayer | Tw
 
 def save(network: DetectionPooling, path: str | os.PathLike[str], about: Mapping[str, str] | None = None) -> Path:
     """Write the weights as a safetensors file, with notes ``about`` them in its header."""
+    return write_tensors(network, path, about)
+
+
+def write_tensors(module: nn.Module, path: str | os.PathLike[str], about: Mapping[str, str] | None = None) -> Path:
+    """The tensors of any module as a safetensors file: the same tensors and notes give the same bytes."""
     need_safetensors()
     from safetensors.torch import save as to_bytes
 
-    tensors = {key: value.detach().cpu().contiguous() for key, value in network.state_dict().items()}
-    return write_whole(path, to_bytes(tensors, metadata=dict(about or {})))
+    tensors = {key: value.detach().cpu().contiguous() for key, value in module.state_dict().items()}
+    return write_whole(path, _in_order(to_bytes(tensors, metadata=dict(about or {}))))
+
+
+def _in_order(data: bytes) -> bytes:
+    """A safetensors file with its header in order: as it is written, notes come in another order every time."""
+    size = int.from_bytes(data[:8], "little")
+    header = json.dumps(json.loads(data[8 : 8 + size]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + data[8 + size :]
+
+
+def read_notes(path: Path) -> dict[str, str]:
+    """The notes in the header of a safetensors file: its length in eight bytes, then JSON."""
+    with path.open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    notes: dict[str, str] = header.get("__metadata__", {})
+    return notes
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

@@ -12,17 +12,17 @@ from torch import Tensor, nn
 
 from deeptaylor.domain import Box
 from deeptaylor.explainer import Explainer
-from deeptaylor.methods.relevance_fit import Place, fit
+from deeptaylor.methods.relevance_fit import fit
 from deeptaylor.methods.relevance_model import MinMaxModel
+from deeptaylor.methods.relevance_samples import Place
 from deeptaylor.models.networks.detection_pooling import (
     FEATURES,
     WEIGHTS,
     TwoLayer,
     WeightsError,
-    need_safetensors,
     read_tensors,
+    write_tensors,
 )
-from deeptaylor.support.files import write_whole
 
 __all__ = ["BOX", "TWO_LAYER", "fit_two_layer", "load", "save", "two_layer_explainer"]
 
@@ -50,11 +50,7 @@ def _sum_in_fours(x_j: Tensor) -> Tensor:
 
 def save(model: MinMaxModel, path: str | os.PathLike[str], about: Mapping[str, str] | None = None) -> Path:
     """Write a model as a safetensors file, with notes ``about`` it in its header."""
-    need_safetensors()
-    from safetensors.torch import save as to_bytes
-
-    tensors = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
-    return write_whole(path, to_bytes(tensors, metadata=dict(about or {})))
+    return write_tensors(model, path, about)
 
 
 def load(file: str | os.PathLike[str] | None = None) -> MinMaxModel:
