@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,11 +41,13 @@ def provenance(device: torch.device) -> dict[str, str]:
 
 def commit() -> str:
     """The commit of the checkout that this package runs from; "none" where it is installed from elsewhere."""
-    folder = Path(dt.__file__).parent
+    folder, program = Path(dt.__file__).parent, shutil.which("git")
+    if program is None:
+        return "none"
 
     def git(*words: str) -> str:
-        done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True)
-        return done.stdout.strip()
+        asked = [program, "-C", str(folder), *words]
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603
 
     try:
         git("ls-files", "--error-unmatch", "__init__.py")  # else it is another project's checkout
