@@ -5,6 +5,7 @@ kept               Σ R / Σ f over all pairs
 negative_share     Σ |R⁻| / Σ |R|
 on                 Σ R⁺ inside a mask / Σ R⁺, a pair at a time
 coverage           share of the pixels of a mask with more relevance than the map's average pixel
+correlations       Pearson's, between two maps of a pair
 spread             Σ |R − R'| / ½ Σ (|R| + |R'|), a pair at a time: 0 the same map, 2 nothing in common
 """
 
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "Interval", "bootstrap", "conservation_gap", "coverage", "frame", "kept", "mean",
+    "Interval", "bootstrap", "conservation_gap", "correlations", "coverage", "frame", "kept", "mean",
     "negative_share", "on", "or_nan", "r_squared", "spread", "sums",
 ]  # fmt: skip
 
@@ -94,6 +95,15 @@ def spread(R: Array, other: Array) -> Array:
     with np.errstate(invalid="ignore"):
         difference: Array = np.where(size > 0, sums(np.abs(R.astype(np.float64) - other)) / size, np.nan)
     return difference
+
+
+def correlations(R: Array, S: Array) -> Array:
+    """Pearson's correlation of the maps of each pair (N, …); NaN where one is constant."""
+    a, b = (m.reshape(len(m), -1).astype(np.float64) for m in (R, S))
+    a, b = (m - m.mean(1, keepdims=True) for m in (a, b))
+    length = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    found: Array = (a * b).sum(1) / np.where(length > 0, length, np.nan)
+    return found
 
 
 def r_squared(predicted: Array, true: Array) -> float:

@@ -26,16 +26,17 @@ from torch import Tensor
 
 import deeptaylor as dt
 from deeptaylor.errors import DeepTaylorError
-from deeptaylor.models.networks.detection_pooling import NETWORKS, WEIGHTS, OneLayer, TwoLayer, read_notes
+from deeptaylor.methods.relevance_fit import STEPS
+from deeptaylor.models.networks.detection_pooling import NETWORKS, WEIGHTS, OneLayer, TwoLayer, load, read_notes
 from deeptaylor.models.networks.min_max import TWO_LAYER
-from deeptaylor.paper import mnist_figures, mnist_text, root_measures, root_points
+from deeptaylor.paper import compared, mnist_figures, mnist_text, refits, root_measures, root_points
 from deeptaylor.paper import train as train_networks
 from deeptaylor.paper import train_relevance as train_model
 from deeptaylor.paper.data.digits import Digits, load_digits
 from deeptaylor.paper.data.pairs import TRAIN_SHIFT, Pairs, held_out_pairs
 from deeptaylor.paper.drawing import write as write_figure
 from deeptaylor.paper.experiment import as_json, as_text, finish, run, versions
-from deeptaylor.paper.methods import BOX, METHODS, Case, explain_all, load_cases
+from deeptaylor.paper.methods import BOX, METHODS, STARTS, Case, explain_all, load_cases
 from deeptaylor.paper.mnist_numbers import check_consistent, numbers, requirements
 from deeptaylor.paper.mnist_tables import named
 from deeptaylor.paper.saved import Arrays, Saved, Talk, digest
@@ -70,9 +71,14 @@ def build(
     *,
     weights: Path | None = None,
     again: bool = False,
+    refitted: Path | None = None,
     talk: Talk | None = None,
 ) -> dict[str, Any]:
-    """Make the report in a folder, and return its numbers. `weights` names a folder, by default those shipped."""
+    """Make the report in a folder, and return its numbers.
+
+    weights    a folder, by default the weights that are shipped
+    refitted   a folder with the numbers of refits of the relevance model, by default that of the weights
+    """
     talk = talk or Talk()
     pairs = held_out_pairs(digits, effort.pairs)
     if not bool((pairs.side >= 0).any()) or not bool((pairs.side < 0).any()):
@@ -83,6 +89,7 @@ def build(
     maps = explain_all(cases, pairs, saved)
     extra = gather(cases, digits, pairs, maps, effort, saved)
     found = _about(effort, cases, weights) | {"quality": _quality(extra)} | numbers(maps, extra, pairs)
+    found["refits"] = refits.known(refitted or weights or WEIGHTS, cases["two-layer"].network)
     check_consistent(found)
     found["requirements"] = as_json(requirements(found))
     figures = draw(pairs, maps, extra, found, out, talk)
@@ -211,7 +218,7 @@ def _about(effort: Effort, cases: Mapping[str, Case], weights: Path | None) -> d
             "level": 0.1,
             "low": BOX.low,
             "high": BOX.high,
-            "starts": root_measures.STARTS,
+            "starts": STARTS,
             "t": root_measures.SHARPNESS,
         },
         "versions": versions(),
@@ -260,18 +267,32 @@ def draw(
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def retrain(out: Path, digits: Path | None, steps: int | None) -> Path:
-    """Train both networks and the relevance model with the paper's settings; the folder of their weights."""
+def retrain(out: Path, digits: Path | None, steps: int | None, device: str = "cpu") -> Path:
+    """Train both networks and the relevance model with the paper's settings; the folder of their weights.
+
+    Each has a checkpoint beside its weights, from which a run that was broken off goes on.
+    """
     folder = out / "weights"
-    given = ["--digits", str(digits)] if digits is not None else []
+    given = ["--device", device]
+    given += ["--digits", str(digits)] if digits is not None else []
     given += ["--steps", str(steps)] if steps is not None else []
+
+    def files(name: str) -> list[str]:
+        return ["--out", str(folder / f"{name}.safetensors"), "--checkpoint", str(folder / f"{name}.checkpoint")]
+
     for name in NETWORKS:
-        file = folder / f"{name}.safetensors"
-        arguments = ["--network", name, "--out", str(file), "--checkpoint", str(folder / f"{name}.checkpoint"), *given]
-        _done(train_networks.main(arguments))
-    network, file = folder / "two-layer.safetensors", folder / "min-max.safetensors"
-    _done(train_model.main(["--network", str(network), "--out", str(file), *given]))
+        _done(train_networks.main(["--network", name, *files(name), *given]))
+    _done(train_model.main(["--network", str(folder / "two-layer.safetensors"), *files("min-max"), *given]))
     return folder
+
+
+def refit(out: Path, digits: Digits, weights: Path | None, steps: int | None, device: str, talk: Talk) -> Path:
+    """Train the relevance model from both starts with three seeds; the folder of the models and their numbers."""
+    network = load("two-layer", None if weights is None else weights / "two-layer.safetensors")
+    assert isinstance(network, TwoLayer)
+    network.to(train_networks.device_of(device))
+    refits.refit(network, digits, out / "refits", talk, steps=STEPS if steps is None else steps)
+    return out / "refits"
 
 
 def _done(status: int) -> None:
@@ -293,9 +314,13 @@ def _made(options: argparse.Namespace) -> list[object]:
             raise MnistError(f"--pairs is the number of pairs to explain, at least 1; got {options.pairs}.")
         effort = Effort(**(vars(effort) | {"pairs": options.pairs}))
     digits = load_digits(options.digits)
-    weights = retrain(options.out, options.digits, options.steps) if options.retrain else options.weights
-    found = build(digits, options.out, effort, weights=weights, again=options.again)
-    return [*as_text(found["requirements"]), options.out / "report.html", options.out / "numbers.json"]
+    other = None if options.compare is None else compared.read(options.compare)
+    out, talk, training = options.out, Talk(), (options.steps, options.device)
+    weights = retrain(out, options.digits, *training) if options.retrain else options.weights
+    refitted = refit(out, digits, weights, *training, talk) if options.refits else None
+    found = build(digits, out, effort, weights=weights, again=options.again, refitted=refitted, talk=talk)
+    lines = [] if other is None else compared.compare(found, other, out)
+    return [*as_text(found["requirements"]), *lines, out / "report.html", out / "numbers.json"]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -308,7 +333,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--digits", type=Path, help="folder with the four files of MNIST; by default they are fetched")
     add("--weights", type=Path, help="folder with weights of your own, as --retrain leaves them in OUT/weights")
     add("--retrain", action="store_true", help="train the networks and the relevance model first")
-    add("--steps", type=int, help="of training, with --retrain (300000, as in the paper)")
+    add("--refits", action="store_true", help="train the relevance model from both starts with three seeds, too")
+    add("--steps", type=int, help="of training, with --retrain and --refits (300000, as in the paper)")
+    add("--device", default="cpu", help="that training runs on: cpu or cuda (%(default)s)")
+    add("--compare", type=Path, metavar="NUMBERS", help="numbers.json of another run, to be compared with")
     add("--again", action="store_true", help="compute everything anew")
     add("--quick", action="store_true", help="little of everything, to see that it runs")
     return parser

@@ -110,7 +110,7 @@ def judged(model: MinMaxModel, network: TwoLayer, pairs: Pairs) -> tuple[dict[st
     good = _good(free, pairs)
     return {
         "r_squared": r_squared(model, samples.x, samples.R_l, samples.R_k),
-        "correlation": measures.mean(correlations(own, free)[good]),
+        "correlation": measures.mean(measures.correlations(own, free)[good]),
         "border": measures.mean(_border(own, pairs)),
         "gap": float(e.residual.abs().mean() / e.score.mean()),
     }, own[good]
@@ -119,15 +119,6 @@ def judged(model: MinMaxModel, network: TwoLayer, pairs: Pairs) -> tuple[dict[st
 def training_free(network: TwoLayer, pairs: Pairs) -> measures.Array:
     """The training-free maps of pairs."""
     return _array(two_layer_explainer(network).explain(pairs.images.to(network.detection1.weight)).relevance)
-
-
-def correlations(R: measures.Array, S: measures.Array) -> measures.Array:
-    """Pearson's correlation of the maps of each pair (N, …); NaN where one is constant."""
-    a, b = (m.reshape(len(m), -1).astype(np.float64) for m in (R, S))
-    a, b = (m - m.mean(1, keepdims=True) for m in (a, b))
-    length = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    found: measures.Array = (a * b).sum(1) / np.where(length > 0, length, np.nan)
-    return found
 
 
 def _array(maps: Tensor) -> measures.Array:
@@ -152,7 +143,7 @@ def _spreads(maps: Mapping[tuple[Beginning, int], measures.Array]) -> dict[str, 
     return {
         kind: {
             "spread": measures.mean(np.concatenate([measures.spread(R, S) for R, S in some])),
-            "correlation": measures.mean(np.concatenate([correlations(R, S) for R, S in some])),
+            "correlation": measures.mean(np.concatenate([measures.correlations(R, S) for R, S in some])),
         }
         for kind, some in kinds.items()
     }
