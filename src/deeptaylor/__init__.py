@@ -47,6 +47,7 @@ from deeptaylor.graph.as_taken import as_taken
 from deeptaylor.ledger import Ledger
 from deeptaylor.methods.averaged import averaged
 from deeptaylor.methods.examples import Examples, examples
+from deeptaylor.methods import relevance_models
 from deeptaylor.methods.root_search import Root, nearest_root
 from deeptaylor.methods.sensitivity import sensitivity
 from deeptaylor.methods.smooth import SmoothReLU, smoothed
@@ -105,6 +106,7 @@ __all__ = [
     "load",
     "margin",
     "nearest_root",
+    "relevance_models",
     "root_point",
     "rules",
     "sensitivity",

@@ -27,7 +27,7 @@ from torch import Tensor
 import deeptaylor as dt
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.methods.relevance_fit import STEPS
-from deeptaylor.models.networks.detection_pooling import NETWORKS, WEIGHTS, OneLayer, TwoLayer, load, read_notes
+from deeptaylor.models.networks.detection_pooling import NETWORKS, WEIGHTS, OneLayer, TwoLayer, load
 from deeptaylor.models.networks.min_max import TWO_LAYER
 from deeptaylor.paper import compared, mnist_figures, mnist_text, refits, root_measures, root_points
 from deeptaylor.paper import train as train_networks
@@ -40,6 +40,7 @@ from deeptaylor.paper.methods import BOX, METHODS, STARTS, Case, explain_all, lo
 from deeptaylor.paper.mnist_numbers import check_consistent, numbers, requirements
 from deeptaylor.paper.mnist_tables import named
 from deeptaylor.paper.saved import Arrays, Saved, Talk, digest
+from deeptaylor.support.tensors import read_notes
 
 __all__ = ["FULL", "QUICK", "Effort", "MnistError", "build", "main"]
 

@@ -14,7 +14,6 @@ f has a root inside the domain, and deep Taylor decomposition is consistent. `pr
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,9 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from deeptaylor.errors import DeepTaylorError
-from deeptaylor.support.files import write_whole
-from deeptaylor.support.optional import optional_package
+from deeptaylor.support.tensors import WeightsError, read_tensors, write_tensors
 
 __all__ = ["NETWORKS", "DetectionPooling", "OneLayer", "TwoLayer", "WeightsError", "load", "save"]
 
@@ -33,10 +30,6 @@ DETECTIONS = 400
 FEATURES = 100
 _DEVIATION = 0.05
 WEIGHTS = Path(__file__).with_name("weights")
-
-
-class WeightsError(DeepTaylorError, ValueError):
-    """Weights are missing or do not fit the network."""
 
 
 class DetectionPooling(nn.Module):
@@ -104,7 +97,7 @@ def load(name: str, file: str | os.PathLike[str] | None = None) -> OneLayer | Tw
         raise WeightsError(f"no network is called {name!r}; there are: {', '.join(NETWORKS)}")
     path = Path(file) if file is not None else WEIGHTS / f"{name}.safetensors"
     network = NETWORKS[name]()
-    tensors = read_tensors(path)
+    tensors = read_tensors(path, "; make them with: python -m deeptaylor.paper.train")
     _check(path, tensors, network)
     network.load_state_dict({key: value.float() for key, value in tensors.items()})
     return network.eval()
@@ -113,46 +106,6 @@ def load(name: str, file: str | os.PathLike[str] | None = None) -> OneLayer | Tw
 def save(network: DetectionPooling, path: str | os.PathLike[str], about: Mapping[str, str] | None = None) -> Path:
     """Write the weights as a safetensors file, with notes ``about`` them in its header."""
     return write_tensors(network, path, about)
-
-
-def write_tensors(module: nn.Module, path: str | os.PathLike[str], about: Mapping[str, str] | None = None) -> Path:
-    """The tensors of any module as a safetensors file: the same tensors and notes give the same bytes."""
-    need_safetensors()
-    from safetensors.torch import save as to_bytes
-
-    tensors = {key: value.detach().cpu().contiguous() for key, value in module.state_dict().items()}
-    return write_whole(path, _in_order(to_bytes(tensors, metadata=dict(about or {}))))
-
-
-def _in_order(data: bytes) -> bytes:
-    """A safetensors file with its header in order: as it is written, notes come in another order every time."""
-    size = int.from_bytes(data[:8], "little")
-    header = json.dumps(json.loads(data[8 : 8 + size]), sort_keys=True, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % 8)
-    return len(header).to_bytes(8, "little") + header + data[8 + size :]
-
-
-def read_notes(path: Path) -> dict[str, str]:
-    """The notes in the header of a safetensors file: its length in eight bytes, then JSON."""
-    with path.open("rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    notes: dict[str, str] = header.get("__metadata__", {})
-    return notes
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    need_safetensors()
-    from safetensors import SafetensorError
-    from safetensors.torch import load as from_bytes
-
-    try:
-        return from_bytes(path.read_bytes())
-    except OSError as error:
-        raise WeightsError(
-            f"no weights could be read from {path} ({error}); make them with: python -m deeptaylor.paper.train"
-        ) from error
-    except SafetensorError as error:
-        raise WeightsError(f"{path} is not a safetensors file: {error}") from error
 
 
 def _check(path: Path, tensors: Mapping[str, Tensor], network: nn.Module) -> None:
@@ -165,7 +118,3 @@ def _check(path: Path, tensors: Mapping[str, Tensor], network: nn.Module) -> Non
             raise WeightsError(f"{path}: {key} must hold finite floating-point numbers")
         if key.endswith("bias") and bool((value > 0).any()):
             raise WeightsError(f"{path}: {key} holds positive numbers; biases of these networks are negative or zero")
-
-
-def need_safetensors() -> None:
-    optional_package("safetensors", "weights are kept in safetensors files", "paper")

@@ -13,16 +13,10 @@ from torch import Tensor, nn
 from deeptaylor.domain import Box
 from deeptaylor.explainer import Explainer
 from deeptaylor.methods.relevance_fit import fit
-from deeptaylor.methods.relevance_model import MinMaxModel
+from deeptaylor.methods.relevance_model import MinMaxModel, from_tensors
 from deeptaylor.methods.relevance_samples import Place
-from deeptaylor.models.networks.detection_pooling import (
-    FEATURES,
-    WEIGHTS,
-    TwoLayer,
-    WeightsError,
-    read_tensors,
-    write_tensors,
-)
+from deeptaylor.models.networks.detection_pooling import FEATURES, WEIGHTS, TwoLayer
+from deeptaylor.support.tensors import WeightsError, read_tensors, write_tensors
 
 __all__ = ["BOX", "TWO_LAYER", "fit_two_layer", "load", "save", "two_layer_explainer"]
 
@@ -60,13 +54,4 @@ def load(file: str | os.PathLike[str] | None = None) -> MinMaxModel:
         raise WeightsError(
             f"there is no relevance model {path}; make it with: python -m deeptaylor.paper.train_relevance"
         )
-    tensors = read_tensors(path)
-    v_ij, v_lj, d_j = (tensors.get(name, torch.empty(0)) for name in ("v_ij", "v_lj", "d_j"))
-    if len(tensors) != 3 or v_ij.ndim != 3 or v_lj.ndim != 3 or {v_ij.shape[1:], v_lj.shape[1:]} != {d_j.shape}:
-        found = {key: tuple(value.shape) for key, value in sorted(tensors.items())}
-        raise WeightsError(f"{path} holds {found}, expected v_ij (d, G, U), v_lj (L, G, U) and d_j (G, U)")
-    if not all(t.is_floating_point() and bool(t.isfinite().all()) for t in tensors.values()):
-        raise WeightsError(f"{path} must hold finite floating-point numbers")
-    model = MinMaxModel(len(v_ij), len(v_lj), *d_j.shape).to(d_j.dtype)
-    model.load_state_dict(tensors)
-    return model.eval()
+    return from_tensors(read_tensors(path), str(path))
