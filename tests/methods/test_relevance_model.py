@@ -25,6 +25,7 @@ from deeptaylor.paper import train as training
 from deeptaylor.paper import train_relevance
 from deeptaylor.paper.data import Digits, held_out_pairs
 from deeptaylor.rules import Epsilon, Rule, WSquare, ZBox, ZPlus
+from digit_bars import digit_bars
 from untouched import changes, snapshot
 
 LOW, HIGH = -0.5, 1.5
@@ -237,6 +238,54 @@ def test_a_step_is_down_the_gradient() -> None:
         np.testing.assert_allclose(now.numpy(), expected.numpy(), rtol=1e-12)
 
 
+def test_an_input_that_never_changes_keeps_its_weights() -> None:
+    """Else it would serve as a bias, and get relevance for it: the red frame of heatmaps."""
+    samples = known(400, 1)
+    x = samples.x.clone()
+    x[:, 2] = -0.5
+    before = start(Samples(x, samples.R_l, samples.R_k)).model
+    after = fit_samples([Samples(x, samples.R_l, samples.R_k)], start, steps=200)
+    assert torch.equal(after.v_ij[2], before.v_ij[2])
+    assert not torch.equal(after.v_ij[1], before.v_ij[1])
+
+
+def test_weights_are_pulled_towards_those_of_the_layer() -> None:
+    samples = known(20, 1)
+    model = trained_like(seed=8, U=1)
+    before, anchor = model.v_ij.detach().clone(), torch.ones_like(model.v_ij)
+    mean = torch.zeros(6, dtype=torch.float64)
+    Descent(mean, 0.0, 0.0, 0.0, anchor).step_(model, samples, rate=0.5, pull=0.2)
+    np.testing.assert_allclose(model.v_ij.detach().numpy(), (0.9 * before + 0.1).numpy(), rtol=1e-12)
+
+
+def test_a_pull_decides_more_than_the_start() -> None:
+    layer = nn.Linear(6, 12, dtype=torch.float64)
+
+    def pooled(x_j: Tensor) -> Tensor:
+        return x_j.unflatten(1, (3, 4)).sum(2)
+
+    def apart(pull: float) -> float:
+        a, b = (
+            fit_samples(
+                [known(500, 1)],
+                lambda s, begin=begin: start(s, layer, pooled, begin=begin),  # type: ignore[misc]
+                steps=2000,
+                pull=(pull, pull),
+            )
+            for begin in ("layer", "random")
+        )
+        return float((a.v_ij - b.v_ij).detach().abs().mean())
+
+    assert apart(0.01) < apart(0.0) / 3
+
+
+def test_a_start_that_is_none_is_refused() -> None:
+    with pytest.raises(InputError, match="begin is 'layer' or 'random'; got 'here'"):
+        start(known(20, 1), begin="here")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="pull is two numbers"):
+        fit_samples([known(20, 1)], start, steps=1, pull=(-1.0, 0.0))
+
+
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_units_of_measurement_do_not_matter(scale: float) -> None:
     """x and R in other units: weights in other units, the same fit."""
@@ -432,12 +481,7 @@ def test_the_start_is_scaled_and_inhibited() -> None:
 
 
 def digits() -> Digits:
-    """Stand-ins that can be told apart: a bar of its own row for every class."""
-    labels = (np.arange(100) % 10).astype(np.uint8)
-    images = np.zeros((100, 28, 28), dtype=np.uint8)
-    for image, label in zip(images, labels, strict=True):
-        image[2 * label + 4 : 2 * label + 6, 6:22] = 255
-    return Digits(images, labels, images, labels)
+    return digit_bars(100)
 
 
 @pytest.mark.slow

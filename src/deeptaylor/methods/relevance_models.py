@@ -82,7 +82,7 @@ class RelevanceModel:
         inputs = as_tuple(x)
         whole = self.explainer.explain(x, target)
         e = relevance_samples.explain(self.model, self.explainer, self.place, x, self.rule, target)
-        R = self._onward(e.relevance, inputs)
+        R = self.onward(e.relevance, inputs)
         notes = list(whole.notes)
         f, above = float(whole.score.clamp(min=0).sum()), float(whole.at(self.place.upper).sum())
         if f and abs(f - above) > 0.01 * f:
@@ -92,7 +92,7 @@ class RelevanceModel:
             )
         return of_function(METHOD, R, whole.score, target, tuple(notes))
 
-    def _onward(self, R: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
+    def onward(self, R: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
         """The relevance of what the layer reads handed on to the network's input, by the explainer's own rules."""
         engine = self.explainer.engine_for(inputs)
         lower = engine.boundary(self.place.lower)

@@ -61,7 +61,7 @@ def train(
 
     def images() -> Iterator[Tensor]:
         while True:
-            yield sampler.sample(_STRETCH * batch, generator).images
+            yield sampler.sample(min(_STRETCH, steps) * batch, generator).images
 
     return fit_two_layer(
         network,

@@ -95,9 +95,10 @@ def fit(
 
 
 def _beginning(text: str) -> Beginning:
-    if text == "layer" or text == "random":
-        return text
-    raise InputError(f"--begin {text}: layer or random.")
+    known: dict[str, Beginning] = {"layer": "layer", "random": "random"}
+    if text not in known:
+        raise InputError(f"--begin {text}: layer or random.")
+    return known[text]
 
 
 def _inputs(data: Path, network: dt.Pretrained) -> Tensor:
