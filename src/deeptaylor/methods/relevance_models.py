@@ -23,9 +23,10 @@ from torch import Tensor, nn
 
 from deeptaylor.errors import InputError, PlanError
 from deeptaylor.explainer import Explainer
-from deeptaylor.explanation import Explanation, of_function
+from deeptaylor.explanation import Explanation
 from deeptaylor.maps.linear_map import plus
 from deeptaylor.methods import relevance_samples
+from deeptaylor.methods.outside import of_function
 from deeptaylor.methods.relevance_fit import BATCH, CHECKPOINT_EVERY, LEARNING_RATE, PULL, fit_samples
 from deeptaylor.methods.relevance_fit import fit as fit_batches
 from deeptaylor.methods.relevance_model import MinMaxModel, from_tensors, r_squared
