@@ -21,13 +21,11 @@ from deeptaylor.explainer import Explainer
 from deeptaylor.methods.relevance_samples import Place
 from deeptaylor.methods.relevance_start import Pooling
 from deeptaylor.rules import Rule, WSquare, ZBox, ZPlus
-from deeptaylor.rules.steps import BlockStep, MaxStep, PassStep, ScoreStep, Step
+from deeptaylor.rules.steps import BlockStep, LpStep, MaxStep, PassStep, ScoreStep, Step
 from deeptaylor.run.engine import Engine
 from deeptaylor.run.inputs import Inputs, as_tuple
 
 __all__ = ["Found", "found", "usual_rule"]
-
-_POOLING = ("sum", "mean", "avg_pool", "adaptive_avg_pool", "max_pool", "adaptive_max_pool", "lp_pool")
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ def found(explainer: Explainer, layer: str, x: Inputs) -> Found:
     engine = explainer.engine_for(as_tuple(x))
     steps = {step.node: step for step in engine.planned.steps}
     pooled = engine.boundary(layer)
-    relu = _relu_below(engine, steps, pooled, layer)
+    relu = _relu_below(steps, pooled, layer)
     detection = steps[relu.inputs[0]]
     if not isinstance(detection, BlockStep) or len(detection.inputs) != 1:
         raise PlanError(f"Below {layer!r} there is no detection layer that reads one tensor alone.")
@@ -55,15 +53,21 @@ def found(explainer: Explainer, layer: str, x: Inputs) -> Found:
     return Found(place, nn.Sequential(nn.Flatten(), own) if isinstance(own, nn.Linear) else own, pooling)
 
 
-def _relu_below(engine: Engine, steps: Mapping[str, Step], pooled: str, layer: str) -> Step:
+def _relu_below(steps: Mapping[str, Step], pooled: str, layer: str) -> Step:
     """The ReLU of the detection layer that is pooled here, which may be the layer itself."""
-    op = {row.node: row.op for row in engine.plan.rows}.get(pooled, "")
     step = steps.get(pooled)
-    if step is not None and not isinstance(step, PassStep) and len(step.inputs) == 1 and op.startswith(_POOLING):
+    if step is not None and _pools(step):
         step = steps.get(step.inputs[0])
     if step is None or not isinstance(step, PassStep) or step.inputs[0] not in steps:
         raise PlanError(f"{layer!r} pools no detection layer: name a ReLU, or what pools one by its sum, mean or most.")
     return step
+
+
+def _pools(step: Step) -> bool:
+    """True of what takes the most, a norm, or a sum with weights of one sign."""
+    if isinstance(step, BlockStep):
+        return len(step.inputs) == 1 and not isinstance(step, ScoreStep) and not step.block.has_negative
+    return isinstance(step, MaxStep | LpStep)
 
 
 def _upper(steps: Mapping[str, Step], pooled: str, layer: str) -> str:
@@ -87,7 +91,7 @@ def _pooling(explainer: Explainer, engine: Engine, step: Step) -> Pooling | None
     if isinstance(step, PassStep):
         return _as_it_is
     module = _module(explainer, engine, step.node)
-    return module if isinstance(step, MaxStep | BlockStep) else None
+    return module if _pools(step) else None
 
 
 def _as_it_is(x_j: Tensor) -> Tensor:
