@@ -45,9 +45,9 @@ from deeptaylor.explainer import Explainer
 from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.graph.as_taken import as_taken
 from deeptaylor.ledger import Ledger
+from deeptaylor.methods import relevance_models
 from deeptaylor.methods.averaged import averaged
 from deeptaylor.methods.examples import Examples, examples
-from deeptaylor.methods import relevance_models
 from deeptaylor.methods.root_search import Root, nearest_root
 from deeptaylor.methods.sensitivity import sensitivity
 from deeptaylor.methods.smooth import SmoothReLU, smoothed
