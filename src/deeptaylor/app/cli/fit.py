@@ -74,6 +74,7 @@ def fit(
         held, taught = x[::_HELD_OUT], x[[n for n in range(len(x)) if n % _HELD_OUT]]
         explainer = dt.Explainer(network.network, held[:2], network.domain)
         step(f"explaining {len(taught)} inputs")
+        out.mkdir(parents=True, exist_ok=True)  # for the checkpoint
         fitted = dt.relevance_models.fit(
             explainer, layer, taught, target=target, steps=steps, begin=beginning, seed=seed, checkpoint=checkpoint,
             progress=lambda done, loss: step(f"step {done} of {steps}, loss {loss:.3g}"),
