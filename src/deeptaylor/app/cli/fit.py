@@ -61,20 +61,18 @@ def fit(
       deeptaylor fit digits.onnx images.npy --domain box:0,1 --class-names none --layer pool --out fitted
       deeptaylor fit squeezenet1_1 photos --layer features.5 --steps 2000
     """  # noqa: D301
-    folder(out)
     name = layer.replace("/", ".")
     file, checkpoint = out / f"{name}.safetensors", out / f".{name}.checkpoint"
     asked = the_command("fit", data, source, model, layer=layer, target=target, steps=steps, begin=begin, seed=seed)
     Outputs(out, asked, overwrite).check([file])
     beginning = _beginning(begin)
-    with talk.progress() as step:
+    with folder(out), talk.progress() as step:
         step(f"loading {source}")
         network = model.load(source)
         x = _inputs(data, network)
         held, taught = x[::_HELD_OUT], x[[n for n in range(len(x)) if n % _HELD_OUT]]
         explainer = dt.Explainer(network.network, held[:2], network.domain)
         step(f"explaining {len(taught)} inputs")
-        out.mkdir(parents=True, exist_ok=True)  # for the checkpoint
         fitted = dt.relevance_models.fit(
             explainer, layer, taught, target=target, steps=steps, begin=beginning, seed=seed, checkpoint=checkpoint,
             progress=lambda done, loss: step(f"step {done} of {steps}, loss {loss:.3g}"),
