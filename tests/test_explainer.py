@@ -58,6 +58,7 @@ def test_public_names() -> None:
         "load",
         "margin",
         "nearest_root",
+        "relevance_models",
         "root_point",
         "rules",
         "sensitivity",

@@ -45,6 +45,7 @@ from deeptaylor.explainer import Explainer
 from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.graph.as_taken import as_taken
 from deeptaylor.ledger import Ledger
+from deeptaylor.methods import relevance_models
 from deeptaylor.methods.averaged import averaged
 from deeptaylor.methods.examples import Examples, examples
 from deeptaylor.methods.root_search import Root, nearest_root
@@ -106,6 +107,7 @@ __all__ = [
     "load",
     "margin",
     "nearest_root",
+    "relevance_models",
     "root_point",
     "rules",
     "sensitivity",

@@ -14,19 +14,10 @@ from torch import Tensor, nn
 
 import deeptaylor as dt
 from deeptaylor.errors import DeepTaylorError, InputError, PlanError
-from deeptaylor.methods.relevance_fit import (
-    Place,
-    Samples,
-    begin_,
-    collect,
-    descend_,
-    explain,
-    fit,
-    fit_samples,
-    start,
-    unrolled,
-)
+from deeptaylor.methods.relevance_fit import fit
 from deeptaylor.methods.relevance_model import MinMaxModel, pooling_ratio, r_squared
+from deeptaylor.methods.relevance_samples import Place, Samples, collect, explain
+from deeptaylor.methods.relevance_start import begin_, start, unrolled
 from deeptaylor.models.networks import min_max
 from deeptaylor.models.networks.detection_pooling import TwoLayer, WeightsError
 from deeptaylor.models.networks.detection_pooling import save as save_network
@@ -34,33 +25,11 @@ from deeptaylor.paper import train as training
 from deeptaylor.paper import train_relevance
 from deeptaylor.paper.data import Digits, held_out_pairs
 from deeptaylor.rules import Epsilon, Rule, WSquare, ZBox, ZPlus
+from digit_bars import digit_bars
+from min_max_samples import HIGH, LOW, drawn, known, seeded, trained_like
 from untouched import changes, snapshot
 
-LOW, HIGH = -0.5, 1.5
 RULES: dict[str, Rule] = {"w2": WSquare(), "z+": ZPlus(), "zB": ZBox(LOW, HIGH)}
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def trained_like(seed: int = 1, d: int = 6, L: int = 5, G: int = 3, U: int = 4) -> MinMaxModel:
-    """A model in float64 in which every kind of unit occurs: inhibited, half inhibited, free."""
-    model = MinMaxModel(d, L, G, U, seed).double()
-    generator = seeded(seed)
-    with torch.no_grad():
-        model.v_ij.normal_(0, 1, generator=generator)
-        model.v_lj.normal_(0, 1, generator=generator)
-        model.d_j.normal_(-0.5, 1, generator=generator)
-    return model
-
-
-def drawn(model: MinMaxModel, count: int, seed: int = 2, low: float = LOW) -> tuple[Tensor, Tensor]:
-    """x in [low, 1.5], and relevances R_l ≥ 0 of which half are zero."""
-    generator = seeded(seed)
-    x = low + (HIGH - low) * torch.rand(count, len(model.v_ij), dtype=torch.float64, generator=generator)
-    R_l = torch.randn(count, len(model.v_lj), dtype=torch.float64, generator=generator).clamp(min=0)
-    return x, R_l
 
 
 # --- the formula ------------------------------------------------------------------------------------------------------
@@ -193,117 +162,6 @@ def test_what_cannot_be_explained_is_refused(
         model.explain(**{"x": x, "R_l": R_l, **change}, rule=rule)
 
 
-# --- fitting ----------------------------------------------------------------------------------------------------------
-
-
-def known(count: int, seed: int) -> Samples:
-    """Samples whose relevance is that of a min-max model."""
-    true = trained_like(seed=5, U=1)
-    x, R_l = drawn(true, count, seed)
-    with torch.no_grad():
-        return Samples(x, R_l, true(x, R_l))
-
-
-def test_fit_recovers_a_min_max_model() -> None:
-    seen: list[tuple[int, float]] = []
-    model = fit_samples(
-        [known(10_000, 1)], start, steps=10_000, learning_rate=0.2, progress=lambda *now: seen.append(now)
-    )
-    held_out = known(2000, 2)
-    before = start(known(10_000, 1))
-    assert r_squared(before, held_out.x, held_out.R_l, held_out.R_k) < 0.9
-    assert r_squared(model, held_out.x, held_out.R_l, held_out.R_k) > 0.99
-    assert (model.d_j <= 0).all()
-    assert [step for step, _ in seen] == list(range(500, 10_001, 500))
-    assert seen[-1][1] < seen[0][1] / 5
-
-
-def test_the_top_down_term_is_needed() -> None:
-    """The same fit without sight of the relevances above."""
-
-    def blind(count: int, seed: int) -> Samples:
-        samples = known(count, seed)
-        return Samples(samples.x, torch.ones_like(samples.R_l), samples.R_k)
-
-    model = fit_samples([blind(10_000, 1)], start, steps=3000, learning_rate=0.2)
-    held_out = blind(2000, 2)
-    assert r_squared(model, held_out.x, held_out.R_l, held_out.R_k) < 0.9
-
-
-def test_a_step_is_down_the_gradient() -> None:
-    samples, model, plain = known(20, 1), trained_like(seed=8), trained_like(seed=8)
-    with torch.no_grad():
-        assert (model.d_j > 0.01).any()  # not a state of training, but then the last step is seen
-    loss = (plain(samples.x, samples.R_l) - samples.R_k).square().sum(1).mean()
-    loss.backward()
-    told = descend_(model, samples, 1e-3, 2e-3, 3e-3)
-    np.testing.assert_allclose(float(told), loss.item(), rtol=1e-12)
-    for name, rate in (("v_ij", 1e-3), ("v_lj", 2e-3), ("d_j", 3e-3)):
-        now, was = getattr(model, name).detach(), getattr(plain, name)
-        assert was.grad.abs().max() > 0
-        stepped = (was - rate * was.grad).detach()
-        expected = stepped.clamp(max=0) if name == "d_j" else stepped
-        np.testing.assert_allclose(now.numpy(), expected.numpy(), rtol=1e-12)
-
-
-@pytest.mark.parametrize("scale", [1e-6, 1e6])
-def test_units_of_measurement_do_not_matter(scale: float) -> None:
-    """x and R in other units: weights in other units, the same fit."""
-    samples, held_out = known(2000, 1), known(500, 2)
-    other, other_held_out = (Samples(s.x, scale * s.R_l, scale * s.R_k) for s in (samples, held_out))
-    found = [fit_samples([s], start, steps=500) for s in (samples, other)]
-    expected = r_squared(found[0], held_out.x, held_out.R_l, held_out.R_k)
-    assert r_squared(found[1], other_held_out.x, other_held_out.R_l, other_held_out.R_k) == pytest.approx(
-        expected, abs=1e-6
-    )
-
-
-def test_a_seed_decides_all() -> None:
-    a, b, c = (
-        fit_samples([known(200, 1)], lambda s, seed=seed: start(s, seed=seed), steps=50)  # type: ignore[misc]
-        for seed in (3, 3, 4)
-    )
-    assert torch.equal(a.v_ij, b.v_ij)
-    assert not torch.equal(a.v_ij, c.v_ij)
-
-
-def test_share_of_variance_by_hand() -> None:
-    """R = (1, 2, 3, 6) has the mean 3 and Σ (R − 3)² = 14; predicted 0 each time, Σ R² = 50: 1 − 50/14."""
-    model = MinMaxModel(1, 1, 2, 1)
-    with torch.no_grad():
-        model.v_ij.zero_()
-    zeros, R_k = torch.zeros(2, 1), torch.tensor([[1.0, 2.0], [3.0, 6.0]])
-    assert r_squared(model, zeros, zeros, R_k) == pytest.approx(1 - 50 / 14)
-    with pytest.raises(InputError, match="no variance"):
-        r_squared(model, zeros, zeros, torch.ones(2, 2))
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"steps": 0}, "steps is a whole number"),
-        ({"batch": 1.5}, "batch is a whole number"),
-        ({"learning_rate": 0.0}, "learning_rate is a positive"),
-        ({"learning_rate": 1e308}, "learning rate 1e.308 is too high"),
-        ({"batch": 300}, "ran out after 0 of 10 steps; a step takes 300"),
-    ],
-)
-def test_a_fit_that_cannot_be_is_refused(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        fit_samples([known(200, 1)], start, **{"steps": 10, **settings})
-
-
-def test_batches_that_cannot_be_gone_through_again_run_out() -> None:
-    with pytest.raises(InputError, match="ran out after 10 of 50 steps"):
-        fit_samples(iter([known(200, 1)]), start, steps=50)
-
-
-def test_a_layer_without_relevance_is_refused() -> None:
-    s = known(20, 1)
-    with pytest.raises(InputError, match="No relevance reaches"):
-        start(Samples(s.x, s.R_l, 0 * s.R_k))
-
-
 # --- networks ---------------------------------------------------------------------------------------------------------
 
 
@@ -371,7 +229,7 @@ def test_a_layer_inside_a_network_is_fitted_from_its_activations() -> None:
         assert torch.equal(samples.x, network.pool(network.relu(network.conv(x))))
     assert samples.R_k.shape == (200, 12)
     assert samples.R_l.shape == (200, 8)
-    model = start(samples, nn.Sequential(nn.Flatten(), network.linear1), lambda x_j: x_j)
+    model = start(samples, nn.Sequential(nn.Flatten(), network.linear1), lambda x_j: x_j).model
     assert tuple(model.v_ij.shape) == (27, 12, 1)
     e = model.explain(samples.x, samples.R_l, ZPlus())
     assert e.relevance.shape == samples.x.shape
@@ -441,12 +299,7 @@ def test_the_start_is_scaled_and_inhibited() -> None:
 
 
 def digits() -> Digits:
-    """Stand-ins that can be told apart: a bar of its own row for every class."""
-    labels = (np.arange(100) % 10).astype(np.uint8)
-    images = np.zeros((100, 28, 28), dtype=np.uint8)
-    for image, label in zip(images, labels, strict=True):
-        image[2 * label + 4 : 2 * label + 6, 6:22] = 255
-    return Digits(images, labels, images, labels)
+    return digit_bars(100)
 
 
 @pytest.mark.slow

@@ -2,110 +2,57 @@
 
     v, d ← v, d − η_t ∂/∂(v, d) Σ_k ⟨(R̂_k − R_k)²⟩,    then  d ← min(d, 0)
 
-This is plain stochastic gradient descent, as in the paper; that d_j stays at or below zero is added. With d_j > 0 the
-minimum in a_j = min(0, Σ_l R_l v_lj + d_j) can be 0 for every sample: then no gradient ever reaches v_lj and d_j again.
+This is stochastic gradient descent, as in the paper, with three things added, each for a reason.
+
+d_j ≤ 0     With d_j > 0 the minimum in a_j = min(0, Σ_l R_l v_lj + d_j) can be 0 for every sample: then no gradient
+            ever reaches v_lj and d_j again.
+centring    v_ij steps along x_i − ⟨x_i⟩, not along x_i. An input that hardly varies, such as a pixel that is always
+            black, is otherwise one more bias to every unit: its weights drift until the unit's offset is right, and
+            heatmaps get a red frame.
+pull        v_ij ← v_ij + η_t λ_t (w_ij − v_ij), where the layer's own weights w_ij, scaled to predict R_k, are known.
+            Where the data say nothing about a weight it is the network's. λ_t falls along a straight line.
 
     fit ──► for every batch of the source
-               collect     x_i, R_l and R_k, from the network's explanations
-               start       at the first batch: a model from the layer's own weights, suited to the data
+               collect     x_i, R_l and R_k, from the network's explanations (relevance_samples.py)
+               start       at the first batch: a model, suited to the data (relevance_start.py)
                descend_    one step for every 20 samples
+               checkpoint  now and then
 
 A rate that suits pixels does not suit activations in the thousands. Therefore the learning rate η is free of units: the
-step of v_ij is η / ⟨Σ_i x_i²⟩, that of v_lj η / ⟨Σ_l R_l²⟩, that of d_j η, with the means of the first batch. η_t rises
-along a straight line in the first hundredth of the steps, and falls to zero along another in the last third.
+step of v_ij is η / ⟨Σ_i (x_i − ⟨x_i⟩)²⟩, that of v_lj η / ⟨Σ_l R_l²⟩, that of d_j η, with the means of the first batch.
+η_t rises along a straight line in the first hundredth of the steps, and falls to zero along another in the last third.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from deeptaylor.errors import InputError, PlanError
+from deeptaylor.errors import InputError
 from deeptaylor.explainer import Explainer
-from deeptaylor.graph.eval_mode import eval_mode
-from deeptaylor.maps.division import divide
-from deeptaylor.methods.relevance_model import MinMaxExplanation, MinMaxModel
-from deeptaylor.rules import Rule
-from deeptaylor.run.inputs import Inputs, as_tuple
+from deeptaylor.methods.relevance_model import MinMaxModel
+from deeptaylor.methods.relevance_samples import Place, Samples, collect
+from deeptaylor.methods.relevance_start import Beginning, Pooling, Start, start
+from deeptaylor.run.inputs import Inputs
+from deeptaylor.support.checkpoints import Checkpoint
 
-__all__ = ["Place", "Samples", "collect", "explain", "fit", "fit_samples", "start"]
+__all__ = ["BATCH", "LEARNING_RATE", "PULL", "STEPS", "Descent", "fit", "fit_samples"]
 
 STEPS, BATCH, LEARNING_RATE = 300_000, 20, 0.5
+PULL = (2e-4, 5e-5)  # λ_t, at the first step and at the last
+CHECKPOINT_EVERY = 20_000
 _RISE, _FALL = 1 / 100, 1 / 3  # shares of the steps at the beginning and at the end
 
-Pooling = Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where in a network a model belongs, by module paths or node names, as `Explainer.relevance_at` takes them.
-
-    lower    the tensor x_i that the detection layer reads: an input, or the output of the layer below
-    pooled   the pooled layer, units k
-    upper    the detection layer above, units l
-    """
-
-    lower: str
-    pooled: str
-    upper: str
-
-
-@dataclass(frozen=True, eq=False)
-class Samples:
-    """What a model learns from: activations x_i and relevances R_l and R_k of N samples, in the layers' own shapes."""
-
-    x: Tensor
-    R_l: Tensor
-    R_k: Tensor
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def flat(self) -> tuple[Tensor, Tensor, Tensor]:
-        """x (N, d), R_l (N, L) and R_k (N, G)."""
-        return self.x.flatten(1), self.R_l.flatten(1), self.R_k.flatten(1)
-
-    def split(self, size: int) -> Iterator[Samples]:
-        """Parts of that many samples; a last, smaller part is left out."""
-        for n in range(size, len(self) + 1, size):
-            yield Samples(*(t[n - size : n] for t in (self.x, self.R_l, self.R_k)))
-
-
-def collect(explainer: Explainer, place: Place, x: Inputs, target: Any = None) -> Samples:
-    """The activations x_i and the relevances R_l and R_k of a batch."""
-    R_l, R_k = (explainer.relevance_at(name, x, target) for name in (place.upper, place.pooled))
-    return Samples(_activation(explainer, place.lower, x), R_l, R_k)
-
-
-@torch.no_grad()
-def _activation(explainer: Explainer, name: str, x: Inputs) -> Tensor:
-    """The value of a tensor of the network: an input, or one that a detection block reads."""
-    inputs = as_tuple(x)
-    engine = explainer.engine_for(inputs)
-    node = engine.boundary(name)
-    if node in engine.planned.inputs:
-        return inputs[engine.planned.inputs.index(node)]
-    if node not in engine.keeping:
-        raise PlanError(f"No detection layer reads {name!r}: name the tensor that enters the layer below the pooling.")
-    value: Tensor = engine.forward_pass(inputs).value(node)
-    return value
-
-
-def explain(
-    model: MinMaxModel, explainer: Explainer, place: Place, x: Inputs, rule: Rule, target: Any = None
-) -> MinMaxExplanation:
-    """Explain a batch through a model: above it the network's own explanation, below it the model's (section IV-A)."""
-    lower = _activation(explainer, place.lower, x)
-    above = explainer.explain(x, target)
-    return model.explain(lower, above.at(place.upper), rule, above.score.clamp(min=0))
-
-
-# --- fitting ----------------------------------------------------------------------------------------------------------
+Tell = Callable[[int, float], None]
+Drawn = Samples | Callable[[], Samples]
 
 
 def fit(
@@ -116,12 +63,11 @@ def fit(
     target: Any = None,
     detection: nn.Module | None = None,
     pooling: Pooling | None = None,
+    begin: Beginning = "layer",
     units: int = 4,
-    steps: int = STEPS,
-    batch: int = BATCH,
-    learning_rate: float = LEARNING_RATE,
     seed: int = 0,
-    progress: Callable[[int, float], None] = lambda step, loss: None,
+    same: Mapping[str, Any] | None = None,
+    **settings: Any,
 ) -> MinMaxModel:
     """A min-max model of a pooled layer, trained for that many steps on batches of inputs.
 
@@ -129,169 +75,201 @@ def fit(
                  when they run out. Each is explained at once, then learned from, `batch` samples per step, in its order
     target       what is explained, as `Explainer.explain` takes it: one target a sample, the same for all batches
     detection    the network's own detection layer and
-    pooling      what pools it: with both, training begins at its weights, with as many units as a window has; else it
-                 begins at random (from `seed`), with `units` for every pooled unit
-    progress     told the step and the mean loss Σ_k ⟨(R̂_k − R_k)²⟩ after every batch
+    pooling      what pools it: with both, training begins at its weights, with as many units as a window has, and v_ij
+                 is pulled towards them; else it begins at random (from `seed`), with `units` for every pooled unit
+    begin        "random": begin at random even so; the pull stays
+    same         what else must be the same for a training to be resumed, beside the settings
+    settings     those of `fit_samples`
 
     The network is not changed. Layers are taken flat: a model holds (d + L + 1) · G · U numbers, which is much for the
     large maps of a convolutional network.
     """
-    return fit_samples(
-        _Collected(explainer, place, batches, target),
-        lambda first: start(first, detection, pooling, units, seed),
-        steps=steps,
-        batch=batch,
-        learning_rate=learning_rate,
-        progress=progress,
-    )
+    source = _Collected(explainer, place, batches, target)
+    begins = partial(start, detection=detection, pooling=pooling, units=units, seed=seed, begin=begin)
+    return fit_samples(source, begins, same={"seed": seed, "begin": begin, **(same or {})}, **settings)
 
 
 @dataclass(frozen=True)
 class _Collected:
-    """The samples of batches, as often as they can be gone through."""
+    """The samples of batches, as often as they can be gone through; each explained only when it is needed."""
 
     explainer: Explainer
     place: Place
     batches: Iterable[Inputs]
     target: Any
 
-    def __iter__(self) -> Iterator[Samples]:
-        return (collect(self.explainer, self.place, x, self.target) for x in self.batches)
+    def __iter__(self) -> Iterator[Callable[[], Samples]]:
+        return (partial(collect, self.explainer, self.place, x, self.target) for x in self.batches)
 
 
 def fit_samples(
-    source: Iterable[Samples],
-    begin: Callable[[Samples], MinMaxModel],
+    source: Iterable[Drawn],
+    begin: Callable[[Samples], Start],
     *,
     steps: int = STEPS,
     batch: int = BATCH,
     learning_rate: float = LEARNING_RATE,
-    progress: Callable[[int, float], None] = lambda step, loss: None,
+    pull: tuple[float, float] = PULL,
+    progress: Tell = lambda step, loss: None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: int = CHECKPOINT_EVERY,
+    same: Mapping[str, Any] | None = None,
 ) -> MinMaxModel:
-    """The same for samples at hand; `begin` makes the model that training begins with out of the first of them."""
-    _check_settings(steps, batch, learning_rate)
-    model, sizes, step = None, (0.0, 0.0, 0.0), 0
-    while step < steps:
-        before = step
-        for samples in source:
-            if model is None:
-                model, sizes = begin(samples), _step_sizes(samples)
-            losses = []
-            for part, now in zip(samples.split(batch), range(step, steps), strict=False):
-                rate = learning_rate * min((now + 1) / (_RISE * steps), 1.0, (steps - now) / (_FALL * steps))
-                losses.append(descend_(model, part, *(rate * size for size in sizes)))
-            if losses:
-                step += len(losses)
-                loss = float(torch.stack(losses).mean())
-                if not math.isfinite(loss):
-                    raise InputError(
-                        f"The loss is not finite any more: the learning rate {learning_rate:g} is too high."
-                    )
-                progress(step, loss)
-            if step == steps:
+    """The same for samples at hand; `begin` makes the model that training begins with out of the first of them.
+
+    progress     told the step and the mean loss Σ_k ⟨(R̂_k − R_k)²⟩ after every batch
+    checkpoint   a file that the state is written to about every `checkpoint_every` steps, whole or not at all; where it
+                 is there already, training goes on from it, provided that it is of the same training. The batches must
+                 then come in the same order again: the result has the same bits as without the interruption
+    same         what else must be the same for a training to be resumed, beside the settings
+    """
+    _check_settings(steps, batch, learning_rate, pull, checkpoint_every)
+    settings = {"steps": steps, "batch": batch, "learning_rate": learning_rate, "pull": list(pull), **(same or {})}
+    training = _Training(Checkpoint(None if checkpoint is None else Path(checkpoint), settings))
+    training.resume()
+    skip = training.taken
+    while training.step < steps:
+        useful = False
+        for drawn in source:
+            if skip:
+                skip, useful = skip - 1, True
+                continue
+            before = training.step
+            loss = training.learn(drawn, begin, steps, batch, learning_rate, pull)
+            if loss is None:
+                continue
+            useful = True
+            if not math.isfinite(loss):
+                raise InputError(f"The loss is not finite any more: the learning rate {learning_rate:g} is too high.")
+            if training.step == steps or training.step // checkpoint_every > before // checkpoint_every:
+                training.write()
+            progress(training.step, loss)
+            if training.step == steps:
                 break
-        if step == before:
-            raise InputError(f"The batches ran out after {step} of {steps} steps; a step takes {batch} samples.")
-    assert model is not None
-    return model
+        if not useful:
+            raise InputError(
+                f"The batches ran out after {training.step} of {steps} steps; a step takes {batch} samples."
+            )
+    assert training.model is not None
+    return training.model
 
 
-@torch.no_grad()
-def descend_(model: MinMaxModel, samples: Samples, eta_i: float, eta_l: float, eta_d: float) -> Tensor:
-    """One step down the gradient of Σ_k ⟨(R̂_k − R_k)²⟩, with rates for v_ij, v_lj and d_j; the loss before."""
-    x, R_l, R_k = samples.flat()
-    v_ij, v_lj, d_j = (p.view(-1, model.d_j.numel()) for p in (model.v_ij, model.v_lj, model.d_j))
-    c_j = R_l @ v_lj + d_j
-    z_j = x @ v_ij + c_j.clamp(max=0)
-    error = z_j.clamp(min=0).unflatten(1, model.d_j.shape).sum(2) - R_k
-    # ∂/∂z_j, and ∂/∂c_j where the inhibition is not at its bound
-    g_j = (2 / len(x) * error).repeat_interleave(model.d_j.shape[1], 1) * (z_j > 0)
-    h_j = g_j * (c_j <= 0)
-    v_ij.addmm_(x.T, g_j, alpha=-eta_i)
-    v_lj.addmm_(R_l.T, h_j, alpha=-eta_l)
-    d_j.sub_(h_j.sum(0), alpha=eta_d).clamp_(max=0)
-    loss: Tensor = error.square().sum(1).mean()
-    return loss
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """What the steps keep to from the first samples on.
 
-
-@torch.no_grad()
-def begin_(model: MinMaxModel, samples: Samples) -> None:
-    """Suit a model to its data before training: predictions of the right size, and units that are inhibited.
-
-    Every group is scaled as a regression of R_k on R̂_k says; then each unit is inhibited by its mean activity.
+    mean                  ⟨x_i⟩, (d,)
+    eta_i, eta_l, eta_d   the steps of v_ij, v_lj and d_j at η = 1
+    anchor                (d, G, U): what v_ij is pulled towards; None: nothing
     """
-    x, R_l, R_k = samples.flat()
-    R = model(x, R_l)
-    scale = divide((R * R_k).sum(0), R.square().sum(0))
-    scale = torch.where(scale > 0, scale, 1)[:, None]
-    model.v_ij.mul_(scale)
-    model.d_j.mul_(scale)
-    y_j = model.detection(x, R_l)
-    m_j = y_j.sum(0) / (y_j > 0).sum(0).clamp(min=1)
-    model.d_j.sub_(m_j).clamp_(max=0)
+
+    mean: Tensor
+    eta_i: float
+    eta_l: float
+    eta_d: float
+    anchor: Tensor | None = None
+
+    @classmethod
+    def suited(cls, samples: Samples, anchor: Tensor | None) -> Descent:
+        """For data like these."""
+        x, R_l, _ = samples.flat()
+        mean = x.mean(0)
+        c = x - mean
+        # A step along c changes what x itself gives by c·x = c·c + c·mean: neither may be large.
+        X = max(float(c.square().sum(1).mean()), float((c @ mean).square().mean().sqrt()))
+        P = float(R_l.square().sum(1).mean())
+        return cls(mean, 1 / X if X else 0.0, 1 / P if P else 0.0, 1.0, anchor)
+
+    def on(self, device: torch.device) -> Descent:
+        """The same on another device."""
+        anchor = None if self.anchor is None else self.anchor.to(device)
+        return replace(self, mean=self.mean.to(device), anchor=anchor)
+
+    @torch.no_grad()
+    def step_(self, model: MinMaxModel, samples: Samples, rate: float, pull: float = 0.0) -> Tensor:
+        """One step at the learning rate η; the loss before it."""
+        x, R_l, R_k = samples.flat()
+        v_ij, v_lj, d_j = (p.view(-1, model.d_j.numel()) for p in (model.v_ij, model.v_lj, model.d_j))
+        c_j = R_l @ v_lj + d_j
+        z_j = x @ v_ij + c_j.clamp(max=0)
+        error = z_j.clamp(min=0).unflatten(1, model.d_j.shape).sum(2) - R_k
+        # ∂/∂z_j, and ∂/∂c_j where the inhibition is not at its bound
+        g_j = (2 / len(x) * error).repeat_interleave(model.d_j.shape[1], 1) * (z_j > 0)
+        h_j = g_j * (c_j <= 0)
+        if self.anchor is not None and pull:
+            v_ij.lerp_(self.anchor.view_as(v_ij), rate * pull)
+        v_ij.addmm_((x - self.mean).T, g_j, alpha=-rate * self.eta_i)
+        v_lj.addmm_(R_l.T, h_j, alpha=-rate * self.eta_l)
+        d_j.sub_(h_j.sum(0), alpha=rate * self.eta_d).clamp_(max=0)
+        loss: Tensor = error.square().sum(1).mean()
+        return loss
 
 
-@torch.no_grad()
-def unrolled(detection: nn.Module, pooling: Pooling, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The weights (d, G, U) and biases (G, U) of a detection layer, the units of each pooling window side by side.
+@dataclass
+class _Training:
+    """How far a training is: all that a checkpoint holds."""
 
-    Found by trial: an affine layer shows its weights on unit vectors, and a window its members on those of the
-    detection units. Where windows have different sizes, units without weights fill up the smaller ones.
-    """
-    d = x[0].numel()
-    with eval_mode(detection):
-        z = detection(x)
-        b = detection(torch.zeros_like(x[:1])).flatten()
-        W = torch.cat([detection(e.reshape(-1, *x.shape[1:])).flatten(1) - b for e in _unit_vectors(d, x)])
-    gap = float((x.flatten(1) @ W + b - z.flatten(1)).abs().max())
-    if gap > 1e-3 * float(z.abs().max()):
-        raise PlanError(f"The detection layer is not affine (by up to {gap:.3g}); give it without its ReLU.")
-    member = torch.cat([pooling(e.reshape(-1, *z.shape[1:])).flatten(1) > 0 for e in _unit_vectors(len(b), x)])
-    U = int(member.sum(0).max())
-    v_ij, d_j = W.new_zeros(d, member.shape[1], U), b.new_zeros(member.shape[1], U)
-    for k, units in enumerate(member.T):
-        j = torch.nonzero(units)[:, 0]
-        v_ij[:, k, : len(j)], d_j[k, : len(j)] = W[:, j], b[j]
-    return v_ij, d_j
+    kept: Checkpoint
+    step: int = 0
+    taken: int = 0  # members of the source
+    model: MinMaxModel | None = None
+    descent: Descent | None = None
+
+    def begin(self, samples: Samples, begin: Callable[[Samples], Start]) -> None:
+        """Make the model at the first samples; after a checkpoint bring it to where they are."""
+        if self.model is None:
+            self.model, anchor = begin(samples)
+            self.descent = Descent.suited(samples, anchor)
+        elif self.model.d_j.device != samples.x.device:
+            assert self.descent is not None
+            self.model.to(samples.x.device)
+            self.descent = self.descent.on(samples.x.device)
+
+    def learn(
+        self, drawn: Drawn, begin: Callable[[Samples], Start], steps: int, batch: int, learning_rate: float,
+        pull: tuple[float, float],
+    ) -> float | None:  # fmt: skip
+        """One step for every `batch` of the samples; the mean loss, or None if there were too few for a step."""
+        samples = drawn if isinstance(drawn, Samples) else drawn()
+        self.taken += 1
+        self.begin(samples, begin)
+        assert self.model is not None
+        assert self.descent is not None
+        losses = []
+        for part, now in zip(samples.split(batch), range(self.step, steps), strict=False):
+            rate = learning_rate * min((now + 1) / (_RISE * steps), 1.0, (steps - now) / (_FALL * steps))
+            strength = pull[0] + (pull[1] - pull[0]) * now / steps
+            losses.append(self.descent.step_(self.model, part, rate, strength))
+        self.step += len(losses)
+        return float(torch.stack(losses).mean()) if losses else None
+
+    def write(self) -> None:
+        assert self.model is not None
+        assert self.descent is not None
+        d = self.descent
+        sizes = {"eta_i": d.eta_i, "eta_l": d.eta_l, "eta_d": d.eta_d}
+        state = {"step": self.step, "taken": self.taken, "model": self.model.state_dict(), "sizes": sizes}
+        self.kept.write(state | {"mean": d.mean, "anchor": d.anchor})
+
+    def resume(self) -> None:
+        """Go on from the checkpoint, if there is one."""
+        self.kept.resume(self._restore)
+
+    def _restore(self, kept: dict[str, Any]) -> None:
+        v_ij, v_lj = kept["model"]["v_ij"], kept["model"]["v_lj"]
+        model = MinMaxModel(len(v_ij), len(v_lj), *v_ij.shape[1:]).to(v_ij.dtype)
+        model.load_state_dict(kept["model"])
+        self.model, self.descent = model, Descent(kept["mean"], **kept["sizes"], anchor=kept["anchor"])
+        self.step, self.taken = kept["step"], kept["taken"]
 
 
-def _unit_vectors(n: int, like: Tensor) -> Iterator[Tensor]:
-    for rows in torch.arange(n, device=like.device).split(1000):
-        yield torch.nn.functional.one_hot(rows, n).to(like.dtype)
-
-
-def start(
-    samples: Samples, detection: nn.Module | None = None, pooling: Pooling | None = None, units: int = 4, seed: int = 0
-) -> MinMaxModel:
-    """A model to begin training with, at the layer's weights or at random, suited to the samples."""
-    if (detection is None) != (pooling is None):
-        raise PlanError("To begin at the layer's own weights give both the detection layer and what pools it.")
-    if not bool(samples.R_k.any()):
-        raise InputError("No relevance reaches the pooled layer in the first batch: every score in it is 0 or less.")
-    d, L, G = (t.shape[1] for t in samples.flat())
-    if detection is None or pooling is None:
-        model = MinMaxModel(d, L, G, units, seed).to(samples.x)
-    else:
-        v_ij, d_j = unrolled(detection, pooling, samples.x)
-        if v_ij.shape[1] != G:
-            raise PlanError(f"The detection layer is pooled to {v_ij.shape[1]} units, the pooled layer named has {G}.")
-        model = MinMaxModel(d, L, G, v_ij.shape[2], seed).to(samples.x)
-        with torch.no_grad():
-            model.v_ij.copy_(v_ij)
-            model.d_j.copy_(d_j)
-    begin_(model, samples)
-    return model
-
-
-def _step_sizes(samples: Samples) -> tuple[float, float, float]:
-    """The steps of v_ij, v_lj and d_j at η = 1."""
-    X, P = (float(t.square().sum(1).mean()) for t in samples.flat()[:2])
-    return 1 / X if X else 0.0, 1 / P if P else 0.0, 1.0
-
-
-def _check_settings(steps: int, batch: int, learning_rate: float) -> None:
-    for name, value in (("steps", steps), ("batch", batch)):
+def _check_settings(
+    steps: int, batch: int, learning_rate: float, pull: tuple[float, float], checkpoint_every: int
+) -> None:
+    for name, value in (("steps", steps), ("batch", batch), ("checkpoint_every", checkpoint_every)):
         if type(value) is not int or value < 1:
             raise InputError(f"{name} is a whole number, at least 1; got {value!r}.")
     if not 0 < learning_rate < math.inf:
         raise InputError(f"learning_rate is a positive number; got {learning_rate!r}.")
+    if not all(0 <= value <= 1 for value in pull):
+        raise InputError(f"pull is two numbers, at the first step and at the last, from 0 to 1; got {pull!r}.")

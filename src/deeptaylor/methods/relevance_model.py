@@ -15,6 +15,7 @@ fitted to a network: relevance_fit.py.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -28,8 +29,9 @@ from deeptaylor.maps.division import divide, undivided
 from deeptaylor.maps.linear_map import Linear
 from deeptaylor.rules import Rule, WSquare, ZBox, ZPlus
 from deeptaylor.run.values import ForwardValues, Layout
+from deeptaylor.support.tensors import WeightsError
 
-__all__ = ["MinMaxExplanation", "MinMaxModel", "pooling_ratio", "r_squared"]
+__all__ = ["MinMaxExplanation", "MinMaxModel", "from_tensors", "pooling_ratio", "r_squared"]
 
 _DEVIATION = 0.05  # of the first weights, as for the paper's networks
 _CHUNK = 1000
@@ -137,6 +139,19 @@ class MinMaxModel(nn.Module):
     def extra_repr(self) -> str:
         d, G, U = self.v_ij.shape
         return f"inputs={d}, upper={self.v_lj.shape[0]}, groups={G}, units={U}"
+
+
+def from_tensors(tensors: Mapping[str, Tensor], source: str) -> MinMaxModel:
+    """The model that these tensors were written of; refused, by the name of their source, where they are none."""
+    v_ij, v_lj, d_j = (tensors.get(name, torch.empty(0)) for name in ("v_ij", "v_lj", "d_j"))
+    if len(tensors) != 3 or v_ij.ndim != 3 or v_lj.ndim != 3 or {v_ij.shape[1:], v_lj.shape[1:]} != {d_j.shape}:
+        found = {key: tuple(value.shape) for key, value in sorted(tensors.items())}
+        raise WeightsError(f"{source} holds {found}, expected v_ij (d, G, U), v_lj (L, G, U) and d_j (G, U)")
+    if not all(t.is_floating_point() and bool(t.isfinite().all()) for t in tensors.values()):
+        raise WeightsError(f"{source} must hold finite floating-point numbers")
+    model = MinMaxModel(len(v_ij), len(v_lj), *d_j.shape).to(d_j.dtype)
+    model.load_state_dict(dict(tensors))
+    return model.eval()
 
 
 def _domain(rule: Rule) -> Domain:

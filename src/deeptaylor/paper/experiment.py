@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +19,7 @@ from deeptaylor.paper.saved import Saved
 from deeptaylor.support.files import write_whole
 from deeptaylor.support.report import Table
 
-__all__ = ["ConsistencyError", "Line", "as_json", "as_table", "as_text", "finish", "run", "versions"]
+__all__ = ["ConsistencyError", "Line", "as_json", "as_table", "as_text", "finish", "provenance", "run", "versions"]
 
 Line = tuple[str, bool, str]  # a claim, whether it holds, and the numbers that say so
 
@@ -29,6 +31,30 @@ class ConsistencyError(DeepTaylorError, AssertionError):
 def versions() -> dict[str, str]:
     """Of what computed the numbers."""
     return {"deeptaylor": dt.__version__, "torch": torch.__version__, "numpy": np.__version__}
+
+
+def provenance(device: torch.device) -> dict[str, str]:
+    """What trained weights must tell of how they were made: versions, the device and the commit."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return {**versions(), "device": name, "commit": commit()}
+
+
+def commit() -> str:
+    """The commit of the checkout that this package runs from; "none" where it is installed from elsewhere."""
+    folder, program = Path(dt.__file__).parent, shutil.which("git")
+    if program is None:
+        return "none"
+
+    def git(*words: str) -> str:
+        asked = [program, "-C", str(folder), *words]
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603
+
+    try:
+        git("ls-files", "--error-unmatch", "__init__.py")  # else it is another project's checkout
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".")
+        return git("rev-parse", "HEAD") + (" with changes" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "none"
 
 
 def as_json(lines: Iterable[Line]) -> list[dict[str, Any]]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,21 +26,23 @@ from torch import Tensor
 
 import deeptaylor as dt
 from deeptaylor.errors import DeepTaylorError
-from deeptaylor.models.networks.detection_pooling import NETWORKS, WEIGHTS, OneLayer, TwoLayer
+from deeptaylor.methods.relevance_fit import STEPS
+from deeptaylor.models.networks.detection_pooling import NETWORKS, WEIGHTS, OneLayer, TwoLayer, load
 from deeptaylor.models.networks.min_max import TWO_LAYER
-from deeptaylor.paper import mnist_text, overview, root_measures
+from deeptaylor.paper import compared, mnist_text, overview, refits, root_measures
 from deeptaylor.paper import train as train_networks
 from deeptaylor.paper import train_relevance as train_model
 from deeptaylor.paper import verdicts as judged
 from deeptaylor.paper.data.digits import Digits, load_digits
 from deeptaylor.paper.data.pairs import TRAIN_SHIFT, Pairs, held_out_pairs
 from deeptaylor.paper.experiment import as_json, as_text, finish, run, versions
-from deeptaylor.paper.methods import BOX, Case, explain_all, load_cases
+from deeptaylor.paper.methods import BOX, STARTS, Case, explain_all, load_cases
 from deeptaylor.paper.mnist_figures import draw
 from deeptaylor.paper.mnist_numbers import check_consistent, numbers, requirements
 from deeptaylor.paper.mnist_supplement import lrp_verdicts
 from deeptaylor.paper.mnist_verdicts import verdicts
 from deeptaylor.paper.saved import Arrays, Saved, Talk, digest
+from deeptaylor.support.tensors import read_notes
 
 __all__ = ["FULL", "QUICK", "Effort", "MnistError", "build", "main"]
 
@@ -73,9 +74,14 @@ def build(
     *,
     weights: Path | None = None,
     again: bool = False,
+    refitted: Path | None = None,
     talk: Talk | None = None,
 ) -> dict[str, Any]:
-    """Make the report in a folder, and return its numbers. `weights` names a folder, by default those shipped."""
+    """Make the report in a folder, and return its numbers.
+
+    weights    a folder, by default the weights that are shipped
+    refitted   a folder with the numbers of refits of the relevance model, by default that of the weights
+    """
     talk = talk or Talk()
     pairs = held_out_pairs(digits, effort.pairs)
     if not bool((pairs.side >= 0).any()) or not bool((pairs.side < 0).any()):
@@ -86,6 +92,7 @@ def build(
     maps = explain_all(cases, pairs, saved)
     extra = gather(cases, digits, pairs, maps, effort, saved)
     found = _about(effort, cases, weights) | {"quality": _quality(extra)} | numbers(maps, extra, pairs)
+    found["refits"] = refits.known(refitted or weights or WEIGHTS, cases["two-layer"].network)
     check_consistent(found)
     found["requirements"] = as_json(requirements(found))
     found["verdicts"] = judged.as_json([*verdicts(found), *lrp_verdicts(found)])
@@ -223,39 +230,45 @@ def _about(effort: Effort, cases: Mapping[str, Case], weights: Path | None) -> d
             "level": 0.1,
             "low": BOX.low,
             "high": BOX.high,
-            "starts": root_measures.STARTS,
+            "starts": STARTS,
             "t": root_measures.SHARPNESS,
         },
         "versions": versions(),
         "threads": torch.get_num_threads(),
         "weights": {name: case.digest(relevance_model=True) for name, case in cases.items()},
-        "training": {name: _header(folder / f"{name}.safetensors") for name in (*NETWORKS, "min-max")},
+        "training": {name: read_notes(folder / f"{name}.safetensors") for name in (*NETWORKS, "min-max")},
     }
-
-
-def _header(path: Path) -> dict[str, str]:
-    """The notes in the header of a safetensors file: its length in eight bytes, then JSON."""
-    with path.open("rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    notes: dict[str, str] = header.get("__metadata__", {})
-    return notes
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def retrain(out: Path, digits: Path | None, steps: int | None) -> Path:
-    """Train both networks and the relevance model with the paper's settings; the folder of their weights."""
+def retrain(out: Path, digits: Path | None, steps: int | None, device: str = "cpu") -> Path:
+    """Train both networks and the relevance model with the paper's settings; the folder of their weights.
+
+    Each has a checkpoint beside its weights, from which a run that was broken off goes on.
+    """
     folder = out / "weights"
-    given = ["--digits", str(digits)] if digits is not None else []
+    given = ["--device", device]
+    given += ["--digits", str(digits)] if digits is not None else []
     given += ["--steps", str(steps)] if steps is not None else []
+
+    def files(name: str) -> list[str]:
+        return ["--out", str(folder / f"{name}.safetensors"), "--checkpoint", str(folder / f"{name}.checkpoint")]
+
     for name in NETWORKS:
-        file = folder / f"{name}.safetensors"
-        arguments = ["--network", name, "--out", str(file), "--checkpoint", str(folder / f"{name}.checkpoint"), *given]
-        _done(train_networks.main(arguments))
-    network, file = folder / "two-layer.safetensors", folder / "min-max.safetensors"
-    _done(train_model.main(["--network", str(network), "--out", str(file), *given]))
+        _done(train_networks.main(["--network", name, *files(name), *given]))
+    _done(train_model.main(["--network", str(folder / "two-layer.safetensors"), *files("min-max"), *given]))
     return folder
+
+
+def refit(out: Path, digits: Digits, weights: Path | None, steps: int | None, device: str, talk: Talk) -> Path:
+    """Train the relevance model from both starts with three seeds; the folder of the models and their numbers."""
+    network = load("two-layer", None if weights is None else weights / "two-layer.safetensors")
+    assert isinstance(network, TwoLayer)
+    network.to(train_networks.device_of(device))
+    refits.refit(network, digits, out / "refits", talk, steps=STEPS if steps is None else steps)
+    return out / "refits"
 
 
 def _done(status: int) -> None:
@@ -277,10 +290,14 @@ def _made(options: argparse.Namespace) -> list[object]:
             raise MnistError(f"--pairs is the number of pairs to explain, at least 1; got {options.pairs}.")
         effort = Effort(**(vars(effort) | {"pairs": options.pairs}))
     digits = load_digits(options.digits)
-    weights = retrain(options.out, options.digits, options.steps) if options.retrain else options.weights
-    found = build(digits, options.out, effort, weights=weights, again=options.again)
+    other = None if options.compare is None else compared.read(options.compare)
+    out, talk, training = options.out, Talk(), (options.steps, options.device)
+    weights = retrain(out, options.digits, *training) if options.retrain else options.weights
+    refitted = refit(out, digits, weights, *training, talk) if options.refits else None
+    found = build(digits, out, effort, weights=weights, again=options.again, refitted=refitted, talk=talk)
     said = [*as_text(found["requirements"]), *judged.as_text(found["verdicts"])]
-    return [*said, options.out / "report.html", options.out / "numbers.json"]
+    said += [] if other is None else compared.compare(found, other, out)
+    return [*said, out / "report.html", out / "numbers.json"]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -293,7 +310,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--digits", type=Path, help="folder with the four files of MNIST; by default they are fetched")
     add("--weights", type=Path, help="folder with weights of your own, as --retrain leaves them in OUT/weights")
     add("--retrain", action="store_true", help="train the networks and the relevance model first")
-    add("--steps", type=int, help="of training, with --retrain (300000, as in the paper)")
+    add("--refits", action="store_true", help="train the relevance model from both starts with three seeds, too")
+    add("--steps", type=int, help="of training, with --retrain and --refits (300000, as in the paper)")
+    add("--device", default="cpu", help="that training runs on: cpu or cuda (%(default)s)")
+    add("--compare", type=Path, metavar="NUMBERS", help="numbers.json of another run, to be compared with")
     add("--again", action="store_true", help="compute everything anew")
     add("--quick", action="store_true", help="little of everything, to see that it runs")
     return parser

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from deeptaylor.paper import refits_table
 from deeptaylor.paper.measures import or_nan
 from deeptaylor.paper.methods import METHODS, Method
 from deeptaylor.paper.mnist_numbers import is_consistent
@@ -101,7 +102,7 @@ def two_layer_properties(found: Numbers) -> Table:
     keys = ("sensitivity", "taylor", "min-max", "training-free")
     of, unique = found["methods"]["two-layer"], found["unique"]["two-layer"]
     steps = found["training"]["min-max"].get("steps", "?")
-    spreads = [f"{or_nan(unique[name]):.2g}" for name in ("taylor_map_spread", "min_max_map_spread")]
+    spreads = [f"{value:.2g}" for value in (or_nan(unique["taylor_map_spread"]), refits_table.unique(found))]
     rows: list[list[Cell]] = [
         *_consistency(found, "two-layer", keys, ("no", "no", "yes†", "yes"), None),
         _beside(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from deeptaylor.paper import mnist_tables as tables
-from deeptaylor.paper import verdicts
+from deeptaylor.paper import refits_table, verdicts
 from deeptaylor.paper.experiment import as_table
 from deeptaylor.shown import number, percent
 from deeptaylor.support.report import Heading, Part, Picture, Section, page
@@ -152,8 +152,10 @@ def _two_layer(found: Numbers, figures: Figures) -> Section:
     places = f"""Ink pixels of the target digit that get more than the map's average pixel:
         {_each(of, names, "coverage")}. On the border, {percent(areas["border"])} of the area:
         {_each(of, names, "on_border")}."""
-    consistency = f"""Taylor keeps {percent(of["taylor"]["kept"])} of all scores, and
-        {percent(of["taylor"]["negative_share"])} of its relevance is negative. Maps of the min-max model hold
+    starts = found["settings"]["starts"]
+    consistency = f"""Taylor expands at the nearest root that was found from {starts} starts. It keeps
+        {percent(of["taylor"]["kept"])} of all scores, and {percent(of["taylor"]["negative_share"])} of its relevance is
+        negative. Maps of the min-max model hold
         {percent(of["min-max"]["kept"])} of the scores; a pair's map misses its score by
         {percent(found["min_max"]["mean_gap_over_mean_score"])} of the mean score on average. Training-free is
         conservative to {of["training-free"]["conservation_gap"]["worst"]:.0e}."""
@@ -215,9 +217,7 @@ def _properties(found: Numbers) -> Section:
     second = f"""† up to the fit of the relevance model. ‡ neither problem is convex: the root found from x alone is
         {number(better["mean"])} times as far away as the best found from {settings["starts"]} places with
         {two["seeds"]} seeds, on average (at most {number(better["most"])} times), and between seeds distances differ
-        by {percent(two["taylor_distance_spread"])}. Min-max: two models, each trained for {settings["fit_steps"]}
-        steps on other pairs; the spread between their maps and the given model's is
-        {number(two["min_max_to_given"])}."""
+        by {percent(two["taylor_distance_spread"])}. Min-max: {refits_table.unique_from(found)}."""
     return Section(
         "Tables 1 and 2, measured",
         [tables.one_layer_properties(found), first, tables.two_layer_properties(found), second],
@@ -274,7 +274,9 @@ def _min_max(found: Numbers, figures: Figures) -> Section:
         {percent(fit["r_squared_of_sum"])} of the variance of the score. What it misses is all that maps of the min-max
         model lack in conservation: {percent(fit["mean_gap_over_mean_score"])} of the mean score on average."""
     picture = Picture(figures["min_max_fit"], caption, "Density plot along the diagonal", 560)
-    return Section("The min-max relevance model", [picture, text])
+    again = found["refits"]
+    more = () if again is None else (refits_table.table(again), refits_table.sentence(again))
+    return Section("The min-max relevance model", [picture, text, *more])
 
 
 def _lrp(found: Numbers, figures: Figures) -> Section:

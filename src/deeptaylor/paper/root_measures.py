@@ -24,19 +24,18 @@ import deeptaylor as dt
 from deeptaylor.domain import extent
 from deeptaylor.methods.projection import project
 from deeptaylor.methods.relevance_fit import BATCH
-from deeptaylor.methods.relevance_fit import explain as explain_through
+from deeptaylor.methods.relevance_samples import explain as explain_through
 from deeptaylor.models.networks import min_max
 from deeptaylor.models.networks.detection_pooling import OneLayer, TwoLayer
 from deeptaylor.paper import measures
 from deeptaylor.paper.data.digits import Digits
 from deeptaylor.paper.data.pairs import PairSampler
-from deeptaylor.paper.methods import BOX, LEVEL, Case
+from deeptaylor.paper.methods import BOX, LEVEL, STARTS, Case
 from deeptaylor.paper.saved import Arrays, Talk
 from deeptaylor.rules import Rule
 
 __all__ = ["beyond", "certified", "per_neuron", "refits", "restarts", "smooth", "unbounded"]
 
-STARTS = 4
 SHARPNESS = 10.0  # t of the smooth detection function
 _ACTIVE = 1e-6  # a neuron below this share of the strongest one has a root too near to divide by its distance
 
@@ -149,10 +148,9 @@ def restarts(case: Case, x: Tensor, seeds: int, talk: Talk) -> Arrays:
 
 
 def refits(case: Case, digits: Digits, x: Tensor, steps: int, talk: Talk) -> Arrays:
-    """The spread between the maps of two min-max models that saw other training pairs, and to the given one's."""
+    """The spread between the maps of two min-max models that saw other training pairs and are trained equally long."""
     network = case.network
     assert isinstance(network, TwoLayer)
-    assert case.relevance_model is not None
     explainer = min_max.two_layer_explainer(network)
 
     def maps(model: Any) -> measures.Array:
@@ -175,10 +173,7 @@ def refits(case: Case, digits: Digits, x: Tensor, steps: int, talk: Talk) -> Arr
             talk.share(f"  fitting a min-max model, seed {seed}", step, steps)
 
         fitted.append(maps(min_max.fit_two_layer(narrow, images(seed), steps=steps, progress=tell).double()))
-    return {
-        "spread": measures.spread(fitted[0], fitted[1]),
-        "to_given": np.stack([measures.spread(R, maps(case.relevance_model)) for R in fitted]),
-    }
+    return {"spread": measures.spread(*fitted)}
 
 
 def smooth(case: Case, x: Tensor) -> Arrays:

@@ -20,10 +20,8 @@ one that is not.
 from __future__ import annotations
 
 import argparse
-import io
 import math
 import os
-import pickle
 import sys
 import time
 import zlib
@@ -39,9 +37,9 @@ from deeptaylor.models.networks.detection_pooling import NETWORKS, DetectionPool
 from deeptaylor.paper.data.digits import Digits, load_digits
 from deeptaylor.paper.data.pairs import PRESENT, TRAIN_SHIFT, Absent, Pairs, PairSampler, held_out_pairs
 from deeptaylor.paper.descent import Descent
-from deeptaylor.paper.experiment import run
+from deeptaylor.paper.experiment import provenance, run
 from deeptaylor.shown import percent
-from deeptaylor.support.files import write_whole
+from deeptaylor.support.checkpoints import Checkpoint
 
 __all__ = ["LEARNING_RATES", "Progress", "TrainingError", "evaluate", "main", "train"]
 
@@ -101,9 +99,7 @@ def train(
     sampler = PairSampler(digits.train_images, digits.train_labels, max_shift=max_shift, absent=absent, device=device)
     generator = torch.Generator().manual_seed(seed)
     network.to(device).project_()
-    state = _State(
-        network,
-        generator,
+    state = Checkpoint(
         Path(checkpoint) if checkpoint is not None else None,
         {
             "network": type(network).__name__,
@@ -114,10 +110,20 @@ def train(
             "max_shift": max_shift,
             "absent": absent,
             "stretch": stretch,
-            "digits": zlib.crc32(digits.train_labels.tobytes(), zlib.crc32(digits.train_images.tobytes())),
+            "digits": digits_digest(digits),
         },
+        TrainingError,
     )
-    now = state.resume()
+    now = Progress(0, steps, math.nan, learning_rate)
+
+    def restore(kept: dict[str, Any]) -> None:
+        nonlocal now
+        network.load_state_dict(kept["network"])
+        generator.set_state(kept["generator"])
+        last = _rate(max(kept["step"] - 1, 0), steps, learning_rate)
+        now = Progress(kept["step"], steps, kept["loss"], last)
+
+    state.resume(restore)
     descent = Descent(network, batch, stretch)
     while now.step < steps:
         count = min(stretch, steps - now.step)
@@ -130,9 +136,21 @@ def train(
             )
         before, now = now, Progress(now.step + count, steps, loss, rates[-1])
         if now.step == steps or now.step // checkpoint_every > before.step // checkpoint_every:
-            state.write(now)
+            state.write(
+                {
+                    "step": now.step,
+                    "loss": now.loss,
+                    "network": network.state_dict(),
+                    "generator": generator.get_state(),
+                }
+            )
         progress(now)
     return now
+
+
+def digits_digest(digits: Digits) -> int:
+    """A number that tells training digits apart."""
+    return zlib.crc32(digits.train_labels.tobytes(), zlib.crc32(digits.train_images.tobytes()))
 
 
 def evaluate(network: torch.nn.Module, pairs: Pairs, batch: int = 1000) -> dict[str, float]:
@@ -166,59 +184,6 @@ def device_of(name: torch.device | str) -> torch.device:
     return device
 
 
-@dataclass(frozen=True)
-class _State:
-    """What a checkpoint holds; ``settings`` are what must be the same for a run to be resumed."""
-
-    network: DetectionPooling
-    generator: torch.Generator
-    path: Path | None
-    settings: dict[str, Any]
-
-    def write(self, now: Progress) -> None:
-        if self.path is None:
-            return
-        buffer = io.BytesIO()
-        torch.save(
-            {
-                "settings": self.settings,
-                "step": now.step,
-                "loss": now.loss,
-                "network": self.network.state_dict(),
-                "generator": self.generator.get_state(),
-            },
-            buffer,
-        )
-        write_whole(self.path, buffer.getvalue())
-
-    def resume(self) -> Progress:
-        """Where to go on: the network and the generator are set to the checkpoint, if there is one."""
-        settings = self.settings
-        if self.path is None or not self.path.exists():
-            return Progress(0, settings["steps"], math.nan, settings["learning_rate"])
-        try:
-            kept = torch.load(self.path, map_location="cpu", weights_only=True)
-            different = [
-                f"{name} {kept['settings'].get(name)!r}, now {value!r}"
-                for name, value in settings.items()
-                if kept["settings"].get(name) != value
-            ]
-            if different:
-                raise TrainingError(
-                    f"{self.path} is the checkpoint of another training ({'; '.join(different)}); "
-                    "name another file, or remove this one to begin anew"
-                )
-            self.network.load_state_dict(kept["network"])
-            self.generator.set_state(kept["generator"])
-            last = _rate(max(kept["step"] - 1, 0), settings["steps"], settings["learning_rate"])
-            return Progress(kept["step"], settings["steps"], kept["loss"], last)
-        except (OSError, EOFError, RuntimeError, KeyError, TypeError, AttributeError, pickle.UnpicklingError) as error:
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
-            raise TrainingError(
-                f"{self.path} is not a checkpoint that can be read ({reason}); remove it to begin anew"
-            ) from error
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train one network and write its weights; 0 if all went well, 2 if not."""
     options = _parser().parse_args(arguments)
@@ -236,6 +201,7 @@ def _trained(options: argparse.Namespace) -> list[str]:
     done = train(network, digits, learning_rate=rate, **chosen, progress=line.show)
     line.clear()
     about = {name: str(getattr(options, name)) for name in ("network", *same)} | {"learning_rate": f"{rate:g}"}
+    about |= provenance(next(network.parameters()).device)
     said = [f"{options.network}: {done.steps} steps in {line.seconds():.0f} s, last training loss {done.loss:.1f}"]
     for name, where, pairs in held_out(digits, options):
         found = evaluate(network, pairs)
@@ -258,7 +224,6 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--network", choices=list(NETWORKS), required=True)
     add("--learning-rate", type=float, help=f"by default {LEARNING_RATES}")
-    add("--checkpoint", type=Path, help="file to keep the state in, and to go on from")
     add_options(parser, STEPS, BATCH)
     return parser
 
@@ -267,6 +232,7 @@ def add_options(parser: argparse.ArgumentParser, steps: int, batch: int) -> None
     """Options of every training on pairs of digits."""
     add = parser.add_argument
     add("--out", type=Path, required=True, help="safetensors file to write the result to")
+    add("--checkpoint", type=Path, help="file to keep the state in, and to go on from")
     add("--steps", type=int, default=steps, help="steps of gradient descent (%(default)s)")
     add("--batch", type=int, default=batch, help="pairs per step (%(default)s)")
     add("--seed", type=int, default=0, help="of the first weights and of the pairs (%(default)s)")

@@ -7,22 +7,26 @@ that the network itself learned from; the report is on digits it never saw.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import get_args
 
 import torch
 from torch import Tensor
 
-from deeptaylor.methods.relevance_fit import BATCH, LEARNING_RATE, STEPS, collect
+from deeptaylor.methods.relevance_fit import BATCH, CHECKPOINT_EVERY, LEARNING_RATE, PULL, STEPS
 from deeptaylor.methods.relevance_model import MinMaxModel, r_squared
+from deeptaylor.methods.relevance_samples import collect
+from deeptaylor.methods.relevance_start import Beginning
 from deeptaylor.models.networks.detection_pooling import TwoLayer, load
 from deeptaylor.models.networks.min_max import BOX, TWO_LAYER, fit_two_layer, save, two_layer_explainer
 from deeptaylor.paper.data.digits import Digits, load_digits
 from deeptaylor.paper.data.pairs import TRAIN_SHIFT, Absent, PairSampler
-from deeptaylor.paper.experiment import run
-from deeptaylor.paper.train import Progress, Progressing, add_options, device_of, held_out
+from deeptaylor.paper.experiment import provenance, run
+from deeptaylor.paper.saved import digest
+from deeptaylor.paper.train import Progress, Progressing, add_options, device_of, digits_digest, held_out
 from deeptaylor.rules import ZBox
 from deeptaylor.shown import percent
 
@@ -41,19 +45,37 @@ def train(
     seed: int = 0,
     max_shift: int = TRAIN_SHIFT,
     absent: Absent = "either",
+    begin: Beginning = "layer",
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: int = CHECKPOINT_EVERY,
     progress: Callable[[int, float], None] = lambda step, loss: None,
 ) -> MinMaxModel:
-    """A relevance model of the network's first layer, trained where the network is."""
+    """A relevance model of the network's first layer, trained where the network is.
+
+    begin        at the network's own weights ("layer"), or at "random", from the seed
+    checkpoint   as for `relevance_fit.fit_samples`
+    """
     device = network.detection1.weight.device
     sampler = PairSampler(digits.train_images, digits.train_labels, max_shift=max_shift, absent=absent, device=device)
     generator = torch.Generator().manual_seed(seed)
 
     def images() -> Iterator[Tensor]:
         while True:
-            yield sampler.sample(_STRETCH * batch, generator).images
+            yield sampler.sample(min(_STRETCH, steps) * batch, generator).images
 
-    settings: dict[str, Any] = {"steps": steps, "batch": batch, "learning_rate": learning_rate, "progress": progress}
-    return fit_two_layer(network, images(), **settings)
+    return fit_two_layer(
+        network,
+        images(),
+        steps=steps,
+        batch=batch,
+        learning_rate=learning_rate,
+        seed=seed,
+        begin=begin,
+        progress=progress,
+        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+        same={"network": digest(network), "digits": digits_digest(digits), "max_shift": max_shift, "absent": absent},
+    )
 
 
 def evaluate(model: MinMaxModel, network: TwoLayer, images: Tensor) -> dict[str, float]:
@@ -85,10 +107,12 @@ def _trained(options: argparse.Namespace) -> list[str]:
         network,
         digits,
         **chosen,
+        checkpoint=options.checkpoint,
         progress=lambda step, loss: line.show(Progress(step, options.steps, loss, options.learning_rate)),
     )
     line.clear()
-    about = {name: str(value) for name, value in chosen.items()}
+    about = {name: str(value) for name, value in chosen.items()} | provenance(device)
+    about |= {"pull": " to ".join(f"{value:g}" for value in PULL), "network": digest(network)}
     said = [f"min-max: {options.steps} steps in {line.seconds():.0f} s"]
     for name, where, pairs in held_out(digits, options):
         found = evaluate(model, network, pairs.images.to(device))
@@ -98,7 +122,7 @@ def _trained(options: argparse.Namespace) -> list[str]:
     return [*said, f"model in {save(model, options.out, about)}"]
 
 
-_SETTINGS = ("steps", "batch", "learning_rate", "seed", "max_shift", "absent")
+_SETTINGS = ("steps", "batch", "learning_rate", "seed", "max_shift", "absent", "begin")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -109,6 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--network", type=Path, help="weights of the two-layer network; by default those shipped")
     add("--learning-rate", type=float, default=LEARNING_RATE, help="free of units (%(default)s)")
+    add("--begin", choices=get_args(Beginning), default="layer", help="at the network's weights, or at random")
     add_options(parser, STEPS, BATCH)
     return parser
 

@@ -21,9 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from deeptaylor.errors import DeepTaylorError
-from deeptaylor.support.files import write_whole
-from deeptaylor.support.optional import optional_package
+from deeptaylor.support.tensors import WeightsError, read_tensors, write_tensors
 
 __all__ = ["NETWORKS", "DetectionPooling", "OneLayer", "TwoLayer", "WeightsError", "load", "save"]
 
@@ -32,10 +30,6 @@ DETECTIONS = 400
 FEATURES = 100
 _DEVIATION = 0.05
 WEIGHTS = Path(__file__).with_name("weights")
-
-
-class WeightsError(DeepTaylorError, ValueError):
-    """Weights are missing or do not fit the network."""
 
 
 class DetectionPooling(nn.Module):
@@ -103,7 +97,7 @@ def load(name: str, file: str | os.PathLike[str] | None = None) -> OneLayer | Tw
         raise WeightsError(f"no network is called {name!r}; there are: {', '.join(NETWORKS)}")
     path = Path(file) if file is not None else WEIGHTS / f"{name}.safetensors"
     network = NETWORKS[name]()
-    tensors = read_tensors(path)
+    tensors = read_tensors(path, "; make them with: python -m deeptaylor.paper.train")
     _check(path, tensors, network)
     network.load_state_dict({key: value.float() for key, value in tensors.items()})
     return network.eval()
@@ -111,26 +105,7 @@ def load(name: str, file: str | os.PathLike[str] | None = None) -> OneLayer | Tw
 
 def save(network: DetectionPooling, path: str | os.PathLike[str], about: Mapping[str, str] | None = None) -> Path:
     """Write the weights as a safetensors file, with notes ``about`` them in its header."""
-    need_safetensors()
-    from safetensors.torch import save as to_bytes
-
-    tensors = {key: value.detach().cpu().contiguous() for key, value in network.state_dict().items()}
-    return write_whole(path, to_bytes(tensors, metadata=dict(about or {})))
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    need_safetensors()
-    from safetensors import SafetensorError
-    from safetensors.torch import load as from_bytes
-
-    try:
-        return from_bytes(path.read_bytes())
-    except OSError as error:
-        raise WeightsError(
-            f"no weights could be read from {path} ({error}); make them with: python -m deeptaylor.paper.train"
-        ) from error
-    except SafetensorError as error:
-        raise WeightsError(f"{path} is not a safetensors file: {error}") from error
+    return write_tensors(network, path, about)
 
 
 def _check(path: Path, tensors: Mapping[str, Tensor], network: nn.Module) -> None:
@@ -143,7 +118,3 @@ def _check(path: Path, tensors: Mapping[str, Tensor], network: nn.Module) -> Non
             raise WeightsError(f"{path}: {key} must hold finite floating-point numbers")
         if key.endswith("bias") and bool((value > 0).any()):
             raise WeightsError(f"{path}: {key} holds positive numbers; biases of these networks are negative or zero")
-
-
-def need_safetensors() -> None:
-    optional_package("safetensors", "weights are kept in safetensors files", "paper")

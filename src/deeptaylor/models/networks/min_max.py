@@ -12,17 +12,11 @@ from torch import Tensor, nn
 
 from deeptaylor.domain import Box
 from deeptaylor.explainer import Explainer
-from deeptaylor.methods.relevance_fit import Place, fit
-from deeptaylor.methods.relevance_model import MinMaxModel
-from deeptaylor.models.networks.detection_pooling import (
-    FEATURES,
-    WEIGHTS,
-    TwoLayer,
-    WeightsError,
-    need_safetensors,
-    read_tensors,
-)
-from deeptaylor.support.files import write_whole
+from deeptaylor.methods.relevance_fit import fit
+from deeptaylor.methods.relevance_model import MinMaxModel, from_tensors
+from deeptaylor.methods.relevance_samples import Place
+from deeptaylor.models.networks.detection_pooling import FEATURES, WEIGHTS, TwoLayer
+from deeptaylor.support.tensors import WeightsError, read_tensors, write_tensors
 
 __all__ = ["BOX", "TWO_LAYER", "fit_two_layer", "load", "save", "two_layer_explainer"]
 
@@ -50,11 +44,7 @@ def _sum_in_fours(x_j: Tensor) -> Tensor:
 
 def save(model: MinMaxModel, path: str | os.PathLike[str], about: Mapping[str, str] | None = None) -> Path:
     """Write a model as a safetensors file, with notes ``about`` it in its header."""
-    need_safetensors()
-    from safetensors.torch import save as to_bytes
-
-    tensors = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
-    return write_whole(path, to_bytes(tensors, metadata=dict(about or {})))
+    return write_tensors(model, path, about)
 
 
 def load(file: str | os.PathLike[str] | None = None) -> MinMaxModel:
@@ -64,13 +54,4 @@ def load(file: str | os.PathLike[str] | None = None) -> MinMaxModel:
         raise WeightsError(
             f"there is no relevance model {path}; make it with: python -m deeptaylor.paper.train_relevance"
         )
-    tensors = read_tensors(path)
-    v_ij, v_lj, d_j = (tensors.get(name, torch.empty(0)) for name in ("v_ij", "v_lj", "d_j"))
-    if len(tensors) != 3 or v_ij.ndim != 3 or v_lj.ndim != 3 or {v_ij.shape[1:], v_lj.shape[1:]} != {d_j.shape}:
-        found = {key: tuple(value.shape) for key, value in sorted(tensors.items())}
-        raise WeightsError(f"{path} holds {found}, expected v_ij (d, G, U), v_lj (L, G, U) and d_j (G, U)")
-    if not all(t.is_floating_point() and bool(t.isfinite().all()) for t in tensors.values()):
-        raise WeightsError(f"{path} must hold finite floating-point numbers")
-    model = MinMaxModel(len(v_ij), len(v_lj), *d_j.shape).to(d_j.dtype)
-    model.load_state_dict(tensors)
-    return model.eval()
+    return from_tensors(read_tensors(path), str(path))
