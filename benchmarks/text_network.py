@@ -102,7 +102,7 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         words = x if x.is_floating_point() else self.embeddings.word_embeddings(x)
         x = self.embeddings(words)
-        bias = ((1 - mask) * FAR)[:, None, None, :].to(x.dtype)
+        bias = ((1 - mask.to(x.dtype)) * FAR)[:, None, None, :]
         for layer in self.encoder["layer"]:
             x = layer(x, bias)
         return x
@@ -217,7 +217,7 @@ class Llama(nn.Module):
         x = x if x.is_floating_point() else self.embed_tokens(x)
         cos, sin = self.rotary(x)
         later = torch.ones(x.shape[1], x.shape[1], device=x.device, dtype=x.dtype).triu(1) * FAR
-        bias = later + ((1 - mask) * FAR)[:, None, None, :].to(x.dtype)
+        bias = later + ((1 - mask.to(x.dtype)) * FAR)[:, None, None, :]
         for layer in self.layers:
             x = layer(x, bias, cos, sin)
         return F.linear(self.norm(x[:, -1]), self.embed_tokens.weight)
