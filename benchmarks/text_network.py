@@ -7,6 +7,7 @@ tests/test_text_study.py holds both against `transformers`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -37,7 +38,28 @@ def _split(x: Tensor, heads: int) -> Tensor:
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+def normed(norm: nn.Module, x: Tensor) -> Tensor:
+    """A LayerNorm of x; with `attention`, `activated`, `scaled` and `gated` what rules of rivals are put in place of."""
+    found: Tensor = norm(x)
+    return found
+
+
+def activated(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """A pointwise function of x."""
+    return function(x)
+
+
+def scaled(x: Tensor, eps: float) -> Tensor:
+    """x divided by its root mean square."""
+    return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt()
+
+
+def gated(gate: Tensor, x: Tensor) -> Tensor:
+    """A SiLU of the gate, times x."""
+    return activated(F.silu, gate) * x
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
     """Softmax attention, written out: (B, heads, tokens, d) as (B, tokens, heads · d)."""
     weights = (q @ k.mT * q.shape[-1] ** -0.5 + bias).softmax(-1)
     return (weights @ v).transpose(1, 2).flatten(2)
@@ -53,7 +75,7 @@ class _Embeddings(nn.Module):
 
     def forward(self, words: Tensor) -> Tensor:
         places = self.position_embeddings.weight[: words.shape[1]]
-        found: Tensor = self.LayerNorm(words + places + self.token_type_embeddings.weight[0])
+        found = normed(self.LayerNorm, words + places + self.token_type_embeddings.weight[0])
         return F.dropout(found, DROPPED, self.training)
 
 
@@ -65,7 +87,7 @@ class _SelfAttention(nn.Module):
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         q, k, v = (_split(linear(x), self.heads) for linear in (self.query, self.key, self.value))
-        return _attention(q, k, v, bias)
+        return attention(q, k, v, bias)
 
 
 class _Output(nn.Module):
@@ -74,8 +96,7 @@ class _Output(nn.Module):
         self.dense, self.LayerNorm = nn.Linear(inputs, width), nn.LayerNorm(width, eps=1e-12)
 
     def forward(self, x: Tensor, skipped: Tensor) -> Tensor:
-        found: Tensor = self.LayerNorm(F.dropout(self.dense(x), DROPPED, self.training) + skipped)
-        return found
+        return normed(self.LayerNorm, F.dropout(self.dense(x), DROPPED, self.training) + skipped)
 
 
 class _Layer(nn.Module):
@@ -87,7 +108,7 @@ class _Layer(nn.Module):
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         x = self.attention["output"](self.attention["self"](x, bias), x)
-        found: Tensor = self.output(F.gelu(self.intermediate["dense"](x)), x)
+        found: Tensor = self.output(activated(F.gelu, self.intermediate["dense"](x)), x)
         return found
 
 
@@ -147,7 +168,7 @@ class _Norm(nn.Module):
         self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.weight * (x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt())
+        found: Tensor = self.weight * scaled(x, self.eps)
         return found
 
 
@@ -169,7 +190,7 @@ class _LlamaAttention(nn.Module):
         q = _turned(_split(self.q_proj(x), heads), cos, sin)
         k = _turned(_split(self.k_proj(x), shared), cos, sin).repeat_interleave(heads // shared, 1)
         v = _split(self.v_proj(x), shared).repeat_interleave(heads // shared, 1)
-        found: Tensor = self.o_proj(_attention(q, k, v, bias))
+        found: Tensor = self.o_proj(attention(q, k, v, bias))
         return found
 
 
@@ -190,7 +211,7 @@ class _LlamaLayer(nn.Module):
     def forward(self, x: Tensor, bias: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), bias, cos, sin)
         y = self.post_attention_layernorm(x)
-        found: Tensor = x + self.mlp["down_proj"](F.silu(self.mlp["gate_proj"](y)) * self.mlp["up_proj"](y))
+        found: Tensor = x + self.mlp["down_proj"](gated(self.mlp["gate_proj"](y), self.mlp["up_proj"](y)))
         return found
 
 

@@ -1,37 +1,152 @@
 """The study behind docs/faithful_text.md: are the maps of tokens true? text_page.py makes the page from the records.
 
-    python benchmarks/text_study.py prepare --folder FOLDER                 packages into small files; needs a network
-    python benchmarks/text_study.py train   --folder FOLDER --out FOLDER [--device cuda]
+    python benchmarks/text_study.py prepare   --folder FOLDER                packages into small files; needs a network
+    python benchmarks/text_study.py train     --folder FOLDER --out FOLDER [--device cuda]
+    python benchmarks/text_study.py sentiment --folder FOLDER --trained FOLDER --out FOLDER [--device cuda]
+
+train       MiniLM and a head on IMDb; the trained network and text-train.json
+sentiment   maps of every method (maps.npz, taken up again where it was broken off), judged: text-sentiment.json
+On a GPU float32 is computed as float32, not as tf32.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import platform
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor
+
+import deeptaylor as dt
 import text_data
 import text_train
+from deeptaylor.evaluation.result import Evaluation
+from deeptaylor.evaluation.texts import evaluate_texts
+from deeptaylor.metrics.tokens import Texts
+from text_methods import Task, methods
+
+HIDDEN = "hidden"
+EXPLAINED = 25  # texts that a method explains at once
 
 
-def _prepare(asked: argparse.Namespace) -> dict[str, Any]:
+def machine(device: str) -> dict[str, str]:
+    """Where this was measured, and with what."""
+    where = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
+    return {"device": where, "python": platform.python_version(), "torch": torch.__version__, "deeptaylor": dt.__version__}
+
+
+def maps(task: Task, file: Path, batch: int = EXPLAINED) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """Every method's maps, and seconds; those in the file are not made again."""
+    found: dict[str, Tensor] = {}
+    if file.is_file():
+        with np.load(file) as held:
+            found = {name: torch.from_numpy(held[name]) for name in held.files}
+    seconds: dict[str, float] = {}
+    for name, method in methods(task.instead).items():
+        if name in found:
+            continue
+        began = time.perf_counter()
+        parts = [method(task.some(slice(i, i + batch))).detach().cpu() for i in range(0, len(task.tokens), batch)]
+        found[name] = torch.cat(parts).float()
+        seconds[name] = round(time.perf_counter() - began, 2)
+        print(f"{name}: {seconds[name]} s", flush=True)
+        np.savez_compressed(file, **{k: v.numpy() for k, v in found.items()})  # type: ignore[arg-type]
+    return found, seconds
+
+
+def judged(task: Task, found: dict[str, Tensor], batch: int) -> Evaluation:
+    """By token flipping and leaving one out, both ways to take a token away."""
+    first = next(iter(task.instead))
+    texts = Texts(task.margin, task.tokens, task.mask, task.free, batch=batch)
+    here = {name: R.to(task.tokens.device) for name, R in found.items()}
+    return evaluate_texts(texts, here, {first: task.instead[first], HIDDEN: None})
+
+
+def record(found: Evaluation, default: str) -> dict[str, Any]:
+    """Means with intervals, and how much more than each method the default gets on the same texts."""
+    scores = []
+    for s in found.scores:
+        ahead = found.difference(s.metric, default, s.method)
+        intervals = {"": s.interval, "ahead ": ahead}
+        numbers = {f"{w}{k}": round(getattr(i, k), 4) for w, i in intervals.items() for k in ("mean", "low", "high")}
+        curves = {name: [round(float(v), 4) for v in curve] for name, curve in s.curves.items()}
+        scores.append({"method": s.method, "metric": s.metric, "samples": s.interval.samples, **numbers, "curves": curves})
+    return {"default": default, "scores": scores}
+
+
+def sentiment_task(asked: argparse.Namespace) -> Task:
+    """The trained network and the reviews that test it."""
+    network = text_train.load(asked.folder, asked.trained).to(asked.device)
+    held = text_data.reviews(asked.folder, "test")
+    count = asked.reviews or len(held.labels)
+    tokens, mask = held.tokens[:count].to(asked.device), held.mask[:count].to(asked.device)
+    special = torch.tensor([text_data.PAD, text_data.CLS, text_data.SEP], device=asked.device)
+    with torch.no_grad():
+        found = torch.cat([network(t, m).argmax(1) for t, m in zip(tokens.split(100), mask.split(100), strict=True)])
+    instead = {"[MASK]": text_data.MASK, "[PAD]": text_data.PAD}
+    return Task(
+        network, network.bert.embeddings.word_embeddings, tokens, mask, ~torch.isin(tokens, special), found, 1 - found,
+        instead, read=lambda m: m / m.sum(1, keepdim=True),
+    )  # fmt: skip
+
+
+def study(task: Task, asked: argparse.Namespace, part: str) -> dict[str, Any]:
+    """Maps, judged, into a record."""
+    asked.out.mkdir(parents=True, exist_ok=True)
+    found, seconds = maps(task, asked.out / f"{part}-maps.npz", asked.explained)
+    kept = record(judged(task, found, asked.batch), next(iter(methods(task.instead))))
+    about = {"part": part, "texts": len(task.tokens), "tokens": round(float(task.free.sum(1).float().mean()), 1)}
+    kept = {"about": {**about, "machine": machine(asked.device)}, "seconds": seconds, **kept}
+    (asked.out / f"text-{part}.json").write_text(json.dumps(kept, ensure_ascii=False) + "\n", encoding="utf-8")
+    return kept
+
+
+def of_prepare(asked: argparse.Namespace) -> None:
+    """Packages into small files."""
     text_data.prepared(asked.folder)
-    return {"prepared": str(asked.folder)}
 
 
-PARTS = {"prepare": _prepare, "train": text_train.trained}
+def of_train(asked: argparse.Namespace) -> None:
+    """MiniLM and a head."""
+    print(text_train.trained(asked))
+
+
+def of_sentiment(asked: argparse.Namespace) -> None:
+    """Reviews."""
+    show(study(sentiment_task(asked), asked, "sentiment"))
+
+
+def show(kept: dict[str, Any]) -> None:
+    """The table on standard output."""
+    metrics = list(dict.fromkeys(s["metric"] for s in kept["scores"]))
+    cells = {(s["method"], s["metric"]): f"{s['mean']:.3f} [{s['low']:.3f}, {s['high']:.3f}]" for s in kept["scores"]}
+    print("; ".join(metrics))
+    for method in dict.fromkeys(s["method"] for s in kept["scores"]):
+        print(f"{method:<40}", *(f"{cells[method, metric]:<26}" for metric in metrics))
+
+
+PARTS = {"prepare": of_prepare, "train": of_train, "sentiment": of_sentiment}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--folder", type=Path, required=True, help="what prepare wrote")
+    parser.add_argument("--trained", type=Path, help="where the trained network is")
     parser.add_argument("--out", type=Path, help="where results go")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--reviews", type=int, default=0, help="at most so many")
     parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=128, help="texts in one forward pass of a metric")
+    parser.add_argument("--explained", type=int, default=EXPLAINED, help="texts that a method explains at once")
     asked = parser.parse_args()
-    print(PARTS[asked.part](asked))
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    PARTS[asked.part](asked)
 
 
 if __name__ == "__main__":

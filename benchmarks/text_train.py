@@ -18,7 +18,7 @@ from text_data import Reviews, reviews
 from text_network import Sentiment
 
 WORDS = "bert.embeddings.word_embeddings.weight"
-SEED, BATCH, RATE, WARM, DECAY = 20, 64, 2e-4, 0.06, 0.01
+SEED, BATCH, RATE, WARM, DECAY = 20, 64, 1e-4, 0.06, 0.01
 PARTS = 2
 
 
