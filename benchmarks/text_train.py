@@ -44,9 +44,14 @@ def load(folder: Path, trained: Path) -> Sentiment:
 def save(network: Sentiment, folder: Path) -> None:
     """In float16, all but the vectors of the words."""
     state = {name: w.detach().half().cpu() for name, w in network.state_dict().items() if name != WORDS}
-    names = list(state)
-    for part in range(PARTS):
-        torch.save({name: state[name] for name in names[part::PARTS]}, folder / f"sentiment{part}.pt")
+    room = sum(w.numel() for w in state.values()) / PARTS
+    parts: list[dict[str, Tensor]] = [{} for _ in range(PARTS)]
+    gone = 0
+    for name, w in state.items():
+        parts[min(PARTS - 1, int(gone // room))][name] = w.clone()
+        gone += w.numel()
+    for number, part in enumerate(parts):
+        torch.save(part, folder / f"sentiment{number}.pt")
 
 
 def trained(asked: Any) -> dict[str, Any]:
