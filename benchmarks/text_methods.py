@@ -166,7 +166,8 @@ def _share_difference(t: Task) -> Tensor:
     shares = []
     for answer in (t.for_, t.over):
         R = t.planned.explain((t.tokens, t.mask), target=answer).relevance[0]
-        shares.append(R / R.sum(1, keepdim=True))
+        total = R.sum(1, keepdim=True)
+        shares.append(torch.where(total > 0, R / total, 0))
     return shares[0] - shares[1]
 
 
