@@ -34,6 +34,7 @@ class Task:
     for_: Tensor
     over: Tensor
     instead: Mapping[str, int]  # tokens that stand in for words, by name
+    answers: int  # how many the network has
     read: Callable[[Tensor], Tensor]  # mask → the weights with which the network reads its last layer
     seed: int = 0
 
@@ -77,8 +78,7 @@ class Task:
 
     def between(self, *references: Any, start: Tensor | None = None) -> Tensor:
         """Secants from these references: tokens, vectors, or a mask of its own as a pair (None, mask)."""
-        asked = torch.zeros(len(self.tokens), self.words.num_embeddings if self.over.max() > 1 else 2)
-        asked = asked.to(self.mask.device, torch.float32)
+        asked = torch.zeros(len(self.tokens), self.answers, device=self.tokens.device)
         asked.scatter_(1, self.over[:, None], -1.0).scatter_(1, self.for_[:, None], 1.0)
         given = [r if isinstance(r, tuple) else (r, None) for r in references]
         x = self.tokens if start is None else start

@@ -39,7 +39,7 @@ def _split(x: Tensor, heads: int) -> Tensor:
 
 
 def normed(norm: nn.Module, x: Tensor) -> Tensor:
-    """A LayerNorm of x; with `attention`, `activated`, `scaled` and `gated` what rules of rivals are put in place of."""
+    """A LayerNorm of x. Rules of rivals take its place, and that of the four functions below."""
     found: Tensor = norm(x)
     return found
 

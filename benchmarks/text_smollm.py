@@ -20,6 +20,7 @@ from text_network import Llama, LlamaShape
 from text_prompts import prompts
 
 START, PAD = 0, 2  # <|endoftext|>, with which every text begins; <|im_end|>, which fills
+INSTEAD = {"<|im_end|>": PAD, " _": 2483}  # what pads, and a blank to be filled in
 PARTS = 2
 SHAPE = LlamaShape()
 _BLOCK = 32
@@ -99,8 +100,7 @@ def prepared(folder: Path) -> None:
         gone += t.n_bytes
     for number, part in enumerate(parts):
         np.savez(folder / f"smollm{number}.npz", **part)  # type: ignore[arg-type]
-    words = [bytes(held.fields["tokenizer.ggml.tokens"].parts[i]).decode() for i in held.fields["tokenizer.ggml.tokens"].data]
-    merges = [bytes(held.fields["tokenizer.ggml.merges"].parts[i]).decode() for i in held.fields["tokenizer.ggml.merges"].data]
+    words, merges = (held.fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "merges"))
     _tokenised(_tokenizer(words, merges), folder / "prompts.npz")
 
 

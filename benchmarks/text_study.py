@@ -3,9 +3,11 @@
     python benchmarks/text_study.py prepare   --folder FOLDER                packages into small files; needs a network
     python benchmarks/text_study.py train     --folder FOLDER --out FOLDER [--device cuda]
     python benchmarks/text_study.py sentiment --folder FOLDER --trained FOLDER --out FOLDER [--device cuda]
+    python benchmarks/text_study.py smollm    --folder FOLDER --out FOLDER [--device cuda]
 
 train       MiniLM and a head on IMDb; the trained network and text-train.json
-sentiment   maps of every method (maps.npz, taken up again where it was broken off), judged: text-sentiment.json
+sentiment   maps of every method (sentiment-maps.npz, taken up again where it was broken off), judged: text-sentiment.json
+smollm      the same of SmolLM2 and prompts with two continuations: text-smollm.json
 On a GPU float32 is computed as float32, not as tf32.
 """
 
@@ -24,6 +26,7 @@ from torch import Tensor
 
 import deeptaylor as dt
 import text_data
+import text_smollm
 import text_train
 from deeptaylor.evaluation.result import Evaluation
 from deeptaylor.evaluation.texts import evaluate_texts
@@ -37,7 +40,8 @@ EXPLAINED = 25  # texts that a method explains at once
 def machine(device: str) -> dict[str, str]:
     """Where this was measured, and with what."""
     where = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
-    return {"device": where, "python": platform.python_version(), "torch": torch.__version__, "deeptaylor": dt.__version__}
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "deeptaylor": dt.__version__}
+    return {"device": where, **versions}
 
 
 def maps(task: Task, file: Path, batch: int = EXPLAINED) -> tuple[dict[str, Tensor], dict[str, float]]:
@@ -74,8 +78,9 @@ def record(found: Evaluation, default: str) -> dict[str, Any]:
         ahead = found.difference(s.metric, default, s.method)
         intervals = {"": s.interval, "ahead ": ahead}
         numbers = {f"{w}{k}": round(getattr(i, k), 4) for w, i in intervals.items() for k in ("mean", "low", "high")}
+        about = {"method": s.method, "metric": s.metric, "samples": s.interval.samples}
         curves = {name: [round(float(v), 4) for v in curve] for name, curve in s.curves.items()}
-        scores.append({"method": s.method, "metric": s.metric, "samples": s.interval.samples, **numbers, "curves": curves})
+        scores.append({**about, **numbers, "curves": curves})
     return {"default": default, "scores": scores}
 
 
@@ -91,8 +96,34 @@ def sentiment_task(asked: argparse.Namespace) -> Task:
     instead = {"[MASK]": text_data.MASK, "[PAD]": text_data.PAD}
     return Task(
         network, network.bert.embeddings.word_embeddings, tokens, mask, ~torch.isin(tokens, special), found, 1 - found,
-        instead, read=lambda m: m / m.sum(1, keepdim=True),
+        instead, 2, read=lambda m: m / m.sum(1, keepdim=True),
     )  # fmt: skip
+
+
+def smollm_task(asked: argparse.Namespace) -> Task:
+    """SmolLM2 and the prompts after which it prefers the right continuation.
+
+    The token that begins every text stays, and so does the last, at which the answer is read.
+    """
+    network = text_smollm.load(asked.folder).to(asked.device)
+    held = text_smollm.held_prompts(asked.folder)
+    tokens, right, wrong, mask = (t.to(asked.device) for t in (*held, held.mask))
+    with torch.no_grad():
+        out = torch.cat([network(t, m) for t, m in zip(tokens.split(16), mask.split(16), strict=True)])
+    rows = torch.arange(len(out), device=out.device)
+    kept = (out[rows, right] > out[rows, wrong]).nonzero().flatten()[: asked.reviews or None]
+    free = mask.bool() & (tokens != text_smollm.START)
+    free[:, -1] = False
+    return Task(
+        network, network.embed_tokens, tokens[kept], mask[kept], free[kept], right[kept], wrong[kept],
+        text_smollm.INSTEAD, text_smollm.SHAPE.vocabulary, read=_at_the_end,
+    )  # fmt: skip
+
+
+def _at_the_end(mask: Tensor) -> Tensor:
+    weights = torch.zeros(mask.shape, device=mask.device)
+    weights[:, -1] = 1
+    return weights
 
 
 def study(task: Task, asked: argparse.Namespace, part: str) -> dict[str, Any]:
@@ -109,6 +140,7 @@ def study(task: Task, asked: argparse.Namespace, part: str) -> dict[str, Any]:
 def of_prepare(asked: argparse.Namespace) -> None:
     """Packages into small files."""
     text_data.prepared(asked.folder)
+    text_smollm.prepared(asked.folder)
 
 
 def of_train(asked: argparse.Namespace) -> None:
@@ -121,6 +153,11 @@ def of_sentiment(asked: argparse.Namespace) -> None:
     show(study(sentiment_task(asked), asked, "sentiment"))
 
 
+def of_smollm(asked: argparse.Namespace) -> None:
+    """Prompts."""
+    show(study(smollm_task(asked), asked, "smollm"))
+
+
 def show(kept: dict[str, Any]) -> None:
     """The table on standard output."""
     metrics = list(dict.fromkeys(s["metric"] for s in kept["scores"]))
@@ -130,7 +167,7 @@ def show(kept: dict[str, Any]) -> None:
         print(f"{method:<40}", *(f"{cells[method, metric]:<26}" for metric in metrics))
 
 
-PARTS = {"prepare": of_prepare, "train": of_train, "sentiment": of_sentiment}
+PARTS = {"prepare": of_prepare, "train": of_train, "sentiment": of_sentiment, "smollm": of_smollm}
 
 
 def main() -> None:
@@ -140,7 +177,7 @@ def main() -> None:
     parser.add_argument("--trained", type=Path, help="where the trained network is")
     parser.add_argument("--out", type=Path, help="where results go")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--reviews", type=int, default=0, help="at most so many")
+    parser.add_argument("--reviews", type=int, default=0, help="at most so many, or prompts")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--batch", type=int, default=128, help="texts in one forward pass of a metric")
     parser.add_argument("--explained", type=int, default=EXPLAINED, help="texts that a method explains at once")
