@@ -1,21 +1,24 @@
-"""Prompts with two continuations, the right one first; the study keeps those where the network prefers the right one."""
+"""Prompts with two continuations, the right one first. The study keeps those where the network prefers that one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 _CAPITALS = (
-    "France Paris, Italy Rome, Spain Madrid, Germany Berlin, England London, Russia Moscow, Japan Tokyo, China Beijing, "
-    "Egypt Cairo, Greece Athens, Portugal Lisbon, Austria Vienna, Ireland Dublin, Cuba Havana, Kenya Nairobi, Iran Tehran, "
-    "Turkey Ankara, Poland Warsaw, Hungary Budapest, Norway Oslo, Sweden Stockholm, Peru Lima, Iraq Baghdad, Canada Ottawa"
+    "France Paris, Italy Rome, Spain Madrid, Germany Berlin, England London, Russia Moscow, Japan Tokyo, "
+    "China Beijing, Egypt Cairo, Greece Athens, Portugal Lisbon, Austria Vienna, Ireland Dublin, Cuba Havana, "
+    "Kenya Nairobi, Iran Tehran, Turkey Ankara, Poland Warsaw, Hungary Budapest, Norway Oslo, Sweden Stockholm, "
+    "Peru Lima, Iraq Baghdad, Canada Ottawa"
 )
 _LANGUAGES = (
     "France French, Germany German, Italy Italian, Spain Spanish, Russia Russian, Japan Japanese, China Chinese, "
-    "Greece Greek, Sweden Swedish, Poland Polish, Portugal Portuguese, Turkey Turkish, Brazil Portuguese, Mexico Spanish"
+    "Greece Greek, Sweden Swedish, Poland Polish, Portugal Portuguese, Turkey Turkish, Brazil Portuguese, "
+    "Mexico Spanish"
 )
 _OPPOSITES = (
     "hot cold, big small, up down, left right, fast slow, happy sad, old new, dark light, open closed, rich poor, "
-    "strong weak, wet dry, full empty, early late, easy difficult, true false, loud quiet, good bad, high low, hard soft"
+    "strong weak, wet dry, full empty, early late, easy difficult, true false, loud quiet, good bad, high low, "
+    "hard soft"
 )
 _PLURALS = "keys friends teachers dogs boys flowers books cars doctors letters"
 _SINGULARS = "key friend teacher dog boy flower book car doctor letter"

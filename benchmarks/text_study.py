@@ -6,7 +6,7 @@
     python benchmarks/text_study.py smollm    --folder FOLDER --out FOLDER [--device cuda]
 
 train       MiniLM and a head on IMDb; the trained network and text-train.json
-sentiment   maps of every method (sentiment-maps.npz, taken up again where it was broken off), judged: text-sentiment.json
+sentiment   maps of every method (kept in sentiment-maps.npz, and not made again), judged: text-sentiment.json
 smollm      the same of SmolLM2 and prompts with two continuations: text-smollm.json
 On a GPU float32 is computed as float32, not as tf32.
 """

@@ -1,0 +1,144 @@
+"""What secants cost beside the gradient, for networks that read tokens: medians in milliseconds, and peak memory.
+
+    python benchmarks/text_speed.py bert  --json FILE [--device cuda]     BERT-base's shape, 16 texts of 128 tokens
+    python benchmarks/text_speed.py llama --json FILE [--layers 1,2,4,8]  Llama-8B's shape, one text of 4,096 tokens
+
+Weights are random. The gradient is that of the margin with respect to the vectors of the tokens, forward and backward,
+of the same network. Peak memory is above what weights and inputs take, in MiB. Layers are added until memory runs out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import deeptaylor as dt
+from text_network import BERT_BASE, LLAMA_8B, Llama, Sentiment
+from text_study import machine
+
+MASK = 103
+REPEATS = 11
+
+
+def timed(call: Callable[[], Any], cuda: bool, repeats: int) -> dict[str, float]:
+    """Median milliseconds, and the peak of memory."""
+    for _ in range(3 if cuda else 1):
+        call()
+    gc.collect()
+    if cuda:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated() if cuda else 0
+    found = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        call()
+        if cuda:
+            torch.cuda.synchronize()
+        found.append(1e3 * (time.perf_counter() - began))
+    peak = torch.cuda.max_memory_allocated() - before if cuda else 0
+    return {"ms": round(statistics.median(found), 2), "slowest": round(max(found), 2), "mib": round(peak / 2**20)}
+
+
+def gradient(network: Callable[..., Tensor], words: nn.Embedding, tokens: Tensor, mask: Tensor) -> Tensor:
+    """Of the margin of two answers, at the vectors of the tokens."""
+    vectors = words(tokens).detach().requires_grad_()
+    out = network(vectors, mask)
+    (found,) = torch.autograd.grad((out[:, 1] - out[:, 0]).sum(), vectors)
+    return found
+
+
+def margin(tokens: Tensor, answers: int) -> Tensor:
+    """The same margin as a target."""
+    asked = torch.zeros(len(tokens), answers, device=tokens.device)
+    asked[:, 1], asked[:, 0] = 1, -1
+    return asked
+
+
+def compared(
+    network: nn.Module, words: nn.Embedding, tokens: Tensor, answers: int, *, compiled: bool, repeats: int
+) -> dict[str, Any]:
+    """The gradient and secants, eager and, if asked, compiled."""
+    cuda, mask = tokens.is_cuda, torch.ones_like(tokens)
+    reference, asked = torch.full_like(tokens, MASK), margin(tokens, answers)
+    explainer = dt.Explainer(network)
+    answer = explainer.between((tokens, mask), (reference, None), asked)
+    ways: dict[str, Callable[[], Any]] = {
+        "gradient": lambda: gradient(network, words, tokens, mask),
+        "secant": lambda: explainer.between((tokens, mask), (reference, None), asked),
+    }
+    kept = {"gap": float(answer.ledger.gap.max()), **{name: timed(call, cuda, repeats) for name, call in ways.items()}}
+    kept["ratio"] = round(kept["secant"]["ms"] / kept["gradient"]["ms"], 2)
+    if compiled:
+        faster = torch.compile(network)
+        explainer.compile()
+        kept["gradient compiled"] = timed(lambda: gradient(faster, words, tokens, mask), cuda, repeats)
+        kept["secant compiled"] = timed(ways["secant"], cuda, repeats)
+        kept["ratio compiled"] = round(kept["secant compiled"]["ms"] / kept["gradient compiled"]["ms"], 2)
+    return kept
+
+
+def of_bert(asked: argparse.Namespace) -> dict[str, Any]:
+    """BERT-base's shape."""
+    torch.manual_seed(0)
+    found: dict[str, Any] = {}
+    for dtype in ("float32", "bfloat16"):
+        network = Sentiment(BERT_BASE).eval().requires_grad_(False).to(asked.device, getattr(torch, dtype))
+        tokens = torch.randint(1000, 30000, (asked.texts, asked.tokens or 128), device=asked.device)
+        words = network.bert.embeddings.word_embeddings
+        found[dtype] = compared(network, words, tokens, 2, compiled=asked.compiled, repeats=asked.repeats)
+        print(dtype, found[dtype], flush=True)
+    return found
+
+
+def of_llama(asked: argparse.Namespace) -> dict[str, Any]:
+    """Llama-8B's shape, more and more layers of it."""
+    torch.manual_seed(0)
+    found: dict[str, Any] = {}
+    for layers in map(int, asked.layers.split(",")):
+        with torch.device(asked.device):
+            network = Llama(replace(LLAMA_8B, layers=layers)).eval().requires_grad_(False).to(torch.bfloat16)
+            tokens = torch.randint(1000, 30000, (1, asked.tokens or 4096))
+        try:
+            found[str(layers)] = compared(
+                network, network.embed_tokens, tokens, LLAMA_8B.vocabulary, compiled=False, repeats=3
+            )
+        except torch.OutOfMemoryError:
+            found[str(layers)] = "out of memory"
+            break
+        finally:
+            print(layers, found.get(str(layers)), flush=True)
+            del network
+            gc.collect()
+            torch.cuda.empty_cache()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("bert", "llama"))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--texts", type=int, default=16)
+    parser.add_argument("--tokens", type=int, default=0)
+    parser.add_argument("--layers", default="1,2,4,8,16,32")
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--compiled", action="store_true", help="also compiled by torch.compile")
+    parser.add_argument("--json", type=Path, required=True)
+    asked = parser.parse_args()
+    found = of_bert(asked) if asked.part == "bert" else of_llama(asked)
+    about = {"part": asked.part, "machine": machine(asked.device)}
+    asked.json.write_text(json.dumps({"about": about, **found}) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
