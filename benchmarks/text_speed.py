@@ -113,8 +113,9 @@ def of_llama(asked: argparse.Namespace) -> dict[str, Any]:
             found[str(layers)] = compared(
                 network, network.embed_tokens, tokens, LLAMA_8B.vocabulary, compiled=False, repeats=3
             )
-        except torch.OutOfMemoryError:
-            found[str(layers)] = "out of memory"
+        except (torch.OutOfMemoryError, dt.DeepTaylorError) as error:
+            print(error, flush=True)
+            found[str(layers)] = "out of memory" if "memory" in str(error).lower() else "refused"
             break
         finally:
             print(layers, found.get(str(layers)), flush=True)
