@@ -117,7 +117,7 @@ def _head(metric: str) -> str:
 
 def _cell(score: Record, leaders: set[str]) -> str:
     star = " *" if score["method"] in leaders else ""
-    return f"{score['mean']:.2f} [{score['low']:.2f}, {score['high']:.2f}]{star}"
+    return f"{score['mean']:z.2f} [{score['low']:z.2f}, {score['high']:z.2f}]{star}"
 
 
 def _leaders(scores: dict[tuple[str, str], Record], metric: str) -> set[str]:
