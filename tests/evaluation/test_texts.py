@@ -36,6 +36,7 @@ def test_every_method_by_every_removal() -> None:
     # hidden: 3, 0, −1, 0 and 3, 4, 3, 0: gaps 0, 4, 4, 0; token 2 (which weighs 1): 3, 1, 1, 3 and 3, 5, 5, 3
     assert found.of("token flipping, hidden", "true").values.tolist() == pytest.approx([8 / 3, 8 / 3])
     assert found.of("token flipping, token 2", "true").values.tolist() == pytest.approx([8 / 3, 8 / 3])
+    assert found.of("token flipping, token 2", "true").curves["most first"].tolist() == [3, 1, 1, 3]
     assert found.of("token leave one out, hidden", "false").interval.mean == pytest.approx(-1)
     assert found.leaders("token flipping, hidden") == ["true"]
     assert read(found.record()).of("token flipping, hidden", "true").curves["most first"].tolist() == [3, 0, -1, 0]
