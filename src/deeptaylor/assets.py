@@ -40,6 +40,7 @@ __all__ = [
     "NpmPackage",
     "abandon",
     "cache_folder",
+    "fetched",
     "is_here",
     "path",
 ]
@@ -212,7 +213,11 @@ def path(name: str) -> Path:
     known = ASSETS | WEIGHTS | PICTURES | PACKED | MNIST
     if name not in known:
         raise AssetError(f"no asset is called {name!r}; there are: {', '.join(sorted(known))}")
-    asset = known[name]
+    return fetched(known[name])
+
+
+def fetched(asset: Asset) -> Path:
+    """Where a file of a package lies on this machine, of one of these or of your own; fetched first if need be."""
     cached = _cached(asset)
     for candidate in (_installed(asset), cached):
         if candidate is not None and _matches(candidate, asset):
