@@ -243,8 +243,9 @@ def test_rules_outside_of_their_domain_by_hand() -> None:
 def test_roots_of_the_two_layer_network_are_the_nearest_of_several(out: Path) -> None:
     assert "expands at the nearest root that was found from 4 starts" in (out / "report.html").read_text()
     taylor, again = arrays(out, "two-layer-taylor"), arrays(out, "two-layer-restarts")
-    good = np.isin(taylor["distance"].round(4), again["distance"][0].round(4))
-    assert good.sum() >= len(again["alone"]), "the searches with the seed 0 are those of the figure"
+    there = (arrays(out, "pairs")["side"] >= 0) & (taylor["score"] > 0)
+    nearest = taylor["distance"][there][: len(again["alone"])]
+    assert (nearest <= again["alone"] * (1 + 1e-4)).all()
 
 
 def test_a_report_that_is_not_consistent_is_refused(out: Path) -> None:
