@@ -20,6 +20,7 @@ import typer
 import deeptaylor as dt
 from deeptaylor.app.cli import words
 from deeptaylor.errors import InputError
+from deeptaylor.models.loading.load import load_pretrained
 from deeptaylor.models.networks.named import NAMED
 from deeptaylor.rules.parse import EXAMPLES, parse, placed
 
@@ -150,7 +151,7 @@ class Model:
             given["domain"] = words.domain(self.domain)
         preparation = self._preparation()
         with _this_folder_too() if ":" in (self.architecture or "") else nullcontext():
-            return dt.load(
+            return load_pretrained(
                 source,
                 weights=self.weights,
                 prototxt=self.prototxt,
