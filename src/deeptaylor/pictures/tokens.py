@@ -21,10 +21,10 @@ from deeptaylor.pictures.scale import Scale
 from deeptaylor.shown import shown
 from deeptaylor.support.files import write_whole
 
-__all__ = ["Tokens", "tokens"]
+__all__ = ["PAGE", "Tokens", "tokens"]
 
 _KINDS = (".html", ".png", ".txt")
-_PAGE = """<!DOCTYPE html>
+PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>
 <body style="margin:2em;max-width:50em;background:white;color:black">{body}</body></html>
 """
@@ -87,14 +87,17 @@ class Tokens:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a page (.html), a picture (.png) or numbers (.txt), whole or not at all."""
-        kind = kind_of(path, _KINDS)
+        return write_whole(path, self.file_bytes(kind_of(path, _KINDS)))
+
+    def file_bytes(self, kind: str) -> bytes:
+        """What a file of this kind holds."""
         if kind == ".html":
-            return write_whole(path, _PAGE.format(title=html.escape(self.title), body=self._repr_html_()).encode())
+            return PAGE.format(title=html.escape(self.title), body=self._repr_html_()).encode()
         if kind == ".txt":
-            return write_whole(path, f"{self.title}\n\n{self.plain()}\n\n{self.caption}\n".encode())
+            return f"{self.title}\n\n{self.plain()}\n\n{self.caption}\n".encode()
         data = io.BytesIO()
         _picture(self, self._rgb()).save(data, format="PNG", optimize=True)
-        return write_whole(path, data.getvalue())
+        return data.getvalue()
 
 
 def tokens(words: Sequence[str] | None, heat: Heat, scale: Scale, title: str, caption: str) -> Tokens:
