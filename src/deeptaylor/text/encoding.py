@@ -85,7 +85,9 @@ def _line(tokenizer: Any, text: Any, drop_end: bool) -> Line:
     if not all(part.strip() for part in parts):
         raise InputError("The text is empty: there is no word to explain.")
     found = tokenizer(*parts, return_special_tokens_mask=True, truncation=False, padding=False, verbose=False)
-    ids, special = list(found["input_ids"]), [bool(s) for s in found["special_tokens_mask"]]
+    ids = list(found["input_ids"])
+    added, known = found["special_tokens_mask"], _specials(tokenizer)
+    special = [bool(extra) or token in known for extra, token in zip(added, ids, strict=True)]
     types = list(found.get("token_type_ids") or [0] * len(ids))
     words = _words(found, len(ids))
     if drop_end and ids and special[-1] and ids[-1] == tokenizer.eos_token_id:
@@ -105,7 +107,7 @@ def _given(tokenizer: Any, found: Mapping[str, Any]) -> list[Line]:
     for k, (row, mask, kinds) in enumerate(zip(ids, masks, types, strict=True)):
         kept = [j for j in range(len(row)) if mask[j]]
         words = _words(found, len(row), k)
-        specials = set(tokenizer.all_special_ids)
+        specials = _specials(tokenizer)
         lines.append(
             _checked(
                 tokenizer, [row[j] for j in kept], [row[j] in specials for j in kept],
@@ -113,6 +115,11 @@ def _given(tokenizer: Any, found: Mapping[str, Any]) -> list[Line]:
             )
         )  # fmt: skip
     return lines
+
+
+def _specials(tokenizer: Any) -> set[int]:
+    """Tokens that are no words; one for words that are not known is a word."""
+    return set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
 
 
 def _rows(values: Any) -> list[list[int]]:

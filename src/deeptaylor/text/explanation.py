@@ -115,6 +115,8 @@ class TextExplanation:
                 f"(all of them {self.reference}) + {pick(ledger.in_favour):.3g} for − {pick(ledger.against):.3g} "
                 f"against{wrong}."
             )
+        if pick(self.score) < 0:
+            return f"{self.quantity} {pick(self.score):.3g} is below zero, and this method explains what is above it."
         special = np.array(self.lines[sample].special)
         values = R.detach().cpu().numpy()
         own, others = float(values[~special].sum()), float(values[special].sum())
@@ -174,7 +176,7 @@ class TextExplanation:
 
     def __str__(self) -> str:
         said = [f"Method: {self.method}."] + [f"Note: {note}." for note in self.notes]
-        return printable("\n\n".join([*(str(self.tokens(*which)) for which in self._shown()), "\n".join(said)]))
+        return "\n\n".join([*(str(self.tokens(*which)) for which in self._shown()), printable("\n".join(said))])
 
     def __repr__(self) -> str:
         more = f" and {len(self._shown()) - 1} more" if len(self._shown()) > 1 else ""
