@@ -99,6 +99,7 @@ def test_several_references_are_averaged(p: dt.TextModel) -> None:
     assert both.reference == "[MASK] or the mean embedding"
     ids = p.tokenizer("the film was very dull and a film")["input_ids"]
     given = p.explain(TEXT, 1, reference=ids)
+    assert " with the words of the reference + " in given.sentence()
     changed = logits(p, TEXT)[0, 1] - logits(p, "the film was very dull and a film")[0, 1]
     assert float(given.relevance[0].sum()) == pytest.approx(float(changed), abs=1e-6)
 

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 __all__ = ["METHODS", "SECANT", "TextExplainer"]
 
 SECANT = "secant"
-# CP-LRP: attention weights and the scales of norms are constants, and every layer has the z rule.
+# CP-LRP: attention weights and the scales of norms are constants, and every layer has the z rule with its bias.
 METHODS: Mapping[str, Mapping[str, Any]] = {
     SECANT: {},
     "deep Taylor": {},
-    "cp-lrp": {"rules": {"*": Z()}, "bias": "neuron"},
+    "cp-lrp": {"rules": {"*": Z(bias=True)}, "bias": "neuron"},
 }
 
 

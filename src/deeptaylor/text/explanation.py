@@ -19,6 +19,7 @@ from deeptaylor.properties import Check
 from deeptaylor.secant.between import BetweenLedger
 from deeptaylor.shown import percent, printable
 from deeptaylor.text.encoding import Line
+from deeptaylor.text.references import GIVEN
 
 __all__ = ["TextExplanation"]
 
@@ -110,11 +111,9 @@ class TextExplanation:
         ledger, R = self.answer.ledger, self._map(sample, target)
         if isinstance(ledger, BetweenLedger):
             wrong = "" if pick(ledger.accounted) else f"; NOT accounted for: {pick(ledger.residual):.2g}"
-            return (
-                f"{self.quantity} {pick(ledger.score):.3g} = {pick(ledger.reference):.3g} without the words "
-                f"(all of them {self.reference}) + {pick(ledger.in_favour):.3g} for − {pick(ledger.against):.3g} "
-                f"against{wrong}."
-            )
+            between = f"{pick(ledger.in_favour):.3g} for − {pick(ledger.against):.3g} against"
+            scores = f"{self.quantity} {pick(ledger.score):.3g} = {pick(ledger.reference):.3g}"
+            return f"{scores} {self._without} + {between}{wrong}."
         if pick(self.score) < 0:
             return f"{self.quantity} {pick(self.score):.3g} is below zero, and this method explains what is above it."
         special = np.array(self.lines[sample].special)
@@ -122,9 +121,15 @@ class TextExplanation:
         own, others = float(values[~special].sum()), float(values[special].sum())
         rest = pick(ledger.total) - own - others
         return (
-            f"{self.quantity} {pick(ledger.score):.3g} = {own:.3g} from the words + {others:.3g} from special tokens + "
-            f"{rest:.3g} from positions, biases and what has no word."
+            f"{self.quantity} {pick(ledger.score):.3g} = {own:.3g} from the words {_signed(others)} from special "
+            f"tokens {_signed(rest)} from positions, biases and what has no word."
         )
+
+    @property
+    def _without(self) -> str:
+        if self.reference == GIVEN:
+            return "with the words of the reference"
+        return f"without the words (all of them {self.reference})"
 
     def table(self, sample: int = 0, target: int = 0) -> str:
         """The account line by line: every token; special tokens and positions have lines of their own."""
@@ -133,7 +138,7 @@ class TextExplanation:
         between = isinstance(ledger, BetweenLedger)
         rows = [(f"{self.quantity}: {self.asked[sample][target]}", f"{pick(ledger.score):.4g}", "")]
         if isinstance(ledger, BetweenLedger):
-            rows.append((f"without the words (all of them {self.reference})", f"{pick(ledger.reference):.4g}", ""))
+            rows.append((self._without, f"{pick(ledger.reference):.4g}", ""))
         for piece, value, special, replaced in zip(line.pieces, R, line.special, line.replaced, strict=True):
             kind = "special token" if special else "" if replaced else "of the question"
             same = ", unchanged" if kind and between and not value else ""
@@ -181,6 +186,10 @@ class TextExplanation:
     def __repr__(self) -> str:
         more = f" and {len(self._shown()) - 1} more" if len(self._shown()) > 1 else ""
         return printable(f"<{type(self).__name__} of {self.asked[0][0]}{more}: {self.sentence()}>")
+
+
+def _signed(value: float) -> str:
+    return f"{'−' if value < 0 else '+'} {abs(value):.3g}"
 
 
 class _Pick:

@@ -16,9 +16,10 @@ from deeptaylor.errors import InputError
 from deeptaylor.text.encoding import Line
 from deeptaylor.text.networks import embeddings_of
 
-__all__ = ["Reference", "reference_for"]
+__all__ = ["GIVEN", "Reference", "reference_for"]
 
 MEAN = "the mean embedding"
+GIVEN = "the tokens of the reference"
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def reference_for(tokenizer: Any, asked: Any) -> Reference:
             "A reference is 'mask', 'pad', 'mean', a token by its text, or token numbers, as many as the text has; got "
             f"{asked!r}."
         )
-    return Reference("the tokens of the reference", ids=tuple(map(tuple, rows)))
+    return Reference(GIVEN, ids=tuple(map(tuple, rows)))
 
 
 def _usual(tokenizer: Any) -> Reference:

@@ -63,6 +63,8 @@ def explain_texts(
 ) -> int:  # fmt: skip
     """Print coloured words and the account; write them to a file where one is asked for."""
     given = texts.text or []
+    if not source.startswith("hf:"):
+        raise InputError(f"{source} reads no texts: --text needs a network of transformers, hf:FOLDER or hf:NAME.")
     kind = None if out == OUT else kind_of(out, _KINDS)
     if kind in (".png", ".txt") and len(given) > 1:
         raise InputError(f"--out {out}: a {kind} file holds one text, and {len(given)} were given; say .html or .json.")
