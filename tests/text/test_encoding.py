@@ -27,6 +27,12 @@ def test_sub_words_belong_to_a_word_and_special_tokens_are_special(own: Any) -> 
     assert line.replaced == (False, True, True, True, True, False)
 
 
+def test_a_word_that_is_not_known_is_a_word(own: Any) -> None:
+    (line,) = encoded(own, "the zebra [MASK]")
+    assert line.pieces == ("[CLS]", "the", "[UNK]", "[MASK]", "[SEP]")
+    assert line.special == (True, False, False, True, True)
+
+
 def test_a_pair_has_two_types_and_a_line_for_each(own: Any) -> None:
     (line,) = encoded(own, ("the film", "a dull plot"))
     assert line.types == (0, 0, 0, 0, 1, 1, 1, 1)
