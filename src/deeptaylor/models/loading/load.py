@@ -85,8 +85,7 @@ def load(
     A network of transformers that reads texts (``"hf:folder"``, or a module with ``tokenizer``) comes as a `TextModel`.
     ``kind`` says what it does, where its name does not: "classifier", "language model", "encoder–decoder", "embedding".
     """
-    text = text_network(source, tokenizer, kind, class_names)
-    if text is not None:
+    if (text := text_network(source, tokenizer, kind, class_names)) is not None:
         return text
     if preparation is not None and domain is not None:
         raise LoadError("give a preparation or a domain, not both: the domain follows from the preparation.")
