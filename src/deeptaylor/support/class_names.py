@@ -41,7 +41,7 @@ def class_number(class_names: Sequence[str] | None, text: str) -> int:
 def _names_like(asked: str, names: Sequence[str]) -> list[str]:
     """Names that share words with what was asked for, the most first; without any, those that are spelled alike.
 
-    >>> _names_like("tabby cat", ["lab coat", "tiger cat", "tabby"]), _names_like("zebar", ["zebra", "bar"])
+    >>> _names_like("tabby cat", ["lab coat", "tiger cat", "tabby"]), _names_like("zebar", ["zebra", "cow"])
     (['tabby', 'tiger cat'], ['zebra'])
     """
     wanted = set(re.split(r"[\W_]+", asked)) - {""}
