@@ -16,6 +16,7 @@ import torch
 import deeptaylor as dt
 from layout import ORDER, ROOT
 from pages import blocks
+from small_texts import library
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]\d+)?")
@@ -57,7 +58,10 @@ def same_output(found: str, wanted: str, where: str) -> None:
 def test_snippets_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # a snippet may write a heatmap
     torch.manual_seed(0)
-    run(path.read_text(encoding="utf-8"), path.name)
+    text = path.read_text(encoding="utf-8")
+    if "import transformers" in text:
+        library()
+    run(text, path.name)
 
 
 @pytest.mark.parametrize("seed", [6, 10])

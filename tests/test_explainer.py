@@ -47,6 +47,9 @@ def test_public_names() -> None:
         "SmoothReLU",
         "StaleModelError",
         "TargetError",
+        "TextExplainer",
+        "TextExplanation",
+        "TextModel",
         "UnsupportedOpError",
         "as_taken",
         "averaged",
@@ -63,6 +66,7 @@ def test_public_names() -> None:
         "rules",
         "sensitivity",
         "shapley",
+        "similarity",
         "smoothed",
         "taylor",
         "unit",
@@ -99,7 +103,8 @@ def test_signatures() -> None:
     contrast = list(inspect.signature(dt.Explainer.contrast).parameters)
     assert contrast == ["self", "x", "target", "against", "power"]
     settings = ["rules", "first", "bias", "max_pool", "local", "output"]
-    assert list(inspect.signature(dt.explain).parameters) == ["model", "x", "target", "domain", *settings]
+    of_texts = ["continuation", "against", "method", "reference"]
+    assert list(inspect.signature(dt.explain).parameters) == ["model", "x", "target", "domain", *settings, *of_texts]
     asked = ["model", "x", "target", "against", "power", "domain"]
     assert list(inspect.signature(dt.contrast).parameters) == [*asked, *settings]
     assert list(inspect.signature(dt.Pretrained.explainer).parameters) == ["self", *settings]

@@ -20,6 +20,7 @@ run/           forward once, steps in reverse; the books and the checks
 concepts/      what the channels of an inner layer did
 secant/        between two inputs: secants in the place of rules, and the answer to it
 explainer.py   what the user calls; its answer is an Explanation (explanation.py) with its Ledger (ledger.py)
+text/          texts in, coloured words out: networks with their tokenizers
 methods/       other ways to explain       models/   networks, files, photographs
 paper/         the paper's experiments     app/      command, page and demo
 """
@@ -56,13 +57,16 @@ from deeptaylor.methods.taylor import taylor
 from deeptaylor.models.loading.load import load
 from deeptaylor.models.networks.preparation import Preparation
 from deeptaylor.models.networks.pretrained import Pretrained
-from deeptaylor.models.photographs import contrast, explain
+from deeptaylor.models.photographs import contrast, explain, similarity
 from deeptaylor.properties import Check
 from deeptaylor.root_point import RootPoint, root_point
 from deeptaylor.run.contrast import HARD
 from deeptaylor.run.target import margin
 from deeptaylor.run.unit import unit
 from deeptaylor.secant.between import Between
+from deeptaylor.text.explainer import TextExplainer
+from deeptaylor.text.explanation import TextExplanation
+from deeptaylor.text.model import TextModel
 
 __version__ = "0.1.0"
 
@@ -96,6 +100,9 @@ __all__ = [
     "SmoothReLU",
     "StaleModelError",
     "TargetError",
+    "TextExplainer",
+    "TextExplanation",
+    "TextModel",
     "UnsupportedOpError",
     "as_taken",
     "averaged",
@@ -112,6 +119,7 @@ __all__ = [
     "rules",
     "sensitivity",
     "shapley",
+    "similarity",
     "smoothed",
     "taylor",
     "unit",

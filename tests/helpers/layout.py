@@ -32,6 +32,7 @@ ORDER = [
     "root_point",
     "methods",
     "assets",
+    "text",
     "models",
     "evaluation",
     "deeptaylor",

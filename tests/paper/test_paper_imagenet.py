@@ -446,7 +446,7 @@ def test_the_paper_s_networks_are_asked_for_by_file(tmp_path: Path, monkeypatch:
         asked.append((name, weights))
         return model
 
-    monkeypatch.setattr(imagenet_maps.dt, "load", load)
+    monkeypatch.setattr(imagenet_maps, "load_pretrained", load)
     file = tmp_path / "bvlc.caffemodel"
     file.write_bytes(b"weights")
     found = load_cases(None, file)

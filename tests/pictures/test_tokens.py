@@ -118,3 +118,17 @@ def test_words_must_fit() -> None:
         e.tokens("abc", axis=2)
     with pytest.raises(dt.InputError, match="One number a token"):
         e.tokens(["a", "b", "c"], axis=())
+
+
+def test_lines_break_where_they_are_told_to(tmp_path: Path) -> None:
+    heat = np.array([0.5, 1.0])
+    one = Tokens(("a", "b"), (0.5, 1.0), scale_of(heat))
+    two = Tokens(("a", "b"), (0.5, 1.0), scale_of(heat), breaks=(1,))
+    heights = []
+    for told in (one, two):
+        with Image.open(told.save(tmp_path / "x.png")) as picture:
+            heights.append(picture.height)
+    assert heights[1] > heights[0]
+    assert "<br>" in two._repr_html_()
+    assert "<br>" not in one._repr_html_()
+    assert two.coloured().count("\n") == 1

@@ -20,6 +20,7 @@ from PIL import Image
 import deeptaylor as dt
 from deeptaylor import assets, heatmap
 from deeptaylor.app.demo_page import Explained, Subject, page
+from deeptaylor.models.loading.load import load_pretrained
 from deeptaylor.models.photographs import class_index
 from deeptaylor.shown import percent
 from deeptaylor.support.files import outputs, write_whole
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(out: Path) -> None:
     """Explain every photograph and write the results into a folder that exists."""
-    model = dt.load("efficientnet-lite0")
+    model = load_pretrained("efficientnet-lite0")
     parameters = sum(p.numel() for p in model.network.parameters())
     about = f"EfficientNet-Lite0, trained on ImageNet: {parameters / 1e6:.1f} million parameters, 1000 classes."
     print(about)

@@ -8,13 +8,11 @@ that is prepared already.
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +21,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from deeptaylor.domain import Domain
-from deeptaylor.errors import InputError, TargetError
+from deeptaylor.errors import InputError
 from deeptaylor.explainer import Explainer
 from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.rules import Rule
@@ -32,14 +30,16 @@ from deeptaylor.run.inputs import first_float
 from deeptaylor.run.returned import RETURNED
 from deeptaylor.run.target import Margin
 from deeptaylor.run.unit import Unit
+from deeptaylor.support.class_names import class_number
+from deeptaylor.text.explanation import TextExplanation
+from deeptaylor.text.model import TextModel
 
 if TYPE_CHECKING:
     from deeptaylor.models.networks.pretrained import Pretrained
 
-__all__ = ["Photo", "class_index", "contrast", "explain", "read", "shown"]
+__all__ = ["Photo", "class_index", "contrast", "explain", "read", "shown", "similarity"]
 
 _Answer = TypeVar("_Answer", bound=Explanation)
-_NEAR = 8  # names that are offered in place of an unknown one
 Photo = str | os.PathLike[str] | Image.Image | npt.NDArray[np.uint8]
 
 
@@ -51,8 +51,23 @@ class Seen:
     photo: str | os.PathLike[str] | Image.Image
 
 
+@overload
 def explain(
-    model: nn.Module | Pretrained,
+    model: TextModel, x: Any, target: Any = None, *, continuation: Any = None, against: Any = None,
+    method: str | None = None, reference: Any = None,
+) -> TextExplanation: ...  # fmt: skip
+
+
+@overload
+def explain(
+    model: nn.Module | Pretrained, x: Any, target: Any = None, domain: Domain | Sequence[Domain] | None = None, *,
+    rules: Mapping[str, Rule] | None = None, first: Rule | None = None, bias: str = RETURNED,
+    max_pool: str = "proportional", local: bool = True, output: int | str | None = None,
+) -> Explanation: ...  # fmt: skip
+
+
+def explain(
+    model: nn.Module | Pretrained | TextModel,
     x: Any,
     target: Any = None,
     domain: Domain | Sequence[Domain] | None = None,
@@ -63,21 +78,49 @@ def explain(
     max_pool: str = "proportional",
     local: bool = True,
     output: int | str | None = None,
-) -> Explanation:
+    continuation: Any = None,
+    against: Any = None,
+    method: str | None = None,
+    reference: Any = None,
+) -> Explanation | TextExplanation:
     """Capture, plan and explain in one call; for many inputs keep an `Explainer`, which captures once.
 
     With a `Pretrained`, ``x`` may be a photograph (a file, a Pillow image, an array of uint8) or a list of them, and
     ``target`` the name of a class. Inputs and targets are those of `Explainer.explain`, the settings those of
-    `Explainer`.
+    `Explainer`. With a `TextModel`, ``x`` is a text, a pair of texts or a list of them, and the settings are those of
+    `TextModel.explain`: continuation, against, method, reference.
 
     >>> import torch, deeptaylor as dt
     >>> dt.explain(torch.nn.Linear(2, 3), [[1.0, 2.0]], target=0, domain=dt.NonNegative()).relevance.shape
     torch.Size([1, 2])
     """
+    of_texts = {"continuation": continuation, "against": against, "method": method, "reference": reference}
+    if isinstance(model, TextModel):
+        if domain is not None or rules or first is not None:
+            raise InputError("Domain and rules are for other networks; one that reads texts is told its method=.")
+        return model.explain(x, target, **of_texts)
+    strange = [name for name, value in of_texts.items() if value is not None]
+    if strange:
+        raise InputError(f"{strange[0]}= is for networks that read texts; load one with its tokenizer: dt.load(…).")
     explainer = Explainer(
         model, None, domain, rules=rules, first=first, bias=bias, max_pool=max_pool, local=local, output=output
     )
     return explainer.explain(x, target)
+
+
+def similarity(model: TextModel, a: Any, b: Any, *, dot: bool = False, reference: Any = None) -> TextExplanation:
+    """Why are two texts similar? Which words of both make the embeddings point the same way.
+
+    model       a network that gives embeddings, as dt.load("hf:…") returns it
+    a, b        a text each, or lists of as many
+    dot         explain the dot product in place of the cosine
+    reference   what words are replaced by (see `TextExplainer`)
+    """
+    if not isinstance(model, TextModel):
+        raise InputError(
+            f"A similarity is asked of a network with its tokenizer, as dt.load gives it; got {type(model).__name__}."
+        )
+    return model.similarity(a, b, dot, reference)
 
 
 def contrast(
@@ -183,39 +226,7 @@ def class_index(model: Pretrained, text: str) -> int:
     >>> class_index(Pretrained(nn.Identity(), ("cat", "dog"), None, domain=Real()), "Dog")
     1
     """
-    text = text.strip()
-    if text.isdecimal():
-        index = int(text)
-        if model.class_names is not None and index >= len(model.class_names):
-            raise TargetError(
-                f"There is no class {index}: the network has {len(model.class_names)} classes, from 0 on."
-            )
-        return index
-    if model.class_names is None:
-        raise TargetError(f"The classes of this network have no names; give the number of the class, not {text!r}.")
-    names = [name.casefold() for name in model.class_names]
-    found = [k for k, name in enumerate(names) if name == text.casefold()]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise TargetError(f"{len(found)} classes are called {text!r}; give a number: {', '.join(map(str, found))}.")
-    near = _names_like(text.casefold(), names)
-    hint = "".join(f"\n  {names.index(name)}  {model.class_names[names.index(name)]}" for name in near)
-    raise TargetError(f"No class is called {text!r}." + (f" Names like it:{hint}" if near else ""))
-
-
-def _names_like(asked: str, names: Sequence[str]) -> list[str]:
-    """Names that share words with what was asked for, the most first; without any, those that are spelled alike.
-
-    >>> _names_like("tabby cat", ["lab coat", "tiger cat", "tabby"]), _names_like("zebar", ["zebra", "bar"])
-    (['tabby', 'tiger cat'], ['zebra'])
-    """
-    wanted = set(re.split(r"[\W_]+", asked)) - {""}
-    shared = {name: wanted & set(re.split(r"[\W_]+", name)) for name in names}
-    parts = {name: len(words) / len(re.split(r"[\W_]+", name)) for name, words in shared.items()}
-    some = sorted((n for n in shared if shared[n]), key=lambda n: (-len(shared[n]), -parts[n]))
-    alike = difflib.get_close_matches(asked, names, n=4, cutoff=0.6) + [name for name in names if asked in name]
-    return (some or list(dict.fromkeys(alike)))[:_NEAR]
+    return class_number(model.class_names, text)
 
 
 def _as_photo(photo: Any) -> str | os.PathLike[str] | Image.Image:

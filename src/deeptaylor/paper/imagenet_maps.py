@@ -20,6 +20,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import deeptaylor as dt
+from deeptaylor.models.loading.load import load_pretrained
 from deeptaylor.models.photographs import class_index
 from deeptaylor.paper.imagenet_photos import COMMON, SIDE, ImagenetError, once, twice
 from deeptaylor.paper.saved import Arrays, Saved, digest
@@ -79,7 +80,7 @@ def load_cases(caffenet: Path | None = None, googlenet: Path | None = None) -> d
         if file is not None and not file.is_file():
             raise ImagenetError(f"{file} is not a file; --{name} takes the published .caffemodel of {place}.")
         key = other if file is None else name
-        model = dt.load(other) if file is None else dt.load(name, weights=file)
+        model = load_pretrained(other) if file is None else load_pretrained(name, weights=file)
         found[key] = Case(key, title if file is None else place, place, model)
     return found
 

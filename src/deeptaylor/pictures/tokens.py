@@ -21,10 +21,10 @@ from deeptaylor.pictures.scale import Scale
 from deeptaylor.shown import shown
 from deeptaylor.support.files import write_whole
 
-__all__ = ["Tokens", "tokens"]
+__all__ = ["PAGE", "Tokens", "tokens"]
 
 _KINDS = (".html", ".png", ".txt")
-_PAGE = """<!DOCTYPE html>
+PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>
 <body style="margin:2em;max-width:50em;background:white;color:black">{body}</body></html>
 """
@@ -40,28 +40,36 @@ class Tokens:
     scale: Scale
     title: str = ""
     caption: str = ""
+    breaks: tuple[int, ...] = ()  # the words that begin a line
+
+    def _lines(self, words: Sequence[str], between: str) -> str:
+        """Words that were made ready, with spaces between them, and something else where a line begins."""
+        return "".join(
+            f"{between if k in self.breaks else ' ' if k else ''}{word}" for k, word in enumerate(words)
+        )  # fmt: skip
 
     def _rgb(self) -> list[tuple[int, int, int]]:
         rows = shades(self.scale(np.array([self.values])))[0].tolist()
         return [(r, g, b) for r, g, b in rows]
 
     def _repr_html_(self) -> str:
-        spans = " ".join(
+        spans = [
             f'<span title="{value:.4g}" style="background:rgb{rgb};color:{_ink(rgb)};padding:1px 3px;'
             f'border-radius:3px">{html.escape(shown(word))}</span>'
             for word, value, rgb in zip(self.words, self.values, self._rgb(), strict=True)
-        )
+        ]
         head = f"<p><b>{html.escape(self.title)}</b></p>" if self.title else ""
         foot = f'<p style="font-size:smaller">{html.escape(self.caption)}</p>' if self.caption else ""
-        return f'{head}<p style="line-height:1.9">{spans}</p>{foot}'
+        return f'{head}<p style="line-height:1.9">{self._lines(spans, "<br>")}</p>{foot}'
 
     def coloured(self) -> str:
         """The words in the colours of a terminal."""
         inks = {"black": "30", "white": "97"}
-        return " ".join(
+        words = [
             f"\x1b[48;2;{';'.join(map(str, rgb))};{inks[_ink(rgb)]}m{shown(word)}\x1b[0m"
             for word, rgb in zip(self.words, self._rgb(), strict=True)
-        )
+        ]
+        return self._lines(words, "\n")
 
     def plain(self) -> str:
         """A line a word, with its number."""
@@ -79,14 +87,17 @@ class Tokens:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a page (.html), a picture (.png) or numbers (.txt), whole or not at all."""
-        kind = kind_of(path, _KINDS)
+        return write_whole(path, self.file_bytes(kind_of(path, _KINDS)))
+
+    def file_bytes(self, kind: str) -> bytes:
+        """What a file of this kind holds."""
         if kind == ".html":
-            return write_whole(path, _PAGE.format(title=html.escape(self.title), body=self._repr_html_()).encode())
+            return PAGE.format(title=html.escape(self.title), body=self._repr_html_()).encode()
         if kind == ".txt":
-            return write_whole(path, f"{self.title}\n\n{self.plain()}\n\n{self.caption}\n".encode())
+            return f"{self.title}\n\n{self.plain()}\n\n{self.caption}\n".encode()
         data = io.BytesIO()
         _picture(self, self._rgb()).save(data, format="PNG", optimize=True)
-        return write_whole(path, data.getvalue())
+        return data.getvalue()
 
 
 def tokens(words: Sequence[str] | None, heat: Heat, scale: Scale, title: str, caption: str) -> Tokens:
@@ -110,7 +121,7 @@ def _ink(rgb: tuple[int, int, int]) -> str:
 def _picture(told: Tokens, colours: Sequence[tuple[int, int, int]]) -> Image.Image:
     font, small = _font(_SIZE), _font(12)
     _warn_of_missing_letters(" ".join(map(shown, told.words)), font)
-    places = _places([int(font.getlength(shown(word))) + 2 * _PAD for word in told.words])
+    places = _places([int(font.getlength(shown(word))) + 2 * _PAD for word in told.words], told.breaks)
     room = places[-1][1] + (len(told.title) + len(told.caption)) // 2 + 200  # more than enough; cut off below
     sheet = Image.new("RGB", (_WIDTH, room), "white")
     draw = ImageDraw.Draw(sheet)
@@ -122,11 +133,11 @@ def _picture(told: Tokens, colours: Sequence[tuple[int, int, int]]) -> Image.Ima
     return sheet.crop((0, 0, _WIDTH, end + _PAD))
 
 
-def _places(widths: Sequence[int]) -> list[tuple[int, int, int]]:
+def _places(widths: Sequence[int], breaks: Sequence[int] = ()) -> list[tuple[int, int, int]]:
     """Where words of these widths stand: x, y and width, in lines that fit."""
     places, x, y = [], 2 * _PAD, 0
-    for width in widths:
-        if x + width > _WIDTH - _PAD and x > 2 * _PAD:
+    for k, width in enumerate(widths):
+        if (x + width > _WIDTH - _PAD or k in breaks) and x > 2 * _PAD:
             x, y = 2 * _PAD, y + _SIZE + 3 * _PAD
         places.append((x, y, width))
         x += width + 3

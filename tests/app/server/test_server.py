@@ -386,7 +386,7 @@ def test_weights_that_cannot_be_had_do_not_name_folders(monkeypatch: pytest.Monk
     def fail(_: str) -> None:
         raise dt.LoadError(f"weights.h5 cannot be kept in the cache folder {tmp_path / 'a cache'} (full)")
 
-    monkeypatch.setattr("deeptaylor.app.server.models.load", fail)
+    monkeypatch.setattr("deeptaylor.app.server.models.load_pretrained", fail)
     app = make_app(frozenset({HOST}), TOKEN, models=Models(), bounds=BOUNDS)
     with TestClient(app, base_url=ORIGIN, headers={"X-Deeptaylor-Token": TOKEN}) as made:
         made.post("/api/models/mobilenet_v2/load")

@@ -21,6 +21,7 @@ from deeptaylor.app.cli.many import CONTACT_SHEET, REPORT, Shown, contact_sheet,
 from deeptaylor.app.cli.options import OUT, How, Model, Out, Overwrite, network_option, the_command
 from deeptaylor.app.cli.photos import folder, looked_at, prepared, saved, stems
 from deeptaylor.app.cli.show import Talk, noted
+from deeptaylor.app.cli.texts import Texts, explain_texts
 from deeptaylor.app.cli.words import as_options
 from deeptaylor.errors import DeepTaylorError, InputError
 from deeptaylor.shown import percent, shown
@@ -32,12 +33,6 @@ ARRAYS = ("npz", "safetensors", "both", "none")
 
 
 def explain(
-    photos: Annotated[
-        list[Path],
-        typer.Argument(
-            help='Photographs, folders of them, or patterns such as "*.jpg".', metavar="PHOTO", show_default=False
-        ),
-    ],
     source: Annotated[
         str,
         network_option(
@@ -47,7 +42,14 @@ def explain(
     ],
     model: Model,
     how: How,
+    texts: Texts,
     talk: Talk,
+    photos: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help='Photographs, folders of them, or patterns such as "*.jpg".', metavar="PHOTO", show_default=False
+        ),
+    ] = None,
     target: Annotated[
         list[str] | None,
         typer.Option(
@@ -76,21 +78,40 @@ def explain(
     ] = "npz",
     overwrite: Overwrite = False,
 ) -> int:
-    """Explain photographs: which pixels carry the score, and how much of it.
+    """Explain photographs or texts: which pixels, or which words, carry the score, and how much of it.
 
     Prints one line per photograph. Saves for each the heatmap and the heatmap over the photograph as PNG, the raw
     relevance, and a record of model, plan, checks and versions as JSON; of several photographs also one page,
     report.html, and a contact sheet. The same command may replace its own files; those of any other are left alone
-    unless --overwrite is given.
+    unless --overwrite is given. Of texts, it prints the words in colours, and saves them where --out names a file
+    (.html, .png, .txt, .json).
 
     \b
     Examples:
       deeptaylor explain cat.jpg --model efficientnet-lite0
       deeptaylor explain cat.jpg -m efficientnet-lite0 --target "tiger cat" --against tabby
       deeptaylor explain photos -m squeezenet1_1 --target all-top-5 --out heatmaps
+      deeptaylor explain --text "The film was not bad at all" -m hf:my-folder --target positive --out words.html
       deeptaylor explain cat.jpg -m my.onnx --class-names names.txt --size 224 --resize 256 --channels RGB \\
         --white 1 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 --interpolation bilinear
     """  # noqa: D301  click's \b keeps the lines of a paragraph
+    if texts.text:
+        if photos:
+            raise InputError("Give photographs, or --text: not both.")
+        return explain_texts(source, model, texts, talk, target or [], against, out, overwrite)
+    texts.refuse_alone()
+    if not photos:
+        raise InputError('Nothing was given to explain: name photographs, or say --text "…".')
+    return _explain_photos(
+        photos, source, model, how, talk, target, against, check=check, flip=flip, out=out, arrays=arrays,
+        overwrite=overwrite,
+    )  # fmt: skip
+
+
+def _explain_photos(
+    photos: list[Path], source: str, model: Model, how: How, talk: Talk, target: list[str] | None, against: str | None,
+    *, check: bool, flip: bool, out: Path, arrays: str, overwrite: bool,
+) -> int:  # fmt: skip
     settings, question = how.settings(), Question(target or [], against)
     if flip and (against is not None or len(target or []) > 1 or (target or [""])[0].startswith("all-top-")):
         raise InputError("--flip asks about one class: leave out --against, and give --target one class.")

@@ -20,10 +20,11 @@ import typer
 import deeptaylor as dt
 from deeptaylor.app.cli import words
 from deeptaylor.errors import InputError
+from deeptaylor.models.loading.load import load_pretrained
 from deeptaylor.models.networks.named import NAMED
 from deeptaylor.rules.parse import EXAMPLES, parse, placed
 
-__all__ = ["OUT", "How", "Model", "Out", "Overwrite", "Shape", "Source", "network_option", "the_command"]
+__all__ = ["OUT", "How", "Model", "Out", "Overwrite", "Shape", "Source", "network_option", "option", "the_command"]
 
 OUT = Path("deeptaylor_output")
 
@@ -88,7 +89,8 @@ def _this_folder_too() -> Iterator[None]:
             del sys.path[len(sys.path) - 1 - sys.path[::-1].index(here)]
 
 
-def _option(flag: str, text: str, panel: str, metavar: str | None = None, **more: Any) -> Any:
+def option(flag: str, text: str, panel: str, metavar: str | None = None, **more: Any) -> Any:
+    """An option of a group, with the panel of the help that it is listed in."""
     return typer.Option(flag, help=text, rich_help_panel=panel, metavar=metavar, **more)
 
 
@@ -98,59 +100,59 @@ class Model:
 
     size: Annotated[
         str | None,
-        _option("--size", "What the network sees, from the middle.", _PHOTOGRAPHS, "PIXELS|HxW"),
+        option("--size", "What the network sees, from the middle.", _PHOTOGRAPHS, "PIXELS|HxW"),
     ] = None
     resize: Annotated[
-        str | None, _option("--resize", "The shorter side after resizing, or HxW.", _PHOTOGRAPHS, "PIXELS|HxW")
+        str | None, option("--resize", "The shorter side after resizing, or HxW.", _PHOTOGRAPHS, "PIXELS|HxW")
     ] = None
-    channels: Annotated[str | None, _option("--channels", "Order of the channels.", _PHOTOGRAPHS, "RGB|BGR|L")] = None
+    channels: Annotated[str | None, option("--channels", "Order of the channels.", _PHOTOGRAPHS, "RGB|BGR|L")] = None
     white: Annotated[
-        float | None, _option("--white", "The value of white before the mean is subtracted.", _PHOTOGRAPHS, "1|255")
+        float | None, option("--white", "The value of white before the mean is subtracted.", _PHOTOGRAPHS, "1|255")
     ] = None
-    mean: Annotated[str | None, _option("--mean", "Subtracted from each channel.", _PHOTOGRAPHS, "M|M,M,M")] = None
-    std: Annotated[str | None, _option("--std", "Each channel is divided by it.", _PHOTOGRAPHS, "S|S,S,S")] = None
+    mean: Annotated[str | None, option("--mean", "Subtracted from each channel.", _PHOTOGRAPHS, "M|M,M,M")] = None
+    std: Annotated[str | None, option("--std", "Each channel is divided by it.", _PHOTOGRAPHS, "S|S,S,S")] = None
     interpolation: Annotated[
-        str | None, _option("--interpolation", "How pictures are resized.", _PHOTOGRAPHS, "bilinear|bicubic|…")
+        str | None, option("--interpolation", "How pictures are resized.", _PHOTOGRAPHS, "bilinear|bicubic|…")
     ] = None
     class_names: Annotated[
         str | None,
-        _option("--class-names", "Names of the classes, one per line.", _MODEL, "FILE|imagenet|none"),
+        option("--class-names", "Names of the classes, one per line.", _MODEL, "FILE|imagenet|none"),
     ] = None
     architecture: Annotated[
         str | None,
-        _option(
+        option(
             "--architecture",
             "What a state dict belongs to; a module is imported, from the current folder too.",
             _MODEL,
             "NAME|MODULE:FUNCTION",
         ),
     ] = None
-    weights: Annotated[str | None, _option("--weights", "A file for a network by name.", _MODEL, "FILE")] = None
-    prototxt: Annotated[Path | None, _option("--prototxt", "The definition beside a .caffemodel.", _MODEL, "FILE")] = (
+    weights: Annotated[str | None, option("--weights", "A file for a network by name.", _MODEL, "FILE")] = None
+    prototxt: Annotated[Path | None, option("--prototxt", "The definition beside a .caffemodel.", _MODEL, "FILE")] = (
         None
     )
-    output: Annotated[str | None, _option("--output", "Which output of an ONNX or Caffe file.", _MODEL, "NAME")] = None
+    output: Annotated[str | None, option("--output", "Which output of an ONNX or Caffe file.", _MODEL, "NAME")] = None
     domain: Annotated[
         str | None,
-        _option(
+        option(
             "--domain",
             "Range of input values, for models that don't take images.",
             _MODEL,
             "real|nonnegative|box:LOW,HIGH",
         ),
     ] = None
-    trust: Annotated[bool, _option("--trust", "Run the program in a TorchScript, .pt2 or pickle file.", _MODEL)] = False
+    trust: Annotated[bool, option("--trust", "Run the program in a TorchScript, .pt2 or pickle file.", _MODEL)] = False
 
     def load(self, source: str) -> dt.Pretrained:
         """The network; bad words are refused before anything is read."""
         given: dict[str, Any] = {}
         if self.class_names is not None:
-            given["class_names"] = words.class_names(self.class_names)
+            given["class_names"] = self.names()
         if self.domain is not None:
             given["domain"] = words.domain(self.domain)
         preparation = self._preparation()
         with _this_folder_too() if ":" in (self.architecture or "") else nullcontext():
-            return dt.load(
+            return load_pretrained(
                 source,
                 weights=self.weights,
                 prototxt=self.prototxt,
@@ -160,6 +162,10 @@ class Model:
                 trust=self.trust,
                 **given,
             )
+
+    def names(self) -> Any:
+        """The names of the classes, as they were given."""
+        return words.class_names(str(self.class_names))
 
     def _preparation(self) -> dt.Preparation | None:
         names = [f.name for f in fields(dt.Preparation)]
@@ -185,7 +191,7 @@ class How:
 
     bias: Annotated[
         str,
-        _option(
+        option(
             "--bias",
             "The share that biases take is handed back at the end, kept by them, or given to the inputs of each unit.",
             _HOW,
@@ -194,11 +200,11 @@ class How:
     ] = "returned"
     rule: Annotated[
         list[str] | None,
-        _option("--rule", f"A rule for some of the network, repeatable: {EXAMPLES}.", _HOW, "PATTERN=RULE"),
+        option("--rule", f"A rule for some of the network, repeatable: {EXAMPLES}.", _HOW, "PATTERN=RULE"),
     ] = None
-    first: Annotated[str | None, _option("--first", "The rule of the layers that read the input.", _HOW, "RULE")] = None
+    first: Annotated[str | None, option("--first", "The rule of the layers that read the input.", _HOW, "RULE")] = None
     max_pool: Annotated[
-        str, _option("--max-pool", "Who gets relevance at max pooling.", _HOW, "proportional|winner")
+        str, option("--max-pool", "Who gets relevance at max pooling.", _HOW, "proportional|winner")
     ] = "proportional"
 
     def settings(self) -> dict[str, dict[str, Any]]:

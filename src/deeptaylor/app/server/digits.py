@@ -17,7 +17,7 @@ import torch
 
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.explainer import Explainer
-from deeptaylor.models.loading.load import load
+from deeptaylor.models.loading.load import load_pretrained
 from deeptaylor.models.networks.detection_pooling import NETWORKS
 from deeptaylor.models.onnx.exporter import quietly
 from deeptaylor.support.files import write_whole
@@ -30,7 +30,7 @@ def export(name: str, folder: Path) -> Path:
     """Write the explainer of one of the paper's networks into a folder that exists."""
     for package in ("onnx", "onnxscript"):
         optional_package(package, "the explainer is written as ONNX", "export")
-    loaded = load(name)
+    loaded = load_pretrained(name)
     x = torch.zeros(1, 1, 28, 56)
     explainer = Explainer(loaded.network, x, domain=loaded.domain)
     with quietly():

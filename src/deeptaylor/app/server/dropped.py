@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from deeptaylor.app.cli import words
 from deeptaylor.errors import LoadError
-from deeptaylor.models.loading.load import load
+from deeptaylor.models.loading.load import load_pretrained
 from deeptaylor.models.networks.preparation import Preparation
 from deeptaylor.models.networks.pretrained import Pretrained
 from deeptaylor.models.onnx.tensors import ExternalDataError
@@ -88,7 +88,7 @@ class File:
         """The network, once all has arrived; the file is gone then."""
         self._file.close()
         try:
-            return load(self._path, preparation=self.preparation, class_names=self.said.class_names)
+            return load_pretrained(self._path, preparation=self.preparation, class_names=self.said.class_names)
         except ExternalDataError as error:
             raise LoadError(
                 f"{self.title} has its weights in a second file, and only one file can be dropped here. Give the "

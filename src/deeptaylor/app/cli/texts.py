@@ -1,0 +1,131 @@
+"""`deeptaylor explain --text "…"`: which words made the network say so."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import deeptaylor as dt
+from deeptaylor.app.cli.exits import CHECK_FAILED, FINE
+from deeptaylor.app.cli.options import OUT, Model, option, the_command
+from deeptaylor.app.cli.show import Talk, noted
+from deeptaylor.app.record import json_bytes
+from deeptaylor.errors import InputError
+from deeptaylor.pictures.files import kind_of
+from deeptaylor.pictures.tokens import PAGE
+from deeptaylor.shown import shown
+from deeptaylor.support.files import outputs, write_together
+
+__all__ = ["Texts", "explain_texts"]
+
+_PANEL = "Texts in place of photographs (networks of transformers: hf:FOLDER, hf:NAME)"
+_KINDS = (".html", ".png", ".txt", ".json")
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What is asked of a network that reads texts."""
+
+    text: Annotated[
+        list[str] | None, option("--text", "The text to explain; may be given several times.", _PANEL, "TEXT")
+    ] = None
+    continuation: Annotated[
+        str | None,
+        option("--continuation", "What follows, for language models. Default: the most likely token.", _PANEL, "TEXT"),
+    ] = None
+    similar_to: Annotated[
+        str | None, option("--similar-to", "Another text, for networks that give embeddings.", _PANEL, "TEXT")
+    ] = None
+    method: Annotated[
+        str | None, option("--method", "How words are explained. Default: secant.", _PANEL, "secant|deep Taylor|cp-lrp")
+    ] = None
+    reference: Annotated[
+        str | None,
+        option(
+            "--reference", "What words are compared with. Default: what the tokenizer has.", _PANEL, "mask|pad|mean"
+        ),
+    ] = None
+
+    def refuse_alone(self) -> None:
+        """Refuse what belongs to a text where none was given."""
+        given = [f.name for f in fields(self) if getattr(self, f.name) is not None]
+        if given:
+            raise InputError(f"--{given[0].replace('_', '-')} belongs to a text: give --text as well.")
+
+
+def explain_texts(
+    source: str, model: Model, texts: Texts, talk: Talk, target: list[str], against: str | None, out: Path,
+    overwrite: bool,
+) -> int:  # fmt: skip
+    """Print coloured words and the account; write them to a file where one is asked for."""
+    given = texts.text or []
+    if not source.startswith("hf:"):
+        raise InputError(f"{source} reads no texts: --text needs a network of transformers, hf:FOLDER or hf:NAME.")
+    kind = None if out == OUT else kind_of(out, _KINDS)
+    if kind in (".png", ".txt") and len(given) > 1:
+        raise InputError(f"--out {out}: a {kind} file holds one text, and {len(given)} were given; say .html or .json.")
+    with talk.progress() as step, noted() as notes:
+        step(f"loading {source}")
+        names: Any = ... if model.class_names is None else model.names()
+        network = dt.load(source, class_names=names)
+        if not isinstance(network, dt.TextModel):
+            raise InputError(f"{source} reads no texts: give photographs in place of --text.")
+        step("capturing the network and explaining")
+        found = _answer(network, texts, target, against)
+    if not (talk.quiet or talk.as_json):
+        typer.echo(str(found))
+    for note in notes:
+        talk.say(f"note: {note}")
+    result = _record(source, network, found, given)
+    if kind is not None:
+        with outputs(
+            out.parent, the_command("explain", out, source, model, texts, target=target, against=against), overwrite
+        ):
+            write_together({out: _file(found, kind, result)})
+        talk.say(f"Saved to {shown(out)}.")
+    code = FINE if found.check().accounted else CHECK_FAILED
+    talk.result(result | {"exit_code": code})
+    return code
+
+
+def _answer(network: dt.TextModel, texts: Texts, target: list[str], against: str | None) -> dt.TextExplanation:
+    explainer = network.explainer(texts.method, texts.reference)
+    given = list(texts.text or [])
+    if texts.similar_to is not None:
+        return explainer.similarity(given, [texts.similar_to] * len(given))
+    asked = None if not target else target[0] if len(target) == 1 else target
+    return explainer.explain(given, asked, continuation=texts.continuation, against=against)
+
+
+def _record(source: str, network: dt.TextModel, found: dt.TextExplanation, texts: list[str]) -> dict[str, Any]:
+    return {
+        "model": source,
+        "kind": network.kind,
+        "method": found.method,
+        "reference": found.reference,
+        "notes": list(found.notes),
+        "texts": [
+            {
+                "text": text,
+                "asked": list(found.asked[k]),
+                "tokens": list(found.lines[k].pieces),
+                "special": list(found.lines[k].special),
+                "relevance": found.relevance[k].tolist(),
+                "score": found.score[k].tolist(),
+                "sentences": [found.sentence(k, t) for t in range(len(found.asked[k]))],
+            }
+            for k, text in enumerate(texts)
+        ],
+    }
+
+
+def _file(found: dt.TextExplanation, kind: str, result: dict[str, Any]) -> bytes:
+    if kind == ".json":
+        return json_bytes(result)
+    if kind == ".html":
+        return PAGE.format(title=html.escape(found.title()), body=found._repr_html_()).encode()
+    return found.tokens().file_bytes(kind)

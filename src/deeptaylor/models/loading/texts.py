@@ -1,0 +1,116 @@
+"""Networks that read texts, by way of `transformers`: a folder or a name, or a network and its tokenizer in memory.
+
+Weights are read from safetensors files alone, and no code of a repository is run.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from deeptaylor.errors import LoadError
+from deeptaylor.models.loading.asked import ClassNames
+from deeptaylor.models.loading.hubs import called, package
+from deeptaylor.text.model import TextModel, kind_named
+
+__all__ = ["text_network"]
+
+_AUTOMATIC = {
+    "classifier": "AutoModelForSequenceClassification",
+    "language model": "AutoModelForCausalLM",
+    "encoder–decoder": "AutoModelForSeq2SeqLM",
+    "embedding": "AutoModel",
+}
+# Said each time: left unsaid, transformers asks at the terminal whether a repository's own Python files may run.
+_SAFE = {"trust_remote_code": False}
+
+
+def text_network(source: object, tokenizer: Any, kind: str | None, class_names: ClassNames) -> TextModel | None:
+    """What reads texts, with its tokenizer; None for any other network."""
+    if isinstance(source, nn.Module) and tokenizer is not None:
+        return _in_memory(source, tokenizer, kind, class_names)
+    if isinstance(source, str) and source.startswith("hf:"):
+        config = _config(source.removeprefix("hf:"))
+        other = [name for name in _architectures(config) if "Image" in name or "Audio" in name]
+        if not other and (kind is not None or _architectures(config)):
+            return _from_folder(source.removeprefix("hf:"), config, kind, tokenizer, class_names)
+    if tokenizer is not None or kind is not None:
+        raise LoadError(
+            "tokenizer= and kind= belong to networks of transformers that read texts: hf:NAME, or a module."
+        )
+    return None
+
+
+def _from_folder(name: str, config: Any, kind: str | None, tokenizer: Any, class_names: ClassNames) -> TextModel:
+    """The network that ``hf:name`` is, with its tokenizer."""
+    library = package("transformers")
+    kind = kind or _kind(f"hf:{name}", _architectures(config))
+    if kind not in _AUTOMATIC:
+        raise LoadError(f"kind={kind!r}: one of {', '.join(map(repr, _AUTOMATIC))}.")
+    automatic = getattr(library, _AUTOMATIC[kind])
+    network = called(f"hf:{name}", lambda: automatic.from_pretrained(name, use_safetensors=True, **_SAFE)).eval()
+    if tokenizer is None:
+        tokenizer = called(f"hf:{name}", lambda: library.AutoTokenizer.from_pretrained(name, **_SAFE))
+    pooling, notes = _pooling(name) if kind == "embedding" else ("mean", ())
+    return TextModel(network, tokenizer, kind, _names(network, kind, class_names), pooling, notes=notes)
+
+
+def _in_memory(network: nn.Module, tokenizer: Any, kind: str | None, class_names: ClassNames) -> TextModel:
+    """A network and its tokenizer."""
+    if not hasattr(tokenizer, "convert_ids_to_tokens"):
+        raise LoadError(
+            f"tokenizer is a {type(tokenizer).__name__}; one of transformers is needed, such as "
+            "PreTrainedTokenizerFast(tokenizer_object=…)."
+        )
+    kind = kind or _kind("the network", [type(network).__name__])
+    return TextModel(network, tokenizer, kind, _names(network, kind, class_names))
+
+
+def _config(name: str) -> Any:
+    library = package("transformers")
+    return called(f"hf:{name}", lambda: library.AutoConfig.from_pretrained(name, **_SAFE))
+
+
+def _architectures(config: Any) -> list[str]:
+    return [str(name) for name in getattr(config, "architectures", None) or []]
+
+
+def _kind(source: str, architectures: list[str]) -> str:
+    found = next((kind for kind in map(kind_named, architectures) if kind is not None), None)
+    if found is None:
+        said = ", ".join(architectures) or "nothing"
+        raise LoadError(
+            f"{source} says of itself that it is {said}, which does not tell what is to be explained; say "
+            f"kind= one of {', '.join(map(repr, _AUTOMATIC))}."
+        )
+    return found
+
+
+def _names(network: nn.Module, kind: str, asked: ClassNames) -> tuple[str, ...] | None:
+    """The classes' names: those that the user gave, or the network's own; none where it only numbers them."""
+    if asked is None or kind != "classifier":
+        return None
+    if asked is not ...:
+        return tuple(asked)
+    own = {int(index): str(label) for index, label in getattr(getattr(network, "config", None), "id2label", {}).items()}
+    named = any(label != f"LABEL_{index}" for index, label in own.items())
+    return tuple(own[index] for index in sorted(own)) if named else None
+
+
+def _pooling(name: str) -> tuple[str, tuple[str, ...]]:
+    """How the vectors of tokens become one, as sentence-transformers writes it into the folder."""
+    for place in sorted(Path(name).glob("*Pooling/config.json")):
+        said = json.loads(place.read_text(encoding="utf-8"))
+        modes = {
+            "mean": "pooling_mode_mean_tokens",
+            "first": "pooling_mode_cls_token",
+            "last": "pooling_mode_lasttoken",
+        }
+        chosen = [pooling for pooling, key in modes.items() if said.get(key)]
+        if len(chosen) == 1:
+            return chosen[0], ()
+        raise LoadError(f"{place}: of its ways to pool, mean, first or last token can be explained, and one at a time.")
+    return "mean", ("the source does not say how the vectors of tokens are pooled: their mean is taken",)

@@ -1,0 +1,52 @@
+"""Classes by their names."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+
+from deeptaylor.errors import TargetError
+
+__all__ = ["class_number"]
+
+_NEAR = 8  # names that are offered in place of an unknown one
+
+
+def class_number(class_names: Sequence[str] | None, text: str) -> int:
+    """The number of a class, by its number or its name (upper or lower case); or an error with names like it.
+
+    >>> class_number(("cat", "dog"), "Dog")
+    1
+    """
+    text = text.strip()
+    if text.isdecimal():
+        index = int(text)
+        if class_names is not None and index >= len(class_names):
+            raise TargetError(f"There is no class {index}: the network has {len(class_names)} classes, from 0 on.")
+        return index
+    if class_names is None:
+        raise TargetError(f"The classes of this network have no names; give the number of the class, not {text!r}.")
+    names = [name.casefold() for name in class_names]
+    found = [k for k, name in enumerate(names) if name == text.casefold()]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise TargetError(f"{len(found)} classes are called {text!r}; give a number: {', '.join(map(str, found))}.")
+    near = _names_like(text.casefold(), names)
+    hint = "".join(f"\n  {names.index(name)}  {class_names[names.index(name)]}" for name in near)
+    raise TargetError(f"No class is called {text!r}." + (f" Names like it:{hint}" if near else ""))
+
+
+def _names_like(asked: str, names: Sequence[str]) -> list[str]:
+    """Names that share words with what was asked for, the most first; without any, those that are spelled alike.
+
+    >>> _names_like("tabby cat", ["lab coat", "tiger cat", "tabby"]), _names_like("zebar", ["zebra", "cow"])
+    (['tabby', 'tiger cat'], ['zebra'])
+    """
+    wanted = set(re.split(r"[\W_]+", asked)) - {""}
+    shared = {name: wanted & set(re.split(r"[\W_]+", name)) for name in names}
+    parts = {name: len(words) / len(re.split(r"[\W_]+", name)) for name, words in shared.items()}
+    some = sorted((n for n in shared if shared[n]), key=lambda n: (-len(shared[n]), -parts[n]))
+    alike = difflib.get_close_matches(asked, names, n=4, cutoff=0.6) + [name for name in names if asked in name]
+    return (some or list(dict.fromkeys(alike)))[:_NEAR]

@@ -1,0 +1,193 @@
+"""Texts as token numbers, with what each token is: a word's, a special one, one that is held as it is.
+
+encoded(tokenizer, texts)  ──►  Line a text: numbers, which are special, which word each belongs to
+batch(lines, …)            ──►  tensors with the names that the network takes, padded behind the text
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deeptaylor.errors import InputError
+from deeptaylor.shown import shown
+
+__all__ = ["MULTIPLE", "Line", "batch", "continuation_ids", "encoded", "pieces_of"]
+
+MULTIPLE = 16  # texts are padded to multiples of this many tokens, so that few lengths have to be captured
+_NEW_WORD = ("▁", "Ġ")  # how tokenizers write a space before a word
+
+
+@dataclass(frozen=True)
+class Line:
+    """The tokens of one text."""
+
+    ids: tuple[int, ...]
+    special: tuple[bool, ...]
+    words: tuple[int, ...]  # of each token, the number of the word that it belongs to
+    types: tuple[int, ...]  # which of two texts it belongs to
+    pieces: tuple[str, ...]  # as they are shown
+    held: int = 0  # tokens at the end that belong to the question: the reference has them, too
+    breaks: tuple[int, ...] = ()  # where another text begins
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def replaced(self) -> tuple[bool, ...]:
+        """Which tokens the reference replaces: those of words."""
+        own = len(self) - self.held
+        return tuple(k < own and not s for k, s in enumerate(self.special))
+
+    def beside(self, other: Line) -> Line:
+        """Both texts, each on a line of its own."""
+        word = max(self.words) + 1
+        return Line(
+            self.ids + other.ids, self.special + other.special, (*self.words, *[word + w for w in other.words]),
+            self.types + other.types, self.pieces + other.pieces, breaks=(len(self),),
+        )  # fmt: skip
+
+    def followed_by(self, ids: Sequence[int], pieces: Sequence[str]) -> Line:
+        """The same with tokens behind it that are held as they are."""
+        count, word = len(ids), max(self.words, default=-1) + 1
+        return replace(
+            self,
+            ids=(*self.ids, *ids),
+            special=(*self.special, *[False] * count),
+            words=(*self.words, *range(word, word + count)),
+            types=(*self.types, *[0] * count),
+            pieces=(*self.pieces, *pieces),
+            held=self.held + count,
+        )
+
+
+def encoded(tokenizer: Any, texts: Any, drop_end: bool = False) -> list[Line]:
+    """A text, a pair, a list of either, or what the tokenizer returned; `drop_end`: without a token for the end."""
+    if isinstance(texts, Mapping):
+        return _given(tokenizer, texts)
+    many = texts if isinstance(texts, list) else [texts]
+    if not many:
+        raise InputError("No text was given: the list is empty.")
+    return [_line(tokenizer, text, drop_end) for text in many]
+
+
+def _line(tokenizer: Any, text: Any, drop_end: bool) -> Line:
+    parts = text if isinstance(text, tuple) else (text,)
+    if not 1 <= len(parts) <= 2 or not all(isinstance(part, str) for part in parts):
+        raise InputError(
+            "A text is a str, a pair of texts a tuple of two, several are a list of these, or what the tokenizer "
+            f"returns; got {type(text).__name__}."
+        )
+    if not all(part.strip() for part in parts):
+        raise InputError("The text is empty: there is no word to explain.")
+    found = tokenizer(*parts, return_special_tokens_mask=True, truncation=False, padding=False, verbose=False)
+    ids = list(found["input_ids"])
+    added, known = found["special_tokens_mask"], _specials(tokenizer)
+    special = [bool(extra) or token in known for extra, token in zip(added, ids, strict=True)]
+    types = list(found.get("token_type_ids") or [0] * len(ids))
+    words = _words(found, len(ids))
+    if drop_end and ids and special[-1] and ids[-1] == tokenizer.eos_token_id:
+        ids, special, types, words = ids[:-1], special[:-1], types[:-1], words[:-1]
+    return _checked(tokenizer, ids, special, types, words)
+
+
+def _given(tokenizer: Any, found: Mapping[str, Any]) -> list[Line]:
+    """The lines of a `BatchEncoding`, without its padding."""
+    if "input_ids" not in found:
+        raise InputError(f"The tokens are missing: 'input_ids' is not among {', '.join(map(repr, found))}.")
+
+    ids = _rows(found["input_ids"])
+    masks = [[1] * len(row) for row in ids] if found.get("attention_mask") is None else _rows(found["attention_mask"])
+    types = [[0] * len(row) for row in ids] if found.get("token_type_ids") is None else _rows(found["token_type_ids"])
+    lines = []
+    for k, (row, mask, kinds) in enumerate(zip(ids, masks, types, strict=True)):
+        kept = [j for j in range(len(row)) if mask[j]]
+        words = _words(found, len(row), k)
+        specials = _specials(tokenizer)
+        lines.append(
+            _checked(
+                tokenizer, [row[j] for j in kept], [row[j] in specials for j in kept],
+                [kinds[j] for j in kept], [words[j] for j in kept],
+            )
+        )  # fmt: skip
+    return lines
+
+
+def _specials(tokenizer: Any) -> set[int]:
+    """Tokens that are no words; one for words that are not known is a word."""
+    return set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+
+
+def _rows(values: Any) -> list[list[int]]:
+    """Numbers of tokens, one list a text."""
+    listed = values if isinstance(values, list) else torch.as_tensor(values).tolist()
+    return listed if listed and isinstance(listed[0], list) else [listed]
+
+
+def _words(found: Any, count: int, row: int = 0) -> list[Any]:
+    """Which word of which text a token belongs to, where the tokenizer can tell; else each is one of its own."""
+    if not getattr(found, "is_fast", False):
+        return list(range(count))
+    return list(zip(found.sequence_ids(row), found.word_ids(row), strict=True))
+
+
+def _checked(tokenizer: Any, ids: list[int], special: list[bool], types: list[int], words: list[Any]) -> Line:
+    if not ids or all(special):
+        raise InputError("The text has special tokens alone: there is no word to explain.")
+    raw = tokenizer.convert_ids_to_tokens(ids)
+    numbers, before, number = [], object(), -1
+    for piece, own, kind in zip(raw, words, special, strict=True):
+        if own != before or kind or str(piece).startswith(_NEW_WORD):
+            number += 1
+        numbers.append(number)
+        before = own
+    second = [k for k, own in enumerate(words) if isinstance(own, tuple) and own[0] == 1]
+    pieces = pieces_of(tokenizer, ids)
+    return Line(tuple(ids), tuple(special), tuple(numbers), tuple(types), pieces, breaks=tuple(second[:1]))
+
+
+def pieces_of(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
+    """Tokens as they are shown: what they stand for, where each is text of its own."""
+    return tuple(_piece(tokenizer, token) for token in ids)
+
+
+def _piece(tokenizer: Any, token: int) -> str:
+    text = tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    if "\ufffd" in text or not text.strip():  # a part of a letter, or white space
+        text = repr(text)[1:-1] if text and "\ufffd" not in text else str(tokenizer.convert_ids_to_tokens([token])[0])
+    return shown(text)
+
+
+def continuation_ids(tokenizer: Any, text: str) -> list[int]:
+    """The tokens of a continuation."""
+    if not isinstance(text, str):
+        raise InputError(f"A continuation is a text, or a list with one per prompt; got {type(text).__name__}.")
+    ids = list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) if text else []
+    if not ids:
+        raise InputError("The continuation is empty: there is no token whose probability could be explained.")
+    return ids
+
+
+def batch(lines: Sequence[Line], names: Sequence[str], padding: int | None, longest: int | None) -> dict[str, Tensor]:
+    """The tensors that the network takes, in the order of its names; padded behind each text."""
+    most = max(map(len, lines))
+    if longest is not None and most > longest:
+        raise InputError(f"The text has {most} tokens, and the network takes at most {longest}: shorten it.")
+    if padding is None and any(len(line) != most for line in lines):
+        raise InputError(
+            "The texts have different numbers of tokens, and the tokenizer has no padding token: explain them one "
+            "at a time, or name one: tokenizer.pad_token = tokenizer.eos_token."
+        )
+    if padding is not None:
+        most = -(-most // MULTIPLE) * MULTIPLE
+        most = most if longest is None else min(most, longest)
+    made = {
+        "input_ids": [[*line.ids, *[padding] * (most - len(line))] for line in lines],
+        "attention_mask": [[*[1] * len(line), *[0] * (most - len(line))] for line in lines],
+        "token_type_ids": [[*line.types, *[0] * (most - len(line))] for line in lines],
+    }
+    return {name: torch.tensor(made[name]) for name in names}

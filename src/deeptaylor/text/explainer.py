@@ -1,0 +1,260 @@
+"""A network with its tokenizer, captured once for every length of texts; then any number of explanations.
+
+TextExplainer.explain(texts)       classes of texts, or what follows a prompt (continuations.py)
+TextExplainer.similarity(a, b)     why two texts are similar
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from deeptaylor.errors import InputError, TargetError
+from deeptaylor.explainer import Explainer
+from deeptaylor.explanation import Explanation
+from deeptaylor.graph.eval_mode import eval_mode
+from deeptaylor.rules import Z
+from deeptaylor.run import target as targets
+from deeptaylor.run.target import margin
+from deeptaylor.text.continuations import Asked, combined, questions, tensors
+from deeptaylor.text.encoding import Line, batch, encoded, pieces_of
+from deeptaylor.text.explanation import TextExplanation
+from deeptaylor.text.networks import Classes, Similarity, Spans
+from deeptaylor.text.references import Reference, reference_for
+
+if TYPE_CHECKING:
+    from deeptaylor.text.model import TextModel
+
+__all__ = ["METHODS", "SECANT", "TextExplainer"]
+
+SECANT = "secant"
+# CP-LRP: attention weights and the scales of norms are constants, and every layer has the z rule with its bias.
+METHODS: Mapping[str, Mapping[str, Any]] = {
+    SECANT: {},
+    "deep Taylor": {},
+    "cp-lrp": {"rules": {"*": Z(bias=True)}, "bias": "neuron"},
+}
+
+
+class TextExplainer:
+    """Explains texts to a network with a tokenizer; keep it for many texts, since it captures once per length.
+
+    model       what dt.load("hf:…") returns
+    method      None: "secant", which fits transformers; or by name "deep Taylor", "cp-lrp"
+    reference   what words are compared with: None for [MASK], or the padding token, or the mean embedding, by what the
+                tokenizer has; "mask", "pad", "mean", another token; token numbers, as many as the text has; a tuple of
+                these, of which the mean is taken
+
+    Texts are padded to a multiple of 16 tokens, where the tokenizer has a padding token: padding has no influence.
+    """
+
+    def __init__(self, model: TextModel, method: str | None = None, reference: Any = None) -> None:
+        self.model, self.method = model, SECANT if method is None else method
+        if self.method not in METHODS:
+            raise InputError(f"A method is one of {', '.join(map(repr, METHODS))}; got {method!r}.")
+        if self.method != SECANT and reference is not None:
+            raise InputError(f"A reference belongs to the method 'secant'; {self.method!r} has none.")
+        asked = reference if isinstance(reference, tuple) else (reference,)
+        self.references: tuple[Reference, ...] = tuple(reference_for(model.tokenizer, one) for one in asked)
+        self._explainers: dict[Any, Explainer] = {}
+
+    def __repr__(self) -> str:
+        return f"<TextExplainer of {self.model!r}: {self.method}, {self._compared_with() or 'no reference'}>"
+
+    def explain(
+        self, texts: Any, target: Any = None, *, continuation: Any = None, against: Any = None
+    ) -> TextExplanation:
+        """Which words speak for a class, or for what a language model says next.
+
+        texts          a text, a pair (a, b), a list of either, or what the tokenizer returns
+        target         of a classifier: None for its answer; a class by name or number; a list of classes
+        continuation   of a language model: the text whose log-probability is explained; None: the most likely token
+        against        a class, or a continuation, in the place of which: the difference of both is explained
+        """
+        if self.model.kind == "embedding":
+            raise InputError("The network gives embeddings and no classes: ask dt.similarity(p, text, other).")
+        if self.model.speaks:
+            if target is not None:
+                raise TargetError("A language model has no classes: say continuation=… in place of target=…")
+            return self._continued(texts, continuation, against)
+        if continuation is not None:
+            raise InputError(
+                "The network is a classifier, and continues no text: say target=… in place of continuation=…"
+            )
+        return self._classified(texts, target, against)
+
+    # --- classes --------------------------------------------------------------------------------------------------
+
+    def _classified(self, texts: Any, target: Any, against: Any) -> TextExplanation:
+        model, lines = self.model, encoded(self.model.tokenizer, texts)
+        inputs = self._batch(lines)
+        network = self._network("classes", Classes(model.network, tuple(inputs), self._vectors))
+        asked = targets.plain(margin(target, against) if against is not None else target, len(lines), model.class_index)
+        answer = self._answer(network, lines, inputs, (), asked)
+        chosen = answer.classes if asked is None else asked
+        names = [self._classes(chosen, k) for k in range(len(lines))]
+        return self._explained(answer, lines, names, "score")
+
+    def _classes(self, chosen: Any, sample: int) -> tuple[str, ...]:
+        """What is explained of a sample, in words."""
+        if isinstance(chosen, targets.Margin):
+            a, b = (
+                "the network's answer" if end is None else repr(self.model.class_name(int(end)))
+                for end in (chosen.target, chosen.other)
+            )
+            return (f"{a} rather than {b}",)
+        if isinstance(chosen, int):
+            return (repr(self.model.class_name(chosen)),)
+        if isinstance(chosen, Tensor) and not chosen.is_floating_point():
+            return tuple(repr(self.model.class_name(int(k))) for k in chosen[sample].reshape(-1).tolist())
+        return ("what was asked for",)
+
+    # --- what follows ---------------------------------------------------------------------------------------------
+
+    def _continued(self, prompts: Any, continuation: Any, against: Any) -> TextExplanation:
+        model, log = self.model, self.method == SECANT
+        lines = encoded(model.tokenizer, prompts, drop_end=not model.decoder)
+        if continuation is None:
+            continuation = [[token] for token in self._next(lines)]
+        asked = questions(model.tokenizer, lines, continuation, against)
+        if asked.two and self.method != SECANT:
+            raise InputError("Two continuations that are not one token each are compared by the method 'secant' alone.")
+        rows = asked.rows(model.decoder_start)
+        inputs = self._batch([row.line for row in rows], alike=len({len(line) for line in lines}) == 1)
+        more, signs = tensors(rows)
+        network = self._network(
+            ("spans", log), Spans(model.network, tuple(inputs), self._vectors, model.decoder, log)
+        )  # fmt: skip
+        weights = signs.to(next(model.network.parameters()))
+        answer = self._answer(network, [row.line for row in rows], inputs, more, weights)
+        if asked.two:
+            answer = combined(answer, len(lines))
+        quantity = "log-probability" if log else "logit"
+        return self._explained(
+            answer, [row.line for row in rows[: len(lines)]], [(self._said(asked, k),) for k in range(len(lines))],
+            f"difference of {'log-probabilities' if log else 'logits'}" if against is not None else quantity,
+            sink=not model.decoder,
+        )  # fmt: skip
+
+    def _said(self, asked: Asked, sample: int) -> str:
+        a = self._text(asked.wanted[sample])
+        return f"{a!r} next" if asked.rivals is None else f"{a!r} rather than {self._text(asked.rivals[sample])!r} next"
+
+    def _text(self, ids: Sequence[int]) -> str:
+        tokenizer = self.model.tokenizer
+        return pieces_of(tokenizer, ids)[0] if len(ids) == 1 else str(tokenizer.decode(ids))
+
+    def _next(self, lines: Sequence[Line]) -> list[int]:
+        """The most likely token behind each prompt."""
+        inputs, network = self._batch(lines, alike=len({len(line) for line in lines}) == 1), self.model.network
+        more = {}
+        start = self.model.decoder_start
+        if start is not None:
+            more["decoder_input_ids"] = self._placed(torch.full((len(lines), 1), start))
+        with eval_mode(network), torch.no_grad():
+            logits = network(**inputs, **more, use_cache=False).logits
+        last = [0 if self.model.decoder else len(line) - 1 for line in lines]
+        return [int(logits[k, place].argmax()) for k, place in enumerate(last)]
+
+    # --- similarity -----------------------------------------------------------------------------------------------
+
+    def similarity(self, a: Any, b: Any, dot: bool = False) -> TextExplanation:
+        """Which words of both texts make them similar.
+
+        a, b   a text each; or lists of as many
+        dot    the dot product of the embeddings in place of their cosine
+
+        Each text in turn is compared with its reference while the other stays as it is; the mean of both is taken.
+        """
+        model = self.model
+        if model.kind != "embedding":
+            raise InputError(f"The network is a {model.kind}; similarity is asked of one that gives embeddings.")
+        if self.method != SECANT:
+            raise InputError(f"A similarity is explained by the method 'secant'; {self.method!r} has no rule for it.")
+        sides = [encoded(model.tokenizer, texts) for texts in (a, b)]
+        if len(sides[0]) != len(sides[1]):
+            raise InputError(f"There are {len(sides[0])} texts on the one side, and {len(sides[1])} on the other.")
+        inputs = [self._batch(lines) for lines in sides]
+        names = tuple(inputs[0])
+        network = self._network(
+            ("similarity", dot), Similarity(model.network, names, self._vectors, model.pooling, dot)
+        )  # fmt: skip
+        both = [t for side in inputs for t in side.values()]
+        others: list[Any] = []
+        for k, lines in enumerate(sides):
+            for reference in self.references:
+                one: list[Any] = [None] * len(both)
+                one[k * len(names)] = reference.of(lines, inputs[k]["input_ids"], model.network)
+                others.append(tuple(one))
+        answer = network.between(tuple(both), others)
+        R = [answer.relevance[0], answer.relevance[len(names)]]
+        joined = [x.beside(y) for x, y in zip(*sides, strict=True)]
+        maps = [torch.cat([R[0][k, : len(x)], R[1][k, : len(y)]]) for k, (x, y) in enumerate(zip(*sides, strict=True))]
+        what = "dot product" if dot else "cosine similarity"
+        asked = (("the similarity of the two texts",),) * len(joined)
+        replaced = f"{self._compared_with()}, in one text at a time"
+        return TextExplanation(self._noted(answer), tuple(maps), tuple(joined), asked, what, replaced)
+
+    # --- common ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _vectors(self) -> bool:
+        return self.method == SECANT and any(reference.vectors for reference in self.references)
+
+    def _compared_with(self) -> str:
+        said = " or ".join(dict.fromkeys(reference.said for reference in self.references))
+        return said if self.method == SECANT else ""
+
+    def _placed(self, t: Tensor) -> Tensor:
+        return t.to(next(self.model.network.parameters()).device)
+
+    def _batch(self, lines: Sequence[Line], alike: bool = False) -> dict[str, Tensor]:
+        """The tensors of some texts; `alike`: of prompts of one length, whatever follows them."""
+        model = self.model
+        padding = model.tokenizer.pad_token_id if "attention_mask" in model.inputs else None
+        if padding is None and alike and model.kind == "language model":
+            padding = 0  # what comes behind a text has no influence on it, whatever it is
+        made = batch(lines, model.inputs, padding, model.longest)
+        return {name: self._placed(t) for name, t in made.items()}
+
+    def _network(self, key: Any, network: nn.Module) -> Explainer:
+        """The explainer of a question; captured when it is first asked."""
+        if key not in self._explainers:
+            explainer = Explainer(network, **METHODS[self.method])
+            # Secants need no plan: without one, networks are captured faster, and more of them.
+            self._explainers[key] = explainer.unplanned() if self.method == SECANT else explainer
+        return self._explainers[key]
+
+    def _answer(
+        self,
+        network: Explainer,
+        lines: Sequence[Line],
+        inputs: Mapping[str, Tensor],
+        more: Sequence[Tensor],
+        target: Any,
+    ) -> Explanation:
+        placed = [self._placed(t) for t in more]
+        x = (*inputs.values(), *placed)
+        if self.method != SECANT:
+            return replace(network.explain(x, target), method=self.method)
+        ids = inputs["input_ids"]
+        rest = (None,) * (len(x) - 1)
+        return network.between(x, [(r.of(lines, ids, self.model.network), *rest) for r in self.references], target)
+
+    def _explained(
+        self, answer: Explanation, lines: Sequence[Line], asked: Sequence[tuple[str, ...]], quantity: str,
+        sink: bool = False,
+    ) -> TextExplanation:  # fmt: skip
+        R = answer.relevance[0] if isinstance(answer.relevance, tuple) else answer.relevance
+        maps = tuple(cast("Tensor", R)[k, ..., : len(line)] for k, line in enumerate(lines))
+        return TextExplanation(
+            self._noted(answer), maps, tuple(lines), tuple(asked), quantity, self._compared_with(), sink
+        )  # fmt: skip
+
+    def _noted(self, answer: Explanation) -> Explanation:
+        notes = self.model.notes
+        return replace(answer, notes=(*notes, *answer.notes)) if notes else answer

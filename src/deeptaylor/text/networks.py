@@ -1,0 +1,107 @@
+"""Networks of `transformers` as functions from token numbers to the scores that are explained.
+
+Classes      class scores of texts
+Spans        log-probabilities of tokens that follow a prompt; logits, where a method has no rule for the softmax
+Similarity   cosine or dot product of the embeddings of two texts
+
+The names of the inputs are those of the tokenizer. `vectors`: the network is given embeddings in place of numbers, so
+that a reference may be a vector that no token has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Classes", "Similarity", "Spans", "embeddings_of"]
+
+
+def embeddings_of(network: nn.Module) -> nn.Module:
+    """The layer that looks up the vectors of tokens."""
+    layer: nn.Module = network.get_input_embeddings()  # type: ignore[operator]
+    return layer
+
+
+class _Reading(nn.Module):
+    """A network that is given its inputs by name."""
+
+    def __init__(self, network: nn.Module, names: Sequence[str], vectors: bool) -> None:
+        super().__init__()
+        self.network, self.names, self.vectors = network, tuple(names), vectors
+        self.training = network.training
+
+    def called(self, network: nn.Module, inputs: Sequence[Tensor], **more: Any) -> Any:
+        """What the network returns."""
+        given: dict[str, Any] = dict(zip(self.names, inputs, strict=True))
+        if self.vectors:
+            given["inputs_embeds"] = embeddings_of(self.network)(given.pop("input_ids"))
+        return network(**given, **more)
+
+
+class Classes(_Reading):
+    """The class scores of a text; of a decoder those at its last token, whatever token that is."""
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Logits, (batch, classes)."""
+        head = getattr(self.network, "score", None)
+        if head is None:
+            logits: Tensor = self.called(self.network, inputs).logits
+            return logits
+        hidden = self.called(self.network.base_model, inputs, use_cache=False)[0]  # type: ignore[arg-type]
+        mask = inputs[self.names.index("attention_mask")]
+        return _at(head(hidden), mask.sum(1, keepdim=True) - 1)[:, 0]
+
+
+class Spans(_Reading):
+    """How likely each of some tokens is, at its place behind a prompt: (batch, tokens).
+
+    After the inputs by name come the decoder's tokens, where the network has an encoder; the places whose next token
+    is asked for; and those tokens.
+    """
+
+    def __init__(self, network: nn.Module, names: Sequence[str], vectors: bool, decoder: bool, log: bool) -> None:
+        super().__init__(network, names, vectors)
+        self.decoder, self.log = decoder, log
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Log-probabilities, or logits."""
+        *inputs_, places, tokens = inputs
+        more: dict[str, Any] = {"decoder_input_ids": inputs_.pop()} if self.decoder else {}
+        logits = _at(self.called(self.network, inputs_, use_cache=False, **more).logits, places)
+        if self.log:
+            logits = logits.log_softmax(-1)
+        return logits.gather(2, tokens.unsqueeze(-1)).squeeze(-1)
+
+
+class Similarity(_Reading):
+    """How similar the embeddings of two texts are: (batch,)."""
+
+    def __init__(self, network: nn.Module, names: Sequence[str], vectors: bool, pooling: str, dot: bool) -> None:
+        super().__init__(network, names, vectors)
+        self.pooling, self.dot = pooling, dot
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """The inputs of the one text, and then those of the other."""
+        count = len(self.names)
+        a, b = self.embedding(inputs[:count]), self.embedding(inputs[count:])
+        product = (a * b).sum(1)
+        return product if self.dot else product / (a.norm(dim=1) * b.norm(dim=1))
+
+    def embedding(self, inputs: Sequence[Tensor]) -> Tensor:
+        """One vector a text, as its tokens' vectors are pooled."""
+        hidden: Tensor = self.called(self.network, inputs)[0]
+        mask = inputs[self.names.index("attention_mask")]
+        if self.pooling == "first":
+            return hidden[:, 0]
+        if self.pooling == "last":
+            return _at(hidden, mask.sum(1, keepdim=True) - 1)[:, 0]
+        share = mask.to(hidden.dtype) / mask.sum(1, keepdim=True).to(hidden.dtype)
+        return torch.einsum("bnd,bn->bd", hidden, share)
+
+
+def _at(values: Tensor, places: Tensor) -> Tensor:
+    """The vectors (B, N, D) at some places (B, M)."""
+    return values.gather(1, places.unsqueeze(-1).expand(-1, -1, values.shape[-1]))

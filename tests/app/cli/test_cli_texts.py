@@ -1,0 +1,70 @@
+"""`deeptaylor explain --text`: coloured words, files, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from cli_model import MODEL, said, write
+from small_texts import classifier, embedder, library
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    library()
+    made = tmp_path_factory.mktemp("networks")
+    for name, p in (("classifier", classifier()), ("embedder", embedder())):
+        p.network.save_pretrained(made / name)  # type: ignore[operator]
+        p.tokenizer.save_pretrained(made / name)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_words_and_the_account_are_printed_and_saved(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = ("--model", f"hf:{folder / 'classifier'}")
+    asked = ("explain", "--text", "The films was not bad", "--target", "positive", *model)
+    out, _ = said(capsys, 0, *asked, "--out", "words.html")
+    assert "Which words speak for 'positive'?" in out
+    assert "without the words (all of them [MASK])" in out
+    assert "Saved to words.html." in out
+    assert "##s</span>" in Path("words.html").read_text()
+    said(capsys, 0, *asked, "--out", "words.png")
+    with Image.open("words.png") as picture:
+        assert picture.width == 720
+    out, _ = said(capsys, 0, *asked, "--text", "a film", "--json", "--out", "words.json")
+    found = json.loads(out)
+    assert found["kind"] == "classifier"
+    assert [t["text"] for t in found["texts"]] == ["The films was not bad", "a film"]
+    assert json.loads(Path("words.json").read_text())["texts"] == found["texts"]
+    _, err = said(capsys, 2, *asked, "--text", "a film", "--out", "two.png")
+    assert "a .png file holds one text, and 2 were given" in err
+    _, err = said(capsys, 2, *asked, "--out", "words.gif")
+    assert "words.gif ends in .gif" in err
+
+
+def test_similarity(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = ("--model", f"hf:{folder / 'embedder'}")
+    out, _ = said(capsys, 0, "explain", "--text", "a man plays guitar", "--similar-to", "the music", *model)
+    assert "Cosine similarity " in out
+
+
+def test_what_does_not_fit_is_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path)
+    model = ("--model", f"hf:{folder / 'classifier'}")
+    for words, wanted in (
+        (model, "Nothing was given to explain"),
+        (("--continuation", "x", *model), "--continuation belongs to a text: give --text as well"),
+        (("photo.png", "--text", "a film", *model), "Give photographs, or --text: not both"),
+        (("--text", " ", *model), "The text is empty"),
+        (("--text", "a film", *MODEL), "reads no texts: --text needs a network of transformers"),
+        (("photo.png", *model), "reads texts; here a network is needed that does not"),
+    ):
+        _, err = said(capsys, 2, "explain", *words)
+        assert wanted in err

@@ -1,0 +1,91 @@
+"""Networks of transformers that read texts: from a folder, and from memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import deeptaylor as dt
+from small_texts import classifier, embedder, llama, tokenizer
+
+
+def saved(p: dt.TextModel, folder: Path) -> str:
+    p.network.save_pretrained(folder)  # type: ignore[operator]
+    p.tokenizer.save_pretrained(folder)
+    return f"hf:{folder}"
+
+
+def test_a_folder_says_all(folder: Path, transformers: Any) -> None:
+    own = classifier()
+    p = dt.load(saved(own, folder))
+    assert isinstance(p, dt.TextModel)
+    assert (p.kind, p.class_names) == ("classifier", ("negative", "positive"))
+    text = p.tokenizer("the film was not bad", return_tensors="pt")
+    assert torch.allclose(p.network(**text).logits, own.network(**text).logits, atol=1e-6)
+    assert not p.network.training
+    named = dt.load(f"hf:{folder}", class_names=["bad", "good"])
+    assert isinstance(named, dt.TextModel)
+    assert named.class_names == ("bad", "good")
+    unnamed = dt.load(f"hf:{folder}", class_names=None)
+    assert isinstance(unnamed, dt.TextModel)
+    assert unnamed.class_names is None
+
+
+def test_pooling_is_read_from_the_folder(folder: Path, transformers: Any) -> None:
+    source = saved(embedder(), folder)
+    p = dt.load(source)
+    assert isinstance(p, dt.TextModel)
+    assert (p.kind, p.pooling) == ("embedding", "mean")
+    assert p.notes == ("the source does not say how the vectors of tokens are pooled: their mean is taken",)
+    (folder / "1_Pooling").mkdir()
+    config = folder / "1_Pooling" / "config.json"
+    config.write_text(json.dumps({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}))
+    p = dt.load(source)
+    assert isinstance(p, dt.TextModel)
+    assert (p.pooling, p.notes) == ("first", ())
+    config.write_text(json.dumps({"pooling_mode_max_tokens": True}))
+    with pytest.raises(dt.LoadError, match="mean, first or last token can be explained"):
+        dt.load(source)
+
+
+def test_a_kind_may_be_said(folder: Path, transformers: Any) -> None:
+    source = saved(classifier(), folder)
+    p = dt.load(source, kind="embedding")
+    assert isinstance(p, dt.TextModel)
+    assert p.kind == "embedding"
+    with pytest.raises(dt.LoadError, match="kind='poet': one of"):
+        dt.load(source, kind="poet")
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"architectures": ["BertForMaskedLM"]}))
+    with pytest.raises(dt.LoadError, match="says of itself that it is BertForMaskedLM, which does not tell"):
+        dt.load(source)
+
+
+def test_weights_that_hold_code_are_not_read(folder: Path, transformers: Any) -> None:
+    source = saved(classifier(), folder)
+    (folder / "model.safetensors").unlink()
+    torch.save({}, folder / "pytorch_model.bin")
+    with pytest.raises(dt.LoadError, match="could not be had"):
+        dt.load(source)
+
+
+def test_from_memory(transformers: Any) -> None:
+    p = llama()
+    assert p.kind == "language model"
+    with pytest.raises(dt.LoadError, match="tokenizer is a str; one of transformers is needed"):
+        dt.load(p.network, tokenizer="bert")
+    with pytest.raises(dt.LoadError, match="belong to networks of transformers that read texts"):
+        dt.load("squeezenet1_1", tokenizer=tokenizer())
+    with pytest.raises(dt.LoadError, match="the network says of itself that it is Linear"):
+        dt.load(torch.nn.Linear(2, 2), tokenizer=tokenizer())
+
+
+def test_where_photographs_are_needed_it_is_refused(folder: Path, transformers: Any) -> None:
+    from deeptaylor.models.loading.load import load_pretrained
+
+    with pytest.raises(dt.LoadError, match="reads texts; here a network is needed that does not"):
+        load_pretrained(saved(llama(), folder))

@@ -1,0 +1,135 @@
+"""How the answer shows itself: tokens, words, sentences, files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import deeptaylor as dt
+from deeptaylor.secant.between import BetweenLedger
+from deeptaylor.text.encoding import encoded
+from small_texts import classifier, embedder, tokenizer
+
+
+@pytest.fixture(scope="module")
+def e() -> dt.TextExplanation:
+    return classifier().explain(["The films was not bad", ("the film", "a plot")], "positive")
+
+
+def told(values: list[float], **more: bool) -> dt.TextExplanation:
+    """An answer with these numbers for "the films dull"."""
+    own = tokenizer(mask=False, pieces=False)
+    (line,) = encoded(own, "the films dull")
+    answer = dt.Explainer(torch.nn.Linear(4, 1, bias=False)).between(torch.tensor([values]), "zeros", 0)
+    R = torch.tensor(values)
+    return dt.TextExplanation(answer, (R,), (line,), (("'good'",),), "score", "[PAD]", **more)
+
+
+def test_words_are_the_sums_of_their_tokens(e: dt.TextExplanation) -> None:
+    tokens, words = e.tokens(), e.words()
+    assert tokens.words == ("[CLS]", "the", "film", "##s", "was", "not", "bad", "[SEP]")
+    assert words.words == ("[CLS]", "the", "films", "was", "not", "bad", "[SEP]")
+    assert words.values[2] == pytest.approx(tokens.values[2] + tokens.values[3])
+    assert sum(words.values) == pytest.approx(sum(tokens.values))
+
+
+def test_both_texts_of_a_pair_have_a_line(e: dt.TextExplanation) -> None:
+    assert e.tokens(1).breaks == (4,)
+    assert e.words(1).breaks == (4,)
+    assert "[SEP]</span><br><span" in e.tokens(1)._repr_html_()
+    assert "\n" in e.tokens(1).coloured()
+    assert "\n" not in e.tokens(0).coloured()
+
+
+def test_the_sentence_is_the_ledger(e: dt.TextExplanation) -> None:
+    ledger = e.answer.ledger
+    assert isinstance(ledger, BetweenLedger)
+    f, f0, raised, lowered = (float(t[0]) for t in (ledger.score, ledger.reference, ledger.in_favour, ledger.against))
+    assert e.sentence() == (
+        f"score {f:.3g} = {f0:.3g} without the words (all of them [MASK]) + {raised:.3g} for − {lowered:.3g} against."
+    )
+    assert e.tokens().caption == f"Red speaks for it, blue against it. S{e.sentence()[1:]}"
+    assert e.title() == "Which words speak for 'positive'?"
+
+
+def test_the_table_has_a_line_for_everything(e: dt.TextExplanation) -> None:
+    lines = e.table().splitlines()
+    assert len(lines) == 2 + 8 + 2
+    assert lines[2].split("  ")[-1] == "special token, unchanged"
+    assert lines[-2].split() == ["positions", "0", "unchanged"]
+    assert lines[-1].endswith("rounding")
+
+
+def test_red_and_blue_have_one_scale() -> None:
+    tokens = told([1.0, -2.0, 0.0, 0.5]).tokens()
+    assert tokens.scale.high == 2
+    html = tokens._repr_html_()
+    assert html.index('title="1"') < html.index('title="-2"')
+    assert told([0.0, 0.0, 0.0, 0.0]).tokens().coloured()  # all white
+
+
+def test_a_first_token_that_holds_nearly_all_is_said_to_be_a_sink() -> None:
+    much, little = [9.0, 0.5, 0.25, 0.25], [1.0, 2.0, 1.0, 1.0]
+    assert "the first token, 'the', holds 90.0 % of the relevance" in told(much, sink=True).notes[-1]
+    assert "an attention sink" in str(told(much, sink=True))
+    assert told(little, sink=True).notes == ()
+    assert told(much).notes == ()  # no language model
+
+
+def test_it_shows_itself(e: dt.TextExplanation, tmp_path: Path) -> None:
+    assert repr(e).startswith("<TextExplanation of 'positive' and 1 more: score ")
+    html = e._repr_html_()
+    assert html.count("Which words speak for &#x27;positive&#x27;?") == 2
+    assert "Method: secants." in str(e)
+    for name in ("x.html", "x.txt", "x.png"):
+        assert e.save(tmp_path / name, words=True).is_file()
+    with Image.open(tmp_path / "x.png") as picture:
+        assert picture.width == 720
+    many = replace(e, asked=e.asked * 5, lines=e.lines * 5, relevance=e.relevance * 5)
+    assert "… and 2 more" in replace(many, answer=_repeated(e))._repr_html_()
+
+
+def _repeated(e: dt.TextExplanation) -> dt.Explanation:
+    ledger = e.answer.ledger
+    assert isinstance(ledger, BetweenLedger)
+    numbers = [t.repeat(5) for t in (ledger.score, ledger.reference, ledger.in_favour, ledger.against)]
+    return replace(e.answer, ledger=type(ledger).made(*numbers))
+
+
+# --- similarity -------------------------------------------------------------------------------------------------------
+
+
+def test_similarity_is_shared_out_to_both_texts() -> None:
+    p = embedder()
+    a, b = "a man plays guitar", "some one performs music at the film"
+    e = dt.similarity(p, a, b)
+
+    def cosine(x: str, y: str) -> float:
+        with torch.no_grad():
+            u, v = (p.network(**p.tokenizer(text, return_tensors="pt"))[0].mean(1) for text in (x, y))
+        return float(torch.cosine_similarity(u, v))
+
+    masked = [" ".join(["[MASK]"] * len(text.split())) for text in (a, b)]
+    before = (cosine(masked[0], b) + cosine(a, masked[1])) / 2
+    assert float(e.score[0]) == pytest.approx(cosine(a, b), abs=1e-5)
+    assert float(e.relevance[0].sum()) == pytest.approx(cosine(a, b) - before, abs=1e-5)
+    assert e.lines[0].pieces == ("[CLS]", *a.split(), "[SEP]", "[CLS]", *b.split(), "[SEP]")
+    assert e.tokens().breaks == (6,)
+    assert "in one text at a time" in e.sentence()
+    assert e.quantity == "cosine similarity"
+    explainer = p.explainer()
+    dot = explainer.similarity([a, "the film"], [b, "a plot"], dot=True)
+    assert dot.quantity == "dot product"
+    assert dot.check().accounted
+    with pytest.raises(dt.InputError, match="1 texts on the one side, and 2 on the other"):
+        explainer.similarity(a, [a, b])
+    with pytest.raises(dt.InputError, match="gives embeddings and no classes"):
+        p.explain(a)
+    with pytest.raises(dt.InputError, match="has no rule for it"):
+        p.explainer("cp-lrp").similarity(a, b)
+    with pytest.raises(dt.InputError, match=r"as dt\.load gives it; got Linear"):
+        dt.similarity(torch.nn.Linear(2, 2), a, b)  # type: ignore[arg-type]
