@@ -149,7 +149,10 @@ def segmentation() -> Cell:
 
 
 def generated_text() -> Cell:
-    return no("classes and scores alone", nowhere("deeptaylor", r"generate\(", "generated text"))
+    network, tokenizer = nets.language_model()
+    e = dt.explain(dt.load(network, tokenizer=tokenizer), " ".join(nets.WORDS), continuation="very good")
+    assert e.check().accounted
+    return yes("`dt.explain(…, continuation=…)`", f"{shape(e.relevance)}; {e.sentence()}")
 
 
 # --- which question ---------------------------------------------------------------------------------------------------
