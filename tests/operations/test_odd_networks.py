@@ -323,3 +323,25 @@ def test_meta_tensors_have_nothing_to_explain() -> None:
         dt.Explainer(nn.ReLU(), rows().to("meta"), bias="neuron")
     with pytest.raises(dt.InputError, match="network is on cpu"):
         dt.Explainer(Net(unbatched), rows().to("meta"), bias="neuron")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_mask_of_whole_numbers_has_no_type_to_hand_on(dtype: torch.dtype) -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.embed, self.head = nn.Embedding(9, 6), nn.Linear(6, 2)
+
+        def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+            v = self.embed(tokens)
+            hidden = ((1 - mask) * -1e4).to(v.dtype)
+            return self.head(torch.softmax(v @ v.mT + hidden[:, None], -1) @ v).sum(1).exp()
+
+    network = Masked().to(dtype).eval()
+    tokens, mask = torch.arange(8).reshape(2, 4), torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
+    e = dt.explain(network, (tokens, mask), target=0)
+    assert e.score.dtype is dtype
+    assert e.check().accounted
+    b = dt.Explainer(network).between((tokens, mask), (torch.zeros_like(tokens), None), 0)
+    assert b.check().accounted

@@ -61,8 +61,12 @@ def _floats(node: Node) -> bool:
 
 
 def _by_constant(node: Node, data: set[Node]) -> bool:
-    """True for an operation on real numbers of which one operand is data, and the other is not."""
-    return _floats(node) and (node.args[0] in data) != (node.args[1] in data)
+    """True for an operation on real numbers of which one operand is data, and the other is not.
+
+    Whole numbers, such as a mask of tokens, stay as they are: beside them a number would decide the type.
+    """
+    some = [a for a in node.args[:2] if a in data]
+    return _floats(node) and len(some) == 1 and _floats(some[0])
 
 
 def _put(captured: Captured, node: Node, data: set[Node], x: Node, scale: Node | None, shift: Node | None) -> None:
