@@ -1,7 +1,7 @@
 # Needs python3 (3.11 or later) and make; everything else is installed into .venv, at the versions of constraints.txt.
 #
 #   make demo     explain five photographs; pictures and report.html in demo_output/
-#   make test     ruff, mypy and the tests (without the slow ones)
+#   make test     ruff, mypy and the tests (without the slow ones and those in a browser)
 #   make paper    the paper's experiments; figures and report.html in paper_output/ and paper_output/imagenet/
 #   make serve    the page: explanations in a browser
 #   make slow     the tests that take minutes
@@ -29,7 +29,7 @@ demo: $(VENV)/demo.stamp
 	$(PY) -m deeptaylor.demo --out demo_output
 
 test: lint
-	$(PY) -m pytest -n auto -m "not slow"
+	$(PY) -m pytest -n auto -m "not slow and not browser"
 
 lint: $(VENV)/test.stamp
 	$(PY) -m ruff check .
