@@ -103,10 +103,15 @@ KINDS = [
     (nn.GRU, {"bidirectional": True}),
     (nn.RNN, {"nonlinearity": "relu", "num_layers": 2}),
 ]
+FAST = [KINDS[0], KINDS[5]]
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
-@pytest.mark.parametrize(("kind", "given"), KINDS, ids=lambda g: getattr(g, "__name__", None) or "-".join(g) or "plain")
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [k if k in FAST else pytest.param(*k, marks=pytest.mark.slow) for k in KINDS],
+    ids=lambda g: getattr(g, "__name__", None) or "-".join(g) or "plain",
+)
 def test_the_score_is_accounted_for(kind: type[nn.RNNBase], given: dict[str, Any]) -> None:
     network = Layered(kind, **given)
     with torch.no_grad():

@@ -327,6 +327,7 @@ def test_a_sentence_that_does_not_hold_is_said_to_fail(out: Path) -> None:
     assert judged(found)["The zoomed portion of the"] == "yes"
 
 
+@pytest.mark.slow
 def test_boxes_around_objects(out: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disc fills the middle of its square; what is in the box and what is outside is that of the arrays."""
     monkeypatch.setattr(imagenet, "draw", lambda *_: {name: out / f"{name}.png" for name in FIGURES})
@@ -359,6 +360,7 @@ def test_the_packages_photographs_are_eight_and_their_boxes_lie_in_them() -> Non
             assert 0 < inside([box]).mean() < 1
 
 
+@pytest.mark.slow
 def test_another_class_and_another_photograph_are_asked_for(
     out: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -485,6 +487,7 @@ def test_photographs_with_one_stem_keep_their_names_apart(tmp_path: Path) -> Non
     assert all(photo.mode == "RGB" and photo.size == (256, 256) for photo in found.values())
 
 
+@pytest.mark.slow
 def test_a_single_photograph_has_no_other_to_compare_with(
     out: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,6 +116,7 @@ def test_compiled_by_inductor() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # of torch about itself
+@pytest.mark.slow
 def test_the_explainer_compiles_itself() -> None:
     """With inductor, as users call it; one compilation for all classes, another for the ledger."""
     torch.manual_seed(5)
@@ -132,6 +133,7 @@ def test_the_explainer_compiles_itself() -> None:
     agree(plain(copy.deepcopy(compiled).explain(x)), plain(expected))  # a copy compiles by itself
 
 
+@pytest.mark.slow
 def test_as_many_sizes_as_one_likes(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch.compile gives up on a function after eight; here without its code generator, which takes seconds."""
     compiler = torch.compile

@@ -175,11 +175,11 @@ def test_without_onnxruntime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 def test_what_packages_say_about_each_other_is_not_passed_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda n, *a: None if n == "torchvision" else found(n, *a))
     x = torch.rand(2, 4)
     export_explainer(dt.Explainer(nn.Linear(4, 3), x, bias="neuron"), x, tmp_path / "e.onnx")
-    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == []
+    assert "torchvision" not in capfd.readouterr().err
     assert logging.getLogger("torch.onnx").level != logging.ERROR
