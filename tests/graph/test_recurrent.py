@@ -72,7 +72,11 @@ def explained(network: nn.Module, target: int = 1) -> dt.Explanation:
     return dt.explain(network, X, target=target, domain=dt.NonNegative(), bias="neuron")
 
 
-PAIRS = [(nn.LSTM, nn.LSTMCell), (nn.GRU, nn.GRUCell), (nn.RNN, nn.RNNCell)]
+PAIRS = [
+    (nn.LSTM, nn.LSTMCell),
+    pytest.param(nn.GRU, nn.GRUCell, marks=pytest.mark.slow),
+    pytest.param(nn.RNN, nn.RNNCell, marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize(("layer", "cell"), PAIRS, ids=lambda kind: kind.__name__)

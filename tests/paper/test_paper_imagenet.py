@@ -25,6 +25,8 @@ from deeptaylor.paper.imagenet_supplement import lrp_verdicts
 from deeptaylor.paper.imagenet_verdicts import verdicts
 from deeptaylor.paper.saved import Saved, Talk
 
+pytestmark = pytest.mark.slow  # a whole report, drawn
+
 pytest.importorskip("matplotlib")
 ndimage = pytest.importorskip("scipy.ndimage")
 stats = pytest.importorskip("scipy.stats")

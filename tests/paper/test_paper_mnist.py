@@ -36,6 +36,8 @@ FIGURES = (
     "root_points",
     "shares",
 )
+
+pytestmark = pytest.mark.slow  # a whole report, drawn
 QUIET = Talk(quiet=True)
 
 

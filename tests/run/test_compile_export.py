@@ -61,6 +61,7 @@ def test_the_plain_call_says_what_explain_says(network: str, bias: str, target: 
 
 
 @pytest.mark.parametrize(("network", "bias", "target"), TRIALS, ids=IDS)
+@pytest.mark.slow
 def test_compiled_in_one_graph(network: str, bias: str, target: Tensor) -> None:
     case = make(network, bias)
     compiled = torch.compile(case.explainer, fullgraph=True, backend="aot_eager")

@@ -79,7 +79,8 @@ def off(found: Tensor, truth: Tensor) -> float:
 
 @pytest.mark.parametrize("bias", ["neuron", pytest.param("spread", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", FEW, ids=lambda t: str(t)[6:])
-@pytest.mark.parametrize("name", [pytest.param("efficientnet-lite0", marks=pytest.mark.slow), "mobilenet_v2"])
+@pytest.mark.parametrize("name", ["efficientnet-lite0", "mobilenet_v2"])
+@pytest.mark.slow
 def test_every_type_is_within_its_bound_or_refused(name: str, dtype: torch.dtype, bias: str) -> None:
     if dtype is torch.bfloat16 and not _survives_bfloat16():
         pytest.skip("this processor dies of matrix products in bfloat16")
@@ -99,6 +100,7 @@ def test_every_type_is_within_its_bound_or_refused(name: str, dtype: torch.dtype
 @pytest.mark.parametrize("bias", ["neuron", pytest.param("spread", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("processor", PROCESSORS)
 @pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.slow
 def test_whatever_the_processor_does(name: str, processor: str, bias: str) -> None:
     """One bound for all: also for the processors that are not at hand."""
     e, dtype = exact(name, bias), torch.bfloat16
