@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -51,13 +51,29 @@ def as_taken(model: nn.Module, inputs: Tensor | Sequence[Tensor]) -> nn.Module:
     if not given or not all(isinstance(x, Tensor) for x in given):
         raise InputError("dt.as_taken wants the network's inputs as tensors: dt.as_taken(model, x).")
     read: list[Any] = []
-    with eval_mode(model), torch.no_grad(), _Reading(read):
+
+    def noted(ask: Callable[[], Any]) -> Any:
+        read.append(ask())
+        return copy.copy(read[-1])
+
+    with eval_mode(model), torch.no_grad(), _AtReads(noted):
         model(*given)
     forward = model.forward
 
     @functools.wraps(forward)
     def straight(*args: Any, **named: Any) -> Any:
-        with _Told(iter(read)):
+        known = iter(read)
+
+        def told(_ask: Callable[[], Any]) -> Any:
+            try:
+                return copy.copy(next(known))
+            except StopIteration:
+                raise CaptureError(
+                    "This network reads more values than it did when dt.as_taken followed it: it depends on something "
+                    "other than its input, such as a counter or the time."
+                ) from None
+
+        with _AtReads(told):
             return forward(*args, **named)
 
     taken = copy.copy(model)  # with the same modules and parameters, by the same names
@@ -65,38 +81,15 @@ def as_taken(model: nn.Module, inputs: Tensor | Sequence[Tensor]) -> nn.Module:
     return taken
 
 
-class _Reading(TorchFunctionMode):
-    """Writes down what is read."""
+class _AtReads(TorchFunctionMode):
+    """Wherever a value is read, another is asked, who may look or not."""
 
-    def __init__(self, read: list[Any]) -> None:
+    def __init__(self, answer: Callable[[Callable[[], Any]], Any]) -> None:
         super().__init__()
-        self.read = read
+        self.answer = answer
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        value = func(*args, **(kwargs or {}))
-        if func in _READS:
-            self.read.append(value)
-        return value
-
-
-class _Told(TorchFunctionMode):
-    """Tells what was read before, without looking."""
-
-    def __init__(self, read: Iterator[Any]) -> None:
-        super().__init__()
-        self.read = read
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func not in _READS:
-            return func(*args, **(kwargs or {}))
-        try:
-            return copy.copy(next(self.read))
-        except StopIteration:
-            raise CaptureError(
-                "This network reads more values than it did when dt.as_taken followed it: it depends on something "
-                "other than its input, such as a counter or the time."
-            ) from None
+        ask = functools.partial(func, *args, **(kwargs or {}))
+        return self.answer(ask) if func in _READS else ask()
