@@ -22,7 +22,8 @@ secant/        between two inputs: secants in the place of rules, and the answer
 explainer.py   what the user calls; its answer is an Explanation (explanation.py) with its Ledger (ledger.py)
 text/          texts in, coloured words out: networks with their tokenizers
 methods/       other ways to explain       models/   networks, files, photographs
-paper/         the paper's experiments     app/      command, page and demo
+runs/          whole data sets             paper/    the paper's experiments
+app/           command, page and demo
 """
 
 from deeptaylor import rules
@@ -63,6 +64,8 @@ from deeptaylor.root_point import RootPoint, root_point
 from deeptaylor.run.contrast import HARD
 from deeptaylor.run.target import margin
 from deeptaylor.run.unit import unit
+from deeptaylor.runs.reading import Run, open_run
+from deeptaylor.runs.run import run
 from deeptaylor.secant.between import Between
 from deeptaylor.text.explainer import TextExplainer
 from deeptaylor.text.explanation import TextExplanation
@@ -97,6 +100,7 @@ __all__ = [
     "Real",
     "Root",
     "RootPoint",
+    "Run",
     "SmoothReLU",
     "StaleModelError",
     "TargetError",
@@ -114,9 +118,11 @@ __all__ = [
     "load",
     "margin",
     "nearest_root",
+    "open_run",
     "relevance_models",
     "root_point",
     "rules",
+    "run",
     "sensitivity",
     "shapley",
     "similarity",

@@ -12,6 +12,9 @@ DeepTaylorError
 ├── BoundaryError       relevance was asked for at a place inside a detection block
 ├── OverwriteError      a file is there that something else has made (files.py)
 ├── DiskFullError       there is no room for a file (files.py)
+├── StoreError          the store of a run cannot be read or written (runs/commits.py)
+├── BusyError           another run is at work on a store (runs/commits.py)
+├── ChangedError        a store is of another network, plan or input set (runs/manifest.py)
 ├── AssetError          weights or data cannot be had (assets.py)
 ├── MissingPackageError an optional package is not installed (optional.py)
 ├── ExportError         an explainer cannot be exported, or its export differs (onnx/exporter.py)

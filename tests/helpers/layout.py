@@ -35,6 +35,7 @@ ORDER = [
     "text",
     "models",
     "evaluation",
+    "runs",
     "deeptaylor",
     "paper",
     "app",

@@ -6,19 +6,15 @@ versions, of the same photograph, hold the same numbers.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
-import platform
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
-from importlib import metadata
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from deeptaylor.domain import Box, Domain
 from deeptaylor.explainer import Explainer
@@ -27,6 +23,7 @@ from deeptaylor.models.networks.pretrained import Pretrained
 from deeptaylor.plan.table import Plan
 from deeptaylor.properties import Check
 from deeptaylor.shown import HIDDEN
+from deeptaylor.support.fingerprint import versions, weights_fingerprint
 from deeptaylor.support.optional import optional_package
 from deeptaylor.support.plain import plain
 
@@ -34,27 +31,6 @@ __all__ = [
     "about_check", "about_domain", "about_explainer", "about_explanation", "about_model", "about_plan", "json_bytes",
     "npz", "safetensors_bytes", "versions", "weights_fingerprint",
 ]  # fmt: skip
-
-
-def weights_fingerprint(network: nn.Module) -> str:
-    """SHA-256 over every parameter and buffer: name, type, shape, bits."""
-    found = hashlib.sha256()
-    for name, tensor in network.state_dict().items():
-        if isinstance(tensor, Tensor):
-            found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-            found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
-
-
-def versions() -> dict[str, str]:
-    """Of everything that computes."""
-    found = {"python": platform.python_version()}
-    for package in ("deeptaylor", "torch", "numpy", "pillow"):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:  # run from a source tree
-            found[package] = "not installed"
-    return found
 
 
 def about_model(name: str, model: Pretrained) -> dict[str, Any]:

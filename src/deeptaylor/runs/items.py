@@ -1,0 +1,204 @@
+"""The items of a data set, in an order that is the same every time: sorted by name, or as a file holds them.
+
+source_of(data)
+├── Folder       pictures below a folder; classes by subfolder where there are any
+├── ListFile     a text file: a picture per line, and behind a tab its class
+├── Packed…      pictures in tar or parquet files (packed.py)
+└── Samples      a torch Dataset, or anything with a length and items
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from deeptaylor.errors import InputError
+from deeptaylor.shown import shown
+
+__all__ = ["KINDS", "Content", "Entry", "Folder", "ListFile", "Samples", "Source", "source_of"]
+
+KINDS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An item before it is read: its name, where its source finds it, its size in bytes, and its class in words."""
+
+    name: str
+    place: str = ""
+    size: int = -1
+    label: str | int | None = None
+
+    def line(self) -> bytes:
+        """What the fingerprint of the input set is made of."""
+        return f"{self.name}\t{self.size}\n".encode(errors="surrogateescape")
+
+
+@dataclass(frozen=True)
+class Content:
+    """What was read of an item: the bytes of a picture, or the sample itself; with the hash of it."""
+
+    data: Any
+    digest: bytes
+    label: str | int | None = None
+
+
+class Source(Protocol):
+    """Where items come from."""
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """In words, for the manifest."""
+
+    def entries(self) -> Iterator[Entry]:
+        """All items, in their order."""
+
+    def read(self, name: str, place: str) -> Content:
+        """One of them; in any order, from any thread."""
+
+
+def source_of(data: Any) -> Source:
+    """The source that a folder, a file or a Dataset is."""
+    if not isinstance(data, (str, os.PathLike)):
+        return Samples(data)
+    path = Path(data)
+    if path.is_dir():
+        return Folder(path)
+    if not path.exists():
+        raise InputError(f"{shown(path)}: there is no such folder or file.")
+    if path.suffix.lower() in (".tar", ".parquet"):
+        from deeptaylor.runs.packed import Parquet, Tar
+
+        return Tar(path) if path.suffix.lower() == ".tar" else Parquet(path)
+    if path.suffix.lower() in (".txt", ".tsv", ".lst", ".list"):
+        return ListFile(path)
+    raise InputError(
+        f"{shown(path)}: a data set is a folder of pictures, a list of files (.txt, .tsv), a .tar or a .parquet file."
+    )
+
+
+class Folder:
+    """Pictures below a folder, by name; a picture's class is the first folder of its path, where it has one."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        packed = sorted(p for p in self.root.iterdir() if p.suffix.lower() in (".tar", ".parquet"))
+        if packed:
+            raise InputError(
+                f"{shown(root)} holds {shown(packed[0].name)}: give such files one by one, or pictures alone."
+            )
+
+    @property
+    def about(self) -> dict[str, Any]:
+        return {"kind": "folder", "place": str(self.root)}
+
+    def entries(self) -> Iterator[Entry]:
+        yield from self._below(self.root, "")
+
+    def _below(self, folder: Path, inside: str) -> Iterator[Entry]:
+        """Folder by folder, so that no more than the names of one are held at once."""
+        with os.scandir(folder) as found:
+            listed = sorted((e.name, e.is_dir(), e.path) for e in found if not e.name.startswith("."))
+        for name, is_folder, path in listed:
+            if is_folder:
+                yield from self._below(Path(path), f"{inside}{name}/")
+            elif Path(name).suffix.lower() in KINDS:
+                label = inside.partition("/")[0] or None
+                yield Entry(f"{inside}{name}", "", _size(Path(path)), label)
+
+    def read(self, name: str, place: str) -> Content:
+        return _file(self.root / name)
+
+
+class ListFile:
+    """A text file with the name of a picture per line, from its own folder; behind a tab its class, name or number."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+
+    @property
+    def about(self) -> dict[str, Any]:
+        return {"kind": "list", "place": str(self.path)}
+
+    def entries(self) -> Iterator[Entry]:
+        with self.path.open(encoding="utf-8") as lines:
+            for line in lines:
+                name, _, label = line.rstrip("\n").partition("\t")
+                if name.strip():
+                    file = name.strip()
+                    yield Entry(file, "", _size(self.path.parent / file), label.strip() or None)
+
+    def read(self, name: str, place: str) -> Content:
+        return _file(self.path.parent / name)
+
+
+class Samples:
+    """A torch Dataset: samples are tensors, pictures, or pairs or mappings of one with its class."""
+
+    def __init__(self, samples: Any) -> None:
+        if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__")):
+            raise InputError(
+                f"A data set is a folder, a file, or a torch Dataset with a length and items; got "
+                f"{type(samples).__name__}. A stream has no order to go on from: write it to files first."
+            )
+        self.samples = samples
+
+    @property
+    def about(self) -> dict[str, Any]:
+        return {"kind": "dataset", "place": type(self.samples).__qualname__}
+
+    def entries(self) -> Iterator[Entry]:
+        return (Entry(str(k)) for k in range(len(self.samples)))
+
+    def read(self, name: str, place: str) -> Content:
+        data, label = _sample(self.samples[int(name)])
+        return Content(data, _digest(data), label)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1  # it is an item all the same, and will be one that cannot be read
+
+
+def _file(path: Path) -> Content:
+    data = path.read_bytes()
+    return Content(data, hashlib.sha256(data).digest())
+
+
+def _sample(sample: Any) -> tuple[Any, str | int | None]:
+    """The input of a sample, and its class where there is one."""
+    if isinstance(sample, Mapping):
+        given = [sample[key] for key in ("x", "image", "img", "input", "pixel_values") if key in sample]
+        if not given:
+            raise InputError(f"A sample has none of x, image, img, input, pixel_values; it has {', '.join(sample)}.")
+        return given[0], _class(sample.get("label", sample.get("y")))
+    if isinstance(sample, Sequence) and not isinstance(sample, str):
+        return sample[0], _class(sample[1]) if len(sample) > 1 else None
+    return sample, None
+
+
+def _class(label: Any) -> str | int | None:
+    if isinstance(label, (Tensor, np.ndarray, np.generic)):
+        return int(label) if label.size == 1 or not isinstance(label, Tensor) else None
+    return label if isinstance(label, (str, int)) else None
+
+
+def _digest(data: Any) -> bytes:
+    """The hash of a sample: type, shape and bytes."""
+    if isinstance(data, Image.Image):
+        data = np.asarray(data)
+    values = data.detach().cpu().contiguous() if isinstance(data, Tensor) else torch.as_tensor(np.asarray(data))
+    found = hashlib.sha256(f"{values.dtype} {tuple(values.shape)}\n".encode())
+    found.update(values.reshape(-1).view(torch.uint8).numpy().data)
+    return found.digest()

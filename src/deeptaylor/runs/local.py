@@ -1,0 +1,123 @@
+"""The engine on this machine: reading, explaining and writing overlap, and nothing piles up between them.
+
+threads read and prepare ──► this thread explains ──► another encodes, writes and enters
+        at most AHEAD batches                at most WAITING shards
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Self
+
+from deeptaylor.runs.commits import Item
+from deeptaylor.runs.store import Shard
+from deeptaylor.runs.work import Prepared, Rows, Work
+
+__all__ = ["Writer", "computed", "explain_here"]
+
+AHEAD = 4  # batches that are read before they are needed
+WAITING = 2  # shards that wait to be written
+
+
+@dataclass(frozen=True)
+class _Batch:
+    shard: int
+    last: bool  # of its shard
+    parts: Sequence[Future[list[Prepared]]]
+
+
+def explain_here(
+    work: Work,
+    shards: Iterable[tuple[int, Sequence[Item]]],
+    size: int,
+    threads: int,
+    write: Callable[[Shard], None],
+    stop: Callable[[], bool],
+    tick: Callable[[int, int], None],
+) -> None:
+    """Explain shards one after the other; after the one in which a stop is asked for, no other is begun."""
+    with ThreadPoolExecutor(threads, thread_name_prefix="deeptaylor-read") as pool, Writer(write) as writer:
+        rows: list[Rows] = []
+        for batch in _ahead(_batches(work, shards, size, threads, pool)):
+            rows.append(work.rows([p for part in batch.parts for p in part.result()]))
+            tick(len(rows[-1].arrays["status"]), len(rows[-1].troubles))
+            if batch.last:
+                writer.put(work.shard(batch.shard, rows))
+                rows = []
+                if stop():
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    break
+
+
+def _batches(
+    work: Work, shards: Iterable[tuple[int, Sequence[Item]]], size: int, threads: int, pool: ThreadPoolExecutor
+) -> Iterator[_Batch]:
+    """Batches that are being read."""
+    for number, items in shards:
+        for k in range(0, len(items), size):
+            batch = items[k : k + size]
+            step = -(-len(batch) // threads)
+            parts = [pool.submit(_prepared, work, batch[j : j + step]) for j in range(0, len(batch), step)]
+            yield _Batch(number, k + size >= len(items), parts)
+
+
+def _prepared(work: Work, items: Sequence[Item]) -> list[Prepared]:
+    return [work.prepared(item) for item in items]
+
+
+def _ahead(batches: Iterator[_Batch]) -> Iterator[_Batch]:
+    waiting: deque[_Batch] = deque()
+    for batch in batches:
+        waiting.append(batch)
+        if len(waiting) > AHEAD:
+            yield waiting.popleft()
+    yield from waiting
+
+
+def computed(work: Work, number: int, items: Sequence[Item], size: int, threads: int = 1) -> Shard:
+    """One shard, computed and not written."""
+    done: list[Shard] = []
+    explain_here(work, [(number, items)], size, threads, done.append, lambda: False, lambda *_: None)
+    return done[0]
+
+
+class Writer:
+    """Writes in a thread of its own, in order; what goes wrong there is raised here."""
+
+    def __init__(self, write: Callable[[Shard], None]) -> None:
+        self._write = write
+        self._waiting: queue.Queue[Shard | None] = queue.Queue(WAITING)
+        self._failed: list[BaseException] = []
+        self._thread = threading.Thread(target=self._work, name="deeptaylor-write", daemon=True)
+
+    def _work(self) -> None:
+        while (shard := self._waiting.get()) is not None:
+            if not self._failed:
+                try:
+                    self._write(shard)
+                except BaseException as error:  # noqa: BLE001  raised again where it is waited for
+                    self._failed.append(error)
+
+    def put(self, shard: Shard) -> None:
+        """Have a shard written; waits while too many are waiting already."""
+        self._check()
+        self._waiting.put(shard)
+
+    def _check(self) -> None:
+        if self._failed:
+            raise self._failed[0]
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._waiting.put(None)
+        self._thread.join()
+        if kind is None:
+            self._check()

@@ -1,0 +1,142 @@
+"""What a run is of: network, plan and input set with their fingerprints. A store of something else is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from deeptaylor.errors import DeepTaylorError
+from deeptaylor.runs.commits import Commits, Item
+from deeptaylor.runs.items import Entry
+from deeptaylor.runs.store import Field, fields_of
+from deeptaylor.runs.work import Work
+from deeptaylor.shown import shown
+from deeptaylor.support.files import write_whole
+from deeptaylor.support.fingerprint import versions, weights_fingerprint
+from deeptaylor.support.plain import plain
+
+__all__ = ["MANIFEST", "ChangedError", "about", "check", "fields_in", "grown", "listed", "read", "save"]
+
+MANIFEST = "manifest.json"
+_FORMAT = 1
+_WHAT = {"network": "network", "plan": "plan", "inputs": "input set"}
+
+
+class ChangedError(DeepTaylorError, ValueError):
+    """A store is of another network, plan or input set than the run that was to go on with it."""
+
+
+def read(store: Path) -> dict[str, Any] | None:
+    """The manifest of a store; None where there is none (yet)."""
+    try:
+        found: dict[str, Any] = json.loads((store / MANIFEST).read_bytes())
+    except FileNotFoundError:
+        return None
+    if found.get("format") != _FORMAT:
+        raise ChangedError(f"{shown(store)} was written in format {found.get('format')}; this version reads {_FORMAT}.")
+    return found
+
+
+def save(store: Path, manifest: Mapping[str, Any]) -> None:
+    """Write the manifest: from now on the folder is a store."""
+    write_whole(store / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
+
+
+def about(work: Work, heat: Sequence[int], relevance: Sequence[int] | None, more: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest, all but the list of items."""
+    explainer, model = work.explainer, work.model
+    settings = explainer.settings
+    said = {
+        "bias": settings.bias,
+        "max_pool": settings.max_pool,
+        "local": settings.local,
+        "output": settings.output,
+        "first": None if settings.first is None else repr(settings.first),
+        "rules": {name: repr(rule) for name, rule in settings.rules.items()},
+        "domain": repr(explainer.domain),
+        "target": work.target,
+        "contrast": work.contrast,
+        "axis": work.axis,
+        "relevance": relevance is not None,
+        "also": [one.name for one in work.also],
+        "preparation": None if model is None or model.preparation is None else asdict(model.preparation),
+    }
+    said = json.loads(json.dumps(plain(said), default=str))
+    text = str(explainer.plan)
+    named = None if model is None else model.class_names
+    return {
+        "format": _FORMAT,
+        "heatmap": list(heat),
+        "relevance": None if relevance is None else list(relevance),
+        "contrast": work.contrast,
+        "also": said["also"],
+        "classes": None if named is None else list(named),
+        "network": {
+            "kind": type(explainer.model).__name__,
+            "fingerprint": weights_fingerprint(explainer.model),
+            "parameters": sum(p.numel() for p in explainer.model.parameters()),
+        },
+        "plan": {"fingerprint": _hash(said, text), "summary": explainer.plan.summary(), **said},
+        "versions": versions(),
+        **more,
+    }
+
+
+def _hash(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def fields_in(manifest: Mapping[str, Any]) -> list[Field]:
+    """The arrays of a store."""
+    raw = manifest["relevance"]
+    return fields_of(tuple(manifest["heatmap"]), None if raw is None else tuple(raw), manifest["contrast"])
+
+
+def check(store: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Refuse to go on where network or plan are not those that the store was begun with."""
+    for key in ("network", "plan"):
+        was, now = old[key]["fingerprint"], new[key]["fingerprint"]
+        if was != now:
+            other = [name for name in old[key] if old[key][name] != new[key].get(name) and name != "fingerprint"]
+            differ = f" They differ in: {', '.join(other)}." if other else ""
+            raise ChangedError(_changed(store, key, was, now) + differ)
+    if new.get("shard") not in (None, old["shard"]):
+        raise ChangedError(f"{shown(store)} was begun with shards of {old['shard']} items; leave shard= out to go on.")
+
+
+def _changed(store: Path, key: str, was: str, now: str) -> str:
+    return (
+        f"{shown(store)} was begun with another {_WHAT[key]}: its fingerprint was {was}, and is {now} now. Write to "
+        "another folder, or go on with what it was begun with."
+    )
+
+
+# --- the input set ----------------------------------------------------------------------------------------------------
+
+
+def listed(entries: Iterator[Entry], work: Work) -> Iterator[Item]:
+    """The items as they are entered, with the numbers of their classes."""
+    for number, entry in enumerate(entries):
+        yield Item(number, entry.name, entry.place, entry.size, work.label_of(entry.label))
+
+
+def grown(store: Path, commits: Commits, entries: Iterator[Entry], old: Mapping[str, Any]) -> int:
+    """How many items are new; refused where one of those in the list is gone, or is no longer as large as it was."""
+    known = commits.items()
+    expected, new, found = next(known, None), 0, hashlib.sha256()
+    for entry in entries:
+        found.update(entry.line())
+        if expected is not None and (entry.name, entry.size) == (expected.name, expected.size):
+            expected = next(known, None)
+        else:
+            new += 1
+    if expected is not None:
+        was, now = old["inputs"]["fingerprint"], found.hexdigest()
+        raise ChangedError(
+            f"{_changed(store, 'inputs', was, now)} The first item that is gone or changed: {shown(expected.name)}."
+        )
+    return new

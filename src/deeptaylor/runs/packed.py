@@ -1,0 +1,141 @@
+"""Pictures in tar files (as webdataset packs them) and in parquet files, read in any order."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from deeptaylor.errors import InputError
+from deeptaylor.runs.items import KINDS, Content, Entry
+from deeptaylor.shown import shown
+from deeptaylor.support.optional import optional_package
+
+__all__ = ["Parquet", "Tar"]
+
+_PICTURES = ("image", "img", "picture", "bytes", "jpg", "png")
+_CLASSES = ("label", "class", "cls", "target", "y")
+
+
+class Tar:
+    """Samples of a tar file in its order; a sample's files share a name: 0001.jpg, and 0001.cls or .txt with its class.
+
+    A picture is read from where it lies in the file, which must not be compressed as a whole.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+
+    @property
+    def about(self) -> dict[str, Any]:
+        return {"kind": "tar", "place": str(self.path)}
+
+    def entries(self) -> Iterator[Entry]:
+        try:
+            with tarfile.open(self.path, "r:") as packed:
+                yield from self._entries(packed)
+        except tarfile.TarError as error:
+            raise InputError(f"{shown(self.path)} cannot be read as a tar file: {error}") from error
+
+    def _entries(self, packed: tarfile.TarFile) -> Iterator[Entry]:
+        waiting: Entry | None = None  # a picture whose class may follow it
+        label: tuple[str, str] | None = None  # a class whose picture may follow it, with the name of both
+        for member in packed:
+            path = PurePosixPath(member.name)
+            key, kind = _key(path), path.suffix.lower()
+            if not member.isfile():
+                continue
+            if kind in (".cls", ".txt"):
+                found = packed.extractfile(member)
+                assert found is not None
+                label = key, found.read(1000).decode(errors="replace").strip()
+            elif kind in KINDS:
+                if waiting is not None:
+                    yield _labelled(waiting, label)
+                waiting = Entry(member.name, f"{member.offset_data}+{member.size}", member.size)
+            packed.members = []  # type: ignore[attr-defined]  # a million of them would fill the memory
+        if waiting is not None:
+            yield _labelled(waiting, label)
+
+    def read(self, name: str, place: str) -> Content:
+        first, _, length = place.partition("+")
+        with self.path.open("rb") as file:
+            file.seek(int(first))
+            data = file.read(int(length))
+        return Content(data, hashlib.sha256(data).digest())
+
+
+def _key(path: PurePosixPath) -> str:
+    return str(path.parent / path.name.partition(".")[0])
+
+
+def _labelled(entry: Entry, label: tuple[str, str] | None) -> Entry:
+    """An entry with its class, where that was in the sample; a number as one."""
+    if label is None or label[0] != _key(PurePosixPath(entry.name)):
+        return entry
+    said = label[1]
+    return Entry(entry.name, entry.place, entry.size, int(said) if said.isdecimal() else said or None)
+
+
+class Parquet:
+    """Rows of a parquet file: a column of pictures (bytes, or {bytes, path}), and perhaps one of classes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self._lock = threading.Lock()
+        self._read: tuple[int, Any] | None = None  # the group of rows that was read last
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["path"])  # type: ignore[misc]
+
+    @property
+    def about(self) -> dict[str, Any]:
+        return {"kind": "parquet", "place": str(self.path)}
+
+    def _file(self) -> Any:
+        parquet = optional_package("pyarrow.parquet", f"{shown(self.path)} is read with pyarrow")
+        return parquet.ParquetFile(self.path)
+
+    def _columns(self, file: Any) -> tuple[str, str | None]:
+        names = list(file.schema_arrow.names)
+        pictures = [n for n in _PICTURES if n in names]
+        if not pictures:
+            raise InputError(
+                f"{shown(self.path)} has no column of pictures ({', '.join(_PICTURES)}); it has {', '.join(names)}."
+            )
+        return pictures[0], next((n for n in _CLASSES if n in names), None)
+
+    def entries(self) -> Iterator[Entry]:
+        with self._file() as file:
+            _, label = self._columns(file)
+            number = 0
+            for group in range(file.num_row_groups):
+                rows = file.metadata.row_group(group).num_rows
+                classes = [None] * rows if label is None else file.read_row_group(group, [label])[label].to_pylist()
+                for row, said in enumerate(classes):
+                    yield Entry(f"{self.path.name}#{number}", json.dumps([group, row]), label=said)
+                    number += 1
+
+    def read(self, name: str, place: str) -> Content:
+        group, row = json.loads(place)
+        found = self._group(group)[row].as_py()
+        data = found.get("bytes") if isinstance(found, dict) else found
+        if not isinstance(data, bytes):
+            raise InputError(f"{name} holds no bytes of a picture.")
+        return Content(data, hashlib.sha256(data).digest())
+
+    def _group(self, group: int) -> Any:
+        """The pictures of a group of rows; the last one is kept, for rows are read in order."""
+        with self._lock:
+            if self._read is None or self._read[0] != group:
+                with self._file() as file:
+                    name, _ = self._columns(file)
+                    self._read = group, file.read_row_group(group, [name])[name]
+            return self._read[1]

@@ -1,0 +1,250 @@
+"""A store read back: its arrays, its table, and the pictures that it is of."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from deeptaylor.errors import InputError
+from deeptaylor.models.networks.photo import opened
+from deeptaylor.runs import manifest as manifests
+from deeptaylor.runs.commits import Commits, Trouble
+from deeptaylor.runs.items import source_of
+from deeptaylor.runs.store import PARTS, STATUS, Array, zarr_package
+from deeptaylor.shown import shown
+from deeptaylor.support.optional import optional_package
+
+__all__ = ["Maps", "Run", "open_run"]
+
+
+class Maps:
+    """Heatmaps that are read as they are asked for: by a number, a slice, or numbers in a list or an array."""
+
+    def __init__(self, halves: Any, scale: Any) -> None:
+        self._halves, self._scale = halves, scale
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(items, height, width) of pictures."""
+        return tuple(self._halves.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, which: Any) -> Array:
+        """float32, each map multiplied by its scale."""
+        if isinstance(which, (int, np.integer)):
+            number = self._number(int(which))
+            one: Array = self._read(slice(number, number + 1))[0]
+            return one
+        if isinstance(which, slice):
+            first, last, step = which.indices(len(self))
+            if step > 0:
+                return self._read(slice(first, max(first, last)))[::step]
+            which = np.arange(first, last, step)
+        numbers = np.asarray(which)
+        if numbers.dtype == bool:
+            numbers = np.flatnonzero(numbers)
+        numbers = np.array([self._number(int(k)) for k in numbers], dtype=np.int64)
+        if not len(numbers):
+            return np.zeros((0, *self.shape[1:]), np.float32)
+        order = np.unique(numbers)
+        halves = np.asarray(self._halves.oindex[order]).astype(np.float32)
+        scale = np.asarray(self._scale[:])[order]
+        return _scaled(halves, scale)[np.searchsorted(order, numbers)]
+
+    def __iter__(self) -> Iterator[Array]:
+        """One after the other, read in larger pieces."""
+        for k in range(0, len(self), 256):
+            yield from self[k : k + 256]
+
+    def _number(self, k: int) -> int:
+        if not -len(self) <= k < len(self):
+            raise IndexError(f"There are {len(self)} maps; got {k}.")
+        return k % len(self)
+
+    def _read(self, part: slice) -> Array:
+        return _scaled(np.asarray(self._halves[part]).astype(np.float32), np.asarray(self._scale[part]))
+
+
+def _scaled(halves: Array, scale: Array) -> Array:
+    return halves * scale.reshape(-1, *[1] * (halves.ndim - 1))
+
+
+def open_run(store: str | os.PathLike[str]) -> Run:
+    """Read the store that `dt.run` or `deeptaylor run` writes; also while it is being written."""
+    return Run(Path(store))
+
+
+class Run:
+    """What was explained: heatmaps, a table with a row per item, and the items themselves.
+
+    manifest    what was asked for, of which network and input set, as a dictionary
+    table       columns by name: index, target, prediction, score, label (−1: unknown), status (see `statuses`), and
+                the parts of the ledger
+    heatmaps    (items, height, width), read as they are asked for; `contrasts` likewise, where they were kept
+    """
+
+    statuses = STATUS
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        found = manifests.read(path)
+        if found is None:
+            raise InputError(f"{shown(path)} is no store of a run: there is no {manifests.MANIFEST} in it.")
+        self.manifest: dict[str, Any] = found
+        self._group = zarr_package().open_group(str(path), mode="r")
+
+    def __len__(self) -> int:
+        return int(self.manifest["items"])
+
+    def __repr__(self) -> str:
+        done, bad = self.progress[1:]
+        return f"<Run of {len(self)} items in {shown(self.path)}: {done} done, {bad} of them could not be explained>"
+
+    # --- the ledger -----------------------------------------------------------------------------------------------
+
+    def _commits(self) -> Commits:
+        return Commits(self.path)
+
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """Shards that are done, their items, and how many of these could not be explained."""
+        commits = self._commits()
+        try:
+            return commits.totals()
+        finally:
+            commits.close()
+
+    @property
+    def complete(self) -> bool:
+        """True once every item was explained, or recorded as one that cannot be."""
+        return self.progress[1] == len(self)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The name of every item, in order: of a file its path below the folder."""
+        commits = self._commits()
+        try:
+            return [item.name for item in commits.items()]
+        finally:
+            commits.close()
+
+    @property
+    def errors(self) -> list[Trouble]:
+        """Every item that could not be explained: its number, status and reason."""
+        commits = self._commits()
+        try:
+            return commits.troubles()
+        finally:
+            commits.close()
+
+    @property
+    def classes(self) -> list[str] | None:
+        """Names of classes by number: the network's, or those of the folders; None where there are no names."""
+        return self.manifest["classes"] or self.manifest.get("label_names")
+
+    # --- arrays ---------------------------------------------------------------------------------------------------
+
+    def array(self, name: str) -> Any:
+        """One of the store's zarr arrays, by name."""
+        if name not in self._group:
+            raise InputError(f"There is no array {name!r} in {shown(self.path)}: {', '.join(sorted(self._group))}.")
+        return self._group[name]
+
+    @property
+    def heatmaps(self) -> Maps:
+        """The heatmaps."""
+        return Maps(self.array("heatmap"), self.array("scale"))
+
+    @property
+    def contrasts(self) -> Maps:
+        """The parts of the heatmaps that set the classes apart, where they were kept."""
+        return Maps(self.array("contrast"), self.array("contrast_scale"))
+
+    def heatmap(self, item: int) -> Array:
+        """One heatmap."""
+        return self.heatmaps[item]
+
+    def also(self, name: str) -> Iterator[dict[str, Array]]:
+        """What an observer kept of each shard that is done, in order."""
+        commits = self._commits()
+        try:
+            done = sorted(commits.done())
+        finally:
+            commits.close()
+        for shard in done:
+            with np.load(self.path / "also" / name / f"{shard:05d}.npz", allow_pickle=False) as found:
+                yield {key: found[key] for key in found.files}
+
+    # --- the table ------------------------------------------------------------------------------------------------
+
+    @property
+    def table(self) -> dict[str, Array]:
+        """Columns by name, a row per item."""
+        columns = {"index": np.arange(len(self))}
+        for name in ("target", "prediction", "score", "label", "status"):
+            columns[name] = np.asarray(self.array(name)[:])
+        ledger = np.asarray(self.array("ledger")[:])
+        return columns | {part: ledger[:, k] for k, part in enumerate(PARTS) if part != "shared" or self.has_contrast}
+
+    @property
+    def has_contrast(self) -> bool:
+        """True where contrasts were kept."""
+        return bool(self.manifest["contrast"])
+
+    def to_pandas(self) -> Any:
+        """The table as a pandas.DataFrame, with the items' names."""
+        pandas = optional_package("pandas", "A table is asked for as a DataFrame")
+        return pandas.DataFrame({"name": self.names, **self.table})
+
+    def to_arrow(self) -> Any:
+        """The table as a pyarrow.Table, with the items' names."""
+        arrow = optional_package("pyarrow", "A table is asked for as an Arrow table")
+        return arrow.table({"name": self.names, **self.table})
+
+    # --- the items ------------------------------------------------------------------------------------------------
+
+    def picture(self, item: int, data: Any = None) -> Image.Image:
+        """An item's picture, read again from where it was; `data`: the Dataset, or where the folder lies now."""
+        number = range(len(self))[item]
+        commits = self._commits()
+        try:
+            row = next(commits.items(number, number + 1))
+        finally:
+            commits.close()
+        inputs = self.manifest["inputs"]
+        if data is None and inputs["kind"] == "dataset":
+            raise InputError(
+                "The items came from a Dataset, which the store does not hold: say run.picture(k, dataset)."
+            )
+        content = source_of(inputs["place"] if data is None else data).read(row.name, row.place).data
+        if isinstance(content, bytes):
+            with opened(io.BytesIO(content), shown(row.name)) as image:
+                image.load()
+                return image.copy()
+        return content if isinstance(content, Image.Image) else _as_picture(content)
+
+
+def _as_picture(values: Any) -> Image.Image:
+    """Numbers as a picture: the smallest black, the largest white; bytes as they are."""
+    t = torch.as_tensor(np.asarray(values) if not isinstance(values, Tensor) else values)
+    if t.ndim == 3 and t.shape[0] in (1, 3):
+        t = t.permute(1, 2, 0)
+    if t.ndim == 3 and t.shape[2] == 1:
+        t = t[:, :, 0]
+    if t.ndim not in (2, 3):
+        raise InputError(f"An item of shape {tuple(t.shape)} is no picture.")
+    if t.dtype != torch.uint8:
+        low, high = float(t.min()), float(t.max())
+        t = ((t.double() - low) / ((high - low) or 1.0) * 255).round().to(torch.uint8)
+    return Image.fromarray(t.numpy())

@@ -1,0 +1,251 @@
+"""`dt.run`: a whole data set explained into a store, and gone on with after whatever ended it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from deeptaylor.domain import Domain
+from deeptaylor.errors import DeepTaylorWarning, InputError, TargetError, warn
+from deeptaylor.explainer import Explainer
+from deeptaylor.models.loading.load import load
+from deeptaylor.models.networks.pretrained import Pretrained
+from deeptaylor.pictures.axes import Axis
+from deeptaylor.runs import manifest as manifests
+from deeptaylor.runs.commits import LEDGER, Commits, Item, Lock
+from deeptaylor.runs.items import source_of
+from deeptaylor.runs.labels import Labels
+from deeptaylor.runs.local import explain_here
+from deeptaylor.runs.progress import Progress, Stop, Told
+from deeptaylor.runs.reading import Run, open_run
+from deeptaylor.runs.store import Field, Shard, create, encoded, fields_of, written, zarr_package
+from deeptaylor.runs.work import LABEL, Observer, Work
+from deeptaylor.shown import shown
+from deeptaylor.support.class_names import class_number
+from deeptaylor.support.files import DiskFullError, size
+
+__all__ = ["run"]
+
+SHARD, BATCH = 512, 32
+
+
+def run(
+    data: Any,
+    model: Any,
+    out: str | os.PathLike[str],
+    *,
+    target: Any = None,
+    domain: Domain | None = None,
+    contrast: bool = False,
+    relevance: bool = False,
+    also: Sequence[Observer] = (),
+    axis: Axis = None,
+    batch: int = BATCH,
+    shard: int | None = None,
+    threads: int | None = None,
+    device: str | torch.device | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    command: str = "",
+    check_space: bool = True,
+    **settings: Any,
+) -> Run:
+    """Explain a whole data set into a store; the same call goes on with one that was broken off.
+
+    data         a folder of pictures (classes by subfolder), a list of files (.txt), a .tar or .parquet file of
+                 pictures, or a torch Dataset of tensors or pictures, perhaps with classes
+    model        what dt.load returns or takes, a network, or an `Explainer`
+    out          the folder of the store; it is read with `dt.open_run`
+    target       None: the network's answer to each item; "label": each item's own class; or a class
+    domain       of a network that comes without one, as for `Explainer`; so are the other settings: rules, first,
+                 bias, max_pool, local, output
+    contrast     keep what sets the class apart from its rivals, too
+    relevance    keep the relevance before it is summed over channels, too
+    also         observers that watch every batch (`deeptaylor.runs.work.Observer`)
+    axis         as for `Explanation.heatmap`, where inputs are no pictures
+    batch        items that are explained at once; halved where they do not fit into memory
+    shard        items that are written and entered together; 512 unless said
+    threads      that read and prepare items
+    progress     called with a `Progress` again and again
+    check_space  False: begin also where the disk may be too small
+
+    Items that cannot be read or explained are recorded with the reason, and stop nothing. An interrupt (Ctrl-C,
+    SIGTERM) ends the run after the shard that is being explained.
+    """
+    zarr_package()
+    if batch < 1 or (shard is not None and shard < 1):
+        raise InputError(f"batch={batch}, shard={shard}: at least one item.")
+    work = _work(data, model, target, domain, contrast, also, axis, device, settings)
+    store = Path(out)
+    with _opened(store) as commits, _quiet():
+        manifest, fields = _begun(store, commits, work, relevance, shard, command, batch)
+        work.fields = fields
+        count, each = manifest["items"], manifest["shard"]
+        done = commits.done()
+        todo = [k for k in range(-(-count // each)) if k not in done]
+        if check_space:
+            _space(store, fields, sum(min(each, count - k * each) for k in todo))
+        told = Told(commits, count, progress)
+
+        def write(made: Shard) -> None:
+            written(store, encoded(made, fields, each), commits)
+            told.entered()
+
+        with Stop() as stop:
+            shards = ((k, list(commits.items(k * each, (k + 1) * each))) for k in todo)
+            explain_here(work, shards, batch, threads or _threads(), write, stop, told.computed)
+    return open_run(store)
+
+
+def _threads() -> int:
+    return max(1, min(8, (os.cpu_count() or 2) - 1))
+
+
+# --- what is explained ------------------------------------------------------------------------------------------------
+
+
+def _work(
+    data: Any, model: Any, target: Any, domain: Domain | None, contrast: bool, also: Sequence[Observer], axis: Axis,
+    device: Any, settings: Mapping[str, Any],
+) -> Work:  # fmt: skip
+    source = source_of(data)
+    if isinstance(model, (str, os.PathLike)):
+        model = load(model)
+    trained = model if isinstance(model, Pretrained) else None
+    if isinstance(model, Explainer):
+        if settings or domain is not None:
+            raise InputError("The explainer has its settings and its domain already; leave them out.")
+        explainer, trained = model, model.trained if isinstance(model.trained, Pretrained) else None
+    elif trained is not None:
+        if domain is not None:
+            raise InputError("The domain belongs to the Pretrained already; leave it out.")
+        explainer = Explainer(trained.network, None, trained.domain, **settings)
+    elif isinstance(model, nn.Module):
+        explainer = Explainer(model, None, domain, **settings)
+    else:
+        raise InputError(
+            f"A network is what dt.load returns or takes, or a torch.nn.Module; got {type(model).__name__}."
+        )
+    if device is not None:
+        explainer.model.to(device)
+    names = None if trained is None else trained.class_names
+    asked = target if target in (None, LABEL) or not isinstance(target, str) else class_number(names, target)
+    if asked not in (None, LABEL) and not isinstance(asked, int):
+        raise TargetError(f'The target of a run is None, "label", or one class; got {target!r}.')
+    work = Work(source, explainer, trained, (), asked, contrast, axis, also)
+    work.label_of = Labels(names)
+    return work
+
+
+def _example(work: Work, items: Iterator[Item]) -> Tensor:
+    """An input to capture the network with: like photographs make, or the first item that can be read."""
+    blank = None if work.model is None else work.model.blank()
+    if blank is not None:
+        return blank
+    why = "there are none"
+    for _, item in zip(range(1000), items, strict=False):
+        found = work.prepared(item)
+        if found.x is not None:
+            return found.x
+        why = found.reason
+    raise InputError(f"None of the first items can be read: {why}")
+
+
+# --- the store --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _opened(store: Path) -> Iterator[Commits]:
+    """The store's ledger, while its lock is held."""
+    if store.is_dir() and manifests.read(store) is None and not (store / LEDGER).exists() and any(store.iterdir()):
+        raise InputError(f"{shown(store)} holds something else already; give a folder that is new or empty.")
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{shown(store)}: {error.strerror or error}") from error
+    lock = Lock(store)
+    try:
+        commits = Commits(store, write=True)
+        try:
+            yield commits
+        finally:
+            commits.close()
+    finally:
+        lock.release()
+
+
+def _begun(
+    store: Path, commits: Commits, work: Work, relevance: bool, shard: int | None, command: str, batch: int
+) -> tuple[dict[str, Any], list[Field]]:
+    """The manifest of the store: the one that is there, if it is of the same; or a new one, with its list of items."""
+    old = manifests.read(store)
+    if old is None:
+        count, inputs = commits.list_items(manifests.listed(work.source.entries(), work))
+        if not count:
+            raise InputError(f"There are no items in {work.source.about['place']}.")
+    if not work.explainer.begun:
+        example = _example(work, commits.items())
+        work.explainer.begin_with(work.explainer.read(example)[0], "example")
+    heat, raw = _shapes(work)
+    more = {
+        "shard": shard, "batch": batch, "device": str(getattr(work.explainer.like, "device", "cpu")),
+        "command": command,
+    }  # fmt: skip
+    new = manifests.about(work, heat, raw if relevance else None, more)
+    if old is not None:
+        manifests.check(store, old, new)
+        new_items = manifests.grown(store, commits, work.source.entries(), old)
+        if new_items:
+            warn(
+                f"{new_items} items are new since the run began. It goes on with those it began with; explain the new "
+                "ones to a store of their own."
+            )
+        return old, manifests.fields_in(old)
+    fields = fields_of(heat, raw if relevance else None, work.contrast)
+    new |= {"shard": shard or SHARD, "items": count, "inputs": {**work.source.about, "fingerprint": inputs}}
+    labels = work.label_of
+    new["label_names"] = labels.own if isinstance(labels, Labels) else None
+    for one in [*fields, Field("also", "uint8")]:  # what a run left that was killed before it had a manifest
+        shutil.rmtree(store / one.name, ignore_errors=True)
+    (store / "zarr.json").unlink(missing_ok=True)
+    create(store, fields, count, new["shard"])
+    manifests.save(store, new)
+    return new, fields
+
+
+def _shapes(work: Work) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shapes of a heatmap, and of relevance before it is summed: what explaining the example gives."""
+    x = work.explainer.example[0][:1]
+    e = work.explainer.explain(x, 0 if work.target == LABEL else work.target)
+    return tuple(e.heatmap(axis=work.axis).shape[1:]), tuple(x.shape[1:])
+
+
+def _space(store: Path, fields: Sequence[Field], items: int) -> None:
+    """Refuse before any work what cannot fit."""
+    needed = sum(one.bytes for one in fields) * items
+    free = shutil.disk_usage(store).free
+    if needed > free:
+        raise DiskFullError(
+            f"{items} items take up to {size(needed)} in {shown(store)}, where {size(free)} are free. Make room, or "
+            "begin all the same (--ignore-space, or check_space=False): a run that finds the disk full ends cleanly, "
+            "and goes on once there is room."
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What was converted in one of a million pictures is not said; too large a picture is refused in every thread."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("default", message="A (batch|sample) .*", category=DeepTaylorWarning)
+        warnings.filterwarnings("default", message=".*items are new", category=DeepTaylorWarning)
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
