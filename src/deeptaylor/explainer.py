@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ from deeptaylor.run.prepare import Settings
 from deeptaylor.run.reading import Trained
 from deeptaylor.run.result import Result
 from deeptaylor.run.returned import RETURNED, returned
+from deeptaylor.run.seen import seen_layers, watched_nodes
 from deeptaylor.run.short_of_memory import Batch
 from deeptaylor.run.through import Through
 from deeptaylor.run.unit import Unit
@@ -75,6 +76,8 @@ class Explainer(Comparing):
         super().__init__(model, domain, Settings((), dict(rules or {}), first, bias, max_pool, local, output))
         if example is not None:
             self.begin_with(self.read(example)[0], "example")
+
+    _watched: tuple[str, ...] = ()
 
     def __reduce__(self) -> Any:
         """To a file goes what an explainer was made of; it is captured again when it is read."""
@@ -190,10 +193,16 @@ class Explainer(Comparing):
     ) -> tuple[Result, list[str]]:
         self.check_target(engine, asked, inputs, values=not inputs[0].is_cuda)
         check_precision(engine, inputs, asked)
+        keep = watched_nodes(engine, self._watched)
         # On a GPU, launching the books of every step would take long, and the look goes on beside the pass.
         if inputs[0].is_cuda:
-            return self._run(engine, inputs, asked, "in total", look=look)
-        return self._run(engine, inputs, asked, "by step")
+            return self._run(engine, inputs, asked, "in total", keep, look)
+        return self._run(engine, inputs, asked, "by step", keep)
+
+    def watch(self, layers: Sequence[str]) -> Self:
+        """See these layers in every pass from now on: `Explanation.seen` has their relevance and activation."""
+        self._watched = tuple(layers)
+        return self
 
     def relevance_at(self, name: str, x: Any, target: Any = None) -> Tensor:
         """The relevance at an inner boundary, by node name or module path."""
@@ -288,6 +297,7 @@ class Explainer(Comparing):
             source=later,
             flips=partial(self.flips, inputs, target),
             inside=partial(self._inside, self.captures, inputs, target),
+            seen=seen_layers(engine, result, self._watched, lambda layer: self.activations(layer, inputs)),
         )
 
     def _with_returned(self, engine: Engine, result: Result) -> Result:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
 
@@ -24,6 +24,7 @@ from deeptaylor.pictures.photograph import Photograph, readable
 from deeptaylor.pictures.pictured import Pictured
 from deeptaylor.pictures.scale import scale_of
 from deeptaylor.properties import DEEP_TAYLOR, Check, check
+from deeptaylor.run.seen import Seen
 from deeptaylor.run.through import Through
 from deeptaylor.shown import percent
 from deeptaylor.support.plain import told
@@ -51,6 +52,7 @@ class Explanation(Pictured):
     class_names: tuple[str, ...] = ()  # of all classes, where they are known
     inside: Callable[[str, int | None], Through] | None = None  # a layer → what passes through it
     feature_names: tuple[str, ...] = ()  # of the columns, where the input is a table's row that has names
+    seen: Mapping[str, Seen] = field(default_factory=dict, repr=False)  # by layer that is watched (Explainer.watch)
     mean_of: str = ""  # "16 noisy copies", where map, score and ledger are means over them
 
     def at(self, name: str) -> Tensor:

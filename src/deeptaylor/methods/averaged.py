@@ -176,6 +176,7 @@ class _Sums:
             ledger=ledger,
             notes=(*notes, *of_x.notes),
             source=source,
+            seen={},
             mean_of=copied.name,
         )
 

@@ -137,12 +137,13 @@ class Engine(nn.Module):
     ) -> Result:
         """Explain a batch."""
         run = self.forward_pass(inputs)
+        values = {name: run.value(name) for name in keep if name in self.keeping}
         against = target if isinstance(target, targets.Against) else None
         asked = target if against is None else against.target
         v, many = targets.weights(asked, run.values[self.planned.output])
         if many:
-            return reverse_many(self, run, v, books, keep, against)
+            return replace(reverse_many(self, run, v, books, keep, against), values=values)
         look = v.device.type == "cpu" and not torch.compiler.is_compiling()
         result = reverse(self, run, v, books, keep, look, against)
         answer = books is not None and asked is None and v.ndim == 2
-        return replace(result, chosen=v.argmax(1)) if answer else result
+        return replace(result, chosen=v.argmax(1) if answer else None, values=values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -43,6 +43,7 @@ class Result:
     rivals: Rivals | None = None  # where the target is one class against others
     chosen: Tensor | None = None  # (B,): the classes that were explained, where the network's answer was asked for
     places: tuple[Tensor, ...] = ()  # relevance at the last feature map without channels, where it is handed back by
+    values: dict[str, Tensor] = field(default_factory=dict)  # of the forward pass, where relevance is kept
 
 
 def joined(parts: Sequence[Result], layout: Mapping[str, Layout]) -> Result:
@@ -57,6 +58,7 @@ def joined(parts: Sequence[Result], layout: Mapping[str, Layout]) -> Result:
         pytree.tree_map(lambda *ts: torch.cat(ts), *others) if (others := _rivals(parts)) else None,
         torch.cat(chosen) if (chosen := [p.chosen for p in parts if p.chosen is not None]) else None,
         tuple(torch.cat(ps) for ps in zip(*(p.places for p in parts), strict=True)),
+        {name: _joined_at([p.values[name] for p in parts], layout[name]) for name in parts[0].values},
     )
 
 

@@ -33,7 +33,7 @@ from deeptaylor.run.reverse import Arrived, reverse
 from deeptaylor.run.unit import channel_axis
 from deeptaylor.run.values import ForwardValues
 
-__all__ = ["Part", "Through"]
+__all__ = ["Part", "Through", "layer_nodes"]
 
 _ELEMENTS = 2**26  # of the largest tensor of all parts that are computed at once
 
@@ -66,7 +66,7 @@ class Through:
         self, engine: Engine, inputs: Sequence[Tensor], target: Any, layer: str, axis: int | None,
         fresh: Callable[[], None],
     ) -> None:  # fmt: skip
-        self._nodes, self._joined_at = _nodes(engine, layer)
+        self._nodes, self._joined_at = layer_nodes(engine, layer)
         if any(node in engine.planned.inputs for node in self._nodes):
             raise BoundaryError(f"{layer!r} is an input of the network: its channels are those of e.relevance itself.")
         if not all(engine.layout[node].plain for node in self._nodes):
@@ -125,7 +125,7 @@ class Through:
         return tuple(torch.where(R > 0, back / torch.where(R > 0, R, 1), 1) for back, R in pairs)
 
 
-def _nodes(engine: Engine, layer: str) -> tuple[tuple[str, ...], int]:
+def layer_nodes(engine: Engine, layer: str) -> tuple[tuple[str, ...], int]:
     """The tensors that make up a layer, and the axis along which they are joined.
 
     It is one; or several, where a layer joins what nothing else reads: that has no relevance of its own, but they do.
