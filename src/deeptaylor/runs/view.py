@@ -1,0 +1,304 @@
+"""Some items of a run: filtered by what the table says of them, and what they show together.
+
+run.where(label="cat", score=(10, None), right=False)     a View
+├── table, names, heatmaps      as those of the run, for these items alone
+├── montage                     one picture of many
+├── means                       the mean heatmap of every class
+├── clusters                    heatmaps that look alike (clusters.py)
+└── to_virelay                  files that ViRelAy opens (virelay.py)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from deeptaylor import heatmap as colouring
+from deeptaylor.errors import InputError
+from deeptaylor.heatmap import Picture
+from deeptaylor.models.networks.preparation import Preparation
+from deeptaylor.runs.clusters import Clusters, cluster
+from deeptaylor.runs.virelay import Exported, write_virelay
+from deeptaylor.support.class_names import class_number
+
+__all__ = ["MeanMaps", "View"]
+
+Array = npt.NDArray[Any]
+_CLASSES = ("target", "prediction", "label")  # columns that are numbers of classes
+_READ = 256  # maps that are read at once
+_MOST = 400  # pictures in one
+_SIDE = 96  # pixels: smaller maps are enlarged, so that there is room for a name
+
+
+class _Stored(Protocol):
+    """Of a run, what a view needs."""
+
+    manifest: dict[str, Any]
+    statuses: Sequence[str]
+
+    @property
+    def names(self) -> Sequence[str]: ...
+    @property
+    def classes(self) -> Sequence[str] | None: ...
+    @property
+    def table(self) -> dict[str, Array]: ...
+    @property
+    def heatmaps(self) -> Any: ...
+    def picture(self, item: int, data: Any = None) -> Image.Image: ...
+
+
+@dataclass(frozen=True)
+class MeanMaps:
+    """The mean heatmap of every class; `counts`: of how many items each."""
+
+    classes: tuple[int, ...]
+    names: tuple[str, ...]
+    counts: tuple[int, ...]
+    maps: npt.NDArray[np.float32]
+
+    def picture(self, columns: int | None = None) -> Picture:
+        """All of them in one picture, each in a colour scale of its own."""
+        labels = [f"{name}\n{count} items" for name, count in zip(self.names, self.counts, strict=True)]
+        return _sheet([colouring.colours(_heat(R)) for R in self.maps], labels, columns)
+
+    def save(self, path: str | os.PathLike[str], columns: int | None = None) -> Path:
+        """The same as a PNG file."""
+        return colouring.save_png(path, self.picture(columns))
+
+
+class View:
+    """Some items of a run, in the order of the run or in the one that was asked for.
+
+    rows    (n,): their numbers in the run
+    """
+
+    def __init__(self, run: _Stored, rows: Any = None) -> None:
+        self.run = run
+        self._all = run.table
+        count = len(self._all["index"])
+        self.rows: npt.NDArray[np.int64] = np.arange(count) if rows is None else np.asarray(rows, dtype=np.int64)
+        if len(self.rows) and not (self.rows.min() >= 0 and self.rows.max() < count):
+            raise InputError(f"The run has {count} items, 0 to {count - 1}; some of the rows are not among them.")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, which: Any) -> View:
+        """Some of them, by a slice, or by numbers or True and False in an array."""
+        return View(self.run, np.atleast_1d(self.rows[which]))
+
+    @property
+    def table(self) -> dict[str, Array]:
+        """Columns by name, a row per item; `index` is the item's number in the run."""
+        return {name: column[self.rows] for name, column in self._all.items()}
+
+    @property
+    def names(self) -> list[str]:
+        """The items' names."""
+        names = self.run.names
+        return [names[k] for k in self.rows]
+
+    @property
+    def heatmaps(self) -> _Maps:
+        """Their heatmaps, read as they are asked for."""
+        return _Maps(self.run.heatmaps, self.rows)
+
+    def __repr__(self) -> str:
+        return f"<View of {len(self)} of the {len(self._all['index'])} items of {self.run!r}>"
+
+    # --- filter ---------------------------------------------------------------------------------------------------
+
+    def where(self, right: bool | None = None, **asked: Any) -> View:
+        """Those of which all of this is so; columns of the table by name.
+
+        right    True: the network's answer is the item's class; False: it is another
+        target, label, prediction   a class by number or name, or several in a list
+        status   "explained", "unreadable", …; or several in a list
+        score, bias, dropped, …     (low, high), both included, None for no bound; a number; or a function of the column
+
+        >>> run.where(label="cat", right=False, score=(10, None))  # doctest: +SKIP
+        """
+        keep = np.ones(len(self), bool)
+        table = self.table
+        if right is not None:
+            known = table["label"] >= 0
+            keep &= known & ((table["prediction"] == table["label"]) == right)
+        for name, wanted in asked.items():
+            if name not in table:
+                raise InputError(f"There is no column {name!r}: there are {', '.join(table)}.")
+            keep &= self._fits(name, table[name], wanted)
+        return View(self.run, self.rows[keep])
+
+    def _fits(self, name: str, column: Array, wanted: Any) -> npt.NDArray[np.bool_]:
+        if callable(wanted):
+            return np.asarray(wanted(column), dtype=bool)
+        if isinstance(wanted, tuple):
+            low, high = _bounds(name, wanted)
+            return (column >= low) & (column <= high)
+        several = wanted if isinstance(wanted, (list, set, frozenset, np.ndarray, range)) else [wanted]
+        return np.isin(column, [self._number(name, one) for one in several])
+
+    def _number(self, name: str, wanted: Any) -> Any:
+        """A class or a status by its number."""
+        if not isinstance(wanted, str):
+            return wanted
+        if name in _CLASSES:
+            classes = self.run.classes
+            return class_number(None if classes is None else list(classes), wanted)
+        if name == "status":
+            if wanted not in self.run.statuses:
+                raise InputError(f"There is no status {wanted!r}: there are {', '.join(self.run.statuses)}.")
+            return list(self.run.statuses).index(wanted)
+        raise InputError(f"The column {name!r} holds numbers; got {wanted!r}.")
+
+    def by(self, column: str, descending: bool = True) -> View:
+        """The same items in the order of a column."""
+        values = self.table[column]
+        order = np.argsort(-values if descending else values, kind="stable")
+        return View(self.run, self.rows[order])
+
+    # --- pictures -------------------------------------------------------------------------------------------------
+
+    def class_name(self, number: int) -> str:
+        """A class in words; its number where it has no name."""
+        classes = self.run.classes
+        return classes[number] if classes is not None and 0 <= number < len(classes) else f"class {number}"
+
+    def seen(self, place: int, data: Any = None) -> Image.Image:
+        """The picture of an item as the network saw it, as large as its heatmap; `data` as in `Run.picture`."""
+        image = self.run.picture(int(self.rows[place]), data)
+        preparation = self.run.manifest["plan"].get("preparation")
+        if preparation is not None:
+            made = {key: tuple(value) if isinstance(value, list) else value for key, value in preparation.items()}
+            image = Preparation(**made)(image)[1]
+        height, width = self.heatmaps.shape[1:]
+        return image if (image.height, image.width) == (height, width) else image.resize((width, height))
+
+    def montage(
+        self, count: int = 36, columns: int | None = None, photos: bool | None = None, data: Any = None
+    ) -> Picture:
+        """The first items in one picture: each heatmap over its photograph, with its name and class.
+
+        photos   False: heatmaps alone; None: photographs where they can be read
+        data     the Dataset that the items came from, or where their folder lies now
+        """
+        if not len(self) or not 1 <= count <= _MOST:
+            raise InputError(f"A montage shows 1 to {_MOST} items, and there are {len(self)} (count={count}).")
+        if photos is None:
+            photos = data is not None or self.run.manifest["inputs"]["kind"] != "dataset"
+        shown = self[:count]
+        table, names, maps = shown.table, shown.names, shown.heatmaps[:]
+        pictures, labels = [], []
+        for k, R in enumerate(maps):
+            heat = _heat(R)
+            readable = photos and table["status"][k] != list(self.run.statuses).index("unreadable")
+            pictures.append(colouring.overlay(shown.seen(k, data), heat) if readable else colouring.colours(heat))
+            labels.append(f"{Path(names[k]).name}\n{self.class_name(int(table['target'][k]))}")
+        return _sheet(pictures, labels, columns)
+
+    def means(self, by: str = "target", normalised: bool = False) -> MeanMaps:
+        """The mean heatmap of every class, over the items that were explained.
+
+        by           the column that counts the classes: target, label or prediction
+        normalised   every map is divided by its sum of absolute values first, so that each counts alike
+        """
+        if by not in _CLASSES:
+            raise InputError(f"by={by!r}: there are {', '.join(_CLASSES)}.")
+        table = self.table
+        good = (table["status"] == list(self.run.statuses).index("explained")) & (table[by] >= 0)
+        classes, group, counts = np.unique(table[by][good], return_inverse=True, return_counts=True)
+        maps, places = self.heatmaps, np.flatnonzero(good)
+        sums = np.zeros((len(classes), *maps.shape[1:]))
+        for first in range(0, len(places), _READ):
+            R = maps[places[first : first + _READ]].astype(np.float64)
+            if normalised:
+                R /= np.maximum(np.abs(R).sum(axis=tuple(range(1, R.ndim)), keepdims=True), 1e-300)
+            np.add.at(sums, group[first : first + _READ], R)
+        means = sums / np.maximum(counts, 1).reshape(-1, *[1] * (sums.ndim - 1))
+        numbers = tuple(int(c) for c in classes)
+        named = tuple(map(self.class_name, numbers))
+        return MeanMaps(numbers, named, tuple(map(int, counts)), means.astype(np.float32))
+
+    # --- studies --------------------------------------------------------------------------------------------------
+
+    def clusters(self, count: int | None = None, **how: Any) -> Clusters:
+        """Heatmaps that look alike, together (`deeptaylor.runs.clusters.cluster` says how, and what can be set)."""
+        return cluster(self.heatmaps, count, **how)
+
+    def to_virelay(
+        self, folder: str | os.PathLike[str], clusters: Clusters | Mapping[str, Clusters] | None = None,
+        data: Any = None, name: str = "deeptaylor",
+    ) -> Path:  # fmt: skip
+        """Write these items as a project that ViRelAy opens; the project file's path.
+
+        clusters   of these items, as `clusters()` returns them; several by name; None: computed here
+        data       the Dataset that the items came from, or where their folder lies now
+        """
+        if clusters is None:
+            clusters = self.clusters()
+        analyses = {"all items": clusters} if isinstance(clusters, Clusters) else dict(clusters)
+        for one in analyses.values():
+            if len(one.labels) != len(self):
+                raise InputError(f"The clusters are of {len(one.labels)} maps, and there are {len(self)} items here.")
+        table = self.table
+        highest = max(int(table[name].max(initial=0)) for name in _CLASSES)
+        classes = [self.class_name(c) for c in range(max(len(self.run.classes or ()), highest + 1))]
+        own = bool((table["label"] >= 0).all() and (table["label"] == table["target"]).all())
+        exported = Exported(
+            name=name,
+            model=str(self.run.manifest["network"]["kind"]),
+            classes=classes,
+            labels=table["label"],
+            targets=table["target"],
+            predictions=table["prediction"],
+            strategy="true_label" if own else "predicted_label",
+            maps=self.heatmaps,
+            pictures=lambda k: np.asarray(self.seen(k, data).convert("RGB")),
+        )
+        return write_virelay(Path(folder), exported, analyses)
+
+
+class _Maps:
+    """Some of a run's heatmaps, read as they are asked for."""
+
+    def __init__(self, maps: Any, rows: npt.NDArray[np.int64]) -> None:
+        self._maps, self._rows = maps, rows
+        self._whole = len(rows) == len(maps) and bool((np.diff(rows) == 1).all())
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(items, height, width) of pictures."""
+        return (len(self._rows), *self._maps.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, which: Any) -> Array:
+        found: Array = self._maps[which if self._whole and isinstance(which, slice) else self._rows[which]]
+        return found
+
+
+def _bounds(name: str, wanted: tuple[Any, ...]) -> tuple[float, float]:
+    if len(wanted) != 2:
+        raise InputError(f"{name}={wanted!r}: a pair (low, high) of bounds, None for none; several values in a list.")
+    low, high = wanted
+    return -np.inf if low is None else low, np.inf if high is None else high
+
+
+def _heat(R: Array) -> Array:
+    """A map as one of finite numbers: that of an item without one is empty."""
+    return np.nan_to_num(R.astype(np.float64))
+
+
+def _sheet(pictures: Sequence[Picture], labels: Sequence[str], columns: int | None) -> Picture:
+    """Pictures in rows, large enough to be seen."""
+    factor = max(1, -(-_SIDE // max(max(p.shape[:2]) for p in pictures)))
+    large = [p.repeat(factor, 0).repeat(factor, 1) for p in pictures]
+    return colouring.montage(large, labels, columns or min(len(large), int(np.ceil(np.sqrt(len(large) * 1.5)))))
