@@ -1,6 +1,7 @@
 // The server's side of this is src/deeptaylor/app/server/schema.py, options.py and dropped.py.
 
 import type { Heat } from "./colours";
+import type { Offer } from "./text_api";
 
 export interface Model {
   name: string;
@@ -24,6 +25,7 @@ export interface Models {
   rules: string[];
   limits: { bytes: number; pixels: number; network: number };
   samples: Sample[];
+  text: Offer | null;
 }
 
 export interface Layer {
@@ -139,7 +141,7 @@ export function takeToken(): void {
 
 const AGAIN = 20; // how often a request is made again when the server is busy
 
-async function send(path: string, init: RequestInit = {}): Promise<Response> {
+export async function send(path: string, init: RequestInit = {}): Promise<Response> {
   const headers = { "X-Deeptaylor-Token": sessionStorage.getItem(KEY) ?? "" };
   for (let attempt = 1; ; attempt += 1) {
     let response: Response;
@@ -164,7 +166,7 @@ async function send(path: string, init: RequestInit = {}): Promise<Response> {
   }
 }
 
-async function json<T>(response: Promise<Response>): Promise<T> {
+export async function json<T>(response: Promise<Response>): Promise<T> {
   return (await (await response).json()) as T;
 }
 

@@ -7,6 +7,8 @@ export interface Heat {
   values: Float32Array;
 }
 
+export type Colour = [number, number, number];
+
 const ANCHORS: readonly (readonly [number, number, number])[] = [
   [255, 255, 255],
   [250, 92, 70],
@@ -17,13 +19,13 @@ export function normalised(value: number, scale: number): number {
   return Math.max(-1, Math.min(1, value / scale));
 }
 
-export function colour(t: number): [number, number, number] {
+export function colour(t: number): Colour {
   const size = Math.abs(t) * 2;
   const k = size >= 1 ? 1 : 0;
   const part = size - k;
   const below = ANCHORS[k]!;
   const above = ANCHORS[k + 1]!;
-  const red = below.map((c, n) => c + part * (above[n]! - c)) as [number, number, number];
+  const red = below.map((c, n) => c + part * (above[n]! - c)) as Colour;
   return t < 0 ? [red[2], red[1], red[0]] : red;
 }
 

@@ -8,7 +8,10 @@ import { Pad, wireWriting } from "./pad";
 import { Pane } from "./pane";
 import { Photos, type Taken } from "./photos";
 import { Question } from "./question";
+import { refusal, words } from "./refusal";
 import { Settings } from "./settings";
+import { Tabs } from "./tabs";
+import { TextPage } from "./text";
 import { Toolbar } from "./toolbar";
 
 const NARROW = matchMedia("(max-width: 60rem)");
@@ -278,16 +281,8 @@ class Page {
     place.hidden = !said;
     place.replaceChildren();
     if (!said) return;
-    const [text, ...near] = said.split("\n");
-    place.append(make("p", {}, text!));
-    const buttons = near.flatMap((line) => {
-      const found = /^\s+(\d+)\s+(.*)$/.exec(line);
-      if (!found) {
-        place.append(make("p", {}, line));
-        return [];
-      }
-      return [make("button", { type: "button", click: () => this.question.correct(found[1]!) }, found[2]!)];
-    });
+    const { words, buttons } = refusal(said, (number) => this.question.correct(number));
+    place.append(...words);
     if (swap) buttons.push(make("button", { type: "button", class: "swap main", click: () => this.question.ask(swap) }, "Ask it that way round"));
     if (buttons.length) place.append(make("div", { class: "buttons" }, ...buttons));
     if (this.panes[0].answer) place.append(make("p", { class: "soft" }, "What is shown below is the answer before."));
@@ -295,20 +290,24 @@ class Page {
   }
 }
 
-function words(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
-}
-
 async function start(): Promise<void> {
   api.takeToken();
   try {
-    new Page(await api.getModels());
+    const offer = await api.getModels();
+    let pictures: Page | null = null; // not before they are looked at: a network may have to be read
+    if (offer.text) new TextPage(offer.text);
+    byId("text-bench").hidden = !offer.text;
+    byId("no-text").hidden = offer.text !== null;
+    const tabs = new Tabs((tab) => {
+      if (tab === "pictures") pictures ??= new Page(offer);
+    });
+    tabs.show(offer.text ? "texts" : "pictures");
     document.body.dataset["ready"] = "yes";
   } catch (error) {
     const problem = byId("problem");
     problem.textContent = words(error);
     problem.hidden = false;
-    byId("bench").hidden = true;
+    byId("pictures").hidden = true;
   }
 }
 

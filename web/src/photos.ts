@@ -30,7 +30,7 @@ export class Photos {
     this.wireDrop();
     document.addEventListener("paste", (event) => {
       const file = event.clipboardData?.files[0];
-      if (file && !byId("photograph").hidden) void this.take(file);
+      if (file && !byId("photograph").hidden && !byId("pictures").hidden) void this.take(file);
     });
   }
 

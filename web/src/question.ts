@@ -3,6 +3,7 @@
 
 import type { Answer, Options, Swap } from "./api";
 import { byId, make } from "./dom";
+import { showGuesses } from "./guesses";
 
 export class Question {
   newlyAsked = true; // whether another question than before was asked, and not another setting
@@ -95,10 +96,19 @@ export class Question {
     this.section.hidden = !answer?.classes.length;
     if (!answer) return;
     this.restore(answer);
-    const focused = [...byId("classes").querySelectorAll("button")].findIndex((button) => button === document.activeElement);
-    byId("classes").replaceChildren(...answer.classes.map((found) => this.guess(found, answer)));
-    // The buttons are made anew; the keyboard stays where it was.
-    byId("classes").querySelectorAll("button")[focused]?.focus();
+    showGuesses(
+      byId("classes"),
+      answer.classes.map(({ index, name, probability }) => ({
+        name,
+        probability,
+        pressed: index === answer.target,
+        choose: () => {
+          this.target = String(index);
+          if (this.against === this.target) this.against = "";
+          this.go();
+        },
+      })),
+    );
     this.newlyAsked = false;
   }
 
@@ -112,24 +122,6 @@ export class Question {
     this.targetField.value = outside ? answer.target_name : "";
     this.againstField.value = answer.against === null ? "" : (this.names[answer.against] ?? String(answer.against));
     for (const radio of this.radios()) radio.checked = (radio.value === "apart") === this.apart;
-  }
-
-  private guess({ index, name, probability }: Answer["classes"][number], answer: Answer): HTMLElement {
-    const meter = make("meter", { min: "0", max: "1", "aria-hidden": "true" });
-    meter.value = probability;
-    const button = make(
-      "button",
-      { type: "button", "aria-pressed": String(index === answer.target) },
-      make("span", {}, name),
-      meter,
-      make("span", { class: "number" }, `${(100 * probability).toFixed(1)} %`),
-    );
-    button.addEventListener("click", () => {
-      this.target = String(index);
-      if (this.against === this.target) this.against = "";
-      this.go();
-    });
-    return make("li", {}, button);
   }
 
   private known(typed: string): boolean {

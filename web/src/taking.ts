@@ -35,22 +35,27 @@ export class Taking {
   }
 
   private button(words: string, name: string, get: () => Promise<Blob>): HTMLElement {
-    const button = make("button", { type: "button" }, words);
-    button.addEventListener("click", () => {
-      button.disabled = true;
-      get()
-        .then((blob) => save(blob, name))
-        .catch((error: unknown) => {
-          this.problem.textContent = error instanceof Error ? error.message : String(error);
-          this.problem.hidden = false;
-        })
-        .finally(() => (button.disabled = false));
+    return saving(words, name, get, (said) => {
+      this.problem.textContent = said;
+      this.problem.hidden = false;
     });
-    return button;
   }
 }
 
-function code(words: string, text: string): HTMLElement {
+// A button that writes a file.
+export function saving(words: string, name: string, get: () => Promise<Blob>, refused: (said: string) => void): HTMLElement {
+  const button = make("button", { type: "button" }, words);
+  button.addEventListener("click", () => {
+    button.disabled = true;
+    get()
+      .then((blob) => save(blob, name))
+      .catch((error: unknown) => refused(error instanceof Error ? error.message : String(error)))
+      .finally(() => (button.disabled = false));
+  });
+  return button;
+}
+
+export function code(words: string, text: string): HTMLElement {
   const copy = make("button", { type: "button", class: "copy" }, "Copy");
   copy.addEventListener("click", () => {
     void navigator.clipboard.writeText(text).then(

@@ -2,6 +2,7 @@
 
 TextExplainer.explain(texts)       classes of texts, or what follows a prompt (continuations.py)
 TextExplainer.similarity(a, b)     why two texts are similar
+TextExplainer.guesses(text)        what the network holds to be most probable
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from deeptaylor.run.target import margin
 from deeptaylor.text.continuations import Asked, combined, questions, tensors
 from deeptaylor.text.encoding import Line, batch, encoded, pieces_of
 from deeptaylor.text.explanation import TextExplanation
+from deeptaylor.text.guesses import Guess, guesses
 from deeptaylor.text.networks import Classes, Similarity, Spans
 from deeptaylor.text.references import Reference, reference_for
 
@@ -97,7 +99,8 @@ class TextExplainer:
         answer = self._answer(network, lines, inputs, (), asked)
         chosen = answer.classes if asked is None else asked
         names = [self._classes(chosen, k) for k in range(len(lines))]
-        return self._explained(answer, lines, names, "score")
+        quantity = "difference of scores" if isinstance(asked, targets.Margin) else "score"
+        return self._explained(answer, lines, names, quantity)
 
     def _classes(self, chosen: Any, sample: int) -> tuple[str, ...]:
         """What is explained of a sample, in words."""
@@ -150,6 +153,10 @@ class TextExplainer:
 
     def _next(self, lines: Sequence[Line]) -> list[int]:
         """The most likely token behind each prompt."""
+        return [int(row.argmax()) for row in self._next_scores(lines)]
+
+    def _next_scores(self, lines: Sequence[Line]) -> list[Tensor]:
+        """The logits of the token behind each prompt."""
         inputs, network = self._batch(lines, alike=len({len(line) for line in lines}) == 1), self.model.network
         more = {}
         start = self.model.decoder_start
@@ -158,7 +165,25 @@ class TextExplainer:
         with eval_mode(network), torch.no_grad():
             logits = network(**inputs, **more, use_cache=False).logits
         last = [0 if self.model.decoder else len(line) - 1 for line in lines]
-        return [int(logits[k, place].argmax()) for k, place in enumerate(last)]
+        return [logits[k, place] for k, place in enumerate(last)]
+
+    # --- what the network would say -------------------------------------------------------------------------------
+
+    def guesses(self, text: Any, most: int = 5) -> list[Guess]:
+        """The most probable classes of one text, or the most probable next tokens; none where it has neither."""
+        model = self.model
+        if model.kind == "embedding":
+            return []
+        if model.speaks:
+            lines = encoded(model.tokenizer, text, drop_end=not model.decoder)
+            (scores,) = self._next_scores(lines)
+            return guesses(scores, lambda token: self._text([token]), most)
+        inputs = self._batch(encoded(model.tokenizer, text))
+        with eval_mode(model.network), torch.no_grad():
+            (scores,) = Classes(model.network, tuple(inputs), vectors=False)(*inputs.values())
+        config = getattr(model.network, "config", None)
+        several = getattr(config, "problem_type", None) == "multi_label_classification"
+        return guesses(scores, model.class_name, most, several)
 
     # --- similarity -----------------------------------------------------------------------------------------------
 

@@ -36,6 +36,8 @@ from deeptaylor.app.server.schema import (
     SampleAnswer,
 )
 from deeptaylor.app.server.security import TOKEN_HEADER, Guard, TooLargeError
+from deeptaylor.app.server.text_routes import Png, add_text_api
+from deeptaylor.app.server.texts import Texts
 from deeptaylor.errors import BoundaryError, DeepTaylorError
 from deeptaylor.rules.parse import RULES
 
@@ -94,6 +96,7 @@ class Page:
     models: Models
     chosen: str
     bounds: Bounds
+    texts: Texts | None = None
     explaining: Explaining = field(init=False)
     jobs: Jobs = field(init=False)
     samples: dict[str, Sample] = field(init=False)
@@ -160,13 +163,16 @@ def make_app(
     models: Models | None = None,
     chosen: str = "squeezenet1_1",
     bounds: Bounds | None = None,
+    texts: Texts | None = None,
 ) -> Guard:
     """The application, guarded. ``hosts`` are the values of Host that are ours, with their port."""
-    page = Page(models or Models(), chosen, bounds or Bounds())
+    page = Page(models or Models(), chosen, bounds or Bounds(), texts)
     page.models.get(chosen)
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
+        if page.texts is not None:
+            page.jobs.begin(page.texts.prepare)
         yield
         page.jobs.close()
         page.models.close()
@@ -185,6 +191,7 @@ def make_app(
     _add_errors(app)
     _add_files(app)
     _add_api(app, page)
+    add_text_api(app, page.texts, page.jobs, page.read, _gone)
     return Guard(app, hosts, token, page.bounds.bytes, (NETWORKS, page.bounds.network))
 
 
@@ -195,7 +202,10 @@ def _add_api(app: FastAPI, page: Page) -> None:
         limits = Limits(bytes=page.bounds.bytes, pixels=page.bounds.pixels, network=page.bounds.network)
         every = [_model(m) for m in page.models.all()]
         shown = [SampleAnswer(name=s.name, title=s.title, credit=s.credit) for s in page.samples.values()]
-        return ModelsAnswer(models=every, chosen=page.chosen, rules=list(RULES), limits=limits, samples=shown)
+        text = None if page.texts is None else page.texts.offer()
+        return ModelsAnswer(
+            models=every, chosen=page.chosen, rules=list(RULES), limits=limits, samples=shown, text=text
+        )
 
     @app.get("/api/samples/{name}", response_class=_Picture)
     async def sample(name: Text) -> Response:
@@ -244,19 +254,15 @@ def _add_api(app: FastAPI, page: Page) -> None:
         """What the network does when the map is believed: patches are taken away by what it says."""
         return await page.explained(request, options, lambda found: found.believed())
 
-    @app.post("/api/heatmap.png", openapi_extra=_PICTURE, response_class=_Png)
+    @app.post("/api/heatmap.png", openapi_extra=_PICTURE, response_class=Png)
     async def png(request: Request, options: Annotated[Options, Query()]) -> Response:
         """The heatmap as a picture."""
-        return _Png(await page.explained(request, options, lambda found: found.png()))
+        return Png(await page.explained(request, options, lambda found: found.png()))
 
     @app.post("/api/explanation.npz", openapi_extra=_PICTURE, response_class=_Npz)
     async def npz(request: Request, options: Annotated[Options, Query()]) -> Response:
         """Relevance, score and ledger as NumPy arrays."""
         return _Npz(await page.explained(request, options, lambda found: found.npz()))
-
-
-class _Png(Response):
-    media_type = "image/png"
 
 
 class _Picture(Response):

@@ -26,6 +26,7 @@ from deeptaylor.errors import DeepTaylorError
 from deeptaylor.models.networks.pretrained import Pretrained
 from deeptaylor.shown import printable, shown
 from deeptaylor.support.optional import optional_package
+from deeptaylor.text.model import TextModel
 
 __all__ = ["main", "serve"]
 
@@ -36,7 +37,7 @@ _GRACE = 2  # seconds that requests have to end when the server does
 def serve(
     host: str = "127.0.0.1",
     port: int = 0,
-    model: str | Pretrained | None = None,
+    model: str | Pretrained | TextModel | None = None,
     open_browser: bool = False,
     ready: Callable[[str], None] | None = None,
     title: str = "Your network",
@@ -59,17 +60,18 @@ def serve(
     from deeptaylor.app.server.app import make_app
     from deeptaylor.app.server.connections import ACCEPTED_AT_ONCE, Connections
     from deeptaylor.app.server.models import OWN, Models
+    from deeptaylor.app.server.texts import Texts
 
     own = model if isinstance(model, Pretrained) else None
-    chosen = OWN if own is not None else model or "squeezenet1_1"
-    assert isinstance(chosen, str)
+    texts = Texts(model, title) if isinstance(model, TextModel) else None
+    chosen = OWN if own is not None else model if isinstance(model, str) else "squeezenet1_1"
     bound = _bound(host, port)
     port = bound.getsockname()[1]
     token = secrets.token_urlsafe(24)
     names = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
     names |= {name.removesuffix(":80") for name in names} if port == 80 else set()
     try:
-        app = make_app(frozenset(names), token, models=Models(own, title), chosen=chosen)
+        app = make_app(frozenset(names), token, models=Models(own, title), chosen=chosen, texts=texts)
         bracketed = f"[{host}]" if ":" in host else host
         address = f"http://{bracketed}:{port}/#token={token}"
         sys.stdout.write(f"The page is at {address}\nStop it with Ctrl-C.\n")
@@ -113,7 +115,10 @@ def _bound(host: str, port: int) -> socket.socket:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until interrupted; 0, or 2 if that cannot be done."""
-    example = "examples: deeptaylor serve --model squeezenet1_1 --open; deeptaylor serve --model my.onnx --size 224 …"
+    example = (
+        "examples: deeptaylor serve --model squeezenet1_1 --open; deeptaylor serve --model my.onnx --size 224 …; "
+        "deeptaylor serve --model hf:FOLDER, for a network that reads texts"
+    )
     parser = argparse.ArgumentParser(prog="deeptaylor serve", description=__doc__, epilog=example)
     parser.add_argument("--port", type=int, default=0, help="the port to listen on; 0, the default, takes a free one")
     parser.add_argument("--host", default="127.0.0.1", help="127.0.0.1 (the default), localhost or ::1")
@@ -127,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = set(threading.enumerate())
     try:
         model = _model(asked)
-        title = Path(asked.model).name if isinstance(model, Pretrained) else ""
+        title = "" if model is None or isinstance(model, str) else Path(asked.model.removeprefix("hf:")).name
         serve(asked.host, asked.port, model, asked.open, title=shown(title))
     except KeyboardInterrupt:
         return _left(before)
@@ -155,7 +160,7 @@ def _add_file_options(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{option.name.replace('_', '-')}", default=option.default, help=said.help, **kind)
 
 
-def _model(asked: argparse.Namespace) -> str | Pretrained | None:
+def _model(asked: argparse.Namespace) -> str | Pretrained | TextModel | None:
     """The name of a network of the page; any other network is loaded here."""
     from deeptaylor.models.networks.named import NAMED
 
@@ -163,6 +168,8 @@ def _model(asked: argparse.Namespace) -> str | Pretrained | None:
     said = {name: value for name, value in given.items() if value not in (None, False)}
     if asked.model is None or (asked.model in NAMED and not said):
         return asked.model if asked.model is None else str(asked.model)
+    if asked.model.startswith("hf:") and (text := _that_reads_texts(asked.model, said.get("class_names"))) is not None:
+        return text
     optional_package("typer", f"{asked.model} is read as `deeptaylor explain` does it", "cli")
     from deeptaylor.app.cli.options import Model
     from deeptaylor.app.cli.words import as_options, unsaid
@@ -177,6 +184,18 @@ def _model(asked: argparse.Namespace) -> str | Pretrained | None:
     if loaded.preparation is None:
         raise DeepTaylorError("the page explains photographs: say how they are prepared, and not a --domain.")
     return loaded
+
+
+def _that_reads_texts(source: str, class_names: str | None) -> TextModel | None:
+    """A network of transformers with its tokenizer; None for one that looks at pictures."""
+    from deeptaylor.models.loading.texts import text_network
+
+    names: Any = ...
+    if class_names is not None:
+        from deeptaylor.app.cli.words import class_names as named
+
+        names = named(class_names)
+    return text_network(source, None, None, names)
 
 
 class _Shown(logging.Formatter):

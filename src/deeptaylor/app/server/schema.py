@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from deeptaylor.app.server.text_schema import TextOffer
+
 __all__ = [
     "Account",
     "Answer",
@@ -63,13 +65,14 @@ class SampleAnswer(BaseModel):
 
 
 class ModelsAnswer(BaseModel):
-    """All networks, the one to begin with, the rules that can be named, the limits, and photographs."""
+    """All networks, the one to begin with, the rules that can be named, the limits, photographs, and texts."""
 
     models: list[ModelAnswer]
     chosen: str
     rules: list[str]
     limits: Limits
     samples: list[SampleAnswer]
+    text: TextOffer | None = Field(description="the network that reads texts; none where none was given to the command")
 
 
 class Found(BaseModel):

@@ -394,8 +394,8 @@ function colour(t) {
 }
 function heatAt(heat, x, y, width2, height) {
   const column = Math.floor((x + 0.5) * heat.width / width2);
-  const row = Math.floor((y + 0.5) * heat.height / height);
-  return heat.values[row * heat.width + column];
+  const row2 = Math.floor((y + 0.5) * heat.height / height);
+  return heat.values[row2 * heat.width + column];
 }
 var STEPS = 1024;
 var TABLE = Float32Array.from({ length: 3 * (2 * STEPS + 1) }, (_, k) => colour(Math.floor(k / 3) / STEPS - 1)[k % 3]);
@@ -419,8 +419,8 @@ function paintOverlay(canvas, seen, heat, opacity, scale = heat.scale) {
   const { data } = image;
   for (let k = 0; k < width2 * height; k += 1) {
     const value2 = heatAt(heat, k % width2, Math.floor(k / width2), width2, height);
-    const light = 299 * seen.data[4 * k] + 587 * seen.data[4 * k + 1] + 114 * seen.data[4 * k + 2];
-    const grey = 255 - 0.6 * (255 - Math.round(light / 1e3));
+    const light2 = 299 * seen.data[4 * k] + 587 * seen.data[4 * k + 1] + 114 * seen.data[4 * k + 2];
+    const grey = 255 - 0.6 * (255 - Math.round(light2 / 1e3));
     const t = normalised(value2, scale);
     const alpha = opacity * Math.sqrt(Math.abs(t));
     const place = 3 * Math.round((t + 1) * STEPS);
@@ -441,9 +441,9 @@ function where(heat) {
   const sums = new Array(9).fill(0);
   let total = 0;
   heat.values.forEach((value2, k) => {
-    const row = Math.floor(3 * Math.floor(k / heat.width) / heat.height);
+    const row2 = Math.floor(3 * Math.floor(k / heat.width) / heat.height);
     const column = Math.floor(3 * (k % heat.width) / heat.width);
-    sums[3 * row + column] += Math.abs(value2);
+    sums[3 * row2 + column] += Math.abs(value2);
     total += Math.abs(value2);
   });
   if (!(total > 0)) return "It is empty.";
@@ -540,14 +540,14 @@ var Pad = class {
   pixels() {
     const { data } = context(this.ink).getImageData(0, 0, this.ink.width, this.ink.height);
     const mean = new Uint8Array(ROWS * COLUMNS);
-    for (let row = 0; row < ROWS; row += 1) {
+    for (let row2 = 0; row2 < ROWS; row2 += 1) {
       for (let column = 0; column < COLUMNS; column += 1) {
         let sum = 0;
         for (let y = 0; y < ZOOM; y += 1) {
-          const start2 = ((row * ZOOM + y) * COLUMNS + column) * ZOOM * 4;
+          const start2 = ((row2 * ZOOM + y) * COLUMNS + column) * ZOOM * 4;
           for (let x = 0; x < ZOOM; x += 1) sum += data[start2 + 4 * x];
         }
-        mean[row * COLUMNS + column] = Math.round(sum / ZOOM ** 2);
+        mean[row2 * COLUMNS + column] = Math.round(sum / ZOOM ** 2);
       }
     }
     return mean;
@@ -667,37 +667,37 @@ var Ledger = class {
   chosen = "";
   list = make("ol", { class: "layers" });
   // A method that does not split the score has no account, and none is shown.
-  show(account, layers) {
-    this.element.hidden = !account;
+  show(account2, layers) {
+    this.element.hidden = !account2;
     this.element.replaceChildren();
-    if (!account) return;
+    if (!account2) return;
     const whole = make("div", { class: "whole", "aria-hidden": "true" });
     const words2 = make("ul", { class: "parts" });
-    const parted = account.shared > 0;
+    const parted = account2.shared > 0;
     for (const [name, part, label] of [
-      ["input", account.input, parted ? "the picture, where it is its own" : "the picture"],
-      ["shared", account.shared, "the picture, where rivals have evidence, too"],
-      ["bias", account.bias, "biases and other constants of the network"],
-      ["dropped", account.dropped, "dropped (no rule could hand it on)"]
+      ["input", account2.input, parted ? "the picture, where it is its own" : "the picture"],
+      ["shared", account2.shared, "the picture, where rivals have evidence, too"],
+      ["bias", account2.bias, "biases and other constants of the network"],
+      ["dropped", account2.dropped, "dropped (no rule could hand it on)"]
     ]) {
       if (part === 0 && name !== "input" && name !== "bias") continue;
-      const bar = make("span", { class: name });
-      bar.style.width = width(part, account.score);
-      whole.append(bar);
+      const bar2 = make("span", { class: name });
+      bar2.style.width = width(part, account2.score);
+      whole.append(bar2);
       words2.append(
-        make("li", {}, make("span", { class: `dot ${name}` }), `${percent(part, account.score)} ${label} (${shown(part)})`)
+        make("li", {}, make("span", { class: `dot ${name}` }), `${percent(part, account2.score)} ${label} (${shown(part)})`)
       );
     }
-    if (account.returned > 0) {
-      words2.append(make("li", {}, `Of what the picture holds, biases handed back ${percent(account.returned, account.score)}.`));
+    if (account2.returned > 0) {
+      words2.append(make("li", {}, `Of what the picture holds, biases handed back ${percent(account2.returned, account2.score)}.`));
     }
     this.element.append(
       make("h3", {}, "Where the score went"),
-      make("p", { class: "sum" }, `The score, ${shown(account.score)}, is the sum of:`),
+      make("p", { class: "sum" }, `The score, ${shown(account2.score)}, is the sum of:`),
       whole,
       words2
     );
-    if (layers.length) this.showLayers(account, layers);
+    if (layers.length) this.showLayers(account2, layers);
   }
   // The layer whose map is shown above.
   choose(node) {
@@ -706,14 +706,14 @@ var Ledger = class {
       button.setAttribute("aria-pressed", String(button.dataset["node"] === node));
     }
   }
-  showLayers(account, layers) {
+  showLayers(account2, layers) {
     const every = make("input", { type: "checkbox" });
     every.checked = this.every;
     every.addEventListener("change", () => {
       this.every = every.checked;
-      this.fill(account, layers);
+      this.fill(account2, layers);
     });
-    this.fill(account, layers);
+    this.fill(account2, layers);
     this.element.append(
       make("h3", {}, "Layer by layer"),
       make(
@@ -725,25 +725,25 @@ var Ledger = class {
       make("div", { class: "scroll", tabindex: "-1" }, this.list)
     );
   }
-  fill(account, layers) {
+  fill(account2, layers) {
     const answer = layers[0];
     this.list.replaceChildren(
       ...visible(layers, this.every).map((layer) => {
-        const bar = make("span", { class: "bar", "aria-hidden": "true" });
+        const bar2 = make("span", { class: "bar", "aria-hidden": "true" });
         for (const [name, part] of [
           ["input", layer.onward],
           ["bias", layer.bias],
           ["dropped", layer.dropped]
         ]) {
           const piece = make("span", { class: name });
-          piece.style.width = width(part, account.score);
-          bar.append(piece);
+          piece.style.width = width(part, account2.score);
+          bar2.append(piece);
         }
         const words2 = [
           make("span", { class: "name" }, layer.module || layer.node, make("small", {}, ` ${layer.op}, ${layer.rule}`)),
-          bar,
-          make("span", { class: "number" }, percent(layer.arrived, account.score)),
-          make("span", { class: "visually-hidden" }, ` of the score arrived; biases took ${percent(layer.bias, account.score)}`)
+          bar2,
+          make("span", { class: "number" }, percent(layer.arrived, account2.score)),
+          make("span", { class: "visually-hidden" }, ` of the score arrived; biases took ${percent(layer.bias, account2.score)}`)
         ];
         if (layer === answer) return make("li", {}, make("div", { class: "row" }, ...words2));
         const button = make(
@@ -903,17 +903,20 @@ var Taking = class {
     );
   }
   button(words2, name, get) {
-    const button = make("button", { type: "button" }, words2);
-    button.addEventListener("click", () => {
-      button.disabled = true;
-      get().then((blob) => save(blob, name)).catch((error) => {
-        this.problem.textContent = error instanceof Error ? error.message : String(error);
-        this.problem.hidden = false;
-      }).finally(() => button.disabled = false);
+    return saving(words2, name, get, (said) => {
+      this.problem.textContent = said;
+      this.problem.hidden = false;
     });
-    return button;
   }
 };
+function saving(words2, name, get, refused) {
+  const button = make("button", { type: "button" }, words2);
+  button.addEventListener("click", () => {
+    button.disabled = true;
+    get().then((blob) => save(blob, name)).catch((error) => refused(error instanceof Error ? error.message : String(error))).finally(() => button.disabled = false);
+  });
+  return button;
+}
 function code(words2, text) {
   const copy = make("button", { type: "button", class: "copy" }, "Copy");
   copy.addEventListener("click", () => {
@@ -1088,11 +1091,11 @@ var Pane = class {
     this.legend.hidden = this.scale.hidden = !painted || showing.look === "photograph";
     if (!painted) return;
     const difference = !this.layer && answer.apart !== null && showing.map === "difference";
-    const signed = difference || painted.heat.values.some((value2) => value2 < 0);
-    const left = difference ? answer.against_name ? `“${answer.against_name}”` : "its rivals" : signed ? "against" : "0";
-    const ends = [left, ...signed ? ["0"] : [], difference ? `“${answer.target_name}”` : answer.method === "sensitivity" ? "strong" : signed ? "for" : "much"];
+    const signed2 = difference || painted.heat.values.some((value2) => value2 < 0);
+    const left = difference ? answer.against_name ? `“${answer.against_name}”` : "its rivals" : signed2 ? "against" : "0";
+    const ends = [left, ...signed2 ? ["0"] : [], difference ? `“${answer.target_name}”` : answer.method === "sensitivity" ? "strong" : signed2 ? "for" : "much"];
     this.legend.replaceChildren(
-      make("div", { class: signed ? "legend" : "legend reds", role: "img", "aria-label": `Colours from ${ends[0]} to ${ends.at(-1)}` }),
+      make("div", { class: signed2 ? "legend" : "legend reds", role: "img", "aria-label": `Colours from ${ends[0]} to ${ends.at(-1)}` }),
       make("div", { class: "ends", "aria-hidden": "true" }, ...ends.map((words2) => make("span", {}, words2)))
     );
     const full = `Full colour from ${painted.unit} ${shown(painted.scale)} on${painted.whole > 0 ? ` (${percent(painted.scale, painted.whole)} of the score)` : ""}`;
@@ -1155,7 +1158,7 @@ var Photos = class {
     this.wireDrop();
     document.addEventListener("paste", (event) => {
       const file = event.clipboardData?.files[0];
-      if (file && !byId("photograph").hidden) void this.take(file);
+      if (file && !byId("photograph").hidden && !byId("pictures").hidden) void this.take(file);
     });
   }
   limits;
@@ -1239,6 +1242,25 @@ var Photos = class {
     }
   }
 };
+
+// src/guesses.ts
+function showGuesses(list, guesses) {
+  const focused = [...list.querySelectorAll("button")].findIndex((button) => button === document.activeElement);
+  list.replaceChildren(...guesses.map(guess));
+  list.querySelectorAll("button")[focused]?.focus();
+}
+function guess({ name, probability, pressed, choose }) {
+  const meter = make("meter", { min: "0", max: "1", "aria-hidden": "true" });
+  meter.value = probability;
+  const button = make(
+    "button",
+    { type: "button", "aria-pressed": String(pressed), click: choose },
+    make("span", {}, name),
+    meter,
+    make("span", { class: "number" }, `${(100 * probability).toFixed(1)} %`)
+  );
+  return make("li", {}, button);
+}
 
 // src/question.ts
 var Question = class {
@@ -1325,9 +1347,19 @@ var Question = class {
     this.section.hidden = !answer?.classes.length;
     if (!answer) return;
     this.restore(answer);
-    const focused = [...byId("classes").querySelectorAll("button")].findIndex((button) => button === document.activeElement);
-    byId("classes").replaceChildren(...answer.classes.map((found) => this.guess(found, answer)));
-    byId("classes").querySelectorAll("button")[focused]?.focus();
+    showGuesses(
+      byId("classes"),
+      answer.classes.map(({ index, name, probability }) => ({
+        name,
+        probability,
+        pressed: index === answer.target,
+        choose: () => {
+          this.target = String(index);
+          if (this.against === this.target) this.against = "";
+          this.go();
+        }
+      }))
+    );
     this.newlyAsked = false;
   }
   // What was asked before the question that was refused.
@@ -1341,23 +1373,6 @@ var Question = class {
     this.againstField.value = answer.against === null ? "" : this.names[answer.against] ?? String(answer.against);
     for (const radio of this.radios()) radio.checked = radio.value === "apart" === this.apart;
   }
-  guess({ index, name, probability }, answer) {
-    const meter = make("meter", { min: "0", max: "1", "aria-hidden": "true" });
-    meter.value = probability;
-    const button = make(
-      "button",
-      { type: "button", "aria-pressed": String(index === answer.target) },
-      make("span", {}, name),
-      meter,
-      make("span", { class: "number" }, `${(100 * probability).toFixed(1)} %`)
-    );
-    button.addEventListener("click", () => {
-      this.target = String(index);
-      if (this.against === this.target) this.against = "";
-      this.go();
-    });
-    return make("li", {}, button);
-  }
   known(typed) {
     return /^\d+$/.test(typed) || this.names.some((name) => name.toLowerCase() === typed.toLowerCase());
   }
@@ -1367,6 +1382,398 @@ var Question = class {
   }
   radios() {
     return this.section.querySelectorAll("[name=question]");
+  }
+};
+
+// src/refusal.ts
+function refusal(said, correct) {
+  const [text, ...near] = said.split("\n");
+  const words2 = [make("p", {}, text)];
+  const buttons = near.flatMap((line) => {
+    const found = /^\s+(\d+)\s+(.*)$/.exec(line);
+    if (!found) {
+      words2.push(make("p", {}, line));
+      return [];
+    }
+    return [make("button", { type: "button", click: () => correct(found[1]) }, found[2])];
+  });
+  return { words: words2, buttons };
+}
+function words(error) {
+  return error instanceof Error ? error.message : String(error);
+}
+
+// src/tabs.ts
+var TITLES = {
+  pictures: "Which pixels made the network say so?",
+  texts: "Which words made the network say so?"
+};
+var STAGES = { pictures: "#stage", texts: "#text-stage" };
+var TABS = ["pictures", "texts"];
+var Tabs = class {
+  // `shown`: called whenever a tab comes up, also the first.
+  constructor(shown2) {
+    this.shown = shown2;
+    for (const tab of TABS) {
+      const button = byId(`tab-${tab}`);
+      button.addEventListener("click", () => this.show(tab));
+      button.addEventListener("keydown", (event) => {
+        const step = { ArrowLeft: -1, ArrowRight: 1, Home: -TABS.indexOf(tab), End: TABS.length - 1 - TABS.indexOf(tab) }[event.key];
+        if (step === void 0) return;
+        event.preventDefault();
+        const next = TABS[(TABS.indexOf(tab) + step + TABS.length) % TABS.length];
+        this.show(next);
+        byId(`tab-${next}`).focus();
+      });
+    }
+  }
+  shown;
+  show(chosen) {
+    for (const tab of TABS) {
+      const button = byId(`tab-${tab}`);
+      button.setAttribute("aria-selected", String(tab === chosen));
+      button.tabIndex = tab === chosen ? 0 : -1;
+      byId(tab).hidden = tab !== chosen;
+    }
+    byId("heading").textContent = TITLES[chosen];
+    document.title = `${TITLES[chosen]} – deeptaylor`;
+    document.querySelector(".skip").href = STAGES[chosen];
+    this.shown(chosen);
+  }
+};
+
+// src/text_api.ts
+function ask2(path, question, signal) {
+  return send(path, { method: "POST", body: JSON.stringify(question), signal: signal ?? null });
+}
+var explain2 = (question, signal) => json(ask2("/api/text", question, signal));
+var asPage = async (question) => (await ask2("/api/text/words.html", question)).blob();
+var asPicture = async (question) => (await ask2("/api/text/words.png", question)).blob();
+
+// src/text_pane.ts
+var DARK = matchMedia("(prefers-color-scheme: dark)");
+var LARGEST = 8;
+var DARKEST = [29, 29, 34];
+var TextPane = class {
+  element;
+  details = make("div", { class: "details", hidden: true });
+  answer = null;
+  title = make("h2", { class: "title", tabindex: "-1" });
+  made = make("p", { class: "made soft" });
+  text = make("div", { class: "coloured", tabindex: "0", role: "region", "aria-label": "The text in colours" });
+  scale = make("div", { class: "legend-row" });
+  facts = make("div", { class: "facts" });
+  account = make("div", { class: "account" });
+  largest = make("div", { class: "largest" });
+  problem = make("p", { class: "error", role: "alert", hidden: true });
+  buttons = make("div", { class: "buttons" });
+  whole = true;
+  // sub-words are summed to words
+  constructor() {
+    const choice2 = (label, whole) => {
+      const input = make("input", { type: "radio", name: "pieces", value: label });
+      input.checked = whole === this.whole;
+      input.addEventListener("change", () => {
+        this.whole = whole;
+        this.paint();
+      });
+      return make("label", {}, input, make("span", {}, label));
+    };
+    const pieces = make("fieldset", { class: "switch" }, make("legend", { class: "visually-hidden" }, "What is coloured"), choice2("Words", true), choice2("Tokens", false));
+    this.element = make(
+      "article",
+      { class: "text-pane", "aria-label": "Explanation", hidden: true },
+      this.title,
+      this.made,
+      this.text,
+      make("div", { class: "under" }, this.scale, pieces, this.buttons),
+      this.problem,
+      this.facts,
+      make("div", { class: "columns" }, this.account, this.largest)
+    );
+    DARK.addEventListener("change", () => this.paint());
+  }
+  clear() {
+    this.answer = null;
+    this.element.hidden = this.details.hidden = true;
+  }
+  show(answer, question) {
+    this.answer = answer;
+    this.element.hidden = this.details.hidden = this.problem.hidden = false;
+    this.problem.hidden = true;
+    this.title.textContent = answer.title;
+    this.made.textContent = answer.made;
+    this.facts.replaceChildren(
+      ...answer.sentences.map((words2) => make("p", { class: "says" }, words2)),
+      ...answer.notes.length ? [make("ul", { class: "notes soft" }, ...answer.notes.map((note) => make("li", {}, note)))] : []
+    );
+    this.account.replaceChildren(make("h3", {}, "Where the score went"), account(answer.parts));
+    const refused = (words2) => {
+      this.problem.textContent = words2;
+      this.problem.hidden = false;
+    };
+    this.buttons.replaceChildren(
+      saving("Page (HTML)", "words.html", () => asPage(question), refused),
+      saving("Picture (PNG)", "words.png", () => asPicture(question), refused)
+    );
+    this.details.replaceChildren(
+      make(
+        "section",
+        { class: "taking" },
+        make("h3", {}, "Take it with you"),
+        code("The account, token by token", answer.table),
+        code("The same in Python", answer.snippet),
+        code("The same on the command line", answer.command)
+      )
+    );
+    this.paint();
+  }
+  paint() {
+    if (!this.answer) return;
+    const words2 = this.whole ? this.answer.words : this.answer.tokens;
+    const most = Math.max(...words2.map(({ value: value2 }) => Math.abs(value2)));
+    const scale = most || 1;
+    this.text.replaceChildren();
+    for (const word of words2) {
+      if (word.breaks) this.text.append(make("br"));
+      this.text.append(coloured(word, scale), " ");
+    }
+    this.scale.replaceChildren(
+      make("div", { class: "legend words", role: "img", "aria-label": "Colours from against to for" }),
+      make("div", { class: "ends", "aria-hidden": "true" }, ...[`against −${shown(most)}`, "0", `for ${shown(most)}`].map((text) => make("span", {}, text)))
+    );
+    this.largest.replaceChildren(make("h3", {}, `Largest ${this.whole ? "words" : "tokens"}`), largest(words2, most));
+  }
+};
+function coloured(word, scale) {
+  const [background, ink] = colours(normalised(word.value, scale));
+  const span = make("span", { class: word.special ? "word special" : "word", title: shown(word.value) }, word.text);
+  span.style.background = background;
+  span.style.color = ink;
+  return span;
+}
+function colours(t) {
+  const full = colour(Math.sign(t) / 2);
+  const rgb = DARK.matches ? DARKEST.map((c, k) => c + Math.abs(t) * (full[k] - c)) : colour(t);
+  return [`rgb(${rgb.map(Math.round).join(" ")})`, light(rgb) > 0.179 ? "#000" : "#fff"];
+}
+function light(rgb) {
+  const [r, g, b] = rgb.map((c) => c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
+function bar(value2, most) {
+  const piece = make("span", { class: value2 < 0 ? "against" : "for" });
+  piece.style.width = `${most > 0 ? 100 * Math.abs(value2) / most : 0}%`;
+  return make("span", { class: "bar", "aria-hidden": "true" }, piece);
+}
+function signed(value2) {
+  return shown(value2).replace("-", "−");
+}
+function row(label, value2, most, kind = "", of = "td") {
+  const head = of === "th" ? make("th", { scope: "row" }, label) : make("td", {}, label);
+  return make("tr", kind ? { class: kind } : {}, head, make("td", { class: "bar-cell" }, bar(value2, most)), make("td", { class: "number" }, signed(value2)));
+}
+function account(parts) {
+  const most = Math.max(...parts.map(({ value: value2 }) => Math.abs(value2)));
+  const [score, ...rest] = parts;
+  return make(
+    "table",
+    {},
+    make("caption", { class: "visually-hidden" }, "The account of the score"),
+    make("tbody", {}, ...rest.map(({ name, label, value: value2 }) => row(label, value2, most, name, "th")), row(`= ${score.label}`, score.value, most, "score", "th"))
+  );
+}
+function largest(words2, most) {
+  const own = words2.filter(({ special, value: value2 }) => !special && value2 !== 0).sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
+  if (!own.length) return make("p", {}, "No word counts for or against it.");
+  return make(
+    "table",
+    {},
+    make("caption", { class: "visually-hidden" }, "The words that count most, by the size of their relevance"),
+    make("thead", { class: "visually-hidden" }, make("tr", {}, ...["Word", "Size", "Relevance"].map((name) => make("th", { scope: "col" }, name)))),
+    make("tbody", {}, ...own.slice(0, LARGEST).map(({ text, value: value2 }) => row(text, value2, most, "", "th")))
+  );
+}
+
+// src/text.ts
+var NARROW = matchMedia("(max-width: 60rem)");
+var WORDS = {
+  classifier: { text: "Text", guesses: "for one of its best guesses, by probability:", wanted: "or another", hint: "" },
+  "language model": {
+    text: "Prompt",
+    guesses: "for one of the likeliest next tokens:",
+    wanted: "or what follows",
+    hint: "Begin with a space where a new word follows: most tokenizers have other tokens for “ Paris” than for “Paris”."
+  },
+  "encoder–decoder": { text: "What the encoder reads", guesses: "for one of the likeliest first tokens:", wanted: "or what it writes", hint: "" },
+  embedding: { text: "Two texts", guesses: "", wanted: "", hint: "" }
+};
+var TextPage = class {
+  constructor(offer) {
+    this.offer = offer;
+    byId("text-panes").append(this.pane.element);
+    byId("text-details").append(this.pane.details);
+    this.fill();
+    byId("text-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.another();
+    });
+    for (const field2 of [this.text, this.other]) {
+      field2.addEventListener("keydown", (event) => {
+        if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+        event.preventDefault();
+        this.another();
+      });
+    }
+    byId("text-ask").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.token = null;
+      this.last = this.against.value && this.known(this.wanted.value) ? "against" : "target";
+      void this.explain();
+    });
+    byId("text-settings").addEventListener("submit", (event) => event.preventDefault());
+    byId("text-settings").addEventListener("change", () => {
+      this.adapt();
+      if (this.asked) void this.explain();
+    });
+  }
+  offer;
+  running = null;
+  asked = null;
+  // the question that the answer belongs to
+  last = "target";
+  // what was typed last
+  token = null;
+  // chosen among the likeliest
+  pane = new TextPane();
+  text = byId("text");
+  other = byId("other-text");
+  wanted = byId("text-wanted");
+  against = byId("text-against");
+  method = byId("text-method");
+  reference = byId("text-reference");
+  fill() {
+    const { title, kind, about, classes, methods, references, examples } = this.offer;
+    const said = WORDS[kind];
+    byId("text-heading").textContent = said.text;
+    byId("other-field").hidden = kind !== "embedding";
+    byId("text-network").textContent = title;
+    byId("text-about").textContent = about;
+    byId("text-status").textContent = "Ready.";
+    byId("text-guesses-label").textContent = said.guesses;
+    byId("text-wanted-label").textContent = said.wanted;
+    byId("text-hint").textContent = said.hint;
+    byId("text-class-names").replaceChildren(...classes.map((value2) => make("option", { value: value2 })));
+    this.wanted.placeholder = this.against.placeholder = kind === "classifier" ? "name or number" : "as it is written";
+    this.method.replaceChildren(...methods.map(({ name, title: title2 }) => make("option", { value: name }, title2)));
+    this.reference.replaceChildren(...references.map(({ name, title: title2 }) => make("option", { value: name }, title2)));
+    this.adapt();
+    for (const place of ["text-examples", "text-tiles"]) {
+      byId(place).replaceChildren(...examples.map((texts) => make("li", {}, this.example(texts))));
+    }
+  }
+  example(texts) {
+    const button = make("button", { type: "button" }, texts.join(" · "));
+    button.addEventListener("click", () => {
+      this.text.value = texts[0];
+      this.other.value = texts[1] ?? "";
+      this.another();
+    });
+    return button;
+  }
+  // What belongs to the method, in words.
+  adapt() {
+    const { methods, references } = this.offer;
+    byId("text-method-about").textContent = methods.find(({ name }) => name === this.method.value).about;
+    byId("text-reference-about").textContent = `In the place of every word: ${references.find(({ name }) => name === this.reference.value).about}.`;
+    byId("text-reference-field").hidden = this.method.value !== methods[0].name;
+  }
+  known(typed) {
+    const { classes } = this.offer;
+    return typed === "" || /^\d+$/.test(typed) || classes.some((name) => name.toLowerCase() === typed.trim().toLowerCase());
+  }
+  // Another text: its own best guess is asked about.
+  another() {
+    this.wanted.value = this.against.value = "";
+    this.token = null;
+    this.pane.clear();
+    byId("text-question").hidden = true;
+    void this.explain();
+  }
+  question() {
+    const base = { text: this.text.value, method: this.method.value, reference: byId("text-reference-field").hidden ? "" : this.reference.value };
+    if (this.offer.kind === "embedding") return { ...base, other: this.other.value };
+    if (this.offer.kind === "classifier") return { ...base, target: this.wanted.value, against: this.against.value };
+    return { ...base, continuation: this.token === null ? this.wanted.value : "", token: this.token, against: this.against.value };
+  }
+  async explain() {
+    this.running?.abort();
+    const running = this.running = new AbortController();
+    const stage = byId("text-stage");
+    const busy = byId("text-busy");
+    const began = performance.now();
+    const tick = () => {
+      const seconds = Math.round((performance.now() - began) / 1e3);
+      busy.textContent = seconds < 2 ? "Explaining …" : `Explaining … ${seconds} s (a text of another length takes some seconds the first time)`;
+    };
+    tick();
+    stage.setAttribute("aria-busy", "true");
+    byId("text-welcome").hidden = true;
+    const clock = setInterval(tick, 1e3);
+    const question = this.question();
+    try {
+      const answer = await explain2(question, running.signal);
+      if (running.signal.aborted) return;
+      this.asked = question;
+      this.refuse("");
+      this.pane.show(answer, question);
+      this.guesses(answer);
+      if (NARROW.matches || stage.getBoundingClientRect().top < 40) stage.scrollIntoView({ block: "start" });
+    } catch (error) {
+      if (running.signal.aborted) return;
+      this.refuse(words(error));
+    } finally {
+      clearInterval(clock);
+      if (this.running === running) {
+        stage.removeAttribute("aria-busy");
+        busy.textContent = "";
+      }
+    }
+  }
+  guesses(answer) {
+    byId("text-question").hidden = this.offer.kind === "embedding";
+    showGuesses(
+      byId("text-guesses"),
+      answer.guesses.map(({ index, name, probability }, k) => ({
+        name,
+        probability,
+        pressed: k === answer.chosen,
+        choose: () => {
+          this.against.value = "";
+          if (this.offer.kind === "classifier") this.wanted.value = this.offer.classes[index] ?? String(index);
+          else {
+            this.wanted.value = "";
+            this.token = index;
+          }
+          void this.explain();
+        }
+      }))
+    );
+  }
+  // What cannot be answered, with what could be asked instead.
+  refuse(said) {
+    const place = byId("text-refusal");
+    place.hidden = !said;
+    place.replaceChildren();
+    if (!said) return;
+    const { words: words2, buttons } = refusal(said, (number) => {
+      (this.last === "against" ? this.against : this.wanted).value = this.offer.classes[Number(number)] ?? number;
+      void this.explain();
+    });
+    place.append(...words2);
+    if (buttons.length) place.append(make("div", { class: "buttons" }, ...buttons));
+    if (this.pane.answer) place.append(make("p", { class: "soft" }, "What is shown below is the answer before."));
+    if (NARROW.matches) place.scrollIntoView({ block: "nearest" });
   }
 };
 
@@ -1432,7 +1839,7 @@ function value(set) {
 }
 
 // src/main.ts
-var NARROW = matchMedia("(max-width: 60rem)");
+var NARROW2 = matchMedia("(max-width: 60rem)");
 var Page = class {
   constructor(offer) {
     this.offer = offer;
@@ -1660,7 +2067,7 @@ var Page = class {
   // On a phone the controls are below the picture; on a desk the ledger may be.
   comeIntoView() {
     const top = byId("stage").getBoundingClientRect().top;
-    if (NARROW.matches || top < 40) byId("stage").scrollIntoView({ block: "start" });
+    if (NARROW2.matches || top < 40) byId("stage").scrollIntoView({ block: "start" });
   }
   // Nothing of another picture or network stays.
   forget() {
@@ -1680,35 +2087,32 @@ var Page = class {
     place.hidden = !said;
     place.replaceChildren();
     if (!said) return;
-    const [text, ...near] = said.split("\n");
-    place.append(make("p", {}, text));
-    const buttons = near.flatMap((line) => {
-      const found = /^\s+(\d+)\s+(.*)$/.exec(line);
-      if (!found) {
-        place.append(make("p", {}, line));
-        return [];
-      }
-      return [make("button", { type: "button", click: () => this.question.correct(found[1]) }, found[2])];
-    });
+    const { words: words2, buttons } = refusal(said, (number) => this.question.correct(number));
+    place.append(...words2);
     if (swap) buttons.push(make("button", { type: "button", class: "swap main", click: () => this.question.ask(swap) }, "Ask it that way round"));
     if (buttons.length) place.append(make("div", { class: "buttons" }, ...buttons));
     if (this.panes[0].answer) place.append(make("p", { class: "soft" }, "What is shown below is the answer before."));
-    if (NARROW.matches) place.scrollIntoView({ block: "nearest" });
+    if (NARROW2.matches) place.scrollIntoView({ block: "nearest" });
   }
 };
-function words(error) {
-  return error instanceof Error ? error.message : String(error);
-}
 async function start() {
   takeToken();
   try {
-    new Page(await getModels());
+    const offer = await getModels();
+    let pictures = null;
+    if (offer.text) new TextPage(offer.text);
+    byId("text-bench").hidden = !offer.text;
+    byId("no-text").hidden = offer.text !== null;
+    const tabs = new Tabs((tab) => {
+      if (tab === "pictures") pictures ??= new Page(offer);
+    });
+    tabs.show(offer.text ? "texts" : "pictures");
     document.body.dataset["ready"] = "yes";
   } catch (error) {
     const problem = byId("problem");
     problem.textContent = words(error);
     problem.hidden = false;
-    byId("bench").hidden = true;
+    byId("pictures").hidden = true;
   }
 }
 void start();

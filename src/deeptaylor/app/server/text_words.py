@@ -1,0 +1,194 @@
+"""What an answer about a text says, in plain sentences: made of what was computed, never of what was typed.
+
+parts       the account, line by line
+sentences   the same in words, each number with what it is
+snippet     Python that gives the same; `command`: the same on the command line
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+
+from deeptaylor.app.server.text_schema import TextQuestion
+from deeptaylor.secant.between import BetweenLedger
+from deeptaylor.shown import number as digits
+from deeptaylor.shown import percent, shown
+from deeptaylor.text.explainer import SECANT
+from deeptaylor.text.explanation import TextExplanation
+from deeptaylor.text.guesses import Guess
+from deeptaylor.text.model import TextModel
+
+__all__ = ["EXAMPLES", "METHODS", "REFERENCES", "about", "command", "made", "named", "parts", "sentences", "snippet"]
+
+METHODS = {
+    SECANT: ("Secant", "compares the text with a reference, exactly: for and against add up to the difference"),
+    "deep Taylor": ("Deep Taylor", "attention weights are constants; of transformers its maps are not a good answer"),
+    "cp-lrp": ("CP-LRP", "attention and norms are constants, and every layer hands on in proportion (the z rule)"),
+}
+REFERENCES = {
+    "mask": "the token that stands for a hidden word",
+    "pad": "the token that fills up short texts",
+    "mean": "no word in particular: the mean of all words’ vectors",
+}
+EXAMPLES: dict[str, tuple[tuple[str, ...], ...]] = {
+    "classifier": (
+        ("The film was not bad at all.",),
+        ("Great actors, but the plot is dull and far too long.",),
+        ("I expected little and was pleasantly surprised: a warm, funny story.",),
+    ),
+    "language model": (
+        ("The capital of France is",),
+        ("The opposite of hot is",),
+        ("Once upon a time there was a little",),
+    ),
+    "encoder–decoder": (
+        ("translate English to German: The house is old.",),
+        ("Is the sky blue? Answer yes or no.",),
+    ),
+    "embedding": (
+        ("A man is playing the guitar.", "Someone performs a piece of music."),
+        ("The plane landed two hours late.", "Our flight arrived with a delay."),
+    ),
+}
+_ABOUT = {
+    "classifier": "tells classes of texts apart",
+    "language model": "says what comes next",
+    "encoder–decoder": "reads a text and writes another",
+    "embedding": "gives texts places, near each other where they are alike",
+}
+
+
+def number(value: float) -> str:
+    """Three digits, and a minus as it is printed."""
+    return digits(value).replace("-", "−")
+
+
+def about(model: TextModel) -> str:
+    """What the network does, in one sentence."""
+    limit = f" It takes at most {model.longest} tokens." if model.longest else ""
+    return f"The network that was given to the command: it {_ABOUT[model.kind]}.{limit}"
+
+
+def named(model: TextModel, guess: Guess) -> str:
+    """What a guess is called where it is explained."""
+    return f"{guess.name!r} next" if model.speaks else repr(guess.name)
+
+
+def made(e: TextExplanation) -> str:
+    """How it was computed, and with what the words were compared."""
+    if e.reference:
+        return f"Method: {METHODS[SECANT][0]}; words are compared with {e.reference}."
+    return f"Method: {METHODS[e.method][0]}; words are compared with nothing."
+
+
+def parts(e: TextExplanation) -> list[tuple[str, str, float]]:
+    """The account of the one text, line by line: which, in words, and how much."""
+    ledger, special = e.ledger, e.lines[0].special
+    held = sum(value for value, kind in zip(e.relevance[0].tolist(), special, strict=True) if kind)
+    whole = float(ledger.score[0])
+    found = [("score", _of(e), whole)]
+    if isinstance(ledger, BetweenLedger):
+        return [
+            *found,
+            ("reference", without(e), float(ledger.reference[0])),
+            ("for", "words that speak for it", float(ledger.in_favour[0])),
+            ("against", "words that speak against it", 0.0 - float(ledger.against[0])),
+            ("unaccounted", "not accounted for (rounding)", float(ledger.residual[0])),
+        ]
+    if whole <= 0:
+        return found
+    own = float(e.relevance[0].sum()) - held
+    return [
+        *found,
+        ("words", "the words", own),
+        ("special", "special tokens", held),
+        ("rest", "positions, biases and what has no word", float(ledger.total[0]) - own - held),
+        ("unaccounted", "not accounted for (rounding)", whole - float(ledger.total[0])),
+    ]
+
+
+def _of(e: TextExplanation) -> str:
+    between = "," if e.quantity.startswith("difference") else "" if "similarity" in e.asked[0][0] else " of"
+    return e.quantity if not between else f"{e.quantity}{between} {e.asked[0][0]}"
+
+
+def _below_zero(e: TextExplanation) -> list[str]:
+    if not e.quantity.startswith("difference") or float(e.score[0]) >= 0:
+        return []
+    return ["It is below zero: the network prefers the other one."]
+
+
+def without(e: TextExplanation) -> str:
+    """What the reference is, in words."""
+    return f"without the words (all of them {e.reference})"
+
+
+def sentences(e: TextExplanation) -> list[str]:
+    """The account in words."""
+    value = {name: amount for name, _, amount in parts(e)}
+    has = f"The {_of(e)} is {number(value['score'])}"
+    if e.quantity == "log-probability":
+        has += f", a probability of {percent(math.exp(value['score']), '.3g')}"
+    if isinstance(e.ledger, BetweenLedger):
+        sum_ = f"{number(value['reference'])} + {number(value['for'])} − {number(-value['against'])}"
+        return [
+            (
+                f"{has}. With {e.reference} in the place of every word it would be {number(value['reference'])}. What "
+                f"speaks for it adds {number(value['for'])}, and what speaks against it takes "
+                f"{number(-value['against'])}: {sum_} = {number(value['score'])}."
+            ),
+            *_below_zero(e),
+            "Special tokens and positions are the same with and without the words, so they hold nothing.",
+            *_not_accounted(e),
+        ]
+    if value["score"] <= 0:
+        return [f"{has}. This method explains what is above zero, so no word holds anything."]
+    return [
+        (
+            f"{has}. The words hold {number(value['words'])} of it, special tokens {number(value['special'])}, and "
+            f"positions, biases and what has no word {number(value['rest'])}."
+        ),
+        *_not_accounted(e),
+    ]
+
+
+def _not_accounted(e: TextExplanation) -> list[str]:
+    return [] if e.check().accounted else ["These numbers do NOT add up to the score: see the account below."]
+
+
+# --- the same elsewhere -----------------------------------------------------------------------------------------------
+
+
+def _said(model: TextModel, asked: TextQuestion) -> dict[str, str]:
+    """What was asked, by the names of the library."""
+    follows = asked.continuation
+    if asked.token is not None:
+        follows = str(model.tokenizer.decode([asked.token]))
+    said = {"continuation": follows} if model.speaks else {"target": asked.target}
+    said |= {"against": asked.against, "method": asked.method if asked.method != SECANT else ""}
+    if asked.method in ("", SECANT):
+        said["reference"] = asked.reference
+    return {name: value for name, value in said.items() if value}
+
+
+def snippet(model: TextModel, asked: TextQuestion) -> str:
+    """Python that gives the same explanation."""
+    load = ["import deeptaylor as dt", "", 'p = dt.load("hf:…")  # as you gave it to the command']
+    if model.kind == "embedding":
+        more = f", reference={asked.reference!r}" if asked.reference else ""
+        call = f"e = dt.similarity(p, {asked.text!r}, {asked.other!r}{more})"
+    else:
+        more = "".join(f", {name}={value!r}" for name, value in _said(model, asked).items())
+        call = f"e = dt.explain(p, {asked.text!r}{more})"
+    return "\n".join([*load, call, "print(e.words())", "print(e.table())", 'e.save("words.html", words=True)', ""])
+
+
+def command(model: TextModel, asked: TextQuestion) -> str:
+    """The command that gives the same explanation."""
+    said = ["deeptaylor", "explain", "--model", "hf:…", "--text", asked.text]
+    if model.kind == "embedding":
+        said += ["--similar-to", asked.other, *(["--reference", asked.reference] if asked.reference else [])]
+    else:
+        said += [word for name, value in _said(model, asked).items() for word in (f"--{name}", value)]
+    return " ".join(shlex.quote(shown(word)) for word in said)
