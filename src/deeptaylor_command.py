@@ -23,8 +23,12 @@ deeptaylor explain PHOTO... --model NAME    which pixels made the network say so
 deeptaylor check MODEL                      can this network be explained, by which rules, and if not, why
 deeptaylor compare PHOTO --model NAME       several methods side by side
 deeptaylor evaluate FOLDER --model NAME     are the maps true? methods judged by what the network does
+deeptaylor run DATA --model NAME --out STORE    a whole data set; the same command goes on
+deeptaylor status STORE                     how far a run is, and what could not be explained
+deeptaylor verify STORE                     a run's files against their hashes, a sample computed again
 deeptaylor fit MODEL DATA --layer NAME      train a relevance model of one layer, as in section IV-A
 deeptaylor export MODEL explainer.onnx      the explainer itself as an ONNX file
+deeptaylor export STORE maps.html           a run as .png, .html, .npz or .parquet
 deeptaylor doctor                           what is installed here, and known traps
 deeptaylor demo                             five photographs explained with a real network
 deeptaylor serve                            the same in a browser

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,28 @@ class Squares:
 
     def x(self, k: int) -> Tensor:
         return torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(k))
+
+
+class Slow(Squares):
+    """Takes its time, so that there is some to be killed in."""
+
+    def __getitem__(self, k: int) -> Any:
+        time.sleep(0.01)
+        return super().__getitem__(k)
+
+
+class Crashing(Squares):
+    """Ends the process that reads item 100 for the first time, as a decoder that crashes would."""
+
+    def __init__(self, count: int, mark: Path) -> None:
+        super().__init__(count)
+        self.mark = mark
+
+    def __getitem__(self, k: int) -> Any:
+        if k == 100 and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return super().__getitem__(k)
 
 
 @functools.cache

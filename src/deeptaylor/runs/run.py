@@ -27,13 +27,13 @@ from deeptaylor.runs.labels import Labels
 from deeptaylor.runs.local import explain_here
 from deeptaylor.runs.progress import Progress, Stop, Told
 from deeptaylor.runs.reading import Run, open_run
-from deeptaylor.runs.store import Field, Shard, create, encoded, fields_of, written, zarr_package
+from deeptaylor.runs.store import Field, Shard, Written, create, encoded, fields_of, written, zarr_package
 from deeptaylor.runs.work import LABEL, Observer, Work
 from deeptaylor.shown import shown
 from deeptaylor.support.class_names import class_number
 from deeptaylor.support.files import DiskFullError, size
 
-__all__ = ["run"]
+__all__ = ["begin", "run", "work_of"]
 
 SHARD, BATCH = 512, 32
 
@@ -53,6 +53,7 @@ def run(
     shard: int | None = None,
     threads: int | None = None,
     device: str | torch.device | None = None,
+    scheduler: str | None = None,
     progress: Callable[[Progress], None] | None = None,
     command: str = "",
     check_space: bool = True,
@@ -74,6 +75,7 @@ def run(
     batch        items that are explained at once; halved where they do not fit into memory
     shard        items that are written and entered together; 512 unless said
     threads      that read and prepare items
+    scheduler    the address of a Dask scheduler (tcp://…): its workers explain, this process writes
     progress     called with a `Progress` again and again
     check_space  False: begin also where the disk may be too small
 
@@ -83,7 +85,7 @@ def run(
     zarr_package()
     if batch < 1 or (shard is not None and shard < 1):
         raise InputError(f"batch={batch}, shard={shard}: at least one item.")
-    work = _work(data, model, target, domain, contrast, also, axis, device, settings)
+    work = work_of(data, model, target, domain, contrast, also, axis, device, settings)
     store = Path(out)
     with _opened(store) as commits, _quiet():
         manifest, fields = _begun(store, commits, work, relevance, shard, command, batch)
@@ -95,13 +97,18 @@ def run(
             _space(store, fields, sum(min(each, count - k * each) for k in todo))
         told = Told(commits, count, progress)
 
-        def write(made: Shard) -> None:
-            written(store, encoded(made, fields, each), commits)
+        def write(made: Shard | Written) -> None:
+            written(store, encoded(made, fields, each) if isinstance(made, Shard) else made, commits)
             told.entered()
 
         with Stop() as stop:
             shards = ((k, list(commits.items(k * each, (k + 1) * each))) for k in todo)
-            explain_here(work, shards, batch, threads or _threads(), write, stop, told.computed)
+            if scheduler is None:
+                explain_here(work, shards, batch, threads or _threads(), write, stop, told.computed)
+            else:
+                from deeptaylor.runs.cluster import explain_there
+
+                explain_there(scheduler, work, shards, batch, each, threads or 1, write, stop, told.computed)
     return open_run(store)
 
 
@@ -112,10 +119,11 @@ def _threads() -> int:
 # --- what is explained ------------------------------------------------------------------------------------------------
 
 
-def _work(
+def work_of(
     data: Any, model: Any, target: Any, domain: Domain | None, contrast: bool, also: Sequence[Observer], axis: Axis,
     device: Any, settings: Mapping[str, Any],
 ) -> Work:  # fmt: skip
+    """How the items of a data set are explained by a network."""
     source = source_of(data)
     if isinstance(model, (str, os.PathLike)):
         model = load(model)
@@ -143,6 +151,12 @@ def _work(
     work = Work(source, explainer, trained, (), asked, contrast, axis, also)
     work.label_of = Labels(names)
     return work
+
+
+def begin(work: Work, items: Iterator[Item]) -> None:
+    """Capture the network, if that was not done yet."""
+    if not work.explainer.begun:
+        work.explainer.begin_with(work.explainer.read(_example(work, items))[0], "example")
 
 
 def _example(work: Work, items: Iterator[Item]) -> Tensor:
@@ -191,9 +205,7 @@ def _begun(
         count, inputs = commits.list_items(manifests.listed(work.source.entries(), work))
         if not count:
             raise InputError(f"There are no items in {work.source.about['place']}.")
-    if not work.explainer.begun:
-        example = _example(work, commits.items())
-        work.explainer.begin_with(work.explainer.read(example)[0], "example")
+    begin(work, commits.items())
     heat, raw = _shapes(work)
     more = {
         "shard": shard, "batch": batch, "device": str(getattr(work.explainer.like, "device", "cpu")),

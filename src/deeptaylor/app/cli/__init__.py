@@ -21,7 +21,7 @@ from deeptaylor_command import HELP
 __all__ = ["EXPERIMENTS", "main"]
 
 _COMPLETION = "_DEEPTAYLOR_COMPLETE"
-VERBS = ("explain", "check", "compare", "evaluate", "fit", "export", "doctor")
+VERBS = ("explain", "check", "compare", "evaluate", "run", "status", "verify", "fit", "export", "doctor")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

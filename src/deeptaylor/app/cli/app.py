@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 
 import typer
 
-from deeptaylor.app.cli import check, compare, doctor, evaluate, explain, export, fit, handed_over, words
+from deeptaylor.app.cli import check, compare, doctor, evaluate, explain, export, fit, handed_over, run, words
 from deeptaylor.app.cli.exits import BAD_INPUT, CHECK_FAILED, EXITS, INTERRUPTED, OWN_ERROR
 from deeptaylor.app.cli.show import Talk
 from deeptaylor.errors import DeepTaylorError
@@ -79,9 +79,12 @@ def _flowing(text: str) -> str:
     return "\n\n".join(part if part.startswith("\b") else " ".join(part.split()) for part in parts)
 
 
-for module in (explain, check, compare, evaluate, fit, export, doctor):
-    name = module.__name__.rpartition(".")[2]
-    app.command(name, epilog=EXITS, help=_flowing(getattr(module, name).__doc__))(command(getattr(module, name)))
+_VERBS: tuple[Callable[..., int], ...] = (
+    explain.explain, check.check, compare.compare, evaluate.evaluate, run.run, run.status, run.verify, fit.fit,
+    export.export, doctor.doctor,
+)  # fmt: skip
+for verb in _VERBS:
+    app.command(verb.__name__, epilog=EXITS, help=_flowing(verb.__doc__ or ""))(command(verb))
 
 
 def _handed_over(verb: str, text: str) -> None:

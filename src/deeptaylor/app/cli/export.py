@@ -1,4 +1,4 @@
-"""`deeptaylor export`: the explainer itself as an ONNX file."""
+"""`deeptaylor export`: the explainer itself as an ONNX file; or a run as pictures, arrays or a table."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ from deeptaylor.app.cli.show import Talk, noted
 from deeptaylor.errors import InputError
 from deeptaylor.models.onnx.exporter import export_explainer
 from deeptaylor.models.photographs import class_index
+from deeptaylor.runs.manifest import MANIFEST
+from deeptaylor.runs.reading import open_run
+from deeptaylor.runs.saved import save
 from deeptaylor.shown import shown
 from deeptaylor.support.files import OverwriteError
 from deeptaylor.support.plain import plain
@@ -27,9 +30,21 @@ from deeptaylor.support.plain import plain
 __all__ = ["export"]
 
 
+def _export_run(store: Path, file: Path, most: int | None, overwrite: bool, talk: Talk) -> int:
+    if file.exists() and not overwrite:
+        raise OverwriteError(f"{shown(file)} is there already; give another name, or say --overwrite.")
+    written = save(open_run(store), file, most)
+    talk.say(f"Saved to {shown(written)}.")
+    talk.result({"file": str(written), "exit_code": FINE})
+    return FINE
+
+
 def export(
     source: Source,
-    file: Annotated[Path, typer.Argument(metavar="EXPLAINER.onnx", help="The file to write.")],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="The file to write: explainer.onnx; of a run .png, .html, .npz, .parquet."),
+    ],
     model: Model,
     how: How,
     talk: Talk,
@@ -40,6 +55,7 @@ def export(
         list[Path] | None, typer.Option(help="Compare on these photographs too; repeatable.", metavar="PHOTO")
     ] = None,
     shape: Shape = None,
+    most: Annotated[int | None, typer.Option(help="Of a run: how many items.", min=1, show_default=False)] = None,
     overwrite: Overwrite = False,
 ) -> int:
     """Write the explainer itself as an ONNX file, which needs neither torch nor deeptaylor to run.
@@ -48,11 +64,17 @@ def export(
     `relevance`, shaped like x. Before it is written, onnxruntime runs it beside the explainer on inputs drawn from the
     domain (and your photographs): they agree to 1e-4, or nothing is written and the exit code is 1.
 
+    Where MODEL is the store of a run, its maps and its table are written instead: .png and .html show the first maps,
+    .npz holds maps and table, .parquet the table.
+
     \b
     Examples:
       deeptaylor export squeezenet1_1 explainer.onnx --photo cat.jpg
       deeptaylor export my.onnx explainer.onnx --bias spread --target input …
+      deeptaylor export maps contact_sheet.html
     """  # noqa: D301
+    if (Path(source) / MANIFEST).is_file():
+        return _export_run(Path(source), file, most, overwrite, talk)
     settings = how.settings()
     if len(settings) != 1:
         raise InputError("--bias both makes two explainers; export each to a file of its own.")

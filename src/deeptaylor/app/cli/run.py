@@ -1,0 +1,226 @@
+"""`deeptaylor run`, `status` and `verify`: a whole data set explained into a store, and looked after."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sqlite3
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from deeptaylor.app.cli.exits import CHECK_FAILED, FINE, SOME_FAILED
+from deeptaylor.app.cli.options import How, Model, network_option
+from deeptaylor.app.cli.show import Talk, noted
+from deeptaylor.errors import InputError
+from deeptaylor.runs import run as runs
+from deeptaylor.runs.commits import BusyError, Commits, Lock, StoreError
+from deeptaylor.runs.progress import Progress
+from deeptaylor.runs.reading import Run, open_run
+from deeptaylor.runs.verify import Verified, damaged_shards, recomputed, take_back
+from deeptaylor.shown import shown
+from deeptaylor.support.files import size
+
+__all__ = ["run", "status", "verify"]
+
+_EVERY = 2.0  # seconds between two lines of progress
+Store = Annotated[Path, typer.Argument(metavar="STORE", help="The folder of a run.", show_default=False)]
+
+
+def run(
+    data: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DATA",
+            help="A folder of pictures (classes by subfolder), a list of files (.txt), a .tar or a .parquet file.",
+            show_default=False,
+        ),
+    ],
+    source: Annotated[str, network_option("A network by name, or a file.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The folder of the store.", metavar="STORE", show_default=False)
+    ],
+    model: Model,
+    how: How,
+    talk: Talk,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="What is explained: a class, or `label` for each picture's own. Default: the network's answer.",
+            metavar="CLASS|label",
+            show_default=False,
+        ),
+    ] = None,
+    contrast: Annotated[
+        bool, typer.Option("--contrast", help="Keep what sets the class apart from its rivals, too.")
+    ] = False,
+    relevance: Annotated[
+        bool, typer.Option("--relevance", help="Keep the relevance of every channel, too: much larger.")
+    ] = False,
+    batch: Annotated[int, typer.Option(help="Pictures that are explained at once.", min=1)] = runs.BATCH,
+    shard: Annotated[
+        int | None, typer.Option(help="Pictures that are saved together (512).", min=1, show_default=False)
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads that read pictures.", min=1, show_default=False)] = None,
+    device: Annotated[str | None, typer.Option(help="Where to compute: cpu, cuda.", show_default=False)] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(help="A Dask scheduler whose workers explain.", metavar="tcp://HOST:PORT", show_default=False),
+    ] = None,
+    ignore_space: Annotated[
+        bool, typer.Option("--ignore-space", help="Begin also where the disk may be too small.")
+    ] = False,
+) -> int:
+    """Explain a whole data set into a store, and go on with one that was broken off: the same command again.
+
+    Saves heatmaps, scores, ledgers and the hash of every picture as zarr arrays. Pictures that cannot be read or
+    explained are recorded with the reason. Ctrl-C or SIGTERM ends the run after the shard that it is at. With --json,
+    a line per step.
+
+    \b
+    Examples:
+      deeptaylor run photos --model efficientnet-lite0 --out maps
+      deeptaylor run photos -m efficientnet-lite0 --out maps --device cuda --batch 128
+      deeptaylor run photos -m efficientnet-lite0 --out maps --scheduler tcp://10.0.0.1:8786
+    """  # noqa: D301
+    settings = how.settings()
+    if len(settings) != 1:
+        raise InputError("--bias both makes two runs; give each a store of its own.")
+    ((_, chosen),) = settings.items()
+    with talk.progress() as step, noted() as notes:
+        step(f"loading {source}")
+        told = _Told(talk, step)
+        done = runs.run(
+            data, model.load(source), out, target=target, contrast=contrast, relevance=relevance, batch=batch,
+            shard=shard, threads=threads, device=device, scheduler=scheduler, progress=told,
+            command=shlex.join(["deeptaylor", *sys.argv[1:]]), check_space=not ignore_space, **chosen,
+        )  # fmt: skip
+    for note in notes:
+        talk.say(f"note: {note}")
+    _, items, bad = done.progress
+    failed = f"; {bad} of them could not be explained (deeptaylor status {shown(out)} says why)" if bad else ""
+    talk.say(f"{items} items are done{failed}. Saved to {shown(out)}.")
+    code = SOME_FAILED if bad else FINE
+    talk.result({"items": items, "bad": bad, "store": str(out), "notes": notes, "exit_code": code})
+    return code
+
+
+class _Told:
+    """Says how far a run is: on a terminal in the bar, for machines as a line of JSON."""
+
+    def __init__(self, talk: Talk, step: Any) -> None:
+        self._talk, self._step, self._last = talk, step, -_EVERY
+
+    def __call__(self, p: Progress) -> None:
+        left = "" if p.seconds_left is None else f", {_time(p.seconds_left)} left"
+        self._step(f"{p.done} of {p.of}, {p.per_second:.3g} per second{left}, {p.bad} bad", p.done, p.of)
+        now = time.monotonic()
+        if self._talk.as_json and now - self._last >= _EVERY:
+            self._last = now
+            line = {"event": "progress", "done": p.done, "entered": p.entered, "of": p.of, "bad": p.bad}
+            typer.echo(json.dumps({**line, "per_second": p.per_second, "seconds_left": p.seconds_left}))
+
+
+def _time(seconds: float) -> str:
+    hours, rest = divmod(round(seconds), 3600)
+    return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s" if rest >= 60 else f"{rest} s"
+
+
+def status(store: Store, talk: Talk) -> int:
+    """How far a run is, whether it is at work, and what could not be explained.
+
+    \b
+    Example:
+      deeptaylor status maps
+    """  # noqa: D301
+    found = open_run(store)
+    shards, items, bad = found.progress
+    reasons = Counter(f"{found.statuses[t.status]}: {t.reason}" for t in found.errors)
+    busy = _busy(store)
+    each = found.manifest["shard"]
+    about = {
+        "items": len(found), "done": items, "bad": bad, "shards": shards, "of_shards": -(-len(found) // each),
+        "at_work": bool(busy), "bytes": sum(p.stat().st_size for p in store.rglob("*") if p.is_file()),
+        "errors": [{"item": found.names[t.item], "status": found.statuses[t.status], "reason": t.reason}
+                   for t in found.errors],
+        "manifest": found.manifest, "exit_code": FINE,
+    }  # fmt: skip
+    talk.say(f"{items} of {len(found)} items are done, in {shards} of {about['of_shards']} shards; {bad} are bad.")
+    talk.say("A run is at work on it." if busy else "No run is at work on it.")
+    talk.say(f"It takes {size(about['bytes'])}.")
+    for reason, count in reasons.most_common(10):
+        talk.say(f"  {count} × {reason}")
+    talk.result(about)
+    return FINE
+
+
+def _busy(store: Path) -> bool:
+    try:
+        Lock(store).release()
+    except BusyError:
+        return True
+    except (StoreError, sqlite3.Error):
+        return False
+    return False
+
+
+def verify(
+    store: Store,
+    model: Model,
+    how: How,
+    talk: Talk,
+    source: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="The network of the run, to compute again.", metavar="NAME|FILE"),
+    ] = None,
+    sample: Annotated[int, typer.Option(help="How many items are computed again, at least.", min=1)] = 32,
+    seed: Annotated[int, typer.Option(help="Of the items that are drawn.")] = 0,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Take damaged shards back: the command of the run does them again.")
+    ] = False,
+) -> int:
+    """Is a store what it should be? Every file against its hash; with --model, a random sample computed again.
+
+    \b
+    Examples:
+      deeptaylor verify maps
+      deeptaylor verify maps --model efficientnet-lite0 --sample 64
+      deeptaylor verify maps --repair
+    """  # noqa: D301
+    if source is None:
+        found = Verified(damaged_shards(store))
+    else:
+        found = _again(open_run(store), model.load(source), how, sample, seed)
+    shards = open_run(store).progress[0]
+    talk.say(f"{shards - len(found.damaged)} of {shards} shards have the hashes that were entered.")
+    if found.damaged:
+        talk.error(f"damaged: shards {', '.join(map(str, found.damaged))}")
+        if repair:
+            take_back(store, found.damaged)
+            talk.say("They were taken back; the command of the run does them again.")
+    if found.items:
+        talk.say(
+            f"{found.items} items were computed again: maps differ by at most {found.map_gap:.1e} of their largest "
+            f"value, scores by {found.score_gap:.1e}."
+        )
+    for name in found.changed:
+        talk.error(f"{shown(name)} is no longer what was explained")
+    code = FINE if found.fine else CHECK_FAILED
+    talk.result({**vars(found), "repaired": bool(repair and found.damaged), "exit_code": code})
+    return code
+
+
+def _again(run: Run, model: Any, how: How, sample: int, seed: int) -> Verified:
+    plan, place = run.manifest["plan"], run.manifest["inputs"]["place"]
+    ((_, chosen),) = how.settings().items()
+    work = runs.work_of(place, model, plan["target"], None, plan["contrast"], (), plan["axis"], None, chosen)
+    commits = Commits(run.path)
+    try:
+        runs.begin(work, commits.items())
+    finally:
+        commits.close()
+    return recomputed(run.path, work, sample, seed)
