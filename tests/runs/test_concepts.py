@@ -123,3 +123,14 @@ def test_refusals(explainer: dt.Explainer, x: Tensor) -> None:
         merged(LAYER, [])
     with pytest.raises(InputError, match=r"was not watched: explainer.watch"):
         Concepts("1").batch(np.arange(2), x[:2], explainer.explain(x[:2]))
+
+
+def test_a_run_that_is_watched(explainer: dt.Explainer, x: Tensor, tmp_path: Path) -> None:
+    pytest.importorskip("zarr")
+    done = dt.run(list(x), explainer, tmp_path / "store", also=[Concepts(LAYER)], shard=10, batch=4)
+    table = done.channels(LAYER)
+    R, a = slowly(explainer, x)
+    assert np.allclose(table.relevance, R, atol=1e-6)
+    assert np.allclose(table.activation, a, atol=1e-6)
+    with pytest.raises(InputError, match=r"'1' was not watched in this run.*Watched: concepts-3"):
+        done.channels("1")

@@ -20,6 +20,7 @@ from deeptaylor.runs import manifest as manifests
 from deeptaylor.runs.commits import Commits, Trouble
 from deeptaylor.runs.items import source_of
 from deeptaylor.runs.store import PARTS, STATUS, Array, zarr_package
+from deeptaylor.runs.studied import Studied
 from deeptaylor.shown import shown
 from deeptaylor.support.optional import optional_package
 
@@ -85,7 +86,7 @@ def open_run(store: str | os.PathLike[str]) -> Run:
     return Run(Path(store))
 
 
-class Run:
+class Run(Studied):
     """What was explained: heatmaps, a table with a row per item, and the items themselves.
 
     manifest    what was asked for, of which network and input set, as a dictionary

@@ -48,6 +48,7 @@ class Observer(Protocol):
     name    the folder below also/ in the store; it tells observers with other settings apart
     batch   what it keeps of a batch; `numbers` are those of the items, −1 where a row is to be left out
     shard   what it keeps of a shard, from all of its batches, as arrays
+    layers  where it has them: names of inner layers, which are then in `e.seen`
     """
 
     @property
@@ -180,6 +181,7 @@ class Work:
         return x, torch.tensor([p.label for p in filled], device=x.device) if self.target == LABEL else self.target
 
     def _explained(self, x: Tensor, target: Any) -> Explanation:
+        self.explainer.watch([layer for one in self.also for layer in getattr(one, "layers", ())])
         return self.explainer.contrast(x, target) if self.contrast else self.explainer.explain(x, target)
 
     # --- rows -----------------------------------------------------------------------------------------------------
