@@ -36,7 +36,7 @@ from deeptaylor.app.server.schema import (
     SampleAnswer,
 )
 from deeptaylor.app.server.security import TOKEN_HEADER, Guard, TooLargeError
-from deeptaylor.app.server.text_routes import Png, add_text_api
+from deeptaylor.app.server.text_routes import PATHS, Png, add_text_api
 from deeptaylor.app.server.texts import Texts
 from deeptaylor.errors import BoundaryError, DeepTaylorError
 from deeptaylor.rules.parse import RULES
@@ -192,7 +192,8 @@ def make_app(
     _add_files(app)
     _add_api(app, page)
     add_text_api(app, page.texts, page.jobs, page.read, _gone)
-    return Guard(app, hosts, token, page.bounds.bytes, (NETWORKS, page.bounds.network))
+    others = {NETWORKS: (page.bounds.network, "network")} | dict.fromkeys(PATHS, (page.bounds.bytes, "text"))
+    return Guard(app, hosts, token, page.bounds.bytes, others)
 
 
 def _add_api(app: FastAPI, page: Page) -> None:

@@ -16,8 +16,8 @@ import asyncio
 import contextlib
 import hmac
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = ["TOKEN_HEADER", "Guard", "TooLargeError"]
@@ -56,8 +56,10 @@ HEADERS = {
 class TooLargeError(Exception):
     """The body is larger than allowed; for the application to answer with 413."""
 
-    def __init__(self, most_bytes: int, what: str = "picture") -> None:
-        super().__init__(f"the {what} is too large: at most {most_bytes / 2**20:g} MiB are taken.")
+    @classmethod
+    def of(cls, what: str, most_bytes: int) -> TooLargeError:
+        """In words."""
+        return cls(f"the {what} is too large: at most {most_bytes / 2**20:g} MiB are taken.")
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Guard:
     hosts: frozenset[str]  # such as 127.0.0.1:8000
     token: str
     most_bytes: int
-    networks: tuple[str, int] = ("", 0)  # the path that takes a network, and how many bytes there
+    others: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # paths with another limit, and what it is of
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Refuse, or pass on with a counted body and with our headers on the answer."""
@@ -78,8 +80,7 @@ class Guard:
         if scope["type"] != "http":
             raise RuntimeError(f"the page speaks HTTP only, not {scope['type']}")
 
-        large = scope["path"] == self.networks[0]
-        most, what = (self.networks[1], "network") if large else (self.most_bytes, "picture")
+        most, what = self.others.get(scope["path"], (self.most_bytes, "picture"))
         body, begun = _Body(receive, most, what), False
 
         async def guarded(message: Message) -> None:
@@ -100,7 +101,7 @@ class Guard:
             return
         length = headers.get("content-length", ["0"])[0]
         if length.isascii() and length.isdigit() and int(length) > most:
-            await _answer(guarded, 413, str(TooLargeError(most, what)))
+            await _answer(guarded, 413, str(TooLargeError.of(what, most)))
             return
         try:
             await self.app(scope, body, guarded)
@@ -140,7 +141,7 @@ class _Body:
         self._seen += len(message.get("body", b""))
         self.ended = self.ended or not message.get("more_body", False)
         if self._seen > self._most:
-            raise TooLargeError(self._most, self._what)
+            raise TooLargeError.of(self._what, self._most)
         return message
 
     async def drain(self) -> None:

@@ -15,9 +15,10 @@ from deeptaylor.app.server.text_schema import CHARACTERS, TextAnswer, TextQuesti
 from deeptaylor.app.server.texts import Texts
 from deeptaylor.errors import InputError
 
-__all__ = ["Png", "add_text_api"]
+__all__ = ["PATHS", "Png", "add_text_api"]
 
 T = TypeVar("T")
+PATHS = ("/api/text", "/api/text/words.html", "/api/text/words.png")
 _BYTES = 16 * CHARACTERS  # two texts, with letters that take several bytes each
 _QUESTION: dict[str, Any] = {
     "requestBody": {
@@ -46,17 +47,17 @@ def add_text_api(
             asked = await _question(request, read)
             return await jobs.run(lambda: then(texts, asked), lambda: gone(request))
 
-    @app.post("/api/text", openapi_extra=_QUESTION)
+    @app.post(PATHS[0], openapi_extra=_QUESTION)
     async def text(request: Request) -> TextAnswer:
         """Explain a text."""
         return await answered(request, Texts.answer)
 
-    @app.post("/api/text/words.html", openapi_extra=_QUESTION, response_class=_Page)
+    @app.post(PATHS[1], openapi_extra=_QUESTION, response_class=_Page)
     async def page(request: Request) -> Response:
         """The coloured words as a page of their own."""
         return _Page(await answered(request, Texts.page))
 
-    @app.post("/api/text/words.png", openapi_extra=_QUESTION, response_class=Png)
+    @app.post(PATHS[2], openapi_extra=_QUESTION, response_class=Png)
     async def picture(request: Request) -> Response:
         """The coloured words as a picture."""
         return Png(await answered(request, Texts.picture))

@@ -127,7 +127,8 @@ def without(e: TextExplanation) -> str:
 def sentences(e: TextExplanation) -> list[str]:
     """The account in words."""
     value = {name: amount for name, _, amount in parts(e)}
-    has = f"The {_of(e)} is {number(value['score'])}"
+    two = "," if e.quantity.startswith("difference") else ""
+    has = f"The {_of(e)}{two} is {number(value['score'])}"
     if e.quantity == "log-probability":
         has += f", a probability of {percent(math.exp(value['score']), '.3g')}"
     if isinstance(e.ledger, BetweenLedger):
