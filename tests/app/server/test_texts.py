@@ -267,6 +267,7 @@ def test_explainers_kept_are_bounded(p: dt.TextModel) -> None:
 
 def test_a_folder_is_served(p: dt.TextModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Any] = []
+    monkeypatch.setattr(main.logging, "basicConfig", lambda **_: None)  # it would stay for the tests behind this one
     monkeypatch.setattr(main, "serve", lambda host, port, model, open_browser, title: found.extend([model, title]))
     folder = tmp_path / "sentiment"
     p.network.save_pretrained(folder)  # type: ignore[operator]
@@ -280,6 +281,9 @@ def test_a_folder_is_served(p: dt.TextModel, tmp_path: Path, monkeypatch: pytest
     assert json.loads((folder / "config.json").read_text())["architectures"] == ["BertForSequenceClassification"]
 
 
-def test_a_folder_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_none_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main.logging, "basicConfig", lambda **_: None)
     assert main.main(["--model", f"hf:{tmp_path}"]) == 2
     assert "error: hf:" in capsys.readouterr().err
