@@ -287,3 +287,7 @@ def test_a_folder_that_is_none_is_refused(
     monkeypatch.setattr(main.logging, "basicConfig", lambda **_: None)
     assert main.main(["--model", f"hf:{tmp_path}"]) == 2
     assert "error: hf:" in capsys.readouterr().err
+
+
+def test_nothing_is_zero_without_a_sign() -> None:
+    assert [text_words.number(x) for x in (-0.0, -1.5, 2.0)] == ["0", "−1.5", "2"]

@@ -61,7 +61,7 @@ _ABOUT = {
 
 def number(value: float) -> str:
     """Three digits, and a minus as it is printed."""
-    return digits(value).replace("-", "−")
+    return digits(value + 0.0).replace("-", "−")  # no −0
 
 
 def about(model: TextModel) -> str:

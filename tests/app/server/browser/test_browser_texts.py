@@ -127,7 +127,7 @@ def test_the_words_are_the_librarys(chromium: Any, texts: str, p: dt.TextModel) 
         assert page.locator(".word").all_inner_texts() == list(e.words().words)
         largest = max(zip(e.words().values, e.words().words, strict=True), key=lambda pair: abs(pair[0]))
         assert page.locator(".largest tbody th").first.inner_text() == largest[1]
-        page.locator(".text-pane").get_by_text("Tokens", exact=True).click()
+        page.check("[name=pieces][value=Tokens]")
         assert page.locator(".word").all_inner_texts() == list(e.tokens().words)
         page.select_option("#text-method", "cp-lrp")
         page.locator(".made", has_text="CP-LRP").wait_for()
