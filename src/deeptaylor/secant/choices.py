@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deeptaylor.secant.pair import Pair, RefusedError, attached, midway
+from deeptaylor.secant.pair import Pair, RefusedError, attached, midway, same
 from deeptaylor.secant.products import linear, real
 from deeptaylor.secant.unary import ratio
 
@@ -98,7 +98,7 @@ def ordered(op: Any, args: Any, kwargs: Any) -> Any:
     """Sorted values, or the k largest, with their places: those must be the same at both points."""
     x = args[0]
     (values, places), (values0, before) = (op(t, *args[1:], **kwargs) for t in (x.x, x.x0))
-    if not torch.equal(places, before):
+    if not same(places, before):
         raise RefusedError("the order of what it sorts differs between the input and the reference")
     return Pair(values, values0), places
 

@@ -15,7 +15,16 @@ from deeptaylor.secant.products import linear, matmul, over_positive
 from deeptaylor.secant.softmax import softmax
 from deeptaylor.secant.unary import bent, of_form, power, sqrt
 
-__all__ = ["attention_weights", "deviation", "divide_by_rms", "divide_by_std", "length", "lp_pool"]
+__all__ = [
+    "attention_weights",
+    "deviation",
+    "divide_by_rms",
+    "divide_by_std",
+    "layer_norm",
+    "length",
+    "lp_pool",
+    "normed",
+]
 
 
 def _mapped(function: Any, *args: Any) -> Pair:
@@ -55,11 +64,68 @@ def divide_by_std(op: Any, args: Any, kwargs: Any) -> Pair:
     return _mapped(lambda t: t.reshape(shape), _over_root(x, _mean_square(x, dims, centred=True), eps))
 
 
+class _Norm(torch.autograd.Function):
+    """u = c / σ, where σ² = mean(c²) + ε and c is x, or x − mean(x).
+
+    Δσ = mean(c̄ Δc) / σ̄ and Δu = (Δc − ū Δσ) / σ̄: with w = c̄ / σ̄, back goes (m − w mean(ū m)) / σ̄, centred if c is.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, u: Tensor, x: Tensor, middle: Tensor, w: Tensor, over: Tensor, axes: int, centred: bool
+    ) -> Any:
+        ctx.save_for_backward(middle, w, over)
+        ctx.dims, ctx.centred = tuple(range(-axes, 0)), centred
+        return u.view_as(u)
+
+    @staticmethod
+    def backward(ctx: Any, *ms: Tensor) -> Any:
+        (m,), (middle, w, over) = ms, ctx.saved_tensors
+        back = torch.addcmul(m, w, (middle * m).mean(ctx.dims, keepdim=True), value=-1)
+        if ctx.centred:
+            back = back - m.mean(ctx.dims, keepdim=True)
+        return None, back * over, *[None] * 5
+
+
+def _normed(x: Pair, at: Any, axes: int, centred: bool) -> Pair:
+    """A norm; `at` gives u and 1 / σ at a point."""
+    (u, r), (u0, r0) = at(x.now), at(x.x0)
+    share = r0 / (r + r0)  # σ / (σ + σ0)
+    ways = torch.lerp(u0, u, 0.5), torch.lerp(u0, u, share), 2 * r * share
+    made: Tensor = _Norm.apply(u, x.x, *ways, axes, centred)  # type: ignore[no-untyped-call]
+    return Pair(made, u0)
+
+
+def layer_norm(x: Tensor, eps: float, axes: int, groups: int, weight: Tensor | None, shift: Tensor | None) -> Tensor:
+    """γ (x − mean) / σ + β of layer and group norm."""
+    return ops.centre(ops.divide_by_std(x, eps, axes, groups), weight, shift, axes, groups)
+
+
+def normed(op: Any, args: Any, kwargs: Any) -> Pair:
+    """The same in one: what is taken from x is taken from u, and counts for nothing."""
+    x, eps, axes, groups, weight, shift = args
+    shape = x.x.shape
+    if groups:
+        x, axes = _mapped(lambda t: t.reshape(shape[0], groups, -1), x), 1
+
+    def at(t: Tensor) -> tuple[Tensor, Tensor]:
+        u, _, r = torch.native_layer_norm(t, t.shape[-axes:], None, None, eps)
+        return u, r
+
+    u = _normed(x, at, axes, centred=True)
+    return _mapped(lambda t: ops.scale_shift(t.reshape(shape), weight, shift), u)
+
+
 def divide_by_rms(op: Any, args: Any, kwargs: Any) -> Pair:
     """x / √(mean(x²) + ε) of RMSNorm."""
     x, eps, axes = args
     eps = torch.finfo(x.x.dtype).eps if eps is None else eps
-    return _over_root(x, _mean_square(x, tuple(range(-axes, 0)), centred=False), eps)
+
+    def at(t: Tensor) -> tuple[Tensor, Tensor]:
+        r = torch.rsqrt(t.square().mean(tuple(range(-axes, 0)), keepdim=True) + eps)
+        return t * r, r
+
+    return _normed(x, at, axes, centred=False)
 
 
 def length(op: Any, args: Any, kwargs: Any) -> Pair:

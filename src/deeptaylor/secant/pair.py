@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
-__all__ = ["Pair", "RefusedError", "attached", "changes", "midway", "plain", "with_slope"]
+__all__ = ["Pair", "RefusedError", "attached", "changes", "midway", "plain", "same", "with_slope"]
 
 
 class RefusedError(Exception):
@@ -31,6 +30,7 @@ class Pair(NamedTuple):
     x0: Tensor
     carrier: Tensor | None = None
     over: Any = None  # the pair that this is one over, where it is: a · (1 / b) is split as a / b is
+    positive: bool = False  # known to be so, at both points
 
     @property
     def now(self) -> Tensor:
@@ -48,19 +48,27 @@ class Pair(NamedTuple):
         return self.now - self.x0
 
 
-# Tokens of both points, masks of both: to a tree of arguments a pair is one leaf.
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, Pair)
-
-
 def plain(args: Any, read: Callable[[Pair], Any]) -> Any:
     """Arguments with plain tensors in place of pairs."""
-    return pytree.tree_map(lambda v: read(v) if _is_pair(v) else v, args, is_leaf=_is_pair)
+    if isinstance(args, Pair):
+        return read(args)
+    if isinstance(args, tuple | list):
+        return type(args)([plain(a, read) for a in args])
+    return {k: plain(v, read) for k, v in args.items()} if isinstance(args, dict) else args
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """True where whole numbers or masks do not differ between both points."""
+    return a is b or torch.equal(a, b)
 
 
 def changes(args: Any) -> list[Pair]:
     """The pairs among arguments."""
-    return [v for v in pytree.tree_leaves(args, is_leaf=_is_pair) if _is_pair(v)]
+    if isinstance(args, Pair):
+        return [args]
+    if isinstance(args, dict):
+        args = list(args.values())
+    return [p for a in args for p in changes(a)] if isinstance(args, tuple | list) else []
 
 
 class _Attached(torch.autograd.Function):

@@ -49,7 +49,8 @@ def multiply(op: Any, args: Any, kwargs: Any) -> Pair:
         return linear(op, args, kwargs)
     a, b = real(a), real(b)
     if a.over is not None or b.over is not None:
-        return divide(torch.div, (a, b.over) if b.over is not None else (b, a.over), {})
+        top, bottom = (a, b.over) if b.over is not None else (b, a.over)
+        return over_positive(top, bottom) if bottom.positive else divide(torch.div, (top, bottom), {})
     y, y0 = a.now * b.now, a.x0 * b.x0
     return Pair(attached(y, (a.x, b.middle), (b.x, a.middle)), y0)
 
@@ -64,7 +65,10 @@ def divide(op: Any, args: Any, kwargs: Any) -> Pair:
         raise RefusedError("a quotient that is rounded has no one split")
     if not isinstance(b, Pair):
         return linear(op, args, kwargs)
-    top = real(a) if isinstance(a, Pair) else Pair(*[torch.as_tensor(a, dtype=b.x.dtype, device=b.x.device)] * 2)
+    if not isinstance(a, Pair):
+        constant = torch.as_tensor(a, dtype=b.x.dtype, device=b.x.device)
+        a = Pair(constant, constant)
+    top = real(a)
     y, y0 = top.now / b.now, top.x0 / b.x0
     same = b.now * b.x0 > 0
     middle = torch.where(same, b.middle, 1)
@@ -73,10 +77,27 @@ def divide(op: Any, args: Any, kwargs: Any) -> Pair:
     return Pair(attached(y, (top.x, of_top), (b.x, of_b)), y0)
 
 
+class _Quotient(torch.autograd.Function):
+    """y = a / b, with Δy = (Δa − ȳ Δb) / b̄."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, a: Tensor, b: Tensor, y_middle: Tensor, b_middle: Tensor) -> Tensor:
+        ctx.save_for_backward(y_middle, b_middle)
+        ctx.shapes = a.shape, b.shape
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, *ms: Tensor) -> Any:
+        y, b = ctx.saved_tensors
+        m = ms[0] / b
+        return None, m.sum_to_size(ctx.shapes[0]), -(m * y).sum_to_size(ctx.shapes[1]), None, None
+
+
 def over_positive(a: Pair, b: Pair) -> Pair:
     """a / b where b is never zero and has one sign: Δy = (Δa − ȳ Δb) / b̄."""
-    y, y0, middle = a.now / b.now, a.x0 / b.x0, b.middle
-    return Pair(attached(y, (a.x, 1 / middle), (b.x, (y + y0) / (-2 * middle))), y0)
+    y, y0 = a.now / b.now, a.x0 / b.x0
+    made: Tensor = _Quotient.apply(y, a.x, b.x, torch.lerp(y0, y, 0.5), b.middle)  # type: ignore[no-untyped-call]
+    return Pair(made, y0)
 
 
 class _Matrices(torch.autograd.Function):
@@ -103,7 +124,7 @@ def one_over(op: Any, args: Any, kwargs: Any) -> Pair:
 def one_over_root(op: Any, args: Any, kwargs: Any) -> Pair:
     """1 / √x."""
     found = of_form(rsqrt)(op, args, kwargs)
-    return found._replace(over=of_form(sqrt)(torch.sqrt, args, {}))
+    return found._replace(over=of_form(sqrt)(torch.sqrt, args, {})._replace(positive=True))
 
 
 def matmul(op: Any, args: Any, kwargs: Any) -> Pair:
@@ -113,10 +134,17 @@ def matmul(op: Any, args: Any, kwargs: Any) -> Pair:
         return linear(op, args, kwargs)
     if min(a.x.ndim, b.x.ndim) < 2:
         return midway(op, args, kwargs)
-    y, y0 = a.now @ b.now, a.x0 @ b.x0
-    a_middle, b_middle = a.middle, b.middle
-    y_recorded: Tensor = _Matrices.apply(y, a.x, b.x, a_middle, b_middle)  # type: ignore[no-untyped-call]
-    return Pair(y_recorded, y0)
+    a_now, a0, b_now, b0 = (_packed(t) for t in (a.now, a.x0, b.now, b.x0))
+    y, middles = a_now @ b_now, (torch.lerp(a0, a_now, 0.5), torch.lerp(b0, b_now, 0.5))
+    y_recorded: Tensor = _Matrices.apply(y, a.x, b.x, *middles)  # type: ignore[no-untyped-call]
+    return Pair(y_recorded, a0 @ b0)
+
+
+def _packed(t: Tensor) -> Tensor:
+    """Matrices that lie behind each other: torch would copy any other at every product."""
+    if t.ndim < 4 or t.is_contiguous() or t.mT.is_contiguous():
+        return t
+    return t.mT.contiguous().mT if t.stride(-1) > t.stride(-2) else t.contiguous()
 
 
 def layer(op: Any, args: Any, kwargs: Any) -> Pair:

@@ -13,46 +13,49 @@ import torch
 from torch import Tensor
 
 from deeptaylor.secant.pair import Pair, RefusedError, attached
-from deeptaylor.secant.unary import log_mean, ratio
+from deeptaylor.secant.unary import tanh_ratio
 
 __all__ = ["log_softmax", "log_sum_exp", "softmax"]
 
 
 class _Softmax(torch.autograd.Function):
-    """p, with Δp = L (Δs − Σ L Δs / Σ L); L is the logarithmic mean of p and p0."""
+    """p, with Δp = Σ L · S (Δs − Σ S Δs), S = L / Σ L: a softmax's own transpose with S in the place of p."""
 
     @staticmethod
-    def forward(ctx: Any, p: Tensor, s: Tensor, mean: Tensor, share: Tensor, dim: int) -> Tensor:
-        ctx.save_for_backward(mean, share)
+    def forward(ctx: Any, p: Tensor, s: Tensor, share: Tensor, total: Tensor, dim: int) -> Tensor:
+        ctx.save_for_backward(share, total)
         ctx.dim = dim
         return p.view_as(p)
 
     @staticmethod
     def backward(ctx: Any, *ms: Tensor) -> Any:
-        (m,), (mean, share) = ms, ctx.saved_tensors
-        return None, mean * (m - (share * m).sum(ctx.dim, keepdim=True)), None, None, None
+        (m,), (share, total) = ms, ctx.saved_tensors
+        back = torch.ops.aten._softmax_backward_data(m.contiguous(), share, ctx.dim, share.dtype)
+        return None, back * total, None, None, None
 
 
-def _log_means(s: Pair, dim: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """log p, log p0, the means L, and L / Σ L."""
-    log_p, log_p0 = torch.log_softmax(s.now, dim), torch.log_softmax(s.x0, dim)
-    mean = log_mean(log_p, log_p0)
-    return log_p, log_p0, mean, ratio(mean, mean.sum(dim, keepdim=True), 0.0)
+def _shares(log_p: Tensor, log_p0: Tensor, middle: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """L / Σ L and Σ L, of the means L = p̄ tanh(d) / d, d = ½ (log p − log p0); `middle`: p̄."""
+    mean = middle * tanh_ratio((log_p - log_p0) / 2)
+    total = mean.sum(dim, keepdim=True)
+    return mean / total.clamp(min=torch.finfo(mean.dtype).tiny), total  # zero only where all of L is
 
 
 def softmax(op: Any, args: Any, kwargs: Any) -> Pair:
     """Δp = L (Δs − Σ L Δs / Σ L)."""
     s, dim = args[:2]
-    log_p, log_p0, mean, share = _log_means(s, dim)
+    log_p, log_p0 = torch.log_softmax(s.now, dim), torch.log_softmax(s.x0, dim)
     p, p0 = (t.exp().nan_to_num(0.0) for t in (log_p, log_p0))  # a row that is masked whole attends to nothing
-    recorded: Tensor = _Softmax.apply(p, s.x, mean, share, dim)  # type: ignore[no-untyped-call]
+    share, total = _shares(log_p, log_p0, torch.lerp(p0, p, 0.5), dim)
+    recorded: Tensor = _Softmax.apply(p, s.x, share, total, dim)  # type: ignore[no-untyped-call]
     return Pair(recorded, p0)
 
 
 def log_softmax(op: Any, args: Any, kwargs: Any) -> Pair:
     """s − log Z."""
     s, dim = args[:2]
-    log_p, log_p0, _, share = _log_means(s, dim)
+    log_p, log_p0 = torch.log_softmax(s.now, dim), torch.log_softmax(s.x0, dim)
+    share = _shares(log_p, log_p0, torch.lerp(log_p0.exp(), log_p.exp(), 0.5), dim)[0]
     return Pair(attached(log_p, (s.x - (share * s.x).sum(dim, keepdim=True), None)), log_p0)
 
 
@@ -64,5 +67,6 @@ def log_sum_exp(op: Any, args: Any, kwargs: Any) -> Pair:
     if len(dims) != 1:
         raise RefusedError("it is taken over several axes at once")
     y, y0 = (torch.logsumexp(t, dims, keep) for t in (s.now, s.x0))
-    *_, share = _log_means(s, dims[0])
+    log_p, log_p0 = torch.log_softmax(s.now, dims[0]), torch.log_softmax(s.x0, dims[0])
+    share = _shares(log_p, log_p0, torch.lerp(log_p0.exp(), log_p.exp(), 0.5), dims[0])[0]
     return Pair(attached(y, ((share * s.x).sum(dims[0], keepdim=keep), None)), y0)

@@ -93,6 +93,7 @@ TABLE: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((aten.log_softmax, aten._log_softmax), softmax.log_softmax),
     aten.logsumexp: softmax.log_sum_exp,
     ops.attention_weights: composed.attention_weights,
+    composed.layer_norm: composed.normed,
     ops.divide_by_std: composed.divide_by_std,
     ops.divide_by_rms: composed.divide_by_rms,
     aten.var: midway,

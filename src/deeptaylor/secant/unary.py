@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,21 +18,27 @@ from torch import Tensor
 
 from deeptaylor.secant.pair import Pair, with_slope
 
-__all__ = ["bent", "log_mean", "of_form", "power", "smooth"]
+__all__ = ["bent", "log_mean", "of_form", "power", "smooth", "tanh_ratio"]
+
+aten = torch.ops.aten
 
 Slope = Callable[..., Tensor]  # of x, x0, φ(x), φ(x0), and what else the operation is given
 
 
-def near(x: Tensor, x0: Tensor, scale: Tensor | float = 1.0) -> Tensor:
-    """Where two values are so close that the tangent between them is as good as the secant."""
-    close: Tensor = (x - x0).abs() <= (24 * torch.finfo(x.dtype).eps) ** (1 / 3) * scale
+def near(d: Tensor, scale: Tensor | float = 1.0) -> Tensor:
+    """Where two values, d apart, are so close that the tangent between them is as good as the secant."""
+    close: Tensor = d.abs() <= (24 * torch.finfo(d.dtype).eps) ** (1 / 3) * scale
     return close
 
 
 def ratio(a: Tensor, b: Tensor, at_zero: Tensor | float) -> Tensor:
     """a / b, and something else where b is zero."""
-    zero = b == 0
-    return torch.where(zero, at_zero, a / torch.where(zero, 1, b))
+    return torch.where(b == 0, at_zero, a / b)
+
+
+def tanh_ratio(d: Tensor) -> Tensor:
+    """tanh(d) / d; one where d is zero, or the difference of two infinite numbers."""
+    return (torch.tanh(d) / d).nan_to_num(1.0)
 
 
 def derivative(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -50,8 +57,10 @@ def of_form(slope: Slope) -> Callable[..., Pair]:
 
     def split(op: Any, args: Any, kwargs: Any) -> Pair:
         x, *rest = args
-        y, y0 = op(x.now, *rest, **kwargs), op(x.x0, *rest, **kwargs)
-        return with_slope(y, y0, x, slope(x.now, x.x0, y, y0, *rest, **kwargs))
+        with torch.no_grad():
+            y, y0 = op(x.x, *rest, **kwargs), op(x.x0, *rest, **kwargs)
+            by = slope(x.x, x.x0, y, y0, *rest, **kwargs)
+        return with_slope(y, y0, x, by)
 
     return split
 
@@ -70,12 +79,11 @@ def smooth(kink: bool = False) -> Callable[..., Pair]:
     def split(op: Any, args: Any, kwargs: Any) -> Pair:
         x, *rest = args
         y, y0 = op(x.now, *rest, **kwargs), op(x.x0, *rest, **kwargs)
-        close = near(x.now, x.x0)
+        close = near(x.change)
         if kink:
             close &= (x.now * x.x0 > 0) | (x.now == x.x0)
         tangent = derivative(lambda t: op(t, *rest, **kwargs), x.middle)
-        slope = torch.where(close, tangent, (y - y0) / torch.where(close, 1, x.change))
-        return with_slope(y, y0, x, slope)
+        return with_slope(y, y0, x, torch.where(close, tangent, (y - y0) / x.change))
 
     return split
 
@@ -84,10 +92,11 @@ def smooth(kink: bool = False) -> Callable[..., Pair]:
 
 
 def log_mean(a: Tensor, b: Tensor) -> Tensor:
-    """(eᵃ − eᵇ) / (a − b), the logarithmic mean of eᵃ and eᵇ; zero where one of them is."""
-    d = (a - b).abs()
-    mean = torch.maximum(a, b).exp() * ratio(-torch.expm1(-d), d, 1.0)
-    return torch.where(torch.isfinite(d), mean, 0)
+    """(eᵃ − eᵇ) / (a − b), the logarithmic mean of eᵃ and eᵇ; zero where one of them is.
+
+    It is the mean of both times tanh(d) / d, where d = ½ (a − b): so (eᵃ − eᵇ) / (eᵃ + eᵇ) = tanh(d).
+    """
+    return torch.lerp(a.exp(), b.exp(), 0.5) * tanh_ratio((a - b) / 2)
 
 
 def exp(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
@@ -103,8 +112,7 @@ def log(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
 
 def tanh(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
     """Of the angles' difference, times one minus the product of both values."""
-    d = x - x0
-    return ratio(torch.tanh(d), d, 1.0) * (1 - y * y0)
+    return tanh_ratio(x - x0) * (1 - y * y0)
 
 
 def sigmoid(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
@@ -113,9 +121,7 @@ def sigmoid(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
 
 
 def silu(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
-    """x σ(x)."""
-    s, s0 = torch.sigmoid(x), torch.sigmoid(x0)
-    return (s + s0) / 2 + (x + x0) / 2 * sigmoid(x, x0, s, s0)
+    return _or_tangent(x, x0, y, y0, aten.silu_backward)
 
 
 def leaky_relu(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor, negative_slope: float = 0.01) -> Tensor:
@@ -137,24 +143,17 @@ def hardswish(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
 
 
 def erf(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
-    close = near(x, x0)
-    tangent = 2 / math.sqrt(math.pi) * torch.exp(-((x + x0) / 2).square())
-    return torch.where(close, tangent, (y - y0) / torch.where(close, 1, x - x0))
+    return _or_tangent(x, x0, y, y0, lambda m, t: 2 / math.sqrt(math.pi) * torch.exp(-t.square()))
 
 
 def gelu(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor, approximate: str = "none") -> Tensor:
-    """x Φ(x), or with tanh in Φ's place."""
-    if approximate == "tanh":
-        c, k = math.sqrt(2 / math.pi), 0.044715
-        u, u0 = (c * (t + k * t**3) for t in (x, x0))
-        t, t0 = torch.tanh(u), torch.tanh(u0)
-        inner = c * (1 + k * (x * x + x * x0 + x0 * x0))
-        phi, phi0, slope = (1 + t) / 2, (1 + t0) / 2, tanh(u, u0, t, t0) * inner / 2
-    else:
-        half = math.sqrt(0.5)
-        e, e0 = torch.erf(x * half), torch.erf(x0 * half)
-        phi, phi0, slope = (1 + e) / 2, (1 + e0) / 2, erf(x * half, x0 * half, e, e0) * half / 2
-    return (phi + phi0) / 2 + (x + x0) / 2 * slope
+    return _or_tangent(x, x0, y, y0, partial(aten.gelu_backward, approximate=approximate))
+
+
+def _or_tangent(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor, backward: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """As `smooth`, where torch has the tangent as one operation: m φ'(t) of m and t."""
+    middle, d = torch.lerp(x0, x, 0.5), x - x0
+    return torch.where(near(d), backward(torch.ones_like(d), middle), (y - y0) / d)
 
 
 def square(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
@@ -195,9 +194,9 @@ def power(op: Any, args: Any, kwargs: Any) -> Pair:
     if p == 0.5:
         return of_form(lambda a, b, y, y0, *_: sqrt(a, b, y, y0))(op, args, kwargs)
     y, y0 = op(x.now, p), op(x.x0, p)
-    close = near(x.now, x.x0, torch.minimum(x.now.abs(), x.x0.abs()) / (1 + abs(p)))
+    close = near(x.change, torch.minimum(x.now.abs(), x.x0.abs()) / (1 + abs(p)))
     middle = torch.where(close, x.middle, 1)
-    slope = torch.where(close, p * op(middle, p - 1), (y - y0) / torch.where(close, 1, x.change))
+    slope = torch.where(close, p * op(middle, p - 1), (y - y0) / x.change)
     return with_slope(y, y0, x, torch.where((x.now == 0) & (x.x0 == 0), 0, slope))
 
 

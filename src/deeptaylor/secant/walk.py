@@ -2,7 +2,7 @@
 
 walked(engine, x, x0)
 ├── Pair        of every value that depends on the input, node by node; a value goes when its last reader was there
-├── split_of    how each operation's change is split (splits.py)
+├── steps_of    the operations on the way, each with how its change is split (splits.py)
 └── taken_back  autograd's reverse pass over the slopes that were put there: relevance m Δ of the input
 """
 
@@ -13,16 +13,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
-from torch.fx import map_arg
+from torch import Tensor, fx
 
 from deeptaylor.errors import UnsupportedOpError
 from deeptaylor.graph.editing import op_name
 from deeptaylor.graph.places import Node, where
-from deeptaylor.operations.table import flow_of, row_of
 from deeptaylor.run.engine import Engine
-from deeptaylor.secant.pair import Pair, RefusedError, changes, plain
-from deeptaylor.secant.splits import split_of
+from deeptaylor.secant.pair import Pair, RefusedError, changes, plain, same
+from deeptaylor.secant.steps import Step, steps_of
 
 __all__ = ["Walked", "number_type", "taken_back", "walked"]
 
@@ -41,23 +39,19 @@ def walked(engine: Engine, x: Sequence[Tensor], x0: Sequence[Tensor]) -> Walked:
     dtype = number_type(engine)
     values: dict[Node, Any] = {}
     leaves: list[Tensor] = []
-    nodes = engine.captured.graph.nodes
-    last = {n: node for node in nodes for n in node.all_input_nodes}
     given = iter(zip(x, x0, strict=True))
-    output = next(n for n in nodes if n.name == engine.planned.output)
-    for node in nodes:
-        if node.op == "placeholder":
-            values[node] = _begun(*next(given), dtype, leaves)
-        elif node.op == "get_attr":
-            constant = engine.constant(node.name)
-            values[node] = constant.to(dtype) if constant.is_floating_point() and constant.ndim else constant
-        elif node.op == "call_function":
-            values[node] = _value(node, *map_arg((node.args, node.kwargs), values.__getitem__))
-        if node is output:
-            break
-        for read in [n for n in node.all_input_nodes if last[n] is node]:
+    for step in steps_of(engine):
+        if step.kind == "placeholder":
+            values[step.node] = _begun(*next(given), dtype, leaves)
+        elif step.kind == "get_attr":
+            constant = engine.constant(step.node.name)
+            values[step.node] = constant.to(dtype) if constant.is_floating_point() and constant.ndim else constant
+        else:
+            values[step.node] = _value(step, _filled(step.args, values), _filled(step.kwargs, values))
+        if step.node.name == engine.planned.output:
+            end = values[step.node]
+        for read in step.done:
             del values[read]
-    end = values[output]
     pair = end if isinstance(end, Pair) else Pair(end, end)
     moved = [
         a.to(dtype) - b.to(dtype) if a.is_floating_point() else torch.ones_like(leaf)
@@ -93,59 +87,65 @@ def _begun(x: Tensor, x0: Tensor, dtype: torch.dtype, leaves: list[Tensor]) -> A
 
 def _settled(value: Any) -> Any:
     """Whole numbers and masks that are the same at both points are constants."""
-    if isinstance(value, Pair) and not value.x.is_floating_point() and torch.equal(value.x, value.x0):
+    if isinstance(value, Pair) and not value.x.is_floating_point() and same(value.x, value.x0):
         return value.x
     return value
 
 
-def _value(node: Node, args: Any, kwargs: Any) -> Any:
+def _filled(args: Any, values: dict[Node, Any]) -> Any:
+    """Arguments with values in the place of nodes."""
+    if isinstance(args, fx.Node):
+        return values[args]
+    if isinstance(args, tuple | list):
+        return type(args)([_filled(a, values) for a in args])
+    return {k: _filled(v, values) for k, v in args.items()} if isinstance(args, dict) else args
+
+
+def _value(step: Step, args: Any, kwargs: Any) -> Any:
     """What a node gives."""
-    row, op = row_of(node), row_of(node).fast or node.target
-    if row.reads in ("shape", "type"):
+    if step.reads in ("shape", "type"):
         args, kwargs = (plain(a, lambda p: p.now) for a in (args, kwargs))
-    elif row.reads == "first":
+    elif step.reads == "first":
         args = (args[0], *plain(args[1:], lambda p: p.now))
     found = changes((args, kwargs))
     if not found:
-        return op(*args, **kwargs)
-    if op is operator.getitem:
+        return step.op(*args, **kwargs)
+    if step.op is operator.getitem:
         return args[0][args[1]]
     try:
-        return _changed(node, op, args, kwargs, found)
+        return _changed(step, args, kwargs, found)
     except RefusedError as refused:
         raise UnsupportedOpError(
-            f"There is no secant through {op_name(node)}: {refused}.\n  at {where(node)}\n"
+            f"There is no secant through {op_name(step.node)}: {refused}.\n  at {where(step.node)}\n"
             "What to do: compare with a reference for which it is the same, or explain(x), which needs no reference."
         ) from None
 
 
-def _changed(node: Node, op: Any, args: Any, kwargs: Any, found: list[Pair]) -> Any:
-    floats = any(p.x.is_floating_point() for p in found)
-    split = split_of(node.target)
-    if not floats:
-        numbers = _of_whole_numbers(node, op, args, kwargs, found)
+def _changed(step: Step, args: Any, kwargs: Any, found: list[Pair]) -> Any:
+    if not any(p.x.is_floating_point() for p in found):
+        numbers = _of_whole_numbers(step, args, kwargs, found)
         if numbers is not None:
             return numbers
-    if split is None:
+    if step.split is None:
         raise RefusedError("nothing is known of how its change is to be split")
-    made = split(op, args, kwargs)
+    made = step.split(step.op, args, kwargs)
     return tuple(map(_settled, made)) if isinstance(made, tuple) and not isinstance(made, Pair) else _settled(made)
 
 
-def _of_whole_numbers(node: Node, op: Any, args: Any, kwargs: Any, found: list[Pair]) -> Any:
+def _of_whole_numbers(step: Step, args: Any, kwargs: Any, found: list[Pair]) -> Any:
     """What is made of whole numbers and masks alone: more of them, or the same at both points; else None."""
-    if flow_of(node).tokens or any(p.x0.is_floating_point() for p in found):
+    if step.looks_up or any(p.x0.is_floating_point() for p in found):
         return None
-    now, before = (op(*plain(args, read), **plain(kwargs, read)) for read in (_now, _before))
+    now, before = (step.op(*plain(args, read), **plain(kwargs, read)) for read in (_now, _before))
     if not isinstance(now, Tensor):
         return None
-    if torch.equal(now, before):
+    if same(now, before):
         return now
     if now.is_floating_point() or any(p.carrier is not None and p.x.dtype is torch.bool for p in found):
         return None
     carrier = None
-    if flow_of(node).moves and len(found) == 1 and found[0].carrier is not None:
-        carrier = op(*plain(args, lambda p: p.carrier), **plain(kwargs, lambda p: p.carrier))
+    if step.moves and len(found) == 1 and found[0].carrier is not None:
+        carrier = step.op(*plain(args, lambda p: p.carrier), **plain(kwargs, lambda p: p.carrier))
     return Pair(now, before, carrier)
 
 

@@ -1,0 +1,124 @@
+"""What is walked: the captured graph without what does not lead to the output, and with norms in one piece.
+
+steps_of(engine)
+├── whole norms    x / σ and its centring; x · rsqrt(mean(x²) + ε), as RMSNorm is often written
+└── Step           one operation, with all that the walk asks of it; made once, and kept with the engine
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+
+from deeptaylor.graph.places import Node, is_node
+from deeptaylor.maps import ops
+from deeptaylor.operations.table import flow_of, row_of
+from deeptaylor.run.engine import Engine
+from deeptaylor.secant.composed import layer_norm
+from deeptaylor.secant.splits import split_of
+
+__all__ = ["Step", "steps_of"]
+
+aten = torch.ops.aten
+_Call = tuple[Any, tuple[Any, ...], dict[str, Any]]  # an operation, its arguments, its keywords
+
+
+class Step(NamedTuple):
+    """A node of the graph: an input, a constant, or an operation."""
+
+    node: Node
+    kind: str  # as torch.fx has it
+    op: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    split: Callable[..., Any] | None
+    reads: str  # "shape", "type", "first": that alone; else values
+    looks_up: bool  # vectors of tokens
+    moves: bool  # elements, changing none
+    done: tuple[Node, ...]  # whose values no one reads after this
+
+
+_KNOWN: WeakKeyDictionary[Engine, tuple[Step, ...]] = WeakKeyDictionary()
+
+
+def steps_of(engine: Engine) -> tuple[Step, ...]:
+    """The steps to the output of an engine's network."""
+    if engine not in _KNOWN:
+        _KNOWN[engine] = _made(engine)
+    return _KNOWN[engine]
+
+
+def _made(engine: Engine) -> tuple[Step, ...]:
+    nodes = list(engine.captured.graph.nodes)
+    calls = {n: _whole(n, engine) for n in nodes if n.op == "call_function"}
+    wanted = {next(n for n in nodes if n.name == engine.planned.output)}
+    for node in reversed(nodes):
+        if node in wanted:
+            wanted.update(_read(calls[node]) if node in calls else ())
+    kept = [n for n in nodes if n in wanted or n.op == "placeholder"]
+    last = {n: node for node in kept for n in (_read(calls[node]) if node in calls else ())}
+    return tuple(_step(n, calls.get(n), tuple(k for k, v in last.items() if v is n)) for n in kept)
+
+
+def _step(node: Node, call: _Call | None, done: tuple[Node, ...]) -> Step:
+    if call is None:
+        return Step(node, node.op, None, (), {}, None, "", False, False, done)
+    target, args, kwargs = call
+    row, flow = row_of(node), flow_of(node)
+    op = row.fast if row.fast is not None and target is node.target else target
+    split = None if op is operator.getitem else split_of(target)
+    return Step(node, node.op, op, args, kwargs, split, str(row.reads), bool(flow.tokens), bool(flow.moves), done)
+
+
+def _read(call: _Call) -> list[Node]:
+    found: list[Node] = []
+    torch.fx.map_arg(call[1:], found.append)
+    return found
+
+
+# --- whole norms ------------------------------------------------------------------------------------------------------
+
+
+def _whole(node: Node, engine: Engine) -> _Call:
+    """A node's call; of the last step of a norm that of the whole norm."""
+    return _layer_norm(node) or _rms_norm(node, engine) or (node.target, node.args, dict(node.kwargs))
+
+
+def _layer_norm(node: Node) -> _Call | None:
+    """γ (u − mean(u)) + β of u = x / σ."""
+    if node.target is not ops.centre:
+        return None
+    u, weight, shift, axes, groups = node.args
+    if not (is_node(u) and u.target is ops.divide_by_std and len(u.users) == 1 and u.args[2:] == (axes, groups)):
+        return None
+    return layer_norm, (*u.args, weight, shift), {}
+
+
+def _rms_norm(node: Node, engine: Engine) -> _Call | None:
+    """x · rsqrt(mean(x²) + ε) along the last axis."""
+    if node.target is not aten.mul.Tensor or not all(is_node(a) for a in node.args):
+        return None
+    for x, root in (node.args, node.args[::-1]):
+        shifted = _only(root, aten.rsqrt.default)
+        mean = _only(shifted, ops.scale_shift)
+        squared = _only(mean, aten.mean.dim)
+        if squared is None or shifted is None or mean is None:
+            continue
+        square = squared.target is aten.square.default or squared.args[1:] == (2,)
+        last = tuple(mean.args[1:]) == ([-1], True) and shifted.args[1] is None and is_node(shifted.args[2])
+        if square and last and squared.args[0] is x and len(squared.users) == 1:
+            eps = engine.constant(shifted.args[2].name)
+            if eps.numel() == 1:
+                return ops.divide_by_rms, (x, float(eps), 1), {}
+    return None
+
+
+def _only(node: Node | None, target: Any) -> Any:
+    """What an operation of this kind reads first, if there is but one reader of its result."""
+    if node is None or node.target is not target or len(node.users) != 1 or not is_node(node.args[0]):
+        return None
+    return node.args[0]
