@@ -4,11 +4,14 @@
     python benchmarks/faithful.py criticisms  --network efficientnet-lite0 --photos FOLDER --json FILE
     python benchmarks/faithful.py digits      --json FILE
     python benchmarks/faithful.py synthetic   --json FILE
+    python benchmarks/faithful.py photographs --network efficientnet-lite0 --photos FOLDER --json FILE \\
+        --add "secant, blurred reference"
 
 photographs   flipping on every photograph, grid pointing on mosaics of those that are recognised; every method
 criticisms    other classes, permuted weights, cosine by layer, other fills: on some of the photographs
 digits        the paper's two networks on pairs whose digit is known
 synthetic     a network trained here on signs whose pixels are known
+--add         a method that FILE does not have is measured on the same photographs, and put beside the others
 FOLDER holds photographs by class (deeptaylor evaluate --help). On a GPU float32 is computed as float32, not as tf32.
 """
 
@@ -21,6 +24,7 @@ import platform
 import sys
 import time
 import warnings
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -35,9 +39,10 @@ from deeptaylor.evaluation.data import photographs
 from deeptaylor.evaluation.evaluate import evaluate
 from deeptaylor.evaluation.opponents import installed
 from deeptaylor.evaluation.ours import OURS
-from deeptaylor.evaluation.result import Evaluation
+from deeptaylor.evaluation.result import Evaluation, read
 from deeptaylor.metrics.flipping import Flipping
 
+AGAIN = "gradient x input"  # measured again beside a method that is added: the same photographs give the same numbers
 RANDOMISED = ("top-down randomisation", "emprt")
 COMMON = (
     "deep Taylor", "deep Taylor, neuron", "deep Taylor, spread", "contrast", "contrast, spread", "grad-cam",
@@ -76,8 +81,9 @@ def record(found: Evaluation) -> dict[str, Any]:
 
 def of_photographs(asked: argparse.Namespace) -> dict[str, Any]:
     """Every method by flipping and by grid pointing."""
+    if asked.add:
+        return with_one_more(asked)
     network, x, classes = loaded(asked)
-
     done: dict[str, Any] = {}
 
     def keep(so_far: Evaluation) -> None:
@@ -96,6 +102,29 @@ def of_photographs(asked: argparse.Namespace) -> dict[str, Any]:
     quick = [name for name in methods() if name != "occlusion"]
     grid = judged(network.network, x, quick, ("grid pointing",), mosaic_count=asked.mosaics, **own)
     return {**done, "grid pointing": record(grid), "right": accuracy(network, x, classes)}
+
+
+def with_one_more(asked: argparse.Namespace) -> dict[str, Any]:
+    """The record that there is, with one method more; a rival is measured again, to see that all else is the same."""
+    whole = json.loads(asked.json.read_text(encoding="utf-8"))
+    network, x, classes = loaded(asked)
+    own = {"domain": network.domain, "batch": asked.batch, "explained": asked.explained}
+    began, again = time.perf_counter(), {}
+    for metric, some, count in (("flipping", asked.few, 0), ("grid pointing", len(x), asked.few // 4)):
+        before = read(whole[metric])
+        seen = judged(
+            network.network, x[:some], (AGAIN,), (metric,), classes=classes[:some], mosaic_count=count, **own
+        ).of(metric, AGAIN)  # fmt: skip
+        again[metric] = float(abs(before.of(metric, AGAIN).values[: len(seen.values)] - seen.values).max())
+        found = judged(
+            network.network, x, (asked.add,), (metric,), classes=classes, mosaic_count=asked.mosaics, **own
+        ).of(metric, asked.add)  # fmt: skip
+        scores = [s for s in before.scores if s.method != asked.add]
+        whole[metric] = record(replace(before, scores=(*scores, found)))
+        about = {"machine": machine(asked.device), "seconds": round(time.perf_counter() - began, 1), AGAIN: again}
+        whole["added"] = whole.get("added", {}) | {asked.add: about}
+        asked.json.write_text(json.dumps(whole, ensure_ascii=False) + "\n", encoding="utf-8")
+    return whole
 
 
 def loaded(asked: argparse.Namespace) -> tuple[dt.Pretrained, Tensor, Tensor]:
@@ -189,6 +218,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--explained", type=int, default=16, help="inputs that a method explains at once")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--add", help="a method that is put beside those of the record")
     parser.add_argument("--json", type=Path, required=True)
     asked = parser.parse_args()
     if asked.part in ("photographs", "criticisms") and asked.photos is None:
@@ -203,7 +233,7 @@ def main() -> None:
         "machine": machine(asked.device),
         "seconds": time.perf_counter() - began,
     }
-    asked.json.write_text(json.dumps({"about": about, **found}, ensure_ascii=False) + "\n", encoding="utf-8")
+    asked.json.write_text(json.dumps({"about": about} | found, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,9 @@ NETWORKS = {
     "efficientnet-lite0": "EfficientNet-Lite0", "mobilenet_v2": "MobileNet v2", "resnet50-keras": "ResNet-50 (Keras)",
     "squeezenet1_1": "SqueezeNet v1.1",
 }  # fmt: skip
-OURS = ("deep Taylor", "contrast")
+SECANT = "secant, blurred reference"
+OURS = ("deep Taylor", "contrast", SECANT)
+AGAIN = "gradient x input"  # what faithful.py --add measures again
 Record = dict[str, Any]
 
 INTRODUCTION = """\
@@ -35,7 +37,8 @@ This page is made by `python benchmarks/faithful_page.py` from records of real r
 first. The number is the mean probability of the class over twelve steps, least first minus most first: 0 for a map that knows nothing.
 **Grid pointing**: four photographs of four classes in one mosaic; the share of a class's positive relevance that lies in its own quarter. 0.25 for a map that knows nothing.
 In brackets is the middle 95 % of means over photographs (or mosaics) drawn anew. A star marks the first of a column, and those whose interval overlaps with its own: the numbers do not tell
-these apart. Our rows are bold: `deep Taylor` is what `dt.explain` gives, `contrast` what `dt.contrast` gives, both with all defaults.
+these apart. Our rows are bold: `deep Taylor` is what `dt.explain` gives, `contrast` what `dt.contrast` gives, both with all defaults; `secant, blurred reference` is `explainer.between(x, "blur")`, which says what took the
+score from that of the blurred photograph to that of the photograph ([theory, section 12](theory.md#12-between-two-inputs-secants)). Flipping puts a blurred photograph in, too: that reference fits the question.
 
 The 200 photographs are one of every fifth ImageNet class. They are not ours to publish; `deeptaylor evaluate FOLDER --model NAME` asks the same of yours
 ([the command](#ask-it-yourself)).
@@ -74,10 +77,29 @@ def photographs(found: dict[str, Record]) -> str:
         judged = {name: read(record[metric]) for name, record in own.items() if metric in record}
         lines += [f"### {metric.capitalize()}", "", *table(metric, judged), ""]
         lines += [sentence(metric, judged), ""]
+    lines += added(own)
     broken = [NETWORKS[name] for name, record in own.items() if record.get("broken off")]
     if broken:
         lines += [f"The run of {', '.join(broken)} was broken off: what is not in the tables was not measured.", ""]
     return "\n".join(lines)
+
+
+def added(own: dict[str, Record]) -> list[str]:
+    """Which rows were measured later, and elsewhere."""
+    later: dict[str, list[str]] = {}
+    for name, record in own.items():
+        for method, about in record.get("added", {}).items():
+            off = ", ".join(f"{metric} {value:.4f}" for metric, value in about[AGAIN].items())
+            later.setdefault(method, []).append(f"{NETWORKS[name]}: {off}")
+    return [
+        line
+        for method, each in later.items()
+        for line in (
+            f"The row `{method}` was measured later than the others, on a processor in place of the GPU, on the same photographs and mosaics. To see that nothing else differs, `{AGAIN}` was measured again on the first of them; "
+            f"the largest difference of one photograph or map from the record ({'; '.join(each)}). Where the row has a dash, it was not measured.",
+            "",
+        )
+    ]
 
 
 def table(metric: str, judged: dict[str, Evaluation]) -> list[str]:
@@ -109,6 +131,7 @@ def sentence(metric: str, judged: dict[str, Evaluation]) -> str:
         place = ", ".join(
             f"{own} {'is first' if own == first else 'overlaps with the first' if own in e.leaders(metric) else 'is behind'}"
             for own in OURS
+            if any(s.method == own for s in ranked)
         )
         best = f"; of the others {others[0].method} does best ({others[0].interval.mean:.2f})" if others else ""
         said.append(f"{NETWORKS[name]}: first {first}; {place}{best}.")

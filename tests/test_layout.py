@@ -89,6 +89,7 @@ def test_an_upward_import_is_noticed(source: str, found: list[str]) -> None:
 NAMED = {
     "graph/functional.py": "what torch.export gives, before it is a graph of ours",
     "graph/recurrent.py": "what torch.export gives, likewise",
+    "methods/attnlrp_steps.py": "the table of AttnLRP, operation by operation",
     "maps/division.py": "a kernel that computes, in no graph",
     "rules/pooling.py": "kernels that compute, in no graph",
     "secant/splits.py": "the table of secants, operation by operation",

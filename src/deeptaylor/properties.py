@@ -20,6 +20,7 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 3e-2, torc
 
 
 DEEP_TAYLOR = "deep Taylor"
+_BY_RULES = (DEEP_TAYLOR, "cp-lrp")  # what the input does not hold, biases took, or was dropped
 _SENSITIVITY = (
     "Sensitivity does not split the score: its values, squared slopes, say where a small change would matter most. "
     "They need not add up to anything."
@@ -106,7 +107,7 @@ class Check:
     def _little_text(self) -> str:
         worst = f", at worst of the {self.samples} scores" if self.samples > 1 else ""
         held = f"The input holds only {percent(self.input_share)} of the score{worst}"
-        if self.method != DEEP_TAYLOR:
+        if self.method not in _BY_RULES:
             return f"{held}; the rest is not redistributed. The heatmap explains that part alone."
         if self.own_share < self.input_share:
             own = percent(self.own_share)
@@ -114,13 +115,11 @@ class Check:
                 f"The input itself holds only {own} of the score{worst}; the rest, which biases took, "
                 'was handed back in proportion to that part (bias="neuron" leaves it with the biases).'
             )
-        return (
-            f"{held}; biases took {percent(self.bias_share)}. "
-            'The heatmap explains that part alone (bias="returned" hands the rest back to it).'
-        )
+        hint = ' (bias="returned" hands the rest back to it)' if self.method == DEEP_TAYLOR else ""
+        return f"{held}; biases took {percent(self.bias_share)}. The heatmap explains that part alone{hint}."
 
     def _account_text(self) -> str:
-        if self.method != DEEP_TAYLOR:
+        if self.method not in _BY_RULES:
             return f"Residual: {_part(self.residual_share)} of the score, which {self.method} does not redistribute."
         answer = "yes" if self.accounted else "NO"  # in capitals: this one is a failure
         return (

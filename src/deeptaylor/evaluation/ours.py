@@ -4,51 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from deeptaylor.domain import Domain
 from deeptaylor.explainer import Explainer
+from deeptaylor.explanation import Explanation
 from deeptaylor.metrics.case import Maps
 from deeptaylor.run.contrast import HARD, POWER
 
 __all__ = ["OURS", "ours"]
 
-# What is asked of an explainer with these settings: a plain map, or a contrast to this power.
-OURS: Mapping[str, tuple[dict[str, Any], float | None]] = {
-    "deep Taylor": ({}, None),
-    "deep Taylor, neuron": ({"bias": "neuron"}, None),
-    "deep Taylor, spread": ({"bias": "spread"}, None),
-    "deep Taylor, not local": ({"local": False}, None),
-    "deep Taylor, spread, not local": ({"bias": "spread", "local": False}, None),
-    "contrast": ({}, POWER),
-    "contrast, k = 1": ({}, 1.0),
-    "contrast, k = 3": ({}, 3.0),
-    "contrast, hard": ({}, HARD),
-    "contrast, spread": ({"bias": "spread"}, POWER),
-    "contrast, spread, k = 1": ({"bias": "spread"}, 1.0),
-    "contrast, spread, k = 3": ({"bias": "spread"}, 3.0),
-    "contrast, spread, hard": ({"bias": "spread"}, HARD),
+
+class Way(NamedTuple):
+    """What is asked of an explainer with these settings: a map; or a contrast; or a comparison with a reference."""
+
+    settings: dict[str, Any]
+    power: float | None = None
+    reference: str | None = None
+
+
+OURS: Mapping[str, Way] = {
+    "deep Taylor": Way({}),
+    "deep Taylor, neuron": Way({"bias": "neuron"}),
+    "deep Taylor, spread": Way({"bias": "spread"}),
+    "deep Taylor, not local": Way({"local": False}),
+    "deep Taylor, spread, not local": Way({"bias": "spread", "local": False}),
+    "contrast": Way({}, POWER),
+    "contrast, k = 1": Way({}, 1.0),
+    "contrast, k = 3": Way({}, 3.0),
+    "contrast, hard": Way({}, HARD),
+    "contrast, spread": Way({"bias": "spread"}, POWER),
+    "contrast, spread, k = 1": Way({"bias": "spread"}, 1.0),
+    "contrast, spread, k = 3": Way({"bias": "spread"}, 3.0),
+    "contrast, spread, hard": Way({"bias": "spread"}, HARD),
+    "secant, blurred reference": Way({}, reference="blur"),
 }
 
 
 def ours(domain: Domain | None) -> dict[str, Maps]:
     """Our methods by name, for networks whose inputs lie in this domain; those that can share an explainer do."""
     explainers = _Explainers(domain)
-    return {name: partial(_maps, explainers, settings, power) for name, (settings, power) in OURS.items()}
+    return {name: partial(_maps, explainers, way) for name, way in OURS.items()}
 
 
-def _maps(
-    explainers: _Explainers, settings: dict[str, Any], power: float | None,
-    network: nn.Module, x: Tensor, classes: Tensor,
-) -> Tensor:  # fmt: skip
-    explainer = explainers(network, x, settings)
+def _maps(explainers: _Explainers, way: Way, network: nn.Module, x: Tensor, classes: Tensor) -> Tensor:
+    explainer = explainers(network, x, way.settings)
     target = None if explainers.one_number else classes
-    answer = explainer.explain(x, target) if power is None else explainer.contrast(x, target, power=power)
-    relevance: Tensor = answer.relevance
+    relevance: Tensor = _answer(explainer, way, x, target).relevance
     return relevance
+
+
+def _answer(explainer: Explainer, way: Way, x: Tensor, target: Tensor | None) -> Explanation:
+    if way.reference is not None:
+        return explainer.between(x, way.reference, target)
+    return explainer.explain(x, target) if way.power is None else explainer.contrast(x, target, power=way.power)
 
 
 class _Explainers:

@@ -24,11 +24,11 @@ from deeptaylor.secant.pair import midway
 from deeptaylor.secant.products import linear
 from deeptaylor.secant.unary import bent, of_form, smooth
 
-__all__ = ["split_of"]
+__all__ = ["BENT", "FORMS", "KINKED", "LINEAR", "SMOOTH", "split_of"]
 
 aten = torch.ops.aten
 
-_LINEAR = (
+LINEAR = (
     # elements are moved
     aten.view, aten._unsafe_view, aten.reshape, aten.flatten, aten.unflatten, aten.squeeze, aten.unsqueeze,
     aten.view_as, aten.reshape_as, aten.permute, aten.transpose, aten.swapaxes, aten.swapdims, aten.t, aten.mT,
@@ -53,18 +53,20 @@ _QUADRATIC = (
     aten.conv_transpose3d, aten.addmm, aten.baddbmm, aten.bilinear,
 )  # fmt: skip
 
-_BENT = (
+BENT = (
     aten.relu, aten.relu6, aten.hardtanh, aten.clamp, aten.clamp_min, aten.clamp_max, aten.threshold,
     aten.prelu, aten._prelu_kernel, aten.rrelu, aten.hardshrink, aten.softshrink, aten.abs, aten.sign,
     aten.floor, aten.ceil, aten.round, aten.trunc,
 )  # fmt: skip
 
-_SMOOTH = (
+SMOOTH = (
     aten.softplus, aten.log_sigmoid, aten.log_sigmoid_forward, aten.mish, aten.log1p, aten.expm1, aten.atan, aten.asinh,
     aten.sinh, aten.cosh,
 )  # fmt: skip
 
-_FORMS = {
+KINKED = (aten.elu, aten.celu, aten.selu)
+
+FORMS = {
     aten.exp: unary.exp, aten.log: unary.log, aten.tanh: unary.tanh, aten.sigmoid: unary.sigmoid, aten.silu: unary.silu,
     aten.leaky_relu: unary.leaky_relu, aten.hardsigmoid: unary.hardsigmoid, aten.hardswish: unary.hardswish,
     aten.erf: unary.erf, aten.gelu: unary.gelu, aten.square: unary.square,
@@ -73,12 +75,12 @@ _FORMS = {
 }  # fmt: skip
 
 TABLE: dict[Any, Callable[..., Any]] = {
-    **dict.fromkeys(_LINEAR, linear),
+    **dict.fromkeys(LINEAR, linear),
     **dict.fromkeys(_QUADRATIC, products.layer),
-    **dict.fromkeys(_BENT, bent),
-    **dict.fromkeys(_SMOOTH, smooth()),
-    **dict.fromkeys((aten.elu, aten.celu, aten.selu), smooth(kink=True)),
-    **{operation: of_form(slope) for operation, slope in _FORMS.items()},
+    **dict.fromkeys(BENT, bent),
+    **dict.fromkeys(SMOOTH, smooth()),
+    **dict.fromkeys(KINKED, smooth(kink=True)),
+    **{operation: of_form(slope) for operation, slope in FORMS.items()},
     aten.pow: products.power,
     aten.reciprocal: products.one_over,
     aten.rsqrt: products.one_over_root,

@@ -18,6 +18,8 @@ from deeptaylor.errors import InputError, TargetError
 from deeptaylor.explainer import Explainer
 from deeptaylor.explanation import Explanation
 from deeptaylor.graph.eval_mode import eval_mode
+from deeptaylor.methods.attnlrp import METHOD as ATTNLRP
+from deeptaylor.methods.attnlrp import attnlrp
 from deeptaylor.rules import Z
 from deeptaylor.run import target as targets
 from deeptaylor.run.target import margin
@@ -39,14 +41,16 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     SECANT: {},
     "deep Taylor": {},
     "cp-lrp": {"rules": {"*": Z(bias=True)}, "bias": "neuron"},
+    ATTNLRP: {},
 }
+_WITHOUT_RULES = (SECANT, ATTNLRP)  # they need no plan: without one, networks are captured faster, and more of them
 
 
 class TextExplainer:
     """Explains texts to a network with a tokenizer; keep it for many texts, since it captures once per length.
 
     model       what dt.load("hf:…") returns
-    method      None: "secant", which fits transformers; or by name "deep Taylor", "cp-lrp"
+    method      None: "secant", which fits transformers; or by name "deep Taylor", "cp-lrp", "attnlrp"
     reference   what words are compared with: None for [MASK], or the padding token, or the mean embedding, by what the
                 tokenizer has; "mask", "pad", "mean", another token; token numbers, as many as the text has; a tuple of
                 these, of which the mean is taken
@@ -250,8 +254,7 @@ class TextExplainer:
         """The explainer of a question; captured when it is first asked."""
         if key not in self._explainers:
             explainer = Explainer(network, **METHODS[self.method])
-            # Secants need no plan: without one, networks are captured faster, and more of them.
-            self._explainers[key] = explainer.unplanned() if self.method == SECANT else explainer
+            self._explainers[key] = explainer.unplanned() if self.method in _WITHOUT_RULES else explainer
         return self._explainers[key]
 
     def _answer(
@@ -264,6 +267,8 @@ class TextExplainer:
     ) -> Explanation:
         placed = [self._placed(t) for t in more]
         x = (*inputs.values(), *placed)
+        if self.method == ATTNLRP:
+            return attnlrp(network, x, target)
         if self.method != SECANT:
             return replace(network.explain(x, target), method=self.method)
         ids = inputs["input_ids"]

@@ -114,15 +114,17 @@ class TextExplanation:
             between = f"{pick(ledger.in_favour):.3g} for − {pick(ledger.against):.3g} against"
             scores = f"{self.quantity} {pick(ledger.score):.3g} = {pick(ledger.reference):.3g}"
             return f"{scores} {self._without} + {between}{wrong}."
-        if pick(self.score) < 0:
+        if pick(self.score) < 0 <= pick(ledger.score):
             return f"{self.quantity} {pick(self.score):.3g} is below zero, and this method explains what is above it."
         special = np.array(self.lines[sample].special)
         values = R.detach().cpu().numpy()
         own, others = float(values[~special].sum()), float(values[special].sum())
-        rest = pick(ledger.total) - own - others
+        left = pick(ledger.residual)
+        rest = pick(ledger.total) - own - others - left
         return (
             f"{self.quantity} {pick(ledger.score):.3g} = {own:.3g} from the words {_signed(others)} from special "
-            f"tokens {_signed(rest)} from positions, biases and what has no word."
+            f"tokens {_signed(rest)} from positions, biases and what has no word"
+            + (f" {_signed(left)} that the softmax leaves out." if left else ".")
         )
 
     @property
@@ -143,11 +145,13 @@ class TextExplanation:
             kind = "special token" if special else "" if replaced else "of the question"
             same = ", unchanged" if kind and between and not value else ""
             rows.append((piece, f"{value:.4g}", kind + same))
-        rest = pick(ledger.total) - sum(R) - (pick(ledger.reference) if isinstance(ledger, BetweenLedger) else 0.0)
         if between:
             rows.append(("positions", "0", "unchanged"))
         else:
+            left = pick(ledger.residual)
+            rest = pick(ledger.total) - sum(R) - left
             rows.append(("positions, biases and what has no word", f"{rest:.4g}", ""))
+            rows += [("left out by the softmax", f"{left:.4g}", "")] * bool(left)
         rows.append(("not accounted for", f"{pick(ledger.score) - pick(ledger.total):.2g}", "rounding" * between))
         names, numbers = (max(len(row[k]) for row in rows) for k in (0, 1))
         return printable("\n".join(f"{a.ljust(names)}  {b.rjust(numbers)}  {c}".rstrip() for a, b, c in rows))

@@ -41,7 +41,8 @@ class Texts:
         str | None, option("--similar-to", "Another text, for networks that give embeddings.", _PANEL, "TEXT")
     ] = None
     method: Annotated[
-        str | None, option("--method", "How words are explained. Default: secant.", _PANEL, "secant|deep Taylor|cp-lrp")
+        str | None,
+        option("--method", "How words are explained. Default: secant.", _PANEL, "secant|deep Taylor|cp-lrp|attnlrp"),
     ] = None
     reference: Annotated[
         str | None,
