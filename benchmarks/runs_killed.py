@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 import torch
+import zarr  # noqa: F401  before the forks, which then begin at once
 from torch import Tensor, nn
 
 import deeptaylor as dt
@@ -95,8 +96,7 @@ def main() -> int:
         kills, empty, stores = 0, 0, 0
         while kills < asked.kills:
             child = begin(killed, model)
-            # Mostly short, so that there are many kills in one run; sometimes as long as it takes.
-            time.sleep(chance.choice([0.3, 0.3, 1.0]) * chance.random() * usual * 0.12)
+            time.sleep(chance.random() * usual / 3)
             if ended(child) is None:
                 before = entered(killed)
                 os.kill(child, signal.SIGKILL)
@@ -116,7 +116,8 @@ def main() -> int:
         print(
             f"{kills} kills ({empty} before the first shard was entered), {stores + 1} store(s); a run takes "
             f"{usual:.1f} s; {len(files(whole))} files; {rows[2]} items in {rows[1]} shards; unfinished files left: "
-            f"{len(left_over(killed))}; the last run ended with {status}; the stores are {'the same' if same else 'NOT the same'}"
+            f"{len(left_over(killed))}; the last run ended with {status}; the stores are "
+            f"{'the same' if same else 'NOT the same'}"
         )
         return 0 if same and status == 0 and rows == (75, 75, ITEMS) else 1
 

@@ -127,5 +127,5 @@ def test_a_worker_that_crashes_is_done_without(tmp_path: Path) -> None:
 def test_no_scheduler_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = pytest.importorskip("deeptaylor.runs.cluster")
     monkeypatch.setattr(cluster, "_PATIENCE", 1)
-    with pytest.raises(cluster.ClusterError, match="no scheduler at tcp://127.0.0.1:1"):
+    with pytest.raises(cluster.ClusterError, match=r"no scheduler at tcp://127\.0\.0\.1:1"):
         run(Squares(4), tmp_path / "store", scheduler="tcp://127.0.0.1:1")

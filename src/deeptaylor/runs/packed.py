@@ -7,6 +7,7 @@ import json
 import tarfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -42,24 +43,25 @@ class Tar:
             raise InputError(f"{shown(self.path)} cannot be read as a tar file: {error}") from error
 
     def _entries(self, packed: tarfile.TarFile) -> Iterator[Entry]:
-        waiting: Entry | None = None  # a picture whose class may follow it
-        label: tuple[str, str] | None = None  # a class whose picture may follow it, with the name of both
+        at, found = "", list[Entry]()  # the sample that is being read: its name, and its pictures so far
+        label: str | int | None = None
         for member in packed:
             path = PurePosixPath(member.name)
-            key, kind = _key(path), path.suffix.lower()
+            kind = path.suffix.lower()
             if not member.isfile():
                 continue
+            if _key(path) != at:
+                yield from (replace(entry, label=label) for entry in found)
+                at, found, label = _key(path), [], None
             if kind in (".cls", ".txt"):
-                found = packed.extractfile(member)
-                assert found is not None
-                label = key, found.read(1000).decode(errors="replace").strip()
+                text = packed.extractfile(member)
+                assert text is not None
+                said = text.read(1000).decode(errors="replace").strip()
+                label = int(said) if said.isdecimal() else said or None
             elif kind in KINDS:
-                if waiting is not None:
-                    yield _labelled(waiting, label)
-                waiting = Entry(member.name, f"{member.offset_data}+{member.size}", member.size)
+                found.append(Entry(member.name, f"{member.offset_data}+{member.size}", member.size))
             packed.members = []  # type: ignore[attr-defined]  # a million of them would fill the memory
-        if waiting is not None:
-            yield _labelled(waiting, label)
+        yield from (replace(entry, label=label) for entry in found)
 
     def read(self, name: str, place: str) -> Content:
         first, _, length = place.partition("+")
@@ -71,14 +73,6 @@ class Tar:
 
 def _key(path: PurePosixPath) -> str:
     return str(path.parent / path.name.partition(".")[0])
-
-
-def _labelled(entry: Entry, label: tuple[str, str] | None) -> Entry:
-    """An entry with its class, where that was in the sample; a number as one."""
-    if label is None or label[0] != _key(PurePosixPath(entry.name)):
-        return entry
-    said = label[1]
-    return Entry(entry.name, entry.place, entry.size, int(said) if said.isdecimal() else said or None)
 
 
 class Parquet:

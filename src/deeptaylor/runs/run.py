@@ -214,6 +214,7 @@ def _begun(
     new = manifests.about(work, heat, raw if relevance else None, more)
     if old is not None:
         manifests.check(store, old, new)
+        _clear(store, manifests.fields_in(old))
         new_items = manifests.grown(store, commits, work.source.entries(), old)
         if new_items:
             warn(
@@ -231,6 +232,13 @@ def _begun(
     create(store, fields, count, new["shard"])
     manifests.save(store, new)
     return new, fields
+
+
+def _clear(store: Path, fields: Sequence[Field]) -> None:
+    """Remove what a run that was killed left half-written beside its files."""
+    for folder in [*[one.name for one in fields], "also"]:
+        for part in (store / folder).rglob(".*.part"):
+            part.unlink(missing_ok=True)
 
 
 def _shapes(work: Work) -> tuple[tuple[int, ...], tuple[int, ...]]:

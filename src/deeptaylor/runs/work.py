@@ -238,6 +238,8 @@ class Work:
         """The network's answer; −1 where it gives no classes."""
         if e.classes is not None:
             return _array(e.classes)
+        if self.target is None:  # the network gives one number, and no class
+            return np.full(len(x), -1)
         with eval_mode(self.explainer.model), torch.no_grad():
             output = self.explainer.model(x)
         if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[1] < 2:
