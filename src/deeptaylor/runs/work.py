@@ -108,8 +108,6 @@ class Work:
             x = self._input(content.data, item.name)
         except (DeepTaylorError, OSError, ValueError, RuntimeError, KeyError, IndexError, SyntaxError) as error:
             return Prepared(item, None, digest, label, UNREADABLE, _said(error))
-        if not bool(torch.isfinite(x).all()):
-            return Prepared(item, None, digest, label, NOT_FINITE, "The input holds NaN or infinite values.")
         return Prepared(item, x, digest, label)
 
     def _input(self, data: Any, name: str) -> Tensor:
@@ -163,6 +161,9 @@ class Work:
         for k, p in enumerate(batch):
             if p.x is None:
                 continue
+            if not bool(torch.isfinite(p.x).all()):
+                batch[k] = _refused(p, "The input holds NaN or infinite values.", NOT_FINITE)
+                continue
             try:
                 self._explained(*self._together([p]))
             except (InputError, TargetError) as error:
@@ -199,9 +200,12 @@ class Work:
         keep = np.array([p.status == EXPLAINED for p in checked])
         found["status"] = np.array([p.status for p in checked])
         found["label"] = np.array([p.label for p in checked])
-        found["input_hash"] = np.array([list(p.digest) for p in checked])
+        found["input_hash"] = np.frombuffer(b"".join(p.digest for p in checked), np.uint8).reshape(-1, 32)
         arrays = {}
         for one in self.fields:
+            if keep.all() and one.name in found:
+                arrays[one.name] = found[one.name].astype(one.dtype, copy=False)
+                continue
             rows = np.full((len(batch), *one.shape), one.fill, dtype=one.dtype)
             given = slice(None) if one.name in ("status", "label", "input_hash") else keep
             if one.name in found:
