@@ -25,6 +25,7 @@ def test_public_names() -> None:
         "ChannelExamples",
         "Channels",
         "Check",
+        "Concepts",
         "Contrast",
         "DeepTaylorError",
         "DeepTaylorWarning",

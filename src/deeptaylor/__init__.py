@@ -64,6 +64,7 @@ from deeptaylor.root_point import RootPoint, root_point
 from deeptaylor.run.contrast import HARD
 from deeptaylor.run.target import margin
 from deeptaylor.run.unit import unit
+from deeptaylor.runs.concepts import Concepts
 from deeptaylor.runs.reading import Run, open_run
 from deeptaylor.runs.run import run
 from deeptaylor.secant.between import Between
@@ -82,6 +83,7 @@ __all__ = [
     "ChannelExamples",
     "Channels",
     "Check",
+    "Concepts",
     "Contrast",
     "DeepTaylorError",
     "DeepTaylorWarning",

@@ -42,7 +42,8 @@ def test_files_and_their_layout(done: dt.Run, clusters: Clusters, tmp_path: Path
         assert np.array_equal(file["data"][3, 0], np.asarray(done.picture(int(some.rows[3]), DATA)))
         assert file["label"][:].tolist() == some.table["label"].tolist()
     with h5py.File(path.parent / "attributions.h5") as file:
-        assert np.allclose(file["attribution"][:, 0], some.heatmaps[:])
+        assert np.allclose(file["attribution"][:].sum(1), some.heatmaps[:])
+        assert file["attribution"].shape[1] == 3  # of a single channel ViRelAy cannot draw the map
         assert file["prediction"][:].argmax(1).tolist() == some.table["prediction"].tolist()
     with h5py.File(path.parent / "analysis.h5") as file:
         one = file["all items"]
@@ -58,7 +59,7 @@ def test_its_own_loader_opens_it(done: dt.Run, clusters: Clusters, tmp_path: Pat
     (method,) = project.get_analysis_methods()
     found = project.get_analysis(method, "all items", "spectral-3", "spectral")
     assert found.clustering.tolist() == clusters.labels.tolist()
-    assert project.get_attribution(4).data.shape == (8, 8, 1)
+    assert project.get_attribution(4).render_heatmap("blue-white-red").shape == (8, 8, 3)
     assert project.get_sample(4).data.shape == (8, 8, 3)
     project.close()
 

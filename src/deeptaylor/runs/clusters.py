@@ -35,7 +35,7 @@ _READ = 1024  # maps that are read at once
 _VOTES = 5  # neighbours that say where a map goes that was not in the sample
 _MOST_CLUSTERS = 12  # where their number is not given
 _FEWEST = 4  # maps: fewer are no clusters
-_POOLS = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
+_POOLS: dict[int, Any] = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def cluster(
         raise InputError(f"embedding={embedding!r}: there are {', '.join(map(repr, get_args(Embedding)))}.")
     if count is not None and count < 2:
         raise InputError(f"count={count}: at least two clusters.")
-    _need_sklearn()
+    _sklearn("cluster")
     chosen = _chosen(len(maps), most, seed)
     source = _Source(maps, side, most)
     small = np.concatenate([_rows(some, first, chosen) for first, some in source.parts()])
@@ -219,24 +219,21 @@ def _rows(some: Floats, first: int, chosen: Whole) -> Floats:
 # --- clusters ---------------------------------------------------------------------------------------------------------
 
 
-def _need_sklearn() -> None:
-    optional_package("sklearn", "clusters are found by scikit-learn", "reading")
+def _sklearn(module: str) -> Any:
+    return optional_package(f"sklearn.{module}", "Clusters are found by scikit-learn", "reading")
 
 
 def _spectral(small: Floats, neighbours: int, components: int, seed: int) -> tuple[Floats, Floats]:
     """The first eigenvectors of the graph of neighbours, and their eigenvalues."""
-    from scipy.sparse.csgraph import laplacian
-    from sklearn.manifold import spectral_embedding
-    from sklearn.neighbors import kneighbors_graph
-
-    joined = kneighbors_graph(small, min(neighbours, len(small) - 1), include_self=True)
+    graphs = optional_package("scipy.sparse.csgraph", "Clusters are found by scikit-learn", "reading")
+    joined = _sklearn("neighbors").kneighbors_graph(small, min(neighbours, len(small) - 1), include_self=True)
     graph = 0.5 * (joined + joined.T)
     with warnings.catch_warnings():  # parts that are not joined are clusters, which is what is looked for
         warnings.filterwarnings("ignore", message="Graph is not fully connected")
-        made = spectral_embedding(
+        made = _sklearn("manifold").spectral_embedding(
             graph, n_components=min(components, len(small) - 2), random_state=seed, drop_first=False
         )
-    L, root = laplacian(graph, normed=True, return_diag=True)
+    L, root = graphs.laplacian(graph, normed=True, return_diag=True)
     U = made * root[:, None]  # the eigenvectors themselves: scikit-learn divides them by the root of the degrees
     values = (U * (L @ U)).sum(0) / np.maximum((U * U).sum(0), 1e-30)
     order = np.argsort(values, kind="stable")
@@ -250,11 +247,9 @@ def _gap(values: Floats) -> int:
 
 def _k_means(vectors: Floats, number: int, seed: int) -> Whole:
     """Clusters of the eigenvectors' rows, the largest first."""
-    from sklearn.cluster import KMeans
-
-    found = KMeans(number, n_init=10, random_state=seed).fit_predict(vectors)
+    found = _sklearn("cluster").KMeans(number, n_init=10, random_state=seed).fit_predict(vectors)
     order = np.argsort(-np.bincount(found, minlength=number), kind="stable")
-    return np.argsort(order, kind="stable")[found].astype(np.int64)
+    return np.asarray(np.argsort(order, kind="stable")[found], np.int64)
 
 
 def _embedded(small: Floats, vectors: Floats, method: Embedding, neighbours: int, seed: int) -> Floats:
@@ -263,9 +258,11 @@ def _embedded(small: Floats, vectors: Floats, method: Embedding, neighbours: int
         return np.ascontiguousarray(vectors[:, 1:3])
     if method == "umap":
         return _umap(small, neighbours, seed)
-    from sklearn.manifold import TSNE
-
-    made = TSNE(perplexity=min(30.0, (len(small) - 1) / 3), init="pca", random_state=seed).fit_transform(small)
+    made = (
+        _sklearn("manifold")
+        .TSNE(perplexity=min(30.0, (len(small) - 1) / 3), init="pca", random_state=seed)
+        .fit_transform(small)
+    )
     return np.asarray(made, np.float32)
 
 
@@ -284,10 +281,8 @@ class _Assigned:
     """Where maps go that were not in the sample: to the cluster of most of their neighbours, and between those."""
 
     def __init__(self, small: Floats, labels: Whole, drawn: Floats, vectors: Floats) -> None:
-        from sklearn.neighbors import NearestNeighbors
-
         self._labels, self._coordinates, self._drawn = labels, np.concatenate([drawn, vectors], 1), drawn.shape[1]
-        self._near = NearestNeighbors(n_neighbors=min(_VOTES, len(small))).fit(small)
+        self._near = _sklearn("neighbors").NearestNeighbors(n_neighbors=min(_VOTES, len(small))).fit(small)
 
     def to_all(self, source: _Source) -> tuple[Whole, Floats, Floats]:
         """Label, embedding and eigenvectors' rows of every map; only some maps are in memory at once."""

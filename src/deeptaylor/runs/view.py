@@ -176,7 +176,9 @@ class View:
         image = self.run.picture(int(self.rows[place]), data)
         preparation = self.run.manifest["plan"].get("preparation")
         if preparation is not None:
-            made = {key: tuple(value) if isinstance(value, list) else value for key, value in preparation.items()}
+            made: dict[str, Any] = {
+                key: tuple(value) if isinstance(value, list) else value for key, value in preparation.items()
+            }
             image = Preparation(**made)(image)[1]
         height, width = self.heatmaps.shape[1:]
         return image if (image.height, image.width) == (height, width) else image.resize((width, height))

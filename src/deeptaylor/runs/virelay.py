@@ -3,10 +3,11 @@
 project.yaml        names, and which file is what
 label-map.json      the classes by number; one more for items whose class is unknown
 dataset.h5          data (items, 3, height, width) uint8: the pictures as the network saw them; label (items,)
-attributions.h5     index (items,); attribution (items, 1, height, width) float32; label; prediction (items, classes)
+attributions.h5     index (items,); attribution (items, 3, height, width) float32; label; prediction (items, classes)
 analysis.h5         a group for each clustering: index, cluster/NAME, embedding/NAME, with the eigenvalues of `spectral`
 
 Of the network's answer a run keeps the class, so that a row of `prediction` is 1 there and 0 elsewhere.
+ViRelAy sums a map over its channels, and fails where there is one alone: the whole map is in the first of three.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def _write_attributions(file: Any, given: Exported) -> None:
     file["index"] = np.arange(items, dtype=np.uint32)
     file["label"] = _numbers(given.targets, len(given.classes))
     made = file.create_dataset(
-        "attribution", (items, 1, height, width), np.float32, chunks=(1, 1, height, width), compression=1
+        "attribution", (items, 3, height, width), np.float32, chunks=(1, 3, height, width), compression=1
     )
     answers = file.create_dataset(
         "prediction", (items, classes), np.float32, chunks=(min(items, _READ), classes), compression=1
@@ -103,7 +104,7 @@ def _write_attributions(file: Any, given: Exported) -> None:
     answered = _numbers(given.predictions, len(given.classes))
     for first in range(0, items, _READ):
         some = slice(first, min(first + _READ, items))
-        made[some] = np.nan_to_num(given.maps[some])[:, None]
+        made[some, 0] = np.nan_to_num(given.maps[some])
         answers[some] = np.eye(classes, dtype=np.float32)[answered[some]]
 
 
