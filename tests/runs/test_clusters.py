@@ -145,3 +145,13 @@ def test_other_embeddings_keep_clusters_apart() -> None:
     centres = np.stack([c.embedding[kind == k].mean(0) for k in range(3)])
     nearest = ((c.embedding[:, None] - centres) ** 2).sum(2).argmin(1)
     assert (nearest == kind).mean() > 0.95
+
+
+@pytest.mark.parametrize("axes", [2, 1])
+def test_clusters_are_drawn(axes: int) -> None:
+    pytest.importorskip("matplotlib")
+    maps, _ = planted(60)
+    c = found(maps if axes == 2 else maps[:, 3], count=3)
+    figure = c.figure()
+    assert len(figure.axes) == (4 if axes == 2 else 1)
+    assert figure.get_suptitle() == "3 clusters of 60 heatmaps"

@@ -36,6 +36,10 @@ def seen_layers(
     for layer in layers:
         nodes, axis = layer_nodes(engine, layer)
         known = all(node in result.values for node in nodes)
-        given = torch.cat([result.values[node] for node in nodes], axis) if known else activations(layer)
-        found[layer] = Seen(torch.cat([result.kept[node] for node in nodes], axis), given)
+        given = _joined([result.values[node] for node in nodes], axis) if known else activations(layer)
+        found[layer] = Seen(_joined([result.kept[node] for node in nodes], axis), given)
     return found
+
+
+def _joined(parts: Sequence[Tensor], axis: int) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), axis)

@@ -64,15 +64,13 @@ class Concepts:
             raise InputError(f"The layer {self.layer!r} was not watched: explainer.watch([{self.layer!r}]).")
         good = numbers >= 0
         seen = e.seen[self.layer]
-        R, a = (self._by_channel(t) for t in (seen.relevance, seen.activation))
-        found = {"relevance": R.sum(2), "activation": a.amax(2)}
+        axis = channel_axis(self.layer, seen.relevance.shape, self.axis)
+        places = [d for d in range(1, seen.relevance.ndim) if d != axis]
+        found = {"relevance": seen.relevance, "activation": seen.activation}
+        if places:  # summed where they lie: to bring them beside each other would take as long as a layer
+            found = {"relevance": seen.relevance.sum(places), "activation": seen.activation.amax(places)}
         kept = {name: t.detach().to("cpu", torch.float32).numpy()[good] for name, t in found.items()}
         return {"numbers": numbers[good], **kept}
-
-    def _by_channel(self, t: Tensor) -> Tensor:
-        """(samples, channels, places)"""
-        t = t.movedim(channel_axis(self.layer, t.shape, self.axis), 1)
-        return t.flatten(2) if t.ndim > 2 else t.unsqueeze(2)
 
     def shard(self, parts: Sequence[Mapping[str, Array]]) -> Mapping[str, Array]:
         """The columns of a shard, and the best items of every channel in it."""
