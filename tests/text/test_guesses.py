@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from deeptaylor.text.encoding import pieces_of
 from deeptaylor.text.guesses import guesses
 from small_texts import classifier, embedder, llama, t5
 
@@ -36,3 +37,9 @@ def test_several_classes_may_be_true_and_one_number_is_no_class() -> None:
     assert [g.probability for g in guesses(scores, str, 2, several=True)] == pytest.approx([0.952574, 0.5])
     assert guesses(torch.tensor([3.0]), str, 2) == []
     assert embedder().explainer().guesses(TEXT) == []
+
+
+def test_a_token_that_the_tokenizer_does_not_know_has_a_number() -> None:
+    p = llama()
+    assert len(p.tokenizer) < 63
+    assert pieces_of(p.tokenizer, [63]) == ("[token 63]",)

@@ -158,7 +158,10 @@ def pieces_of(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
 def _piece(tokenizer: Any, token: int) -> str:
     text = tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
     if "\ufffd" in text or not text.strip():  # a part of a letter, or white space
-        text = repr(text)[1:-1] if text and "\ufffd" not in text else str(tokenizer.convert_ids_to_tokens([token])[0])
+        known = tokenizer.convert_ids_to_tokens([token])[0]  # none where the network has more embeddings than words
+        text = (
+            repr(text)[1:-1] if text and "\ufffd" not in text else f"[token {token}]" if known is None else str(known)
+        )
     return shown(text)
 
 

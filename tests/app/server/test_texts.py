@@ -162,6 +162,7 @@ def test_why_two_texts_are_alike() -> None:
         found = ask(client, text="a man plays guitar", other="some one performs music")
         assert found["title"] == "Which words speak for the similarity of the two texts?"
         assert found["sentences"][0].startswith("The cosine similarity is ")
+        assert ". With [MASK] in the place of every word, in one text at a time, it would be " in found["sentences"][0]
         assert [word["breaks"] for word in found["words"]].count(True) == 1
         assert found["guesses"] == []
         assert "dt.similarity(p, 'a man plays guitar', 'some one performs music')" in found["snippet"]

@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 import deeptaylor as dt
+from deeptaylor.models.loading.hubs import called
 from loading import MEAN, NAMES, PREPARATION, SAID, STD, TIMM, explained, refused, small, use_timm, use_torchvision
 
 
@@ -192,3 +193,11 @@ def test_the_code_of_a_repository_is_not_run_whatever_is_answered(
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     refused("hf:net could not be had: ", "hf:net", **SAID)
     assert not Path("ran").exists()
+
+
+def test_a_package_that_stumbles_over_another_says_over_which() -> None:
+    def broken() -> None:
+        raise ModuleNotFoundError("Could not import module 'Bert'.") from RuntimeError("torchvision::nms is missing")
+
+    with pytest.raises(dt.LoadError, match="'Bert'. What it stumbled over: torchvision::nms is missing"):
+        called("hf:net", broken)

@@ -132,12 +132,13 @@ def sentences(e: TextExplanation) -> list[str]:
     if e.quantity == "log-probability":
         has += f", a probability of {percent(math.exp(value['score']), '.3g')}"
     if isinstance(e.ledger, BetweenLedger):
+        token, at_a_time, how = e.reference.partition(", ")
         sum_ = f"{number(value['reference'])} + {number(value['for'])} − {number(-value['against'])}"
         return [
             (
-                f"{has}. With {e.reference} in the place of every word it would be {number(value['reference'])}. What "
-                f"speaks for it adds {number(value['for'])}, and what speaks against it takes "
-                f"{number(-value['against'])}: {sum_} = {number(value['score'])}."
+                f"{has}. With {token} in the place of every word{at_a_time}{how}{at_a_time.rstrip()} it would be "
+                f"{number(value['reference'])}. What speaks for it adds {number(value['for'])}, and what speaks against "
+                f"it takes {number(-value['against'])}: {sum_} = {number(value['score'])}."
             ),
             *_below_zero(e),
             "Special tokens and positions are the same with and without the words, so they hold nothing.",

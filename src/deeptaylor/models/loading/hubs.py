@@ -195,5 +195,16 @@ def called(source: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except Exception as error:  # each library raises its own
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise LoadError(f"{source} could not be had: {line}") from error
+        raise LoadError(f"{source} could not be had: {_line(error)}{_beneath(error)}") from error
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _beneath(error: BaseException) -> str:
+    """Of a package that cannot be imported, what it stumbled over: often another one that does not fit to torch."""
+    first = error
+    while first.__cause__ is not None:
+        first = first.__cause__
+    return f" What it stumbled over: {_line(first)}" if isinstance(error, ImportError) and first is not error else ""
