@@ -137,8 +137,8 @@ def sentences(e: TextExplanation) -> list[str]:
         return [
             (
                 f"{has}. With {token} in the place of every word{at_a_time}{how}{at_a_time.rstrip()} it would be "
-                f"{number(value['reference'])}. What speaks for it adds {number(value['for'])}, and what speaks against "
-                f"it takes {number(-value['against'])}: {sum_} = {number(value['score'])}."
+                f"{number(value['reference'])}. What speaks for it adds {number(value['for'])}, and what speaks "
+                f"against it takes {number(-value['against'])}: {sum_} = {number(value['score'])}."
             ),
             *_below_zero(e),
             "Special tokens and positions are the same with and without the words, so they hold nothing.",
