@@ -113,8 +113,18 @@ def test_other_methods_say_what_special_tokens_and_positions_took(client: TestCl
     score, *parts = found["parts"]
     assert sum(part["value"] for part in parts) == pytest.approx(score["value"], abs=1e-5)
     assert [part["name"] for part in parts] == ["words", "special", "rest", "unaccounted"]
-    negative = next(guess["name"] for guess in ask(client)["guesses"] if ask(client, target=guess["name"])["score"] < 0)
-    assert "explains what is above zero" in ask(client, method=method, target=negative)["sentences"][0]
+    best, other = (guess["name"] for guess in ask(client)["guesses"])
+    below = ask(client, method=method, target=other, against=best)
+    assert below["parts"][0]["value"] < 0
+    assert "explains what is above zero" in below["sentences"][0]
+
+
+def test_what_the_softmax_leaves_out_is_a_line_of_its_own(client: TestClient) -> None:
+    found = ask(client, method="attnlrp")
+    score, *parts = found["parts"]
+    assert [part["name"] for part in parts] == ["words", "special", "rest", "left", "unaccounted"]
+    assert sum(part["value"] for part in parts) == pytest.approx(score["value"], abs=1e-5)
+    assert "The softmax leaves out " in found["sentences"][0]
 
 
 def test_references_are_those_that_the_tokenizer_has(client: TestClient) -> None:
@@ -125,7 +135,7 @@ def test_references_are_those_that_the_tokenizer_has(client: TestClient) -> None
         ("mean", "the mean embedding"),
     ]
     assert offer["classes"] == ["negative", "positive"]
-    assert [m["name"] for m in offer["methods"]] == ["secant", "deep Taylor", "cp-lrp"]
+    assert [m["name"] for m in offer["methods"]] == ["secant", "deep Taylor", "cp-lrp", "attnlrp"]
     found = ask(client, reference="mean")
     assert found["made"].endswith("words are compared with the mean embedding.")
 

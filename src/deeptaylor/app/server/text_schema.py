@@ -61,7 +61,7 @@ class TextGuess(BaseModel):
 class TextPart(BaseModel):
     """A line of the account."""
 
-    name: str = Field(description="score, reference, for, against, words, special, rest or unaccounted")
+    name: str = Field(description="score, reference, for, against, words, special, rest, left or unaccounted")
     label: str
     value: float
 

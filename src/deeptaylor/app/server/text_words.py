@@ -24,6 +24,7 @@ __all__ = ["EXAMPLES", "METHODS", "REFERENCES", "about", "command", "made", "nam
 METHODS = {
     SECANT: ("Secant", "compares the text with a reference, exactly: for and against add up to the difference"),
     "deep Taylor": ("Deep Taylor", "attention weights are constants; of transformers its maps are not a good answer"),
+    "attnlrp": ("AttnLRP", "products give half to each factor, the softmax is taken by its tangent, norms are scales"),
     "cp-lrp": ("CP-LRP", "attention and norms are constants, and every layer hands on in proportion (the z rule)"),
 }
 REFERENCES = {
@@ -86,7 +87,7 @@ def parts(e: TextExplanation) -> list[tuple[str, str, float]]:
     """The account of the one text, line by line: which, in words, and how much."""
     ledger, special = e.ledger, e.lines[0].special
     held = sum(value for value, kind in zip(e.relevance[0].tolist(), special, strict=True) if kind)
-    whole = float(ledger.score[0])
+    whole = float(e.score[0])
     found = [("score", _of(e), whole)]
     if isinstance(ledger, BetweenLedger):
         return [
@@ -96,14 +97,15 @@ def parts(e: TextExplanation) -> list[tuple[str, str, float]]:
             ("against", "words that speak against it", 0.0 - float(ledger.against[0])),
             ("unaccounted", "not accounted for (rounding)", float(ledger.residual[0])),
         ]
-    if whole <= 0:
-        return found
-    own = float(e.relevance[0].sum()) - held
+    if whole < 0 <= float(ledger.score[0]):
+        return found  # this method explains what is above zero
+    own, left = float(e.relevance[0].sum()) - held, float(ledger.residual[0])
     return [
         *found,
         ("words", "the words", own),
         ("special", "special tokens", held),
-        ("rest", "positions, biases and what has no word", float(ledger.total[0]) - own - held),
+        ("rest", "positions, biases and what has no word", float(ledger.total[0]) - own - held - left),
+        *[("left", "what the softmax leaves out", left)] * bool(left),
         ("unaccounted", "not accounted for (rounding)", whole - float(ledger.total[0])),
     ]
 
@@ -144,13 +146,15 @@ def sentences(e: TextExplanation) -> list[str]:
             "Special tokens and positions are the same with and without the words, so they hold nothing.",
             *_not_accounted(e),
         ]
-    if value["score"] <= 0:
+    if "words" not in value:
         return [f"{has}. This method explains what is above zero, so no word holds anything."]
     return [
         (
             f"{has}. The words hold {number(value['words'])} of it, special tokens {number(value['special'])}, and "
             f"positions, biases and what has no word {number(value['rest'])}."
+            + (f" The softmax leaves out {number(value['left'])}." if "left" in value else "")
         ),
+        *_below_zero(e),
         *_not_accounted(e),
     ]
 
