@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Self, cast
 
 import torch
@@ -61,7 +62,7 @@ class CapturedNetwork(nn.Module):
         self._model = (model,)
         self._compile: tuple[bool | None, dict[str, Any]] | None = None  # CUDA graphs, inductor's options; once asked
         self._recompute = False
-        self._runs: dict[int, Compiled] = {}
+        self._runs: dict[int, dict[str, Any]] = {}  # of an engine, by what is asked
         self.lock, self.captures = threading.RLock(), 0
         self._followed = ""  # where the network was moved to, until it is said
         self.engines = nn.ModuleDict()
@@ -238,14 +239,17 @@ class CapturedNetwork(nn.Module):
         batch = Batch(tuple(inputs), target, books, keep)
         return explain_in_parts(engine, batch, lambda: self._runner(engine), self.recompute)
 
-    def _runner(self, engine: Engine) -> Callable[..., Result]:
-        """How a batch is run: by the engine itself, or compiled."""
+    def _runner(self, engine: Engine) -> Any:
+        """How a batch is run: by the engine itself, or compiled; called like `Engine.run`."""
         if self._compile is None:
             return engine.run
-        if id(engine) not in self._runs:
-            graphs, options = self._compile
-            self._runs[id(engine)] = Compiled(engine, options, graphs)
-        return self._runs[id(engine)]
+        return self.kept_run(engine, "explain", partial(Compiled, engine, graphs=self._compile[0]))
+
+    def kept_run(self, engine: Engine, asked: str, made: Callable[[dict[str, Any] | None], Any]) -> Any:
+        """How something asked of an engine is run; made once, of torch.compile's options (None: not compiled)."""
+        if asked not in (runs := self._runs.setdefault(id(engine), {})):
+            runs[asked] = made(None if self._compile is None else self._compile[1])
+        return runs[asked]
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         if not self.begun:

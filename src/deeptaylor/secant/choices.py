@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deeptaylor.secant.pair import Pair, RefusedError, attached, midway, same
+from deeptaylor.secant.pair import Pair, RefusedError, attached, look, midway, same
 from deeptaylor.secant.products import linear, real
 from deeptaylor.secant.unary import ratio
 
@@ -73,6 +73,7 @@ def where(op: Any, args: Any, kwargs: Any) -> Pair:
     a, b = (_as_pair(v, m.x if like is None else like.x) for v in (a, b))
     y, y0 = torch.where(mask.now, a.now, b.now), torch.where(mask.x0, a.x0, b.x0)
     gap = torch.where(differs, a.middle - b.middle, 0)
+    look()
     if not bool(torch.isfinite(gap).all()):
         raise RefusedError("a mask that differs between the input and the reference chooses something infinite")
     return Pair(attached(y, (a.x, share), (b.x, 1 - share), (m.x, gap)), y0)

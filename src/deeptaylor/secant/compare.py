@@ -12,9 +12,10 @@ from deeptaylor.errors import BoundaryError, InputError
 from deeptaylor.run import target as targets
 from deeptaylor.run.engine import Engine
 from deeptaylor.secant.between import METHOD, Between, BetweenLedger
+from deeptaylor.secant.traced import Found, Traced
 from deeptaylor.secant.walk import number_type, taken_back, walked
 
-__all__ = ["Compared", "answered", "compared"]
+__all__ = ["Compared", "answered", "compared", "one"]
 
 
 class Compared(NamedTuple):
@@ -26,11 +27,15 @@ class Compared(NamedTuple):
     notes: tuple[str, ...]
 
 
-def compared(engine: Engine, inputs: Sequence[Tensor], references: Sequence[Sequence[Tensor]], target: Any) -> Compared:
-    """The mean over all references."""
+def compared(
+    engine: Engine, run: Traced, inputs: Sequence[Tensor], references: Sequence[Sequence[Tensor]], target: Any
+) -> Compared:
+    """The mean over all references; `run`: how one is compared."""
     with torch.inference_mode(False), torch.enable_grad():
-        x = [t.detach().clone() for t in inputs]
-        each = [_one(engine, x, [t.detach().clone() for t in x0], target) for x0 in references]
+        x = [t.detach().clone() if t.is_inference() else t.detach() for t in inputs]
+        each = [
+            run(x, [_own(t0, t, own) for t0, t, own in zip(x0, inputs, x, strict=True)], target) for x0 in references
+        ]
     relevance = tuple(torch.stack(maps).mean(0) for maps in zip(*(e[0] for e in each), strict=True))
     score, reference = each[0][1], torch.stack([e[2] for e in each]).mean(0)
     _check_finite(score, reference, relevance)
@@ -62,9 +67,15 @@ def _sum(R: Tensor, lead: int) -> Tensor:
     return R.clamp(min=0).reshape(*R.shape[:lead], -1).sum(-1)
 
 
-def _one(
-    engine: Engine, x: Sequence[Tensor], x0: Sequence[Tensor], target: Any
-) -> tuple[tuple[Tensor, ...], Tensor, Tensor, Tensor | None]:
+def _own(reference: Tensor, x: Tensor, own: Tensor) -> Tensor:
+    """A reference that autograd may keep; where it is x, or the same tokens or masks, that of x."""
+    if reference is x or (not x.is_floating_point() and reference.dtype is x.dtype and torch.equal(reference, x)):
+        return own
+    return reference.detach().clone() if reference.is_inference() else reference.detach()
+
+
+def one(engine: Engine, x: Sequence[Tensor], x0: Sequence[Tensor], target: Any) -> Found:
+    """One comparison, step by step."""
     way = walked(engine, x, x0)
     v, many = targets.weights(target, way.output.detach())
     layout, batch = engine.layout[engine.planned.output], len(x[0])

@@ -17,11 +17,13 @@ from deeptaylor.errors import UnsupportedOpError
 from deeptaylor.graph.autocast import without_autocast
 from deeptaylor.pictures.axes import Axis
 from deeptaylor.run.asking import Asking
+from deeptaylor.run.engine import Engine
 from deeptaylor.run.faithful import flipping_area
 from deeptaylor.run.inputs import Inputs
 from deeptaylor.secant.between import Between
-from deeptaylor.secant.compare import answered, compared
+from deeptaylor.secant.compare import answered, compared, one
 from deeptaylor.secant.references import references
+from deeptaylor.secant.traced import Traced
 
 __all__ = ["Comparing"]
 
@@ -78,10 +80,29 @@ class Comparing(Asking):
             return other[0]._between(x, reference, other[1])
         self.check_target(engine, asked, inputs)
         others = references(reference, inputs, engine, lambda given: self.read(given)[0])
-        found = compared(engine, inputs, others, asked)
+        found = compared(engine, self._comparison(engine), inputs, others, asked)
         if inputs[0].is_cuda:
             self.original.check(look)
         return answered(found, target, partial(self.flips, inputs, target), self.moves())
+
+    def _comparison(self, engine: Engine) -> Traced:
+        """How one comparison is run: compiled, if that was asked for; on a GPU flat, once a shape comes again."""
+
+        def made(options: dict[str, Any] | None) -> Traced:
+            return Traced(partial(one, engine), options, flat=engine.one.is_cuda)
+
+        run: Traced = self.kept_run(engine, "between", made)
+        return run
+
+    def compile(self, graphs: bool | None = None, **options: Any) -> Self:  # type: ignore[override]
+        """Compile every pass from now on: slow the first time for each shape, then faster.
+
+        ``graphs``: record passes of `explain` on a GPU as CUDA graphs, which keep their memory; None: where launching
+        them takes most of the time. ``options`` are those of torch.compile's inductor.
+        """
+        for twin in self._alone:
+            twin.compile(graphs, **options)
+        return super().compile(graphs, **options)
 
     def refresh(self) -> Self:
         """Capture the network again, after its parameters changed."""

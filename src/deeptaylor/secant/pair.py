@@ -6,13 +6,27 @@ computed without a record and put back on it with its secants (`attached`), or i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["Pair", "RefusedError", "attached", "changes", "midway", "plain", "same", "with_slope"]
+__all__ = [
+    "Pair",
+    "RefusedError",
+    "UndecidedError",
+    "attached",
+    "changes",
+    "look",
+    "midway",
+    "plain",
+    "same",
+    "tracing",
+    "with_slope",
+]
 
 
 class RefusedError(Exception):
@@ -57,9 +71,35 @@ def plain(args: Any, read: Callable[[Pair], Any]) -> Any:
     return {k: plain(v, read) for k, v in args.items()} if isinstance(args, dict) else args
 
 
+class UndecidedError(Exception):
+    """A walk that is traced came to where it depends on values."""
+
+
+_TRACING: ContextVar[bool] = ContextVar("tracing", default=False)
+
+
+@contextmanager
+def tracing() -> Iterator[None]:
+    """While a walk is traced no values are looked at: they may be others the next time."""
+    before = _TRACING.set(True)
+    try:
+        yield
+    finally:
+        _TRACING.reset(before)
+
+
+def look() -> None:
+    """Said before values are looked at."""
+    if _TRACING.get():
+        raise UndecidedError
+
+
 def same(a: Tensor, b: Tensor) -> bool:
     """True where whole numbers or masks do not differ between both points."""
-    return a is b or torch.equal(a, b)
+    if a is b:
+        return True
+    look()
+    return torch.equal(a, b)
 
 
 def changes(args: Any) -> list[Pair]:

@@ -82,7 +82,7 @@ def _begun(x: Tensor, x0: Tensor, dtype: torch.dtype, leaves: list[Tensor]) -> A
         leaves.append(x.detach().to(dtype).requires_grad_())
         return Pair(leaves[-1], x0.detach().to(dtype))
     leaves.append(torch.ones(x.shape, dtype=dtype, device=x.device).requires_grad_())
-    return _settled(Pair(x, x0, leaves[-1]))
+    return x if x is x0 else Pair(x, x0, leaves[-1])
 
 
 def _settled(value: Any) -> Any:

@@ -1,0 +1,77 @@
+"""A comparison as one flat list of operations, both points and the way back: traced once for every shape.
+
+Traced(walk, options, flat)(x, x0, target)
+├── alike            inputs that are the same at both points are one input of the program
+├── make_fx          the operations that a walk and its reverse pass come to
+└── torch.compile    of these, if asked; else they run as they are: no walk, no record, and no reverse pass of autograd
+
+Where a walk has to look at values inside the network, to know whether a mask differs, nothing is traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from deeptaylor.run import target as targets
+from deeptaylor.secant.pair import UndecidedError, tracing
+
+__all__ = ["Found", "Traced"]
+
+Found = tuple[tuple[Tensor, ...], Tensor, Tensor, Tensor | None]  # relevance, both scores, the network's answer
+_Walk = Callable[[Sequence[Tensor], Sequence[Tensor], Any], Found]
+
+
+class Traced:
+    """A walk and its way back as a flat program.
+
+    options   torch.compile's, if it is to be compiled; else None
+    flat      run it flat where it is not compiled, from the second time on that a shape comes
+    """
+
+    def __init__(self, walk: _Walk, options: dict[str, Any] | None, flat: bool) -> None:
+        self._walk, self._options, self._flat = walk, options, flat
+        self.programs: dict[Any, Callable[..., Any] | None] = {}
+        self._seen: set[Any] = set()
+
+    def __call__(self, x: Sequence[Tensor], x0: Sequence[Tensor], target: Any) -> Found:
+        target = targets.settled(target, x[0])
+        given, form = ([], None) if target is None else pytree.tree_flatten(target)
+        if not all(isinstance(t, Tensor) for t in given):
+            return self._walk(x, x0, target)
+        alike = tuple(a is b for a, b in zip(x, x0, strict=True))
+        tensors = [*x, *(b for b, is_same in zip(x0, alike, strict=True) if not is_same), *given]
+        key = (form, alike, tuple((t.shape, t.dtype, t.device) for t in tensors))
+        if key not in self.programs and (self._options is not None or (self._flat and key in self._seen)):
+            self.programs[key] = self._traced(tensors, len(x), alike, form)
+        self._seen.add(key)
+        program = self.programs.get(key)
+        if program is None:
+            return self._walk(x, x0, target)
+        with torch.no_grad():
+            *maps, score, reference, chosen = program(*tensors)
+        return tuple(maps), score, reference, chosen
+
+    def _traced(self, tensors: Sequence[Tensor], count: int, alike: Sequence[bool], form: Any) -> Any:
+        from torch.fx.experimental.proxy_tensor import make_fx  # takes long to import
+
+        def flat(*given: Tensor) -> list[Any]:
+            x, rest = given[:count], list(given[count:])
+            x0 = [a if is_same else rest.pop(0) for a, is_same in zip(x, alike, strict=True)]
+            maps, *scores = self._walk(x, x0, None if form is None else pytree.tree_unflatten(rest, form))
+            return [*maps, *scores]
+
+        try:
+            with tracing():
+                program = make_fx(flat)(*tensors)
+        except UndecidedError:
+            return None
+        program.graph.eliminate_dead_code()
+        program.recompile()
+        if self._options is None:
+            return program
+        return torch.compile(program, dynamic=False, fullgraph=True, options=self._options)
