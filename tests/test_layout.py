@@ -93,6 +93,9 @@ NAMED = {
     "maps/division.py": "a kernel that computes, in no graph",
     "rules/pooling.py": "kernels that compute, in no graph",
     "secant/splits.py": "the table of secants, operation by operation",
+    "secant/steps.py": "norms that are written out, which are split as one",
+    "secant/softmax.py": "a softmax's own transpose, with other numbers in the place of its result",
+    "secant/unary.py": "tangents that torch has as one operation",
 }
 FLOWS = {
     name: path.stem

@@ -63,8 +63,7 @@ class CapturedNetwork(nn.Module):
         self._compile: tuple[bool | None, dict[str, Any]] | None = None  # CUDA graphs, inductor's options; once asked
         self._recompute = False
         self._runs: dict[int, dict[str, Any]] = {}  # of an engine, by what is asked
-        self.lock, self.captures = threading.RLock(), 0
-        self._followed = ""  # where the network was moved to, until it is said
+        self.lock, self.captures, self._followed = threading.RLock(), 0, ""  # the last: where it was moved, until said
         self.engines = nn.ModuleDict()
 
     @property
@@ -248,7 +247,7 @@ class CapturedNetwork(nn.Module):
     def kept_run(self, engine: Engine, asked: str, made: Callable[[dict[str, Any] | None], Any]) -> Any:
         """How something asked of an engine is run; made once, of torch.compile's options (None: not compiled)."""
         if asked not in (runs := self._runs.setdefault(id(engine), {})):
-            runs[asked] = made(None if self._compile is None else self._compile[1])
+            runs[asked] = made(self._compile and self._compile[1])
         return runs[asked]
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
