@@ -61,7 +61,10 @@ def _made(engine: Engine) -> tuple[Step, ...]:
             wanted.update(_read(calls[node]) if node in calls else ())
     kept = [n for n in nodes if n in wanted or n.op == "placeholder"]
     last = {n: node for node in kept for n in (_read(calls[node]) if node in calls else ())}
-    return tuple(_step(n, calls.get(n), tuple(k for k, v in last.items() if v is n)) for n in kept)
+    done: dict[Node, list[Node]] = {n: [] for n in kept}
+    for read, reader in last.items():
+        done[reader].append(read)
+    return tuple(_step(n, calls.get(n), tuple(done[n])) for n in kept)
 
 
 def _step(node: Node, call: _Call | None, done: tuple[Node, ...]) -> Step:
