@@ -38,7 +38,7 @@ first. The number is the mean probability of the class over twelve steps, least 
 **Grid pointing**: four photographs of four classes in one mosaic; the share of a class's positive relevance that lies in its own quarter. 0.25 for a map that knows nothing.
 In brackets is the middle 95 % of means over photographs (or mosaics) drawn anew. A star marks the first of a column, and those whose interval overlaps with its own: the numbers do not tell
 these apart. Our rows are bold: `deep Taylor` is what `dt.explain` gives, `contrast` what `dt.contrast` gives, both with all defaults; `secant, blurred reference` is `explainer.between(x, "blur")`, which says what took the
-score from that of the blurred photograph to that of the photograph ([theory, section 12](theory.md#12-between-two-inputs-secants)). Flipping puts a blurred photograph in, too: that reference fits the question.
+score from that of the blurred photograph to that of the photograph ([theory, section 12](theory.md#12-between-two-inputs-secants)). Flipping puts in a photograph out of focus, too, so that this reference fits its question.
 
 The 200 photographs are one of every fifth ImageNet class. They are not ours to publish; `deeptaylor evaluate FOLDER --model NAME` asks the same of yours
 ([the command](#ask-it-yourself)).
@@ -91,15 +91,14 @@ def added(own: dict[str, Record]) -> list[str]:
         for method, about in record.get("added", {}).items():
             off = ", ".join(f"{metric} {value:.4f}" for metric, value in about[AGAIN].items())
             later.setdefault(method, []).append(f"{NETWORKS[name]}: {off}")
-    return [
-        line
-        for method, each in later.items()
-        for line in (
+    lines = []
+    for method, each in later.items():
+        text = (
             f"The row `{method}` was measured later than the others, on a processor in place of the GPU, on the same photographs and mosaics. To see that nothing else differs, `{AGAIN}` was measured again on the first of them; "
-            f"the largest difference of one photograph or map from the record ({'; '.join(each)}). Where the row has a dash, it was not measured.",
-            "",
+            f"one photograph or map differs from the record by at most: {'; '.join(each)}. Where the row has a dash, it was not measured; its place in the table is by the mean of what was."
         )
-    ]
+        lines += [text, ""]
+    return lines
 
 
 def table(metric: str, judged: dict[str, Evaluation]) -> list[str]:

@@ -17,8 +17,10 @@ import deeptaylor as dt
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+SHIM = str(ROOT / "benchmarks" / "torchvision_shim.py")  # a torchvision that does not load would stop transformers
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 REAL_NETWORK = {"first_steps", "own_network"}  # takes half a minute where the machine is busy
+TEXTS = ("language_model", "own_tokenizer", "similarity", "text_classifier")  # each captures several networks
 CODE = re.compile(r"^```.*?^```[ ]*$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
@@ -87,7 +89,7 @@ def test_pictures_are_small() -> None:
 
 
 def test_there_are_notebooks_and_they_are_committed_without_outputs() -> None:
-    assert len(NOTEBOOKS) >= 3
+    assert len(NOTEBOOKS) >= 7
     for path in NOTEBOOKS:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells), path.name
@@ -96,21 +98,32 @@ def test_there_are_notebooks_and_they_are_committed_without_outputs() -> None:
 @pytest.mark.filterwarnings("ignore")  # those of the notebook's machinery; the kernel is another process
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(p, marks=[pytest.mark.slow] if p.stem in REAL_NETWORK else [], id=p.stem) for p in NOTEBOOKS],
+    [
+        pytest.param(p, marks=[pytest.mark.slow] if p.stem in (*REAL_NETWORK, *TEXTS) else [], id=p.stem)
+        for p in NOTEBOOKS
+    ],
 )
 def test_notebooks_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    if path.stem in TEXTS:
+        pytest.importorskip("transformers")
+        monkeypatch.setenv("PYTHONSTARTUP", SHIM)
     notebook = nbformat.read(path, as_version=4)
     nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
     shown = [output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", ())]
     if path.stem != "rules_and_roots":  # explanations show themselves
-        assert any("<img" in data.get("text/html", "") for data in shown)
+        mark = '<span title="' if path.stem in TEXTS else "<img"
+        assert any(mark in data.get("text/html", "") for data in shown)
 
 
 def build(out: Path, notebooks: str) -> None:
     pytest.importorskip("mkdocs")
-    environment = os.environ | {"DEEPTAYLOR_NOTEBOOKS": notebooks, "PYTHONPATH": str(ROOT / "src")}
+    environment = os.environ | {
+        "DEEPTAYLOR_NOTEBOOKS": notebooks,
+        "PYTHONPATH": str(ROOT / "src"),
+        "PYTHONSTARTUP": SHIM,
+    }
     # Not --quiet: mkdocs then counts no warnings, and strict means nothing.
     words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

@@ -106,6 +106,13 @@ def test_our_methods_and_opponents_by_name() -> None:
     assert found.failed == {}
 
 
+def test_a_comparison_with_the_blurred_picture_is_a_method() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3))
+    x, classes = torch.rand(2, 1, 8, 8), torch.tensor([2, 0])
+    (maps,) = choose("secant, blurred reference", None).values()
+    assert torch.equal(maps(net, x, classes), dt.Explainer(net).between(x, "blur", classes).relevance)
+
+
 @pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
 def test_networks_of_one_number(shape: tuple[int, ...]) -> None:
     class Sum(nn.Module):
