@@ -164,6 +164,17 @@ def _without(t: Task, gone: Tensor, end: Tensor, hide: bool) -> tuple[Tensor, Te
     return torch.where(gone, end, t.tokens), t.mask.float()
 
 
+def _half_gone(hidden: tuple[bool, ...], t: Task) -> Tensor:
+    """From texts in each of which one half of the words, drawn at random, is gone, and from those without the other.
+
+    `hidden`: whether words are hidden by the mask or replaced; both, if both are named.
+    """
+    end = t.filled(next(iter(t.instead.values())))
+    drawn = torch.Generator().manual_seed(t.seed)
+    halves = [torch.randint(2, t.tokens.shape, generator=drawn).bool().to(t.tokens.device) for _ in range(DRAWN)]
+    return t.between(*(_without(t, gone, end, hide) for half in halves for gone in (half, ~half) for hide in hidden))
+
+
 def _secant_words(t: Task) -> Tensor:
     drawn = torch.Generator().manual_seed(t.seed)
     pool = t.tokens[t.free].cpu()
@@ -209,6 +220,8 @@ def methods(instead: Mapping[str, int]) -> dict[str, Method]:
         "secant, hidden by halves": partial(_by_parts, 2, (True,)),
         f"secant, {next(iter(instead))} and hidden by halves": partial(_by_parts, 2, (False, True)),
         f"secant, {next(iter(instead))} and hidden by quarters": partial(_by_parts, 4, (False, True)),
+        f"secant, {next(iter(instead))} in one half": partial(_half_gone, (False,)),
+        f"secant, {next(iter(instead))} and hidden in one half": partial(_half_gone, (False, True)),
         "secant, words drawn from texts": _secant_words,
         "deep Taylor": _deep_taylor,
         "deep Taylor, share difference": _share_difference,

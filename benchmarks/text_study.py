@@ -16,7 +16,9 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ import text_smollm
 import text_train
 from deeptaylor.evaluation.result import Evaluation
 from deeptaylor.evaluation.texts import evaluate_texts
-from deeptaylor.metrics.tokens import Texts
+from deeptaylor.metrics.tokens import Score, Texts
 from text_methods import Task, methods
 
 HIDDEN = "hidden"
@@ -44,15 +46,17 @@ def machine(device: str) -> dict[str, str]:
     return {"device": where, **versions}
 
 
-def maps(task: Task, file: Path, batch: int = EXPLAINED) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Every method's maps, and seconds; those in the file are not made again."""
+def maps(
+    task: Task, file: Path, batch: int = EXPLAINED, wanted: Callable[[str], object] = bool
+) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """The wanted methods' maps, and seconds; those in the file are there already, and not made again."""
     found: dict[str, Tensor] = {}
     if file.is_file():
         with np.load(file) as held:
             found = {name: torch.from_numpy(held[name]) for name in held.files}
     seconds: dict[str, float] = {}
     for name, method in methods(task.instead).items():
-        if name in found:
+        if name in found or not wanted(name):
             continue
         began = time.perf_counter()
         parts = [method(task.some(slice(i, i + batch))).detach().cpu() for i in range(0, len(task.tokens), batch)]
@@ -63,10 +67,27 @@ def maps(task: Task, file: Path, batch: int = EXPLAINED) -> tuple[dict[str, Tens
     return found, seconds
 
 
+class Remembered:
+    """A score that is computed once for every text and what is left of it: short texts have few ways to lose words."""
+
+    def __init__(self, score: Score) -> None:
+        self.score = score
+        self.known: dict[bytes, Tensor] = {}
+
+    def __call__(self, tokens: Tensor, mask: Tensor, numbers: Tensor) -> Tensor:
+        rows = torch.cat([numbers[:, None], tokens, mask], 1).to(torch.int32).cpu().numpy()
+        keys = [row.tobytes() for row in rows]
+        new = {key: k for k, key in enumerate(keys) if key not in self.known}
+        if new:
+            some = torch.tensor(list(new.values()), device=tokens.device)
+            self.known.update(zip(new, self.score(tokens[some], mask[some], numbers[some]), strict=True))
+        return torch.stack([self.known[key] for key in keys])
+
+
 def judged(task: Task, found: dict[str, Tensor], batch: int) -> Evaluation:
     """By token flipping and leaving one out, both ways to take a token away."""
     first = next(iter(task.instead))
-    texts = Texts(task.margin, task.tokens, task.mask, task.free, batch=batch)
+    texts = Texts(Remembered(task.margin), task.tokens, task.mask, task.free, batch=batch)
     here = {name: R.to(task.tokens.device) for name, R in found.items()}
     return evaluate_texts(texts, here, {first: task.instead[first], HIDDEN: None})
 
@@ -129,7 +150,7 @@ def _at_the_end(mask: Tensor) -> Tensor:
 def study(task: Task, asked: argparse.Namespace, part: str) -> dict[str, Any]:
     """Maps, judged, into a record."""
     asked.out.mkdir(parents=True, exist_ok=True)
-    found, seconds = maps(task, asked.out / f"{part}-maps.npz", asked.explained)
+    found, seconds = maps(task, asked.out / f"{part}-maps.npz", asked.explained, re.compile(asked.methods).match)
     kept = record(judged(task, found, asked.batch), next(iter(methods(task.instead))))
     about = {"part": part, "texts": len(task.tokens), "tokens": round(float(task.free.sum(1).float().mean()), 1)}
     kept = {"about": {**about, "machine": machine(asked.device)}, "seconds": seconds, **kept}
@@ -180,6 +201,7 @@ def main() -> None:
     parser.add_argument("--reviews", type=int, default=0, help="at most so many, or prompts")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--batch", type=int, default=128, help="texts in one forward pass of a metric")
+    parser.add_argument("--methods", default="", help="those whose names begin so, as a regular expression")
     parser.add_argument("--explained", type=int, default=EXPLAINED, help="texts that a method explains at once")
     asked = parser.parse_args()
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False

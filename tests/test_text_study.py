@@ -20,7 +20,7 @@ import text_rivals
 import text_smollm
 from text_network import Llama, LlamaShape, Sentiment, Shape
 from text_prompts import prompts
-from text_study import judged, maps, record
+from text_study import Remembered, judged, maps, record
 
 LXT = """
 import sys; sys.path.append({benchmarks!r})
@@ -135,6 +135,21 @@ def test_words_that_the_mask_hides_are_compared_with_words_that_it_shows(task: t
     assert torch.allclose(R.sum(1), difference, atol=1e-4)
 
 
+def test_texts_without_one_half_of_their_words_are_compared_with_the_whole(task: text_methods.Task) -> None:
+    numbers, drawn = torch.arange(4), torch.Generator().manual_seed(task.seed)
+    halves = [torch.randint(2, task.tokens.shape, generator=drawn).bool() for _ in range(text_methods.DRAWN)]
+    scores = []
+    for gone in [g & task.free for half in halves for g in (half, ~half)]:
+        scores += [
+            task.margin(task.tokens.masked_fill(gone, 3), task.mask, numbers),
+            task.margin(task.tokens, task.mask * ~gone, numbers),
+        ]
+    R = text_methods.methods(task.instead)["secant, [MASK] and hidden in one half"](task)
+    difference = task.margin(task.tokens, task.mask, numbers) - torch.stack(scores).mean(0)
+    assert torch.allclose(R.sum(1), difference, atol=2e-3)
+    assert not R[~task.free].any()
+
+
 def test_integrated_gradients_are_those_of_captum(task: text_methods.Task) -> None:
     captum = pytest.importorskip("captum.attr")
     end = task.words(task.filled(3))
@@ -247,3 +262,24 @@ def test_maps_are_made_once_and_judged(
     assert len(kept["scores"]) == 8
     own = next(s for s in kept["scores"] if s["method"] == "secant, [MASK]")
     assert own["ahead mean"] == own["ahead low"] == own["ahead high"] == 0
+
+
+def test_only_wanted_maps_are_made(task: text_methods.Task, tmp_path: Path) -> None:
+    found, _ = maps(task, tmp_path / "maps.npz", wanted=lambda name: name == "random")
+    assert list(found) == ["random"]
+
+
+def test_a_score_is_computed_once_for_what_is_left_of_a_text() -> None:
+    seen: list[int] = []
+
+    def score(tokens: Tensor, mask: Tensor, numbers: Tensor) -> Tensor:
+        seen.append(len(tokens))
+        return (tokens * mask).sum(1).float() + 100 * numbers
+
+    remembered = Remembered(score)
+    tokens, mask = torch.tensor([[1, 2]] * 3), torch.tensor([[1, 1], [0, 1], [1, 1]])
+    numbers = torch.zeros(3)
+    assert remembered(tokens, mask, numbers.long()).tolist() == [3, 2, 3]
+    assert remembered(tokens, mask, numbers.long() + 1).tolist() == [103, 102, 103]
+    assert remembered(tokens.flip(0), mask.flip(0), numbers.long()).tolist() == [3, 2, 3]
+    assert seen == [2, 2]

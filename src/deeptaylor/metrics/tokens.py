@@ -19,7 +19,7 @@ from deeptaylor.errors import InputError
 from deeptaylor.metrics.case import Measured
 from deeptaylor.metrics.similarity import spearman
 
-__all__ = ["Texts", "TokenFlipping", "TokenLeaveOneOut", "token_drops"]
+__all__ = ["Score", "Texts", "TokenFlipping", "TokenLeaveOneOut", "token_drops"]
 
 Score = Callable[[Tensor, Tensor, Tensor], Tensor]  # tokens (n, T), attention mask (n, T), which texts (n,) → (n,)
 STEPS = 20  # equal shares of a text's tokens
