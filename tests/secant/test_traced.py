@@ -50,7 +50,7 @@ def explainer() -> dt.Explainer:
 
 
 def flat(explainer: dt.Explainer) -> Traced:
-    return Traced(partial(one, explainer.engine), None, flat=True)
+    return Traced(partial(one, explainer.engine), None)
 
 
 def close(found: Any, expected: Any) -> None:

@@ -12,7 +12,7 @@ from deeptaylor.errors import BoundaryError, InputError
 from deeptaylor.run import target as targets
 from deeptaylor.run.engine import Engine
 from deeptaylor.secant.between import METHOD, Between, BetweenLedger
-from deeptaylor.secant.traced import Found, Traced
+from deeptaylor.secant.traced import Found, Walk
 from deeptaylor.secant.walk import number_type, taken_back, walked
 
 __all__ = ["Compared", "answered", "compared", "one"]
@@ -28,7 +28,7 @@ class Compared(NamedTuple):
 
 
 def compared(
-    engine: Engine, run: Traced, inputs: Sequence[Tensor], references: Sequence[Sequence[Tensor]], target: Any
+    engine: Engine, run: Walk, inputs: Sequence[Tensor], references: Sequence[Sequence[Tensor]], target: Any
 ) -> Compared:
     """The mean over all references; `run`: how one is compared."""
     with torch.inference_mode(False), torch.enable_grad():

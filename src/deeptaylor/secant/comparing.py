@@ -23,7 +23,7 @@ from deeptaylor.run.inputs import Inputs
 from deeptaylor.secant.between import Between
 from deeptaylor.secant.compare import answered, compared, one
 from deeptaylor.secant.references import references
-from deeptaylor.secant.traced import Traced
+from deeptaylor.secant.traced import Traced, Walk
 
 __all__ = ["Comparing"]
 
@@ -85,13 +85,14 @@ class Comparing(Asking):
             self.original.check(look)
         return answered(found, target, partial(self.flips, inputs, target), self.moves())
 
-    def _comparison(self, engine: Engine) -> Traced:
-        """How one comparison is run: compiled, if that was asked for; on a GPU flat, once a shape comes again."""
+    def _comparison(self, engine: Engine) -> Walk:
+        """How one comparison is run: step by step, or compiled, if that was asked for."""
 
-        def made(options: dict[str, Any] | None) -> Traced:
-            return Traced(partial(one, engine), options, flat=engine.one.is_cuda)
+        def made(options: dict[str, Any] | None) -> Walk:
+            walk = partial(one, engine)
+            return walk if options is None else Traced(walk, options)
 
-        run: Traced = self.kept_run(engine, "between", made)
+        run: Walk = self.kept_run(engine, "between", made)
         return run
 
     def compile(self, graphs: bool | None = None, **options: Any) -> Self:  # type: ignore[override]

@@ -1,9 +1,9 @@
 """A comparison as one flat list of operations, both points and the way back: traced once for every shape.
 
-Traced(walk, options, flat)(x, x0, target)
+Traced(walk, options)(x, x0, target)
 ├── alike            inputs that are the same at both points are one input of the program
 ├── make_fx          the operations that a walk and its reverse pass come to
-└── torch.compile    of these, if asked; else they run as they are: no walk, no record, and no reverse pass of autograd
+└── torch.compile    of these; without options they run as they are
 
 Where a walk has to look at values inside the network, to know whether a mask differs, nothing is traced.
 """
@@ -20,23 +20,21 @@ from torch.utils import _pytree as pytree
 from deeptaylor.run import target as targets
 from deeptaylor.secant.pair import UndecidedError, tracing
 
-__all__ = ["Found", "Traced"]
+__all__ = ["Found", "Traced", "Walk"]
 
 Found = tuple[tuple[Tensor, ...], Tensor, Tensor, Tensor | None]  # relevance, both scores, the network's answer
-_Walk = Callable[[Sequence[Tensor], Sequence[Tensor], Any], Found]
+Walk = Callable[[Sequence[Tensor], Sequence[Tensor], Any], Found]
 
 
 class Traced:
     """A walk and its way back as a flat program.
 
     options   torch.compile's, if it is to be compiled; else None
-    flat      run it flat where it is not compiled, from the second time on that a shape comes
     """
 
-    def __init__(self, walk: _Walk, options: dict[str, Any] | None, flat: bool) -> None:
-        self._walk, self._options, self._flat = walk, options, flat
+    def __init__(self, walk: Walk, options: dict[str, Any] | None) -> None:
+        self._walk, self._options = walk, options
         self.programs: dict[Any, Callable[..., Any] | None] = {}
-        self._seen: set[Any] = set()
 
     def __call__(self, x: Sequence[Tensor], x0: Sequence[Tensor], target: Any) -> Found:
         target = targets.settled(target, x[0])
@@ -46,10 +44,9 @@ class Traced:
         alike = tuple(a is b for a, b in zip(x, x0, strict=True))
         tensors = [*x, *(b for b, is_same in zip(x0, alike, strict=True) if not is_same), *given]
         key = (form, alike, tuple((t.shape, t.dtype, t.device) for t in tensors))
-        if key not in self.programs and (self._options is not None or (self._flat and key in self._seen)):
+        if key not in self.programs:
             self.programs[key] = self._traced(tensors, len(x), alike, form)
-        self._seen.add(key)
-        program = self.programs.get(key)
+        program = self.programs[key]
         if program is None:
             return self._walk(x, x0, target)
         with torch.no_grad():
