@@ -62,7 +62,7 @@ def test_an_unknown_verb(said: list[str], capsys: pytest.CaptureFixture[str]) ->
         (["cat.jpg"], "To explain a photograph: deeptaylor explain cat.jpg --model NAME."),
         (
             ["xyzzy"],
-            "`deeptaylor xyzzy`. There are: explain, check, compare, evaluate, run, status, verify, fit, export, doctor, demo, serve, ",
+            "`deeptaylor xyzzy`. There are: explain, check, compare, evaluate, run, status, verify, fit, ",
         ),
     ],
 )
