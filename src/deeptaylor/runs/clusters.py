@@ -9,6 +9,7 @@ cluster(maps)
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -220,7 +221,8 @@ def _rows(some: Floats, first: int, chosen: Whole) -> Floats:
 
 
 def _sklearn(module: str) -> Any:
-    return optional_package(f"sklearn.{module}", "Clusters are found by scikit-learn", "reading")
+    optional_package("sklearn", "Clusters are found by scikit-learn", "reading")
+    return importlib.import_module(f"sklearn.{module}")
 
 
 def _spectral(small: Floats, neighbours: int, components: int, seed: int) -> tuple[Floats, Floats]:
