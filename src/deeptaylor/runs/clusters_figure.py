@@ -28,6 +28,7 @@ def clusters_figure(found: Clusters, size: Size = None) -> Figure:
 
     shades = mpl.colormaps["tab20" if found.count > 10 else "tab10"].colors  # type: ignore[attr-defined]
     flat = found.means.ndim == 3
+    across = min(_ACROSS, found.count) * flat
     down = -(-found.count // _ACROSS) if flat else 1
     inside = int((found.labels >= 0).sum())
     title = f"{found.count} clusters of {inside} heatmaps"
@@ -38,8 +39,8 @@ def clusters_figure(found: Clusters, size: Size = None) -> Figure:
     if found.sampled < inside:
         caption.append(f"Computed from {found.sampled} maps; the others went to their nearest neighbours' cluster.")
     with style():
-        figure = begun(_SIDE + _ACROSS * _MAP * flat, max(_SIDE, down * (_MAP + 0.35)), title, caption, size)
-        grid = figure.add_gridspec(down, 1 + _ACROSS * flat, width_ratios=[_SIDE, *[_MAP] * _ACROSS * flat])
+        figure = begun(_SIDE + across * _MAP, max(_SIDE, down * (_MAP + 0.35)), title, caption, size)
+        grid = figure.add_gridspec(down, 1 + across, width_ratios=[_SIDE, *[_MAP] * across])
         cloud = figure.add_subplot(grid[:, 0])
         for c in range(found.count):
             x, y = found.embedding[found.labels == c].T
