@@ -154,6 +154,7 @@ def test_the_snippet_and_the_command_give_the_same(client: TestClient, p: dt.Tex
 # --- what follows, and what is alike ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_language_model_is_asked_what_follows(speaking: TestClient) -> None:
     prompt = "the capital of france is"
     found = ask(speaking, text=prompt)
@@ -167,6 +168,7 @@ def test_a_language_model_is_asked_what_follows(speaking: TestClient) -> None:
     assert "no token 99999" in refused(speaking, token=99999)
 
 
+@pytest.mark.slow
 def test_why_two_texts_are_alike() -> None:
     with opened(embedder()) as client:
         found = ask(client, text="a man plays guitar", other="some one performs music")
