@@ -23,6 +23,7 @@ SLOW = (
     "focalnet", "vit_eager", "deit", "beit", "dinov2", "dinov2_swiglu", "swinv2", "levit", "cvt", "pvt", "segformer",
     "mobilevit", "bert_eager", "distilbert", "electra", "albert",
 )  # fmt: skip
+NARROW = ("vit_eager",)  # has a softmax in float32 also where all else is float64
 VISION = (
     "alexnet", "vgg11", "vgg16_bn", "googlenet", "inception_v3", "resnet18", "resnet50", "resnext50", "wide_resnet50",
     "densenet121", "squeezenet1_1", "mobilenet_v2", "mobilenet_v3_small", "shufflenet_v2_x0_5", "mnasnet0_5",
@@ -66,7 +67,10 @@ def test_families_of_transformers(name: str) -> None:
     b = holds(explainer, net.model, net.x, other(net.x), 1e-6)
     assert b.relevance.shape == net.x.shape
     model, x = net.model.double(), net.x.double() if net.x.is_floating_point() else net.x
-    holds(dt.Explainer(model, x), model, x, other(x), 1e-13)
+    explainer = dt.Explainer(model, x)
+    narrow = explainer.engine.captured.narrowest[0] == torch.float32
+    assert narrow == (name in NARROW)
+    holds(explainer, model, x, other(x), 1e-6 if narrow else 1e-13)
 
 
 @pytest.mark.slow
