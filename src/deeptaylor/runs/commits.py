@@ -14,6 +14,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.shown import shown
@@ -38,8 +39,7 @@ class BusyError(DeepTaylorError, RuntimeError):
     """Another run is at work on the store."""
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """An item of the list."""
 
     number: int
@@ -160,7 +160,7 @@ class Commits:
             "SELECT number, name, place, size, label FROM items WHERE number >= ? AND number < ? ORDER BY number",
             (first, end),
         )
-        return (Item(row[0], os.fsdecode(row[1]), *row[2:]) for row in rows)
+        return (Item(k, n if isinstance(n, str) else os.fsdecode(n), *more) for k, n, *more in rows)
 
     # --- shards ---------------------------------------------------------------------------------------------------
 

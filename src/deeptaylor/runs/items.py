@@ -9,12 +9,13 @@ source_of(data)
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -43,8 +44,7 @@ class Entry:
         return f"{self.name}\t{self.size}\n".encode(errors="surrogateescape")
 
 
-@dataclass(frozen=True)
-class Content:
+class Content(NamedTuple):
     """What was read of an item: the bytes of a picture, or the sample itself; with the hash of it."""
 
     data: Any
@@ -160,8 +160,12 @@ class Samples:
         return (Entry(str(k)) for k in range(len(self.samples)))
 
     def read(self, name: str, place: str) -> Content:
-        data, label = _sample(self.samples[int(name)])
-        return Content(data, _digest(data), label)
+        return _content(self.samples[int(name)])
+
+    def read_many(self, names: Sequence[str]) -> list[Content] | None:
+        """Several at once, where the Dataset can (``__getitems__``, as for a DataLoader); None where it cannot."""
+        many = getattr(self.samples, "__getitems__", None)
+        return None if many is None else [_content(sample) for sample in many([int(name) for name in names])]
 
 
 def _size(path: Path) -> int:
@@ -176,8 +180,15 @@ def _file(path: Path) -> Content:
     return Content(data, hashlib.sha256(data).digest())
 
 
+def _content(sample: Any) -> Content:
+    data, label = _sample(sample)
+    return Content(data, _digest(data), label)
+
+
 def _sample(sample: Any) -> tuple[Any, str | int | None]:
     """The input of a sample, and its class where there is one."""
+    if isinstance(sample, Tensor):
+        return sample, None
     if isinstance(sample, Mapping):
         given = [sample[key] for key in ("x", "image", "img", "input", "pixel_values") if key in sample]
         if not given:
@@ -199,6 +210,12 @@ def _digest(data: Any) -> bytes:
     if isinstance(data, Image.Image):
         data = np.asarray(data)
     values = data.detach().cpu().contiguous() if isinstance(data, Tensor) else torch.as_tensor(np.asarray(data))
-    found = hashlib.sha256(f"{values.dtype} {tuple(values.shape)}\n".encode())
-    found.update(values.reshape(-1).view(torch.uint8).numpy().data)
+    found = _begun(values.dtype, values.shape).copy()
+    raw = values.view(torch.int16) if values.dtype == torch.bfloat16 else values
+    found.update(raw.numpy())
     return found.digest()
+
+
+@functools.cache
+def _begun(dtype: torch.dtype, shape: tuple[int, ...]) -> Any:
+    return hashlib.sha256(f"{dtype} {tuple(shape)}\n".encode())

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from deeptaylor.runs.commits import Item
+from deeptaylor.runs.prepared import Prepared, joined
 from deeptaylor.runs.store import Shard
-from deeptaylor.runs.work import Prepared, Rows, Work
+from deeptaylor.runs.work import Rows, Work
 
 __all__ = ["Writer", "computed", "explain_here"]
 
@@ -28,7 +29,7 @@ WAITING = 2  # shards that wait to be written
 class _Batch:
     shard: int
     last: bool  # of its shard
-    parts: Sequence[Future[list[Prepared]]]
+    parts: Sequence[Future[Prepared]]
 
 
 def explain_here(
@@ -44,7 +45,7 @@ def explain_here(
     with ThreadPoolExecutor(threads, thread_name_prefix="deeptaylor-read") as pool, Writer(write) as writer:
         rows: list[Rows] = []
         for batch in _ahead(_batches(work, shards, size, threads, pool)):
-            rows.append(work.rows([p for part in batch.parts for p in part.result()]))
+            rows.append(work.rows(joined([part.result() for part in batch.parts])))
             tick(len(rows[-1].arrays["status"]), len(rows[-1].troubles))
             if batch.last:
                 writer.put(work.shard(batch.shard, rows))
@@ -62,12 +63,8 @@ def _batches(
         for k in range(0, len(items), size):
             batch = items[k : k + size]
             step = -(-len(batch) // threads)
-            parts = [pool.submit(_prepared, work, batch[j : j + step]) for j in range(0, len(batch), step)]
+            parts = [pool.submit(work.prepared, batch[j : j + step]) for j in range(0, len(batch), step)]
             yield _Batch(number, k + size >= len(items), parts)
-
-
-def _prepared(work: Work, items: Sequence[Item]) -> list[Prepared]:
-    return [work.prepared(item) for item in items]
 
 
 def _ahead(batches: Iterator[_Batch]) -> Iterator[_Batch]:

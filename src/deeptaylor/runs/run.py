@@ -28,7 +28,7 @@ from deeptaylor.runs.local import explain_here
 from deeptaylor.runs.progress import Progress, Stop, Told
 from deeptaylor.runs.reading import Run, open_run
 from deeptaylor.runs.store import Field, Shard, Written, create, encoded, fields_of, written, zarr_package
-from deeptaylor.runs.work import LABEL, Observer, Work
+from deeptaylor.runs.work import LABEL, WRONG, Observer, Work
 from deeptaylor.shown import shown
 from deeptaylor.support.class_names import class_number
 from deeptaylor.support.files import DiskFullError, size
@@ -166,10 +166,10 @@ def _example(work: Work, items: Iterator[Item]) -> Tensor:
         return blank
     why = "there are none"
     for _, item in zip(range(1000), items, strict=False):
-        found = work.prepared(item)
-        if found.x is not None:
-            return found.x
-        why = found.reason
+        try:
+            return work.example(item)
+        except WRONG as error:
+            why = str(error)
     raise InputError(f"None of the first items can be read: {why}")
 
 

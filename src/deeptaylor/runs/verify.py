@@ -102,7 +102,7 @@ def recomputed(store: Path, work: Work, count: int, seed: int = 0) -> Verified:
 def _compared(run: Run, work: Work, items: list[Any]) -> tuple[float, float, list[str], int]:
     """The largest gaps of a batch, in maps and scores; and the items that are not what they were."""
     numbers = np.array([item.number for item in items])
-    rows = work.rows([work.prepared(item) for item in items]).arrays
+    rows = work.rows(work.prepared(items)).arrays
     part = slice(int(numbers[0]), int(numbers[-1]) + 1)
     stored = {name: np.asarray(run.array(name)[part]) for name in ("status", "input_hash", "score")}
     same = (stored["input_hash"] == rows["input_hash"]).all(1)

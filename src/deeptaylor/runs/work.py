@@ -1,16 +1,14 @@
 """The work of a run: items are read, prepared and explained in batches, and batches become a shard.
 
 Work
-├── prepared(item)            read and decoded, in any thread; or why not
-├── explained(batch)          rows of a batch: maps, scores, ledgers
+├── prepared(items)           read and decoded, in any thread; or why not
+├── rows(batch)               rows of a batch: maps, scores, ledgers
 └── shard(number, batches)    all rows of a shard as arrays
-
-A batch always has its place for every item: where one cannot be read, a copy of another is explained in its place and
-thrown away. So the numbers of the others are the same whether or not it could be read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,17 +27,20 @@ from deeptaylor.models.networks.photo import opened
 from deeptaylor.models.networks.pretrained import Pretrained
 from deeptaylor.pictures.axes import Axis, summed
 from deeptaylor.runs.commits import Item, Trouble
-from deeptaylor.runs.items import Source
+from deeptaylor.runs.items import Content, Source
+from deeptaylor.runs.prepared import Bad, Prepared
 from deeptaylor.runs.store import PARTS, STATUS, Array, Field, Shard
 from deeptaylor.shown import printable, shown
 
-__all__ = ["LABEL", "Observer", "Prepared", "Work"]
+__all__ = ["LABEL", "WRONG", "Observer", "Rows", "Work"]
 
 LABEL = "label"  # as a target: every item's own class
 EXPLAINED, UNREADABLE, NOT_FINITE, REFUSED = (
     STATUS.index(name) for name in ("explained", "unreadable", "not finite", "refused")
 )
+_NO_HASH = bytes(32)
 _LONGEST = 500  # letters of a reason
+WRONG = (DeepTaylorError, OSError, ValueError, RuntimeError, KeyError, IndexError, SyntaxError)  # with an item
 
 
 class Observer(Protocol):
@@ -60,18 +61,6 @@ class Observer(Protocol):
 
     def shard(self, parts: Sequence[Mapping[str, Array]]) -> Mapping[str, Array]:
         """What is kept of a shard."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """An item as the network takes it; or the status and the reason why it cannot be explained."""
-
-    item: Item
-    x: Tensor | None  # (1, …)
-    digest: bytes
-    label: int
-    status: int = EXPLAINED
-    reason: str = ""
 
 
 @dataclass
@@ -99,18 +88,57 @@ class Work:
 
     # --- reading --------------------------------------------------------------------------------------------------
 
-    def prepared(self, item: Item) -> Prepared:
-        """Read an item and bring it to the network's form; nothing that is wrong with it stops a run."""
-        digest, label = bytes(32), item.label
+    def prepared(self, items: Sequence[Item]) -> Prepared:
+        """Read items and bring them to the network's form; nothing that is wrong with one stops a run."""
+        shape = self.explainer.example[0].shape[1:]
+        inputs: list[Tensor | None] = [None] * len(items)
+        digests, labels, bad = [_NO_HASH] * len(items), [item.label for item in items], dict[int, Bad]()
+        for k, (item, content) in enumerate(zip(items, self._contents(items), strict=True)):
+            if isinstance(content, Content):
+                digests[k], labels[k] = content.digest, self._label(item, content)
+                inputs[k], why = self._tried(content, item, shape)
+            else:
+                why = Bad(UNREADABLE, _said(content))
+            if why is not None:
+                bad[k] = why
+        return Prepared.of(items, inputs, digests, labels, bad)
+
+    def example(self, item: Item) -> Tensor:
+        """The input that an item is, as a batch of one."""
+        return self._input(self.source.read(item.name, item.place).data, item.name)[None]
+
+    def _contents(self, items: Sequence[Item]) -> Sequence[Content | Exception]:
+        """What is read of each item, all at once where the source can; or what went wrong with it."""
+        many = getattr(self.source, "read_many", None)
+        if many is not None:
+            with contextlib.suppress(*WRONG):
+                found: list[Content] | None = many([item.name for item in items])
+                if found is not None:
+                    return found
+        return [self._content(item) for item in items]
+
+    def _content(self, item: Item) -> Content | Exception:
         try:
-            content = self.source.read(item.name, item.place)
-            digest, label = content.digest, label if content.label is None else self.label_of(content.label)
+            return self.source.read(item.name, item.place)
+        except WRONG as error:
+            return error
+
+    def _label(self, item: Item, content: Content) -> int:
+        return item.label if content.label is None else self.label_of(content.label)
+
+    def _tried(self, content: Content, item: Item, shape: Sequence[int]) -> tuple[Tensor | None, Bad | None]:
+        """The input, or why there is none: it cannot be decoded, or does not fit the others."""
+        try:
             x = self._input(content.data, item.name)
-        except (DeepTaylorError, OSError, ValueError, RuntimeError, KeyError, IndexError, SyntaxError) as error:
-            return Prepared(item, None, digest, label, UNREADABLE, _said(error))
-        return Prepared(item, x, digest, label)
+        except WRONG as error:
+            return None, Bad(UNREADABLE, _said(error))
+        if x.shape != shape:
+            return None, Bad(REFUSED, f"The input has the shape {tuple(x.shape)}, the others {tuple(shape)}.")
+        return x, None
 
     def _input(self, data: Any, name: str) -> Tensor:
+        if isinstance(data, Tensor):
+            return data
         if isinstance(data, bytes):
             with opened(io.BytesIO(data), shown(name)) as image:
                 return self._photo(image)
@@ -118,68 +146,56 @@ class Work:
             return self._photo(data)
         if isinstance(data, np.ndarray) and data.dtype == np.uint8 and self.model is not None:
             return self._photo(Image.fromarray(data))
-        return torch.as_tensor(data).unsqueeze(0)
+        return torch.as_tensor(data)
 
     def _photo(self, image: Image.Image) -> Tensor:
         if self.model is None or self.model.preparation is None:
             raise InputError("The network came without a preparation: it takes tensors, not pictures.")
-        return self.model.preprocess(image)[0]
+        return self.model.preprocess(image)[0][0]
 
     # --- explaining -----------------------------------------------------------------------------------------------
 
-    def rows(self, batch: Sequence[Prepared]) -> Rows:
+    def rows(self, batch: Prepared) -> Rows:
         """Explain a batch; what cannot be is told with its reason, and changes nothing for the others."""
-        batch = list(batch)
-        good = self._checked(batch)
-        if not good:
+        if self.target == LABEL:
+            said = Bad(REFUSED, "The item has no class that the network knows, and its own was asked for.")
+            batch.set_aside({k: said for k, label in enumerate(batch.labels) if label < 0 and k not in batch.bad})
+        x = self._moved(batch.x)
+        if x is None:
             return self._put(batch, None, None)
-        x, targets = self._together(batch)
         try:
-            return self._put(batch, x, self._explained(x, targets))
+            return self._put(batch, x, self._explained(x, self._asked(batch, x)))
         except (InputError, TargetError):
-            self._find_culprits(batch)
-        x, targets = self._together(batch)
-        if all(p.x is None for p in batch):
-            return self._put(batch, None, None)
-        return self._put(batch, x, self._explained(x, targets))
+            batch.set_aside(self._culprits(batch, x))
+        x = self._moved(batch.x)
+        return self._put(batch, x, None if x is None else self._explained(x, self._asked(batch, x)))
 
-    def _checked(self, batch: list[Prepared]) -> bool:
-        """Set aside what does not fit the others: another shape, no class where each is explained for its own."""
-        shape = self.explainer.example[0].shape[1:]
-        for k, p in enumerate(batch):
-            if p.x is None:
+    def _culprits(self, batch: Prepared, x: Tensor) -> dict[int, Bad]:
+        """Explain one by one to see which cannot be, and why."""
+        bad: dict[int, Bad] = {}
+        asked = self._asked(batch, x)
+        for k in range(len(x)):
+            if k in batch.bad:
                 continue
-            if p.x.shape[1:] != shape:
-                said = f"The input has the shape {tuple(p.x.shape[1:])}, the others {tuple(shape)}."
-                batch[k] = _refused(p, said)
-            elif self.target == LABEL and p.label < 0:
-                batch[k] = _refused(p, "The item has no class that the network knows, and its own was asked for.")
-        return any(p.x is not None for p in batch)
-
-    def _find_culprits(self, batch: list[Prepared]) -> None:
-        """Explain one by one to see which cannot be, and set these aside."""
-        for k, p in enumerate(batch):
-            if p.x is None:
-                continue
-            if not bool(torch.isfinite(p.x).all()):
-                batch[k] = _refused(p, "The input holds NaN or infinite values.", NOT_FINITE)
+            one = x[k : k + 1]
+            if not bool(torch.isfinite(one).all()):
+                bad[k] = Bad(NOT_FINITE, "The input holds NaN or infinite values.")
                 continue
             try:
-                self._explained(*self._together([p]))
+                self._explained(one, asked[k : k + 1] if isinstance(asked, Tensor) else asked)
             except (InputError, TargetError) as error:
-                batch[k] = _refused(p, _said(error), NOT_FINITE if "finite" in str(error) else REFUSED)
+                bad[k] = Bad(NOT_FINITE if "finite" in str(error) else REFUSED, _said(error))
+        return bad
 
-    def _together(self, batch: Sequence[Prepared]) -> tuple[Tensor, Any]:
-        """Inputs and targets of a batch; a copy of the first good one in the place of each bad one."""
-        stand_in = next((p for p in batch if p.x is not None), None)
-        if stand_in is None:
-            return torch.empty(0), None
-        filled = [stand_in if p.x is None else p for p in batch]
-        x = torch.cat([p.x for p in filled if p.x is not None])
+    def _moved(self, x: Tensor | None) -> Tensor | None:
+        """Inputs where the network is, in its precision."""
         like = self.explainer.like
-        if like is not None:
-            x = x.to(like) if x.is_floating_point() else x.to(like.device)
-        return x, torch.tensor([p.label for p in filled], device=x.device) if self.target == LABEL else self.target
+        if x is None or like is None:
+            return x
+        return x.to(like) if x.is_floating_point() else x.to(like.device)
+
+    def _asked(self, batch: Prepared, x: Tensor) -> Any:
+        return torch.tensor(batch.classes(), device=x.device) if self.target == LABEL else self.target
 
     def _explained(self, x: Tensor, target: Any) -> Explanation:
         self.explainer.watch([layer for one in self.also for layer in getattr(one, "layers", ())])
@@ -187,36 +203,36 @@ class Work:
 
     # --- rows -----------------------------------------------------------------------------------------------------
 
-    def _put(self, batch: Sequence[Prepared], x: Tensor | None, e: Explanation | None) -> Rows:
+    def _put(self, batch: Prepared, x: Tensor | None, e: Explanation | None) -> Rows:
         """The rows of a batch, empty where an item is bad."""
         found = {} if e is None or x is None else self._numbers(x, e)
-        finite = np.ones(len(batch), bool)
-        for name in ("score", "scale"):
-            finite &= np.isfinite(found.get(name, np.ones(len(batch))))
-        checked = [
-            p if fine or p.x is None else _refused(p, "The network gives values that are not finite.", NOT_FINITE)
-            for p, fine in zip(batch, finite, strict=True)
-        ]
-        keep = np.array([p.status == EXPLAINED for p in checked])
-        found["status"] = np.array([p.status for p in checked])
-        found["label"] = np.array([p.label for p in checked])
-        found["input_hash"] = np.frombuffer(b"".join(p.digest for p in checked), np.uint8).reshape(-1, 32)
-        arrays = {}
-        for one in self.fields:
-            if keep.all() and one.name in found:
-                arrays[one.name] = found[one.name].astype(one.dtype, copy=False)
-                continue
-            rows = np.full((len(batch), *one.shape), one.fill, dtype=one.dtype)
-            given = slice(None) if one.name in ("status", "label", "input_hash") else keep
-            if one.name in found:
-                rows[given] = found[one.name][given]
-            arrays[one.name] = rows
-        troubles = [Trouble(p.item.number, p.status, p.reason) for p in checked if p.status != EXPLAINED]
+        bad, count = batch.bad, len(batch.items)
+        finite = np.isfinite(found["score"]) & np.isfinite(found["scale"]) if found else np.ones(count, bool)
+        for k in np.flatnonzero(~finite).tolist():
+            bad.setdefault(k, Bad(NOT_FINITE, "The network gives values that are not finite."))
+        rows = sorted(bad)
+        found["status"] = np.full(count, EXPLAINED)
+        found["status"][rows] = [bad[k].status for k in rows]
+        found["label"] = np.array(batch.labels)
+        found["input_hash"] = np.frombuffer(b"".join(batch.digests), np.uint8).reshape(-1, 32)
+        arrays = {one.name: self._column(one, found.get(one.name), rows, count) for one in self.fields}
+        troubles = [Trouble(batch.items[k].number, *bad[k]) for k in rows]
         also: dict[str, Mapping[str, Array]] = {}
-        if e is not None and x is not None:
-            numbers = np.array([p.item.number if fine else -1 for p, fine in zip(checked, keep, strict=True)])
+        if self.also and e is not None and x is not None:
+            numbers = np.array([item.number for item in batch.items])
+            numbers[rows] = -1
             also = {one.name: one.batch(numbers, x, e) for one in self.also}
         return Rows(arrays, troubles, also)
+
+    def _column(self, one: Field, values: Array | None, bad: list[int], count: int) -> Array:
+        """A field's rows, empty where an item is bad."""
+        if values is None:
+            return np.full((count, *one.shape), one.fill, dtype=one.dtype)
+        column: Array = values.astype(one.dtype, copy=False)
+        if bad and one.name not in ("status", "label", "input_hash"):
+            column = column.copy()
+            column[bad] = one.fill
+        return column
 
     def _numbers(self, x: Tensor, e: Explanation) -> dict[str, Array]:
         """Maps, scores and ledger of an explanation, as arrays."""
@@ -265,10 +281,6 @@ class Work:
             one.name: one.shard([rows.also[one.name] for rows in batches if one.name in rows.also]) for one in self.also
         }
         return Shard(number, len(arrays["status"]), arrays, troubles, also)
-
-
-def _refused(p: Prepared, reason: str, status: int = REFUSED) -> Prepared:
-    return Prepared(p.item, None, p.digest, p.label, status, reason)
 
 
 def _halves(heat: Tensor) -> tuple[Array, Array]:
