@@ -35,6 +35,9 @@ class Pairs:
     def __getitem__(self, k: int) -> Tensor:
         return torch.where(self.ink[k], 1.5, -0.5)
 
+    def __getitems__(self, several: list[int]) -> list[Tensor]:
+        return list(torch.where(self.ink[several], 1.5, -0.5))
+
 
 def memory() -> float:
     """Of this process, in MB."""

@@ -204,6 +204,11 @@ class Explainer(Comparing):
         self._watched = tuple(layers)
         return self
 
+    @property
+    def watched(self) -> tuple[str, ...]:
+        """The layers that every pass sees."""
+        return self._watched
+
     def relevance_at(self, name: str, x: Any, target: Any = None) -> Tensor:
         """The relevance at an inner boundary, by node name or module path."""
         x, _ = self.read(x)

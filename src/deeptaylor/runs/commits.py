@@ -20,10 +20,11 @@ from deeptaylor.errors import DeepTaylorError
 from deeptaylor.shown import shown
 from deeptaylor.support.files import DiskFullError
 
-__all__ = ["LEDGER", "BusyError", "Commits", "Item", "Lock", "StoreError", "Trouble"]
+__all__ = ["LEDGER", "BusyError", "Commits", "Item", "Lock", "StoreError", "Trouble", "at_work"]
 
 LEDGER, LOCK = "ledger.sqlite", "lock.sqlite"
 _AT_ONCE = 10_000  # rows
+_PATIENCE = 1.0  # seconds
 _TABLES = """
 CREATE TABLE IF NOT EXISTS items (number INTEGER PRIMARY KEY, name TEXT, place TEXT, size INTEGER, label INTEGER);
 CREATE TABLE IF NOT EXISTS shards (number INTEGER PRIMARY KEY, items INTEGER, bad INTEGER, digests TEXT);
@@ -59,10 +60,13 @@ class Trouble:
 
 
 class Lock:
-    """Held while a run is at work; it is gone with the process, however that ended."""
+    """Held while a run is at work; it is gone with the process, however that ended.
+
+    It is waited for a moment, for `at_work` has it as long as it takes to look.
+    """
 
     def __init__(self, store: Path) -> None:
-        self._held = sqlite3.connect(store / LOCK, timeout=0, isolation_level=None, check_same_thread=False)
+        self._held = sqlite3.connect(store / LOCK, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
         try:
             self._held.execute("CREATE TABLE IF NOT EXISTS held (by TEXT)")
             self._held.execute("DELETE FROM held")
@@ -80,6 +84,25 @@ class Lock:
     def release(self) -> None:
         """Let the next run in."""
         self._held.close()
+
+
+def at_work(store: Path) -> bool:
+    """Whether a run is at work on a store; nothing is written to find out."""
+    try:
+        look = sqlite3.connect(
+            f"{(store / LOCK).absolute().as_uri()}?mode=rw", uri=True, timeout=0, isolation_level=None
+        )
+    except sqlite3.Error:
+        return False
+    try:
+        look.execute("BEGIN IMMEDIATE")
+    except sqlite3.Error as error:
+        return "locked" in str(error)
+    else:
+        look.execute("ROLLBACK")
+        return False
+    finally:
+        look.close()
 
 
 def _holder(store: Path) -> str:
@@ -160,7 +183,7 @@ class Commits:
             "SELECT number, name, place, size, label FROM items WHERE number >= ? AND number < ? ORDER BY number",
             (first, end),
         )
-        return (Item(k, n if isinstance(n, str) else os.fsdecode(n), *more) for k, n, *more in rows)
+        return (Item._make(r) if isinstance(r[1], str) else Item(r[0], os.fsdecode(r[1]), *r[2:]) for r in rows)
 
     # --- shards ---------------------------------------------------------------------------------------------------
 

@@ -42,9 +42,10 @@ def explain_here(
     tick: Callable[[int, int], None],
 ) -> None:
     """Explain shards one after the other; after the one in which a stop is asked for, no other is begun."""
-    with ThreadPoolExecutor(threads, thread_name_prefix="deeptaylor-read") as pool, Writer(write) as writer:
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="deeptaylor-read")
+    with pool, Writer(write) as writer, work.watching():
         rows: list[Rows] = []
-        for batch in _ahead(_batches(work, shards, size, threads, pool)):
+        for batch in _ahead(_batches(work, _listed(shards, pool), size, threads, pool)):
             rows.append(work.rows(joined([part.result() for part in batch.parts])))
             tick(len(rows[-1].arrays["status"]), len(rows[-1].troubles))
             if batch.last:
@@ -53,6 +54,17 @@ def explain_here(
                 if stop():
                     pool.shutdown(wait=False, cancel_futures=True)
                     break
+
+
+def _listed(
+    shards: Iterable[tuple[int, Sequence[Item]]], pool: ThreadPoolExecutor
+) -> Iterator[tuple[int, Sequence[Item]]]:
+    """Shards, of which the next is looked up while one is explained."""
+    every = iter(shards)
+    coming = pool.submit(next, every, None)
+    while (shard := coming.result()) is not None:
+        coming = pool.submit(next, every, None)
+        yield shard
 
 
 def _batches(

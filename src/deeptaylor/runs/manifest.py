@@ -9,6 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.runs.commits import Commits, Item
 from deeptaylor.runs.items import Entry
@@ -19,7 +21,18 @@ from deeptaylor.support.files import write_whole
 from deeptaylor.support.fingerprint import versions, weights_fingerprint
 from deeptaylor.support.plain import plain
 
-__all__ = ["MANIFEST", "ChangedError", "about", "check", "fields_in", "grown", "listed", "read", "save"]
+__all__ = [
+    "MANIFEST",
+    "ChangedError",
+    "about",
+    "check",
+    "check_network",
+    "fields_in",
+    "grown",
+    "listed",
+    "read",
+    "save",
+]
 
 MANIFEST = "manifest.json"
 _FORMAT = 1
@@ -106,6 +119,16 @@ def check(store: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
             raise ChangedError(_changed(store, key, was, now) + differ)
     if new.get("shard") not in (None, old["shard"]):
         raise ChangedError(f"{shown(store)} was begun with shards of {old['shard']} items; leave shard= out to go on.")
+
+
+def check_network(store: Path, old: Mapping[str, Any], network: nn.Module) -> None:
+    """Refuse to compare a store with another network than its own."""
+    was, now = old["network"]["fingerprint"], weights_fingerprint(network)
+    if was != now:
+        raise ChangedError(
+            f"{shown(store)} was explained with another network: the fingerprint of that one is {was}, of the one "
+            f"given {now}. Give the network of the run."
+        )
 
 
 def _changed(store: Path, key: str, was: str, now: str) -> str:

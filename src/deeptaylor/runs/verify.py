@@ -12,6 +12,7 @@ import numpy as np
 from deeptaylor.runs import manifest as manifests
 from deeptaylor.runs.commits import Commits, Lock
 from deeptaylor.runs.reading import Run, open_run
+from deeptaylor.runs.run import begin
 from deeptaylor.runs.store import STATUS
 from deeptaylor.runs.work import Work
 
@@ -73,9 +74,11 @@ def take_back(store: Path, shards: tuple[int, ...]) -> None:
 def recomputed(store: Path, work: Work, count: int, seed: int = 0) -> Verified:
     """Compute the batches of some random items again, in the batches of the run, and compare."""
     run = open_run(store)
+    manifests.check_network(store, run.manifest, work.explainer.model)
     damaged = damaged_shards(store)
     commits = Commits(store)
     try:
+        begin(work, commits.items())
         each, size = run.manifest["shard"], run.manifest["batch"]
         whole = [k for k in sorted(commits.done()) if k not in damaged]
         items = [k for shard in whole for k in range(shard * each, min((shard + 1) * each, len(run)))]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -155,6 +155,16 @@ class Work:
 
     # --- explaining -----------------------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Meanwhile the explainer sees the layers of the observers; afterwards those that it saw before."""
+        before = self.explainer.watched
+        self.explainer.watch([layer for one in self.also for layer in getattr(one, "layers", ())])
+        try:
+            yield
+        finally:
+            self.explainer.watch(before)
+
     def rows(self, batch: Prepared) -> Rows:
         """Explain a batch; what cannot be is told with its reason, and changes nothing for the others."""
         if self.target == LABEL:
@@ -198,7 +208,6 @@ class Work:
         return torch.tensor(batch.classes(), device=x.device) if self.target == LABEL else self.target
 
     def _explained(self, x: Tensor, target: Any) -> Explanation:
-        self.explainer.watch([layer for one in self.also for layer in getattr(one, "layers", ())])
         return self.explainer.contrast(x, target) if self.contrast else self.explainer.explain(x, target)
 
     # --- rows -----------------------------------------------------------------------------------------------------

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import sqlite3
 import sys
 import time
 from collections import Counter
@@ -18,7 +16,7 @@ from deeptaylor.app.cli.options import How, Model, network_option
 from deeptaylor.app.cli.show import Talk, noted
 from deeptaylor.errors import InputError
 from deeptaylor.runs import run as runs
-from deeptaylor.runs.commits import BusyError, Commits, Lock, StoreError
+from deeptaylor.runs.commits import at_work
 from deeptaylor.runs.progress import Progress
 from deeptaylor.runs.reading import Run, open_run
 from deeptaylor.runs.verify import Verified, damaged_shards, recomputed, take_back
@@ -105,7 +103,7 @@ def run(
     failed = f"; {bad} of them could not be explained (deeptaylor status {shown(out)} says why)" if bad else ""
     talk.say(f"{items} items are done{failed}. Saved to {shown(out)}.")
     code = SOME_FAILED if bad else FINE
-    talk.result({"items": items, "bad": bad, "store": str(out), "notes": notes, "exit_code": code})
+    talk.line({"event": "done", "items": items, "bad": bad, "store": str(out), "notes": notes, "exit_code": code})
     return code
 
 
@@ -122,7 +120,7 @@ class _Told:
         if self._talk.as_json and now - self._last >= _EVERY:
             self._last = now
             line = {"event": "progress", "done": p.done, "entered": p.entered, "of": p.of, "bad": p.bad}
-            typer.echo(json.dumps({**line, "per_second": p.per_second, "seconds_left": p.seconds_left}))
+            self._talk.line({**line, "per_second": p.per_second, "seconds_left": p.seconds_left})
 
 
 def _time(seconds: float) -> str:
@@ -140,7 +138,7 @@ def status(store: Store, talk: Talk) -> int:
     found = open_run(store)
     shards, items, bad = found.progress
     reasons = Counter(f"{found.statuses[t.status]}: {t.reason}" for t in found.errors)
-    busy = _busy(store)
+    busy = at_work(store)
     each = found.manifest["shard"]
     about = {
         "items": len(found), "done": items, "bad": bad, "shards": shards, "of_shards": -(-len(found) // each),
@@ -156,16 +154,6 @@ def status(store: Store, talk: Talk) -> int:
         talk.say(f"  {count} × {reason}")
     talk.result(about)
     return FINE
-
-
-def _busy(store: Path) -> bool:
-    try:
-        Lock(store).release()
-    except BusyError:
-        return True
-    except (StoreError, sqlite3.Error):
-        return False
-    return False
 
 
 def verify(
@@ -218,9 +206,4 @@ def _again(run: Run, model: Any, how: How, sample: int, seed: int) -> Verified:
     plan, place = run.manifest["plan"], run.manifest["inputs"]["place"]
     ((_, chosen),) = how.settings().items()
     work = runs.work_of(place, model, plan["target"], None, plan["contrast"], (), plan["axis"], None, chosen)
-    commits = Commits(run.path)
-    try:
-        runs.begin(work, commits.items())
-    finally:
-        commits.close()
     return recomputed(run.path, work, sample, seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
@@ -75,6 +76,11 @@ class Talk:
         """The same for programs, where --json asks for it."""
         if self.as_json:
             typer.echo(json_bytes(found).decode(), nl=False)
+
+    def line(self, found: dict[str, Any]) -> None:
+        """One line of several for programs, where --json asks for it."""
+        if self.as_json:
+            typer.echo(json.dumps(json.loads(json_bytes(found))))
 
     def error(self, text: str) -> None:
         """To standard error, whatever --quiet says."""
