@@ -15,17 +15,21 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from torch import nn
 
 import deeptaylor as dt
 from deeptaylor.app.cli import main
 from deeptaylor.runs import store as stores
 from deeptaylor.runs.commits import Commits
+from deeptaylor.runs.items import Samples
+from deeptaylor.runs.manifest import ChangedError
 from deeptaylor.runs.packed import Parquet, Tar
 from deeptaylor.runs.progress import Progress
 from deeptaylor.runs.saved import save
 from deeptaylor.runs.verify import damaged_shards, recomputed, take_back
 from deeptaylor.runs.work import Work
 from deeptaylor.support.files import DiskFullError
+from deeptaylor.support.fingerprint import weights_fingerprint
 from layout import ROOT
 from small_runs import Squares, arrays, explainer, run
 
@@ -80,8 +84,6 @@ def test_a_sample_is_computed_again(tmp_path: Path) -> None:
     assert main(["verify", str(store)]) == 0
 
     def work(samples: Squares) -> Work:
-        from deeptaylor.runs.items import Samples
-
         return Work(Samples(samples), explainer(), None)
 
     found = recomputed(store, work(data), 50)
@@ -91,6 +93,16 @@ def test_a_sample_is_computed_again(tmp_path: Path) -> None:
     changed = recomputed(store, work(Squares(50, {7: ValueError("cannot be read"), 9: data.x(10)})), 50)
     assert changed.changed == ("9",)
     assert not changed.fine
+
+
+def test_another_network_is_refused_before_anything_is_compared(tmp_path: Path) -> None:
+    store = run(Squares(8), tmp_path / "store").path
+    other = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    work = Work(Samples(Squares(8)), dt.Explainer(other, None, dt.Box(0, 1)), None)
+    with pytest.raises(ChangedError, match="another network") as refused:
+        recomputed(store, work, 4)
+    assert dt.open_run(store).manifest["network"]["fingerprint"] in str(refused.value)
+    assert weights_fingerprint(other) in str(refused.value)
 
 
 def test_a_signal_ends_the_run_after_its_shard(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,7 +15,8 @@ from PIL import Image
 
 import deeptaylor as dt
 from deeptaylor.runs import run as runs
-from deeptaylor.runs.commits import BusyError, Lock
+from deeptaylor.runs.commits import BusyError, Lock, at_work
+from deeptaylor.runs.items import Samples
 from deeptaylor.runs.manifest import ChangedError
 from deeptaylor.runs.store import STATUS
 from deeptaylor.support.files import DiskFullError
@@ -137,6 +140,52 @@ def test_two_runs_on_one_store_are_refused(tmp_path: Path) -> None:
         run(Squares(3), tmp_path / "store")
     lock.release()
     run(Squares(3), tmp_path / "store")
+
+
+def test_who_looks_at_a_store_keeps_no_run_from_it(tmp_path: Path) -> None:
+    run(Squares(3), tmp_path / "store")
+    assert not at_work(tmp_path / "store")
+    assert not at_work(tmp_path)
+    looking = Lock(tmp_path / "store")
+    assert at_work(tmp_path / "store")
+    gone = threading.Timer(0.2, looking.release)
+    gone.start()
+    run(Squares(3), tmp_path / "store")
+    gone.join()
+
+
+def test_the_layers_that_the_user_watches_are_watched_afterwards(tmp_path: Path) -> None:
+    own = explainer().watch(["1"])
+    try:
+        run(Squares(3), tmp_path / "store", also=[dt.Concepts("0")])
+        assert own.watched == ("1",)
+    finally:
+        own.watch([])
+
+
+class Together(Squares):
+    """Gives several at once."""
+
+    asked: ClassVar[list[list[int]]] = []
+
+    def __getitems__(self, several: list[int]) -> list[Any]:
+        self.asked.append(several)
+        return [self[k] for k in several]
+
+
+def test_a_dataset_that_gives_several_at_once_is_asked_so(tmp_path: Path) -> None:
+    bad = {7: ValueError("no such row")}
+    run(Squares(20, bad), tmp_path / "one", threads=1)
+    run(Together(20, bad), tmp_path / "several", threads=1)
+    assert Together.asked[1] == [5, 6, 7, 8, 9]
+    assert arrays(tmp_path / "one") == arrays(tmp_path / "several")
+
+
+def test_the_hash_of_a_sample_is_that_of_type_shape_and_bytes() -> None:
+    for x in (torch.rand(2, 3), torch.rand(3, 2).T, torch.rand(2, 3).bfloat16(), torch.tensor(4), torch.ones(2) > 0):
+        raw = x.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        said = hashlib.sha256(f"{x.dtype} {tuple(x.shape)}\n".encode() + raw).digest()
+        assert Samples([x]).read("0", "").digest == said
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
