@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,19 +10,20 @@ from importlib.resources import files
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, FastAPI, Query, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from fastapi.security import APIKeyHeader
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 
 from deeptaylor.app.server.dropped import Dropped, File
 from deeptaylor.app.server.explained import Explained
-from deeptaylor.app.server.explaining import Explaining, PictureError, RivalError
+from deeptaylor.app.server.explaining import Explaining
 from deeptaylor.app.server.folders import without_folders
-from deeptaylor.app.server.jobs import BusyError, GoneError, Jobs
-from deeptaylor.app.server.models import Model, Models, NotReadyError, UnknownModelError
+from deeptaylor.app.server.gallery import Gallery
+from deeptaylor.app.server.gallery_routes import add_gallery_api
+from deeptaylor.app.server.jobs import Jobs
+from deeptaylor.app.server.models import Model, Models
 from deeptaylor.app.server.options import Options, Text
+from deeptaylor.app.server.refusals import add_errors
 from deeptaylor.app.server.samples import Sample, samples
 from deeptaylor.app.server.schema import (
     Answer,
@@ -35,15 +35,13 @@ from deeptaylor.app.server.schema import (
     ModelsAnswer,
     SampleAnswer,
 )
-from deeptaylor.app.server.security import TOKEN_HEADER, Guard, TooLargeError
+from deeptaylor.app.server.security import TOKEN_HEADER, Guard
 from deeptaylor.app.server.text_routes import PATHS, Png, add_text_api
 from deeptaylor.app.server.texts import Texts
-from deeptaylor.errors import BoundaryError, DeepTaylorError
 from deeptaylor.rules.parse import RULES
 
 __all__ = ["Bounds", "make_app"]
 
-_log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 NETWORKS = "/api/networks"  # where a network is dropped
@@ -97,15 +95,17 @@ class Page:
     chosen: str
     bounds: Bounds
     texts: Texts | None = None
+    gallery: Gallery | None = None
     explaining: Explaining = field(init=False)
     jobs: Jobs = field(init=False)
+    reading: Jobs = field(init=False)  # of the store of a run, beside what is explained
     samples: dict[str, Sample] = field(init=False)
     prepared: set[str] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         self.samples = {sample.name: sample for sample in samples()}
         self.explaining = Explaining(self.bounds.pixels)
-        self.jobs = Jobs(self.bounds.places)
+        self.jobs, self.reading = Jobs(self.bounds.places), Jobs(self.bounds.places)
 
     async def explained(self, request: Request, options: Options, then: Callable[[Explained], T]) -> T:
         """Read the picture, wait for a turn, explain, and make of it what was asked for."""
@@ -164,9 +164,10 @@ def make_app(
     chosen: str = "squeezenet1_1",
     bounds: Bounds | None = None,
     texts: Texts | None = None,
+    gallery: Gallery | None = None,
 ) -> Guard:
     """The application, guarded. ``hosts`` are the values of Host that are ours, with their port."""
-    page = Page(models or Models(), chosen, bounds or Bounds(), texts)
+    page = Page(models or Models(), chosen, bounds or Bounds(), texts, gallery)
     page.models.get(chosen)
 
     @asynccontextmanager
@@ -175,6 +176,7 @@ def make_app(
             page.jobs.begin(page.texts.prepare)
         yield
         page.jobs.close()
+        page.reading.close()
         page.models.close()
 
     app = FastAPI(
@@ -188,10 +190,11 @@ def make_app(
         dependencies=[Depends(APIKeyHeader(name=TOKEN_HEADER, auto_error=False))],
         redirect_slashes=False,
     )
-    _add_errors(app)
+    add_errors(app)
     _add_files(app)
     _add_api(app, page)
     add_text_api(app, page.texts, page.jobs, page.read, _gone)
+    add_gallery_api(app, page.gallery, page.reading, page.jobs, _gone, lambda: page.models.ready(page.chosen))
     others = {NETWORKS: (page.bounds.network, "network")} | dict.fromkeys(PATHS, (page.bounds.bytes, "text"))
     return Guard(app, hosts, token, page.bounds.bytes, others)
 
@@ -204,8 +207,15 @@ def _add_api(app: FastAPI, page: Page) -> None:
         every = [_model(m) for m in page.models.all()]
         shown = [SampleAnswer(name=s.name, title=s.title, credit=s.credit) for s in page.samples.values()]
         text = None if page.texts is None else page.texts.offer()
+        gallery = None if page.gallery is None else page.gallery.offer()
         return ModelsAnswer(
-            models=every, chosen=page.chosen, rules=list(RULES), limits=limits, samples=shown, text=text
+            models=every,
+            chosen=page.chosen,
+            rules=list(RULES),
+            limits=limits,
+            samples=shown,
+            text=text,
+            gallery=gallery,
         )
 
     @app.get("/api/samples/{name}", response_class=_Picture)
@@ -301,48 +311,3 @@ def _file(data: bytes, kind: str) -> Callable[[], Any]:
         return Response(data, media_type=kind)
 
     return answer
-
-
-def _add_errors(app: FastAPI) -> None:
-    """Words in place of stack traces, always in the same shape."""
-
-    def said(status: int, words: str | None = None, **headers: str) -> Callable[[Request, Any], Any]:
-        async def answer(_: Request, error: Exception) -> Response:
-            return JSONResponse({"error": words or without_folders(str(error))}, status, headers or None)
-
-        return answer
-
-    async def http(_: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
-
-    async def rival(_: Request, error: Exception) -> Response:
-        assert isinstance(error, RivalError)
-        swap = {"target": error.target, "against": error.against}
-        return JSONResponse({"error": str(error), "swap": swap}, 422)
-
-    async def invalid(_: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        words = "; ".join(f"{'.'.join(map(str, e['loc'][1:]))}: {e['msg']}" for e in error.errors())
-        return JSONResponse({"error": words}, 422)
-
-    async def unexpected(request: Request, error: Exception) -> Response:
-        _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        words = "something unexpected went wrong; the window of the command says what."
-        return JSONResponse({"error": words}, 500)
-
-    app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(DeepTaylorError, said(422))
-    app.add_exception_handler(RivalError, rival)
-    app.add_exception_handler(BoundaryError, said(422))
-    app.add_exception_handler(PictureError, said(415))
-    app.add_exception_handler(UnknownModelError, said(404))
-    app.add_exception_handler(NotReadyError, said(409))
-    app.add_exception_handler(TooLargeError, said(413))
-    app.add_exception_handler(TimeoutError, said(408, "it did not arrive in time."))
-    app.add_exception_handler(GoneError, said(499, "the caller left."))
-    app.add_exception_handler(ClientDisconnect, said(499, "the caller left."))
-    busy = "many explanations are waiting already; try again in a moment."
-    app.add_exception_handler(BusyError, said(429, busy, **{"Retry-After": "1"}))
-    app.add_exception_handler(Exception, unexpected)

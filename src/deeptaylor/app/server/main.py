@@ -24,6 +24,7 @@ from deeptaylor.app.server.models import THREAD as LOADING
 from deeptaylor.app.server.opening import opened
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.models.networks.pretrained import Pretrained
+from deeptaylor.runs.reading import Run, open_run
 from deeptaylor.shown import printable, shown
 from deeptaylor.support.optional import optional_package
 from deeptaylor.text.model import TextModel
@@ -41,12 +42,14 @@ def serve(
     open_browser: bool = False,
     ready: Callable[[str], None] | None = None,
     title: str = "Your network",
+    run: str | os.PathLike[str] | Run | None = None,
 ) -> None:
     """Serve the page until it is interrupted.
 
     port       0: any that is free; the address is printed
     model      the network to begin with: a name, or one that `dt.load` gave
     title      what that one is called on the page
+    run        the store of a run to look at, or what `dt.open_run` gave
     ready      called with the page's address once it can be opened
     """
     if host not in LOOPBACK:
@@ -62,6 +65,11 @@ def serve(
     from deeptaylor.app.server.models import OWN, Models
     from deeptaylor.app.server.texts import Texts
 
+    gallery = None
+    if run is not None:
+        from deeptaylor.app.server.gallery import Gallery
+
+        gallery = Gallery(run if isinstance(run, Run) else open_run(run))
     own = model if isinstance(model, Pretrained) else None
     texts = Texts(model, title) if isinstance(model, TextModel) else None
     chosen = OWN if own is not None else model if isinstance(model, str) else "squeezenet1_1"
@@ -71,7 +79,8 @@ def serve(
     names = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
     names |= {name.removesuffix(":80") for name in names} if port == 80 else set()
     try:
-        app = make_app(frozenset(names), token, models=Models(own, title), chosen=chosen, texts=texts)
+        offered = Models(own, title)
+        app = make_app(frozenset(names), token, models=offered, chosen=chosen, texts=texts, gallery=gallery)
         bracketed = f"[{host}]" if ":" in host else host
         address = f"http://{bracketed}:{port}/#token={token}"
         sys.stdout.write(f"The page is at {address}\nStop it with Ctrl-C.\n")
@@ -117,12 +126,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until interrupted; 0, or 2 if that cannot be done."""
     example = (
         "examples: deeptaylor serve --model squeezenet1_1 --open; deeptaylor serve --model my.onnx --size 224 …; "
-        "deeptaylor serve --model hf:FOLDER, for a network that reads texts"
+        "deeptaylor serve --model hf:FOLDER, for a network that reads texts; deeptaylor serve --run STORE, for a run"
     )
     parser = argparse.ArgumentParser(prog="deeptaylor serve", description=__doc__, epilog=example)
     parser.add_argument("--port", type=int, default=0, help="the port to listen on; 0, the default, takes a free one")
     parser.add_argument("--host", default="127.0.0.1", help="127.0.0.1 (the default), localhost or ::1")
     parser.add_argument("--model", metavar="NAME|FILE", help="the network to begin with: by name, or a file of yours")
+    parser.add_argument("--run", metavar="STORE", help="look at a run: the store that `deeptaylor run` wrote")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     _add_file_options(parser)
     asked = parser.parse_args(arguments)
@@ -133,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         model = _model(asked)
         title = "" if model is None or isinstance(model, str) else Path(asked.model.removeprefix("hf:")).name
-        serve(asked.host, asked.port, model, asked.open, title=shown(title))
+        serve(asked.host, asked.port, model, asked.open, title=shown(title), run=asked.run)
     except KeyboardInterrupt:
         return _left(before)
     except DeepTaylorError as error:
@@ -164,7 +174,7 @@ def _model(asked: argparse.Namespace) -> str | Pretrained | TextModel | None:
     """The name of a network of the page; any other network is loaded here."""
     from deeptaylor.models.networks.named import NAMED
 
-    given = {name: value for name, value in vars(asked).items() if name not in ("host", "port", "model", "open")}
+    given = {name: value for name, value in vars(asked).items() if name not in ("host", "port", "model", "run", "open")}
     said = {name: value for name, value in given.items() if value not in (None, False)}
     if asked.model is None or (asked.model in NAMED and not said):
         return asked.model if asked.model is None else str(asked.model)

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from deeptaylor.app.server.gallery_schema import GalleryOffer
 from deeptaylor.app.server.text_schema import TextOffer
 
 __all__ = [
@@ -65,7 +66,7 @@ class SampleAnswer(BaseModel):
 
 
 class ModelsAnswer(BaseModel):
-    """All networks, the one to begin with, the rules that can be named, the limits, photographs, and texts."""
+    """All networks, the one to begin with, the rules that can be named, the limits, photographs, texts, and a run."""
 
     models: list[ModelAnswer]
     chosen: str
@@ -73,6 +74,7 @@ class ModelsAnswer(BaseModel):
     limits: Limits
     samples: list[SampleAnswer]
     text: TextOffer | None = Field(description="the network that reads texts; none where none was given to the command")
+    gallery: GalleryOffer | None = Field(description="the run that is looked at; none where none was given")
 
 
 class Found(BaseModel):
