@@ -1,6 +1,7 @@
 // The server's side of this is src/deeptaylor/app/server/schema.py, options.py and dropped.py.
 
 import type { Heat } from "./colours";
+import type { Offer as GalleryOffer } from "./gallery_api";
 import type { Offer } from "./text_api";
 
 export interface Model {
@@ -26,6 +27,7 @@ export interface Models {
   limits: { bytes: number; pixels: number; network: number };
   samples: Sample[];
   text: Offer | null;
+  gallery: GalleryOffer | null;
 }
 
 export interface Layer {

@@ -3,6 +3,7 @@
 import * as api from "./api";
 import { Compare } from "./compare";
 import { byId, make } from "./dom";
+import { GalleryPage } from "./gallery";
 import { NetworkDialog } from "./network";
 import { Pad, wireWriting } from "./pad";
 import { Pane } from "./pane";
@@ -142,7 +143,7 @@ class Page {
 
   // --- the picture ---------------------------------------------------------------------------------------------------
 
-  private take({ picture, file, note }: Taken): void {
+  take({ picture, file, note }: Taken): void {
     this.picture = picture;
     this.file = file;
     byId("file-name").textContent = file;
@@ -300,8 +301,15 @@ async function start(): Promise<void> {
     byId("no-text").hidden = offer.text !== null;
     const tabs = new Tabs((tab) => {
       if (tab === "pictures") pictures ??= new Page(offer);
-    });
-    tabs.show(offer.text ? "texts" : "pictures");
+    }, offer.gallery !== null);
+    if (offer.gallery) {
+      const { name, title, kind } = offer.models.find((model) => model.name === offer.chosen)!;
+      new GalleryPage(offer.gallery, { name, title: kind === "photograph" ? title : "" }, (taken) => {
+        tabs.show("pictures");
+        pictures!.take(taken);
+      });
+    }
+    tabs.show(offer.gallery ? "gallery" : offer.text ? "texts" : "pictures");
     document.body.dataset["ready"] = "yes";
   } catch (error) {
     const problem = byId("problem");

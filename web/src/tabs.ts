@@ -1,27 +1,30 @@
-// Pictures and texts, one at a time: what the tabs show, and how they are moved through by keyboard.
+// Pictures, texts and a data set, one at a time: what the tabs show, and how they are moved through by keyboard.
 
 import { byId } from "./dom";
 
-export type Tab = "pictures" | "texts";
+export type Tab = "pictures" | "texts" | "gallery";
 
 const TITLES: Record<Tab, string> = {
   pictures: "Which pixels made the network say so?",
   texts: "Which words made the network say so?",
+  gallery: "Where does the network look in a whole data set?",
 };
-const STAGES: Record<Tab, string> = { pictures: "#stage", texts: "#text-stage" };
-const TABS: Tab[] = ["pictures", "texts"];
+const STAGES: Record<Tab, string> = { pictures: "#stage", texts: "#text-stage", gallery: "#gallery-stage" };
+const ALL: Tab[] = ["pictures", "texts", "gallery"];
 
 export class Tabs {
-  // `shown`: called whenever a tab comes up, also the first.
-  constructor(private readonly shown: (tab: Tab) => void) {
-    for (const tab of TABS) {
+  // `shown`: called whenever a tab comes up, also the first. That of a data set is there where a run is looked at.
+  constructor(private readonly shown: (tab: Tab) => void, run: boolean) {
+    byId("tab-gallery").hidden = !run;
+    const tabs = ALL.filter((tab) => tab !== "gallery" || run);
+    for (const tab of tabs) {
       const button = byId(`tab-${tab}`);
       button.addEventListener("click", () => this.show(tab));
       button.addEventListener("keydown", (event) => {
-        const step = { ArrowLeft: -1, ArrowRight: 1, Home: -TABS.indexOf(tab), End: TABS.length - 1 - TABS.indexOf(tab) }[event.key];
+        const step = { ArrowLeft: -1, ArrowRight: 1, Home: -tabs.indexOf(tab), End: tabs.length - 1 - tabs.indexOf(tab) }[event.key];
         if (step === undefined) return;
         event.preventDefault();
-        const next = TABS[(TABS.indexOf(tab) + step + TABS.length) % TABS.length]!;
+        const next = tabs[(tabs.indexOf(tab) + step + tabs.length) % tabs.length]!;
         this.show(next);
         byId(`tab-${next}`).focus();
       });
@@ -29,7 +32,7 @@ export class Tabs {
   }
 
   show(chosen: Tab): void {
-    for (const tab of TABS) {
+    for (const tab of ALL) {
       const button = byId(`tab-${tab}`);
       button.setAttribute("aria-selected", String(tab === chosen));
       button.tabIndex = tab === chosen ? 0 : -1;

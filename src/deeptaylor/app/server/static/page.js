@@ -56,23 +56,23 @@ var prepareModel = (name) => json(send(`/api/models/${encodeURIComponent(name)}/
 var getClasses = (name) => json(send(`/api/models/${encodeURIComponent(name)}/classes`));
 var getSample = async (name) => (await send(`/api/samples/${encodeURIComponent(name)}`)).blob();
 var dropNetwork = (said, file) => json(send(`/api/networks?${new URLSearchParams(said).toString()}`, { method: "POST", body: file }));
-function ask(path, options, picture, signal) {
-  const query = new URLSearchParams(Object.entries(options).filter(([, value2]) => value2 !== ""));
-  return send(`${path}?${query.toString()}`, { method: "POST", body: picture, signal: signal ?? null });
+function ask(path, options, picture2, signal) {
+  const query2 = new URLSearchParams(Object.entries(options).filter(([, value2]) => value2 !== ""));
+  return send(`${path}?${query2.toString()}`, { method: "POST", body: picture2, signal: signal ?? null });
 }
-async function explain(options, picture, signal) {
-  const answer = await json(ask("/api/explain", options, picture, signal));
+async function explain(options, picture2, signal) {
+  const answer = await json(ask("/api/explain", options, picture2, signal));
   const apart = answer.apart && { ...answer.apart, difference: decoded(answer.apart.difference) };
   return { ...answer, heat: decoded(answer.heat), apart };
 }
-async function explainLayer(node, options, picture) {
-  const answer = await json(ask(`/api/layers/${encodeURIComponent(node)}`, options, picture));
+async function explainLayer(node, options, picture2) {
+  const answer = await json(ask(`/api/layers/${encodeURIComponent(node)}`, options, picture2));
   const channels = answer.channels.map((channel) => ({ ...channel, heat: decoded(channel.heat) }));
   return { ...answer, heat: decoded(answer.heat), channels };
 }
-var believed = (options, picture) => json(ask("/api/believed", options, picture));
-var heatmapPng = async (options, picture) => (await ask("/api/heatmap.png", options, picture)).blob();
-var arrays = async (options, picture) => (await ask("/api/explanation.npz", options, picture)).blob();
+var believed = (options, picture2) => json(ask("/api/believed", options, picture2));
+var heatmapPng = async (options, picture2) => (await ask("/api/heatmap.png", options, picture2)).blob();
+var arrays = async (options, picture2) => (await ask("/api/explanation.npz", options, picture2)).blob();
 function bytes(base64) {
   return Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
 }
@@ -285,6 +285,434 @@ function fits(kind, answer) {
   return kind !== "bias" || answer.method === "deep-taylor";
 }
 
+// src/gallery_api.ts
+var ROOT = "/api/gallery";
+function query(which) {
+  const given = new URLSearchParams(Object.entries(which).filter(([, value2]) => value2 !== ""));
+  return given.size ? `?${given.toString()}` : "";
+}
+var getItems = (which) => json(send(`${ROOT}/items${query(which)}`));
+var getItem = (number) => json(send(`${ROOT}/items/${number}`));
+var getClusters = () => json(send(`${ROOT}/clusters`));
+var beginClusters = () => json(send(`${ROOT}/clusters`, { method: "POST" }));
+var getChannels = (layer) => json(send(`${ROOT}/layers/${layer}`));
+var getChannel = (layer, channel) => json(send(`${ROOT}/layers/${layer}/${channel}`));
+var getPicture = async (path) => (await send(path)).blob();
+var meanPath = (which) => `${ROOT}/mean.png${query(which)}`;
+var itemPath = (number, kind) => `${ROOT}/items/${number}/${kind}.png`;
+var cropPath = (layer, channel, place) => `${ROOT}/layers/${layer}/${channel}/${place}/crop.png`;
+
+// src/refusal.ts
+function refusal(said, correct) {
+  const [text, ...near] = said.split("\n");
+  const words2 = [make("p", {}, text)];
+  const buttons = near.flatMap((line) => {
+    const found = /^\s+(\d+)\s+(.*)$/.exec(line);
+    if (!found) {
+      words2.push(make("p", {}, line));
+      return [];
+    }
+    return [make("button", { type: "button", click: () => correct(found[1]) }, found[2])];
+  });
+  return { words: words2, buttons };
+}
+function words(error) {
+  return error instanceof Error ? error.message : String(error);
+}
+
+// src/gallery_pictures.ts
+var WAITING = /* @__PURE__ */ new WeakMap();
+var SEEN = new IntersectionObserver(
+  (entries) => {
+    for (const { target, isIntersecting } of entries) {
+      if (!isIntersecting) continue;
+      SEEN.unobserve(target);
+      WAITING.get(target)?.();
+    }
+  },
+  { rootMargin: "200px" }
+);
+function picture(path, alt) {
+  const image = make("img", { alt });
+  const place = make("span", { class: "picture" }, image);
+  WAITING.set(place, () => void fill(place, image, path));
+  SEEN.observe(place);
+  return place;
+}
+async function fill(place, image, path) {
+  try {
+    const address = URL.createObjectURL(await getPicture(path));
+    image.addEventListener("load", () => {
+      URL.revokeObjectURL(address);
+      place.dataset["loaded"] = "yes";
+    });
+    image.src = address;
+  } catch (error) {
+    place.replaceChildren(make("span", { class: "soft" }, words(error)));
+  }
+}
+
+// src/gallery_channels.ts
+var CUT = "Of each, above: the piece of the photograph in which most of the channel's relevance lies; below: the part of the heatmap that passed through the channel, over it.";
+var ChannelView = class {
+  constructor(layers, network, open) {
+    this.network = network;
+    this.open = open;
+    byId("channel-section").hidden = !layers.length;
+    this.layer.replaceChildren(make("option", { value: "" }, "Choose a layer"), ...layers.map((name, k) => make("option", { value: String(k) }, name)));
+    this.layer.addEventListener("change", () => void this.list());
+    this.channel.addEventListener("change", () => void this.show());
+  }
+  network;
+  open;
+  layer = byId("channel-layer");
+  channel = byId("channel-number");
+  status = byId("channel-status");
+  place = byId("channel-items");
+  asked = 0;
+  async list() {
+    this.place.hidden = true;
+    byId("channel-field").hidden = this.layer.value === "";
+    this.status.textContent = "";
+    if (this.layer.value === "") return;
+    try {
+      const { channels, sentence } = await getChannels(Number(this.layer.value));
+      this.status.textContent = sentence;
+      this.channel.replaceChildren(...channels.map((c) => make("option", { value: String(c) }, `Channel ${c}`)));
+      await this.show();
+    } catch (error) {
+      this.status.textContent = words(error);
+    }
+  }
+  async show() {
+    const asked = this.asked += 1;
+    const [layer, channel] = [Number(this.layer.value), Number(this.channel.value)];
+    try {
+      const { sentence, items } = await getChannel(layer, channel);
+      if (asked !== this.asked) return;
+      const how = make("p", { class: "soft", role: "status" });
+      const list = make("ul", { class: "grid", "aria-label": "Items in which the channel counted most" });
+      const fill3 = (path) => list.replaceChildren(...items.map((item, place) => this.tile(items, item, path(item, place))));
+      fill3(({ index }) => itemPath(index, "small"));
+      this.place.replaceChildren(make("h2", {}, sentence), how, list);
+      this.place.hidden = false;
+      this.place.scrollIntoView({ block: "start" });
+      if (!items.length) return;
+      how.textContent = "The pieces that it counted in are being cut.";
+      const refused = await this.cut(layer, channel);
+      if (asked !== this.asked) return;
+      how.textContent = refused ? `Shown are whole photographs with the heatmaps of the run. ${refused}` : CUT;
+      if (!refused) fill3((_, place) => cropPath(layer, channel, place));
+    } catch (error) {
+      this.status.textContent = words(error);
+    }
+  }
+  // Once the network is loaded, the first piece is asked for: why there is none, or nothing.
+  async cut(layer, channel) {
+    try {
+      let model = await loadModel(this.network);
+      while (model.state === "loading") {
+        await new Promise((done) => setTimeout(done, 300));
+        model = await getModel(this.network);
+      }
+      if (model.state !== "ready") return model.message;
+      await getPicture(cropPath(layer, channel, 0));
+      return "";
+    } catch (error) {
+      return words(error);
+    }
+  }
+  tile(items, item, path) {
+    const button = make("button", { type: "button", class: "tile" }, picture(path, ""), make("span", {}, item.said), make("span", { class: "soft" }, `${shown(item.value)} in ${item.name}`));
+    button.addEventListener("click", () => this.open(items.map(({ index }) => index), item.index));
+    return make("li", {}, button);
+  }
+};
+
+// src/gallery_clusters.ts
+var SVG = "http://www.w3.org/2000/svg";
+var COLOURS = 12;
+var ClusterMap = class {
+  constructor(choose) {
+    this.choose = choose;
+    this.button.addEventListener("click", () => void this.find());
+  }
+  choose;
+  button = byId("find-clusters");
+  status = byId("clusters-status");
+  progress = byId("clusters-progress");
+  place = byId("clusters");
+  buttons = [];
+  svg = null;
+  // Which one is looked at; empty: none.
+  mark(chosen) {
+    for (const [number, button] of this.buttons.entries()) button.setAttribute("aria-pressed", String(String(number) === chosen));
+    if (!this.svg) return;
+    for (const point of this.svg.querySelectorAll("circle")) point.classList.toggle("pale", chosen !== "" && point.dataset["cluster"] !== chosen);
+  }
+  async find() {
+    this.button.disabled = true;
+    this.progress.hidden = false;
+    try {
+      let found = await beginClusters();
+      while (found.state === "working") {
+        this.status.textContent = `${found.message} ${Math.round(found.seconds)} s`;
+        await new Promise((done) => setTimeout(done, 500));
+        found = await getClusters();
+      }
+      if (found.state !== "ready") throw new Error(found.message);
+      this.status.textContent = `${found.clusters.length} clusters were found in ${Math.max(1, Math.round(found.seconds))} s.`;
+      this.button.hidden = true;
+      this.draw(found);
+    } catch (error) {
+      this.status.textContent = words(error);
+    } finally {
+      this.button.disabled = false;
+      this.progress.hidden = true;
+    }
+  }
+  draw(found) {
+    this.svg = this.scatter(found);
+    this.buttons.push(...found.clusters.map((cluster) => this.entry(cluster)));
+    this.place.replaceChildren(
+      make("h2", {}, "Heatmaps that look alike"),
+      make(
+        "div",
+        { class: "cluster-columns" },
+        make("div", {}, this.svg, make("p", { class: "soft" }, `Heatmaps that look alike lie together; every point is an item, every colour a cluster. ${found.note}`)),
+        make("ul", { class: "cluster-list", "aria-label": "Clusters" }, ...this.buttons.map((button) => make("li", {}, button)))
+      )
+    );
+    this.place.hidden = false;
+    this.place.scrollIntoView({ block: "start" });
+  }
+  scatter({ clusters, points }) {
+    const svg = document.createElementNS(SVG, "svg");
+    svg.setAttribute("viewBox", "-2 -2 104 104");
+    svg.setAttribute("role", "img");
+    svg.setAttribute("class", "scatter");
+    svg.setAttribute("aria-label", `${points.length} heatmaps in ${clusters.length} clusters, drawn where those that look alike lie together`);
+    for (const [, cluster, x, y] of points) {
+      const point = document.createElementNS(SVG, "circle");
+      const at = { cx: String(100 * x), cy: String(100 - 100 * y), r: "1.1", class: `c${cluster % COLOURS}` };
+      for (const [name, value2] of Object.entries(at)) point.setAttribute(name, value2);
+      point.dataset["cluster"] = String(cluster);
+      point.addEventListener("click", () => this.choose(String(cluster)));
+      svg.append(point);
+    }
+    return svg;
+  }
+  entry({ number, size, alike, sentence }) {
+    const title = make("strong", {}, make("span", { class: `dot c${number % COLOURS}` }), `Cluster ${number}: ${size.toLocaleString("en")} items`);
+    const about = make("span", { class: "soft" }, `${sentence} Alike: ${alike.toFixed(2)}`);
+    const button = make("button", { type: "button", "aria-pressed": "false" }, picture(meanPath({ cluster: String(number) }), ""), make("span", {}, title, about));
+    button.addEventListener("click", () => this.choose(String(number)));
+    return button;
+  }
+};
+
+// src/gallery_item.ts
+var NOTE = "It comes from the run. One with a longer side above 2048 pixels is shrunk to that first, so its numbers may differ a little.";
+var ItemDialog = class {
+  // `network`: the one that explains anew, in words; empty where none of the page explains photographs.
+  constructor(network, anew) {
+    this.network = network;
+    this.anew = anew;
+    const close = make("button", { type: "button", click: () => this.dialog.close() }, "Close");
+    this.before.addEventListener("click", () => this.go(-1));
+    this.after.addEventListener("click", () => this.go(1));
+    this.again.addEventListener("click", () => void this.explain());
+    this.dialog.append(this.title, this.body, this.problem, make("div", { class: "buttons" }, this.again, this.before, this.after, close));
+    this.dialog.addEventListener("keydown", (event) => {
+      const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (step) this.go(step);
+    });
+  }
+  network;
+  anew;
+  dialog = byId("item-dialog");
+  title = make("h2", { id: "item-title" });
+  body = make("div", { class: "item-body" });
+  problem = make("p", { class: "error", role: "alert", hidden: true });
+  again = make("button", { type: "button", class: "main" }, "Explain it anew");
+  before = make("button", { type: "button" }, "Previous");
+  after = make("button", { type: "button" }, "Next");
+  items = [];
+  place = 0;
+  // One of several, through which one can go.
+  show(items, item) {
+    this.items = items;
+    this.place = items.indexOf(item);
+    this.dialog.showModal();
+    void this.fill();
+  }
+  go(step) {
+    const next = this.place + step;
+    if (next < 0 || next >= this.items.length) return;
+    this.place = next;
+    void this.fill();
+  }
+  get number() {
+    return this.items[this.place];
+  }
+  async fill() {
+    const { number } = this;
+    this.before.disabled = this.place === 0;
+    this.after.disabled = this.place === this.items.length - 1;
+    this.refuse("");
+    try {
+      const told = await getItem(number);
+      if (number !== this.number) return;
+      this.title.textContent = `${told.name} (item ${number})`;
+      const figures = [
+        ...told.pictured ? [figure(itemPath(number, "seen"), "The photograph as the network saw it")] : [],
+        ...told.mapped ? [figure(itemPath(number, "heatmap"), told.pictured ? "Its heatmap over the photograph in grey" : "Its heatmap")] : []
+      ];
+      this.again.hidden = !told.pictured || !this.network;
+      const by = this.again.hidden ? [] : [make("p", { class: "soft" }, `Explained anew, it is so by the network of the tab “Pictures”: ${this.network}.`)];
+      this.body.replaceChildren(make("div", { class: "figures" }, ...figures), ...told.sentences.map((said) => make("p", { class: "says" }, said)), ...by);
+    } catch (error) {
+      this.refuse(words(error));
+    }
+  }
+  async explain() {
+    const { number } = this;
+    try {
+      const taken = await getPicture(itemPath(number, "photograph"));
+      const name = this.title.textContent.replace(/ \(item \d+\)$/, "");
+      this.dialog.close();
+      this.anew({ picture: taken, file: name.slice(0, 200), note: NOTE });
+    } catch (error) {
+      this.refuse(words(error));
+    }
+  }
+  refuse(said) {
+    this.problem.textContent = said;
+    this.problem.hidden = !said;
+  }
+};
+function figure(path, caption) {
+  return make("figure", {}, picture(path, ""), make("figcaption", {}, caption));
+}
+
+// src/gallery.ts
+var GalleryPage = class {
+  form = byId("filters");
+  grid = byId("gallery-grid");
+  clusters;
+  dialog;
+  cluster = "";
+  page = 0;
+  asked = 0;
+  constructor(offer, network, anew) {
+    this.dialog = new ItemDialog(network.title, anew);
+    this.clusters = new ClusterMap((cluster) => this.choose(cluster));
+    new ChannelView(offer.layers, network.name, (items, item) => this.dialog.show(items, item));
+    byId("run-title").textContent = offer.title;
+    byId("run-about").textContent = offer.about;
+    byId("run-note").textContent = offer.note;
+    this.offer(offer);
+    this.means(offer.explained);
+    this.form.addEventListener("change", () => this.restart());
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.restart();
+    });
+    this.form.addEventListener("reset", () => setTimeout(() => this.choose("")));
+    byId("cluster-chosen").addEventListener("click", () => this.choose(""));
+    byId("page-before").addEventListener("click", () => this.turn(-1));
+    byId("page-after").addEventListener("click", () => this.turn(1));
+    void this.show();
+  }
+  offer(offer) {
+    const fill3 = (id, all, counted) => {
+      const options = counted.map(({ number, name, count: count2 }) => make("option", { value: String(number) }, `${name} (${count2.toLocaleString("en")})`));
+      byId(id).replaceChildren(make("option", { value: "" }, all), ...options);
+    };
+    fill3("filter-prediction", "Any", offer.answers);
+    fill3("filter-target", "Any", offer.explained);
+    fill3("filter-label", "Any", offer.labels);
+    fill3("filter-status", "Any", offer.statuses);
+    byId("filter-target-field").hidden = JSON.stringify(offer.explained) === JSON.stringify(offer.answers);
+    byId("filter-label-field").hidden = byId("filter-right-field").hidden = !offer.labels.length;
+    for (const [id, bound] of [["filter-low", offer.lowest], ["filter-high", offer.highest]]) {
+      byId(id).placeholder = bound === null ? "" : shown(bound);
+    }
+  }
+  // The mean heatmap of every class, and a way to its items.
+  means(classes) {
+    const entries = classes.map(({ number, name, count: count2 }) => {
+      const button = make("button", { type: "button", class: "tile" }, picture(meanPath({ target: String(number) }), ""), make("span", {}, name), make("span", { class: "soft" }, `mean of ${count2.toLocaleString("en")} explained`));
+      button.addEventListener("click", () => {
+        this.form.reset();
+        byId(byId("filter-target-field").hidden ? "filter-prediction" : "filter-target").value = String(number);
+        this.choose("");
+      });
+      return make("li", {}, button);
+    });
+    byId("class-means").replaceChildren(...entries);
+  }
+  choose(cluster) {
+    this.cluster = cluster;
+    byId("cluster-chosen").hidden = cluster === "";
+    byId("cluster-chosen").textContent = `Leave cluster ${cluster}`;
+    this.clusters.mark(cluster);
+    this.restart();
+  }
+  restart() {
+    this.page = 0;
+    void this.show();
+  }
+  turn(step) {
+    this.page += step;
+    void this.show().then(() => byId("gallery-items").scrollIntoView({ block: "start" }));
+  }
+  get which() {
+    const given = [...new FormData(this.form)].map(([name, value2]) => [name, String(value2)]);
+    return { ...Object.fromEntries(given), cluster: this.cluster };
+  }
+  async show() {
+    const asked = this.asked += 1;
+    const stage = byId("gallery-stage");
+    stage.setAttribute("aria-busy", "true");
+    try {
+      const { which } = this;
+      const found = await getItems({ ...which, page: String(this.page) });
+      if (asked !== this.asked) return;
+      this.refuse("");
+      this.page = found.page;
+      this.fill(found, which);
+    } catch (error) {
+      if (asked === this.asked) this.refuse(words(error));
+    } finally {
+      if (asked === this.asked) stage.removeAttribute("aria-busy");
+    }
+  }
+  fill(found, which) {
+    byId("gallery-sentence").textContent = `${this.cluster === "" ? "" : `Cluster ${this.cluster}: `}${found.sentence}`;
+    byId("pager").hidden = found.pages < 2;
+    byId("page-before").disabled = found.page === 0;
+    byId("page-after").disabled = found.page === found.pages - 1;
+    const mean = byId("gallery-mean");
+    mean.hidden = !found.mean;
+    mean.replaceChildren(...found.mean ? [picture(meanPath(which), ""), make("figcaption", {}, found.mean)] : []);
+    const numbers = found.items.map(({ index }) => index);
+    this.grid.replaceChildren(...found.items.map((item) => this.tile(item, numbers)));
+  }
+  tile(item, numbers) {
+    const wrong = item.wrong ? [make("span", { class: "wrong" }, "wrong")] : [];
+    const score = item.score === null ? "" : `score ${shown(item.score)}, `;
+    const button = make("button", { type: "button", class: "tile" }, picture(itemPath(item.index, "small"), ""), make("span", {}, item.said, ...wrong), make("span", { class: "soft" }, `${score}${item.name}`));
+    button.addEventListener("click", () => this.dialog.show(numbers, item.index));
+    return make("li", {}, button);
+  }
+  refuse(said) {
+    const place = byId("gallery-refusal");
+    place.hidden = !said;
+    place.replaceChildren(...said ? [make("p", {}, said)] : []);
+  }
+};
+
 // src/network.ts
 var USUAL = {
   size: "224",
@@ -329,7 +757,7 @@ var NetworkDialog = class {
       make("h2", { id: "network-title" }, `Explain the network ${file.name}?`),
       make("p", {}, `The file (${size}) is handed to the program behind this page, on this machine. It is read as a list of known operations; no code in it is run. It takes the place of a network that was opened here before, and is forgotten when the program ends.`),
       make("p", {}, "The file does not say how photographs were prepared in training. A wrong value gives wrong answers without a word, so please say it:"),
-      make("button", { type: "button", class: "small usual", click: () => fill(form) }, "Fill in what is usual for ImageNet"),
+      make("button", { type: "button", class: "small usual", click: () => fill2(form) }, "Fill in what is usual for ImageNet"),
       ...fields(),
       problem,
       make("div", { class: "buttons" }, go, make("button", { type: "button", click: () => this.dialog.close() }, "Cancel"))
@@ -351,7 +779,7 @@ var NetworkDialog = class {
     this.dialog.showModal();
   }
 };
-function fill(form) {
+function fill2(form) {
   for (const [name, value2] of Object.entries(USUAL)) form.elements.namedItem(name).value = value2;
 }
 function fields() {
@@ -878,7 +1306,7 @@ var Taking = class {
   shown;
   element = make("section", { class: "taking" });
   problem = make("p", { class: "error", role: "alert", hidden: true });
-  show(answer, options, picture) {
+  show(answer, options, picture2) {
     const file = options["file"] ?? "picture.png";
     const stem = `${file.replace(/\.[^.]*$/, "") || "picture"}_${answer.method}`;
     const seen = new Blob([bytes(answer.seen)], { type: "image/png" });
@@ -890,8 +1318,8 @@ var Taking = class {
         "div",
         { class: "buttons" },
         this.button("Picture as shown (PNG)", `${stem}_overlay.png`, this.shown),
-        this.button("Heatmap (PNG)", `${stem}.png`, () => heatmapPng(options, picture)),
-        this.button("Numbers (npz)", `${stem}.npz`, () => arrays(options, picture)),
+        this.button("Heatmap (PNG)", `${stem}.png`, () => heatmapPng(options, picture2)),
+        this.button("Numbers (npz)", `${stem}.npz`, () => arrays(options, picture2)),
         this.button("What the network saw (PNG)", file === "digits.png" ? "digits.png" : `${stem}_seen.png`, () => Promise.resolve(seen)),
         this.button("Python", `${stem}.py`, () => Promise.resolve(python))
       ),
@@ -980,7 +1408,7 @@ var Pane = class {
     this.element.removeAttribute("aria-busy");
   }
   // True where there is a new answer, false where another question came before it; or the server's refusal.
-  async ask(options, picture) {
+  async ask(options, picture2) {
     this.running?.abort();
     const running = this.running = new AbortController();
     const began = performance.now();
@@ -993,12 +1421,12 @@ var Pane = class {
     this.element.setAttribute("aria-busy", "true");
     const clock = setInterval(tick, 1e3);
     try {
-      const answer = await explain(options, picture, running.signal);
+      const answer = await explain(options, picture2, running.signal);
       const seen = await decoded2(answer.seen);
       if (running.signal.aborted) return false;
       this.answer = answer;
       this.seen = seen;
-      this.asked = { options, picture };
+      this.asked = { options, picture: picture2 };
       this.layer = null;
       this.fill(answer);
       return true;
@@ -1186,19 +1614,19 @@ var Photos = class {
     const list = byId("samples").querySelector("ul");
     for (const sample of samples) {
       try {
-        const picture = await getSample(sample.name);
-        list.append(this.sample(sample, picture, ""));
-        byId("tiles").append(this.sample(sample, picture, sample.title));
+        const picture2 = await getSample(sample.name);
+        list.append(this.sample(sample, picture2, ""));
+        byId("tiles").append(this.sample(sample, picture2, sample.title));
       } catch {
       }
     }
   }
-  sample({ name, title }, picture, caption) {
-    const image = make("img", { alt: caption ? "" : title, src: URL.createObjectURL(picture) });
+  sample({ name, title }, picture2, caption) {
+    const image = make("img", { alt: caption ? "" : title, src: URL.createObjectURL(picture2) });
     const button = make("button", { type: "button", class: "sample", "data-sample": name, title }, image, ...caption ? [make("span", {}, caption)] : []);
     button.addEventListener("click", () => {
       this.asked += 1;
-      this.events.taken({ picture, file: `${name}.png`, note: "" });
+      this.events.taken({ picture: picture2, file: `${name}.png`, note: "" });
     });
     return make("li", {}, button);
   }
@@ -1231,10 +1659,10 @@ var Photos = class {
       canvas.height = Math.max(1, Math.round(factor * height));
       context(canvas).imageSmoothingQuality = "high";
       context(canvas).drawImage(image, 0, 0, canvas.width, canvas.height);
-      const picture = await new Promise((done) => canvas.toBlob(done, "image/png"));
-      if (!picture) return plain;
+      const picture2 = await new Promise((done) => canvas.toBlob(done, "image/png"));
+      if (!picture2) return plain;
       const note = `It has ${width2} × ${height} pixels and was shrunk to ${canvas.width} × ${canvas.height} before it was sent; the Python and the command read the file as it is, so their numbers differ a little.`;
-      return { ...plain, picture, note };
+      return { ...plain, picture: picture2, note };
     } catch {
       return plain;
     } finally {
@@ -1385,43 +1813,28 @@ var Question = class {
   }
 };
 
-// src/refusal.ts
-function refusal(said, correct) {
-  const [text, ...near] = said.split("\n");
-  const words2 = [make("p", {}, text)];
-  const buttons = near.flatMap((line) => {
-    const found = /^\s+(\d+)\s+(.*)$/.exec(line);
-    if (!found) {
-      words2.push(make("p", {}, line));
-      return [];
-    }
-    return [make("button", { type: "button", click: () => correct(found[1]) }, found[2])];
-  });
-  return { words: words2, buttons };
-}
-function words(error) {
-  return error instanceof Error ? error.message : String(error);
-}
-
 // src/tabs.ts
 var TITLES = {
   pictures: "Which pixels made the network say so?",
-  texts: "Which words made the network say so?"
+  texts: "Which words made the network say so?",
+  gallery: "Where does the network look in a whole data set?"
 };
-var STAGES = { pictures: "#stage", texts: "#text-stage" };
-var TABS = ["pictures", "texts"];
+var STAGES = { pictures: "#stage", texts: "#text-stage", gallery: "#gallery-stage" };
+var ALL = ["pictures", "texts", "gallery"];
 var Tabs = class {
-  // `shown`: called whenever a tab comes up, also the first.
-  constructor(shown2) {
+  // `shown`: called whenever a tab comes up, also the first. That of a data set is there where a run is looked at.
+  constructor(shown2, run) {
     this.shown = shown2;
-    for (const tab of TABS) {
+    byId("tab-gallery").hidden = !run;
+    const tabs = ALL.filter((tab) => tab !== "gallery" || run);
+    for (const tab of tabs) {
       const button = byId(`tab-${tab}`);
       button.addEventListener("click", () => this.show(tab));
       button.addEventListener("keydown", (event) => {
-        const step = { ArrowLeft: -1, ArrowRight: 1, Home: -TABS.indexOf(tab), End: TABS.length - 1 - TABS.indexOf(tab) }[event.key];
+        const step = { ArrowLeft: -1, ArrowRight: 1, Home: -tabs.indexOf(tab), End: tabs.length - 1 - tabs.indexOf(tab) }[event.key];
         if (step === void 0) return;
         event.preventDefault();
-        const next = TABS[(TABS.indexOf(tab) + step + TABS.length) % TABS.length];
+        const next = tabs[(tabs.indexOf(tab) + step + tabs.length) % tabs.length];
         this.show(next);
         byId(`tab-${next}`).focus();
       });
@@ -1429,7 +1842,7 @@ var Tabs = class {
   }
   shown;
   show(chosen) {
-    for (const tab of TABS) {
+    for (const tab of ALL) {
       const button = byId(`tab-${tab}`);
       button.setAttribute("aria-selected", String(tab === chosen));
       button.tabIndex = tab === chosen ? 0 : -1;
@@ -1960,8 +2373,8 @@ var Page = class {
     }
   }
   // --- the picture ---------------------------------------------------------------------------------------------------
-  take({ picture, file, note }) {
-    this.picture = picture;
+  take({ picture: picture2, file, note }) {
+    this.picture = picture2;
     this.file = file;
     byId("file-name").textContent = file;
     byId("picture-note").textContent = note;
@@ -1992,14 +2405,14 @@ var Page = class {
     return { ...this.settings.options(), ...this.question.options(this.settings.method), model: this.model.name, file: this.file };
   }
   async explain() {
-    const { model, picture } = this;
-    if (!model || !picture) return;
+    const { model, picture: picture2 } = this;
+    if (!model || !picture2) return;
     const [first] = this.panes;
-    if (this.answered[0] !== picture || this.answered[1] !== model) this.forget();
+    if (this.answered[0] !== picture2 || this.answered[1] !== model) this.forget();
     byId("welcome").hidden = true;
     const options = this.options();
     try {
-      if (!await first.ask(options, picture)) return;
+      if (!await first.ask(options, picture2)) return;
     } catch (error) {
       if (error instanceof ServerError && error.ofPicture) this.refusePicture(error.message);
       else this.refuse(words(error), error instanceof ServerError ? error.swap : null);
@@ -2007,7 +2420,7 @@ var Page = class {
       return;
     }
     const answer = first.answer;
-    this.answered = [picture, model];
+    this.answered = [picture2, model];
     this.refuse("");
     byId("toolbar").hidden = false;
     this.toolbar.offerMaps(answer.apart !== null, this.question.newlyAsked ? answer.against === null ? "own" : "difference" : void 0);
@@ -2032,13 +2445,13 @@ var Page = class {
       if (was) this.repaint();
       return;
     }
-    const picture = this.picture;
+    const picture2 = this.picture;
     const asked = this.options();
     try {
       const name = this.compare.model;
       if (name && !await this.load(name, () => this.compare.model === name)) return;
       const options = this.settings.options({ ...asked, ...this.compare.instead(answer, asked) });
-      if (!await second.ask(options, picture)) return;
+      if (!await second.ask(options, picture2)) return;
       await second.look(this.toolbar.showing.node);
       this.refuse("");
     } catch (error) {
@@ -2105,8 +2518,15 @@ async function start() {
     byId("no-text").hidden = offer.text !== null;
     const tabs = new Tabs((tab) => {
       if (tab === "pictures") pictures ??= new Page(offer);
-    });
-    tabs.show(offer.text ? "texts" : "pictures");
+    }, offer.gallery !== null);
+    if (offer.gallery) {
+      const { name, title, kind } = offer.models.find((model) => model.name === offer.chosen);
+      new GalleryPage(offer.gallery, { name, title: kind === "photograph" ? title : "" }, (taken) => {
+        tabs.show("pictures");
+        pictures.take(taken);
+      });
+    }
+    tabs.show(offer.gallery ? "gallery" : offer.text ? "texts" : "pictures");
     document.body.dataset["ready"] = "yes";
   } catch (error) {
     const problem = byId("problem");
