@@ -74,7 +74,7 @@ def launched() -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def opened(chromium: Any, address: str, **context: Any) -> Iterator[Any]:
+def opened(chromium: Any, address: str, ready: str = "Ready.", **context: Any) -> Iterator[Any]:
     """The page in a window of its own; an error in its console fails the test."""
     window = chromium.new_context(**{"viewport": DESK, **context})
     page, errors = window.new_page(), list[str]()
@@ -83,7 +83,7 @@ def opened(chromium: Any, address: str, **context: Any) -> Iterator[Any]:
     page.set_default_timeout(20_000)
     page.goto(address)
     page.wait_for_selector("body[data-ready]")
-    page.get_by_text("Ready.", exact=True).wait_for()
+    page.get_by_text(ready, exact=True).wait_for()
     yield page
     window.close()
     assert [error for error in errors if "status of 4" not in error] == []

@@ -5,9 +5,11 @@ import { getItems, itemPath, meanPath, type Counted, type Item, type Items, type
 import { ChannelView } from "./gallery_channels";
 import { ClusterMap } from "./gallery_clusters";
 import { ItemDialog } from "./gallery_item";
-import { picture } from "./gallery_pictures";
+import { lastName, picture } from "./gallery_pictures";
 import type { Taken } from "./photos";
 import { words } from "./refusal";
+
+const NARROW = matchMedia("(max-width: 60rem)");
 
 export interface Network {
   name: string; // the one that the page begins with
@@ -30,6 +32,7 @@ export class GalleryPage {
     byId("run-title").textContent = offer.title;
     byId("run-about").textContent = offer.about;
     byId("run-note").textContent = offer.note;
+    byId<HTMLDetailsElement>("filter-details").open = !NARROW.matches;
     this.offer(offer);
     this.means(offer.explained);
     this.form.addEventListener("change", () => this.restart());
@@ -63,7 +66,7 @@ export class GalleryPage {
   // The mean heatmap of every class, and a way to its items.
   private means(classes: Counted[]): void {
     const entries = classes.map(({ number, name, count }) => {
-      const button = make("button", { type: "button", class: "tile" }, picture(meanPath({ target: String(number) }), ""), make("span", {}, name), make("span", { class: "soft" }, `mean of ${count.toLocaleString("en")} explained`));
+      const button = make("button", { type: "button", class: "tile" }, picture(meanPath({ target: String(number) }), ""), make("span", {}, name), make("span", { class: "soft" }, `${count.toLocaleString("en")} items`));
       button.addEventListener("click", () => {
         this.form.reset();
         byId<HTMLSelectElement>(byId("filter-target-field").hidden ? "filter-prediction" : "filter-target").value = String(number);
@@ -129,8 +132,7 @@ export class GalleryPage {
 
   private tile(item: Item, numbers: number[]): HTMLElement {
     const wrong = item.wrong ? [make("span", { class: "wrong" }, "wrong")] : [];
-    const score = item.score === null ? "" : `score ${shown(item.score)}, `;
-    const button = make("button", { type: "button", class: "tile" }, picture(itemPath(item.index, "small"), ""), make("span", {}, item.said, ...wrong), make("span", { class: "soft" }, `${score}${item.name}`));
+    const button = make("button", { type: "button", class: "tile" }, picture(itemPath(item.index, "small"), ""), make("span", {}, item.said, ...wrong), make("span", { class: "soft" }, item.score === null ? "no score" : `score ${shown(item.score)}`), make("span", { class: "soft", title: item.name }, lastName(item.name)));
     button.addEventListener("click", () => this.dialog.show(numbers, item.index));
     return make("li", {}, button);
   }

@@ -3,7 +3,7 @@
 import * as api from "./api";
 import { byId, make, shown } from "./dom";
 import { cropPath, getChannel, getChannels, getPicture, itemPath, type ChannelItem } from "./gallery_api";
-import { picture } from "./gallery_pictures";
+import { lastName, picture } from "./gallery_pictures";
 import { words } from "./refusal";
 
 const CUT = "Of each, above: the piece of the photograph in which most of the channel's relevance lies; below: the part of the heatmap that passed through the channel, over it.";
@@ -48,7 +48,7 @@ export class ChannelView {
       const { sentence, items } = await getChannel(layer, channel);
       if (asked !== this.asked) return;
       const how = make("p", { class: "soft", role: "status" });
-      const list = make("ul", { class: "grid", "aria-label": "Items in which the channel counted most" });
+      const list = make("ul", { class: "grid eight", "aria-label": "Items in which the channel counted most" });
       const fill = (path: (item: ChannelItem, place: number) => string): void =>
         list.replaceChildren(...items.map((item, place) => this.tile(items, item, path(item, place))));
       fill(({ index }) => itemPath(index, "small"));
@@ -83,7 +83,7 @@ export class ChannelView {
   }
 
   private tile(items: ChannelItem[], item: ChannelItem, path: string): HTMLElement {
-    const button = make("button", { type: "button", class: "tile" }, picture(path, ""), make("span", {}, item.said), make("span", { class: "soft" }, `${shown(item.value)} in ${item.name}`));
+    const button = make("button", { type: "button", class: "tile" }, picture(path, ""), make("span", {}, item.said), make("span", { class: "soft" }, `relevance ${shown(item.value)}`), make("span", { class: "soft", title: item.name }, lastName(item.name)));
     button.addEventListener("click", () => this.open(items.map(({ index }) => index), item.index));
     return make("li", {}, button);
   }

@@ -6,7 +6,8 @@ import { picture } from "./gallery_pictures";
 import type { Taken } from "./photos";
 import { words } from "./refusal";
 
-const NOTE = "It comes from the run. One with a longer side above 2048 pixels is shrunk to that first, so its numbers may differ a little.";
+const MOST = 2048; // pixels a side that the server sends
+const SHRUNK = `It comes from the run. If it had more than ${MOST} pixels a side, it was shrunk to that, and its numbers differ a little.`;
 
 export class ItemDialog {
   private readonly dialog = byId<HTMLDialogElement>("item-dialog");
@@ -65,7 +66,7 @@ export class ItemDialog {
         ...(told.mapped ? [figure(itemPath(number, "heatmap"), told.pictured ? "Its heatmap over the photograph in grey" : "Its heatmap")] : []),
       ];
       this.again.hidden = !told.pictured || !this.network;
-      const by = this.again.hidden ? [] : [make("p", { class: "soft" }, `Explained anew, it is so by the network of the tab “Pictures”: ${this.network}.`)];
+      const by = this.again.hidden ? [] : [make("p", { class: "soft" }, `“Explain it anew” asks the network of the tab “Pictures”: ${this.network}.`)];
       this.body.replaceChildren(make("div", { class: "figures" }, ...figures), ...told.sentences.map((said) => make("p", { class: "says" }, said)), ...by);
     } catch (error) {
       this.refuse(words(error));
@@ -77,8 +78,9 @@ export class ItemDialog {
     try {
       const taken = await getPicture(itemPath(number, "photograph"));
       const name = this.title.textContent!.replace(/ \(item \d+\)$/, "");
+      const { width, height } = await createImageBitmap(taken);
       this.dialog.close();
-      this.anew({ picture: taken, file: name.slice(0, 200), note: NOTE });
+      this.anew({ picture: taken, file: name.slice(0, 200), note: Math.max(width, height) < MOST ? "It comes from the run." : SHRUNK });
     } catch (error) {
       this.refuse(words(error));
     }

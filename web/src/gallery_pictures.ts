@@ -25,6 +25,11 @@ export function picture(path: string, alt: string): HTMLElement {
   return place;
 }
 
+// Of a file's path below its folder, the last part: there is little room in a grid.
+export function lastName(name: string): string {
+  return name.split("/").pop()!;
+}
+
 async function fill(place: HTMLElement, image: HTMLImageElement, path: string): Promise<void> {
   try {
     const address = URL.createObjectURL(await getPicture(path));

@@ -71,7 +71,7 @@ class Channels:
         best = table.top(channel)[:_BEST]
         listed = self.gallery.listed(self.gallery.view[np.array([k for k, _ in best], dtype=np.int64)])
         items = [ChannelItem(**item.model_dump(), value=v) for item, (_, v) in zip(listed, best, strict=True)]
-        what = f"Channel {channel} of {table.layer}"
+        what = f"Channel {channel} of the layer {table.layer}"
         sentence = f"{what} counted in none of the {len(table.numbers):,} items."
         if items:
             sentence = (

@@ -86,10 +86,12 @@ class Study:
         classes, counts = np.unique(view.table["target"][rows], return_counts=True)
         most = int(counts.argmax())
         what = view.class_name(int(classes[most]))
-        share = "All of them are" if counts[most] == len(rows) else f"{counts[most]} of them are"
+        said = f"The most frequent class is “{what}”, {counts[most]} of them."
+        if counts[most] == len(rows):
+            said = f"All of them are of “{what}”."
         return ClusterAnswer(
             number=number, size=len(rows), alike=float(self.found.alike[number]),
-            sentence=f"{share} of “{what}”.",
+            sentence=said,
         )  # fmt: skip
 
     def _points(self) -> tuple[list[tuple[int, int, float, float]], int]:

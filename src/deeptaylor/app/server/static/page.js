@@ -339,6 +339,9 @@ function picture(path, alt) {
   SEEN.observe(place);
   return place;
 }
+function lastName(name) {
+  return name.split("/").pop();
+}
 async function fill(place, image, path) {
   try {
     const address = URL.createObjectURL(await getPicture(path));
@@ -391,7 +394,7 @@ var ChannelView = class {
       const { sentence, items } = await getChannel(layer, channel);
       if (asked !== this.asked) return;
       const how = make("p", { class: "soft", role: "status" });
-      const list = make("ul", { class: "grid", "aria-label": "Items in which the channel counted most" });
+      const list = make("ul", { class: "grid eight", "aria-label": "Items in which the channel counted most" });
       const fill3 = (path) => list.replaceChildren(...items.map((item, place) => this.tile(items, item, path(item, place))));
       fill3(({ index }) => itemPath(index, "small"));
       this.place.replaceChildren(make("h2", {}, sentence), how, list);
@@ -423,7 +426,7 @@ var ChannelView = class {
     }
   }
   tile(items, item, path) {
-    const button = make("button", { type: "button", class: "tile" }, picture(path, ""), make("span", {}, item.said), make("span", { class: "soft" }, `${shown(item.value)} in ${item.name}`));
+    const button = make("button", { type: "button", class: "tile" }, picture(path, ""), make("span", {}, item.said), make("span", { class: "soft" }, `relevance ${shown(item.value)}`), make("span", { class: "soft", title: item.name }, lastName(item.name)));
     button.addEventListener("click", () => this.open(items.map(({ index }) => index), item.index));
     return make("li", {}, button);
   }
@@ -512,7 +515,8 @@ var ClusterMap = class {
 };
 
 // src/gallery_item.ts
-var NOTE = "It comes from the run. One with a longer side above 2048 pixels is shrunk to that first, so its numbers may differ a little.";
+var MOST = 2048;
+var SHRUNK = `It comes from the run. If it had more than ${MOST} pixels a side, it was shrunk to that, and its numbers differ a little.`;
 var ItemDialog = class {
   // `network`: the one that explains anew, in words; empty where none of the page explains photographs.
   constructor(network, anew) {
@@ -569,7 +573,7 @@ var ItemDialog = class {
         ...told.mapped ? [figure(itemPath(number, "heatmap"), told.pictured ? "Its heatmap over the photograph in grey" : "Its heatmap")] : []
       ];
       this.again.hidden = !told.pictured || !this.network;
-      const by = this.again.hidden ? [] : [make("p", { class: "soft" }, `Explained anew, it is so by the network of the tab “Pictures”: ${this.network}.`)];
+      const by = this.again.hidden ? [] : [make("p", { class: "soft" }, `“Explain it anew” asks the network of the tab “Pictures”: ${this.network}.`)];
       this.body.replaceChildren(make("div", { class: "figures" }, ...figures), ...told.sentences.map((said) => make("p", { class: "says" }, said)), ...by);
     } catch (error) {
       this.refuse(words(error));
@@ -580,8 +584,9 @@ var ItemDialog = class {
     try {
       const taken = await getPicture(itemPath(number, "photograph"));
       const name = this.title.textContent.replace(/ \(item \d+\)$/, "");
+      const { width: width2, height } = await createImageBitmap(taken);
       this.dialog.close();
-      this.anew({ picture: taken, file: name.slice(0, 200), note: NOTE });
+      this.anew({ picture: taken, file: name.slice(0, 200), note: Math.max(width2, height) < MOST ? "It comes from the run." : SHRUNK });
     } catch (error) {
       this.refuse(words(error));
     }
@@ -596,6 +601,7 @@ function figure(path, caption) {
 }
 
 // src/gallery.ts
+var NARROW = matchMedia("(max-width: 60rem)");
 var GalleryPage = class {
   form = byId("filters");
   grid = byId("gallery-grid");
@@ -611,6 +617,7 @@ var GalleryPage = class {
     byId("run-title").textContent = offer.title;
     byId("run-about").textContent = offer.about;
     byId("run-note").textContent = offer.note;
+    byId("filter-details").open = !NARROW.matches;
     this.offer(offer);
     this.means(offer.explained);
     this.form.addEventListener("change", () => this.restart());
@@ -642,7 +649,7 @@ var GalleryPage = class {
   // The mean heatmap of every class, and a way to its items.
   means(classes) {
     const entries = classes.map(({ number, name, count: count2 }) => {
-      const button = make("button", { type: "button", class: "tile" }, picture(meanPath({ target: String(number) }), ""), make("span", {}, name), make("span", { class: "soft" }, `mean of ${count2.toLocaleString("en")} explained`));
+      const button = make("button", { type: "button", class: "tile" }, picture(meanPath({ target: String(number) }), ""), make("span", {}, name), make("span", { class: "soft" }, `${count2.toLocaleString("en")} items`));
       button.addEventListener("click", () => {
         this.form.reset();
         byId(byId("filter-target-field").hidden ? "filter-prediction" : "filter-target").value = String(number);
@@ -701,8 +708,7 @@ var GalleryPage = class {
   }
   tile(item, numbers) {
     const wrong = item.wrong ? [make("span", { class: "wrong" }, "wrong")] : [];
-    const score = item.score === null ? "" : `score ${shown(item.score)}, `;
-    const button = make("button", { type: "button", class: "tile" }, picture(itemPath(item.index, "small"), ""), make("span", {}, item.said, ...wrong), make("span", { class: "soft" }, `${score}${item.name}`));
+    const button = make("button", { type: "button", class: "tile" }, picture(itemPath(item.index, "small"), ""), make("span", {}, item.said, ...wrong), make("span", { class: "soft" }, item.score === null ? "no score" : `score ${shown(item.score)}`), make("span", { class: "soft", title: item.name }, lastName(item.name)));
     button.addEventListener("click", () => this.dialog.show(numbers, item.index));
     return make("li", {}, button);
   }
@@ -1571,7 +1577,7 @@ async function decoded2(png) {
 
 // src/photos.ts
 var TYPES = "image/jpeg,image/png,image/webp,image/gif,image/bmp,image/tiff";
-var SHRUNK = 2048;
+var SHRUNK2 = 2048;
 var Photos = class {
   constructor(limits, events) {
     this.limits = limits;
@@ -1654,7 +1660,7 @@ var Photos = class {
       const { naturalWidth: width2, naturalHeight: height } = image;
       if (width2 * height <= this.limits.pixels) return plain;
       const canvas = make("canvas");
-      const factor = SHRUNK / Math.max(width2, height);
+      const factor = SHRUNK2 / Math.max(width2, height);
       canvas.width = Math.max(1, Math.round(factor * width2));
       canvas.height = Math.max(1, Math.round(factor * height));
       context(canvas).imageSmoothingQuality = "high";
@@ -2009,7 +2015,7 @@ function largest(words2, most) {
 }
 
 // src/text.ts
-var NARROW = matchMedia("(max-width: 60rem)");
+var NARROW2 = matchMedia("(max-width: 60rem)");
 var WORDS = {
   classifier: { text: "Text", guesses: "for one of its best guesses, by probability:", wanted: "or another", hint: "" },
   "language model": {
@@ -2141,7 +2147,7 @@ var TextPage = class {
       this.refuse("");
       this.pane.show(answer, question);
       this.guesses(answer);
-      if (NARROW.matches || stage.getBoundingClientRect().top < 40) stage.scrollIntoView({ block: "start" });
+      if (NARROW2.matches || stage.getBoundingClientRect().top < 40) stage.scrollIntoView({ block: "start" });
     } catch (error) {
       if (running.signal.aborted) return;
       this.refuse(words(error));
@@ -2186,7 +2192,7 @@ var TextPage = class {
     place.append(...words2);
     if (buttons.length) place.append(make("div", { class: "buttons" }, ...buttons));
     if (this.pane.answer) place.append(make("p", { class: "soft" }, "What is shown below is the answer before."));
-    if (NARROW.matches) place.scrollIntoView({ block: "nearest" });
+    if (NARROW2.matches) place.scrollIntoView({ block: "nearest" });
   }
 };
 
@@ -2252,7 +2258,7 @@ function value(set) {
 }
 
 // src/main.ts
-var NARROW2 = matchMedia("(max-width: 60rem)");
+var NARROW3 = matchMedia("(max-width: 60rem)");
 var Page = class {
   constructor(offer) {
     this.offer = offer;
@@ -2480,7 +2486,7 @@ var Page = class {
   // On a phone the controls are below the picture; on a desk the ledger may be.
   comeIntoView() {
     const top = byId("stage").getBoundingClientRect().top;
-    if (NARROW2.matches || top < 40) byId("stage").scrollIntoView({ block: "start" });
+    if (NARROW3.matches || top < 40) byId("stage").scrollIntoView({ block: "start" });
   }
   // Nothing of another picture or network stays.
   forget() {
@@ -2505,7 +2511,7 @@ var Page = class {
     if (swap) buttons.push(make("button", { type: "button", class: "swap main", click: () => this.question.ask(swap) }, "Ask it that way round"));
     if (buttons.length) place.append(make("div", { class: "buttons" }, ...buttons));
     if (this.panes[0].answer) place.append(make("p", { class: "soft" }, "What is shown below is the answer before."));
-    if (NARROW2.matches) place.scrollIntoView({ block: "nearest" });
+    if (NARROW3.matches) place.scrollIntoView({ block: "nearest" });
   }
 };
 async function start() {
