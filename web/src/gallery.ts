@@ -32,6 +32,7 @@ export class GalleryPage {
     byId("run-title").textContent = offer.title;
     byId("run-about").textContent = offer.about;
     byId("run-note").textContent = offer.note;
+    byId("gallery-colours").textContent = `${offer.pictured ? "Each heatmap lies over its photograph in grey" : "Heatmaps are shown alone, each"}, in a colour scale of its own: red speaks for the class that was explained, blue against it.`;
     byId<HTMLDetailsElement>("filter-details").open = !NARROW.matches;
     this.offer(offer);
     this.means(offer.explained);

@@ -19,6 +19,7 @@ export interface Offer {
   lowest: number | null;
   highest: number | null;
   note: string;
+  pictured: boolean;
   layers: string[];
 }
 

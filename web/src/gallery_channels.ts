@@ -8,6 +8,8 @@ import { words } from "./refusal";
 
 const CUT = "Of each, above: the piece of the photograph in which most of the channel's relevance lies; below: the part of the heatmap that passed through the channel, over it.";
 
+const NUMBER = "The number is the relevance that arrived at the channel.";
+
 export class ChannelView {
   private readonly layer = byId<HTMLSelectElement>("channel-layer");
   private readonly channel = byId<HTMLSelectElement>("channel-number");
@@ -59,7 +61,7 @@ export class ChannelView {
       how.textContent = "The pieces that it counted in are being cut.";
       const refused = await this.cut(layer, channel);
       if (asked !== this.asked) return;
-      how.textContent = refused ? `Shown are whole photographs with the heatmaps of the run. ${refused}` : CUT;
+      how.textContent = `${refused ? `Shown are whole photographs with the heatmaps of the run. ${refused}` : CUT} ${NUMBER}`;
       if (!refused) fill((_, place) => cropPath(layer, channel, place));
     } catch (error) {
       this.status.textContent = words(error);
@@ -83,7 +85,7 @@ export class ChannelView {
   }
 
   private tile(items: ChannelItem[], item: ChannelItem, path: string): HTMLElement {
-    const button = make("button", { type: "button", class: "tile" }, picture(path, ""), make("span", {}, item.said), make("span", { class: "soft" }, `relevance ${shown(item.value)}`), make("span", { class: "soft", title: item.name }, lastName(item.name)));
+    const button = make("button", { type: "button", class: "tile" }, picture(path, ""), make("span", {}, item.said), make("span", { class: "soft" }, shown(item.value)), make("span", { class: "soft", title: item.name }, lastName(item.name)));
     button.addEventListener("click", () => this.open(items.map(({ index }) => index), item.index));
     return make("li", {}, button);
   }

@@ -57,7 +57,7 @@ export class ClusterMap {
       make(
         "div",
         { class: "cluster-columns" },
-        make("div", {}, this.svg, make("p", { class: "soft" }, `Heatmaps that look alike lie together; every point is an item, every colour a cluster. ${found.note}`)),
+        make("div", {}, this.svg, make("p", { class: "soft" }, `Heatmaps that look alike lie together; every point is an item, every colour a cluster. Alike: how similar the heatmaps of a cluster are, 1 where all are the same. ${found.note}`)),
         make("ul", { class: "cluster-list", "aria-label": "Clusters" }, ...this.buttons.map((button) => make("li", {}, button))),
       ),
     );

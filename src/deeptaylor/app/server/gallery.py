@@ -127,7 +127,7 @@ class Gallery:
             answers=_counted(view, table["prediction"][good]), labels=_counted(view, table["label"]),
             explained=_counted(view, table["target"][good]), statuses=[s for s in statuses if s.count],
             lowest=float(scores.min()) if len(scores) else None, highest=float(scores.max()) if len(scores) else None,
-            note=self._note(table), layers=self.layers,
+            note=self._note(table), pictured=self.pictured, layers=self.layers,
         )  # fmt: skip
 
     def _about(self, table: dict[str, Any]) -> str:
@@ -144,7 +144,7 @@ class Gallery:
     def _note(self, table: dict[str, Any]) -> str:
         said = []
         if not self.pictured:
-            said.append("The items came from a Dataset, which the store does not hold: heatmaps are shown alone.")
+            said.append("The items came from a Dataset, which the store does not hold, so there are no photographs.")
         if not (table["label"] >= 0).any():
             said.append("The items' own classes are not known, so right and wrong answers cannot be told apart.")
         return " ".join(said)

@@ -45,6 +45,7 @@ class GalleryOffer(BaseModel):
     lowest: float | None = Field(description="the lowest score")
     highest: float | None
     note: str = Field(description="why there are no photographs, or no classes of the items' own; may be empty")
+    pictured: bool = Field(description="whether photographs may be there")
     layers: list[str] = Field(description="those whose channels were watched")
 
 

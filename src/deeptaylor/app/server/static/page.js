@@ -357,6 +357,7 @@ async function fill(place, image, path) {
 
 // src/gallery_channels.ts
 var CUT = "Of each, above: the piece of the photograph in which most of the channel's relevance lies; below: the part of the heatmap that passed through the channel, over it.";
+var NUMBER = "The number is the relevance that arrived at the channel.";
 var ChannelView = class {
   constructor(layers, network, open) {
     this.network = network;
@@ -404,7 +405,7 @@ var ChannelView = class {
       how.textContent = "The pieces that it counted in are being cut.";
       const refused = await this.cut(layer, channel);
       if (asked !== this.asked) return;
-      how.textContent = refused ? `Shown are whole photographs with the heatmaps of the run. ${refused}` : CUT;
+      how.textContent = `${refused ? `Shown are whole photographs with the heatmaps of the run. ${refused}` : CUT} ${NUMBER}`;
       if (!refused) fill3((_, place) => cropPath(layer, channel, place));
     } catch (error) {
       this.status.textContent = words(error);
@@ -426,7 +427,7 @@ var ChannelView = class {
     }
   }
   tile(items, item, path) {
-    const button = make("button", { type: "button", class: "tile" }, picture(path, ""), make("span", {}, item.said), make("span", { class: "soft" }, `relevance ${shown(item.value)}`), make("span", { class: "soft", title: item.name }, lastName(item.name)));
+    const button = make("button", { type: "button", class: "tile" }, picture(path, ""), make("span", {}, item.said), make("span", { class: "soft" }, shown(item.value)), make("span", { class: "soft", title: item.name }, lastName(item.name)));
     button.addEventListener("click", () => this.open(items.map(({ index }) => index), item.index));
     return make("li", {}, button);
   }
@@ -482,7 +483,7 @@ var ClusterMap = class {
       make(
         "div",
         { class: "cluster-columns" },
-        make("div", {}, this.svg, make("p", { class: "soft" }, `Heatmaps that look alike lie together; every point is an item, every colour a cluster. ${found.note}`)),
+        make("div", {}, this.svg, make("p", { class: "soft" }, `Heatmaps that look alike lie together; every point is an item, every colour a cluster. Alike: how similar the heatmaps of a cluster are, 1 where all are the same. ${found.note}`)),
         make("ul", { class: "cluster-list", "aria-label": "Clusters" }, ...this.buttons.map((button) => make("li", {}, button)))
       )
     );
@@ -617,6 +618,7 @@ var GalleryPage = class {
     byId("run-title").textContent = offer.title;
     byId("run-about").textContent = offer.about;
     byId("run-note").textContent = offer.note;
+    byId("gallery-colours").textContent = `${offer.pictured ? "Each heatmap lies over its photograph in grey" : "Heatmaps are shown alone, each"}, in a colour scale of its own: red speaks for the class that was explained, blue against it.`;
     byId("filter-details").open = !NARROW.matches;
     this.offer(offer);
     this.means(offer.explained);
