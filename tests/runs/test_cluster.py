@@ -124,6 +124,7 @@ def test_a_worker_that_crashes_is_done_without(tmp_path: Path) -> None:
     assert not done.errors
 
 
+@pytest.mark.slow
 def test_no_scheduler_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = pytest.importorskip("deeptaylor.runs.cluster")
     monkeypatch.setattr(cluster, "_PATIENCE", 1)

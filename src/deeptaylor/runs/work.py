@@ -256,8 +256,8 @@ class Work:
             raw = e.relevance + e.shared if isinstance(e, Contrast) else e.relevance
             found["relevance"] = _array(raw)
         found["score"] = _array(e.score)
-        none = torch.full_like(e.score, torch.nan)
         parts = [getattr(ledger, name) for name in PARTS]
+        none = torch.full_like(e.score, torch.nan)
         found["ledger"] = _array(torch.stack([none if part is None else part for part in parts], 1))
         found["prediction"] = self._prediction(x, e)
         found["target"] = self._target(x, e, found["prediction"])
@@ -296,13 +296,13 @@ def _halves(heat: Tensor) -> tuple[Array, Array]:
     """Maps as float16 between −1 and 1, and the scale that they were divided by."""
     flat = heat.flatten(1)
     scale = flat.abs().amax(1)
-    divided = flat / torch.where(scale > 0, scale, torch.ones_like(scale))[:, None]
-    return _array(divided.reshape(heat.shape).to(torch.float16)), _array(scale.float())
+    divided = flat / scale.clamp_min(torch.finfo(scale.dtype).tiny)[:, None]
+    return _array(divided.to(torch.float16).reshape(heat.shape)), _array(scale.float())
 
 
 def _array(t: Tensor) -> Array:
     t = t.detach().cpu()
-    return np.asarray(t.float() if t.dtype == torch.bfloat16 else t)
+    return (t.float() if t.dtype == torch.bfloat16 else t).numpy()
 
 
 def _said(error: BaseException) -> str:
