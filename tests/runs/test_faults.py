@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -30,6 +31,7 @@ from deeptaylor.runs.verify import damaged_shards, recomputed, take_back
 from deeptaylor.runs.work import Work
 from deeptaylor.support.files import DiskFullError
 from deeptaylor.support.fingerprint import weights_fingerprint
+from cli_model import MODEL, write
 from layout import ROOT
 from small_runs import Squares, arrays, explainer, run
 
@@ -190,6 +192,19 @@ def test_a_run_as_files(tmp_path: Path) -> None:
     assert main(["status", str(tmp_path / "store")]) == 0
     assert main(["export", str(tmp_path / "store"), str(tmp_path / "b.png")]) == 0
     assert (tmp_path / "b.png").is_file()
+
+
+def test_for_programs_a_run_says_one_line_per_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photo.png").rename(tmp_path / "photos" / "a.png")
+    assert main(["run", "photos", *MODEL, "--out", "store", "--json"]) == 0
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["event"] for line in said] == ["progress", "done"]
+    assert said[-1]["items"] == 1
 
 
 @pytest.mark.slow

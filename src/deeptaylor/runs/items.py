@@ -213,7 +213,8 @@ def _digest(data: Any) -> bytes:
     found = _begun(values.dtype, values.shape).copy()
     raw = values.view(torch.int16) if values.dtype == torch.bfloat16 else values
     found.update(raw.numpy())
-    return found.digest()
+    digest: bytes = found.digest()
+    return digest
 
 
 @functools.cache
