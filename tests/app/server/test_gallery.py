@@ -105,7 +105,6 @@ def test_the_offer_counts_what_the_run_has(client: TestClient, squares: dt.Run) 
         ({}, {}),
         ({"label": 1}, {"label": 1}),
         ({"prediction": 0, "right": False}, {"prediction": 0, "right": False}),
-        ({"low": 0.1, "high": 0.3}, {"score": (0.1, 0.3)}),
         ({"status": 2}, {"status": "unreadable"}),
     ],
 )
@@ -116,6 +115,13 @@ def test_filters_are_those_of_where(
     rows = [k for k in squares.where(**meant).rows.tolist() if "right" not in meant or k not in BAD]
     assert found["total"] == len(rows)
     assert [item["index"] for item in found["items"]] == rows[:PER_PAGE]
+
+
+def test_scores_lie_between_both_bounds(client: TestClient, squares: dt.Run) -> None:
+    low, high = np.quantile(squares.where(status="explained").table["score"], (0.3, 0.7)).tolist()
+    found, rows = get(client, "items", low=low, high=high), squares.where(score=(low, high)).rows
+    assert [item["index"] for item in found["items"]] == rows.tolist()
+    assert 0 < len(rows) < 30
 
 
 def test_pages_follow_each_other_and_the_last_one_is_shown_for_one_beyond(client: TestClient) -> None:
