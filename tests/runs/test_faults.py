@@ -19,6 +19,7 @@ from PIL import Image
 from torch import nn
 
 import deeptaylor as dt
+from cli_model import MODEL, write
 from deeptaylor.app.cli import main
 from deeptaylor.runs import store as stores
 from deeptaylor.runs.commits import Commits
@@ -31,7 +32,6 @@ from deeptaylor.runs.verify import damaged_shards, recomputed, take_back
 from deeptaylor.runs.work import Work
 from deeptaylor.support.files import DiskFullError
 from deeptaylor.support.fingerprint import weights_fingerprint
-from cli_model import MODEL, write
 from layout import ROOT
 from small_runs import Squares, arrays, explainer, run
 
