@@ -183,7 +183,7 @@ class Commits:
             "SELECT number, name, place, size, label FROM items WHERE number >= ? AND number < ? ORDER BY number",
             (first, end),
         )
-        return (Item._make(r) if isinstance(r[1], str) else Item(r[0], os.fsdecode(r[1]), *r[2:]) for r in rows)
+        return (Item(*r) if isinstance(r[1], str) else Item(r[0], os.fsdecode(r[1]), *r[2:]) for r in rows)
 
     # --- shards ---------------------------------------------------------------------------------------------------
 
