@@ -25,7 +25,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What would be served: the network and its title."""
     found: list[Any] = []
 
-    def serve(host: str, port: int, model: Any, open_browser: bool, title: str) -> None:
+    def serve(host: str, port: int, model: Any, open_browser: bool, title: str, run: str | None) -> None:
         found[:] = [model, title]
 
     monkeypatch.setattr(main, "serve", serve)
