@@ -161,7 +161,7 @@ def test_an_unexpected_failure_has_no_stack_trace(client: TestClient, monkeypatc
         raise RuntimeError("secret detail")
 
     logged = logging.handlers.BufferingHandler(capacity=100)
-    monkeypatch.setattr(logging.getLogger("deeptaylor.app.server.app"), "handlers", [logged])
+    monkeypatch.setattr(logging.getLogger("deeptaylor.app.server.refusals"), "handlers", [logged])
     monkeypatch.setattr(explaining, "sensitivity", broken)
     quiet = TestClient(client.app, base_url=ORIGIN, headers=dict(client.headers), raise_server_exceptions=False)
     response = quiet.post("/api/explain", params={"model": OWN, "method": "sensitivity"}, content=png())
