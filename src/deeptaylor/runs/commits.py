@@ -212,7 +212,10 @@ class Commits:
             if self._base.in_transaction:
                 self._base.execute("ROLLBACK")
             if "full" in str(error) or "disk I/O" in str(error):
-                raise DiskFullError(f"The ledger of {shown(self.path.parent)} cannot be written: {error}.") from error
+                raise DiskFullError(
+                    f"The ledger of {shown(self.path.parent)} cannot be written: {error}. Make room, and the same "
+                    "command goes on."
+                ) from error
             raise
 
     def forget(self, shard: int, first: int, last: int) -> None:

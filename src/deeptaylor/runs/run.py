@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,11 +28,11 @@ from deeptaylor.runs.labels import Labels
 from deeptaylor.runs.local import explain_here
 from deeptaylor.runs.progress import Progress, Stop, Told
 from deeptaylor.runs.reading import Run, open_run
-from deeptaylor.runs.store import Field, Shard, Written, create, encoded, fields_of, written, zarr_package
+from deeptaylor.runs.store import Field, Shard, Written, create, encoded, fields_of, no_room, written, zarr_package
 from deeptaylor.runs.work import LABEL, WRONG, Observer, Work
 from deeptaylor.shown import shown
 from deeptaylor.support.class_names import class_number
-from deeptaylor.support.files import DiskFullError, size
+from deeptaylor.support.files import FULL, DiskFullError, size
 
 __all__ = ["begin", "run", "work_of"]
 
@@ -87,7 +88,7 @@ def run(
         raise InputError(f"batch={batch}, shard={shard}: at least one item.")
     work = work_of(data, model, target, domain, contrast, also, axis, device, settings)
     store = Path(out)
-    with _opened(store) as commits, _quiet():
+    with _full_is_told(store), _opened(store) as commits, _quiet():
         manifest, fields = _begun(store, commits, work, relevance, shard, command, batch)
         work.fields = fields
         count, each = manifest["items"], manifest["shard"]
@@ -258,6 +259,18 @@ def _space(store: Path, fields: Sequence[Field], items: int) -> None:
             "begin all the same (--ignore-space, or check_space=False): a run that finds the disk full ends cleanly, "
             "and goes on once there is room."
         )
+
+
+@contextmanager
+def _full_is_told(store: Path) -> Iterator[None]:
+    """A disk that is full where no one looked before writing: when a store is made, and in its ledger."""
+    try:
+        yield
+    except (OSError, sqlite3.OperationalError) as error:
+        full = getattr(error, "errno", None) in FULL or "is full" in str(error)
+        if isinstance(error, DiskFullError) or not full:
+            raise
+        raise DiskFullError(no_room(store)) from error
 
 
 @contextmanager

@@ -21,7 +21,19 @@ from deeptaylor.shown import shown
 from deeptaylor.support.files import DiskFullError, size, write_together
 from deeptaylor.support.optional import optional_package
 
-__all__ = ["PARTS", "STATUS", "Field", "Shard", "Written", "create", "encoded", "fields_of", "room", "written"]
+__all__ = [
+    "PARTS",
+    "STATUS",
+    "Field",
+    "Shard",
+    "Written",
+    "create",
+    "encoded",
+    "fields_of",
+    "no_room",
+    "room",
+    "written",
+]
 
 PARTS = ("input", "bias", "dropped", "residual", "returned", "own", "shared")  # the columns of ledger/
 STATUS = ("waiting", "explained", "unreadable", "not finite", "refused")
@@ -185,7 +197,12 @@ def room(store: Path, needed: int) -> None:
     """Refuse to go on where there is no room for what comes next."""
     free = shutil.disk_usage(store).free
     if free < needed:
-        raise DiskFullError(
-            f"There is no room in {shown(store)}: {size(needed)} are needed next, and {size(free)} are free. All that "
-            "was entered so far is safe; make room, and the same command goes on."
-        )
+        raise DiskFullError(no_room(store, f": {size(needed)} are needed next, and {size(free)} are free"))
+
+
+def no_room(store: Path, more: str = "") -> str:
+    """What is said of a full disk."""
+    return (
+        f"There is no room in {shown(store)}{more}. All that was entered so far is safe; make room, and the same "
+        "command goes on."
+    )

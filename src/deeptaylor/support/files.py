@@ -22,10 +22,20 @@ from typing import Any
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.shown import shown
 
-__all__ = ["LIST", "DiskFullError", "Outputs", "OverwriteError", "outputs", "size", "write_together", "write_whole"]
+__all__ = [
+    "FULL",
+    "LIST",
+    "DiskFullError",
+    "Outputs",
+    "OverwriteError",
+    "outputs",
+    "size",
+    "write_together",
+    "write_whole",
+]
 
 LIST = ".deeptaylor-files"
-_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
 class DiskFullError(DeepTaylorError, OSError):
@@ -52,7 +62,7 @@ def write_together(files: Mapping[Path, bytes]) -> list[Path]:
             for path, part in parts.items():
                 part.replace(path)
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in FULL:
             raise DiskFullError(_no_room(Path(error.filename), every)) from error
         raise
     return list(files)
