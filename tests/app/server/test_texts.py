@@ -281,7 +281,7 @@ def test_explainers_kept_are_bounded(p: dt.TextModel) -> None:
 def test_a_folder_is_served(p: dt.TextModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Any] = []
     monkeypatch.setattr(main.logging, "basicConfig", lambda **_: None)  # it would stay for the tests behind this one
-    monkeypatch.setattr(main, "serve", lambda host, port, model, open_browser, title: found.extend([model, title]))
+    monkeypatch.setattr(main, "serve", lambda host, port, model, open_browser, title, run: found.extend([model, title]))
     folder = tmp_path / "sentiment"
     p.network.save_pretrained(folder)  # type: ignore[operator]
     p.tokenizer.save_pretrained(folder)
