@@ -22,6 +22,12 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]\d+)?")
 
 page = pytest.mark.parametrize("path", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+LONG = {"tutorial.md"}  # takes half a minute
+running = pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=[pytest.mark.slow] * (p.name in LONG)) for p in PAGES],
+    ids=[p.relative_to(ROOT).as_posix() for p in PAGES],
+)
 
 
 def run(text: str, name: str, look: Callable[[dict[str, Any]], None] = lambda _: None) -> None:
@@ -54,7 +60,7 @@ def same_output(found: str, wanted: str, where: str) -> None:
         assert math.isclose(float(a), float(b), rel_tol=1e-3, abs_tol=1e-6), f"{where}: {a}, not {b}\n{found}"
 
 
-@page
+@running
 def test_snippets_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # a snippet may write a heatmap
     torch.manual_seed(0)

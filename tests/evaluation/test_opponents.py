@@ -222,6 +222,7 @@ def test_those_that_import_are_installed() -> None:
     assert expected <= set(opponents.installed()) <= set(NAMES)
 
 
+@pytest.mark.slow
 def test_nothing_is_imported_before_it_is_asked_for() -> None:
     program = (
         "import sys, deeptaylor.evaluation.opponents; "

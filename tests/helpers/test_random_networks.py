@@ -40,6 +40,7 @@ def test_the_ledger_closes_and_nothing_is_negative(seed: int, bias: str) -> None
         assert (found.dropped >= 0).all()
 
 
+@pytest.mark.slow
 def test_random_networks_cover_what_they_should() -> None:
     kinds: set[str] = set()
     domains: dict[str, set[str]] = {}

@@ -108,6 +108,7 @@ def test_teeth_of_two_heights() -> None:
         assert seen(teeth * teeth.T + 0.05 * NOISE) == period
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "stride"), [("caffenet", 4), ("googlenet", 2)])
 def test_the_grid_of_the_paper_s_networks_is_the_stride_of_their_first_convolution(name: str, stride: int) -> None:
     """The architectures with random weights: what is seen comes from strides, not from training."""

@@ -20,6 +20,7 @@ from deeptaylor.support.optional import how_to_install
 pytest.importorskip("matplotlib")
 
 
+@pytest.mark.slow
 def test_the_command_writes_both_files_and_the_same_bytes_twice(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-m", "deeptaylor.paper.root_points", "--out", str(tmp_path / "new")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -33,6 +34,7 @@ def test_the_command_writes_both_files_and_the_same_bytes_twice(tmp_path: Path) 
     assert len(list((tmp_path / "new").iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_the_users_settings_do_not_change_the_picture(tmp_path: Path) -> None:
     import matplotlib as mpl
 

@@ -83,6 +83,7 @@ print(plt.get_fignums())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("backend", "known"), [("webagg", "[1] True\n[1]\n"), ("agg", "[] False\n[]\n")])
 def test_pyplot_shows_a_figure_where_it_has_windows(backend: str, known: str, tmp_path: Path) -> None:
     program = SHOWN.format(backend=backend)

@@ -19,6 +19,7 @@ from deeptaylor.maps import ops
 from deeptaylor.operations.flow import UNKNOWN
 from deeptaylor.operations.table import TABLE, data_nodes
 from deeptaylor.plan.domains import infer_domains
+from deeptaylor.run.result import joined
 
 aten = torch.ops.aten
 
@@ -557,9 +558,9 @@ def test_the_guard_in_parts_and_compiled(monkeypatch: pytest.MonkeyPatch) -> Non
     engine = next(iter(explainer.engines.values()))
     whole = engine.run([X4], 0, "by step")
     parts = [engine.run([X4[k : k + 1]], 0, "by step") for k in (0, 1)]
-    joined = dt.run.result.joined(parts, {})
+    whole_again = joined(parts, {})
     assert whole.lowest is not None
-    torch.testing.assert_close(joined.lowest, whole.lowest)
+    torch.testing.assert_close(whole_again.lowest, whole.lowest)
     with pytest.raises(dt.PlanError, match="inferred to be ≥ 0"):
         explainer.compile().explain(X4, 0)
 

@@ -105,6 +105,7 @@ def test_a_slice_over_the_whole_batch_leaves_its_size_free() -> None:
     agree(program.module()(x), plain(explainer.explain(x)))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor's own imports
 def test_compiled_by_inductor() -> None:
     # Small: inductor calls a C++ compiler for every kernel.

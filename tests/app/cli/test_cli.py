@@ -93,6 +93,7 @@ def test_wrong_words_of_verbs_that_read_their_own(verb: str, capsys: pytest.Capt
     assert capsys.readouterr().err.startswith(f"usage: deeptaylor {verb} [-h]")
 
 
+@pytest.mark.slow
 def test_paper_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["paper", "rules", "--out", str(tmp_path), "--json"]) == 0
     assert (tmp_path / "root_points.png").stat().st_size > 10_000
@@ -229,6 +230,7 @@ def test_our_own_errors_are_told_apart(monkeypatch: pytest.MonkeyPatch, capsys: 
 # --- as a process -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_as_a_process_on_a_terminal_without_letters() -> None:
     done = as_process("doctor", "--json", PYTHONIOENCODING="ascii")
     assert done.returncode in (0, 1), done.stderr
@@ -236,6 +238,7 @@ def test_as_a_process_on_a_terminal_without_letters() -> None:
     assert done.stderr == ""  # no progress bar, as this is no terminal
 
 
+@pytest.mark.slow
 def test_completion() -> None:
     asked = {"_DEEPTAYLOR_COMPLETE": "complete_bash", "COMP_WORDS": "deeptaylor explain --model eff", "COMP_CWORD": "3"}
     assert as_process(**asked).stdout.split() == ["efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2"]

@@ -145,6 +145,7 @@ def test_likeness_is_a_rank_correlation() -> None:
 # --- export -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_export(capsys: pytest.CaptureFixture[str]) -> None:
     runtime = pytest.importorskip("onnxruntime")
     onnx = pytest.importorskip("onnx")

@@ -289,6 +289,7 @@ def accounted(network: nn.Module, side: int, bias: str) -> dt.Explanation:
     return explanation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "side"), [("caffe", 227), ("google", 224)])
 def test_ten_images_are_accounted_for(request: pytest.FixtureRequest, name: str, side: int) -> None:
     explanation = accounted(request.getfixturevalue(name), side, "neuron")

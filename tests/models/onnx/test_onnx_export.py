@@ -106,7 +106,10 @@ def agrees(build: Callable[[], nn.Module], shape: tuple[int, ...], bias: str, ta
             assert np.abs(ours - theirs).max() <= 1e-4 * np.abs(theirs).max()
 
 
-@pytest.mark.parametrize(("name", "bias", "target"), [("residual", "spread", "top"), ("tokens", "neuron", "input")])
+@pytest.mark.parametrize(
+    ("name", "bias", "target"),
+    [("residual", "spread", "top"), pytest.param("tokens", "neuron", "input", marks=pytest.mark.slow)],
+)
 def test_two_architectures(name: str, bias: str, target: str, tmp_path: Path) -> None:
     agrees(*FAST[name], bias, target, tmp_path / "e.onnx")
 
@@ -174,6 +177,7 @@ def test_without_onnxruntime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         export_explainer(explainer, x, tmp_path / "e.onnx")
 
 
+@pytest.mark.slow
 def test_what_packages_say_about_each_other_is_not_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
