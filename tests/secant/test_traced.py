@@ -91,3 +91,27 @@ def test_compiled_comparisons_add_up() -> None:
         assert fast.check().accounted
     (run,) = compiled._runs.values()
     assert list(map(callable, run["between"].programs.values())) == [True]
+
+
+class Normed(nn.Module):
+    """x over a root of a mean: of its squares, as RMSNorm has it, or of something else that is called with a 2."""
+
+    def __init__(self, of: Any) -> None:
+        super().__init__()
+        self.of, self.out = of, nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(x * torch.rsqrt(self.of(x).mean(-1, keepdim=True) + 0.1))
+
+
+@pytest.mark.parametrize(
+    "of",
+    [lambda x: x.pow(2), torch.square, lambda x: x.clamp_min(2), lambda x: x.pow(4), lambda x: x.cumsum(1) ** 2],
+    ids=["x^2", "square", "clamp", "x^4", "cumsum"],
+)
+def test_only_a_root_of_the_mean_square_is_taken_for_a_norm(of: Any) -> None:
+    torch.manual_seed(0)
+    net, x = Normed(of).double(), torch.rand(2, 4, dtype=torch.float64) + 3
+    b = dt.Explainer(net, x).between(x, x.flip(0), 1)
+    torch.testing.assert_close(b.score, net(x)[:, 1].detach())
+    torch.testing.assert_close(b.relevance.sum(1), (net(x) - net(x.flip(0)))[:, 1].detach())

@@ -111,7 +111,8 @@ def _rms_norm(node: Node, engine: Engine) -> _Call | None:
         squared = _only(mean, aten.mean.dim)
         if squared is None or shifted is None or mean is None:
             continue
-        square = squared.target is aten.square.default or squared.args[1:] == (2,)
+        power = squared.target is aten.pow.Tensor_Scalar and squared.args[1] == 2
+        square = power or squared.target is aten.square.default
         last = tuple(mean.args[1:]) == ([-1], True) and shifted.args[1] is None and is_node(shifted.args[2])
         if square and last and squared.args[0] is x and len(squared.users) == 1:
             eps = engine.constant(shifted.args[2].name)
