@@ -41,6 +41,12 @@ def _shares(log_p: Tensor, log_p0: Tensor, middle: Tensor, dim: int) -> tuple[Te
     return mean / total.clamp(min=torch.finfo(mean.dtype).tiny), total  # zero only where all of L is
 
 
+def _logs(s: Pair, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    """log p, log p0, and L / Σ L."""
+    log_p, log_p0 = torch.log_softmax(s.now, dim), torch.log_softmax(s.x0, dim)
+    return log_p, log_p0, _shares(log_p, log_p0, torch.lerp(log_p0.exp(), log_p.exp(), 0.5), dim)[0]
+
+
 def softmax(op: Any, args: Any, kwargs: Any) -> Pair:
     """Δp = L (Δs − Σ L Δs / Σ L)."""
     s, dim = args[:2]
@@ -54,8 +60,7 @@ def softmax(op: Any, args: Any, kwargs: Any) -> Pair:
 def log_softmax(op: Any, args: Any, kwargs: Any) -> Pair:
     """s − log Z."""
     s, dim = args[:2]
-    log_p, log_p0 = torch.log_softmax(s.now, dim), torch.log_softmax(s.x0, dim)
-    share = _shares(log_p, log_p0, torch.lerp(log_p0.exp(), log_p.exp(), 0.5), dim)[0]
+    log_p, log_p0, share = _logs(s, dim)
     return Pair(attached(log_p, (s.x - (share * s.x).sum(dim, keepdim=True), None)), log_p0)
 
 
@@ -67,6 +72,5 @@ def log_sum_exp(op: Any, args: Any, kwargs: Any) -> Pair:
     if len(dims) != 1:
         raise RefusedError("it is taken over several axes at once")
     y, y0 = (torch.logsumexp(t, dims, keep) for t in (s.now, s.x0))
-    log_p, log_p0 = torch.log_softmax(s.now, dims[0]), torch.log_softmax(s.x0, dims[0])
-    share = _shares(log_p, log_p0, torch.lerp(log_p0.exp(), log_p.exp(), 0.5), dims[0])[0]
+    *_, share = _logs(s, dims[0])
     return Pair(attached(y, ((share * s.x).sum(dims[0], keepdim=keep), None)), y0)
