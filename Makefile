@@ -8,6 +8,7 @@
 #   make browser  the tests of the page in Chromium, which is installed where apt is there
 #   make docs     the documentation as a site, into site/; on a terminal it is then served, on this machine alone
 #   make page     build the page anew, with node
+#   make recipes  write the graphs of the networks by name anew, after one of them or torch changed
 #   make zoo      the slow suite: the whole zoo of networks in every mode
 #   make lint     ruff and mypy alone
 #   make bench    timings against other tools
@@ -19,11 +20,11 @@ PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PINS   := pyproject.toml constraints.txt
 
-.PHONY: demo docs paper serve test slow browser page zoo lint bench clean help
+.PHONY: demo docs paper serve test slow browser page recipes zoo lint bench clean help
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n '3,14s/^# *//p' Makefile
+	@sed -n '3,15s/^# *//p' Makefile
 
 demo: $(VENV)/demo.stamp
 	$(PY) -m deeptaylor.demo --out demo_output
@@ -59,6 +60,9 @@ docs: $(VENV)/docs.stamp
 
 page:
 	cd web && npm ci && npm run build
+
+recipes: $(VENV)/demo.stamp
+	$(PY) -m deeptaylor.models.networks.recipes
 
 zoo: $(VENV)/bench.stamp
 	$(PY) benchmarks/zoo.py

@@ -88,11 +88,14 @@ def test_an_upward_import_is_noticed(source: str, found: list[str]) -> None:
 # Where torch's operations are named outside operations/ and models/, which reads other formats.
 NAMED = {
     "graph/functional.py": "what torch.export gives, before it is a graph of ours",
+    "graph/recipe.py": "operations of a file, looked up by the names that it has",
     "graph/recurrent.py": "what torch.export gives, likewise",
     "methods/attnlrp_steps.py": "the table of AttnLRP, operation by operation",
     "maps/division.py": "a kernel that computes, in no graph",
     "rules/pooling.py": "kernels that compute, in no graph",
     "secant/splits.py": "the table of secants, operation by operation",
+    "secant/attention.py": "a softmax's own transpose, as in secant/softmax.py",
+    "secant/patterns.py": "attention that is written out, which is split as one",
     "secant/steps.py": "norms that are written out, which are split as one",
     "secant/softmax.py": "a softmax's own transpose, with other numbers in the place of its result",
     "secant/unary.py": "tangents that torch has as one operation",

@@ -220,3 +220,14 @@ def test_a_refused_network_is_said_once_and_not_printed(capfd: pytest.CaptureFix
     with pytest.raises(dt.CaptureError, match=r"torch\.where"):
         dt.Explainer(Branching(), torch.ones(1, 4), bias="neuron")
     assert capfd.readouterr() == ("", "")
+
+
+class Mapped(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        places = torch.arange(4)
+        return x * torch.vmap(lambda place: place + 1)(places)
+
+
+def test_vmap_is_refused_with_what_to_do() -> None:
+    with pytest.raises(dt.CaptureError, match=r"calls torch.vmap.*\n.*transformers>=5"):
+        dt.Explainer(Mapped(), torch.rand(2, 4))

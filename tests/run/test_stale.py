@@ -54,6 +54,26 @@ def test_a_change_that_torch_does_not_count_is_seen_by_the_whole_look() -> None:
         found.check(found.begin_look(never))
 
 
+def test_where_many_batches_are_explained_values_are_looked_at_by_whoever_asks_for_them() -> None:
+    network = mlp()
+    found = original(network)
+    with found.trusted():
+        network[0].weight.data[1, 1] += 1
+        look = found.begin_look(never)
+        found.check(look)
+        with pytest.raises(dt.StaleModelError, match=r"0\.weight"):
+            found.check()
+        with torch.no_grad():
+            network[0].weight.add_(1)  # torch counts this
+        with pytest.raises(dt.StaleModelError, match=r"0\.weight"):
+            found.begin_look(never)
+    again = original(mlp())
+    with found.trusted():  # which says nothing of others
+        again.model[0].weight.data[1, 1] += 1
+        with pytest.raises(dt.StaleModelError, match=r"0\.weight"):
+            again.check(again.begin_look(never))
+
+
 def test_a_network_that_moved_is_followed_and_one_that_changed_as_well_is_refused() -> None:
     network = mlp()
     found, seen = original(network), list[tuple[torch.device, torch.dtype]]()

@@ -36,7 +36,7 @@ class Captured:
     inputs: list[Node]
     output: Node
     output_name: str
-    batch: Any  # the symbol of the free batch dimension, or the fixed number where it could not be freed
+    batch: Any  # the fixed number of samples, where it could not be freed; else the symbol of it, or None
     batches: tuple[int, int | None] = (1, None)  # from, to: the batch sizes for which the network takes this way
     narrowest: tuple[torch.dtype, str] | None = None  # the type of fewest digits in the network, and a node that has it
     notes: list[str] = field(default_factory=list)
@@ -46,6 +46,15 @@ class Captured:
     paths: dict[str, str] = field(default_factory=dict)  # module path of every node as it was exported
     outputs: dict[str, str] = field(default_factory=dict)  # module path -> the node that was the module's output
     layer: str = ""  # where the network was cut (cutting.py)
+
+    def note_modules(self) -> None:
+        """Note which modules the nodes were made in."""
+        for node in self.graph.nodes:
+            if node.op == "call_function":
+                self.paths[node.name] = module_path(node)
+                # The last node made inside a module is its output.
+                for path in _module_paths(node):
+                    self.outputs[path] = node.name
 
     def now(self, name: str) -> str:
         """The node that holds a former node's value."""
@@ -84,10 +93,11 @@ def capture(model: nn.Module, inputs: Sequence[Tensor], output: int | str | None
     except Exception as error:  # noqa: BLE001 - as export does, it raises many kinds
         raise CaptureError(explain_failure(error, model)) from short(error)
     captured = _lift(program, output, batch, notes, root)
-    captured.in_place, captured.narrowest = in_place, _narrowest(captured.graph)
+    captured.in_place, captured.narrowest = in_place, narrowest(captured.graph)
     captured.notes += _narrow_parts(captured.narrowest, inputs)
     captured.batches = _batches(program, batch)
     _refuse_random(captured)
+    _refuse_vmap(captured)
     return captured
 
 
@@ -163,6 +173,17 @@ def _refuse_random(captured: Captured) -> None:
         )
 
 
+def _refuse_vmap(captured: Captured) -> None:
+    """Refuse `torch.vmap`: what is exported of it only has a meaning inside."""
+    inside = [n for n in captured.graph.nodes if getattr(n.target, "__module__", "") == "torch._functorch.predispatch"]
+    if inside:
+        raise CaptureError(
+            f"The network calls torch.vmap, which cannot be explained; at {where(inside[0])}\n"
+            "What to do: write it without. Language models of older transformers make their attention masks so: "
+            'pip install "transformers>=5"'
+        )
+
+
 def draws(node: Node) -> bool:
     """True if an operation's result is random, with the arguments that it has."""
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
@@ -224,32 +245,27 @@ def _lift(program: Any, output: int | str | None, batch: Any, notes: list[str], 
     graph.output(new[chosen])
     graph.eliminate_dead_code()
     captured = Captured(graph, constants, inputs, new[chosen], name, batch, notes=notes)
-    for node in graph.nodes:
-        if root:
-            node.meta["nn_module_stack"] = _below(root, node.meta.get("nn_module_stack") or {})
-        if node.op == "call_function":
-            captured.paths[node.name] = module_path(node)
-            # The last node made inside a module is its output.
-            for path in _module_paths(node):
-                captured.outputs[path] = node.name
+    for node in graph.nodes if root else ():
+        node.meta["nn_module_stack"] = _below(root, node.meta.get("nn_module_stack") or {})
+    captured.note_modules()
     notes += [f"input {node.name!r} does not reach the output" for node in inputs if not node.users]
     return captured
 
 
-def _narrowest(graph: fx.Graph) -> tuple[torch.dtype, str] | None:
+def narrowest(graph: fx.Graph) -> tuple[torch.dtype, str] | None:
     """Where a network computes in the fewest digits."""
     floats = [n for n in graph.nodes if isinstance(n.meta.get("val"), Tensor) and n.meta["val"].is_floating_point()]
     found = max(floats, key=lambda n: torch.finfo(n.meta["val"].dtype).eps, default=None)
     return None if found is None else (found.meta["val"].dtype, found.name)
 
 
-def _narrow_parts(narrowest: tuple[torch.dtype, str] | None, inputs: Sequence[Tensor]) -> list[str]:
+def _narrow_parts(found: tuple[torch.dtype, str] | None, inputs: Sequence[Tensor]) -> list[str]:
     """A note where a network computes in fewer digits than its input has: the explanation does not."""
     own = min((torch.finfo(x.dtype).eps for x in inputs if x.is_floating_point()), default=2.0**-23)
-    if narrowest is None or torch.finfo(narrowest[0]).eps <= own:
+    if found is None or torch.finfo(found[0]).eps <= own:
         return []
-    name = str(narrowest[0]).removeprefix("torch.")
-    return [f"parts of the network compute in {name} ({narrowest[1]}, for one); explained in the type of the input"]
+    name = str(found[0]).removeprefix("torch.")
+    return [f"parts of the network compute in {name} ({found[1]}, for one); explained in the type of the input"]
 
 
 def _below(root: str, stack: dict[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,11 @@ import torch
 from torch import Tensor, fx
 
 from deeptaylor.graph.editing import shape_of
+from deeptaylor.graph.outline import per_sample
 from deeptaylor.graph.places import Node
 from deeptaylor.operations.table import flow_of
+
+_EXAMPLE = 2  # samples, where there was none to capture with
 
 
 def is_move(node: Node) -> bool:
@@ -32,7 +35,10 @@ def below(node: Node) -> tuple[Node, list[Node]]:
 
 def number(size: Any) -> int:
     """A size as a number: for the free batch size, that of the example."""
-    return size if isinstance(size, int) else int(size.node.hint)
+    if not isinstance(size, int):
+        return int(size.node.hint)
+    followed = per_sample(size)
+    return size if followed is None else _EXAMPLE * followed
 
 
 def apply(node: Node, value: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import constant_of, insert, retire, shape_of
+from deeptaylor.graph.outline import per_sample
 from deeptaylor.graph.places import Node
 from deeptaylor.maps import ops
 from deeptaylor.operations.flow import Layer
@@ -100,7 +101,7 @@ def _piece(layer: Node, part: Node) -> _Piece | None:
         return None
     if not torch.equal(plain.reshape([held.shape[d] for d in order]).permute(back), held):
         return None
-    free = [-1 if not isinstance(shape_of(part)[d], int) else int(shape_of(part)[d]) for d in order]
+    free = [int(n) if per_sample(n) is None else -1 for n in (shape_of(part)[d] for d in order)]
     return _Piece(slice(first, first + count), free, back) if free.count(-1) <= 1 else None
 
 

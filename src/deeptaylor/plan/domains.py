@@ -85,8 +85,8 @@ def _still_input(node: Node, x: Node, domain: Domain, ranges: GraphRanges, data:
 def _wide(bound: Any, node: Node) -> Tensor:
     """A bound as a tensor against one sample of a node."""
     val = node.meta["val"]
-    like = torch.empty([1, *[int(n) for n in val.shape[1:]]], dtype=val.dtype, device="meta")
-    low, _ = Box(bound, bound).bounds(torch.empty_like(like, device="cpu"))
+    like = torch.empty([1, *[int(n) for n in val.shape[1:]]], dtype=val.dtype, device="cpu")
+    low, _ = Box(bound, bound).bounds(like)
     return low
 
 

@@ -28,8 +28,9 @@ from deeptaylor.domain import Box, Domain
 from deeptaylor.errors import DeepTaylorWarning
 from deeptaylor.graph.agreement import Answer
 from deeptaylor.graph.eval_mode import eval_mode
+from deeptaylor.graph.hooks import global_hooks, hooks_of
 from deeptaylor.run.checksum import Together, checksums
-from deeptaylor.run.traits import Seen, global_hooks, hooks_of, traits
+from deeptaylor.run.traits import Seen, traits
 
 __all__ = ["Known"]
 

@@ -1,7 +1,8 @@
 """All that is done once for a network and a shape of input, before anything is explained.
 
 prepare(model, example, settings)
-├── capture            the network as a flat graph; cut, where one of its layers is explained
+├── rebuilt            a network of our own as a flat graph, from its recipe
+├── capture            any other, by torch.export; cut, where one of its layers is explained
 ├── rewrite … split    many spellings to few, one type, constants folded, packed projections apart
 ├── Planner            one step a boundary, each with its rule
 ├── layouts            where the samples are in every tensor; refused where they are not apart
@@ -10,6 +11,7 @@ prepare(model, example, settings)
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +26,7 @@ from deeptaylor.graph.cutting import cut
 from deeptaylor.graph.editing import copied
 from deeptaylor.graph.eval_mode import eval_mode
 from deeptaylor.graph.exporting import exporting, interrupts_kept
+from deeptaylor.graph.recipe import rebuilt
 from deeptaylor.passes.fold import fold
 from deeptaylor.passes.one_type import one_type
 from deeptaylor.passes.rewrite import rewrite
@@ -52,6 +55,11 @@ class Settings:
     layer: str = ""  # the layer at which the network is cut: what it gives is explained
     planned: bool = True  # False: captured alone, for what needs no rules
 
+    @property
+    def as_it_is(self) -> bool:
+        """True if the network is neither wrapped nor cut, and its one output is explained."""
+        return self.output is None and not self.root and not self.layer
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -71,26 +79,38 @@ def prepare(
 ) -> Prepared:  # fmt: skip
     """`own`: the user's whole batch, of which the example is the beginning; `known`: an answer of the network."""
     with interrupts_kept(), eval_mode(model), without_autocast(example), torch.no_grad():
+        whole = example if own is None else own
+        recipe = rebuilt(model, example) if settings.as_it_is else None
+        if recipe is not None:
+            with contextlib.suppress(Exception):  # whatever is wrong with it, or with what was asked: export tells
+                return _prepared(model, recipe, example, settings, whole, known)
         with exporting():
             captured = capture(model, example, settings.output, settings.root)
-            whole = _cut(model, captured, settings.layer)
-            rewrite(captured)
-            one_type(captured)
-            boxes = {n for n, d in zip(captured.inputs, settings.domains, strict=True) if isinstance(d, Box)}
-            fold(captured, boxes)
-            split(captured)
-        rewritten = copied(captured.graph)  # the plan may still set a softmax aside
-        planned = _planned(captured, settings)
-        layout = layouts(captured, example)
-        explained = [name for s in planned.steps for name in (s.node, *s.inputs)] or [planned.output, *planned.inputs]
-        check_samples(captured, layout, explained)
-        with exporting():
-            ours = fx.GraphModule(captured.constants, rewritten)
-            own = example if own is None else own
-            if whole is model:
-                check_agreement(model, ours, captured, own, settings.output, known)
-            else:
-                check_agreement(whole, ours, captured, own, None)
+        return _prepared(model, captured, example, settings, whole, known)
+
+
+def _prepared(
+    model: nn.Module, captured: Captured, example: Sequence[Tensor], settings: Settings, own: Sequence[Tensor],
+    known: Answer | None,
+) -> Prepared:  # fmt: skip
+    with exporting():
+        whole = _cut(model, captured, settings.layer)
+        rewrite(captured)
+        one_type(captured)
+        boxes = {n for n, d in zip(captured.inputs, settings.domains, strict=True) if isinstance(d, Box)}
+        fold(captured, boxes)
+        split(captured)
+    rewritten = copied(captured.graph)  # the plan may still set a softmax aside
+    planned = _planned(captured, settings)
+    layout = layouts(captured, example)
+    explained = [name for s in planned.steps for name in (s.node, *s.inputs)] or [planned.output, *planned.inputs]
+    check_samples(captured, layout, explained)
+    with exporting():
+        ours = fx.GraphModule(captured.constants, rewritten)
+        if whole is model:
+            check_agreement(model, ours, captured, own, settings.output, known)
+        else:
+            check_agreement(whole, ours, captured, own, None)
     fixed = captured.batch if isinstance(captured.batch, int) else None
     _forget_fake_tensors(captured)
     return Prepared(captured, planned, layout, settings, _one(captured, example), fixed)

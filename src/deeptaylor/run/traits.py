@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as nn_module
 
+from deeptaylor.graph.hooks import global_hooks, hooks_of
 from deeptaylor.run.checksum import checksums
 
-__all__ = ["Seen", "global_hooks", "hooks_of", "traits"]
+__all__ = ["Seen", "traits"]
 
 _OWN = frozenset(nn.Module().__dict__)  # torch's: parameters, hooks, the mode
 _PLAIN = (type(None), bool, int, complex, str, bytes, torch.dtype, torch.device, torch.Size, enum.Enum, slice, range)
@@ -35,7 +35,6 @@ _LISTS = (list, tuple, set, frozenset, dict, deque)
 _LONG = 1000
 _MOST = 20_000  # values that are read in all
 _DEEP = 50
-_GLOBAL = ("_global_forward_hooks", "_global_forward_pre_hooks")
 
 
 class _Same:
@@ -48,16 +47,6 @@ class _Same:
         return isinstance(other, _Same) and other.value is self.value and other.size == self.size
 
     __hash__ = None  # type: ignore[assignment]
-
-
-def hooks_of(module: nn.Module) -> tuple[dict[Any, Any], ...]:
-    """Where a module's hooks are that run in a forward pass."""
-    return module._forward_hooks, module._forward_pre_hooks
-
-
-def global_hooks() -> tuple[dict[Any, Any], ...]:
-    """The same for those that run in every module's."""
-    return tuple(getattr(nn_module, name) for name in _GLOBAL)
 
 
 def traits(model: nn.Module) -> dict[str, Any]:

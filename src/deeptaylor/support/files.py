@@ -13,7 +13,8 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,7 @@ __all__ = [
     "DiskFullError",
     "Outputs",
     "OverwriteError",
+    "at_once",
     "outputs",
     "size",
     "write_together",
@@ -51,14 +53,15 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> Path:
     return write_together({Path(path): data})[0]
 
 
-def write_together(files: Mapping[Path, bytes]) -> list[Path]:
+def write_together(files: Mapping[Path, bytes], threads: int = 1) -> list[Path]:
     """Write files that belong together: all of them in full beside their places first, then each to its place."""
     kept = _outputs.get()
     # The list first: a file that it names and that is not there yet troubles nobody, one that it does not know does.
     every = files if kept is None else {**kept.listed(files), **files}
     try:
         with contextlib.ExitStack() as stack:
-            parts = {path: stack.enter_context(_part(path, data)) for path, data in every.items()}
+            parts = {path: stack.enter_context(_part(path)) for path in every}
+            at_once(lambda path: _write(parts[path], every[path], path), every, threads)
             for path, part in parts.items():
                 part.replace(path)
     except OSError as error:
@@ -69,22 +72,35 @@ def write_together(files: Mapping[Path, bytes]) -> list[Path]:
 
 
 @contextlib.contextmanager
-def _part(path: Path, data: bytes) -> Iterator[Path]:
-    """The data in a file of its own beside the one that is meant; gone afterwards, whatever happened."""
+def _part(path: Path) -> Iterator[Path]:
+    """A place beside the one that is meant; what lies there is gone afterwards, whatever happened."""
     part = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
     try:
-        try:
-            with part.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            if error.errno is None:
-                raise
-            raise OSError(error.errno, error.strerror, str(path)) from error  # by the name that was asked for
         yield part
     finally:
         part.unlink(missing_ok=True)
+
+
+def _write(part: Path, data: bytes, meant: Path) -> None:
+    try:
+        with part.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(meant)) from error  # by the name that was asked for
+
+
+def at_once(do: Callable[[Path], None], paths: Iterable[Path], threads: int) -> None:
+    """Do something to several files; in threads, where each would wait for the disk, which takes them together."""
+    if threads == 1:
+        for path in paths:
+            do(path)
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(do, paths))
 
 
 def _no_room(path: Path, beside: Mapping[Path, bytes]) -> str:

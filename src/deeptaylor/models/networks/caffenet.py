@@ -27,6 +27,8 @@ def _norm() -> nn.LocalResponseNorm:
 class CaffeNet(nn.Sequential):
     """Images (B, 3, 227, 227) to logits (B, classes)."""
 
+    recipes = ("caffenet",)
+
     def __init__(self, classes: int = 1000) -> None:
         super().__init__()
         layers = {

@@ -55,6 +55,8 @@ class DetectionPooling(nn.Module):
 class OneLayer(DetectionPooling):
     """Images (batch, 1, 28, 56) to scores (batch,): 400 detection neurons, summed."""
 
+    recipes = ("one-layer",)
+
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
         self.detection = nn.Linear(PIXELS, DETECTIONS)
@@ -68,6 +70,8 @@ class OneLayer(DetectionPooling):
 
 class TwoLayer(DetectionPooling):
     """Images (batch, 1, 28, 56) to scores (batch,): two layers of detection and pooling, 400 → 100 → 400 → 1."""
+
+    recipes = ("two-layer",)
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()

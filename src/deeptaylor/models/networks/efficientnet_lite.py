@@ -95,6 +95,8 @@ class _Bottleneck(nn.Module):
 class EfficientNetLite(nn.Module):
     """Images (B, 3, H, W) to logits (B, classes); ``width`` and ``depth`` are factors of the channels and repeats."""
 
+    recipes = ("efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2")
+
     def __init__(self, width: float = 1.0, depth: float = 1.0, classes: int = 1000) -> None:
         super().__init__()
         self._conv_stem = _SameConv2d(3, _STEM_CHANNELS, 3, stride=2)

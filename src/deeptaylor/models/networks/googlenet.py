@@ -59,6 +59,8 @@ class _Concat(nn.Module):
 class GoogLeNet(nn.Module):
     """Images (B, 3, 224, 224) to logits (B, classes)."""
 
+    recipes = ("googlenet",)
+
     def __init__(self, classes: int = 1000) -> None:
         super().__init__()
         self._conv("conv1", "7x7_s2", 3, 64, 7, stride=2)

@@ -39,6 +39,8 @@ class _InvertedResidual(nn.Module):
 class MobileNetV2(nn.Module):
     """Images (B, 3, H, W) to logits (B, classes)."""
 
+    recipes = ("mobilenet_v2",)
+
     def __init__(self, classes: int = 1000) -> None:
         super().__init__()
         layers: list[nn.Module] = [_detection(3, _STEM_CHANNELS, kernel=3, stride=2)]

@@ -7,6 +7,7 @@ Nothing of this has a default: each network was trained with its own, and a wron
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import warnings
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image
 from torch import Tensor
@@ -27,6 +29,7 @@ from deeptaylor.shown import shown
 
 __all__ = ["Preparation"]
 
+Numbers = npt.NDArray[np.float32]
 Channels = Literal["RGB", "BGR", "L"]
 _MOST_PIXELS = 2**27  # of a photograph after resizing; what Pillow takes for a bomb is smaller than that
 Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
@@ -92,11 +95,25 @@ class Preparation:
     def __call__(self, photo: str | os.PathLike[str] | Image.Image) -> tuple[Tensor, Image.Image]:
         """The input (1, channels, height, width) for a photograph, and the part of it that the network sees."""
         image = self._cut(self.read(photo))
-        values = torch.from_numpy(np.array(image, dtype=np.float32)) * self.white / 255
-        values = values.unsqueeze(0) if self.channels == "L" else values.permute(2, 0, 1)
-        if self.channels == "BGR":
-            values = values.flip(0)
-        return self._normalised(values).unsqueeze(0), image
+        return self.inputs(np.asarray(image)[None]), image
+
+    def inputs(self, pixels: Picture) -> Tensor:
+        """The inputs (batch, channels, height, width) of photographs that were resized and cut already."""
+        channels = pixels.reshape(*pixels.shape[:3], -1)[..., :: -1 if self.channels == "BGR" else 1]
+        values = np.empty((len(pixels), *self.shape), np.float32)
+        for table, k in zip(self._tables, range(self.shape[0]), strict=True):
+            np.take(table, channels[..., k], out=values[:, k], mode="clip")
+        return torch.from_numpy(values)
+
+    def pixels(self, photo: str | os.PathLike[str] | Image.Image) -> Picture:
+        """A photograph as the network sees it, before its values are normalised: (height, width, 3), or gray."""
+        return np.asarray(self._cut(self.read(photo)))
+
+    @functools.cached_property
+    def _tables(self) -> Numbers:
+        """(channels, 256): the value in the input of each of the 256 that a pixel has in a photograph."""
+        every = torch.arange(256, dtype=torch.float32).expand(self.shape[0], 1, 256) * self.white / 255
+        return self._normalised(every)[:, 0].numpy()
 
     def read(self, photo: str | os.PathLike[str] | Image.Image) -> Image.Image:
         """A photograph upright and in its own resolution, before anything is resized or cut."""

@@ -67,6 +67,8 @@ class _Block(nn.Module):
 class KerasResNet50(nn.Sequential):
     """Images (B, 3, H, W) to logits (B, classes)."""
 
+    recipes = ("resnet50-keras",)
+
     def __init__(self, classes: int = 1000) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3)

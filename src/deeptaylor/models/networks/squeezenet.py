@@ -38,6 +38,8 @@ class _Fire(nn.Module):
 class SqueezeNet(nn.Module):
     """Images (B, 3, H, W) to class scores (B, classes), none of them negative."""
 
+    recipes = ("squeezenet1_1",)
+
     def __init__(self, classes: int = 1000) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, 64, 3, stride=2)

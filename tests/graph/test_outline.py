@@ -1,0 +1,62 @@
+"""Tensors without numbers: operations on them give the shapes, types and devices that they would have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from deeptaylor.graph.outline import FREE, Outline, per_sample
+
+CPU = torch.device("cpu")
+
+
+def outline(*sizes: int, dtype: torch.dtype = torch.float32) -> Outline:
+    return Outline.of(sizes, dtype, CPU)
+
+
+@pytest.mark.parametrize(
+    ("made", "sizes"),
+    [
+        (lambda x: x.permute(1, 0, 2), (3, FREE, 5)),
+        (lambda x: x.sum(1), (FREE, 5)),
+        (lambda x: x[..., 1:3], (FREE, 3, 2)),
+        (lambda x: x.new_empty((2, 7)), (2, 7)),
+        (lambda x: x.flatten(0, 1), (3 * FREE, 5)),
+        (lambda x: x * torch.ones(5, device="meta"), (FREE, 3, 5)),
+    ],
+)
+def test_operations_give_outlines(made: Callable[[Tensor], Tensor], sizes: tuple[int, ...]) -> None:
+    result = made(outline(FREE, 3, 5))
+    assert isinstance(result, Outline)
+    assert (tuple(result.shape), result.dtype, result.device) == (sizes, torch.float32, CPU)
+
+
+def test_types_and_devices_follow() -> None:
+    x = outline(FREE, 3)
+    assert x.to(torch.float64).dtype is torch.float64
+    assert not x.long().is_floating_point()
+    there = torch.empty_like(x, device="meta")
+    assert isinstance(there, Outline)
+    assert there.device.type == "meta"
+    assert [part.shape for part in x.split(2, 1)] == [(FREE, 2), (FREE, 1)]
+    assert repr(x) == f"Outline(({FREE}, 3), torch.float32, cpu)"
+    assert isinstance(x, Tensor)
+
+
+def test_sizes_that_follow_the_batch_are_told_from_others() -> None:
+    assert [per_sample(n) for n in (FREE, 49 * FREE)] == [1, 49]
+    assert [per_sample(n) for n in (0, 1, 2, 2**31, 2**31 - 1, 2**62)] == [None] * 6
+
+
+def test_so_are_the_symbols_of_an_exported_network() -> None:
+    class Flat(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.flatten(0, 1)
+
+    program = torch.export.export(Flat(), (torch.ones(2, 3),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    shapes = {n.op: n.meta["val"].shape for n in program.graph.nodes if n.op != "output"}
+    assert [per_sample(n) for n in shapes["placeholder"]] == [1, None]
+    assert [per_sample(n) for n in shapes["call_function"]] == [3]
