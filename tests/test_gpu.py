@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -212,3 +213,13 @@ def test_a_batch_that_does_not_fit_is_explained_in_parts(graphs: str | bool) -> 
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     agree(found, expected)
+
+
+def test_a_run_over_a_data_set_says_what_it_says_on_a_cpu(tmp_path: Path) -> None:
+    pytest.importorskip("zarr")
+    from small_runs import BOX, Squares, network, run
+
+    here = run(Squares(40), tmp_path / "cpu")
+    there = dt.run(Squares(40), network().cuda(), tmp_path / "gpu", domain=BOX)
+    assert there.complete
+    torch.testing.assert_close(torch.tensor(there.heatmaps[:]), torch.tensor(here.heatmaps[:]), rtol=1e-2, atol=1e-3)

@@ -12,6 +12,8 @@ from deeptaylor.errors import BoundaryError, InputError
 from deeptaylor.run import target as targets
 from deeptaylor.run.engine import Engine
 from deeptaylor.secant.between import METHOD, Between, BetweenLedger
+from deeptaylor.secant.narrow import is_fast
+from deeptaylor.secant.together import compared_together, grouped
 from deeptaylor.secant.traced import Found, Walk
 from deeptaylor.secant.walk import number_type, taken_back, walked
 
@@ -33,9 +35,9 @@ def compared(
     """The mean over all references; `run`: how one is compared."""
     with torch.inference_mode(False), torch.enable_grad():
         x = [t.detach().clone() if t.is_inference() else t.detach() for t in inputs]
-        each = [
-            run(x, [_own(t0, t, own) for t0, t, own in zip(x0, inputs, x, strict=True)], target) for x0 in references
-        ]
+        others = [[_own(t0, t, own) for t0, t, own in zip(x0, inputs, x, strict=True)] for x0 in references]
+        groups = grouped(others, x, engine, target)
+        each = [found for group in groups for found in compared_together(run, x, group, target)]
     relevance = tuple(torch.stack(maps).mean(0) for maps in zip(*(e[0] for e in each), strict=True))
     score, reference = each[0][1], torch.stack([e[2] for e in each]).mean(0)
     _check_finite(score, reference, relevance)
@@ -45,7 +47,12 @@ def compared(
     notes = [f"the reference's score and the relevance are means over {len(each)} references"] * (len(each) > 1)
     if number_type(engine) is not engine.one.dtype:
         narrow = str(engine.one.dtype).removeprefix("torch.")
-        notes.append(f"computed in float32, with the weights of the network in {narrow}: differences need the digits")
+        products = (
+            "; large products of matrices read pairs of such numbers" if is_fast(engine.one.dtype, x[0].device) else ""
+        )
+        notes.append(
+            f"computed in float32, with the weights of the network in {narrow}: differences need the digits{products}"
+        )
     return Compared(relevance, ledger, each[0][3], tuple(notes))
 
 

@@ -1,4 +1,4 @@
-"""Operations of ours and of torch that are several steps: norms, attention, deviations, L^p pooling."""
+"""Operations of ours and of torch that are several steps: norms, deviations, L^p pooling."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from torch import Tensor
 
 from deeptaylor.maps import ops
 from deeptaylor.secant.pair import Pair, RefusedError, attached, midway
-from deeptaylor.secant.products import linear, matmul, over_positive
-from deeptaylor.secant.softmax import softmax
+from deeptaylor.secant.products import linear, over_positive
 from deeptaylor.secant.unary import bent, of_form, power, sqrt
 
 __all__ = [
-    "attention_weights",
     "deviation",
     "divide_by_rms",
     "divide_by_std",
@@ -113,6 +111,8 @@ def normed(op: Any, args: Any, kwargs: Any) -> Pair:
         return u, r
 
     u = _normed(x, at, axes, centred=True)
+    if weight is not None and shift is not None:
+        return _mapped(lambda t: torch.addcmul(shift, t.reshape(shape), weight), u)
     return _mapped(lambda t: ops.scale_shift(t.reshape(shape), weight, shift), u)
 
 
@@ -136,31 +136,6 @@ def length(op: Any, args: Any, kwargs: Any) -> Pair:
     keep = {"dim": rest[0] if rest else None, "keepdim": bool(rest[1]) if len(rest) > 1 else False}
     squared = midway(lambda t: t.square().sum(**keep), (x,), {})
     return of_form(sqrt)(torch.sqrt, (squared,), {})
-
-
-def attention_weights(op: Any, args: Any, kwargs: Any) -> Pair:
-    """softmax(q kᵀ · scale + mask): q and k midway, the softmax by its logarithmic means."""
-    q, k, mask, causal, scale, grouped = args
-    if isinstance(mask, Pair):
-        raise RefusedError("the attention mask differs between the input and the reference")
-    asked, known = ((t.x if isinstance(t, Pair) else t).shape for t in (q, k))
-    factor = asked[-1] ** -0.5 if scale is None else scale
-
-    def keys(t: Tensor) -> Tensor:
-        return (ops.repeat_heads(t, asked[-3] // t.shape[-3]) if grouped else t).mT
-
-    def masked(t: Tensor) -> Tensor:
-        if causal:
-            future = torch.ones(asked[-2], known[-2], dtype=torch.bool, device=t.device).triu(1)
-            t = t.masked_fill(future, float("-inf"))
-        if mask is None:
-            return t
-        return t.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else t + mask
-
-    scaled = _mapped(lambda t: t * factor, q) if isinstance(q, Pair) else q * factor
-    turned = _mapped(keys, k) if isinstance(k, Pair) else keys(k)
-    scores = _mapped(masked, matmul(torch.matmul, (scaled, turned), {}))
-    return softmax(torch.softmax, (scores, -1), {})
 
 
 def lp_pool(op: Any, args: Any, kwargs: Any) -> Pair:

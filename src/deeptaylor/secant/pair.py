@@ -20,6 +20,7 @@ __all__ = [
     "UndecidedError",
     "attached",
     "changes",
+    "is_traced",
     "look",
     "midway",
     "plain",
@@ -64,10 +65,10 @@ class Pair(NamedTuple):
 
 def plain(args: Any, read: Callable[[Pair], Any]) -> Any:
     """Arguments with plain tensors in place of pairs."""
-    if isinstance(args, Pair):
+    if type(args) is Pair:
         return read(args)
     if isinstance(args, tuple | list):
-        return type(args)([plain(a, read) for a in args])
+        return type(args)([plain(a, read) if isinstance(a, tuple | list | dict) else a for a in args])
     return {k: plain(v, read) for k, v in args.items()} if isinstance(args, dict) else args
 
 
@@ -88,9 +89,14 @@ def tracing() -> Iterator[None]:
         _TRACING.reset(before)
 
 
+def is_traced() -> bool:
+    """True while a walk is traced."""
+    return _TRACING.get()
+
+
 def look() -> None:
     """Said before values are looked at."""
-    if _TRACING.get():
+    if is_traced():
         raise UndecidedError
 
 
@@ -104,11 +110,11 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 def changes(args: Any) -> list[Pair]:
     """The pairs among arguments."""
-    if isinstance(args, Pair):
+    if type(args) is Pair:
         return [args]
     if isinstance(args, dict):
-        args = list(args.values())
-    return [p for a in args for p in changes(a)] if isinstance(args, tuple | list) else []
+        args = args.values()
+    return [p for a in args if isinstance(a, tuple | list | dict) for p in changes(a)]
 
 
 class _Attached(torch.autograd.Function):

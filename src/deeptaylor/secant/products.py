@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from deeptaylor.secant import unary
+from deeptaylor.secant.narrow import changed_layer, pays, wide_layer
 from deeptaylor.secant.pair import Pair, RefusedError, attached, changes, midway, plain
 from deeptaylor.secant.unary import of_form, reciprocal, rsqrt, sqrt
 
@@ -37,6 +38,9 @@ def real(p: Pair) -> Pair:
 
 def linear(op: Any, args: Any, kwargs: Any) -> Pair:
     """Linear in all that changes: autograd's transpose is the secant."""
+    first, *rest = args
+    if type(first) is Pair and first.x.is_floating_point() and not (kwargs or changes(rest)):
+        return Pair(op(first.x, *rest), op(first.x0, *rest))
     args, kwargs = (plain(a, real) for a in (args, kwargs))
     y0 = op(*plain(args, lambda p: p.x0), **plain(kwargs, lambda p: p.x0))
     return Pair(op(*plain(args, lambda p: p.x), **plain(kwargs, lambda p: p.x)), y0)
@@ -149,11 +153,14 @@ def _packed(t: Tensor) -> Tensor:
 
 def layer(op: Any, args: Any, kwargs: Any) -> Pair:
     """A linear layer or a convolution; where its weights depend on the input, too, a product midway."""
-    return (
-        linear(op, args, kwargs)
-        if isinstance(args[0], Pair) and len(changes((args, kwargs))) == 1
-        else midway(op, args, kwargs)
-    )
+    if not isinstance(args[0], Pair) or len(changes((args, kwargs))) > 1:
+        return midway(op, args, kwargs)
+    if op is not wide_layer:
+        return linear(op, args, kwargs)
+    x, weights = args[0], args[1:]
+    if pays(x.x, weights[0]):
+        return changed_layer(x, *weights)
+    return linear(op, (x, *(None if t is None else t.to(x.x.dtype) for t in weights)), kwargs)
 
 
 def contract(op: Any, args: Any, kwargs: Any) -> Pair:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from deeptaylor.maps import ops
-from deeptaylor.secant import choices, composed, largest, products, softmax, unary
+from deeptaylor.secant import attention, choices, composed, largest, products, softmax, unary
 from deeptaylor.secant.pair import midway
 from deeptaylor.secant.products import linear
 from deeptaylor.secant.unary import bent, of_form, smooth
@@ -94,7 +94,9 @@ TABLE: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((aten.softmax, aten._softmax), softmax.softmax),
     **dict.fromkeys((aten.log_softmax, aten._log_softmax), softmax.log_softmax),
     aten.logsumexp: softmax.log_sum_exp,
-    ops.attention_weights: composed.attention_weights,
+    ops.attention_weights: attention.attention_weights,
+    attention.attend: attention.attended,
+    attention.attend_keys: attention.attended_keys,
     composed.layer_norm: composed.normed,
     ops.divide_by_std: composed.divide_by_std,
     ops.divide_by_rms: composed.divide_by_rms,

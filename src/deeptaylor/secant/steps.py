@@ -1,7 +1,8 @@
-"""What is walked: the captured graph without what does not lead to the output, and with norms in one piece.
+"""What is walked: the captured graph without what does not lead to the output, and with norms and attention whole.
 
 steps_of(engine)
 ├── whole norms    x / σ and its centring; x · rsqrt(mean(x²) + ε), as RMSNorm is often written
+├── attention      softmax(q k · scale + mask) v, as torch has it or written out (`whole_attention`)
 └── Step           one operation, with all that the walk asks of it; made once, and kept with the engine
 """
 
@@ -19,11 +20,14 @@ from deeptaylor.maps import ops
 from deeptaylor.operations.table import flow_of, row_of
 from deeptaylor.run.engine import Engine
 from deeptaylor.secant.composed import layer_norm
+from deeptaylor.secant.narrow import wide_layer, wide_vectors
+from deeptaylor.secant.patterns import whole_attention
 from deeptaylor.secant.splits import split_of
 
 __all__ = ["Step", "steps_of"]
 
 aten = torch.ops.aten
+_LAYERS = (aten.linear.default, ops.linear)
 _Call = tuple[Any, tuple[Any, ...], dict[str, Any]]  # an operation, its arguments, its keywords
 
 
@@ -39,6 +43,7 @@ class Step(NamedTuple):
     reads: str  # "shape", "type", "first": that alone; else values
     looks_up: bool  # vectors of tokens
     moves: bool  # elements, changing none
+    as_it_is: bool  # a constant that keeps its type: those who read it know what to do
     done: tuple[Node, ...]  # whose values no one reads after this
 
 
@@ -64,17 +69,33 @@ def _made(engine: Engine) -> tuple[Step, ...]:
     done: dict[Node, list[Node]] = {n: [] for n in kept}
     for read, reader in last.items():
         done[reader].append(read)
-    return tuple(_step(n, calls.get(n), tuple(done[n])) for n in kept)
+    weights = _weights(calls, kept)
+    return tuple(_step(n, calls.get(n), tuple(done[n]), n in weights) for n in kept)
 
 
-def _step(node: Node, call: _Call | None, done: tuple[Node, ...]) -> Step:
+def _weights(calls: dict[Node, _Call], kept: list[Node]) -> set[Node]:
+    """Constants that are read as weights of linear layers, or as vectors of tokens, alone."""
+    read, other = set[Node](), set[Node]()
+    for node in kept:
+        if node in calls:
+            target, args, _ = calls[node]
+            known = args[1:2] if target in _LAYERS else args[:1] if flow_of(node).tokens else ()
+            own = {a for a in known if is_node(a) and a.op == "get_attr"}
+            read |= own
+            other.update(n for n in _read(calls[node]) if n not in own)
+    return read - other
+
+
+def _step(node: Node, call: _Call | None, done: tuple[Node, ...], as_it_is: bool) -> Step:
     if call is None:
-        return Step(node, node.op, None, (), {}, None, "", False, False, done)
+        return Step(node, node.op, None, (), {}, None, "", False, False, as_it_is, done)
     target, args, kwargs = call
     row, flow = row_of(node), flow_of(node)
     op = row.fast if row.fast is not None and target is node.target else target
+    op = wide_layer if target in _LAYERS else wide_vectors(op) if flow.tokens else op
     split = None if op is operator.getitem else split_of(target)
-    return Step(node, node.op, op, args, kwargs, split, str(row.reads), bool(flow.tokens), bool(flow.moves), done)
+    reads, tokens, moves = str(row.reads), bool(flow.tokens), bool(flow.moves)
+    return Step(node, node.op, op, args, kwargs, split, reads, tokens, moves, False, done)
 
 
 def _read(call: _Call) -> list[Node]:
@@ -87,8 +108,13 @@ def _read(call: _Call) -> list[Node]:
 
 
 def _whole(node: Node, engine: Engine) -> _Call:
-    """A node's call; of the last step of a norm that of the whole norm."""
-    return _layer_norm(node) or _rms_norm(node, engine) or (node.target, node.args, dict(node.kwargs))
+    """A node's call; of the last step of a norm, or of attention, that of the whole."""
+    return (
+        _layer_norm(node)
+        or _rms_norm(node, engine)
+        or whole_attention(node, engine)
+        or (node.target, node.args, dict(node.kwargs))
+    )
 
 
 def _layer_norm(node: Node) -> _Call | None:

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, fx
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from deeptaylor.errors import UnsupportedOpError
 from deeptaylor.graph.editing import op_name
 from deeptaylor.graph.places import Node, where
 from deeptaylor.run.engine import Engine
-from deeptaylor.secant.pair import Pair, RefusedError, changes, plain, same
+from deeptaylor.secant.pair import Pair, RefusedError, changes, is_traced, plain, same
 from deeptaylor.secant.steps import Step, steps_of
 
 __all__ = ["Walked", "number_type", "taken_back", "walked"]
@@ -45,7 +46,7 @@ def walked(engine: Engine, x: Sequence[Tensor], x0: Sequence[Tensor]) -> Walked:
             values[step.node] = _begun(*next(given), dtype, leaves)
         elif step.kind == "get_attr":
             constant = engine.constant(step.node.name)
-            values[step.node] = constant.to(dtype) if constant.is_floating_point() and constant.ndim else constant
+            values[step.node] = constant if step.as_it_is else _wide(constant, dtype)
         else:
             values[step.node] = _value(step, _filled(step.args, values), _filled(step.kwargs, values))
         if step.node.name == engine.planned.output:
@@ -63,6 +64,23 @@ def walked(engine: Engine, x: Sequence[Tensor], x0: Sequence[Tensor]) -> Walked:
 def number_type(engine: Engine) -> torch.dtype:
     """The type that secants are computed in: the network's own, and float32 for anything narrower."""
     return torch.promote_types(engine.one.dtype, torch.float32)
+
+
+_SMALL = 2**16  # elements: so few are kept in the wide type
+_WIDE: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def _wide(constant: Tensor, dtype: torch.dtype) -> Tensor:
+    """A constant of real numbers in the type that is computed in; a number stays as it is."""
+    if not constant.is_floating_point() or not constant.ndim or constant.dtype is dtype:
+        return constant
+    if constant.numel() > _SMALL or is_traced() or constant.is_inference():
+        return constant.to(dtype)
+    version, kept = _WIDE.get(constant, (None, None))
+    if version != constant._version:
+        kept = constant.to(dtype)
+        _WIDE[constant] = constant._version, kept
+    return cast("Tensor", kept)
 
 
 def taken_back(way: Walked, f: Tensor, keep: bool = False) -> tuple[Tensor, ...]:
@@ -92,12 +110,15 @@ def _settled(value: Any) -> Any:
     return value
 
 
+_HOLDS = (fx.Node, tuple, list, dict)
+
+
 def _filled(args: Any, values: dict[Node, Any]) -> Any:
     """Arguments with values in the place of nodes."""
     if isinstance(args, fx.Node):
         return values[args]
     if isinstance(args, tuple | list):
-        return type(args)([_filled(a, values) for a in args])
+        return type(args)([_filled(a, values) if isinstance(a, _HOLDS) else a for a in args])
     return {k: _filled(v, values) for k, v in args.items()} if isinstance(args, dict) else args
 
 
@@ -107,7 +128,7 @@ def _value(step: Step, args: Any, kwargs: Any) -> Any:
         args, kwargs = (plain(a, lambda p: p.now) for a in (args, kwargs))
     elif step.reads == "first":
         args = (args[0], *plain(args[1:], lambda p: p.now))
-    found = changes((args, kwargs))
+    found = [*changes(args), *changes(kwargs)]
     if not found:
         return step.op(*args, **kwargs)
     if step.op is operator.getitem:

@@ -1,0 +1,64 @@
+"""References of short inputs go through the network as one batch, and say what they say alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import deeptaylor as dt
+from deeptaylor.secant import compare, together
+
+
+class Reads(nn.Module):
+    """Tokens and a mask to two scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.head = nn.Embedding(20, 6), nn.Linear(6, 2)
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        return self.head(torch.tanh((self.words(tokens) * mask.unsqueeze(-1)).sum(1)))
+
+
+X = (torch.arange(12).reshape(3, 4), torch.ones(3, 4))
+REFERENCES = [(X[0].roll(1), None), (X[0].roll(2), None), (None, torch.tensor([1.0, 0, 1, 0])), (X[0].roll(3), None)]
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many samples each walk had."""
+    found: list[int] = []
+    walked = compare.walked
+
+    def counted(engine: Any, x: Any, x0: Any) -> Any:
+        found.append(len(x[0]))
+        return walked(engine, x, x0)
+
+    monkeypatch.setattr(compare, "walked", counted)
+    return found
+
+
+@pytest.mark.parametrize(
+    "target", [None, 1, torch.tensor([0, 1, 0]), [[0, 1]] * 3, dt.margin(1, 0), torch.rand(3, 2)], ids=str
+)
+def test_together_they_say_what_they_say_alone(target: Any, passes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    explainer = dt.Explainer(Reads())
+    found = explainer.between(X, REFERENCES, target)
+    assert passes == [6, 3, 3]  # those that differ in the same input, and stand side by side
+    monkeypatch.setattr(together, "_MOST", 0)
+    alone = explainer.between(X, REFERENCES, target)
+    assert passes[3:] == [3, 3, 3, 3]
+    for a, b in zip(found.relevance, alone.relevance, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(found.reference_score, alone.reference_score)
+    torch.testing.assert_close(found.score, alone.score)
+
+
+def test_large_inputs_go_one_after_the_other(passes: list[int]) -> None:
+    long = (torch.arange(4000).reshape(1, -1) % 20, torch.ones(1, 4000))
+    dt.Explainer(Reads()).between(long, [(long[0].roll(k), None) for k in (1, 2)], 0)
+    assert passes == [1, 1]
