@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
+import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import deeptaylor as dt
+import lxt_here
 from deeptaylor.methods.attnlrp import AttnLRP, attnlrp
 from deeptaylor.methods.attnlrp_steps import TABLE, recorded, step_of
+from lxt_here import FAMILIES, skip_without
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import text_rivals
@@ -148,48 +151,31 @@ def test_a_language_model_has_the_map_of_the_rules_as_gradients() -> None:
     assert not bool(e.ledger.bias.any())  # a Llama has none
 
 
-LXT = """
-import sys; sys.path[:0] = {paths!r}
-from hf_zoo import hf
-import torch
-import deeptaylor as dt
-from deeptaylor.methods.attnlrp import attnlrp
-from transformers.models.llama import modeling_llama
-
-class Last(torch.nn.Module):
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-    def forward(self, tokens):
-        return self.model(input_ids=tokens, use_cache=False).logits[:, -1]
-
-torch.manual_seed(0)
-config = hf.LlamaConfig(
-    vocab_size=60, hidden_size=24, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
-    intermediate_size=48, attn_implementation="eager",
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "rules"),
+    [*((family, "attnLRP") for family in FAMILIES), *((family, "cp_LRP") for family in FAMILIES if family != "bert")],
 )
-model = modeling_llama.LlamaForCausalLM(config).eval()
-for p in model.parameters():
-    torch.nn.init.normal_(p, 0, 0.3)
-tokens = torch.randint(0, 60, (3, 7))
-ours = attnlrp(dt.Explainer(Last(model)).unplanned(), tokens, 3).relevance
-
-from lxt.efficient import monkey_patch
-from lxt.efficient.models import llama
-monkey_patch(modeling_llama, patch_map=llama.attnLRP)
-vectors = model.get_input_embeddings()(tokens).detach().requires_grad_()
-model(inputs_embeds=vectors, use_cache=False).logits[:, -1, 3].sum().backward()
-theirs = (vectors * vectors.grad).sum(-1).detach()
-assert torch.allclose(ours, theirs, atol=1e-5), (ours - theirs).abs().max()
-"""
+def test_it_is_that_of_lxt(family: str, rules: str) -> None:
+    """AttnLRP and CP-LRP as their authors have them, where lxt is installed; BERT has no CP-LRP there."""
+    skip_without()
+    program = [sys.executable, "-W", "ignore", str(Path(lxt_here.__file__)), family, rules]
+    subprocess.run(program, check=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
 
 
-def test_it_is_that_of_lxt() -> None:
-    """Where lxt is installed, with the transformers that it needs; it changes classes of those for good."""
-    if importlib.util.find_spec("lxt") is None:
-        pytest.skip("lxt is not installed")
-    code = LXT.format(paths=[str(Path(text_rivals.__file__).parent), *sys.path])
-    subprocess.run([sys.executable, "-c", code], check=True)
+class WrittenOut(nn.Module):
+    """GELU as GPT-2 has it: by a tanh, in operations of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3))))
+
+
+def test_an_activation_that_is_written_out_hands_on_all_it_gets() -> None:
+    first, usual, last = drawn(nn.Sequential(nn.Linear(4, 6), nn.GELU(approximate="tanh"), nn.Linear(6, 3)))
+    networks = [nn.Sequential(first, act, last).eval() for act in (WrittenOut(), usual)]
+    own, usual = (explained(network, values(2, 4), 1) for network in networks)
+    assert torch.allclose(own.relevance, usual.relevance, rtol=1e-12)
+    assert torch.allclose(own.ledger.bias, usual.ledger.bias, rtol=1e-12)
 
 
 # --- operations -------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from deeptaylor.graph.autocast import without_autocast
 from deeptaylor.graph.editing import op_name
 from deeptaylor.graph.places import Node, where
 from deeptaylor.ledger import Ledger, held
-from deeptaylor.methods.attnlrp_steps import CONSTANTS, SOFTMAX, Book, recorded, step_of
+from deeptaylor.methods.attnlrp_steps import CONSTANTS, SOFTMAX, Book, Step, by_number, of_one, recorded, step_of
 from deeptaylor.operations.table import flow_of, row_of
 from deeptaylor.pictures.axes import Axis
 from deeptaylor.properties import TOLERANCE, Check
@@ -132,6 +132,7 @@ class _Walk:
         self.engine, self.batch, self.dtype = engine, len(inputs[0]), number_type(engine)
         self.values: dict[Node, Any] = {}
         self.carriers: dict[Node, Tensor] = {}  # of whole numbers that are inputs: what stands for them
+        self.sources: dict[Node, Node] = {}  # of functions of one value, number by number: that value
         self.leaves: list[Tensor] = []
         self.books = _Books(self.batch, torch.zeros((), dtype=self.dtype, device=inputs[0].device))
         given = iter(inputs)
@@ -167,7 +168,7 @@ class _Walk:
             self.carriers[node] = op(self.carriers[node.args[0]], *args[1:], **kwargs)
         if not any(recorded(self.values[n]) for n in node.all_input_nodes):
             return op(*args, **kwargs)
-        step = step_of(node.target)
+        step = self._step(node)
         try:
             if step is None:
                 raise RefusedError("nothing is known of how its relevance is to be shared")
@@ -177,6 +178,16 @@ class _Walk:
                 f"AttnLRP has no rule for {op_name(node)}: {refused}.\n  at {where(node)}\n"
                 "What to do: another method, such as explainer.between(x, reference)."
             ) from None
+
+    def _step(self, node: Node) -> Step | None:
+        """How relevance goes back; a product of functions of one value is one itself, an activation written out."""
+        kind, read = by_number(node.target), {n: self.values[n] for n in node.all_input_nodes}
+        sources = {self.sources.get(n, n) for n, value in read.items() if recorded(value)}
+        if not kind or len(sources) > 1 or any(v.ndim for v in read.values() if not recorded(v)):
+            return step_of(node.target)
+        self.sources[node] = source = sources.pop()
+        both = kind == "product" and all(recorded(read.get(factor)) for factor in node.args[:2])
+        return of_one(self.values[source]) if both else step_of(node.target)
 
     def taken_back(self, target: Any) -> tuple[tuple[Tensor, ...], AttnLRPLedger, Tensor | None]:
         """Relevance of every input, (B, …) or, of K targets, (B, K, …); the ledger; the network's own answer."""

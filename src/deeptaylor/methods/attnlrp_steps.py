@@ -2,7 +2,7 @@
 
 linear     linear in all that depends on the input: in proportion, the ε rule with ε = 0; what constants add is theirs
 product    1 / n to each of n factors
-by_value   a function of one value, and the scale of a norm: all of it goes on
+by_value   a function of one value, and the scale of a norm: all of it goes on; of_one: also where it is written out
 softmax    its tangent, times what it reads; the tangent does not go through zero, and what it leaves out is booked
 frozen     one over something, deviations, lengths: constants, as what divides is
 
@@ -25,7 +25,7 @@ from deeptaylor.secant.pair import RefusedError, attached
 from deeptaylor.secant.splits import BENT, FORMS, KINKED, LINEAR, SMOOTH
 from deeptaylor.secant.unary import ratio
 
-__all__ = ["CONSTANTS", "SOFTMAX", "Book", "Step", "recorded", "step_of"]
+__all__ = ["CONSTANTS", "SOFTMAX", "Book", "Step", "by_number", "of_one", "recorded", "step_of"]
 
 aten = torch.ops.aten
 
@@ -90,10 +90,22 @@ def quotient(op: Any, args: Any, kwargs: Any, book: Book) -> Any:
 def by_value(op: Any, args: Any, kwargs: Any, book: Book) -> Any:
     """φ(x) / x; a value that zero has does not go on."""
     x, *rest = args
-    y = op(x.detach(), *rest, **kwargs)
+    return _handed_on(op(x.detach(), *rest, **kwargs), x, book)
+
+
+def _handed_on(y: Tensor, x: Tensor, book: Book) -> Tensor:
     made = attached(y, (x, ratio(y, x.detach(), 0.0)))
     book(CONSTANTS, made, torch.where(x.detach() == 0, y, 0))
     return made
+
+
+def of_one(x: Tensor) -> Step:
+    """A product of two functions of x, number by number, such as ½ x (1 + tanh(…)): a function of one value, too."""
+
+    def step(op: Any, args: Any, kwargs: Any, book: Book) -> Any:
+        return _handed_on(frozen(op, args, kwargs, book), x, book)
+
+    return step
 
 
 def power(op: Any, args: Any, kwargs: Any, book: Book) -> Any:
@@ -204,6 +216,19 @@ TABLE: dict[Any, Step] = {
     aten.logsumexp: log_sum_exp,
     ops.attention_weights: attention_weights,
 }
+
+
+_BY_NUMBER = {
+    *BENT, *SMOOTH, *KINKED, *FORMS, aten.add, aten.sub, aten.subtract, aten.rsub, aten.neg, aten.negative, aten.mul,
+    aten.multiply, aten.div, aten.divide, aten.true_divide, aten.pow, aten.reciprocal, aten.rsqrt, ops.scale_shift,
+}  # fmt: skip
+_PRODUCTS = (aten.mul, aten.multiply)
+
+
+def by_number(operation: Any) -> str:
+    """What an operation that takes numbers one by one is, "product" or "other"; "" of any that does not."""
+    packet = getattr(operation, "overloadpacket", operation)
+    return "product" if packet in _PRODUCTS else "other" if packet in _BY_NUMBER else ""
 
 
 def step_of(operation: Any) -> Step | None:
