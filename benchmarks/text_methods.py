@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import deeptaylor as dt
 import text_rivals as rivals
+from deeptaylor.text.references import parts
 
 RANDOM_WORDS = 8  # references of words drawn from other texts
 DRAWN = 4  # ways to take words away part by part, each beside its reverse
@@ -106,6 +107,12 @@ def _explainer(network: nn.Module, example: tuple[Tensor, ...]) -> dt.Explainer:
 
 
 Method = Callable[[Task], Tensor]
+
+
+def _default(t: Task) -> Tensor:
+    """As dt.explain does it: without all words, and without each half, replaced and hidden."""
+    end = t.filled(next(iter(t.instead.values())))
+    return t.between(*(_without(t, gone, end, hide) for hide in (False, True) for gone in parts(t.free)))
 
 
 def _secant(name: str, t: Task) -> Tensor:
@@ -207,8 +214,9 @@ def _random(t: Task) -> Tensor:
 
 
 def methods(instead: Mapping[str, int]) -> dict[str, Method]:
-    """By name; `instead`: tokens that stand in for words, the default's first."""
+    """By name, the library's default first; `instead`: tokens that stand in for words, the default's first."""
     return {
+        "secant, all and halves": _default,
         **{f"secant, {name}": partial(_secant, name) for name in instead},
         f"secant, {' and '.join(instead)}": _secant_all,
         "secant, mean vector": _secant_mean,

@@ -15,6 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 FAR = -1e4  # added to the attention of a token that is left out: its weight is zero in float32
+
+
+def hidden(mask: Tensor) -> Tensor:
+    """What is added to the attention that tokens with a mask of 0 get from all others; every token reads itself."""
+    others = 1 - torch.eye(mask.shape[1], dtype=mask.dtype, device=mask.device)
+    return (1 - mask)[:, None, None, :] * (FAR * others)
+
+
 DROPPED = 0.1  # while training
 
 
@@ -123,7 +131,7 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         words = x if x.is_floating_point() else self.embeddings.word_embeddings(x)
         x = self.embeddings(words)
-        bias = ((1 - mask.to(x.dtype)) * FAR)[:, None, None, :]
+        bias = hidden(mask.to(x.dtype))
         for layer in self.encoder["layer"]:
             x = layer(x, bias)
         return x
@@ -238,7 +246,7 @@ class Llama(nn.Module):
         x = x if x.is_floating_point() else self.embed_tokens(x)
         cos, sin = self.rotary(x)
         later = torch.ones(x.shape[1], x.shape[1], device=x.device, dtype=x.dtype).triu(1) * FAR
-        bias = later + ((1 - mask.to(x.dtype)) * FAR)[:, None, None, :]
+        bias = later + hidden(mask.to(x.dtype))
         for layer in self.layers:
             x = layer(x, bias, cos, sin)
         return F.linear(self.norm(x[:, -1]), self.embed_tokens.weight)

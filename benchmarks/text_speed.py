@@ -65,38 +65,49 @@ def margin(tokens: Tensor, answers: int) -> Tensor:
     return asked
 
 
-def compared(
-    network: nn.Module, words: nn.Embedding, tokens: Tensor, answers: int, *, compiled: bool, repeats: int
-) -> dict[str, Any]:
-    """The gradient and secants, eager and, if asked, compiled."""
-    cuda, mask = tokens.is_cuda, torch.ones_like(tokens)
-    reference, asked = torch.full_like(tokens, MASK), margin(tokens, answers)
-    explainer = dt.Explainer(network)
-    answer = explainer.between((tokens, mask), (reference, None), asked)
-    ways: dict[str, Callable[[], Any]] = {
-        "gradient": lambda: gradient(network, words, tokens, mask),
-        "secant": lambda: explainer.between((tokens, mask), (reference, None), asked),
-    }
-    kept = {"gap": float(answer.ledger.gap.max()), **{name: timed(call, cuda, repeats) for name, call in ways.items()}}
-    kept["ratio"] = round(kept["secant"]["ms"] / kept["gradient"]["ms"], 2)
-    if compiled:
-        faster = torch.compile(network)
-        explainer.compile()
-        kept["gradient compiled"] = timed(lambda: gradient(faster, words, tokens, mask), cuda, repeats)
-        kept["secant compiled"] = timed(ways["secant"], cuda, repeats)
-        kept["ratio compiled"] = round(kept["secant compiled"]["ms"] / kept["gradient compiled"]["ms"], 2)
-    return kept
+class Case:
+    """A network with its gradient and its secants."""
+
+    def __init__(self, network: nn.Module, words: nn.Embedding, tokens: Tensor, answers: int) -> None:
+        self.network, self.words, self.tokens = network, words, tokens
+        self.mask, self.reference = torch.ones_like(tokens), torch.full_like(tokens, MASK)
+        self.asked, self.explainer = margin(tokens, answers), dt.Explainer(network)
+
+    def secant(self) -> dt.Between:
+        return self.explainer.between((self.tokens, self.mask), (self.reference, None), self.asked)
+
+    def measured(self, network: nn.Module, repeats: int, name: str = "") -> dict[str, Any]:
+        """Times and memory of both, and how many times one takes the other's."""
+        cuda = self.tokens.is_cuda
+        slopes = timed(lambda: gradient(network, self.words, self.tokens, self.mask), cuda, repeats)
+        secant = timed(self.secant, cuda, repeats)
+        found = {"gradient": slopes, "secant": secant, "ratio": round(secant["ms"] / slopes["ms"], 2)}
+        return {key + name: value for key, value in found.items()}
+
+    def eager(self, repeats: int) -> dict[str, Any]:
+        """As they are."""
+        return {"gap": float(self.secant().ledger.gap.max()), **self.measured(self.network, repeats)}
+
+    def compiled(self, repeats: int) -> dict[str, Any]:
+        """Both compiled by torch.compile."""
+        self.explainer.compile()
+        gap = float(self.secant().ledger.gap.max())
+        return {"gap compiled": gap, **self.measured(torch.compile(self.network), repeats, " compiled")}
 
 
 def of_bert(asked: argparse.Namespace) -> dict[str, Any]:
-    """BERT-base's shape."""
+    """BERT-base's shape; what is compiled comes last, since a process that has compiled is slower at all else."""
     torch.manual_seed(0)
     found: dict[str, Any] = {}
-    for dtype in ("float32", "bfloat16"):
+    cases: dict[str, Case] = {}
+    for dtype in asked.types.split(","):
         network = Sentiment(BERT_BASE).eval().requires_grad_(False).to(asked.device, getattr(torch, dtype))
         tokens = torch.randint(1000, 30000, (asked.texts, asked.tokens or 128), device=asked.device)
-        words = network.bert.embeddings.word_embeddings
-        found[dtype] = compared(network, words, tokens, 2, compiled=asked.compiled, repeats=asked.repeats)
+        cases[dtype] = Case(network, network.bert.embeddings.word_embeddings, tokens, 2)
+        found[dtype] = cases[dtype].eager(asked.repeats)
+        print(dtype, found[dtype], flush=True)
+    for dtype, case in cases.items() if asked.compiled else ():
+        found[dtype] |= case.compiled(asked.repeats)
         print(dtype, found[dtype], flush=True)
     return found
 
@@ -110,9 +121,7 @@ def of_llama(asked: argparse.Namespace) -> dict[str, Any]:
             network = Llama(replace(LLAMA_8B, layers=layers)).eval().requires_grad_(False).to(torch.bfloat16)
             tokens = torch.randint(1000, 30000, (1, asked.tokens or 4096))
         try:
-            found[str(layers)] = compared(
-                network, network.embed_tokens, tokens, LLAMA_8B.vocabulary, compiled=False, repeats=3
-            )
+            found[str(layers)] = Case(network, network.embed_tokens, tokens, LLAMA_8B.vocabulary).eager(repeats=3)
         except (torch.OutOfMemoryError, dt.DeepTaylorError) as error:
             print(error, flush=True)
             found[str(layers)] = "out of memory" if "memory" in str(error).lower() else "refused"
@@ -132,6 +141,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=0)
     parser.add_argument("--layers", default="1,2,4,8,16,32")
+    parser.add_argument("--types", default="float32,bfloat16", help="of BERT's numbers")
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--compiled", action="store_true", help="also compiled by torch.compile")
     parser.add_argument("--json", type=Path, required=True)

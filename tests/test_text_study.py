@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+
+import lxt_here
+from lxt_here import skip_without
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 import text_data
@@ -23,10 +25,11 @@ from text_prompts import prompts
 from text_study import Remembered, judged, maps, record
 
 LXT = """
-import sys; sys.path.append({benchmarks!r})
+import sys; sys.path[:0] = {paths!r}
 from hf_zoo import hf
 import torch
-from lxt.efficient import monkey_patch
+import lxt_here
+monkey_patch = lxt_here.load()
 from lxt.efficient.models import llama
 from transformers.models.llama import modeling_llama
 import text_rivals
@@ -181,11 +184,10 @@ def test_rules_of_rivals_leave_the_score_as_it_is(task: text_methods.Task, rules
 @pytest.mark.parametrize(("ours", "theirs"), [(text_rivals.ATTN, "attnLRP"), (text_rivals.CP, "cp_LRP")])
 def test_rules_of_rivals_are_those_of_lxt(ours: dict[str, Any], theirs: str) -> None:
     """Where lxt is installed, with the transformers that it needs."""
-    if importlib.util.find_spec("lxt") is None:
-        pytest.skip("lxt is not installed")
+    skip_without()
     # lxt changes classes of transformers for good: in a process of its own
     code = LXT.format(
-        benchmarks=str(Path(text_rivals.__file__).parent),
+        paths=[str(Path(text_rivals.__file__).parent), str(Path(lxt_here.__file__).parent)],
         theirs=theirs,
         ours="ATTN" if ours is text_rivals.ATTN else "CP",
     )

@@ -30,8 +30,8 @@ def logits(p: dt.TextModel, texts: Any, **more: Any) -> torch.Tensor:
     return found
 
 
-def test_the_words_take_the_score_from_that_of_the_masked_text(p: dt.TextModel, explainer: dt.TextExplainer) -> None:
-    e = explainer.explain(TEXT, "positive")
+def test_the_words_take_the_score_from_that_of_the_masked_text(p: dt.TextModel) -> None:
+    e = p.explain(TEXT, "positive", reference="mask")
     masked = logits(p, " ".join(["[MASK]"] * 8))
     assert float(e.score[0]) == pytest.approx(float(logits(p, TEXT)[0, 1]), abs=1e-6)
     assert float(e.relevance[0].sum()) == pytest.approx(float(logits(p, TEXT)[0, 1] - masked[0, 1]), abs=1e-6)
@@ -54,7 +54,7 @@ def test_samples_do_not_influence_each_other(explainer: dt.TextExplainer) -> Non
 def test_padding_to_a_length_changes_nothing(p: dt.TextModel) -> None:
     own = tokenizer(pad=False)
     unpadded = loaded(p.network, own).explain(TEXT, 1, reference="mask")
-    padded = p.explain(TEXT, 1)
+    padded = p.explain(TEXT, 1, reference="mask")
     assert torch.allclose(unpadded.relevance[0], padded.relevance[0], atol=1e-6)
     assert isinstance(unpadded.answer.relevance, tuple)
     assert unpadded.answer.relevance[0].shape == (1, 10)  # where padding is not to be had

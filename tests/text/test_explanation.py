@@ -50,7 +50,8 @@ def test_the_sentence_is_the_ledger(e: dt.TextExplanation) -> None:
     assert isinstance(ledger, BetweenLedger)
     f, f0, raised, lowered = (float(t[0]) for t in (ledger.score, ledger.reference, ledger.in_favour, ledger.against))
     assert e.sentence() == (
-        f"score {f:.3g} = {f0:.3g} without the words (all of them [MASK]) + {raised:.3g} for − {lowered:.3g} against."
+        f"score {f:.3g} = {f0:.3g} on average over 10 copies of the text in which all or half of the words are [MASK] "
+        f"or hidden + {raised:.3g} for − {lowered:.3g} against."
     )
     assert e.tokens().caption == f"Red speaks for it, blue against it. S{e.sentence()[1:]}"
     assert e.title() == "Which words speak for 'positive'?"

@@ -45,3 +45,34 @@ def test_a_tokenizer_that_does_not_fit_is_refused() -> None:
         TextModel(small, tokenizer(), "embedding")
     with pytest.raises(dt.LoadError, match="a Linear, does not tell its embeddings"):
         TextModel(torch.nn.Linear(2, 2), tokenizer(), "embedding")
+
+
+class Own(torch.nn.Module):
+    """A classifier of one's own: it is given the numbers of tokens, and returns the scores as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.last = torch.nn.Embedding(64, 8), torch.nn.Linear(8, 2)
+
+    def get_input_embeddings(self) -> torch.nn.Module:
+        return self.table
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.last(torch.relu(self.table(input_ids)).mean(1))
+        return scores
+
+
+class OtherName(Own):
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(tokens)
+
+
+def test_a_network_of_ones_own_may_return_its_scores() -> None:
+    p = dt.load(Own().eval(), tokenizer=tokenizer(), kind="classifier")
+    assert isinstance(p, dt.TextModel)
+    e = p.explain("the film was not bad", target=1)
+    assert e.check().accounted
+    assert torch.allclose(e.score, p.network(torch.tensor([e.lines[0].ids]))[:, 1])
+    with pytest.raises(dt.LoadError, match="a OtherName, has no argument input_ids"):
+        dt.load(OtherName().eval(), tokenizer=tokenizer(), kind="classifier")

@@ -10,7 +10,7 @@ from torch import nn
 
 import deeptaylor as dt
 from deeptaylor.text.encoding import batch, encoded
-from deeptaylor.text.references import Reference, reference_for
+from deeptaylor.text.references import HIDDEN, Reference, parts, reference_for, words_of
 from small_texts import tokenizer
 
 
@@ -27,15 +27,17 @@ def test_it_is_chosen_by_what_the_tokenizer_has() -> None:
     assert reference_for(tokenizer(), None) == Reference("[MASK]", 3)
     assert reference_for(tokenizer(mask=False), None) == Reference("[PAD]", 4)
     assert reference_for(tokenizer(mask=False, pad=False), None) == Reference("the mean embedding")
-    own = tokenizer(mask=False)
-    own.eos_token = "[PAD]"  # then padding says that the text has ended
-    assert reference_for(own, None).vectors
+    ended = tokenizer(mask=False, pad=False)
+    ended.eos_token = "[PAD]"
+    assert reference_for(ended, None) == Reference("[PAD]", 4)
 
 
 def test_it_is_what_was_asked_for() -> None:
     own = tokenizer()
     assert reference_for(own, "pad").token == 4
     assert reference_for(own, "mean").vectors
+    assert reference_for(own, "hidden") == HIDDEN
+    assert not HIDDEN.vectors
     assert reference_for(own, "the") == Reference("'the'", own.convert_tokens_to_ids("the"))
     assert reference_for(own, [1, 5, 2]).ids == ((1, 5, 2),)
     assert reference_for(own, torch.tensor([[1, 5, 2]])).ids == ((1, 5, 2),)
@@ -53,6 +55,24 @@ def test_words_alone_are_replaced() -> None:
     assert torch.equal(vectors[0, [0, 4, 5]], weight[[1, 2, 4]])
     given = Reference("", ids=((1, 7, 8, 9, 2),)).of(lines[:1], ids[:1], network)
     assert given[0, :6].tolist() == [1, 7, 8, 9, 2, 4]
+
+
+def test_words_are_missing_in_five_ways() -> None:
+    words = words_of(encoded(tokenizer(), ["the films", "a dull very plot and a film", "film"]), torch.zeros(3, 12))
+    assert words.int().sum(1).tolist() == [3, 7, 1]
+    missing = parts(words)
+    assert [part[1].int().tolist()[1:8] for part in missing] == [
+        [1, 1, 1, 1, 1, 1, 1],
+        [0, 1, 0, 1, 0, 1, 0],
+        [1, 0, 1, 0, 1, 0, 1],
+        [0, 0, 1, 1, 0, 0, 1],
+        [1, 1, 0, 0, 1, 1, 0],
+    ]
+    assert all(torch.equal(part[2], words[2]) for part in missing)  # half of one word is all of it
+    for row in range(3):  # whatever stands beside a text
+        alone = parts(words[row : row + 1])
+        assert all(torch.equal(a[0], b[row]) for a, b in zip(alone, missing, strict=False))
+    assert len(parts(words[2:])) == 1
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ TextExplainer.guesses(text)        what the network holds to be most probable
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +28,9 @@ from deeptaylor.text.continuations import Asked, combined, questions, tensors
 from deeptaylor.text.encoding import Line, batch, encoded, pieces_of
 from deeptaylor.text.explanation import TextExplanation
 from deeptaylor.text.guesses import Guess, guesses
+from deeptaylor.text.hiding import SEEN, all_seen, folded, hiding
 from deeptaylor.text.networks import Classes, Similarity, Spans
-from deeptaylor.text.references import Reference, reference_for
+from deeptaylor.text.references import HIDDEN, Reference, parts, reference_for, words_of
 
 if TYPE_CHECKING:
     from deeptaylor.text.model import TextModel
@@ -51,9 +53,11 @@ class TextExplainer:
 
     model       what dt.load("hf:…") returns
     method      None: "secant", which fits transformers; or by name "deep Taylor", "cp-lrp", "attnlrp"
-    reference   what words are compared with: None for [MASK], or the padding token, or the mean embedding, by what the
-                tokenizer has; "mask", "pad", "mean", another token; token numbers, as many as the text has; a tuple of
-                these, of which the mean is taken
+    reference   what words are compared with. None: the text without all of its words and without each half of them,
+                which are [MASK] (or padding, or the end of a text, by what the tokenizer has) and, in a second
+                comparison, hidden from the other tokens, where the network lets them be: the mean is taken. Or with
+                all words at once "mask", "pad", "mean", "hidden", another token; token numbers, as many as the text
+                has; a tuple of these, of which the mean is taken
 
     Texts are padded to a multiple of 16 tokens, where the tokenizer has a padding token: padding has no influence.
     """
@@ -66,10 +70,12 @@ class TextExplainer:
             raise InputError(f"A reference belongs to the method 'secant'; {self.method!r} has none.")
         asked = reference if isinstance(reference, tuple) else (reference,)
         self.references: tuple[Reference, ...] = tuple(reference_for(model.tokenizer, one) for one in asked)
+        self.by_parts = self.method == SECANT and reference is None
         self._explainers: dict[Any, Explainer] = {}
 
     def __repr__(self) -> str:
-        return f"<TextExplainer of {self.model!r}: {self.method}, {self._compared_with() or 'no reference'}>"
+        compared = _said(self.references) if self.method == SECANT else "no reference"
+        return f"<TextExplainer of {self.model!r}: {self.method}, {compared}>"
 
     def explain(
         self, texts: Any, target: Any = None, *, continuation: Any = None, against: Any = None
@@ -82,7 +88,9 @@ class TextExplainer:
         against        a class, or a continuation, in the place of which: the difference of both is explained
         """
         if self.model.kind == "embedding":
-            raise InputError("The network gives embeddings and no classes: ask dt.similarity(p, text, other).")
+            raise InputError(
+                "The network gives embeddings and no classes: ask dt.similarity(p, text, other), or say --similar-to."
+            )
         if self.model.speaks:
             if target is not None:
                 raise TargetError("A language model has no classes: say continuation=… in place of target=…")
@@ -97,14 +105,14 @@ class TextExplainer:
 
     def _classified(self, texts: Any, target: Any, against: Any) -> TextExplanation:
         model, lines = self.model, encoded(self.model.tokenizer, texts)
-        inputs = self._batch(lines)
-        network = self._network("classes", Classes(model.network, tuple(inputs), self._vectors))
+        made = partial(Classes, model.network, vectors=self._vectors)
+        network, inputs = self._opened("classes", made, self._batch(lines))
         asked = targets.plain(margin(target, against) if against is not None else target, len(lines), model.class_index)
-        answer = self._answer(network, lines, inputs, (), asked)
+        answer, compared = self._answer(network, lines, inputs, (), asked)
         chosen = answer.classes if asked is None else asked
         names = [self._classes(chosen, k) for k in range(len(lines))]
         quantity = "difference of scores" if isinstance(asked, targets.Margin) else "score"
-        return self._explained(answer, lines, names, quantity)
+        return self._explained(answer, compared, lines, names, quantity)
 
     def _classes(self, chosen: Any, sample: int) -> tuple[str, ...]:
         """What is explained of a sample, in words."""
@@ -133,16 +141,17 @@ class TextExplainer:
         rows = asked.rows(model.decoder_start)
         inputs = self._batch([row.line for row in rows], alike=len({len(line) for line in lines}) == 1)
         more, signs = tensors(rows)
-        network = self._network(
-            ("spans", log), Spans(model.network, tuple(inputs), self._vectors, model.decoder, log)
-        )  # fmt: skip
+        more = [self._placed(t) for t in more]
+        made = partial(Spans, model.network, vectors=self._vectors, decoder=model.decoder, log=log)
+        network, inputs = self._opened(("spans", log), made, inputs, more)
         weights = signs.to(next(model.network.parameters()))
-        answer = self._answer(network, [row.line for row in rows], inputs, more, weights)
+        answer, compared = self._answer(network, [row.line for row in rows], inputs, more, weights)
         if asked.two:
             answer = combined(answer, len(lines))
         quantity = "log-probability" if log else "logit"
+        said = [(self._said(asked, k),) for k in range(len(lines))]
         return self._explained(
-            answer, [row.line for row in rows[: len(lines)]], [(self._said(asked, k),) for k in range(len(lines))],
+            answer, compared, [row.line for row in rows[: len(lines)]], said,
             f"difference of {'log-probabilities' if log else 'logits'}" if against is not None else quantity,
             sink=not model.decoder,
         )  # fmt: skip
@@ -204,6 +213,8 @@ class TextExplainer:
             raise InputError(f"The network is a {model.kind}; similarity is asked of one that gives embeddings.")
         if self.method != SECANT:
             raise InputError(f"A similarity is explained by the method 'secant'; {self.method!r} has no rule for it.")
+        if any(reference.hidden for reference in self.references):
+            raise InputError("Words of two texts are not hidden: ask for a reference such as 'mask', 'pad' or 'mean'.")
         sides = [encoded(model.tokenizer, texts) for texts in (a, b)]
         if len(sides[0]) != len(sides[1]):
             raise InputError(f"There are {len(sides[0])} texts on the one side, and {len(sides[1])} on the other.")
@@ -225,7 +236,7 @@ class TextExplainer:
         maps = [torch.cat([R[0][k, : len(x)], R[1][k, : len(y)]]) for k, (x, y) in enumerate(zip(*sides, strict=True))]
         what = "dot product" if dot else "cosine similarity"
         asked = (("the similarity of the two texts",),) * len(joined)
-        replaced = f"{self._compared_with()}, in one text at a time"
+        replaced = f"{_said(self.references)}, in one text at a time"
         return TextExplanation(self._noted(answer), tuple(maps), tuple(joined), asked, what, replaced)
 
     # --- common ---------------------------------------------------------------------------------------------------
@@ -233,10 +244,6 @@ class TextExplainer:
     @property
     def _vectors(self) -> bool:
         return self.method == SECANT and any(reference.vectors for reference in self.references)
-
-    def _compared_with(self) -> str:
-        said = " or ".join(dict.fromkeys(reference.said for reference in self.references))
-        return said if self.method == SECANT else ""
 
     def _placed(self, t: Tensor) -> Tensor:
         return t.to(next(self.model.network.parameters()).device)
@@ -257,6 +264,26 @@ class TextExplainer:
             self._explainers[key] = explainer.unplanned() if self.method in _WITHOUT_RULES else explainer
         return self._explainers[key]
 
+    def _opened(
+        self, key: Any, made: Callable[..., nn.Module], inputs: dict[str, Tensor], more: Sequence[Tensor] = ()
+    ) -> tuple[Explainer, dict[str, Tensor]]:
+        """The explainer of a question, and its inputs: one more, where words can be hidden and are to be.
+
+        `made`: the network of some names of inputs; and `causal`, or not.
+        """
+        asked = any(reference.hidden for reference in self.references)
+        causal = hiding(made, inputs, more) if self.by_parts or asked else None
+        if causal is not None:
+            inputs = {**inputs, SEEN: all_seen(inputs, next(self.model.network.parameters()))}
+        elif asked:
+            raise InputError(
+                "Words cannot be hidden from this network: it does not take an attention mask as numbers that are "
+                "added to the scores of attention. Ask for a reference such as 'mask', 'pad' or 'mean'."
+            )
+        # Numbers, as `seen` holds them, have one shape for each explainer; tokens may have any.
+        length = None if causal is None else inputs[SEEN].shape[1]
+        return self._network((key, causal, length), made(names=tuple(inputs), causal=bool(causal))), inputs
+
     def _answer(
         self,
         network: Explainer,
@@ -264,27 +291,53 @@ class TextExplainer:
         inputs: Mapping[str, Tensor],
         more: Sequence[Tensor],
         target: Any,
-    ) -> Explanation:
-        placed = [self._placed(t) for t in more]
-        x = (*inputs.values(), *placed)
+    ) -> tuple[Explanation, Compared]:
+        """The explanation, and what the texts were compared with."""
+        x = (*inputs.values(), *more)
         if self.method == ATTNLRP:
-            return attnlrp(network, x, target)
+            return attnlrp(network, x, target), Compared()
         if self.method != SECANT:
-            return replace(network.explain(x, target), method=self.method)
-        ids = inputs["input_ids"]
-        rest = (None,) * (len(x) - 1)
-        return network.between(x, [(r.of(lines, ids, self.model.network), *rest) for r in self.references], target)
+            return replace(network.explain(x, target), method=self.method), Compared()
+        ids, kinds = inputs["input_ids"], self.references
+        words = words_of(lines, ids)
+        missing = parts(words) if self.by_parts else [words]
+        if self.by_parts and SEEN in inputs:
+            kinds = (*kinds, HIDDEN)
+
+        def without(kind: Reference, gone: Tensor) -> tuple[Any, ...]:
+            """One reference; what it does not name is as in the text."""
+            if kind.hidden:
+                other = {SEEN: (~gone).to(inputs[SEEN].dtype)}
+            else:
+                other = {"input_ids": kind.of(lines, ids, self.model.network, gone)}
+            return (*[other.get(name) for name in inputs], *[None] * len(more))
+
+        answer = network.between(x, [without(kind, gone) for kind in kinds for gone in missing], target)
+        if SEEN in inputs:
+            answer = folded(answer, list(inputs).index(SEEN))
+        return answer, Compared(_said(kinds), len(kinds) * len(missing) if len(missing) > 1 else 0)
 
     def _explained(
-        self, answer: Explanation, lines: Sequence[Line], asked: Sequence[tuple[str, ...]], quantity: str,
-        sink: bool = False,
+        self, answer: Explanation, compared: Compared, lines: Sequence[Line], asked: Sequence[tuple[str, ...]],
+        quantity: str, sink: bool = False,
     ) -> TextExplanation:  # fmt: skip
         R = answer.relevance[0] if isinstance(answer.relevance, tuple) else answer.relevance
         maps = tuple(cast("Tensor", R)[k, ..., : len(line)] for k, line in enumerate(lines))
         return TextExplanation(
-            self._noted(answer), maps, tuple(lines), tuple(asked), quantity, self._compared_with(), sink
+            self._noted(answer), maps, tuple(lines), tuple(asked), quantity, compared.said, sink, compared.parts
         )  # fmt: skip
 
     def _noted(self, answer: Explanation) -> Explanation:
         notes = self.model.notes
         return replace(answer, notes=(*notes, *answer.notes)) if notes else answer
+
+
+class Compared(NamedTuple):
+    """What texts were compared with, in words; and with how many texts that lack all or half of their words."""
+
+    said: str = ""
+    parts: int = 0
+
+
+def _said(references: Sequence[Reference]) -> str:
+    return " or ".join(dict.fromkeys(reference.said for reference in references))

@@ -38,6 +38,7 @@ class TextExplanation:
     quantity    what the score is: "score", "log-probability", "cosine similarity", …
     reference   what the words were replaced by; empty where there was no reference
     sink        a language model: its first token may hold much, whatever it is
+    parts       with how many texts that lack all or half of their words it was compared; 0: with all words replaced
     """
 
     answer: Explanation
@@ -47,6 +48,7 @@ class TextExplanation:
     quantity: str
     reference: str
     sink: bool = False
+    parts: int = 0
 
     @property
     def score(self) -> Tensor:
@@ -113,7 +115,7 @@ class TextExplanation:
             wrong = "" if pick(ledger.accounted) else f"; NOT accounted for: {pick(ledger.residual):.2g}"
             between = f"{pick(ledger.in_favour):.3g} for − {pick(ledger.against):.3g} against"
             scores = f"{self.quantity} {pick(ledger.score):.3g} = {pick(ledger.reference):.3g}"
-            return f"{scores} {self._without} + {between}{wrong}."
+            return f"{scores} {self.without} + {between}{wrong}."
         if pick(self.score) < 0 <= pick(ledger.score):
             return f"{self.quantity} {pick(self.score):.3g} is below zero, and this method explains what is above it."
         special = np.array(self.lines[sample].special)
@@ -128,10 +130,18 @@ class TextExplanation:
         )
 
     @property
-    def _without(self) -> str:
+    def without(self) -> str:
+        """What the text is compared with, as it goes on in a sentence."""
         if self.reference == GIVEN:
             return "with the words of the reference"
+        if self.parts:
+            return f"on average over {self.copies}"
         return f"without the words (all of them {self.reference})"
+
+    @property
+    def copies(self) -> str:
+        """What the text is compared with, where that is several texts."""
+        return f"{self.parts} copies of the text in which all or half of the words are {self.reference}"
 
     def table(self, sample: int = 0, target: int = 0) -> str:
         """The account line by line: every token; special tokens and positions have lines of their own."""
@@ -140,7 +150,7 @@ class TextExplanation:
         between = isinstance(ledger, BetweenLedger)
         rows = [(f"{self.quantity}: {self.asked[sample][target]}", f"{pick(ledger.score):.4g}", "")]
         if isinstance(ledger, BetweenLedger):
-            rows.append((self._without, f"{pick(ledger.reference):.4g}", ""))
+            rows.append((self.without, f"{pick(ledger.reference):.4g}", ""))
         for piece, value, special, replaced in zip(line.pieces, R, line.special, line.replaced, strict=True):
             kind = "special token" if special else "" if replaced else "of the question"
             same = ", unchanged" if kind and between and not value else ""
@@ -169,8 +179,8 @@ class TextExplanation:
 
     # --- how it shows itself --------------------------------------------------------------------------------------
 
-    def save(self, path: str | os.PathLike[str], sample: int = 0, target: int = 0, words: bool = False) -> Path:
-        """Write the coloured tokens of one text as a page (.html), a picture (.png) or numbers (.txt)."""
+    def save(self, path: str | os.PathLike[str], sample: int = 0, target: int = 0, words: bool = True) -> Path:
+        """Write the coloured words, or tokens, of one text as a page (.html), a picture (.png) or numbers (.txt)."""
         return self.tokens(sample, target, words).save(path)
 
     def _shown(self) -> list[tuple[int, int]]:
@@ -178,14 +188,14 @@ class TextExplanation:
 
     def _repr_html_(self) -> str:
         shown = self._shown()
-        parts = [self.tokens(*which)._repr_html_() for which in shown[:_MOST_SHOWN]]
+        parts = [self.words(*which)._repr_html_() for which in shown[:_MOST_SHOWN]]
         more = len(shown) - _MOST_SHOWN
         parts += [f"<p>… and {more} more</p>"] * (more > 0)
         return "".join([*parts, *(f"<p>Note: {html.escape(note)}.</p>" for note in self.notes)])
 
     def __str__(self) -> str:
         said = [f"Method: {self.method}."] + [f"Note: {note}." for note in self.notes]
-        return "\n\n".join([*(str(self.tokens(*which)) for which in self._shown()), printable("\n".join(said))])
+        return "\n\n".join([*(str(self.words(*which)) for which in self._shown()), printable("\n".join(said))])
 
     def __repr__(self) -> str:
         more = f" and {len(self._shown()) - 1} more" if len(self._shown()) > 1 else ""

@@ -69,6 +69,11 @@ class TextModel:
             raise LoadError(
                 f"The tokenizer does not fit: it has {tokens} tokens, and the network has embeddings for {rows}."
             )
+        if "input_ids" not in self.inputs:
+            raise LoadError(
+                f"The forward of the network, a {type(self.network).__name__}, has no argument input_ids, by which "
+                "tokens are given to it; rename its argument, or wrap it."
+            )
         if self.longest is None:
             object.__setattr__(self, "longest", _longest(self.network, self.tokenizer))
 
@@ -78,7 +83,8 @@ class TextModel:
         except (AttributeError, NotImplementedError) as error:
             raise LoadError(
                 f"The network, a {type(self.network).__name__}, does not tell its embeddings: it needs a method "
-                "get_input_embeddings(), as networks of transformers have."
+                "get_input_embeddings(), as networks of transformers have. Without one, give token numbers to "
+                "dt.Explainer(network), and words to e.tokens(words)."
             ) from error
         assert isinstance(table, Tensor)
         return table

@@ -4,8 +4,8 @@ Classes      class scores of texts
 Spans        log-probabilities of tokens that follow a prompt; logits, where a method has no rule for the softmax
 Similarity   cosine or dot product of the embeddings of two texts
 
-The names of the inputs are those of the tokenizer. `vectors`: the network is given embeddings in place of numbers, so
-that a reference may be a vector that no token has.
+The names of the inputs are those of the tokenizer, and `seen`, where words may be hidden (hiding.py). `vectors`: the
+network is given embeddings in place of numbers, so that a reference may be a vector that no token has.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from deeptaylor.text.hiding import SEEN, additive
 
 __all__ = ["Classes", "Similarity", "Spans", "embeddings_of"]
 
@@ -26,11 +28,11 @@ def embeddings_of(network: nn.Module) -> nn.Module:
 
 
 class _Reading(nn.Module):
-    """A network that is given its inputs by name."""
+    """A network that is given its inputs by name; `causal`: where words are hidden, they see nothing later, either."""
 
-    def __init__(self, network: nn.Module, names: Sequence[str], vectors: bool) -> None:
+    def __init__(self, network: nn.Module, names: Sequence[str], vectors: bool, causal: bool = False) -> None:
         super().__init__()
-        self.network, self.names, self.vectors = network, tuple(names), vectors
+        self.network, self.names, self.vectors, self.causal = network, tuple(names), vectors, causal
         self.training = network.training
 
     def called(self, network: nn.Module, inputs: Sequence[Tensor], **more: Any) -> Any:
@@ -38,6 +40,8 @@ class _Reading(nn.Module):
         given: dict[str, Any] = dict(zip(self.names, inputs, strict=True))
         if self.vectors:
             given["inputs_embeds"] = embeddings_of(self.network)(given.pop("input_ids"))
+        if (seen := given.pop(SEEN, None)) is not None:
+            given["attention_mask"] = additive(seen * given["attention_mask"], self.causal)
         return network(**given, **more)
 
 
@@ -48,7 +52,8 @@ class Classes(_Reading):
         """Logits, (batch, classes)."""
         head = getattr(self.network, "score", None)
         if head is None:
-            logits: Tensor = self.called(self.network, inputs).logits
+            found = self.called(self.network, inputs)
+            logits: Tensor = found if isinstance(found, Tensor) else found.logits
             return logits
         hidden = self.called(self.network.base_model, inputs, use_cache=False)[0]  # type: ignore[arg-type]
         mask = inputs[self.names.index("attention_mask")]
@@ -62,8 +67,10 @@ class Spans(_Reading):
     is asked for; and those tokens.
     """
 
-    def __init__(self, network: nn.Module, names: Sequence[str], vectors: bool, decoder: bool, log: bool) -> None:
-        super().__init__(network, names, vectors)
+    def __init__(
+        self, network: nn.Module, names: Sequence[str], vectors: bool, decoder: bool, log: bool, causal: bool = False
+    ) -> None:
+        super().__init__(network, names, vectors, causal)
         self.decoder, self.log = decoder, log
 
     def forward(self, *inputs: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
-"""What words are compared with: the same text with every word token [MASK], padding, or the mean of all embeddings.
+"""What words are compared with: the same text whose words are [MASK], padding, hidden, or the mean of all embeddings.
 
-Special tokens, and those that belong to the question, are in the reference what they are in the text.
+Special tokens, and those that belong to the question, are in the reference what they are in the text. Unless a
+reference was asked for, words are missing in several ways (`parts`): all of them, and each half of them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from deeptaylor.errors import InputError
 from deeptaylor.text.encoding import Line
 from deeptaylor.text.networks import embeddings_of
 
-__all__ = ["GIVEN", "Reference", "reference_for"]
+__all__ = ["GIVEN", "HIDDEN", "Reference", "parts", "reference_for", "words_of"]
 
 MEAN = "the mean embedding"
 GIVEN = "the tokens of the reference"
@@ -29,25 +30,24 @@ class Reference:
     said    in words, as the answer says it
     token   its number; None: the mean of all embeddings, or `ids`
     ids     whole texts in numbers, one per text, where those were given
+    hidden  words stay, and no other token reads them
     """
 
     said: str
     token: int | None = None
     ids: tuple[tuple[int, ...], ...] | None = None
+    hidden: bool = False
 
     @property
     def vectors(self) -> bool:
         """True where no token has this vector."""
-        return self.token is None and self.ids is None
+        return self.token is None and self.ids is None and not self.hidden
 
-    def of(self, lines: Sequence[Line], inputs: Tensor, network: nn.Module) -> Tensor:
-        """The reference of padded token numbers: other numbers, or vectors."""
+    def of(self, lines: Sequence[Line], inputs: Tensor, network: nn.Module, gone: Tensor | None = None) -> Tensor:
+        """The reference of padded token numbers: other numbers, or vectors; `gone`: the words, where not all are."""
         if self.ids is not None:
             return self._whole(lines, inputs)
-        chosen = torch.zeros(inputs.shape, dtype=torch.bool)
-        for row, line in zip(chosen, lines, strict=True):
-            row[: len(line)] = torch.tensor(line.replaced)
-        chosen = chosen.to(inputs.device)
+        chosen = words_of(lines, inputs) if gone is None else gone
         if self.token is not None:
             return inputs.masked_fill(chosen, self.token)
         table: Tensor = embeddings_of(network).weight.detach()  # type: ignore[operator]
@@ -68,8 +68,36 @@ class Reference:
         return other
 
 
+HIDDEN = Reference("hidden", hidden=True)
+
+
+def words_of(lines: Sequence[Line], inputs: Tensor) -> Tensor:
+    """True for the tokens of words, in the shape of padded token numbers."""
+    found = torch.zeros(inputs.shape, dtype=torch.bool)
+    for row, line in zip(found, lines, strict=True):
+        row[: len(line)] = torch.tensor(line.replaced)
+    return found.to(inputs.device)
+
+
+def parts(words: Tensor) -> list[Tensor]:
+    """Which tokens are missing in each comparison: all; every second one, and the others; every second pair, the rest.
+
+    With all of them gone, one learns what words do with nothing beside them; with half of them, what they do among the
+    others. A half that is empty, as in very short texts, is all of them.
+
+    >>> import torch
+    >>> [part.int().tolist()[0] for part in parts(torch.tensor([[False, True, True, True, True]]))]
+    [[0, 1, 1, 1, 1], [0, 0, 1, 0, 1], [0, 1, 0, 1, 0], [0, 0, 0, 1, 1], [0, 1, 1, 0, 0]]
+    """
+    place, found = words.cumsum(1) - 1, [words]
+    for run in (1, 2):
+        second = words & (place // run % 2 == 1)
+        found += [torch.where(half.any(1, keepdim=True), half, words) for half in (second, words & ~second)]
+    return found if any(not torch.equal(part, words) for part in found) else [words]
+
+
 def reference_for(tokenizer: Any, asked: Any) -> Reference:
-    """The one that was asked for; or what the tokenizer has: [MASK], padding, and else the mean embedding."""
+    """The one that was asked for; or what the tokenizer has: [MASK], padding, the end of a text, or none of these."""
     if asked is None:
         return _usual(tokenizer)
     if isinstance(asked, str):
@@ -78,25 +106,24 @@ def reference_for(tokenizer: Any, asked: Any) -> Reference:
     rows = rows if isinstance(rows, list) and rows and isinstance(rows[0], list) else [rows]
     if not all(isinstance(row, list) and row and all(type(token) is int for token in row) for row in rows):
         raise InputError(
-            "A reference is 'mask', 'pad', 'mean', a token by its text, or token numbers, as many as the text has; got "
-            f"{asked!r}."
+            "A reference is 'mask', 'pad', 'mean', 'hidden', a token by its text, or token numbers, as many as the "
+            f"text has; got {asked!r}."
         )
     return Reference(GIVEN, ids=tuple(map(tuple, rows)))
 
 
 def _usual(tokenizer: Any) -> Reference:
-    if tokenizer.mask_token_id is not None:
-        return Reference(tokenizer.mask_token, tokenizer.mask_token_id)
-    # Where the padding is also the end of a text or the unknown word, it says something.
-    others = {tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.unk_token_id}
-    if tokenizer.pad_token_id is not None and tokenizer.pad_token_id not in others:
-        return Reference(tokenizer.pad_token, tokenizer.pad_token_id)
+    for name in ("mask", "pad", "eos"):
+        if (number := getattr(tokenizer, f"{name}_token_id")) is not None:
+            return Reference(getattr(tokenizer, f"{name}_token"), number)
     return Reference(MEAN)
 
 
 def _named(tokenizer: Any, asked: str) -> Reference:
     if asked == "mean":
         return Reference(MEAN)
+    if asked == "hidden":
+        return HIDDEN
     if asked in ("mask", "pad"):
         token = getattr(tokenizer, f"{asked}_token")
         if token is None:
@@ -106,6 +133,6 @@ def _named(tokenizer: Any, asked: str) -> Reference:
     if len(ids) != 1:
         raise InputError(
             f"The reference {asked!r} is {len(ids)} tokens, and one is needed, which is put in the place of every "
-            "word; or 'mask', 'pad', 'mean'."
+            "word; or 'mask', 'pad', 'mean', 'hidden'."
         )
     return Reference(repr(asked), ids[0])

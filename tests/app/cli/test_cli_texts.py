@@ -32,9 +32,9 @@ def test_words_and_the_account_are_printed_and_saved(folder: Path, capsys: pytes
     asked = ("explain", "--text", "The films was not bad", "--target", "positive", *model)
     out, _ = said(capsys, 0, *asked, "--out", "words.html")
     assert "Which words speak for 'positive'?" in out
-    assert "without the words (all of them [MASK])" in out
+    assert "on average over 10 copies of the text in which all or half of the words are [MASK] or hidden" in out
     assert "Saved to words.html." in out
-    assert "##s</span>" in Path("words.html").read_text()
+    assert "films</span>" in Path("words.html").read_text()
     said(capsys, 0, *asked, "--out", "words.png")
     with Image.open("words.png") as picture:
         assert picture.width == 720

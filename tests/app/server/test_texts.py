@@ -71,7 +71,7 @@ def test_the_answer_is_that_of_the_library(client: TestClient, p: dt.TextModel) 
     assert [word["text"] for word in found["words"]] == list(e.words().words)
     assert [word["special"] for word in found["words"]] == [True, *[False] * 7, True]
     assert found["title"] == "Which words speak for 'positive'?"
-    assert found["made"] == "mine. Method: Secant; words are compared with [MASK]."
+    assert found["made"] == f"mine. Method: Secant; the text is compared with {e.copies}."
     assert found["score"] == pytest.approx(float(e.score[0]))
     assert found["table"] == e.table()
 
@@ -81,7 +81,7 @@ def test_the_account_adds_up_and_is_said(client: TestClient) -> None:
     score, *parts = (part["value"] for part in found["parts"])
     assert sum(parts) == pytest.approx(score, abs=1e-6)
     said = found["sentences"][0]
-    assert said.startswith(f"The score of 'positive' is {text_words.number(score)}. With [MASK] in the place of every")
+    assert said.startswith(f"The score of 'positive' is {text_words.number(score)}. On average over 10 copies ")
     assert said.endswith(f" = {text_words.number(score)}.")
     assert "Special tokens and positions" in found["sentences"][1]
 
@@ -130,14 +130,17 @@ def test_what_the_softmax_leaves_out_is_a_line_of_its_own(client: TestClient) ->
 def test_references_are_those_that_the_tokenizer_has(client: TestClient) -> None:
     offer = client.get("/api/models").json()["text"]
     assert [(r["name"], r["title"]) for r in offer["references"]] == [
-        ("", "[MASK]"),
+        ("", "all or half of the words missing"),
+        ("mask", "[MASK]"),
         ("pad", "[PAD]"),
         ("mean", "the mean embedding"),
+        ("hidden", "hidden"),
     ]
     assert offer["classes"] == ["negative", "positive"]
     assert [m["name"] for m in offer["methods"]] == ["secant", "deep Taylor", "cp-lrp", "attnlrp"]
     found = ask(client, reference="mean")
     assert found["made"].endswith("words are compared with the mean embedding.")
+    assert "With the mean embedding in the place of every word it is" in found["sentences"][0]
 
 
 def test_the_snippet_and_the_command_give_the_same(client: TestClient, p: dt.TextModel) -> None:
@@ -174,7 +177,7 @@ def test_why_two_texts_are_alike() -> None:
         found = ask(client, text="a man plays guitar", other="some one performs music")
         assert found["title"] == "Which words speak for the similarity of the two texts?"
         assert found["sentences"][0].startswith("The cosine similarity is ")
-        assert ". With [MASK] in the place of every word, in one text at a time, it would be " in found["sentences"][0]
+        assert ". With [MASK] in the place of every word, in one text at a time, it is " in found["sentences"][0]
         assert [word["breaks"] for word in found["words"]].count(True) == 1
         assert found["guesses"] == []
         assert "dt.similarity(p, 'a man plays guitar', 'some one performs music')" in found["snippet"]

@@ -14,6 +14,7 @@ from PIL import Image
 
 import deeptaylor as dt
 from deeptaylor.models.loading.hubs import called
+from deeptaylor.support.optional import how_to_install
 from loading import MEAN, NAMES, PREPARATION, SAID, STD, TIMM, explained, refused, small, use_timm, use_torchvision
 
 
@@ -91,7 +92,8 @@ def test_libraries_that_are_not_there(package: str, source: str, monkeypatch: py
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.setattr(sys, "path_importer_cache", {})
-    missing = f"the package {package} is not installed. Install it with: pip install {package}"
+    install = how_to_install("text") if package == "transformers" else f"pip install {package}"
+    missing = f"the package {package} is not installed. Install it with: {install}"
     refused(f"names a network of the package {package}; {missing}", source)
 
 

@@ -89,3 +89,22 @@ def test_where_photographs_are_needed_it_is_refused(folder: Path, transformers: 
 
     with pytest.raises(dt.LoadError, match="reads texts; here a network is needed that does not"):
         load_pretrained(saved(llama(), folder))
+
+
+def test_a_folder_is_read_without_a_bar(folder: Path, transformers: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    source = saved(classifier(), folder)
+    capfd.readouterr()
+    dt.load(source)
+    assert capfd.readouterr() == ("", "")
+    assert transformers.utils.logging.is_progress_bar_enabled()
+
+
+@pytest.mark.parametrize("name", ["./none", "~/none-of-it", "/none/of/it", "none/of/it"])
+def test_a_folder_that_is_not_there_is_not_looked_for_on_the_hub(name: str, transformers: Any) -> None:
+    with pytest.raises(dt.LoadError, match=r"none.*: there is no such folder\.$"):
+        dt.load(f"hf:{name}")
+
+
+def test_a_name_that_is_no_folder_is_said_to_be_none(transformers: Any) -> None:
+    with pytest.raises(dt.LoadError, match=r"^hf:none, which is no folder here and was looked for on the hub, could"):
+        dt.load("hf:none")

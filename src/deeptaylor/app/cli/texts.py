@@ -47,7 +47,11 @@ class Texts:
     reference: Annotated[
         str | None,
         option(
-            "--reference", "What words are compared with. Default: what the tokenizer has.", _PANEL, "mask|pad|mean"
+            "--reference",
+            "What the text is compared with: all words replaced, or hidden from the others. Default: the mean over "
+            "texts that lack all or half of their words.",
+            _PANEL,
+            "mask|pad|mean|hidden",
         ),
     ] = None
 
@@ -129,4 +133,4 @@ def _file(found: dt.TextExplanation, kind: str, result: dict[str, Any]) -> bytes
         return json_bytes(result)
     if kind == ".html":
         return PAGE.format(title=html.escape(found.title()), body=found._repr_html_()).encode()
-    return found.tokens().file_bytes(kind)
+    return found.words().file_bytes(kind)

@@ -28,9 +28,10 @@ METHODS = {
     "cp-lrp": ("CP-LRP", "attention and norms are constants, and every layer hands on in proportion (the z rule)"),
 }
 REFERENCES = {
-    "mask": "the token that stands for a hidden word",
-    "pad": "the token that fills up short texts",
-    "mean": "no word in particular: the mean of all words’ vectors",
+    "mask": "Every word becomes the token that stands for a word one does not know",
+    "pad": "Every word becomes the token that fills up short texts",
+    "mean": "Every word becomes no word in particular: the mean of all words’ vectors",
+    "hidden": "Every word stays where it is, and no other token reads it",
 }
 EXAMPLES: dict[str, tuple[tuple[str, ...], ...]] = {
     "classifier": (
@@ -78,6 +79,8 @@ def named(model: TextModel, guess: Guess) -> str:
 
 def made(e: TextExplanation) -> str:
     """How it was computed, and with what the words were compared."""
+    if e.parts:
+        return f"Method: {METHODS[SECANT][0]}; the text is compared with {e.copies}."
     if e.reference:
         return f"Method: {METHODS[SECANT][0]}; words are compared with {e.reference}."
     return f"Method: {METHODS[e.method][0]}; words are compared with nothing."
@@ -92,7 +95,7 @@ def parts(e: TextExplanation) -> list[tuple[str, str, float]]:
     if isinstance(ledger, BetweenLedger):
         return [
             *found,
-            ("reference", without(e), float(ledger.reference[0])),
+            ("reference", e.without, float(ledger.reference[0])),
             ("for", "words that speak for it", float(ledger.in_favour[0])),
             ("against", "words that speak against it", 0.0 - float(ledger.against[0])),
             ("unaccounted", "not accounted for (rounding)", float(ledger.residual[0])),
@@ -121,11 +124,6 @@ def _below_zero(e: TextExplanation) -> list[str]:
     return ["It is below zero: the network prefers the other one."]
 
 
-def without(e: TextExplanation) -> str:
-    """What the reference is, in words."""
-    return f"without the words (all of them {e.reference})"
-
-
 def sentences(e: TextExplanation) -> list[str]:
     """The account in words."""
     value = {name: amount for name, _, amount in parts(e)}
@@ -134,11 +132,10 @@ def sentences(e: TextExplanation) -> list[str]:
     if e.quantity == "log-probability":
         has += f", a probability of {percent(math.exp(value['score']), '.3g')}"
     if isinstance(e.ledger, BetweenLedger):
-        token, at_a_time, how = e.reference.partition(", ")
         sum_ = f"{number(value['reference'])} + {number(value['for'])} − {number(-value['against'])}"
         return [
             (
-                f"{has}. With {token} in the place of every word{at_a_time}{how}{at_a_time.rstrip()} it would be "
+                f"{has}. {_placed(e)} it is "
                 f"{number(value['reference'])}. What speaks for it adds {number(value['for'])}, and what speaks "
                 f"against it takes {number(-value['against'])}: {sum_} = {number(value['score'])}."
             ),
@@ -157,6 +154,13 @@ def sentences(e: TextExplanation) -> list[str]:
         *_below_zero(e),
         *_not_accounted(e),
     ]
+
+
+def _placed(e: TextExplanation) -> str:
+    if e.parts:
+        return f"On average over {e.copies},"
+    token, at_a_time, how = e.reference.partition(", ")
+    return f"With {token} in the place of every word{at_a_time}{how}{at_a_time.rstrip()}"
 
 
 def _not_accounted(e: TextExplanation) -> list[str]:

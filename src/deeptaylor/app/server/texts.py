@@ -53,11 +53,18 @@ class Texts:
 
     def _references(self) -> list[TextChoice]:
         """The usual one first, by what the tokenizer has."""
-        own = self.model.tokenizer
+        own, similar = self.model.tokenizer, self.model.kind == "embedding"
         said = self.explainer("", "").references[0].said
-        found = [TextChoice(name="", title=said, about="what the tokenizer has for the place of a word")]
-        for name, token in (("mask", own.mask_token), ("pad", own.pad_token), ("mean", "the mean embedding")):
-            if token is not None and token != said:
+        if similar:
+            found = [TextChoice(name="", title=said, about="Every word becomes what the tokenizer has for its place")]
+        else:
+            about = f"All words are missing, or half of them: {said}, or hidden from the others; the mean is taken"
+            found = [TextChoice(name="", title="all or half of the words missing", about=about)]
+        others = {"mask": own.mask_token, "pad": own.pad_token, "mean": "the mean embedding"}
+        if not similar:
+            others["hidden"] = "hidden"
+        for name, token in others.items():
+            if token is not None and token != found[0].title:
                 found.append(TextChoice(name=name, title=token, about=words.REFERENCES[name]))
         return found
 

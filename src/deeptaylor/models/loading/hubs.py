@@ -186,8 +186,8 @@ def _one(sides: Any) -> Any:
 def package(module: str) -> Any:
     """A library, or an error that says how to get it."""
     name = module.partition(".")[0]
-    prefix = "hf" if name == "transformers" else name
-    return optional_package(module, f"{prefix}:… names a network of the package {name}")
+    prefix, extra = ("hf", "text") if name == "transformers" else (name, None)
+    return optional_package(module, f"{prefix}:… names a network of the package {name}", extra)
 
 
 def called(source: str, call: Callable[[], Any]) -> Any:

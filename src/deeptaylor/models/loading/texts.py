@@ -6,6 +6,8 @@ Weights are read from safetensors files alone, and no code of a repository is ru
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +35,12 @@ def text_network(source: object, tokenizer: Any, kind: str | None, class_names: 
     if isinstance(source, nn.Module) and tokenizer is not None:
         return _in_memory(source, tokenizer, kind, class_names)
     if isinstance(source, str) and source.startswith("hf:"):
-        config = _config(source.removeprefix("hf:"))
+        name = source.removeprefix("hf:")
+        name = str(Path(name).expanduser()) if name.startswith("~") else name
+        config = _config(name)
         other = [name for name in _architectures(config) if "Image" in name or "Audio" in name]
         if not other and (kind is not None or _architectures(config)):
-            return _from_folder(source.removeprefix("hf:"), config, kind, tokenizer, class_names)
+            return _from_folder(name, config, kind, tokenizer, class_names)
     if tokenizer is not None or kind is not None:
         raise LoadError(
             "tokenizer= and kind= belong to networks of transformers that read texts: hf:NAME, or a module."
@@ -51,11 +55,26 @@ def _from_folder(name: str, config: Any, kind: str | None, tokenizer: Any, class
     if kind not in _AUTOMATIC:
         raise LoadError(f"kind={kind!r}: one of {', '.join(map(repr, _AUTOMATIC))}.")
     automatic = getattr(library, _AUTOMATIC[kind])
-    network = called(f"hf:{name}", lambda: automatic.from_pretrained(name, use_safetensors=True, **_SAFE)).eval()
+    with _without_bar(library, name):
+        network = called(f"hf:{name}", lambda: automatic.from_pretrained(name, use_safetensors=True, **_SAFE)).eval()
     if tokenizer is None:
         tokenizer = called(f"hf:{name}", lambda: library.AutoTokenizer.from_pretrained(name, **_SAFE))
     pooling, notes = _pooling(name) if kind == "embedding" else ("mean", ())
     return TextModel(network, tokenizer, kind, _names(network, kind, class_names), pooling, notes=notes)
+
+
+@contextmanager
+def _without_bar(library: Any, name: str) -> Iterator[None]:
+    """Without the bar that transformers draws while it reads a folder; downloads keep theirs."""
+    logging = library.utils.logging
+    shown = Path(name).is_dir() and logging.is_progress_bar_enabled()
+    if shown:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _in_memory(network: nn.Module, tokenizer: Any, kind: str | None, class_names: ClassNames) -> TextModel:
@@ -71,7 +90,11 @@ def _in_memory(network: nn.Module, tokenizer: Any, kind: str | None, class_names
 
 def _config(name: str) -> Any:
     library = package("transformers")
-    return called(f"hf:{name}", lambda: library.AutoConfig.from_pretrained(name, **_SAFE))
+    there = Path(name).is_dir()
+    if not there and (name.startswith((".", "~")) or Path(name).is_absolute() or name.count("/") > 1):
+        raise LoadError(f"hf:{name}: there is no such folder.")
+    source = f"hf:{name}" if there else f"hf:{name}, which is no folder here and was looked for on the hub,"
+    return called(source, lambda: library.AutoConfig.from_pretrained(name, **_SAFE))
 
 
 def _architectures(config: Any) -> list[str]:

@@ -2106,7 +2106,7 @@ var TextPage = class {
   adapt() {
     const { methods, references } = this.offer;
     byId("text-method-about").textContent = methods.find(({ name }) => name === this.method.value).about;
-    byId("text-reference-about").textContent = `In the place of every word: ${references.find(({ name }) => name === this.reference.value).about}.`;
+    byId("text-reference-about").textContent = `${references.find(({ name }) => name === this.reference.value).about}.`;
     byId("text-reference-field").hidden = this.method.value !== methods[0].name;
   }
   known(typed) {
