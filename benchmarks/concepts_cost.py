@@ -1,11 +1,12 @@
 """What watching every channel of a layer costs a run: the same run with and without `dt.Concepts`, in turns.
 
-python benchmarks/concepts_cost.py --count 512 --layer 5 --turns 3
+python benchmarks/concepts_cost.py --count 10000 --turns 2 --json benchmarks/results/runs-concepts.json
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import tempfile
 import time
@@ -22,6 +23,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=512)
     parser.add_argument("--layer", default="5")
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     torch.manual_seed(0)
     x = pictures(asked.count, 0)[0]
@@ -41,6 +43,9 @@ def main() -> None:
     print(f"{asked.count} pictures, {channels} channels: {plain:.2f} s plain, {watched:.2f} s watched (processor time)")
     turns = [round(b / a, 3) for a, b in zip(*took.values(), strict=True)]
     print(f"ratio {watched / plain:.3f}; of each turn: {turns}")
+    if asked.json:
+        found = {"count": asked.count, "channels": channels, "ratio": watched / plain, "seconds": took}
+        asked.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,19 +1,23 @@
 """How fast a run is beside the bare explainer, and what memory it takes as it goes on.
 
-    python benchmarks/runs_speed.py --items 20000 --picture memory.png
+    python benchmarks/runs_speed.py --items 20000 --json benchmarks/results/runs-cpu.json --picture memory.png
 
-Pairs of digits and the paper's network, on the CPU. The bare explainer takes every k-th stretch of the same pictures in
-the same process, between two stretches of the run, so that whatever else the machine does slows both. Two clocks: that
-on the wall, and the processor time of the thread that explains, which other programs disturb less.
+Pairs of digits and the paper's network, on the CPU. The bare explainer takes a stretch of the same pictures, which are
+ready in memory, after every stretch of the run, in the same process, so that whatever else the machine does slows both;
+what the run's threads still do is waited for before. Three clocks: that on the wall, the processor time of the thread
+that explains, and that of all threads, which is what counts where every core is busy.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +25,8 @@ from torch import Tensor
 import deeptaylor as dt
 from deeptaylor.models.networks.detection_pooling import TwoLayer
 from deeptaylor.runs.progress import Progress
+
+SETTLE = 0.3  # seconds in which the run's threads end what they do
 
 
 class Pairs:
@@ -46,58 +52,80 @@ def memory() -> float:
     return int(text.partition("VmRSS:")[2].split()[0]) / 1000
 
 
+CLOCKS = {"wall": time.perf_counter, "explaining thread": time.thread_time, "all threads": time.process_time}
+
+
+class Clocks:
+    """Items per second of every stretch, by each clock."""
+
+    def __init__(self) -> None:
+        self.rates: dict[str, list[float]] = {name: [] for name in CLOCKS}
+        self.start()
+
+    def start(self) -> None:
+        self._begun = {name: clock() for name, clock in CLOCKS.items()}
+
+    def stop(self, items: int) -> None:
+        for name, clock in CLOCKS.items():
+            self.rates[name].append(items / (clock() - self._begun[name]))
+
+
+def measured(items: int, batch: int, every: int) -> tuple[dict[str, Any], list[tuple[int, float]]]:
+    """Both throughputs by each clock, and the memory as the run goes on."""
+    torch.manual_seed(0)
+    data, network = Pairs(items), TwoLayer().eval()
+    explainer = dt.Explainer(network, data[0][None], dt.Box(-0.5, 1.5))
+    ready = torch.stack([data[k] for k in range(min(every, items))])
+    bare, ran, seen, last = Clocks(), Clocks(), list[tuple[int, float]](), [0]
+
+    def bare_stretch() -> None:
+        time.sleep(SETTLE)
+        bare.start()
+        for part in ready.split(batch):
+            explainer.explain(part)
+        bare.stop(len(ready))
+
+    def progress(p: Progress) -> None:
+        if p.done - last[0] >= every or p.done == p.of:
+            ran.stop(p.done - last[0])
+            seen.append((p.done, memory()))
+            bare_stretch()
+            last[0] = p.done
+            ran.start()
+
+    bare_stretch()
+    bare = Clocks()
+    with tempfile.TemporaryDirectory() as folder:
+        ran.start()
+        dt.run(data, explainer, Path(folder) / "store", batch=batch, progress=progress)
+    found: dict[str, Any] = {"items": items, "batch": batch}
+    found |= {"torch_threads": torch.get_num_threads(), "cores": os.cpu_count()}
+    for name in CLOCKS:
+        runs, alone = ran.rates[name][1:], bare.rates[name][1:]  # the first stretch also warms up
+        ratios = [r / b for r, b in zip(runs, alone, strict=True)]
+        found[name] = {
+            "run_per_second": statistics.median(runs),
+            "bare_per_second": statistics.median(alone),
+            "ratio": statistics.median(ratios),
+            "ratios": ratios,
+        }
+    return found, seen
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--items", type=int, default=20_000)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--every", type=int, default=2048, help="items between two stretches of the bare explainer")
+    parser.add_argument("--every", type=int, default=2048, help="items of a stretch")
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    torch.manual_seed(0)
-    data, network = Pairs(asked.items), TwoLayer().eval()
-    explainer = dt.Explainer(network, data[0][None], dt.Box(-0.5, 1.5))
-    ready = torch.stack([data[k] for k in range(512)])
-    bare, runs, seen = list[float](), list[float](), list[tuple[int, float]]()
-
-    bare_busy, runs_busy = list[float](), list[float]()
-
-    def bare_stretch() -> None:
-        began, busy = time.perf_counter(), time.thread_time()
-        for part in ready.split(asked.batch):
-            explainer.explain(part)
-        bare.append(len(ready) / (time.perf_counter() - began))
-        bare_busy.append(len(ready) / (time.thread_time() - busy))
-
-    last = [0, time.perf_counter(), time.thread_time()]
-
-    def progress(p: Progress) -> None:
-        if p.done - last[0] >= asked.every or p.done == p.of:
-            runs.append((p.done - last[0]) / (time.perf_counter() - last[1]))
-            runs_busy.append((p.done - last[0]) / (time.thread_time() - last[2]))
-            seen.append((p.done, memory()))
-            bare_stretch()
-            last[:] = [p.done, time.perf_counter(), time.thread_time()]
-
-    bare_stretch()
-    bare.clear()
-    bare_busy.clear()
-    with tempfile.TemporaryDirectory() as folder:
-        last[1:] = [time.perf_counter(), time.thread_time()]
-        dt.run(data, explainer, Path(folder) / "store", batch=asked.batch, progress=progress)
-    runs, bare = runs[1:], bare[1:]  # the first stretch also warms up
-    ratio = sorted(r / b for r, b in zip(runs, bare, strict=True))
-    busy = sorted(r / b for r, b in zip(runs_busy[1:], bare_busy[1:], strict=True))
-    found = {
-        "items": asked.items, "batch": asked.batch,
-        "run_per_second": sorted(runs)[len(runs) // 2], "bare_per_second": sorted(bare)[len(bare) // 2],
-        "ratio_median": ratio[len(ratio) // 2], "ratio_least": ratio[0],
-        "processor_ratio_median": busy[len(busy) // 2], "processor_ratio_least": busy[0],
-        "memory_mb": [m for _, m in seen],
-    }  # fmt: skip
-    print(json.dumps(found, indent=1))
+    found, seen = measured(asked.items, asked.batch, asked.every)
+    found["memory_mb"] = [m for _, m in seen]
+    text = json.dumps(found, indent=1)
+    print(text)
     if asked.json:
-        asked.json.write_text(json.dumps(found, indent=1) + "\n")
+        asked.json.write_text(text + "\n")
     if asked.picture:
         draw(asked.picture, seen)
 

@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 
 import deeptaylor as dt
+from deeptaylor.methods.attnlrp import attnlrp
 from feature_cells import networks as nets
 from feature_cells.cell import (
     Cell,
@@ -98,9 +99,15 @@ def functional() -> Cell:
 
 
 def attention() -> Cell:
-    e = dt.explain(nets.Transformer(), nets.pictures(), domain=BOX)
-    assert e.check().accounted
-    return yes("attention weights as constants", f"{shape(e.relevance)}; accounted for: {e.check().accounted}")
+    network, x = nets.Transformer(), nets.pictures()
+    explainer = dt.Explainer(network).unplanned()
+    e, secants = dt.explain(network, x, domain=BOX), explainer.between(x, torch.zeros_like(x))
+    of_others = attnlrp(explainer, x)
+    assert all(found.check().accounted for found in (e, secants, of_others))
+    return yes(
+        "`between`, `attnlrp`; deep Taylor: attention weights as constants",
+        f"{shape(e.relevance)}, {shape(secants.relevance)}, {shape(of_others.relevance)}; all accounted for",
+    )
 
 
 def two_inputs() -> Cell:

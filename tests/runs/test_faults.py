@@ -15,12 +15,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from torch import nn
 
 import deeptaylor as dt
 from cli_model import MODEL, write
 from deeptaylor.app.cli import main
+from deeptaylor.run.engine import Engine
 from deeptaylor.runs import store as stores
 from deeptaylor.runs.commits import Commits
 from deeptaylor.runs.items import Samples
@@ -33,7 +35,7 @@ from deeptaylor.runs.work import Work
 from deeptaylor.support.files import DiskFullError
 from deeptaylor.support.fingerprint import weights_fingerprint
 from layout import ROOT
-from small_runs import Squares, arrays, explainer, run
+from small_runs import BOX, Squares, arrays, explainer, network, run
 
 pytest.importorskip("zarr")
 
@@ -42,11 +44,11 @@ def test_a_full_disk_ends_the_run_and_it_goes_on(tmp_path: Path, monkeypatch: py
     run(Squares(50), tmp_path / "whole")
     usual, count = stores.write_together, [0]
 
-    def full(files: Any) -> Any:
+    def full(files: Any, threads: int) -> Any:
         count[0] += 1
         if count[0] == 3:
             raise DiskFullError(errno.ENOSPC, "No space left on device")
-        return usual(files)
+        return usual(files, threads)
 
     monkeypatch.setattr(stores, "write_together", full)
     with pytest.raises(DiskFullError):
@@ -221,3 +223,60 @@ def test_the_ledger_is_read_beside_a_run_and_where_nothing_can_be_written(tmp_pa
     writer = Commits(tmp_path / "store", write=True)
     assert dt.open_run(tmp_path / "store").progress[0] == 2
     writer.close()
+
+
+def short_of_memory(monkeypatch: pytest.MonkeyPatch, fits: Any) -> None:
+    """Only inputs for which `fits` is true go through the network."""
+    usual = Engine.run
+
+    def small(self: Engine, inputs: Any, *rest: Any, **named: Any) -> Any:
+        if not fits(inputs[0]):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+        return usual(self, inputs, *rest, **named)
+
+    monkeypatch.setattr(Engine, "run", small)
+
+
+def test_a_batch_that_does_not_fit_into_memory_is_halved_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(Squares(20), tmp_path / "whole")
+    short_of_memory(monkeypatch, lambda x: len(x) <= 2)
+    with pytest.warns(dt.DeepTaylorWarning, match="A batch of 5 does not fit into memory; it was explained 2 at a ti"):
+        halved = run(Squares(20), tmp_path / "halved", shard=20)
+    assert halved.complete
+    assert halved.progress == (1, 20, 0)
+    np.testing.assert_allclose(halved.heatmaps[:], whole.heatmaps[:], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(halved.table["score"], whole.table["score"], rtol=1e-5)
+
+
+def test_an_item_that_does_not_fit_into_memory_is_recorded_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = Squares(20)
+    whole = run(data, tmp_path / "whole")
+    large = data.x(7)
+    short_of_memory(monkeypatch, lambda x: not any(torch.equal(one, large) for one in x))
+    own = dt.Explainer(network(), torch.zeros(1, 1, 8, 8), BOX)
+    with pytest.warns(dt.DeepTaylorWarning, match="does not fit into memory|explained . at a time"):
+        found = dt.run(data, own, tmp_path / "short", shard=16, batch=5)
+    assert found.complete
+    assert found.progress == (2, 20, 1)
+    (trouble,) = Commits(found.path).troubles()
+    assert trouble.item == 7
+    assert "does not fit into memory" in trouble.reason
+    others = [k for k in range(20) if k != 7]
+    np.testing.assert_allclose(found.heatmaps[:][others], whole.heatmaps[:][others], rtol=0, atol=1e-5)
+    assert np.isnan(found.table["score"][7])
+
+
+def test_a_network_that_changes_unseen_within_a_shard_ends_the_run_before_the_shard_is_saved(tmp_path: Path) -> None:
+    own = dt.Explainer(network(), torch.zeros(1, 1, 8, 8), BOX)
+
+    def change(p: Progress) -> None:
+        if p.done == 21:  # in the second shard; torch does not count this
+            own.model[0].weight.data[0, 0, 0, 0] += 1
+
+    with pytest.raises(dt.StaleModelError, match=r"0\.weight"):
+        dt.run(Squares(50), own, tmp_path / "store", shard=16, batch=5, progress=change)
+    assert dt.open_run(tmp_path / "store").progress == (1, 16, 0)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
 import deeptaylor as dt
 from deeptaylor.runs import run as runs
@@ -42,6 +43,12 @@ def test_a_run_holds_what_the_explainer_says(tmp_path: Path) -> None:
     assert table["label"].tolist() == [k % 3 for k in range(40)]
     total = table["input"] + table["shared"] + table["bias"] + table["dropped"]
     np.testing.assert_allclose(total, table["score"].clip(0), rtol=1e-4, atol=1e-6)
+
+
+def test_a_network_in_another_precision_is_begun_where_it_is(tmp_path: Path) -> None:
+    done = dt.run(Squares(7), network().double(), tmp_path / "store", domain=BOX)
+    plain = run(Squares(7), tmp_path / "single")
+    np.testing.assert_allclose(done.table["score"], plain.table["score"], rtol=1e-5)
 
 
 def test_every_class_of_its_own(tmp_path: Path) -> None:
@@ -179,6 +186,13 @@ def test_a_dataset_that_gives_several_at_once_is_asked_so(tmp_path: Path) -> Non
     run(Together(20, bad), tmp_path / "several", threads=1)
     assert Together.asked[1] == [5, 6, 7, 8, 9]
     assert arrays(tmp_path / "one") == arrays(tmp_path / "several")
+
+
+def test_small_items_of_a_small_network_are_saved_in_larger_shards(tmp_path: Path) -> None:
+    assert dt.run(Squares(4), explainer(), tmp_path / "small").manifest["shard"] == 2048
+    wide = dt.Explainer(nn.Sequential(nn.Flatten(), nn.Linear(64 * 64 * 4, 2)), torch.zeros(1, 1, 128, 128), BOX)
+    data = [torch.rand(1, 128, 128)]  # 32 kB of heatmap
+    assert dt.run(data, wide, tmp_path / "large").manifest["shard"] == 512
 
 
 def test_the_hash_of_a_sample_is_that_of_type_shape_and_bytes() -> None:

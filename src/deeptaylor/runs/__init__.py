@@ -3,6 +3,7 @@
 run(data, model, out)         one call, and the same call again to go on (run.py)
 ├── items.py, packed.py       the items of a folder, list, torch Dataset, tar or parquet file, in a fixed order
 ├── manifest.py               what is asked for, with fingerprints; a store of something else is refused
+├── reader.py, processes.py   items are read and decoded, in threads or in processes of their own
 ├── work.py                   a batch of items → rows; a shard of rows → arrays
 ├── local.py, cluster.py      the engines: decoding, explaining and writing overlap; or Dask's workers
 └── store.py, commits.py      a shard's files are written whole, and then entered in the ledger

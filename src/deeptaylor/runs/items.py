@@ -165,7 +165,11 @@ class Samples:
     def read_many(self, names: Sequence[str]) -> list[Content] | None:
         """Several at once, where the Dataset can (``__getitems__``, as for a DataLoader); None where it cannot."""
         many = getattr(self.samples, "__getitems__", None)
-        return None if many is None else [_content(sample) for sample in many([int(name) for name in names])]
+        if many is None:
+            return None
+        read = [_sample(sample) for sample in many([int(name) for name in names])]
+        digests = _digests([data for data, _ in read])
+        return [Content(data, digest, label) for (data, label), digest in zip(read, digests, strict=True)]
 
 
 def _size(path: Path) -> int:
@@ -209,14 +213,32 @@ def _digest(data: Any) -> bytes:
     """The hash of a sample: type, shape and bytes."""
     if isinstance(data, Image.Image):
         data = np.asarray(data)
-    values = data.detach().cpu().contiguous() if isinstance(data, Tensor) else torch.as_tensor(np.asarray(data))
-    found = _begun(values.dtype, values.shape).copy()
-    raw = values.view(torch.int16) if values.dtype == torch.bfloat16 else values
-    found.update(raw.numpy())
-    digest: bytes = found.digest()
+    values = data if isinstance(data, Tensor) else torch.as_tensor(np.asarray(data))
+    return _row_digests(values[None])[0]
+
+
+def _digests(data: Sequence[Any]) -> list[bytes]:
+    """The hashes of several samples; of tensors that are alike all at once, which takes half as long."""
+    first = data[0] if data else None
+    if isinstance(first, Tensor):
+        kind = (first.dtype, first.shape, first.device)
+        if all(isinstance(t, Tensor) and (t.dtype, t.shape, t.device) == kind for t in data):
+            return _row_digests(torch.stack(list(data)))
+    return [_digest(one) for one in data]
+
+
+def _row_digests(several: Tensor) -> list[bytes]:
+    begun = _begun(several.dtype, several.shape[1:])
+    raw = several.view(torch.int16) if several.dtype == torch.bfloat16 else several
+    return [_finished(begun.copy(), row) for row in np.ascontiguousarray(raw.numpy(force=True))]
+
+
+def _finished(begun: Any, row: Any) -> bytes:
+    begun.update(row)
+    digest: bytes = begun.digest()
     return digest
 
 
 @functools.cache
-def _begun(dtype: torch.dtype, shape: tuple[int, ...]) -> Any:
+def _begun(dtype: torch.dtype, shape: Sequence[int]) -> Any:
     return hashlib.sha256(f"{dtype} {tuple(shape)}\n".encode())

@@ -1,18 +1,19 @@
 """The engine on this machine: reading, explaining and writing overlap, and nothing piles up between them.
 
-threads read and prepare ──► this thread explains ──► another encodes, writes and enters
-        at most AHEAD batches                at most WAITING shards
+threads or processes read ──► another joins ──► this thread explains ──► another encodes, writes and enters
+        at most AHEAD batches                                  at most WAITING shards
 """
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Protocol, Self, cast
 
 from deeptaylor.runs.commits import Item
 from deeptaylor.runs.prepared import Prepared, joined
@@ -29,7 +30,29 @@ WAITING = 2  # shards that wait to be written
 class _Batch:
     shard: int
     last: bool  # of its shard
-    parts: Sequence[Future[Prepared]]
+    read: Future[Prepared]
+
+
+class _Readers(Protocol):
+    """Threads or processes that read."""
+
+    def begin(self, items: Sequence[Item]) -> Future[Any]:
+        """Have items read."""
+
+    def finished(self, items: Sequence[Item], read: Future[Any]) -> Prepared:
+        """Items that were read, as the network takes them."""
+
+
+@dataclass
+class _Threads:
+    work: Work
+    pool: ThreadPoolExecutor
+
+    def begin(self, items: Sequence[Item]) -> Future[Any]:
+        return self.pool.submit(self.work.prepared, items)
+
+    def finished(self, items: Sequence[Item], read: Future[Any]) -> Prepared:
+        return cast("Prepared", read.result())
 
 
 def explain_here(
@@ -40,20 +63,35 @@ def explain_here(
     write: Callable[[Shard], None],
     stop: Callable[[], bool],
     tick: Callable[[int, int], None],
+    processes: int = 0,
 ) -> None:
     """Explain shards one after the other; after the one in which a stop is asked for, no other is begun."""
     pool = ThreadPoolExecutor(threads, thread_name_prefix="deeptaylor-read")
-    with pool, Writer(write) as writer, work.watching():
+    join = ThreadPoolExecutor(1, thread_name_prefix="deeptaylor-join")
+    with pool, _readers(work, pool, processes) as readers, join, Writer(write) as writer, work.watching():
         rows: list[Rows] = []
-        for batch in _ahead(_batches(work, _listed(shards, pool), size, threads, pool)):
-            rows.append(work.rows(joined([part.result() for part in batch.parts])))
+        for batch in _ahead(_batches(work, _listed(shards, pool), size, processes or threads, readers, join)):
+            rows.append(work.rows(batch.read.result()))
             tick(len(rows[-1].arrays["status"]), len(rows[-1].troubles))
             if batch.last:
+                work.check_network()
                 writer.put(work.shard(batch.shard, rows))
                 rows = []
                 if stop():
+                    join.shutdown(wait=False, cancel_futures=True)
                     pool.shutdown(wait=False, cancel_futures=True)
                     break
+
+
+@contextlib.contextmanager
+def _readers(work: Work, pool: ThreadPoolExecutor, processes: int) -> Iterator[_Readers]:
+    if not processes:
+        yield _Threads(work, pool)
+        return
+    from deeptaylor.runs.processes import Processes
+
+    with Processes(work.reader, processes) as readers:
+        yield readers
 
 
 def _listed(
@@ -68,15 +106,22 @@ def _listed(
 
 
 def _batches(
-    work: Work, shards: Iterable[tuple[int, Sequence[Item]]], size: int, threads: int, pool: ThreadPoolExecutor
-) -> Iterator[_Batch]:
+    work: Work, shards: Iterable[tuple[int, Sequence[Item]]], size: int, count: int, readers: _Readers,
+    join: ThreadPoolExecutor,
+) -> Iterator[_Batch]:  # fmt: skip
     """Batches that are being read."""
+    pinned = getattr(work.explainer.like, "is_cuda", False)
     for number, items in shards:
         for k in range(0, len(items), size):
             batch = items[k : k + size]
-            step = -(-len(batch) // threads)
-            parts = [pool.submit(work.prepared, batch[j : j + step]) for j in range(0, len(batch), step)]
-            yield _Batch(number, k + size >= len(items), parts)
+            step = -(-len(batch) // count)
+            parts = [batch[j : j + step] for j in range(0, len(batch), step)]
+            begun = [(part, readers.begin(part)) for part in parts]
+            yield _Batch(number, k + size >= len(items), join.submit(_joined, readers, begun, pinned))
+
+
+def _joined(readers: _Readers, parts: Sequence[tuple[Sequence[Item], Future[Any]]], pinned: bool) -> Prepared:
+    return joined([readers.finished(*part) for part in parts], pinned)
 
 
 def _ahead(batches: Iterator[_Batch]) -> Iterator[_Batch]:

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 MANIFEST = "manifest.json"
-_FORMAT = 1
+_FORMAT = 2
 _WHAT = {"network": "network", "plan": "plan", "inputs": "input set"}
 
 

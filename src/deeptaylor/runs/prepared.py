@@ -70,10 +70,15 @@ class Prepared:
         return cls(items, x, digests, labels, bad)
 
 
-def joined(parts: Sequence[Prepared]) -> Prepared:
-    """Parts of a batch as one."""
-    if len(parts) == 1:
-        return parts[0]
+def joined(parts: Sequence[Prepared], pinned: bool = False) -> Prepared:
+    """Parts of a batch as one; `pinned`: in memory that a GPU copies from by itself."""
+    whole = parts[0] if len(parts) == 1 else _joined(parts)
+    if pinned and whole.x is not None and not whole.x.is_cuda:
+        whole.x = whole.x.pin_memory()
+    return whole
+
+
+def _joined(parts: Sequence[Prepared]) -> Prepared:
     some = next((p.x for p in parts if p.x is not None), None)
     bad: dict[int, Bad] = {}
     first = 0

@@ -21,15 +21,17 @@ from deeptaylor.explainer import Explainer
 from deeptaylor.models.loading.load import load
 from deeptaylor.models.networks.pretrained import Pretrained
 from deeptaylor.pictures.axes import Axis
+from deeptaylor.run.inputs import first_float
 from deeptaylor.runs import manifest as manifests
 from deeptaylor.runs.commits import LEDGER, Commits, Item, Lock
 from deeptaylor.runs.items import source_of
 from deeptaylor.runs.labels import Labels
 from deeptaylor.runs.local import explain_here
 from deeptaylor.runs.progress import Progress, Stop, Told
+from deeptaylor.runs.reader import WRONG
 from deeptaylor.runs.reading import Run, open_run
 from deeptaylor.runs.store import Field, Shard, Written, create, encoded, fields_of, no_room, written, zarr_package
-from deeptaylor.runs.work import LABEL, WRONG, Observer, Work
+from deeptaylor.runs.work import LABEL, Observer, Work
 from deeptaylor.shown import shown
 from deeptaylor.support.class_names import class_number
 from deeptaylor.support.files import FULL, DiskFullError, size
@@ -37,6 +39,8 @@ from deeptaylor.support.files import FULL, DiskFullError, size
 __all__ = ["begin", "run", "work_of"]
 
 SHARD, BATCH = 512, 32
+_QUICK = 2048  # items of a shard where they are explained in no time, and waiting for the disk would take as long
+_SMALL_MAPS, _SMALL_NETWORK = 2**14, 5_000_000  # bytes that are kept of an item; parameters
 
 
 def run(
@@ -53,6 +57,7 @@ def run(
     batch: int = BATCH,
     shard: int | None = None,
     threads: int | None = None,
+    processes: int = 0,
     device: str | torch.device | None = None,
     scheduler: str | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -74,8 +79,10 @@ def run(
     also         observers that watch every batch (`deeptaylor.runs.work.Observer`)
     axis         as for `Explanation.heatmap`, where inputs are no pictures
     batch        items that are explained at once; halved where they do not fit into memory
-    shard        items that are written and entered together; 512 unless said
+    shard        items that are written and entered together; unless said 512, or 2048 where maps and network are small
     threads      that read and prepare items
+    processes    that read pictures in place of threads, where these do not keep up with a GPU; from files alone. A
+                 script that asks for them begins below ``if __name__ == "__main__":``
     scheduler    the address of a Dask scheduler (tcp://…): its workers explain, this process writes
     progress     called with a `Progress` again and again
     check_space  False: begin also where the disk may be too small
@@ -105,7 +112,7 @@ def run(
         with Stop() as stop:
             shards = ((k, list(commits.items(k * each, (k + 1) * each))) for k in todo)
             if scheduler is None:
-                explain_here(work, shards, batch, threads or _threads(), write, stop, told.computed)
+                explain_here(work, shards, batch, threads or _threads(), write, stop, told.computed, processes)
             else:
                 from deeptaylor.runs.cluster import explain_there
 
@@ -114,7 +121,7 @@ def run(
 
 
 def _threads() -> int:
-    return max(1, min(8, (os.cpu_count() or 2) - 1))
+    return max(1, min(16, (os.cpu_count() or 2) - 1))
 
 
 # --- what is explained ------------------------------------------------------------------------------------------------
@@ -157,7 +164,10 @@ def work_of(
 def begin(work: Work, items: Iterator[Item]) -> None:
     """Capture the network, if that was not done yet."""
     if not work.explainer.begun:
-        work.explainer.begin_with(work.explainer.read(_example(work, items))[0], "example")
+        x, like = work.explainer.read(_example(work, items))[0], first_float(work.explainer.model.parameters())
+        if like is not None:
+            x = x.to(like) if x.is_floating_point() else x.to(like.device)
+        work.explainer.begin_with(x, "example")
 
 
 def _example(work: Work, items: Iterator[Item]) -> Tensor:
@@ -224,7 +234,11 @@ def _begun(
             )
         return old, manifests.fields_in(old)
     fields = fields_of(heat, raw if relevance else None, work.contrast)
-    new |= {"shard": shard or SHARD, "items": count, "inputs": {**work.source.about, "fingerprint": inputs}}
+    new |= {
+        "shard": shard or _usual_shard(fields, new["network"]["parameters"]),
+        "items": count,
+        "inputs": {**work.source.about, "fingerprint": inputs},
+    }
     labels = work.label_of
     new["label_names"] = labels.own if isinstance(labels, Labels) else None
     for one in [*fields, Field("also", "uint8")]:  # what a run left that was killed before it had a manifest
@@ -233,6 +247,11 @@ def _begun(
     create(store, fields, count, new["shard"])
     manifests.save(store, new)
     return new, fields
+
+
+def _usual_shard(fields: Sequence[Field], parameters: int) -> int:
+    small = sum(one.bytes for one in fields) <= _SMALL_MAPS and parameters <= _SMALL_NETWORK
+    return _QUICK if small else SHARD
 
 
 def _clear(store: Path, fields: Sequence[Field]) -> None:

@@ -8,7 +8,8 @@ import io
 import math
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from deeptaylor.runs.commits import Commits, Trouble
 from deeptaylor.shown import shown
-from deeptaylor.support.files import DiskFullError, size, write_together
+from deeptaylor.support.files import DiskFullError, at_once, size, write_together
 from deeptaylor.support.optional import optional_package
 
 __all__ = [
@@ -37,9 +38,11 @@ __all__ = [
 
 PARTS = ("input", "bias", "dropped", "residual", "returned", "own", "shared")  # the columns of ledger/
 STATUS = ("waiting", "explained", "unreadable", "not finite", "refused")
-_MAPS = 8  # heatmaps in a chunk, which is what is read at least
+_MAPS = 8  # heatmaps in a chunk, which is what is read at least; of small ones more
+_CHUNK = 2**17  # bytes that are compressed together at least, where a shard has as many
 _SMALL = 64  # numbers of an item, of which whole shards are compressed together
-_LEVEL = 3  # of zstd
+_LEVEL = 1  # of zstd
+_CORES = 4  # of which one compresses
 
 Array = npt.NDArray[Any]
 
@@ -60,7 +63,9 @@ class Field:
 
     def chunk(self, shard: int) -> int:
         """How many items are compressed together: of maps a few, so that one can be read alone."""
-        return math.gcd(shard, _MAPS) if math.prod(self.shape) > _SMALL else shard
+        if math.prod(self.shape) <= _SMALL:
+            return shard
+        return math.gcd(shard, max(_MAPS, 2 ** math.ceil(math.log2(_CHUNK / self.bytes))))
 
 
 def fields_of(heat: tuple[int, ...], relevance: tuple[int, ...] | None, contrast: bool) -> list[Field]:
@@ -142,7 +147,8 @@ class Written:
 
 def encoded(shard: Shard, fields: Sequence[Field], size: int) -> Written:
     """The files of a shard; the same bytes for the same arrays, wherever it is done."""
-    files = {_file(one, shard.number): _sharded(one, shard.arrays[one.name], size) for one in fields}
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // _CORES)) as pool:
+        files = {_file(one, shard.number): _sharded(one, shard.arrays[one.name], size, pool.map) for one in fields}
     for name, state in shard.also.items():
         data = io.BytesIO()
         np.savez(data, allow_pickle=False, **{key: np.asarray(value) for key, value in state.items()})
@@ -150,7 +156,7 @@ def encoded(shard: Shard, fields: Sequence[Field], size: int) -> Written:
     return Written(shard.number, shard.items, files, shard.troubles)
 
 
-def _sharded(one: Field, values: Array, size: int) -> bytes:
+def _sharded(one: Field, values: Array, size: int, each: Callable[..., Iterable[bytes]]) -> bytes:
     """Values as zarr's codec `sharding_indexed` lays them out: chunks, then where each lies, and a checksum of that.
 
     zarr's own writer gives what reads the same and takes twenty times as long, for a shard has hundreds of chunks.
@@ -160,7 +166,7 @@ def _sharded(one: Field, values: Array, size: int) -> bytes:
     whole = np.full((size, *one.shape), one.fill, dtype=np.dtype(one.dtype).newbyteorder("<"))
     whole[: len(values)] = values
     chunk = one.chunk(size)
-    chunks = [bytes(zstd.encode(whole[k : k + chunk].tobytes())) for k in range(0, size, chunk)]
+    chunks = list(each(lambda k: bytes(zstd.encode(whole[k : k + chunk])), range(0, size, chunk)))
     lengths = np.array([len(c) for c in chunks], dtype="<u8")
     index = np.stack([np.cumsum(lengths) - lengths, lengths], 1).astype("<u8").tobytes()
     return b"".join([*chunks, index, checksum.value(index).to_bytes(4, "little")])
@@ -174,11 +180,11 @@ def written(store: Path, shard: Written, commits: Commits) -> None:
     """Write a shard's files, each whole and on the disk, and then enter it in the ledger."""
     room(store, 2 * shard.size)
     places = {store / name: data for name, data in shard.files.items()}
-    for folder in {place.parent for place in places}:
+    folders = {place.parent for place in places}
+    for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
-    write_together(places)
-    for folder in {place.parent for place in places}:
-        _settle(folder)
+    write_together(places, len(places))
+    at_once(_settle, folders, len(folders))
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in shard.files.items()}
     commits.commit(shard.number, shard.items, digests, shard.troubles)
 

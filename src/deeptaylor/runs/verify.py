@@ -106,6 +106,7 @@ def _compared(run: Run, work: Work, items: list[Any]) -> tuple[float, float, lis
     """The largest gaps of a batch, in maps and scores; and the items that are not what they were."""
     numbers = np.array([item.number for item in items])
     rows = work.rows(work.prepared(items)).arrays
+    work.check_network()
     part = slice(int(numbers[0]), int(numbers[-1]) + 1)
     stored = {name: np.asarray(run.array(name)[part]) for name in ("status", "input_hash", "score")}
     same = (stored["input_hash"] == rows["input_hash"]).all(1)

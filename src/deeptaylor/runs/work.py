@@ -1,7 +1,7 @@
 """The work of a run: items are read, prepared and explained in batches, and batches become a shard.
 
 Work
-├── prepared(items)           read and decoded, in any thread; or why not
+├── prepared(items)           read and decoded, in any thread; or why not (reader.py)
 ├── rows(batch)               rows of a batch: maps, scores, ledgers
 └── shard(number, batches)    all rows of a shard as arrays
 """
@@ -9,38 +9,31 @@ Work
 from __future__ import annotations
 
 import contextlib
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
-from deeptaylor.errors import DeepTaylorError, InputError, TargetError
+from deeptaylor.errors import InputError, TargetError, TooLargeError
 from deeptaylor.explainer import Explainer
 from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.graph.eval_mode import eval_mode
-from deeptaylor.models.networks.photo import opened
 from deeptaylor.models.networks.pretrained import Pretrained
 from deeptaylor.pictures.axes import Axis, summed
 from deeptaylor.runs.commits import Item, Trouble
-from deeptaylor.runs.items import Content, Source
+from deeptaylor.runs.items import Source
 from deeptaylor.runs.prepared import Bad, Prepared
+from deeptaylor.runs.reader import Reader, said
 from deeptaylor.runs.store import PARTS, STATUS, Array, Field, Shard
-from deeptaylor.shown import printable, shown
 
-__all__ = ["LABEL", "WRONG", "Observer", "Rows", "Work"]
+__all__ = ["LABEL", "Observer", "Rows", "Work"]
 
 LABEL = "label"  # as a target: every item's own class
-EXPLAINED, UNREADABLE, NOT_FINITE, REFUSED = (
-    STATUS.index(name) for name in ("explained", "unreadable", "not finite", "refused")
-)
-_NO_HASH = bytes(32)
-_LONGEST = 500  # letters of a reason
-WRONG = (DeepTaylorError, OSError, ValueError, RuntimeError, KeyError, IndexError, SyntaxError)  # with an item
+EXPLAINED, NOT_FINITE, REFUSED = (STATUS.index(name) for name in ("explained", "not finite", "refused"))
+_NOT_EXPLAINED = (InputError, TargetError, TooLargeError)  # which an item may be to blame for
 
 
 class Observer(Protocol):
@@ -88,70 +81,19 @@ class Work:
 
     # --- reading --------------------------------------------------------------------------------------------------
 
+    @property
+    def reader(self) -> Reader:
+        """What reads items."""
+        preparation = None if self.model is None else self.model.preparation
+        return Reader(self.source, preparation, self.label_of)
+
     def prepared(self, items: Sequence[Item]) -> Prepared:
         """Read items and bring them to the network's form; nothing that is wrong with one stops a run."""
-        shape = self.explainer.example[0].shape[1:]
-        inputs: list[Tensor | None] = [None] * len(items)
-        digests, labels, bad = [_NO_HASH] * len(items), [item.label for item in items], dict[int, Bad]()
-        for k, (item, content) in enumerate(zip(items, self._contents(items), strict=True)):
-            if isinstance(content, Content):
-                digests[k], labels[k] = content.digest, self._label(item, content)
-                inputs[k], why = self._tried(content, item, shape)
-            else:
-                why = Bad(UNREADABLE, _said(content))
-            if why is not None:
-                bad[k] = why
-        return Prepared.of(items, inputs, digests, labels, bad)
+        return self.reader.prepared(items, self.explainer.example[0].shape[1:])
 
     def example(self, item: Item) -> Tensor:
         """The input that an item is, as a batch of one."""
-        return self._input(self.source.read(item.name, item.place).data, item.name)[None]
-
-    def _contents(self, items: Sequence[Item]) -> Sequence[Content | Exception]:
-        """What is read of each item, all at once where the source can; or what went wrong with it."""
-        many = getattr(self.source, "read_many", None)
-        if many is not None:
-            with contextlib.suppress(*WRONG):
-                found: list[Content] | None = many([item.name for item in items])
-                if found is not None:
-                    return found
-        return [self._content(item) for item in items]
-
-    def _content(self, item: Item) -> Content | Exception:
-        try:
-            return self.source.read(item.name, item.place)
-        except WRONG as error:
-            return error
-
-    def _label(self, item: Item, content: Content) -> int:
-        return item.label if content.label is None else self.label_of(content.label)
-
-    def _tried(self, content: Content, item: Item, shape: Sequence[int]) -> tuple[Tensor | None, Bad | None]:
-        """The input, or why there is none: it cannot be decoded, or does not fit the others."""
-        try:
-            x = self._input(content.data, item.name)
-        except WRONG as error:
-            return None, Bad(UNREADABLE, _said(error))
-        if x.shape != shape:
-            return None, Bad(REFUSED, f"The input has the shape {tuple(x.shape)}, the others {tuple(shape)}.")
-        return x, None
-
-    def _input(self, data: Any, name: str) -> Tensor:
-        if isinstance(data, Tensor):
-            return data
-        if isinstance(data, bytes):
-            with opened(io.BytesIO(data), shown(name)) as image:
-                return self._photo(image)
-        if isinstance(data, Image.Image):
-            return self._photo(data)
-        if isinstance(data, np.ndarray) and data.dtype == np.uint8 and self.model is not None:
-            return self._photo(Image.fromarray(data))
-        return torch.as_tensor(data)
-
-    def _photo(self, image: Image.Image) -> Tensor:
-        if self.model is None or self.model.preparation is None:
-            raise InputError("The network came without a preparation: it takes tensors, not pictures.")
-        return self.model.preprocess(image)[0][0]
+        return self.reader.input(self.source.read(item.name, item.place).data, item.name)[None]
 
     # --- explaining -----------------------------------------------------------------------------------------------
 
@@ -168,14 +110,14 @@ class Work:
     def rows(self, batch: Prepared) -> Rows:
         """Explain a batch; what cannot be is told with its reason, and changes nothing for the others."""
         if self.target == LABEL:
-            said = Bad(REFUSED, "The item has no class that the network knows, and its own was asked for.")
-            batch.set_aside({k: said for k, label in enumerate(batch.labels) if label < 0 and k not in batch.bad})
+            why = Bad(REFUSED, "The item has no class that the network knows, and its own was asked for.")
+            batch.set_aside({k: why for k, label in enumerate(batch.labels) if label < 0 and k not in batch.bad})
         x = self._moved(batch.x)
         if x is None:
             return self._put(batch, None, None)
         try:
             return self._put(batch, x, self._explained(x, self._asked(batch, x)))
-        except (InputError, TargetError):
+        except _NOT_EXPLAINED:
             batch.set_aside(self._culprits(batch, x))
         x = self._moved(batch.x)
         return self._put(batch, x, None if x is None else self._explained(x, self._asked(batch, x)))
@@ -193,8 +135,8 @@ class Work:
                 continue
             try:
                 self._explained(one, asked[k : k + 1] if isinstance(asked, Tensor) else asked)
-            except (InputError, TargetError) as error:
-                bad[k] = Bad(NOT_FINITE if "finite" in str(error) else REFUSED, _said(error))
+            except _NOT_EXPLAINED as error:
+                bad[k] = Bad(NOT_FINITE if "finite" in str(error) else REFUSED, said(error))
         return bad
 
     def _moved(self, x: Tensor | None) -> Tensor | None:
@@ -202,13 +144,19 @@ class Work:
         like = self.explainer.like
         if x is None or like is None:
             return x
-        return x.to(like) if x.is_floating_point() else x.to(like.device)
+        there = x.to(like.device, non_blocking=True)  # first: a CPU takes longer to convert
+        return there.to(like.dtype) if there.is_floating_point() else there
 
     def _asked(self, batch: Prepared, x: Tensor) -> Any:
         return torch.tensor(batch.classes(), device=x.device) if self.target == LABEL else self.target
 
     def _explained(self, x: Tensor, target: Any) -> Explanation:
-        return self.explainer.contrast(x, target) if self.contrast else self.explainer.explain(x, target)
+        with self.explainer.original.trusted():  # it is looked at once per shard
+            return self.explainer.contrast(x, target) if self.contrast else self.explainer.explain(x, target)
+
+    def check_network(self) -> None:
+        """Refuse what was explained of a network that changed meanwhile; after every shard, and before it is saved."""
+        self.explainer.original.check()
 
     # --- rows -----------------------------------------------------------------------------------------------------
 
@@ -303,7 +251,3 @@ def _halves(heat: Tensor) -> tuple[Array, Array]:
 def _array(t: Tensor) -> Array:
     t = t.detach().cpu()
     return (t.float() if t.dtype == torch.bfloat16 else t).numpy()
-
-
-def _said(error: BaseException) -> str:
-    return printable(str(error).strip() or type(error).__name__)[:_LONGEST]

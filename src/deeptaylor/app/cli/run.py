@@ -61,9 +61,17 @@ def run(
     ] = False,
     batch: Annotated[int, typer.Option(help="Pictures that are explained at once.", min=1)] = runs.BATCH,
     shard: Annotated[
-        int | None, typer.Option(help="Pictures that are saved together (512).", min=1, show_default=False)
+        int | None,
+        typer.Option(
+            help="Pictures that are saved together (512, or 2048 where maps and network are small).",
+            min=1,
+            show_default=False,
+        ),
     ] = None,
     threads: Annotated[int | None, typer.Option(help="Threads that read pictures.", min=1, show_default=False)] = None,
+    processes: Annotated[
+        int, typer.Option(help="Processes that read pictures, where threads do not keep up with a GPU.", min=0)
+    ] = 0,
     device: Annotated[str | None, typer.Option(help="Where to compute: cpu, cuda.", show_default=False)] = None,
     scheduler: Annotated[
         str | None,
@@ -82,7 +90,7 @@ def run(
     \b
     Examples:
       deeptaylor run photos --model efficientnet-lite0 --out maps
-      deeptaylor run photos -m efficientnet-lite0 --out maps --device cuda --batch 128
+      deeptaylor run photos -m efficientnet-lite0 --out maps --device cuda --batch 128 --processes 12
       deeptaylor run photos -m efficientnet-lite0 --out maps --scheduler tcp://10.0.0.1:8786
     """  # noqa: D301
     settings = how.settings()
@@ -94,7 +102,7 @@ def run(
         told = _Told(talk, step)
         done = runs.run(
             data, model.load(source), out, target=target, contrast=contrast, relevance=relevance, batch=batch,
-            shard=shard, threads=threads, device=device, scheduler=scheduler, progress=told,
+            shard=shard, threads=threads, processes=processes, device=device, scheduler=scheduler, progress=told,
             command=shlex.join(["deeptaylor", *sys.argv[1:]]), check_space=not ignore_space, **chosen,
         )  # fmt: skip
     for note in notes:
