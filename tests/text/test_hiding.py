@@ -101,6 +101,20 @@ def test_a_longer_text_may_follow_a_short_one(p: dt.TextModel) -> None:
         assert explainer.explain(text, 1).check().accounted
 
 
+def test_whether_words_can_be_hidden_is_tried_once_a_length(p: dt.TextModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+
+    def counted(made: Any, inputs: Any, more: Any) -> bool | None:
+        tried.append(inputs["input_ids"].shape[1])
+        return hiding(made, inputs, more)
+
+    monkeypatch.setattr("deeptaylor.text.hiding.hiding", counted)
+    explainer = p.explainer()
+    for text in (TEXT, "a film was bad", "a film " * 12):
+        explainer.explain(text, 1)
+    assert tried == [16, 32]
+
+
 def test_words_of_two_texts_are_not_hidden() -> None:
     from small_texts import embedder
 

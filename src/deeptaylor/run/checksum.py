@@ -17,6 +17,7 @@ __all__ = ["Together", "checksums"]
 
 _COLUMNS = 1021  # a prime: hardly any permutation of weights moves elements by multiples of it alone
 _ROWS = {False: 512, True: 2**14}  # at a time, on a CPU (from its cache) and on a GPU
+_ALONE = {False: 256, True: 2**14}  # rows from which words are summed where they lie, and not laid behind others first
 _UPPER = 0x9E3779B1  # times the upper half; any large odd number
 
 
@@ -58,9 +59,10 @@ class _OnDevice:
         rows = _ROWS[self._cuda]
         parts = [_words(t) for t in tensors]
         self._bytes = [rest for _, rest in parts if len(rest)]
-        whole = [words.split(rows * _COLUMNS) for words, _ in parts]
-        self._full = [w.view(rows, _COLUMNS) for split in whole for w in split if len(w) == rows * _COLUMNS]
-        self._small = list(_groups([w for split in whole for w in split if 0 < len(w) < rows * _COLUMNS], rows))
+        split = [w for words, _ in parts for w in words.split(rows * _COLUMNS)]
+        ends = [_end(len(w), _ALONE[self._cuda]) for w in split]
+        self._full = [w[:end].view(-1, _COLUMNS) for w, end in zip(split, ends, strict=True) if end]
+        self._small = list(_groups([w[end:] for w, end in zip(split, ends, strict=True) if end < len(w)], rows))
 
     @torch.no_grad()
     def begin(self) -> Callable[[], list[int]]:
@@ -110,6 +112,12 @@ def _words(t: Tensor) -> tuple[Tensor, Tensor]:
     flat = t.as_strided((span,), (1,)).view(torch.uint8)
     whole = 0 if flat.storage_offset() % 8 else len(flat) - len(flat) % 8
     return flat[:whole].view(torch.int64), flat[whole:]
+
+
+def _end(words: int, least: int) -> int:
+    """How many of some words are whole rows, if these are not few."""
+    rows = words // _COLUMNS
+    return rows * _COLUMNS if rows >= least else 0
 
 
 def _groups(parts: Sequence[Tensor], rows: int) -> Iterator[list[Tensor]]:

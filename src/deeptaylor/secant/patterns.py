@@ -1,4 +1,8 @@
-"""Attention found in a graph: as torch has it, or written out as products of matrices and a softmax."""
+"""What is found in a graph and computed in one piece, or sooner.
+
+whole_attention   as torch has it, or written out as products of matrices and a softmax
+sooner_picked     tokens that are picked behind a linear layer, as a language model's answers are, before it
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,9 @@ from deeptaylor.maps import ops
 from deeptaylor.run.engine import Engine
 from deeptaylor.secant.attention import attend, attend_keys
 from deeptaylor.secant.narrow import is_fast
+from deeptaylor.secant.products import picked_layer
 
-__all__ = ["whole_attention"]
+__all__ = ["sooner_picked", "whole_attention"]
 
 aten = torch.ops.aten
 _PRODUCTS = (aten.matmul.default, aten.bmm.default)
@@ -28,7 +33,27 @@ class _Scores(NamedTuple):
     mask: Any = None
 
 
-def whole_attention(node: Node, engine: Engine) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+_Call = tuple[Any, tuple[Any, ...], dict[str, Any]]  # an operation, its arguments, its keywords
+
+
+def sooner_picked(node: Node, engine: Engine) -> _Call | None:
+    """A linear layer of the tokens that are picked behind it, all of whose features are; None for anything else."""
+    if node.target is not aten.gather.default or node.kwargs or node.args[1] not in (1, -2):
+        return None
+    layer, _, index = node.args
+    if not _is(layer, aten.linear.default, ops.linear) or layer.kwargs or not _is(index, aten.expand.default):
+        return None
+    picked, sizes = index.args
+    if not (is_node(picked) and picked.target is aten.unsqueeze.default and picked.args[1] in (-1, 2)):
+        return None
+    shape = engine.layout[layer.name].shape(1)
+    if len(shape) != 3 or list(sizes[-1:]) != [shape[-1]]:
+        return None
+    h, weight, bias = (*layer.args, None)[:3]
+    return picked_layer, (h, weight, bias, index), {}
+
+
+def whole_attention(node: Node, engine: Engine) -> _Call | None:
     """Attention, at the product that is its last step; None for anything else."""
     if node.target not in _PRODUCTS or not all(is_node(a) for a in node.args):
         return None

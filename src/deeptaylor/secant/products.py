@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from deeptaylor.secant import unary
+from deeptaylor.secant.copies import copied_layer, one_of
 from deeptaylor.secant.narrow import changed_layer, pays, wide_layer
 from deeptaylor.secant.pair import Pair, RefusedError, attached, changes, midway, plain
 from deeptaylor.secant.unary import of_form, reciprocal, rsqrt, sqrt
@@ -16,6 +17,7 @@ __all__ = [
     "contract",
     "divide",
     "layer",
+    "layer_of_picked",
     "linear",
     "matmul",
     "multiply",
@@ -157,10 +159,27 @@ def layer(op: Any, args: Any, kwargs: Any) -> Pair:
         return midway(op, args, kwargs)
     if op is not wide_layer:
         return linear(op, args, kwargs)
-    x, weights = args[0], args[1:]
-    if pays(x.x, weights[0]):
-        return changed_layer(x, *weights)
-    return linear(op, (x, *(None if t is None else t.to(x.x.dtype) for t in weights)), kwargs)
+    x, weight, bias = (*args, None)[:3]
+    if pays(x.x, weight):
+        return changed_layer(x, weight, bias)
+    weight, bias = weight.to(x.x.dtype), None if bias is None else bias.to(x.x.dtype)
+    part = one_of(x.now)
+    return linear(op, (x, weight, bias), kwargs) if part is None else copied_layer(x, part, weight, bias)
+
+
+def picked_layer(h: Tensor, weight: Tensor, bias: Tensor | None, index: Tensor) -> Tensor:
+    """The vectors (B, N, D) at some places, and a linear layer of these alone; index: (B, places, any number)."""
+    return wide_layer(_picked(h, index), weight, bias)
+
+
+def layer_of_picked(op: Any, args: Any, kwargs: Any) -> Any:
+    """The same, where something changes."""
+    h, weight, bias, index = args
+    return layer(wide_layer, (linear(_picked, (h, index), {}), weight, bias), {})
+
+
+def _picked(h: Tensor, index: Tensor) -> Tensor:
+    return h.gather(1, index[..., :1].expand(-1, -1, h.shape[-1]))
 
 
 def contract(op: Any, args: Any, kwargs: Any) -> Pair:

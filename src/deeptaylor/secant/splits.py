@@ -97,6 +97,7 @@ TABLE: dict[Any, Callable[..., Any]] = {
     ops.attention_weights: attention.attention_weights,
     attention.attend: attention.attended,
     attention.attend_keys: attention.attended_keys,
+    products.picked_layer: products.layer_of_picked,
     composed.layer_norm: composed.normed,
     ops.divide_by_std: composed.divide_by_std,
     ops.divide_by_rms: composed.divide_by_rms,

@@ -3,6 +3,7 @@
 steps_of(engine)
 ├── whole norms    x / σ and its centring; x · rsqrt(mean(x²) + ε), as RMSNorm is often written
 ├── attention      softmax(q k · scale + mask) v, as torch has it or written out (`whole_attention`)
+├── picked tokens  a linear layer of those that are read behind it alone (`sooner_picked`)
 └── Step           one operation, with all that the walk asks of it; made once, and kept with the engine
 """
 
@@ -21,7 +22,8 @@ from deeptaylor.operations.table import flow_of, row_of
 from deeptaylor.run.engine import Engine
 from deeptaylor.secant.composed import layer_norm
 from deeptaylor.secant.narrow import wide_layer, wide_vectors
-from deeptaylor.secant.patterns import whole_attention
+from deeptaylor.secant.patterns import sooner_picked, whole_attention
+from deeptaylor.secant.products import picked_layer
 from deeptaylor.secant.splits import split_of
 
 __all__ = ["Step", "steps_of"]
@@ -79,7 +81,7 @@ def _weights(calls: dict[Node, _Call], kept: list[Node]) -> set[Node]:
     for node in kept:
         if node in calls:
             target, args, _ = calls[node]
-            known = args[1:2] if target in _LAYERS else args[:1] if flow_of(node).tokens else ()
+            known = args[1:2] if target in (*_LAYERS, picked_layer) else args[:1] if flow_of(node).tokens else ()
             own = {a for a in known if is_node(a) and a.op == "get_attr"}
             read |= own
             other.update(n for n in _read(calls[node]) if n not in own)
@@ -113,6 +115,7 @@ def _whole(node: Node, engine: Engine) -> _Call:
         _layer_norm(node)
         or _rms_norm(node, engine)
         or whole_attention(node, engine)
+        or sooner_picked(node, engine)
         or (node.target, node.args, dict(node.kwargs))
     )
 

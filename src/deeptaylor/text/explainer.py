@@ -28,7 +28,7 @@ from deeptaylor.text.continuations import Asked, combined, questions, tensors
 from deeptaylor.text.encoding import Line, batch, encoded, pieces_of
 from deeptaylor.text.explanation import TextExplanation
 from deeptaylor.text.guesses import Guess, guesses
-from deeptaylor.text.hiding import SEEN, all_seen, folded, hiding
+from deeptaylor.text.hiding import SEEN, Hidings, all_seen, folded
 from deeptaylor.text.networks import Classes, Similarity, Spans
 from deeptaylor.text.references import HIDDEN, Reference, parts, reference_for, words_of
 
@@ -72,6 +72,7 @@ class TextExplainer:
         self.references: tuple[Reference, ...] = tuple(reference_for(model.tokenizer, one) for one in asked)
         self.by_parts = self.method == SECANT and reference is None
         self._explainers: dict[Any, Explainer] = {}
+        self._hidings = Hidings()
 
     def __repr__(self) -> str:
         compared = _said(self.references) if self.method == SECANT else "no reference"
@@ -272,7 +273,7 @@ class TextExplainer:
         `made`: the network of some names of inputs; and `causal`, or not.
         """
         asked = any(reference.hidden for reference in self.references)
-        causal = hiding(made, inputs, more) if self.by_parts or asked else None
+        causal = self._hidings.of(key, made, inputs, more) if self.by_parts or asked else None
         if causal is not None:
             inputs = {**inputs, SEEN: all_seen(inputs, next(self.model.network.parameters()))}
         elif asked:

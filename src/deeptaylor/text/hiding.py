@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from deeptaylor.graph.eval_mode import eval_mode
 from deeptaylor.secant.between import Between, BetweenLedger
 
-__all__ = ["SEEN", "additive", "all_seen", "folded", "hiding"]
+__all__ = ["SEEN", "Hidings", "additive", "all_seen", "folded", "hiding"]
 
 SEEN = "seen"  # the name of one more input: 1 for tokens that others read, 0 for those that are hidden
 _FAR = -1e4  # exp(_FAR) is 0, and there are digits left for what it is added to
@@ -58,6 +59,23 @@ def hiding(made: Callable[..., nn.Module], inputs: Mapping[str, Tensor], more: S
                 if bool((found - wanted).abs().max() <= few * wanted.abs().max()):
                     return causal
     return None
+
+
+class Hidings:
+    """How words can be hidden from a network: tried once for each question and length, with padding and without."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, bool | None] = {}
+
+    def of(
+        self, question: Any, made: Callable[..., nn.Module], inputs: Mapping[str, Tensor], more: Sequence[Tensor]
+    ) -> bool | None:
+        """What `hiding` says, or said before."""
+        mask = inputs.get("attention_mask")
+        case = question, inputs["input_ids"].shape[1], mask is not None and not bool(mask.all())
+        if case not in self._known:
+            self._known[case] = hiding(made, inputs, more)
+        return self._known[case]
 
 
 def all_seen(inputs: Mapping[str, Tensor], like: Tensor) -> Tensor:
