@@ -5,7 +5,7 @@
 #   make paper    the paper's experiments; figures and report.html in paper_output/ and paper_output/imagenet/
 #   make serve    the page: explanations in a browser
 #   make slow     the tests that take minutes
-#   make browser  the tests of the page in Chromium, which is installed where apt is there
+#   make browser  the tests of the page in Chromium, which is installed where apt is there; axe-core by npm
 #   make docs     the documentation as a site, into site/; on a terminal it is then served, on this machine alone
 #   make page     build the page anew, with node
 #   make recipes  write the graphs of the networks by name anew, after one of them or torch changed
@@ -50,6 +50,8 @@ serve: $(VENV)/web.stamp
 browser: $(VENV)/test.stamp
 	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && apt-get install -y chromium; } || \
 	    echo "no Chromium, and none could be installed: these tests will be skipped"
+	@{ command -v npm >/dev/null && cd web && npm ci --silent; } || \
+	    echo "no npm: what axe-core says of the page will not be asked"
 	$(PY) -m pytest -m browser
 
 docs: $(VENV)/docs.stamp
