@@ -23,9 +23,9 @@ def drop(page: Any, name: str, data: bytes) -> None:
 
 def fill(page: Any) -> None:
     for name in ("size", "resize", "mean", "std"):
-        page.fill(f"dialog [name={name}]", SAID[name])
+        page.fill(f"#network-dialog [name={name}]", SAID[name])
     for name in ("channels", "white", "interpolation", "names"):
-        page.select_option(f"dialog [name={name}]", SAID[name])
+        page.select_option(f"#network-dialog [name={name}]", SAID[name])
 
 
 def test_a_network_that_is_dropped(page: Any) -> None:
@@ -33,20 +33,20 @@ def test_a_network_that_is_dropped(page: Any) -> None:
     page.on("request", lambda request: sent.append(request.url))
     upload(page)
     drop(page, "mine.onnx", small_onnx())
-    dialog = page.locator("dialog")
+    dialog = page.locator("#network-dialog")
     dialog.wait_for()
     assert "Explain the network mine.onnx?" in dialog.inner_text()
     assert "no code in it is run" in dialog.inner_text()
     # Nothing is filled in before it is asked for, and nothing was sent.
     for name in ("size", "resize", "mean", "std", "channels", "white", "interpolation", "names"):
-        assert page.input_value(f"dialog [name={name}]") == ""
+        assert page.input_value(f"#network-dialog [name={name}]") == ""
     assert not any("/api/networks" in url for url in sent)
     assert violations(page) == []
     shoot(page, "network_dialog")
     page.get_by_role("button", name="Read and explain it").click()
     assert dialog.is_visible(), "without a size nothing is read"
     page.get_by_role("button", name="Fill in what is usual for ImageNet").click()
-    assert page.input_value("dialog [name=mean]") == "0.485,0.456,0.406"
+    assert page.input_value("#network-dialog [name=mean]") == "0.485,0.456,0.406"
     fill(page)
     page.get_by_role("button", name="Read and explain it").click()
     dialog.wait_for(state="hidden")
@@ -60,9 +60,9 @@ def test_a_network_that_is_dropped(page: Any) -> None:
 
 def test_it_can_be_left(page: Any) -> None:
     drop(page, "mine.onnx", small_onnx())
-    page.locator("dialog").wait_for()
+    page.locator("#network-dialog").wait_for()
     page.keyboard.press("Escape")
-    page.locator("dialog").wait_for(state="hidden")
+    page.locator("#network-dialog").wait_for(state="hidden")
     assert page.eval_on_selector("#model", "s => s.value") == "yours"
 
 
@@ -70,7 +70,7 @@ def test_a_size_that_does_not_fit_is_said(page: Any) -> None:
     upload(page)
     drop(page, "mine.onnx", small_onnx())
     fill(page)
-    page.fill("dialog [name=size]", "26")
+    page.fill("#network-dialog [name=size]", "26")
     page.get_by_role("button", name="Read and explain it").click()
     page.locator("#refusal", has_text="takes samples of shape (3, 24, 24)").wait_for()
     assert page.locator(SHOWN).first.is_hidden()
@@ -79,7 +79,7 @@ def test_a_size_that_does_not_fit_is_said(page: Any) -> None:
 def test_a_wrong_number_is_said_in_the_dialog(page: Any) -> None:
     drop(page, "mine.onnx", small_onnx())
     fill(page)
-    page.fill("dialog [name=mean]", "red")
+    page.fill("#network-dialog [name=mean]", "red")
     page.get_by_role("button", name="Read and explain it").click()
     page.locator("dialog [role=alert]", has_text="mean red: a number").wait_for()
 
@@ -89,4 +89,4 @@ def test_only_onnx_is_opened(page: Any) -> None:
         page.get_by_role("button", name="Open a network of your own (ONNX)").click()
     waiting.value.set_files({"name": "mine.pt", "mimeType": "application/octet-stream", "buffer": b"x"})
     page.locator("#refusal", has_text="mine.pt is no ONNX file").wait_for()
-    assert page.locator("dialog").is_hidden()
+    assert page.locator("#network-dialog").is_hidden()
