@@ -51,6 +51,23 @@ def test_a_network_in_another_precision_is_begun_where_it_is(tmp_path: Path) -> 
     np.testing.assert_allclose(done.table["score"], plain.table["score"], rtol=1e-5)
 
 
+@pytest.mark.slow
+def test_a_compiled_run_says_the_same(tmp_path: Path) -> None:
+    plain = dt.run(Squares(10), network(), tmp_path / "plain", domain=BOX)
+    done = dt.run(Squares(10), network(), tmp_path / "store", domain=BOX, compiled=True)
+    np.testing.assert_allclose(done.heatmaps[:], plain.heatmaps[:], atol=1e-3 * float(plain.heatmaps[:].max()))
+    np.testing.assert_allclose(done.table["score"], plain.table["score"], rtol=1e-5)
+
+
+def test_a_run_is_compiled_where_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dt.Explainer] = []
+    monkeypatch.setattr(dt.Explainer, "compile", lambda explainer: asked.append(explainer))
+    dt.run(Squares(3), network(), tmp_path / "plain", domain=BOX)
+    assert asked == []
+    dt.run(Squares(3), network(), tmp_path / "store", domain=BOX, compiled=True)
+    assert len(asked) == 1
+
+
 def test_every_class_of_its_own(tmp_path: Path) -> None:
     done = run(Squares(7), tmp_path / "store", target="label")
     assert done.table["target"].tolist() == [k % 3 for k in range(7)]

@@ -59,6 +59,7 @@ def run(
     threads: int | None = None,
     processes: int = 0,
     device: str | torch.device | None = None,
+    compiled: bool = False,
     scheduler: str | None = None,
     progress: Callable[[Progress], None] | None = None,
     command: str = "",
@@ -83,6 +84,7 @@ def run(
     threads      that read and prepare items
     processes    that read pictures in place of threads, where these do not keep up with a GPU; from files alone. A
                  script that asks for them begins below ``if __name__ == "__main__":``
+    compiled     explain with torch.compile: it takes a while to begin, and pays for many items on a GPU
     scheduler    the address of a Dask scheduler (tcp://…): its workers explain, this process writes
     progress     called with a `Progress` again and again
     check_space  False: begin also where the disk may be too small
@@ -94,6 +96,8 @@ def run(
     if batch < 1 or (shard is not None and shard < 1):
         raise InputError(f"batch={batch}, shard={shard}: at least one item.")
     work = work_of(data, model, target, domain, contrast, also, axis, device, settings)
+    if compiled:
+        work.explainer.compile()
     store = Path(out)
     with _full_is_told(store), _opened(store) as commits, _quiet():
         manifest, fields = _begun(store, commits, work, relevance, shard, command, batch)

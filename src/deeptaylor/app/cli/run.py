@@ -73,6 +73,9 @@ def run(
         int, typer.Option(help="Processes that read pictures, where threads do not keep up with a GPU.", min=0)
     ] = 0,
     device: Annotated[str | None, typer.Option(help="Where to compute: cpu, cuda.", show_default=False)] = None,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Compile the explainer first: pays for many pictures on a GPU.")
+    ] = False,
     scheduler: Annotated[
         str | None,
         typer.Option(help="A Dask scheduler whose workers explain.", metavar="tcp://HOST:PORT", show_default=False),
@@ -90,7 +93,7 @@ def run(
     \b
     Examples:
       deeptaylor run photos --model efficientnet-lite0 --out maps
-      deeptaylor run photos -m efficientnet-lite0 --out maps --device cuda --batch 128 --processes 12
+      deeptaylor run photos -m efficientnet-lite0 --out maps --device cuda --compile --batch 128 --processes 12
       deeptaylor run photos -m efficientnet-lite0 --out maps --scheduler tcp://10.0.0.1:8786
     """  # noqa: D301
     settings = how.settings()
@@ -102,7 +105,8 @@ def run(
         told = _Told(talk, step)
         done = runs.run(
             data, model.load(source), out, target=target, contrast=contrast, relevance=relevance, batch=batch,
-            shard=shard, threads=threads, processes=processes, device=device, scheduler=scheduler, progress=told,
+            shard=shard, threads=threads, processes=processes, device=device, compiled=compiled,
+            scheduler=scheduler, progress=told,
             command=shlex.join(["deeptaylor", *sys.argv[1:]]), check_space=not ignore_space, **chosen,
         )  # fmt: skip
     for note in notes:
