@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -125,3 +126,28 @@ def test_unknown_settings_name_the_known_ones() -> None:
         dt.Explainer(mlp(), torch.rand(1, 4), bias="none")
     with pytest.raises(dt.PlanError, match="max_pool must be one of 'proportional', 'winner'; got 'average'"):
         dt.Explainer(mlp(), torch.rand(1, 4), max_pool="average", bias="neuron")
+
+
+class Column:
+    """As a column of a data frame is: an array in disguise."""
+
+    def __init__(self, *values: float) -> None:
+        self.values = values
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray:
+        return np.array(self.values)
+
+
+def test_bounds_may_be_columns_and_arrays_that_cannot_be_written() -> None:
+    fixed = np.array([0.5, 2.0])
+    fixed.flags.writeable = False
+    box = dt.Box(Column(-1, 0), fixed)
+    assert box.span() == (-1, 2)
+    assert torch.equal(box.like(torch.zeros(1, 2, dtype=torch.float64)).high, torch.tensor([0.5, 2.0]).double())
+    e = dt.Explainer(nn.Linear(2, 2), np.zeros((1, 2), np.float32), box).explain(np.float32([[0.5, 1]]))
+    assert e.relevance.shape == (1, 2)
+
+
+def test_the_columns_whose_box_lacks_zero_are_named() -> None:
+    with pytest.warns(dt.DeepTaylorWarning, match=r"not in 2 of its 4 parts: 1, 3, counted from 0"):
+        dt.Explainer(nn.Linear(4, 1), torch.tensor([[0.5, 1.5, 0.5, 1.5]]), dt.Box([0, 1, 0, 1], [1, 2, 1, 2]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -51,7 +52,7 @@ class NonNegative(Domain):
 
 @dataclass(frozen=True, eq=False)
 class Box(Domain):
-    """low ≤ x ≤ high, as pixels are. Bounds: numbers, one per channel, or a tensor shaped like one sample.
+    """low ≤ x ≤ high, as pixels are. Bounds: numbers, one per channel or column, or a tensor shaped like one sample.
 
     >>> Box(-0.5, 1.5)
     Box(low=-0.5, high=1.5)
@@ -63,6 +64,10 @@ class Box(Domain):
     high: float | Sequence[float] | Tensor
 
     def __post_init__(self) -> None:
+        for name in ("low", "high"):
+            bound = getattr(self, name)
+            if not isinstance(bound, (int, float, list, tuple, Tensor)):  # an array, a column of a data frame
+                object.__setattr__(self, name, torch.tensor(np.asarray(bound)))
         low, high = _tensor(self.low), _tensor(self.high)
         if not (torch.isfinite(low).all() and torch.isfinite(high).all()):
             raise InputError("Box: bounds must be finite; use Real() or NonNegative() for an open domain.")
@@ -96,9 +101,7 @@ class Box(Domain):
 
     def like(self, x: Tensor) -> Box:
         """The same box with tensors for bounds, of the type and on the device of x."""
-        return Box(
-            *(torch.as_tensor(bound, dtype=x.dtype, device=x.device).detach() for bound in (self.low, self.high))
-        )
+        return Box(*(_tensor(bound, x.dtype).to(x.device) for bound in (self.low, self.high)))
 
     def span(self) -> tuple[float, float]:
         """The lowest and the highest number in it."""
@@ -120,8 +123,11 @@ def _in_short(bound: float | Sequence[float] | Tensor) -> str:
     return f"<{float(t.min()):.3g} to {float(t.max()):.3g}, shape {tuple(t.shape)}>"
 
 
-def _tensor(bound: float | Sequence[float] | Tensor) -> Tensor:
-    return torch.as_tensor(bound, dtype=None if isinstance(bound, Tensor) else torch.get_default_dtype()).detach()
+def _tensor(bound: float | Sequence[float] | Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """A bound as a tensor; of a type, or of its own, or of the usual one."""
+    if isinstance(bound, Tensor):
+        return bound.detach().to(dtype or bound.dtype)
+    return torch.as_tensor(bound, dtype=dtype or torch.get_default_dtype())
 
 
 def fit(bound: float | Sequence[float] | Tensor, x: Tensor) -> Tensor:

@@ -137,7 +137,8 @@ class Check:
                 f"{self.negative} of {self.samples} scores are negative: there is no evidence for this answer{empty}."
             )
         texts.append(
-            "To ask why one class rather than another, explain a difference of scores: target=dt.margin(a, b)."
+            "To ask why one class rather than another, explain a difference of scores: target=dt.margin(a, b), with "
+            "the higher score first."
         )
         return " ".join(texts)
 

@@ -200,6 +200,10 @@ def test_classes_by_name() -> None:
         class_index(model, "4")
     with pytest.raises(dt.TargetError, match="Names like it:\n  3  tiger cat"):
         class_index(model, "tiger")
+    with pytest.raises(dt.TargetError, match="Names like it:\n  3  tiger cat"):
+        class_index(model, "tigre")
+    with pytest.raises(dt.TargetError, match=r"No class is called 'xyz'\. The classes are:\n  0  crane\n  1  Cat"):
+        class_index(model, "xyz")
     beside = ("castle", "crate", "oxcart", "tabby cat", "carton", "Egyptian cat")
     with pytest.raises(dt.TargetError, match=r"like it:\n  3  tabby cat\n  5  Egyptian cat$"):
         class_index(dt.Pretrained(nn.Identity(), beside, None, domain=dt.Real()), "cat")

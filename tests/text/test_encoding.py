@@ -29,7 +29,7 @@ def test_sub_words_belong_to_a_word_and_special_tokens_are_special(own: Any) -> 
 
 def test_a_word_that_is_not_known_is_a_word(own: Any) -> None:
     (line,) = encoded(own, "the zebra [MASK]")
-    assert line.pieces == ("[CLS]", "the", "[UNK]", "[MASK]", "[SEP]")
+    assert line.pieces == ("[CLS]", "the", "zebra", "[MASK]", "[SEP]")
     assert line.special == (True, False, False, True, True)
 
 
@@ -107,3 +107,14 @@ def test_a_continuation_is_tokens(own: Any) -> None:
     for wrong, said in (("", "empty"), (7, "A continuation is a text")):
         with pytest.raises(dt.InputError, match=said):
             continuation_ids(own, wrong)  # type: ignore[arg-type]
+
+
+def test_words_that_the_tokenizer_does_not_know_are_shown_as_they_are_written() -> None:
+    (line,) = encoded(tokenizer(), ("The Zebra was bad", "a Gnu"))
+    assert line.pieces == ("[CLS]", "the", "Zebra", "was", "bad", "[SEP]", "a", "Gnu", "[SEP]")
+    assert line.ids.count(tokenizer().unk_token_id) == 2
+
+
+def test_it_is_said_which_of_several_texts_is_empty() -> None:
+    with pytest.raises(dt.InputError, match="Text 1 is empty"):
+        encoded(tokenizer(), ["the film", " "])

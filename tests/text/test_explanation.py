@@ -35,6 +35,9 @@ def test_words_are_the_sums_of_their_tokens(e: dt.TextExplanation) -> None:
     assert words.words == ("[CLS]", "the", "films", "was", "not", "bad", "[SEP]")
     assert words.values[2] == pytest.approx(tokens.values[2] + tokens.values[3])
     assert sum(words.values) == pytest.approx(sum(tokens.values))
+    for shown in (tokens, words):  # what is said below adds up to what is shown
+        sums = sum(v for v in shown.values if v > 0), -sum(v for v in shown.values if v < 0)
+        assert f" + {sums[0]:.3g} for − {sums[1]:.3g} against" in shown.caption
 
 
 def test_both_texts_of_a_pair_have_a_line(e: dt.TextExplanation) -> None:

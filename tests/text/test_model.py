@@ -76,3 +76,8 @@ def test_a_network_of_ones_own_may_return_its_scores() -> None:
     assert torch.allclose(e.score, p.network(torch.tensor([e.lines[0].ids]))[:, 1])
     with pytest.raises(dt.LoadError, match="a OtherName, has no argument input_ids"):
         dt.load(OtherName().eval(), tokenizer=tokenizer(), kind="classifier")
+
+
+def test_a_contrast_of_texts_is_asked_otherwise() -> None:
+    with pytest.raises(dt.InputError, match=r"dt\.explain\(p, text, target=…, against=…\)"):
+        dt.contrast(classifier(), "the film", "positive", against="negative")  # type: ignore[arg-type]

@@ -142,6 +142,11 @@ def contrast(
 
     With a `Pretrained`, ``x`` may be photographs, as for `explain`. The settings are those of `Explainer`.
     """
+    if isinstance(model, TextModel):
+        raise InputError(
+            "A contrast is of networks that read pictures or numbers. What speaks for one class of a text rather than "
+            "for another is dt.explain(p, text, target=…, against=…)."
+        )
     explainer = Explainer(
         model, None, domain, rules=rules, first=first, bias=bias, max_pool=max_pool, local=local, output=output
     )
@@ -151,10 +156,13 @@ def contrast(
 # --- photographs ------------------------------------------------------------------------------------------------------
 
 
-def read(model: Pretrained, x: Any, like: Tensor | None) -> tuple[Any, tuple[Seen, ...]]:
-    """Photographs as inputs beside a tensor, with what the network sees of them; anything else as it is."""
+def read(model: Pretrained, x: Any, like: Tensor | None) -> tuple[Any, tuple[Any, ...]]:
+    """Photographs as inputs beside a tensor, with what the network sees of them (`Seen`); anything else as it is.
+
+    Rows of a table come with the names of their columns.
+    """
     if model.feature_names is not None:
-        return _rows(x, model.feature_names), ()
+        return _rows(x, model.feature_names)
     some = list(x) if isinstance(x, (list, tuple)) or (_pixels(x) and x.ndim == 4) else [x]
     if isinstance(x, (list, tuple)) and not some:
         raise InputError("No photograph was given." if model.preparation is not None else "No input was given.")
@@ -169,21 +177,39 @@ def read(model: Pretrained, x: Any, like: Tensor | None) -> tuple[Any, tuple[See
     return inputs if like is None else inputs.to(like), seen
 
 
-def _rows(x: Any, names: Sequence[str]) -> Any:
-    """Rows of a table as real numbers; of a data frame the columns that the network knows, in its order."""
+def _rows(x: Any, names: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
+    """Rows of a table as real numbers, and the names of its columns.
+
+    Of a data frame the columns that the network knows, in its order; of one that was fitted without names all of them.
+    """
     if hasattr(x, "columns") and hasattr(x, "to_numpy"):
-        missing = [name for name in names if name not in set(map(str, x.columns))]
-        if missing:
-            raise InputError(f"The table has no column called {', '.join(missing)}; the network was fitted with it.")
         named = {str(column): column for column in x.columns}
-        x = x[[named[name] for name in names]].to_numpy()
-    return np.asarray(x, dtype=np.float64) if isinstance(x, (list, np.ndarray)) else x
+        missing = [name for name in names if name not in named]
+        if missing and names != unnamed(len(names)):
+            raise InputError(f"The table has no column called {', '.join(missing)}; the network was fitted with it.")
+        if missing and len(x.columns) != len(names):
+            raise InputError(
+                f"The table has {len(x.columns)} columns, and the network, which was fitted without names of columns, "
+                f"reads {len(names)}."
+            )
+        if missing:
+            names = tuple(map(str, x.columns))
+        else:
+            x = x[[named[name] for name in names]]
+        x = x.to_numpy()
+    rows = np.array(x, dtype=np.float64) if isinstance(x, (list, np.ndarray)) else x
+    return rows, tuple(names)
 
 
-def shown(model: Pretrained, answer: _Answer, x: Any, seen: tuple[Seen, ...], target: Any) -> _Answer:
+def unnamed(count: int) -> tuple[str, ...]:
+    """What columns without names are called: x0, x1, …"""
+    return tuple(f"x{k}" for k in range(count))
+
+
+def shown(model: Pretrained, answer: _Answer, x: Any, seen: tuple[Any, ...], target: Any) -> _Answer:
     """An explanation with its photographs and the names of the classes."""
     if model.feature_names is not None:
-        answer = replace(answer, feature_names=model.feature_names)
+        answer, seen = replace(answer, feature_names=seen), ()
     if not seen:
         if model.class_names is None or not isinstance(x, Tensor):
             return answer

@@ -95,9 +95,16 @@ def warn_of_box(head: Node, boxes: list[Box | None]) -> None:
             continue
         low, high = torch.as_tensor(box.low), torch.as_tensor(box.high)
         # Where both are the same there is a constant beside the input, which is no pixel.
-        if bool((((low > 0) | (high < 0)) & (low < high)).any()):
+        without = (((low > 0) | (high < 0)) & (low < high)).flatten().nonzero().flatten().tolist()
+        if without:
             warn(
-                f"The box {box} does not contain zero everywhere, as the z^B rule assumes (at "
-                f"{where(head)}): relevance can "
-                "stay behind. Shift the input so that zero lies between low and high.",
+                f"The box {box} does not contain zero everywhere{_which(without, low.numel())}, as the z^B rule "
+                f"assumes (at {where(head)}): relevance can stay behind. Shift the input so that zero lies "
+                "between low and high, or widen the box to hold it.",
             )
+
+
+def _which(some: list[int], of: int) -> str:
+    """Where, if the bounds differ."""
+    named = ", ".join(map(str, some[:5])) + ", …" * (len(some) > 5)
+    return f" (not in {len(some)} of its {of} parts: {named}, counted from 0)" if of > 1 else ""

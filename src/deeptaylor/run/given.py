@@ -71,7 +71,7 @@ def _tensor(x: Any, name: str, like: Tensor | None) -> Any:
         return x
     if x.dtype.kind not in "biufc":
         raise InputError(f"Input {name!r} is an array of {x.dtype}; numbers are needed.")
-    t = torch.as_tensor(np.ascontiguousarray(x))
+    t = torch.as_tensor(np.require(x, requirements=["C_CONTIGUOUS", "WRITEABLE"]))
     if like is None:
         return t.to(torch.get_default_dtype()) if t.is_floating_point() else t
     return t.to(like) if t.is_floating_point() else t.to(like.device)

@@ -10,6 +10,7 @@ from deeptaylor.errors import TargetError
 
 __all__ = ["class_number"]
 
+_WORDS = re.compile(r"[\W_]+")
 _NEAR = 8  # names that are offered in place of an unknown one
 
 
@@ -33,9 +34,11 @@ def class_number(class_names: Sequence[str] | None, text: str) -> int:
         return found[0]
     if found:
         raise TargetError(f"{len(found)} classes are called {text!r}; give a number: {', '.join(map(str, found))}.")
-    near = _names_like(text.casefold(), names)
-    hint = "".join(f"\n  {names.index(name)}  {class_names[names.index(name)]}" for name in near)
-    raise TargetError(f"No class is called {text!r}." + (f" Names like it:{hint}" if near else ""))
+    near = [names.index(name) for name in _names_like(text.casefold(), names)]
+    offered = near or range(len(names) if len(names) <= _NEAR else 0)
+    hint = "".join(f"\n  {k}  {class_names[k]}" for k in offered)
+    said = " Names like it:" if near else " The classes are:"
+    raise TargetError(f"No class is called {text!r}." + (f"{said}{hint}" if offered else ""))
 
 
 def _names_like(asked: str, names: Sequence[str]) -> list[str]:
@@ -43,10 +46,15 @@ def _names_like(asked: str, names: Sequence[str]) -> list[str]:
 
     >>> _names_like("tabby cat", ["lab coat", "tiger cat", "tabby"]), _names_like("zebar", ["zebra", "cow"])
     (['tabby', 'tiger cat'], ['zebra'])
+    >>> _names_like("sheepdgo", ["Shetland sheepdog", "sheep"])
+    ['Shetland sheepdog', 'sheep']
     """
-    wanted = set(re.split(r"[\W_]+", asked)) - {""}
-    shared = {name: wanted & set(re.split(r"[\W_]+", name)) for name in names}
-    parts = {name: len(words) / len(re.split(r"[\W_]+", name)) for name, words in shared.items()}
+    words = {name: set(_WORDS.split(name)) for name in names}
+    wanted = set(_WORDS.split(asked)) - {""}
+    shared = {name: wanted & own for name, own in words.items()}
+    parts = {name: len(shared[name]) / len(own) for name, own in words.items()}
     some = sorted((n for n in shared if shared[n]), key=lambda n: (-len(shared[n]), -parts[n]))
-    alike = difflib.get_close_matches(asked, names, n=4, cutoff=0.6) + [name for name in names if asked in name]
+    near = difflib.get_close_matches(asked, sorted(set().union(*words.values())), n=2, cutoff=0.8)
+    alike = [name for word in near for name in names if word in words[name]]
+    alike += difflib.get_close_matches(asked, names, n=4, cutoff=0.6) + [name for name in names if asked in name]
     return (some or list(dict.fromkeys(alike)))[:_NEAR]

@@ -72,10 +72,12 @@ def encoded(tokenizer: Any, texts: Any, drop_end: bool = False) -> list[Line]:
     many = texts if isinstance(texts, list) else [texts]
     if not many:
         raise InputError("No text was given: the list is empty.")
-    return [_line(tokenizer, text, drop_end) for text in many]
+    return [
+        _line(tokenizer, text, drop_end, f"Text {k}" if len(many) > 1 else "The text") for k, text in enumerate(many)
+    ]
 
 
-def _line(tokenizer: Any, text: Any, drop_end: bool) -> Line:
+def _line(tokenizer: Any, text: Any, drop_end: bool, name: str) -> Line:
     parts = text if isinstance(text, tuple) else (text,)
     if not 1 <= len(parts) <= 2 or not all(isinstance(part, str) for part in parts):
         raise InputError(
@@ -83,8 +85,12 @@ def _line(tokenizer: Any, text: Any, drop_end: bool) -> Line:
             f"returns; got {type(text).__name__}."
         )
     if not all(part.strip() for part in parts):
-        raise InputError("The text is empty: there is no word to explain.")
-    found = tokenizer(*parts, return_special_tokens_mask=True, truncation=False, padding=False, verbose=False)
+        raise InputError(f"{name} is empty: there is no word to explain.")
+    fast = bool(getattr(tokenizer, "is_fast", False))
+    found = tokenizer(
+        *parts, return_special_tokens_mask=True, return_offsets_mapping=fast, truncation=False, padding=False,
+        verbose=False,
+    )  # fmt: skip
     ids = list(found["input_ids"])
     added, known = found["special_tokens_mask"], _specials(tokenizer)
     special = [bool(extra) or token in known for extra, token in zip(added, ids, strict=True)]
@@ -92,7 +98,18 @@ def _line(tokenizer: Any, text: Any, drop_end: bool) -> Line:
     words = _words(found, len(ids))
     if drop_end and ids and special[-1] and ids[-1] == tokenizer.eos_token_id:
         ids, special, types, words = ids[:-1], special[:-1], types[:-1], words[:-1]
-    return _checked(tokenizer, ids, special, types, words)
+    line = _checked(tokenizer, ids, special, types, words)
+    return _spelled(line, found, parts, tokenizer.unk_token_id) if fast else line
+
+
+def _spelled(line: Line, found: Any, parts: Sequence[str], unknown: int | None) -> Line:
+    """The same, with words that the tokenizer does not know as they are written."""
+    pieces = list(line.pieces)
+    for k, (token, part) in enumerate(zip(line.ids, found.sequence_ids(0), strict=False)):
+        first, last = found["offset_mapping"][k]
+        if token == unknown and part is not None and last > first:
+            pieces[k] = shown(parts[part][first:last])
+    return replace(line, pieces=tuple(pieces))
 
 
 def _given(tokenizer: Any, found: Mapping[str, Any]) -> list[Line]:

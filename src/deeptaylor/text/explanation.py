@@ -86,7 +86,7 @@ class TextExplanation:
         if words:
             names, values, breaks = _joined(line, values)
         high = max(map(abs, values), default=0.0) or 1.0
-        said = self.sentence(sample, target)
+        said = self.sentence(sample, target, words)
         caption = f"Red speaks for it, blue against it. {said[0].upper()}{said[1:]}"
         return Tokens(
             tuple(names), tuple(values), Scale(high, signed=True, largest=high), self.title(sample, target), caption,
@@ -107,13 +107,20 @@ class TextExplanation:
         """What was asked."""
         return f"Which words speak for {self.asked[sample][target]}?"
 
-    def sentence(self, sample: int = 0, target: int = 0) -> str:
-        """The account of one text in plain English: the score, what it would be without the words, and the words."""
+    def sentence(self, sample: int = 0, target: int = 0, words: bool = False) -> str:
+        """The account of one text in plain English: the score, what it would be without the words, and the words.
+
+        words   what speaks for the score and against it is summed over words; else, as in the ledger, over tokens
+        """
         pick = _Pick(sample, target)
         ledger, R = self.answer.ledger, self._map(sample, target)
         if isinstance(ledger, BetweenLedger):
             wrong = "" if pick(ledger.accounted) else f"; NOT accounted for: {pick(ledger.residual):.2g}"
-            between = f"{pick(ledger.in_favour):.3g} for − {pick(ledger.against):.3g} against"
+            sums = pick(ledger.in_favour), pick(ledger.against)
+            if words:
+                _, whole, _ = _joined(self.lines[sample], R.tolist())
+                sums = sum(v for v in whole if v > 0), -sum(v for v in whole if v < 0)
+            between = f"{sums[0]:.3g} for − {sums[1]:.3g} against"
             scores = f"{self.quantity} {pick(ledger.score):.3g} = {pick(ledger.reference):.3g}"
             return f"{scores} {self.without} + {between}{wrong}."
         if pick(self.score) < 0 <= pick(ledger.score):

@@ -135,9 +135,19 @@ def test_names_of_columns_and_classes_are_kept() -> None:
     assert torch.equal(p.explainer().explain(mixed, "yes").relevance, e.relevance)
     with pytest.raises(dt.InputError, match="no column called rent"):
         p.explainer().explain(Frame(["age", "debt", "cards"], X[:1, :3]))
+    assert p.top(mixed, 1) == p.top(X[:1], 1) == p.top(torch.from_numpy(X[:1]), 1)
+
+
+def test_without_names_columns_are_taken_as_they_lie() -> None:
     plain = dt.load(linear_model.Ridge().fit(X, NUMBER), domain=dt.Real())
     assert plain.feature_names == ("x0", "x1", "x2", "x3")
-    assert set(plain.explainer().explain([[1, 0, 2, 1]]).bars().names) <= {"x0", "x1", "x2", "x3"}
+    explainer = plain.explainer()
+    assert set(explainer.explain([[1, 0, 2, 1]]).bars().names) <= {"x0", "x1", "x2", "x3"}
+    e = explainer.explain(Frame(["age", "debt", "cards", "rent"], X[:1]))
+    assert e.feature_names == ("age", "debt", "cards", "rent")
+    assert torch.equal(e.relevance, explainer.explain(X[:1]).relevance)
+    with pytest.raises(dt.InputError, match=r"3 columns, and the network, which was fitted without names .* reads 4"):
+        explainer.explain(Frame(["age", "debt", "cards"], X[:1, :3]))
 
 
 def test_what_else_there_is_is_refused_in_a_sentence() -> None:

@@ -20,6 +20,7 @@ from deeptaylor.errors import LoadError
 from deeptaylor.models.loading.asked import ClassNames
 from deeptaylor.models.networks.preparation import Preparation
 from deeptaylor.models.networks.pretrained import Pretrained
+from deeptaylor.models.photographs import unnamed
 
 __all__ = ["from_estimator", "is_estimator"]
 
@@ -197,4 +198,4 @@ def _domain(scalers: list[Any], kind: str) -> Domain:
 
 def _features(source: Any, first: _Layer) -> tuple[str, ...]:
     names = getattr(source, "feature_names_in_", None)
-    return tuple(map(str, names)) if names is not None else tuple(f"x{k}" for k in range(first[0].shape[1]))
+    return tuple(map(str, names)) if names is not None else unnamed(first[0].shape[1])

@@ -18,6 +18,7 @@ from deeptaylor.graph.eval_mode import eval_mode
 from deeptaylor.models import photographs
 from deeptaylor.models.networks.preparation import Preparation
 from deeptaylor.rules import Rule
+from deeptaylor.run.inputs import first_float
 from deeptaylor.run.returned import RETURNED
 
 __all__ = ["Pretrained", "Recognised"]
@@ -125,9 +126,11 @@ class Pretrained:
             output: Tensor = self.network(x)
         return output
 
-    def top(self, x: Tensor, k: int = 5) -> list[list[Recognised]]:
-        """The k most probable classes of each sample, the first one first."""
-        output = self.output(x)
+    def top(self, x: Any, k: int = 5) -> list[list[Recognised]]:
+        """The k most probable classes of each sample, or photograph, or row of a table; the first one first."""
+        like = first_float(self.network.parameters())
+        inputs = x if isinstance(x, Tensor) else torch.as_tensor(self.read(x, like)[0])
+        output = self.output(inputs if like is None else inputs.to(like))
         if output.ndim != 2:
             raise InputError(
                 f"The network's output has shape {tuple(output.shape)}; classes are told from (batch, classes)."
