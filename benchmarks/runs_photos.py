@@ -5,8 +5,9 @@
 
 Photographs are made first: JPEG files of 500 × 375 pixels, textures of the size that photographs have. Weights are
 random, which takes as long as any. The bare explainer takes inputs that lie ready where the network is: `explain`, as
-the run calls it, and the plain call, which gives map and score alone. It is measured before and after the run. Reading
-alone, by the run's own threads, is measured as well: the run is not faster than that.
+the run calls it, and the plain call, which gives map and score alone. It is measured before and after the run, and
+between its stretches, so that whatever else the machine does slows both. Reading alone, by the run's own threads, is
+measured as well: the run is not faster than that.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from deeptaylor.runs.progress import Progress
 from deeptaylor.runs.run import begin, work_of
 from zoo import MEAN, STD, randomise
 
+SETTLE = 0.5  # seconds in which the run's threads end what they do
 KINDS = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -86,6 +88,19 @@ def per_second(call: Callable[[Tensor], Any], batches: Sequence[Tensor], seconds
     return items / (time.perf_counter() - began)
 
 
+class Stretch:
+    """A part of a run, on the clock."""
+
+    def __init__(self) -> None:
+        self.begin(0)
+
+    def begin(self, first: int) -> None:
+        self.first, self._since = first, time.perf_counter()
+
+    def per_second(self, last: int) -> float:
+        return (last - self.first) / (time.perf_counter() - self._since)
+
+
 def synchronise(x: Tensor) -> None:
     if x.is_cuda:
         torch.cuda.synchronize()
@@ -119,10 +134,14 @@ def measured(asked: argparse.Namespace, folder: Path, kind: str, batch: int) -> 
     ]
     bare, plain = [per_second(explainer.explain, ready, asked.seconds)], [per_second(explainer, ready, asked.seconds)]
     read = reading(work, items[: min(len(items), 2048)], asked.threads)
-    times: list[tuple[int, float]] = []
+    stretch, pairs = Stretch(), list[tuple[float, float]]()
 
     def progress(p: Progress) -> None:
-        times.append((p.done, time.perf_counter()))
+        if p.done - stretch.first >= asked.every or p.done == p.of:
+            rate = stretch.per_second(p.done)
+            time.sleep(SETTLE)
+            pairs.append((rate, per_second(explainer.explain, ready, asked.seconds)))
+            stretch.begin(p.done)
 
     with tempfile.TemporaryDirectory() as out:
         began, busy = time.perf_counter(), time.process_time()
@@ -134,13 +153,14 @@ def measured(asked: argparse.Namespace, folder: Path, kind: str, batch: int) -> 
         stored = sum(p.stat().st_size for p in Path(out).rglob("*") if p.is_file())
     bare.append(per_second(explainer.explain, ready, asked.seconds))
     plain.append(per_second(explainer, ready, asked.seconds))
-    (first, since), (last, until) = times[2], times[-1]  # from the third batch on: before, all begins
-    ran = (last - first) / (until - since)
-    alone, simple = statistics.mean(bare), statistics.mean(plain)
+    pairs = pairs[1:] if len(pairs) > 1 else pairs  # while the first lasts, all begins
+    ran, alone = (statistics.median(rates) for rates in zip(*pairs, strict=True))
+    simple = statistics.mean(plain)
     return {
         "network": asked.network, "kind": kind, "batch": batch, "count": len(items), "compiled": asked.device != "cpu",
         "run_per_second": ran, "bare_per_second": alone, "bare_plain_per_second": simple, "bare_runs": bare + plain,
-        "reading_per_second": read, "ratio": ran / alone, "ratio_plain": ran / simple,
+        "reading_per_second": read, "ratio": statistics.median(r / b for r, b in pairs),
+        "ratios": [r / b for r, b in pairs], "ratio_plain": ran / simple,
         "whole_run_seconds": whole, "processor_seconds": used, "threads": asked.threads, "processes": asked.processes,
         "bytes_per_item": stored / len(items),
     }  # fmt: skip
@@ -162,6 +182,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=max(1, (os.cpu_count() or 2) - 1))
     parser.add_argument("--processes", type=int, default=0, help="that read in place of threads")
     parser.add_argument("--seconds", type=float, default=3.0, help="for each measurement of the bare explainer")
+    parser.add_argument("--every", type=int, default=2048, help="items of a stretch")
     parser.add_argument("--photos", type=Path, help="where the photographs are, or are made; kept")
     parser.add_argument("--json", type=Path, help="what is measured is added to this file")
     asked = parser.parse_args()
