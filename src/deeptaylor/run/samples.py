@@ -148,8 +148,8 @@ def check_samples(captured: Captured, layout: Mapping[str, Layout], explained: I
         given = ", ".join(str(tuple(shape_of(n)[1:])) for n in captured.inputs)
         raise PlanError(
             f"The first axis of the input counts samples (here each of shape {given}), but in the shape "
-            f"{tuple(shape_of(node))} of {where(node)} they are no longer apart. What to do: wrap a network that takes "
-            "samples along another axis (sequence first) in a module whose forward is network(x.transpose(0, 1)); and "
-            "one that takes a single sample in one that explains it as a batch of one: "
-            "network(x.reshape(the shape of a sample)).unsqueeze(0)."
+            f"{tuple(shape_of(node))} of {where(node)} they are no longer apart. What to do: give one sample as a "
+            "batch of one, x.unsqueeze(0); wrap a network that takes samples along another axis (sequence first) in a "
+            "module whose forward is network(x.transpose(0, 1)); and one that takes a single sample without a batch in "
+            "one whose forward is network(x.reshape(the shape of a sample)).unsqueeze(0)."
         )
