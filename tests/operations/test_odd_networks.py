@@ -277,7 +277,7 @@ def unbatched(net: Net, x: Tensor) -> Tensor:
     ids=["sequence first", "one row", "one image"],
 )
 def test_samples_that_are_not_along_the_first_axis(forward: Any, x: Tensor) -> None:
-    with pytest.raises(dt.PlanError, match=r"no longer apart.*one, x\.unsqueeze\(0\); .*transpose\(0, 1\).*unsqueeze\(0\)\."):
+    with pytest.raises(dt.PlanError, match=r"apart.*one, x\.unsqueeze\(0\); .*transpose\(0, 1.*unsqueeze\(0\)\."):
         dt.explain(Net(forward), x, bias="neuron")
 
 
