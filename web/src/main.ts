@@ -99,7 +99,7 @@ class Page {
     this.forget();
     this.question.reset();
     byId("about").textContent = known.about;
-    byId("photograph").hidden = known.kind !== "photograph";
+    byId("photograph").hidden = byId("begin").hidden = known.kind !== "photograph";
     byId("digits").hidden = known.kind !== "digits";
     if ((this.file === "digits.png") !== (known.kind === "digits")) {
       this.picture = null;

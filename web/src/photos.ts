@@ -26,7 +26,7 @@ export class Photos {
       if (input.files?.[0]) void this.take(input.files[0]);
       input.value = "";
     });
-    byId("pick").addEventListener("click", () => input.click());
+    for (const button of ["pick", "begin"]) byId(button).addEventListener("click", () => input.click());
     this.wireDrop();
     document.addEventListener("paste", (event) => {
       const file = event.clipboardData?.files[0];

@@ -263,6 +263,26 @@ def test_the_picture_is_in_view_without_scrolling(chromium: Any, address: str, s
             assert box["width"] > (150 if state == "two" else 350)
 
 
+def test_the_phone_s_first_screen_has_the_button_that_it_speaks_of(chromium: Any, address: str) -> None:
+    with opened(chromium, address, viewport=PHONE, has_touch=True, is_mobile=True) as page:
+        if page.locator("#samples").is_visible():
+            page.locator("#tiles img").last.wait_for()
+        assert "Pick a photograph to begin." in page.inner_text("#welcome")
+        assert page.evaluate("scrollY") == 0
+        assert page.inner_text("#begin") == "Pick a photograph"
+        in_view(page, "#begin")
+        with page.expect_file_chooser() as waiting:
+            page.tap("#begin")
+        waiting.value.set_files({"name": "a.png", "mimeType": "image/png", "buffer": photo()})
+        settled(page)
+        in_view(page)
+
+
+def test_a_desk_has_one_button_to_pick_a_photograph(page: Any) -> None:
+    assert page.locator("button:visible:text-is('Pick a photograph')").count() == 1
+    in_view(page, "#pick")
+
+
 def test_a_layer_chosen_below_brings_the_picture_back_into_view(page: Any) -> None:
     layer(page)
     in_view(page)

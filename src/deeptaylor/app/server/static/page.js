@@ -1590,7 +1590,7 @@ var Photos = class {
       if (input.files?.[0]) void this.take(input.files[0]);
       input.value = "";
     });
-    byId("pick").addEventListener("click", () => input.click());
+    for (const button of ["pick", "begin"]) byId(button).addEventListener("click", () => input.click());
     this.wireDrop();
     document.addEventListener("paste", (event) => {
       const file = event.clipboardData?.files[0];
@@ -2340,7 +2340,7 @@ var Page = class {
     this.forget();
     this.question.reset();
     byId("about").textContent = known2.about;
-    byId("photograph").hidden = known2.kind !== "photograph";
+    byId("photograph").hidden = byId("begin").hidden = known2.kind !== "photograph";
     byId("digits").hidden = known2.kind !== "digits";
     if (this.file === "digits.png" !== (known2.kind === "digits")) {
       this.picture = null;
