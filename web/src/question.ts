@@ -11,6 +11,7 @@ export class Question {
   private against = "";
   private apart = false;
   private last: "target" | "against" = "target"; // what was typed last
+  private sent = { target: "", against: "", apart: false }; // the question that was asked last, answered or not
   private names: string[] = [];
   private readonly section = byId("question");
   private readonly targetField = byId<HTMLInputElement>("class-name");
@@ -26,9 +27,7 @@ export class Question {
     }
     byId<HTMLFormElement>("other-class").addEventListener("submit", (event) => {
       event.preventDefault();
-      this.target = this.targetField.value.trim();
-      this.last = "target";
-      this.go();
+      this.askFor(this.targetField.value.trim());
     });
     byId<HTMLFormElement>("rather").addEventListener("submit", (event) => {
       event.preventDefault();
@@ -78,9 +77,9 @@ export class Question {
     }
   }
 
-  // Another name in the place of the one that no class has.
+  // Another name in the place of the one that no class has; the rest of the question is as it was asked.
   correct(name: string): void {
-    this[this.last] = name;
+    Object.assign(this, this.sent, { [this.last]: name });
     this.go();
   }
 
@@ -102,11 +101,7 @@ export class Question {
         name,
         probability,
         pressed: index === answer.target,
-        choose: () => {
-          this.target = String(index);
-          if (this.against === this.target) this.against = "";
-          this.go();
-        },
+        choose: () => this.askFor(String(index)),
       })),
     );
     this.newlyAsked = false;
@@ -128,7 +123,16 @@ export class Question {
     return /^\d+$/.test(typed) || this.names.some((name) => name.toLowerCase() === typed.toLowerCase());
   }
 
+  // Another class is a new question: the rival of the one before is not meant.
+  private askFor(target: string): void {
+    this.target = target;
+    this.against = "";
+    this.last = "target";
+    this.go();
+  }
+
   private go(): void {
+    this.sent = { target: this.target, against: this.against, apart: this.apart };
     this.newlyAsked = true;
     this.asked();
   }

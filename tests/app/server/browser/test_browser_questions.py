@@ -61,6 +61,43 @@ def test_both_classes_typed_before_one_is_sent(page: Any) -> None:
     assert title(page) == "“dog” against “cat”"
 
 
+@pytest.mark.parametrize("way", ["typed", "clicked"])
+@pytest.mark.parametrize("other", ["cat", "moon"])
+def test_another_class_is_a_new_question(page: Any, other: str, way: str) -> None:
+    """The rival of the question before is gone, also where it scores higher or is the class that is asked for."""
+    upload(page)
+    ask(page, "#against", "moon")
+    settled(page)
+    assert page.input_value("#against") == "moon"
+    if way == "typed":
+        ask(page, "#class-name", other)
+    else:
+        page.locator("#classes button", has_text=other).click()
+    page.locator(".title", has_text=f"“{other}”").wait_for()
+    settled(page)
+    assert title(page) == f"What sets “{other}” apart"
+    assert page.input_value("#against") == ""
+    assert page.locator("#refusal").is_hidden()
+
+
+def test_a_corrected_name_asks_what_was_meant(page: Any) -> None:
+    """The question that was refused, with the name in its place: not what stands in the answer before."""
+    upload(page)
+    ask(page, "#against", "cat")
+    settled(page)
+    ask(page, "#class-name", "moom")
+    refused(page)
+    page.locator("#refusal").get_by_role("button", name="moon", exact=True).click()
+    page.locator(".title", has_text="What sets “moon” apart").wait_for()
+    settled(page)
+    page.fill("#class-name", "dog")
+    ask(page, "#against", "satr")
+    refused(page)
+    page.locator("#refusal").get_by_role("button", name="star", exact=True).click()
+    page.locator(".title", has_text="“dog” against “star”").wait_for()
+    settled(page)
+
+
 def test_an_unknown_name_changes_no_title(page: Any) -> None:
     upload(page)
     before = title(page), pixels(page, SHOWN)

@@ -1711,9 +1711,7 @@ var Question = class {
     }
     byId("other-class").addEventListener("submit", (event) => {
       event.preventDefault();
-      this.target = this.targetField.value.trim();
-      this.last = "target";
-      this.go();
+      this.askFor(this.targetField.value.trim());
     });
     byId("rather").addEventListener("submit", (event) => {
       event.preventDefault();
@@ -1733,6 +1731,8 @@ var Question = class {
   apart = false;
   last = "target";
   // what was typed last
+  sent = { target: "", against: "", apart: false };
+  // the question that was asked last, answered or not
   names = [];
   section = byId("question");
   targetField = byId("class-name");
@@ -1767,9 +1767,9 @@ var Question = class {
       this.against = "";
     }
   }
-  // Another name in the place of the one that no class has.
+  // Another name in the place of the one that no class has; the rest of the question is as it was asked.
   correct(name) {
-    this[this.last] = name;
+    Object.assign(this, this.sent, { [this.last]: name });
     this.go();
   }
   ask({ target, against }) {
@@ -1789,11 +1789,7 @@ var Question = class {
         name,
         probability,
         pressed: index === answer.target,
-        choose: () => {
-          this.target = String(index);
-          if (this.against === this.target) this.against = "";
-          this.go();
-        }
+        choose: () => this.askFor(String(index))
       }))
     );
     this.newlyAsked = false;
@@ -1812,7 +1808,15 @@ var Question = class {
   known(typed) {
     return /^\d+$/.test(typed) || this.names.some((name) => name.toLowerCase() === typed.toLowerCase());
   }
+  // Another class is a new question: the rival of the one before is not meant.
+  askFor(target) {
+    this.target = target;
+    this.against = "";
+    this.last = "target";
+    this.go();
+  }
   go() {
+    this.sent = { target: this.target, against: this.against, apart: this.apart };
     this.newlyAsked = true;
     this.asked();
   }
