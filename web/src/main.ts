@@ -21,8 +21,9 @@ class Page {
   private model: api.Model | null = null;
   private picture: Blob | null = null;
   private file = "";
+  private note = "";
   private working = 0; // questions that are not answered yet
-  private answered: unknown[] = []; // the picture and the network that the answer belongs to
+  private answered: (Taken & { model: api.Model }) | null = null; // the picture and the network that the answer belongs to
   private readonly panes: [Pane, Pane];
   private readonly select = byId<HTMLSelectElement>("model");
   private readonly status = byId("model-status");
@@ -103,7 +104,7 @@ class Page {
     byId("digits").hidden = known.kind !== "digits";
     if ((this.file === "digits.png") !== (known.kind === "digits")) {
       this.picture = null;
-      byId("file-name").textContent = byId("picture-note").textContent = "";
+      byId("file-name").textContent = byId("picture-note").textContent = this.note = "";
     }
     if (known.kind === "digits" && !this.pad.empty) {
       this.picture = this.pad.picture();
@@ -143,28 +144,44 @@ class Page {
 
   // --- the picture ---------------------------------------------------------------------------------------------------
 
-  take({ picture, file, note }: Taken): void {
-    this.picture = picture;
-    this.file = file;
-    byId("file-name").textContent = file;
-    byId("picture-note").textContent = note;
+  take(taken: Taken): void {
+    this.hold(taken);
     this.sayOfPicture("");
+    this.refuse("");
     this.question.another();
     this.start(() => this.explain());
   }
 
-  // Said where the picture was chosen; what belongs to the one before must not be taken for this one's.
+  private hold({ picture, file, note }: Taken): void {
+    this.picture = picture;
+    this.file = file;
+    this.note = note;
+    byId("file-name").textContent = file;
+    byId("picture-note").textContent = note;
+  }
+
+  // Said where the picture was chosen; whose answer is shown is said with it, so that it is not taken for this one's.
   private refusePicture(said: string): void {
+    const { answered } = this;
+    this.sayOfPicture(answered && answered.picture === this.picture ? `${said}\nWhat is shown is the answer before, for ${answered.file}.` : said);
+    byId("picture-problem").scrollIntoView({ block: "nearest" });
+  }
+
+  // The picture that was explained before the one that cannot be read; the start where there is none.
+  private takeBack(): void {
+    if (this.answered) {
+      this.hold(this.answered);
+      return;
+    }
     this.picture = null;
     this.forget();
-    byId("file-name").textContent = byId("picture-note").textContent = "";
-    this.sayOfPicture(said);
-    byId("picture-problem").scrollIntoView({ block: "nearest" });
+    byId("file-name").textContent = byId("picture-note").textContent = this.note = "";
   }
 
   private drawn(): void {
     this.picture = this.pad.picture();
     this.file = "digits.png";
+    this.note = "";
     this.question.another();
     this.start(() => this.explain());
   }
@@ -181,22 +198,29 @@ class Page {
   }
 
   private async explain(): Promise<void> {
-    const { model, picture } = this;
+    const { model, picture, file, note } = this;
     if (!model || !picture) return;
-    const [first] = this.panes;
-    if (this.answered[0] !== picture || this.answered[1] !== model) this.forget();
+    const [first, second] = this.panes;
+    if (this.answered?.model !== model) this.forget();
+    const another = this.answered?.picture !== picture;
     byId("welcome").hidden = true;
     const options = this.options();
     try {
       if (!(await first.ask(options, picture))) return;
     } catch (error) {
-      if (error instanceof api.ServerError && error.ofPicture) this.refusePicture(error.message);
-      else this.refuse(words(error), error instanceof api.ServerError ? error.swap : null);
+      if (error instanceof api.ServerError && error.ofPicture) {
+        this.takeBack();
+        this.refusePicture(error.message);
+      } else {
+        if (another) this.forget();
+        this.refuse(words(error), error instanceof api.ServerError ? error.swap : null);
+      }
       this.question.restore(first.answer);
       return;
     }
     const answer = first.answer!;
-    this.answered = [picture, model];
+    this.answered = { picture, file, note, model };
+    if (another) second.clear();
     this.refuse("");
     byId("toolbar").hidden = false;
     this.toolbar.offerMaps(answer.apart !== null, this.question.newlyAsked ? (answer.against === null ? "own" : "difference") : undefined);
@@ -266,7 +290,7 @@ class Page {
   // Nothing of another picture or network stays.
   private forget(): void {
     for (const pane of this.panes) pane.clear();
-    this.answered = [];
+    this.answered = null;
     this.refuse("");
     this.sayOfPicture("");
     this.compare.offer(null);

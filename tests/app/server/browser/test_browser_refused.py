@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from browser import photo, settled, shoot, upload
+from browser import SHOWN, ask, photo, pixels, settled, shoot, upload
 
 pytestmark = pytest.mark.browser
 
@@ -35,26 +35,56 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.parametrize("before", ["first", "after a photograph"])
-def test_what_is_no_picture(page: Any, before: str, name: str) -> None:
-    if before != "first":
-        upload(page)
-        page.select_option("#compare", "target")
-        settled(page, 2)
+def test_what_is_no_picture(page: Any, name: str) -> None:
     data, words = REFUSED[name]
     page.set_input_files("#file", {"name": name, "mimeType": "image/png", "buffer": data})
     said = page.locator("#picture-problem")
     said.filter(has_text=words).wait_for()
     assert page.get_by_text(words).count() == 1
-    # Nothing of another picture stands below it.
-    for gone in (".pane", "#classes", "canvas.shown", "#toolbar", ".details"):
-        assert not page.locator(gone).first.is_visible(), gone
+    for none in (".pane", "#classes", "canvas.shown", "#toolbar", ".details"):
+        assert not page.locator(none).first.is_visible(), none
+    assert page.locator("#welcome").is_visible()
     assert page.inner_text("#file-name") == ""
+    assert "answer" not in said.inner_text()
     shoot(page, f"no_picture_{name}")
     upload(page, "good.png")
-    settled(page, 2 if before != "first" else 1)
     assert said.is_hidden()
     assert page.locator("#classes").is_visible()
+    assert page.inner_text("#file-name") == "good.png"
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_picture_leaves_the_answer_before(page: Any, name: str) -> None:
+    upload(page)
+    ask(page, "#against", "moon")
+    page.locator(".title", has_text="“dog” against “moon”").wait_for()
+    page.select_option("#compare", "bias")
+    settled(page, 2)
+    page.check("[value=map]")
+    beside = ".pane:nth-child(2) canvas.shown"
+    before = [pixels(page, SHOWN), pixels(page, beside)]
+    data, words = REFUSED[name]
+    page.set_input_files("#file", {"name": name, "mimeType": "image/png", "buffer": data})
+    said = page.locator("#picture-problem")
+    said.filter(has_text=words).wait_for()
+    settled(page, 2)
+    assert page.get_by_text(words).count() == 1
+    assert "What is shown is the answer before, for photo.png." in said.inner_text()
+    assert page.inner_text("#file-name") == "photo.png"
+    assert [page.locator(".title").nth(k).inner_text() for k in (0, 1)] == ["“dog” against “moon”"] * 2
+    assert [(pixels(page, SHOWN) == before[0]).all(), (pixels(page, beside) == before[1]).all()] == [True, True]
+    assert page.locator("#welcome").is_hidden()
+    for shown in ("#classes", "#toolbar", ".details"):
+        assert page.locator(shown).first.is_visible(), shown
+    assert page.input_value("#against") == "moon"
+    shoot(page, f"no_picture_after_{name}")
+    # It is the picture that further questions are about.
+    page.locator("#classes button", has_text="star").click()
+    page.locator(".title", has_text="What sets “star” apart").first.wait_for()
+    settled(page, 2)
+    upload(page, "good.png")
+    settled(page, 2)
+    assert said.is_hidden()
     assert page.inner_text("#file-name") == "good.png"
 
 

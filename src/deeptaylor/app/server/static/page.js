@@ -2298,9 +2298,10 @@ var Page = class {
   model = null;
   picture = null;
   file = "";
+  note = "";
   working = 0;
   // questions that are not answered yet
-  answered = [];
+  answered = null;
   // the picture and the network that the answer belongs to
   panes;
   select = byId("model");
@@ -2348,7 +2349,7 @@ var Page = class {
     byId("digits").hidden = known2.kind !== "digits";
     if (this.file === "digits.png" !== (known2.kind === "digits")) {
       this.picture = null;
-      byId("file-name").textContent = byId("picture-note").textContent = "";
+      byId("file-name").textContent = byId("picture-note").textContent = this.note = "";
     }
     if (known2.kind === "digits" && !this.pad.empty) {
       this.picture = this.pad.picture();
@@ -2385,26 +2386,41 @@ var Page = class {
     }
   }
   // --- the picture ---------------------------------------------------------------------------------------------------
-  take({ picture: picture2, file, note }) {
-    this.picture = picture2;
-    this.file = file;
-    byId("file-name").textContent = file;
-    byId("picture-note").textContent = note;
+  take(taken) {
+    this.hold(taken);
     this.sayOfPicture("");
+    this.refuse("");
     this.question.another();
     this.start(() => this.explain());
   }
-  // Said where the picture was chosen; what belongs to the one before must not be taken for this one's.
+  hold({ picture: picture2, file, note }) {
+    this.picture = picture2;
+    this.file = file;
+    this.note = note;
+    byId("file-name").textContent = file;
+    byId("picture-note").textContent = note;
+  }
+  // Said where the picture was chosen; whose answer is shown is said with it, so that it is not taken for this one's.
   refusePicture(said) {
+    const { answered } = this;
+    this.sayOfPicture(answered && answered.picture === this.picture ? `${said}
+What is shown is the answer before, for ${answered.file}.` : said);
+    byId("picture-problem").scrollIntoView({ block: "nearest" });
+  }
+  // The picture that was explained before the one that cannot be read; the start where there is none.
+  takeBack() {
+    if (this.answered) {
+      this.hold(this.answered);
+      return;
+    }
     this.picture = null;
     this.forget();
-    byId("file-name").textContent = byId("picture-note").textContent = "";
-    this.sayOfPicture(said);
-    byId("picture-problem").scrollIntoView({ block: "nearest" });
+    byId("file-name").textContent = byId("picture-note").textContent = this.note = "";
   }
   drawn() {
     this.picture = this.pad.picture();
     this.file = "digits.png";
+    this.note = "";
     this.question.another();
     this.start(() => this.explain());
   }
@@ -2417,22 +2433,29 @@ var Page = class {
     return { ...this.settings.options(), ...this.question.options(this.settings.method), model: this.model.name, file: this.file };
   }
   async explain() {
-    const { model, picture: picture2 } = this;
+    const { model, picture: picture2, file, note } = this;
     if (!model || !picture2) return;
-    const [first] = this.panes;
-    if (this.answered[0] !== picture2 || this.answered[1] !== model) this.forget();
+    const [first, second] = this.panes;
+    if (this.answered?.model !== model) this.forget();
+    const another = this.answered?.picture !== picture2;
     byId("welcome").hidden = true;
     const options = this.options();
     try {
       if (!await first.ask(options, picture2)) return;
     } catch (error) {
-      if (error instanceof ServerError && error.ofPicture) this.refusePicture(error.message);
-      else this.refuse(words(error), error instanceof ServerError ? error.swap : null);
+      if (error instanceof ServerError && error.ofPicture) {
+        this.takeBack();
+        this.refusePicture(error.message);
+      } else {
+        if (another) this.forget();
+        this.refuse(words(error), error instanceof ServerError ? error.swap : null);
+      }
       this.question.restore(first.answer);
       return;
     }
     const answer = first.answer;
-    this.answered = [picture2, model];
+    this.answered = { picture: picture2, file, note, model };
+    if (another) second.clear();
     this.refuse("");
     byId("toolbar").hidden = false;
     this.toolbar.offerMaps(answer.apart !== null, this.question.newlyAsked ? answer.against === null ? "own" : "difference" : void 0);
@@ -2497,7 +2520,7 @@ var Page = class {
   // Nothing of another picture or network stays.
   forget() {
     for (const pane of this.panes) pane.clear();
-    this.answered = [];
+    this.answered = null;
     this.refuse("");
     this.sayOfPicture("");
     this.compare.offer(null);
