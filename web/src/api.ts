@@ -60,6 +60,7 @@ export interface Apart {
   size: number;
   percent: string;
   sentence: string;
+  nothing: string;
   difference: Heat;
   rivals: { index: number; name: string; weight: number }[];
   more: number;

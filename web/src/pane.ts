@@ -1,8 +1,9 @@
 // One explanation as it is shown: its title and its numbers are those of the server's answer and of nothing else.
 
 import * as api from "./api";
-import { context, paintOverlay, type Heat } from "./colours";
-import { make, percent, shown } from "./dom";
+import { choice, chosen } from "./choice";
+import { context, paintOverlay, robustScale, type Heat } from "./colours";
+import { make, newId, percent, shown } from "./dom";
 import { Ledger } from "./ledger";
 import { made } from "./settings";
 import { Picture, type Look, type Painted } from "./picture";
@@ -17,6 +18,7 @@ export interface Showing {
   shared: number | null; // one colour scale for both, where that is wanted
 }
 
+const FAINT = 0.2; // of full colour, at most: hardly to be seen over a photograph
 const UNITS: Record<string, string> = { sensitivity: "squared gradient", taylor: "relevance", "deep-taylor": "relevance" };
 
 export class Pane {
@@ -33,6 +35,11 @@ export class Pane {
   private readonly busy = make("p", { class: "busy", role: "status" });
   private readonly legend = make("div", { class: "legend-row" });
   private readonly scale = make("p", { class: "scale soft" });
+  private readonly scales = choice(newId("scale"), "Colour scale", [
+    ["whole", "As in the whole map"],
+    ["alone", "Its own"],
+  ]);
+  private showing: Showing | null = null;
   private readonly layerSays = make("p", { class: "says" });
   private readonly aboutPixels = [make("div", { class: "about" }), make("div", { class: "about" })] as const; // what is said of the pixels' map, above and below its colours
   private readonly channels = make("div", { class: "channels", hidden: true });
@@ -46,7 +53,7 @@ export class Pane {
   ) {
     this.ledger = new Ledger(pick);
     const [above, below] = this.aboutPixels;
-    const facts = make("div", { class: "facts" }, above, this.layerSays, this.legend, this.scale, this.picture.readout, below);
+    const facts = make("div", { class: "facts" }, above, this.layerSays, this.legend, this.scales, this.scale, this.picture.readout, below);
     this.element = make(
       "article",
       { class: "pane", "aria-label": label, hidden: true },
@@ -56,6 +63,11 @@ export class Pane {
       this.channels,
       this.busy,
     );
+    this.scales.classList.add("scales");
+    this.scales.setAttribute("aria-describedby", (this.scale.id = newId("scale-says")));
+    this.scales.addEventListener("change", () => {
+      if (this.showing) this.repaint(this.showing);
+    });
     this.details.append(this.ledger.element, this.taking.element);
     this.details.hidden = true;
   }
@@ -113,6 +125,7 @@ export class Pane {
   }
 
   repaint(showing: Showing): void {
+    this.showing = showing;
     if (!this.answer || !this.seen) return;
     const painted = this.painted(showing);
     this.title.textContent = this.layer?.title ?? this.answer.title;
@@ -136,9 +149,17 @@ export class Pane {
     if (answer.score <= 0 && answer.method !== "sensitivity") return null;
     if (answer.apart && showing.map === "difference") {
       const heat = answer.apart.difference;
-      return { heat, scale: heat.scale, what: `${answer.title}, as a difference`, unit: "difference of relevances", whole };
+      return this.scaled({ heat, scale: heat.scale, what: `${answer.title}, as a difference`, unit: "difference of relevances", whole });
     }
-    return { heat: answer.heat, scale: showing.shared ?? answer.heat.scale, what: answer.title, unit, whole };
+    const painted = { heat: answer.heat, scale: showing.shared ?? answer.heat.scale, what: answer.title, unit, whole };
+    return answer.apart && showing.shared === null ? this.scaled(painted) : painted;
+  }
+
+  // A part of a class's map: in the colours of the whole of it, unless its own are chosen.
+  private scaled(painted: Painted): Painted {
+    const alone = robustScale(painted.heat.values);
+    if (chosen(this.scales) === "whole") return { ...painted, alone };
+    return { ...painted, alone, scale: alone, what: `${painted.what}, in colours of its own` };
   }
 
   // --- what is said --------------------------------------------------------------------------------------------------
@@ -152,6 +173,7 @@ export class Pane {
     below.replaceChildren();
     if (answer.apart) {
       above.append(make("p", { class: "apart" }, make("strong", { class: "size" }, answer.apart.percent), ` ${answer.apart.sentence}`));
+      if (answer.apart.nothing) above.append(make("p", { class: "nothing warning" }, answer.apart.nothing));
     }
     for (const words of answer.sentences) above.append(make("p", { class: "says" }, words));
     if (answer.warning) above.append(make("p", { class: "warning" }, answer.warning));
@@ -187,6 +209,7 @@ export class Pane {
   private fillLegend(painted: Painted | null, showing: Showing): void {
     const answer = this.answer!;
     this.legend.hidden = this.scale.hidden = !painted || showing.look === "photograph";
+    this.scales.hidden = this.legend.hidden || painted?.alone === undefined;
     if (!painted) return;
     const difference = !this.layer && answer.apart !== null && showing.map === "difference";
     const signed = difference || painted.heat.values.some((value) => value < 0);
@@ -202,8 +225,8 @@ export class Pane {
       ? `${full}. The scale is this picture’s own.`
       : shared
         ? `${full}, the same in both pictures: equal colours are equal relevances.`
-        : answer.apart
-          ? `${full}, as in the whole map of “${answer.target_name}”.`
+        : painted.alone !== undefined
+          ? `${full}${compared(painted, painted.alone, `the whole map of “${answer.target_name}”`)}`
           : `${full}. The scale is this picture’s own.`;
   }
 
@@ -227,6 +250,20 @@ export class Pane {
       ),
     );
   }
+}
+
+// How the colours of a part of a map are to be read beside those of the whole.
+function compared(painted: Painted, alone: number, whole: string): string {
+  const times = painted.heat.scale / alone;
+  if (painted.scale === painted.heat.scale) {
+    const faint = `. It is hardly to be seen so: only one pixel in 200 has more than ${number(100 / times)} % of full colour.`;
+    return `, as in ${whole}${1 / times < FAINT ? faint : "."}`;
+  }
+  return `, its own scale: colours are ${number(times)} times as strong as in ${whole}.`;
+}
+
+function number(value: number): string {
+  return String(Number(value >= 100 ? value.toFixed(0) : value.toPrecision(2)));
 }
 
 function rivals(apart: api.Apart): HTMLElement {

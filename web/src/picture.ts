@@ -9,6 +9,7 @@ export type Look = "overlay" | "map" | "photograph";
 export interface Painted {
   heat: Heat;
   scale: number;
+  alone?: number; // the scale of this map alone, where it is a part of one whose scale it has
   what: string; // in words, for those who do not see it
   unit: string; // what a value is called
   whole: number; // of which a value is a part; 0 where it is none

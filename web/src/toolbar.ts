@@ -1,6 +1,7 @@
 // How the pictures are shown: over the photograph or alone, how strongly, which map, and which layer.
 
 import type { Layer } from "./api";
+import { choice, chosen } from "./choice";
 import { byId, make } from "./dom";
 import { visible } from "./ledger";
 import type { Showing } from "./pane";
@@ -30,8 +31,8 @@ export class Toolbar {
 
   get showing(): Omit<Showing, "shared"> {
     return {
-      look: value(this.looks) as Look,
-      map: value(this.maps) as Showing["map"],
+      look: chosen(this.looks) as Look,
+      map: chosen(this.maps) as Showing["map"],
       opacity: Number(this.slider.value) / 100,
       node: this.layer.value,
     };
@@ -59,17 +60,4 @@ export class Toolbar {
     if (![...this.layer.options].some(({ value }) => value === node)) this.layer.append(make("option", { value: node }, `at ${node}`));
     this.layer.value = node;
   }
-}
-
-function choice(name: string, legend: string, every: [string, string][]): HTMLFieldSetElement {
-  const labels = every.map(([value, words], k) => {
-    const input = make("input", { type: "radio", name, value });
-    input.checked = k === 0;
-    return make("label", {}, input, make("span", {}, words));
-  });
-  return make("fieldset", { class: "switch" }, make("legend", { class: "visually-hidden" }, legend), ...labels);
-}
-
-function value(set: HTMLFieldSetElement): string {
-  return set.querySelector<HTMLInputElement>(":checked")!.value;
 }

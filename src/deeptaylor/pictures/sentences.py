@@ -14,7 +14,7 @@ from deeptaylor.run.target import Margin
 from deeptaylor.run.unit import Unit
 from deeptaylor.shown import percent
 
-__all__ = ["account", "against", "class_title", "listed", "nothing_apart", "split", "title"]
+__all__ = ["account", "against", "class_title", "listed", "nothing_apart", "nothing_apart_text", "split", "title"]
 
 _NONE = 5e-7  # of the score: shown as nothing
 _FLOOR: float = 1.25 * 0.5**POWER  # little more than what counts where class and rivals have equal shares everywhere
@@ -66,16 +66,21 @@ def split(ledger: Ledger, sample: int, target: int) -> str:
         return ""
     share = float(own) / float(both)
     if nothing_apart(share):
-        return (
-            f"Nothing sets the class apart: {percent(share)} of its relevance counts as its own, as where class and "
-            "rivals have equal shares everywhere."
-        )
+        return nothing_apart_text(share)
     return f"{percent(share)} of the class's relevance sets it apart; {percent(1 - share)} is shared with its rivals."
 
 
 def nothing_apart(share: float) -> bool:
     """Whether so small a part of a map sets its class apart that it might as well be none."""
     return share <= _FLOOR
+
+
+def nothing_apart_text(share: float) -> str:
+    """That so small a part might as well be none, beside any picture of it."""
+    return (
+        f"Nothing sets the class apart: {percent(share)} of its relevance counts as its own, as where class and "
+        "rivals have equal shares everywhere."
+    )
 
 
 def title(

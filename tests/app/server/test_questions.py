@@ -17,6 +17,7 @@ from deeptaylor.app.server import explained, words
 from deeptaylor.app.server.app import make_app
 from deeptaylor.app.server.models import OWN, Models
 from deeptaylor.heatmap import robust_scale
+from deeptaylor.pictures.sentences import split
 from deeptaylor.run.faithful import flipping_area
 from page_client import BOUNDS, HOST, ORIGIN, TOKEN, Several, digits, explain, png, values
 
@@ -67,6 +68,21 @@ def test_one_class_against_another_is_the_contrast(asked: TestClient, several: d
     assert parts == pytest.approx(account["score"], rel=1e-5)
     assert account["shared"] > 0
     assert "counted as its own" in found["sentences"][1]
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_that_nothing_sets_a_class_apart_is_said_as_in_a_figure(several: dt.Pretrained, alike: bool) -> None:
+    network = Several().eval()
+    if alike:
+        with torch.no_grad():
+            network.fc.weight[2], network.fc.bias[2] = network.fc.weight[3], network.fc.bias[3] - 2.5
+    model = dt.load(network, preparation=several.preparation, class_names=several.class_names)
+    app = make_app(frozenset({HOST}), TOKEN, models=Models(model), chosen=OWN, bounds=BOUNDS)
+    with TestClient(app, base_url=ORIGIN, headers={"X-Deeptaylor-Token": TOKEN}) as made:
+        found = explain(made, png(3), target=3, against=2)
+    caption = split(contrast(model, target=3, against=2).ledger, 0, 0)
+    assert caption.startswith("Nothing sets the class apart: ") == alike
+    assert found["apart"]["nothing"] == (caption if alike else "")
 
 
 def test_what_sets_a_class_apart_lists_the_rivals(asked: TestClient, several: dt.Pretrained) -> None:

@@ -197,6 +197,7 @@ class Explained:
             size=float(e.apart[0]),
             percent=percent(float(e.apart[0])),
             sentence=words.apart(self._name(self.question.target), self._name(self.question.rival)),
+            nothing=words.nothing_apart(e),
             difference=_heat(torch.from_numpy(difference), self._whole_scale()),
             rivals=[Rival(index=k, name=self._name(k), weight=w) for k, w in e.rivals[0][:RIVALS]],
             more=max(0, len(e.rivals[0]) - RIVALS),

@@ -132,6 +132,7 @@ class Apart(BaseModel):
     size: float = Field(description="the part of the relevance that lies elsewhere than the rivals', 0 to 1")
     percent: str = Field(description="the same in words; `sentence` goes on from there")
     sentence: str
+    nothing: str = Field(description="that nothing sets the class apart; empty where something does")
     difference: Heat = Field(description="red for the class, blue for its rivals")
     rivals: list[Rival]
     more: int = Field(description="rivals that are not listed")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from deeptaylor.explanation import Contrast, Explanation
+from deeptaylor.pictures import sentences as captions
 from deeptaylor.properties import Check
 from deeptaylor.run.contrast import POWER
 from deeptaylor.shown import number, percent
@@ -23,6 +24,7 @@ __all__ = [
     "layer_title",
     "no_rival_map",
     "note",
+    "nothing_apart",
     "sentences",
     "title",
     "warning",
@@ -92,15 +94,25 @@ def apart(name: str, rival: str) -> str:
 def _contrast(e: Contrast, what: str, rival: str) -> list[str]:
     if not e.rivals[0]:
         return ["No other class has a positive score: nothing is shared with rivals, and all evidence is shown."]
-    assert e.ledger.shared is not None
-    own, shared = float(e.ledger.input[0]), float(e.ledger.shared[0])
-    share = own / (own + shared) if own + shared > 0 else 0.0
     others, have = (quoted(rival), "has") if rival else ("its rivals", "have")
     same = percent(0.5**POWER)
-    counted = f"{percent(share)} of the evidence for {what} is counted as its own"
+    counted = f"{percent(_own_share(e))} of the evidence for {what} is counted as its own"
     return [
         f"{counted}: what lies where {others} {have} little. Where both have as much, {same} of a pixel counts.",
     ]
+
+
+def nothing_apart(e: Contrast) -> str:
+    """That nothing sets the class apart, as a figure says it; empty where something does."""
+    share = _own_share(e)
+    return captions.nothing_apart_text(share) if captions.nothing_apart(share) else ""
+
+
+def _own_share(e: Contrast) -> float:
+    """The part of a class's evidence that is counted as its own."""
+    assert e.ledger.shared is not None
+    own, shared = float(e.ledger.input[0]), float(e.ledger.shared[0])
+    return own / (own + shared) if own + shared > 0 else 0.0
 
 
 def higher(name: str, rival: str, by: float) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import deeptaylor as dt
-from browser import PHONE, ask, in_view, opened, photo, refused, settled, shoot, upload, violations
+from browser import PHONE, SHOWN, ask, in_view, opened, photo, refused, settled, shoot, upload, violations
 from deeptaylor.app.server.main import serve
 
 pytestmark = pytest.mark.browser
@@ -123,6 +123,14 @@ def test_a_question_by_keyboard(page: Any) -> None:
     page.keyboard.press("Enter")
     page.locator(".title", has_text=f"“dog” against “{name}”").wait_for()
     settled(page)
+    # The colour scale, and back.
+    page.locator(SHOWN).first.focus()
+    page.keyboard.press("Tab")
+    assert page.get_by_label("As in the whole map").first.evaluate("radio => radio === document.activeElement")
+    page.keyboard.press("ArrowRight")
+    assert "times as strong" in page.inner_text(".scale")
+    assert page.get_by_label("Its own", exact=True).first.evaluate("radio => radio === document.activeElement")
+    page.focus("#against")
     page.keyboard.press("Control+A")
     page.keyboard.type("nobody")
     page.keyboard.press("Enter")
@@ -166,6 +174,11 @@ def against(page: Any) -> None:
     upload(page)
     ask(page, "#against", "moon")
     settled(page)
+
+
+def stretched(page: Any) -> None:
+    against(page)
+    page.get_by_role("group", name="Colour scale").get_by_label("Its own").check()
 
 
 def unknown(page: Any) -> None:
@@ -225,7 +238,10 @@ def unfolded(page: Any) -> None:
             summary.click()
 
 
-EVERY = (explained, set_apart, against, unknown, higher, insensitive, layer, two, believed, no_picture, drawn, unfolded)
+EVERY = (
+    explained, set_apart, against, stretched, unknown, higher, insensitive, layer, two, believed, no_picture, drawn,
+    unfolded,
+)  # fmt: skip
 STATES: dict[str, Callable[[Any], None]] = {"start": lambda page: None} | {state.__name__: state for state in EVERY}
 
 

@@ -12,6 +12,7 @@ from PIL import Image
 import deeptaylor as dt
 from browser import SHOWN, ask, in_view, photo, pixels, refused, settled, shoot, upload
 from deeptaylor.heatmap import colours, robust_scale
+from deeptaylor.pictures.sentences import split
 
 pytestmark = pytest.mark.browser
 
@@ -48,6 +49,79 @@ def test_one_class_against_another_by_name(page: Any, own: dt.Pretrained) -> Non
     assert np.abs(pixels(page, SHOWN) - colours(c.heatmap()[0], whole_scale(c))).max() <= 1
     in_view(page)
     shoot(page, "against")
+
+
+def test_that_nothing_sets_a_class_apart_is_said_beside_the_picture(page: Any, own: dt.Pretrained) -> None:
+    upload(page)
+    ask(page, "#against", "moon")
+    settled(page)
+    said = page.inner_text(".nothing")
+    assert said == split(contrast(own, target=1, against=4).ledger, 0, 0)  # as a figure of the library has it
+    assert said.startswith("Nothing sets the class apart: 1.8 % of its relevance counts as its own")
+    ask(page, "#against", "star")
+    page.locator(".title", has_text="“star”").wait_for()
+    settled(page)
+    assert page.locator(".nothing").count() == 0
+
+
+def test_the_little_that_sets_a_class_apart_in_colours_of_its_own(page: Any, own: dt.Pretrained) -> None:
+    upload(page)
+    scales = page.get_by_role("group", name="Colour scale").first
+    assert scales.is_hidden()
+    ask(page, "#against", "moon")
+    settled(page)
+    page.check("[value=map]")
+    page.check("[value=own]")
+    c = contrast(own, target=1, against=4)
+    whole, heat, difference = whole_scale(c), c.heatmap()[0], c.difference[0].sum(0)
+    assert scales.get_by_label("As in the whole map").is_checked()
+    assert np.abs(pixels(page, SHOWN) - colours(heat, whole)).max() <= 1
+    said = page.inner_text(".scale")
+    assert "as in the whole map of “dog”." in said
+    part = f"{100 * robust_scale(heat) / whole:.2g} %"
+    assert f"It is hardly to be seen so: only one pixel in 200 has more than {part} of full colour." in said
+    scales.get_by_label("Its own").check()
+    assert np.abs(pixels(page, SHOWN) - colours(heat, robust_scale(heat))).max() <= 1
+    said = page.inner_text(".scale")
+    assert f"its own scale: colours are {whole / robust_scale(heat):.0f} times as strong as in the whole map" in said
+    assert page.get_attribute(SHOWN, "aria-label").startswith("Map: “dog” against “moon”, in colours of its own. ")
+    shoot(page, "own_scale")
+    page.check("[value=difference]")
+    assert np.abs(pixels(page, SHOWN) - colours(difference, robust_scale(difference))).max() <= 1
+    times = whole / robust_scale(difference)
+    assert f"colours are {times:.2g} times as strong as in the whole map of “dog”." in page.inner_text(".scale")
+    # It stays for the next question, and is said there, too; there is none where all evidence is shown, or a layer.
+    ask(page, "#against", "star")
+    page.locator(".title", has_text="“star”").wait_for()
+    settled(page)
+    assert "times as strong" in page.inner_text(".scale")
+    page.locator(".layers button").first.click()
+    page.wait_for_selector(".channels:not([hidden])")
+    assert scales.is_hidden()
+    page.select_option("#layer", "")
+    page.check("[value=photograph]")
+    assert scales.is_hidden()
+    page.check("[value=evidence]")
+    settled(page)
+    page.check("[value=map]")
+    assert scales.is_hidden()
+    assert "times as strong" not in page.inner_text(".scale")
+
+
+def test_one_scale_for_both_pictures_leaves_no_choice(page: Any) -> None:
+    upload(page)
+    page.check("[value=apart]")
+    settled(page)
+    page.select_option("#compare", "bias")
+    settled(page, 2)
+    scales = page.get_by_role("group", name="Colour scale")
+    assert scales.count() == 2
+    scales.first.get_by_label("Its own").check()
+    assert scales.last.get_by_label("As in the whole map").is_checked()  # each picture has a choice
+    page.check("#same-scale")
+    assert scales.count() == 0
+    assert "the same in both pictures" in page.inner_text(".scale")
+    assert "times as strong" not in page.inner_text(".scale")
 
 
 def test_both_classes_typed_before_one_is_sent(page: Any) -> None:

@@ -57,7 +57,7 @@ var getClasses = (name) => json(send(`/api/models/${encodeURIComponent(name)}/cl
 var getSample = async (name) => (await send(`/api/samples/${encodeURIComponent(name)}`)).blob();
 var dropNetwork = (said, file) => json(send(`/api/networks?${new URLSearchParams(said).toString()}`, { method: "POST", body: file }));
 function ask(path, options, picture2, signal) {
-  const query2 = new URLSearchParams(Object.entries(options).filter(([, value2]) => value2 !== ""));
+  const query2 = new URLSearchParams(Object.entries(options).filter(([, value]) => value !== ""));
   return send(`${path}?${query2.toString()}`, { method: "POST", body: picture2, signal: signal ?? null });
 }
 async function explain(options, picture2, signal) {
@@ -88,18 +88,18 @@ function byId(id) {
 }
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
-  for (const [name, value2] of Object.entries(attributes)) {
-    if (typeof value2 === "function") element.addEventListener(name, value2);
-    else if (typeof value2 === "string") element.setAttribute(name, value2);
-    else if (value2) element.setAttribute(name, "");
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") element.addEventListener(name, value);
+    else if (typeof value === "string") element.setAttribute(name, value);
+    else if (value) element.setAttribute(name, "");
   }
   element.append(...children);
   return element;
 }
-function shown(value2) {
-  if (value2 === 0) return "0";
-  const size = Math.abs(value2);
-  return size >= 1e-3 && size < 1e5 ? String(Number(value2.toPrecision(4))) : value2.toExponential(2);
+function shown(value) {
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  return size >= 1e-3 && size < 1e5 ? String(Number(value.toPrecision(4))) : value.toExponential(2);
 }
 function percent(part, whole) {
   if (!(whole > 0)) return "–";
@@ -132,11 +132,11 @@ var Settings = class {
   constructor(rules, changed) {
     const known2 = newId("rules");
     const list = make("datalist", { id: known2 }, ...rules.map((rule2) => make("option", { value: EXAMPLES[rule2] ?? rule2 })));
-    const method = make("select", { name: "method" }, ...METHODS.map(([value2, words2]) => make("option", { value: value2 }, words2)));
+    const method = make("select", { name: "method" }, ...METHODS.map(([value, words2]) => make("option", { value }, words2)));
     const level = field("Level of the root", make("input", { name: "level", type: "number", min: "0", max: "0.99", step: "0.01", value: "0.1" }), "where the score has fallen to this part of itself");
     level.classList.add("taylor");
-    const biases = BIASES.map(([value2, words2], k) => {
-      const input = make("input", { type: "radio", name: "bias", value: value2 });
+    const biases = BIASES.map(([value, words2], k) => {
+      const input = make("input", { type: "radio", name: "bias", value });
       input.checked = input.defaultChecked = k === 0;
       return make("label", {}, input, ` ${words2}`);
     });
@@ -183,14 +183,14 @@ var Settings = class {
     return String(new FormData(this.form).get(name) ?? "");
   }
   adapt() {
-    this.form.querySelector("small").textContent = METHODS.find(([value2]) => value2 === this.method)[2];
+    this.form.querySelector("small").textContent = METHODS.find(([value]) => value === this.method)[2];
     for (const part of this.form.querySelectorAll(".deep")) part.hidden = this.method !== "deep-taylor";
     for (const part of this.form.querySelectorAll(".taylor")) part.hidden = this.method !== "taylor";
   }
 };
 function made(method, bias) {
-  const named = METHODS.find(([value2]) => value2 === method)?.[1] ?? method;
-  const biases = BIASES.find(([value2]) => value2 === bias)?.[1];
+  const named = METHODS.find(([value]) => value === method)?.[1] ?? method;
+  const biases = BIASES.find(([value]) => value === bias)?.[1];
   return biases ? `${named}; biases ${biases}` : named;
 }
 function known(options) {
@@ -219,7 +219,7 @@ var KINDS = [
 var Compare = class {
   constructor(models, changed, repaint) {
     this.models = models;
-    this.kinds.append(...KINDS.map(([value2, words2]) => make("option", { value: value2 }, words2)));
+    this.kinds.append(...KINDS.map(([value, words2]) => make("option", { value }, words2)));
     this.kinds.addEventListener("change", () => {
       this.beside.replaceChildren();
       changed();
@@ -246,8 +246,8 @@ var Compare = class {
     if (this.kinds.selectedOptions[0]?.disabled) this.kinds.value = "";
     const before = this.beside.value;
     const every = this.choices(answer, bias);
-    this.beside.replaceChildren(...every.map(([value2, words2]) => make("option", { value: value2 }, words2)));
-    this.beside.value = every.some(([value2]) => value2 === before) ? before : every[0]?.[0] ?? "";
+    this.beside.replaceChildren(...every.map(([value, words2]) => make("option", { value }, words2)));
+    this.beside.value = every.some(([value]) => value === before) ? before : every[0]?.[0] ?? "";
     byId("beside-label").hidden = !this.kinds.value;
   }
   // The second question: the first but for one thing.
@@ -272,9 +272,9 @@ var Compare = class {
       case "model":
         return this.models().filter(({ name }) => name !== answer.model).map(({ name, title }) => [name, title]);
       case "method":
-        return METHODS.filter(([value2]) => value2 !== answer.method).map(([value2, words2]) => [value2, words2]);
+        return METHODS.filter(([value]) => value !== answer.method).map(([value, words2]) => [value, words2]);
       case "bias":
-        return BIASES.filter(([value2]) => value2 !== bias);
+        return BIASES.filter(([value]) => value !== bias);
       default:
         return [];
     }
@@ -288,18 +288,18 @@ function fits(kind, answer) {
 // src/gallery_api.ts
 var ROOT = "/api/gallery";
 function query(which) {
-  const given = new URLSearchParams(Object.entries(which).filter(([, value2]) => value2 !== ""));
+  const given = new URLSearchParams(Object.entries(which).filter(([, value]) => value !== ""));
   return given.size ? `?${given.toString()}` : "";
 }
 var getItems = (which) => json(send(`${ROOT}/items${query(which)}`));
-var getItem = (number) => json(send(`${ROOT}/items/${number}`));
+var getItem = (number2) => json(send(`${ROOT}/items/${number2}`));
 var getClusters = () => json(send(`${ROOT}/clusters`));
 var beginClusters = () => json(send(`${ROOT}/clusters`, { method: "POST" }));
 var getChannels = (layer) => json(send(`${ROOT}/layers/${layer}`));
 var getChannel = (layer, channel) => json(send(`${ROOT}/layers/${layer}/${channel}`));
 var getPicture = async (path) => (await send(path)).blob();
 var meanPath = (which) => `${ROOT}/mean.png${query(which)}`;
-var itemPath = (number, kind) => `${ROOT}/items/${number}/${kind}.png`;
+var itemPath = (number2, kind) => `${ROOT}/items/${number2}/${kind}.png`;
 var cropPath = (layer, channel, place) => `${ROOT}/layers/${layer}/${channel}/${place}/crop.png`;
 
 // src/refusal.ts
@@ -449,10 +449,10 @@ var ClusterMap = class {
   buttons = [];
   svg = null;
   // Which one is looked at; empty: none.
-  mark(chosen) {
-    for (const [number, button] of this.buttons.entries()) button.setAttribute("aria-pressed", String(String(number) === chosen));
+  mark(chosen2) {
+    for (const [number2, button] of this.buttons.entries()) button.setAttribute("aria-pressed", String(String(number2) === chosen2));
     if (!this.svg) return;
-    for (const point of this.svg.querySelectorAll("circle")) point.classList.toggle("pale", chosen !== "" && point.dataset["cluster"] !== chosen);
+    for (const point of this.svg.querySelectorAll("circle")) point.classList.toggle("pale", chosen2 !== "" && point.dataset["cluster"] !== chosen2);
   }
   async find() {
     this.button.disabled = true;
@@ -499,18 +499,18 @@ var ClusterMap = class {
     for (const [, cluster, x, y] of points) {
       const point = document.createElementNS(SVG, "circle");
       const at = { cx: String(100 * x), cy: String(100 - 100 * y), r: "1.1", class: `c${cluster % COLOURS}` };
-      for (const [name, value2] of Object.entries(at)) point.setAttribute(name, value2);
+      for (const [name, value] of Object.entries(at)) point.setAttribute(name, value);
       point.dataset["cluster"] = String(cluster);
       point.addEventListener("click", () => this.choose(String(cluster)));
       svg.append(point);
     }
     return svg;
   }
-  entry({ number, size, alike, sentence }) {
-    const title = make("strong", {}, make("span", { class: `dot c${number % COLOURS}` }), `Cluster ${number}: ${size.toLocaleString("en")} items`);
+  entry({ number: number2, size, alike, sentence }) {
+    const title = make("strong", {}, make("span", { class: `dot c${number2 % COLOURS}` }), `Cluster ${number2}: ${size.toLocaleString("en")} items`);
     const about = make("span", { class: "soft" }, `${sentence} Alike: ${alike.toFixed(2)}`);
-    const button = make("button", { type: "button", "aria-pressed": "false" }, picture(meanPath({ cluster: String(number) }), ""), make("span", {}, title, about));
-    button.addEventListener("click", () => this.choose(String(number)));
+    const button = make("button", { type: "button", "aria-pressed": "false" }, picture(meanPath({ cluster: String(number2) }), ""), make("span", {}, title, about));
+    button.addEventListener("click", () => this.choose(String(number2)));
     return button;
   }
 };
@@ -561,17 +561,17 @@ var ItemDialog = class {
     return this.items[this.place];
   }
   async fill() {
-    const { number } = this;
+    const { number: number2 } = this;
     this.before.disabled = this.place === 0;
     this.after.disabled = this.place === this.items.length - 1;
     this.refuse("");
     try {
-      const told = await getItem(number);
-      if (number !== this.number) return;
-      this.title.textContent = `${told.name} (item ${number})`;
+      const told = await getItem(number2);
+      if (number2 !== this.number) return;
+      this.title.textContent = `${told.name} (item ${number2})`;
       const figures = [
-        ...told.pictured ? [figure(itemPath(number, "seen"), "The photograph as the network saw it")] : [],
-        ...told.mapped ? [figure(itemPath(number, "heatmap"), told.pictured ? "Its heatmap over the photograph in grey" : "Its heatmap")] : []
+        ...told.pictured ? [figure(itemPath(number2, "seen"), "The photograph as the network saw it")] : [],
+        ...told.mapped ? [figure(itemPath(number2, "heatmap"), told.pictured ? "Its heatmap over the photograph in grey" : "Its heatmap")] : []
       ];
       this.again.hidden = !told.pictured || !this.network;
       const by = this.again.hidden ? [] : [make("p", { class: "soft" }, `“Explain it anew” asks the network of the tab “Pictures”: ${this.network}.`)];
@@ -581,9 +581,9 @@ var ItemDialog = class {
     }
   }
   async explain() {
-    const { number } = this;
+    const { number: number2 } = this;
     try {
-      const taken = await getPicture(itemPath(number, "photograph"));
+      const taken = await getPicture(itemPath(number2, "photograph"));
       const name = this.title.textContent.replace(/ \(item \d+\)$/, "");
       const { width: width2, height } = await createImageBitmap(taken);
       this.dialog.close();
@@ -635,7 +635,7 @@ var GalleryPage = class {
   }
   offer(offer) {
     const fill3 = (id, all, counted) => {
-      const options = counted.map(({ number, name, count: count2 }) => make("option", { value: String(number) }, `${name} (${count2.toLocaleString("en")})`));
+      const options = counted.map(({ number: number2, name, count: count2 }) => make("option", { value: String(number2) }, `${name} (${count2.toLocaleString("en")})`));
       byId(id).replaceChildren(make("option", { value: "" }, all), ...options);
     };
     fill3("filter-prediction", "Any", offer.answers);
@@ -650,11 +650,11 @@ var GalleryPage = class {
   }
   // The mean heatmap of every class, and a way to its items.
   means(classes) {
-    const entries = classes.map(({ number, name, count: count2 }) => {
-      const button = make("button", { type: "button", class: "tile" }, picture(meanPath({ target: String(number) }), ""), make("span", {}, name), make("span", { class: "soft" }, `${count2.toLocaleString("en")} items`));
+    const entries = classes.map(({ number: number2, name, count: count2 }) => {
+      const button = make("button", { type: "button", class: "tile" }, picture(meanPath({ target: String(number2) }), ""), make("span", {}, name), make("span", { class: "soft" }, `${count2.toLocaleString("en")} items`));
       button.addEventListener("click", () => {
         this.form.reset();
-        byId(byId("filter-target-field").hidden ? "filter-prediction" : "filter-target").value = String(number);
+        byId(byId("filter-target-field").hidden ? "filter-prediction" : "filter-target").value = String(number2);
         this.choose("");
       });
       return make("li", {}, button);
@@ -677,7 +677,7 @@ var GalleryPage = class {
     void this.show().then(() => byId("gallery-items").scrollIntoView({ block: "start" }));
   }
   get which() {
-    const given = [...new FormData(this.form)].map(([name, value2]) => [name, String(value2)]);
+    const given = [...new FormData(this.form)].map(([name, value]) => [name, String(value)]);
     return { ...Object.fromEntries(given), cluster: this.cluster };
   }
   async show() {
@@ -788,11 +788,11 @@ var NetworkDialog = class {
   }
 };
 function fill2(form) {
-  for (const [name, value2] of Object.entries(USUAL)) form.elements.namedItem(name).value = value2;
+  for (const [name, value] of Object.entries(USUAL)) form.elements.namedItem(name).value = value;
 }
 function fields() {
   const text = (name, placeholder) => make("input", { name, required: true, maxlength: "100", placeholder, autocomplete: "off", spellcheck: "false" });
-  const select = (name, every) => make("select", { name, required: true }, make("option", { value: "" }, "please choose"), ...every.map(([value2, words2]) => make("option", { value: value2 }, words2)));
+  const select = (name, every) => make("select", { name, required: true }, make("option", { value: "" }, "please choose"), ...every.map(([value, words2]) => make("option", { value }, words2)));
   return [
     make(
       "div",
@@ -816,8 +816,8 @@ var ANCHORS = [
   [250, 92, 70],
   [150, 0, 16]
 ];
-function normalised(value2, scale) {
-  return Math.max(-1, Math.min(1, value2 / scale));
+function normalised(value, scale) {
+  return Math.max(-1, Math.min(1, value / scale));
 }
 function colour(t) {
   const size = Math.abs(t) * 2;
@@ -840,8 +840,8 @@ function paintHeat(canvas, heat, scale = heat.scale) {
   canvas.height = heat.height;
   const image = new ImageData(heat.width, heat.height);
   const { data } = image;
-  heat.values.forEach((value2, k) => {
-    const place = 3 * Math.round((normalised(value2, scale) + 1) * STEPS);
+  heat.values.forEach((value, k) => {
+    const place = 3 * Math.round((normalised(value, scale) + 1) * STEPS);
     for (let c = 0; c < 3; c += 1) data[4 * k + c] = TABLE[place + c];
     data[4 * k + 3] = 255;
   });
@@ -854,10 +854,10 @@ function paintOverlay(canvas, seen, heat, opacity, scale = heat.scale) {
   const image = new ImageData(width2, height);
   const { data } = image;
   for (let k = 0; k < width2 * height; k += 1) {
-    const value2 = heatAt(heat, k % width2, Math.floor(k / width2), width2, height);
+    const value = heatAt(heat, k % width2, Math.floor(k / width2), width2, height);
     const light2 = 299 * seen.data[4 * k] + 587 * seen.data[4 * k + 1] + 114 * seen.data[4 * k + 2];
     const grey = 255 - 0.6 * (255 - Math.round(light2 / 1e3));
-    const t = normalised(value2, scale);
+    const t = normalised(value, scale);
     const alpha = opacity * Math.sqrt(Math.abs(t));
     const place = 3 * Math.round((t + 1) * STEPS);
     for (let c = 0; c < 3; c += 1) data[4 * k + c] = (1 - alpha) * grey + alpha * TABLE[place + c];
@@ -870,17 +870,24 @@ function context(canvas) {
   if (!found) throw new Error("this browser cannot draw");
   return found;
 }
+function robustScale(values) {
+  const sizes = Float32Array.from(values, Math.abs).sort();
+  const place = 0.995 * (sizes.length - 1);
+  const below = sizes[Math.floor(place)] ?? 0;
+  const above = sizes[Math.ceil(place)] ?? 0;
+  return below + (place - Math.floor(place)) * (above - below) || sizes[sizes.length - 1] || 1;
+}
 function where(heat) {
   if (heat.height === 1) return "";
   const rows = ["top", "middle", "bottom"];
   const columns = ["left", "centre", "right"];
   const sums = new Array(9).fill(0);
   let total = 0;
-  heat.values.forEach((value2, k) => {
+  heat.values.forEach((value, k) => {
     const row2 = Math.floor(3 * Math.floor(k / heat.width) / heat.height);
     const column = Math.floor(3 * (k % heat.width) / heat.width);
-    sums[3 * row2 + column] += Math.abs(value2);
-    total += Math.abs(value2);
+    sums[3 * row2 + column] += Math.abs(value);
+    total += Math.abs(value);
   });
   if (!(total > 0)) return "It is empty.";
   const best = sums.map((sum, k) => ({ sum, name: `${rows[Math.floor(k / 3)]} ${columns[k % 3]}` }));
@@ -1060,8 +1067,8 @@ ${COLUMNS} ${ROWS}
     this.cursor.style.top = `${100 * this.pen[1] / ROWS}%`;
   }
 };
-function clip(value2, most) {
-  return Math.max(0, Math.min(most, value2));
+function clip(value, most) {
+  return Math.max(0, Math.min(most, value));
 }
 var BY_HAND = "by hand";
 function wireWriting(pad, cleared) {
@@ -1081,7 +1088,7 @@ function wireWriting(pad, cleared) {
   };
   byId("write").addEventListener("click", () => {
     if (choices.every((select) => select.value === BY_HAND)) restore();
-    const [left, right] = choices.map(({ value: value2 }) => value2 === BY_HAND ? "kept" : value2 === "" ? null : Number(value2));
+    const [left, right] = choices.map(({ value }) => value === BY_HAND ? "kept" : value === "" ? null : Number(value));
     pad.write(left, right);
   });
   byId("clear").addEventListener("click", () => {
@@ -1089,6 +1096,19 @@ function wireWriting(pad, cleared) {
     pad.clear();
     cleared();
   });
+}
+
+// src/choice.ts
+function choice(name, legend, every) {
+  const labels = every.map(([value, words2], k) => {
+    const input = make("input", { type: "radio", name, value });
+    input.checked = k === 0;
+    return make("label", {}, input, make("span", {}, words2));
+  });
+  return make("fieldset", { class: "switch" }, make("legend", { class: "visually-hidden" }, legend), ...labels);
+}
+function chosen(set) {
+  return set.querySelector(":checked").value;
 }
 
 // src/ledger.ts
@@ -1297,9 +1317,9 @@ var Picture = class {
     const x = Math.max(0, Math.min(width2 - 1, at[0]));
     const y = Math.max(0, Math.min(height - 1, at[1]));
     this.at = [x, y];
-    const value2 = heatAt(painted.heat, x, y, width2, height);
-    const share = painted.whole > 0 ? `, ${percent(value2, painted.whole)} of the score` : "";
-    this.readout.textContent = `Column ${x}, row ${y}: ${painted.unit} ${shown(value2)}${share}`;
+    const value = heatAt(painted.heat, x, y, width2, height);
+    const share = painted.whole > 0 ? `, ${percent(value, painted.whole)} of the score` : "";
+    this.readout.textContent = `Column ${x}, row ${y}: ${painted.unit} ${shown(value)}${share}`;
     this.mark.hidden = false;
     this.mark.style.left = `${100 * (x + 0.5) / width2}%`;
     this.mark.style.top = `${100 * (y + 0.5) / height}%`;
@@ -1370,13 +1390,14 @@ function save(blob, name) {
 }
 
 // src/pane.ts
+var FAINT = 0.2;
 var UNITS = { sensitivity: "squared gradient", taylor: "relevance", "deep-taylor": "relevance" };
 var Pane = class {
   constructor(label, networkTitle, pick) {
     this.networkTitle = networkTitle;
     this.ledger = new Ledger(pick);
     const [above, below] = this.aboutPixels;
-    const facts = make("div", { class: "facts" }, above, this.layerSays, this.legend, this.scale, this.picture.readout, below);
+    const facts = make("div", { class: "facts" }, above, this.layerSays, this.legend, this.scales, this.scale, this.picture.readout, below);
     this.element = make(
       "article",
       { class: "pane", "aria-label": label, hidden: true },
@@ -1386,6 +1407,11 @@ var Pane = class {
       this.channels,
       this.busy
     );
+    this.scales.classList.add("scales");
+    this.scales.setAttribute("aria-describedby", this.scale.id = newId("scale-says"));
+    this.scales.addEventListener("change", () => {
+      if (this.showing) this.repaint(this.showing);
+    });
     this.details.append(this.ledger.element, this.taking.element);
     this.details.hidden = true;
   }
@@ -1403,6 +1429,11 @@ var Pane = class {
   busy = make("p", { class: "busy", role: "status" });
   legend = make("div", { class: "legend-row" });
   scale = make("p", { class: "scale soft" });
+  scales = choice(newId("scale"), "Colour scale", [
+    ["whole", "As in the whole map"],
+    ["alone", "Its own"]
+  ]);
+  showing = null;
   layerSays = make("p", { class: "says" });
   aboutPixels = [make("div", { class: "about" }), make("div", { class: "about" })];
   // what is said of the pixels' map, above and below its colours
@@ -1459,6 +1490,7 @@ var Pane = class {
     if (this.answer === answer) this.layer = layer;
   }
   repaint(showing) {
+    this.showing = showing;
     if (!this.answer || !this.seen) return;
     const painted = this.painted(showing);
     this.title.textContent = this.layer?.title ?? this.answer.title;
@@ -1481,9 +1513,16 @@ var Pane = class {
     if (answer.score <= 0 && answer.method !== "sensitivity") return null;
     if (answer.apart && showing.map === "difference") {
       const heat = answer.apart.difference;
-      return { heat, scale: heat.scale, what: `${answer.title}, as a difference`, unit: "difference of relevances", whole };
+      return this.scaled({ heat, scale: heat.scale, what: `${answer.title}, as a difference`, unit: "difference of relevances", whole });
     }
-    return { heat: answer.heat, scale: showing.shared ?? answer.heat.scale, what: answer.title, unit, whole };
+    const painted = { heat: answer.heat, scale: showing.shared ?? answer.heat.scale, what: answer.title, unit, whole };
+    return answer.apart && showing.shared === null ? this.scaled(painted) : painted;
+  }
+  // A part of a class's map: in the colours of the whole of it, unless its own are chosen.
+  scaled(painted) {
+    const alone = robustScale(painted.heat.values);
+    if (chosen(this.scales) === "whole") return { ...painted, alone };
+    return { ...painted, alone, scale: alone, what: `${painted.what}, in colours of its own` };
   }
   // --- what is said --------------------------------------------------------------------------------------------------
   fill(answer) {
@@ -1495,6 +1534,7 @@ var Pane = class {
     below.replaceChildren();
     if (answer.apart) {
       above.append(make("p", { class: "apart" }, make("strong", { class: "size" }, answer.apart.percent), ` ${answer.apart.sentence}`));
+      if (answer.apart.nothing) above.append(make("p", { class: "nothing warning" }, answer.apart.nothing));
     }
     for (const words2 of answer.sentences) above.append(make("p", { class: "says" }, words2));
     if (answer.warning) above.append(make("p", { class: "warning" }, answer.warning));
@@ -1525,9 +1565,10 @@ var Pane = class {
   fillLegend(painted, showing) {
     const answer = this.answer;
     this.legend.hidden = this.scale.hidden = !painted || showing.look === "photograph";
+    this.scales.hidden = this.legend.hidden || painted?.alone === void 0;
     if (!painted) return;
     const difference = !this.layer && answer.apart !== null && showing.map === "difference";
-    const signed2 = difference || painted.heat.values.some((value2) => value2 < 0);
+    const signed2 = difference || painted.heat.values.some((value) => value < 0);
     const left = difference ? answer.against_name ? `“${answer.against_name}”` : "its rivals" : signed2 ? "against" : "0";
     const ends = [left, ...signed2 ? ["0"] : [], difference ? `“${answer.target_name}”` : answer.method === "sensitivity" ? "strong" : signed2 ? "for" : "much"];
     this.legend.replaceChildren(
@@ -1536,7 +1577,7 @@ var Pane = class {
     );
     const full = `Full colour from ${painted.unit} ${shown(painted.scale)} on${painted.whole > 0 ? ` (${percent(painted.scale, painted.whole)} of the score)` : ""}`;
     const shared = showing.shared !== null && !difference;
-    this.scale.textContent = this.layer ? `${full}. The scale is this picture’s own.` : shared ? `${full}, the same in both pictures: equal colours are equal relevances.` : answer.apart ? `${full}, as in the whole map of “${answer.target_name}”.` : `${full}. The scale is this picture’s own.`;
+    this.scale.textContent = this.layer ? `${full}. The scale is this picture’s own.` : shared ? `${full}, the same in both pictures: equal colours are equal relevances.` : painted.alone !== void 0 ? `${full}${compared(painted, painted.alone, `the whole map of “${answer.target_name}”`)}` : `${full}. The scale is this picture’s own.`;
   }
   fillChannels(showing) {
     const layer = this.layer;
@@ -1559,6 +1600,17 @@ var Pane = class {
     );
   }
 };
+function compared(painted, alone, whole) {
+  const times = painted.heat.scale / alone;
+  if (painted.scale === painted.heat.scale) {
+    const faint = `. It is hardly to be seen so: only one pixel in 200 has more than ${number(100 / times)} % of full colour.`;
+    return `, as in ${whole}${1 / times < FAINT ? faint : "."}`;
+  }
+  return `, its own scale: colours are ${number(times)} times as strong as in ${whole}.`;
+}
+function number(value) {
+  return String(Number(value >= 100 ? value.toFixed(0) : value.toPrecision(2)));
+}
 function rivals(apart) {
   const rows = apart.rivals.map(({ name, weight }) => {
     const meter = make("meter", { min: "0", max: "1", "aria-hidden": "true" });
@@ -1853,17 +1905,17 @@ var Tabs = class {
     }
   }
   shown;
-  show(chosen) {
+  show(chosen2) {
     for (const tab of ALL) {
       const button = byId(`tab-${tab}`);
-      button.setAttribute("aria-selected", String(tab === chosen));
-      button.tabIndex = tab === chosen ? 0 : -1;
-      byId(tab).hidden = tab !== chosen;
+      button.setAttribute("aria-selected", String(tab === chosen2));
+      button.tabIndex = tab === chosen2 ? 0 : -1;
+      byId(tab).hidden = tab !== chosen2;
     }
-    byId("heading").textContent = TITLES[chosen];
-    document.title = `${TITLES[chosen]} – deeptaylor`;
-    document.querySelector(".skip").href = STAGES[chosen];
-    this.shown(chosen);
+    byId("heading").textContent = TITLES[chosen2];
+    document.title = `${TITLES[chosen2]} – deeptaylor`;
+    document.querySelector(".skip").href = STAGES[chosen2];
+    this.shown(chosen2);
   }
 };
 
@@ -1956,7 +2008,7 @@ var TextPane = class {
   paint() {
     if (!this.answer) return;
     const words2 = this.whole ? this.answer.words : this.answer.tokens;
-    const most = Math.max(...words2.map(({ value: value2 }) => Math.abs(value2)));
+    const most = Math.max(...words2.map(({ value }) => Math.abs(value)));
     const scale = most || 1;
     this.text.replaceChildren();
     for (const word of words2) {
@@ -1986,37 +2038,37 @@ function light(rgb) {
   const [r, g, b] = rgb.map((c) => c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4);
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 }
-function bar(value2, most) {
-  const piece = make("span", { class: value2 < 0 ? "against" : "for" });
-  piece.style.width = `${most > 0 ? 100 * Math.abs(value2) / most : 0}%`;
+function bar(value, most) {
+  const piece = make("span", { class: value < 0 ? "against" : "for" });
+  piece.style.width = `${most > 0 ? 100 * Math.abs(value) / most : 0}%`;
   return make("span", { class: "bar", "aria-hidden": "true" }, piece);
 }
-function signed(value2) {
-  return shown(value2).replace("-", "−");
+function signed(value) {
+  return shown(value).replace("-", "−");
 }
-function row(label, value2, most, kind = "", of = "td") {
+function row(label, value, most, kind = "", of = "td") {
   const head = of === "th" ? make("th", { scope: "row" }, label) : make("td", {}, label);
-  return make("tr", kind ? { class: kind } : {}, head, make("td", { class: "bar-cell" }, bar(value2, most)), make("td", { class: "number" }, signed(value2)));
+  return make("tr", kind ? { class: kind } : {}, head, make("td", { class: "bar-cell" }, bar(value, most)), make("td", { class: "number" }, signed(value)));
 }
 function account(parts) {
-  const most = Math.max(...parts.map(({ value: value2 }) => Math.abs(value2)));
+  const most = Math.max(...parts.map(({ value }) => Math.abs(value)));
   const [score, ...rest] = parts;
   return make(
     "table",
     {},
     make("caption", { class: "visually-hidden" }, "The account of the score"),
-    make("tbody", {}, ...rest.map(({ name, label, value: value2 }) => row(label, value2, most, name, "th")), row(`= ${score.label}`, score.value, most, "score", "th"))
+    make("tbody", {}, ...rest.map(({ name, label, value }) => row(label, value, most, name, "th")), row(`= ${score.label}`, score.value, most, "score", "th"))
   );
 }
 function largest(words2, most) {
-  const own = words2.filter(({ special, value: value2 }) => !special && value2 !== 0).sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
+  const own = words2.filter(({ special, value }) => !special && value !== 0).sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
   if (!own.length) return make("p", {}, "No word counts for or against it.");
   return make(
     "table",
     {},
     make("caption", { class: "visually-hidden" }, "The words that count most, by the size of their relevance"),
     make("thead", { class: "visually-hidden" }, make("tr", {}, ...["Word", "Size", "Relevance"].map((name) => make("th", { scope: "col" }, name)))),
-    make("tbody", {}, ...own.slice(0, LARGEST).map(({ text, value: value2 }) => row(text, value2, most, "", "th")))
+    make("tbody", {}, ...own.slice(0, LARGEST).map(({ text, value }) => row(text, value, most, "", "th")))
   );
 }
 
@@ -2088,7 +2140,7 @@ var TextPage = class {
     byId("text-guesses-label").textContent = said.guesses;
     byId("text-wanted-label").textContent = said.wanted;
     byId("text-hint").textContent = said.hint;
-    byId("text-class-names").replaceChildren(...classes.map((value2) => make("option", { value: value2 })));
+    byId("text-class-names").replaceChildren(...classes.map((value) => make("option", { value })));
     this.wanted.placeholder = this.against.placeholder = kind === "classifier" ? "name or number" : "as it is written";
     this.method.replaceChildren(...methods.map(({ name, title: title2 }) => make("option", { value: name }, title2)));
     this.reference.replaceChildren(...references.map(({ name, title: title2 }) => make("option", { value: name }, title2)));
@@ -2191,8 +2243,8 @@ var TextPage = class {
     place.hidden = !said;
     place.replaceChildren();
     if (!said) return;
-    const { words: words2, buttons } = refusal(said, (number) => {
-      (this.last === "against" ? this.against : this.wanted).value = this.offer.classes[Number(number)] ?? number;
+    const { words: words2, buttons } = refusal(said, (number2) => {
+      (this.last === "against" ? this.against : this.wanted).value = this.offer.classes[Number(number2)] ?? number2;
       void this.explain();
     });
     place.append(...words2);
@@ -2225,8 +2277,8 @@ var Toolbar = class {
   }
   get showing() {
     return {
-      look: value(this.looks),
-      map: value(this.maps),
+      look: chosen(this.looks),
+      map: chosen(this.maps),
       opacity: Number(this.slider.value) / 100,
       node: this.layer.value
     };
@@ -2247,21 +2299,10 @@ var Toolbar = class {
     this.choose(layers.slice(1).some(({ node }) => node === before) ? before : "");
   }
   choose(node) {
-    if (![...this.layer.options].some(({ value: value2 }) => value2 === node)) this.layer.append(make("option", { value: node }, `at ${node}`));
+    if (![...this.layer.options].some(({ value }) => value === node)) this.layer.append(make("option", { value: node }, `at ${node}`));
     this.layer.value = node;
   }
 };
-function choice(name, legend, every) {
-  const labels = every.map(([value2, words2], k) => {
-    const input = make("input", { type: "radio", name, value: value2 });
-    input.checked = k === 0;
-    return make("label", {}, input, make("span", {}, words2));
-  });
-  return make("fieldset", { class: "switch" }, make("legend", { class: "visually-hidden" }, legend), ...labels);
-}
-function value(set) {
-  return set.querySelector(":checked").value;
-}
 
 // src/main.ts
 var NARROW3 = matchMedia("(max-width: 60rem)");
@@ -2324,14 +2365,14 @@ var Page = class {
     });
   }
   // --- the network ---------------------------------------------------------------------------------------------------
-  listModels(chosen) {
+  listModels(chosen2) {
     const groups = ["photograph", "digits"].map((kind) => {
       const models = this.offer.models.filter((model) => model.kind === kind);
       const options = models.map(({ name, title }) => make("option", { value: name }, title));
       return make("optgroup", { label: kind === "digits" ? "Drawn digits" : "Photographs" }, ...options);
     });
     this.select.replaceChildren(...groups.filter((group) => group.children.length));
-    this.select.value = chosen;
+    this.select.value = chosen2;
   }
   async opened(model) {
     this.offer = await getModels();
@@ -2535,7 +2576,7 @@ What is shown is the answer before, for ${answered.file}.` : said);
     place.hidden = !said;
     place.replaceChildren();
     if (!said) return;
-    const { words: words2, buttons } = refusal(said, (number) => this.question.correct(number));
+    const { words: words2, buttons } = refusal(said, (number2) => this.question.correct(number2));
     place.append(...words2);
     if (swap) buttons.push(make("button", { type: "button", class: "swap main", click: () => this.question.ask(swap) }, "Ask it that way round"));
     if (buttons.length) place.append(make("div", { class: "buttons" }, ...buttons));
