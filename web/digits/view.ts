@@ -1,7 +1,7 @@
 // Input, heatmap and overlay side by side: point at a pixel, or move with the arrow keys, to read its relevance.
 
 import { context, paintHeat, paintOverlay, where, type Heat } from "../src/colours";
-import { make, newId, percent, shown } from "../src/dom";
+import { make, newId, percent, shown, TOUCHED } from "../src/dom";
 
 export class View {
   readonly element = make("div", { class: "view" });
@@ -31,7 +31,9 @@ export class View {
       row.append(make("figure", {}, make("div", { class: "frame" }, canvas, mark), make("figcaption", {}, words)));
       canvas.addEventListener("pointermove", (event) => this.point(canvas, event));
       canvas.addEventListener("pointerdown", (event) => this.point(canvas, event));
-      canvas.addEventListener("pointerleave", () => this.read(null));
+      canvas.addEventListener("pointerleave", (event) => {
+        if (event.pointerType !== "touch") this.read(null);
+      });
       canvas.addEventListener("keydown", (event) => this.key(event));
     }
     this.slider = make("input", { type: "range", min: "0", max: "100", value: "85", class: "opacity" });
@@ -47,7 +49,7 @@ export class View {
       ),
       make("label", { class: "slider" }, "Heatmap over picture ", this.slider),
       this.readout,
-      make("p", { id: hint, class: "visually-hidden" }, "Move with the arrow keys to read the relevance of single pixels; with Shift by ten."),
+      make("p", { id: hint, class: "visually-hidden" }, TOUCHED ? "Touch a pixel to read its relevance." : "Move with the arrow keys to read the relevance of single pixels; with Shift by ten."),
     );
     this.read(null);
   }
@@ -102,7 +104,7 @@ export class View {
     const heat = this.heat;
     if (!at || !heat) {
       this.at = null;
-      this.readout.textContent = "Point at a pixel to read its relevance.";
+      this.readout.textContent = `${TOUCHED ? "Touch" : "Point at"} a pixel to read its relevance.`;
       for (const mark of this.marks) mark.hidden = true;
       return;
     }

@@ -6,6 +6,9 @@ export function byId<T extends HTMLElement>(id: string): T {
   return found as T;
 }
 
+// Whether fingers do what a pointer does elsewhere; there need not be keys, either.
+export const TOUCHED = matchMedia("(pointer: coarse)").matches;
+
 type Attributes = Record<string, string | boolean | EventListener>;
 
 export function make<K extends keyof HTMLElementTagNameMap>(

@@ -1,7 +1,7 @@
 // One large picture: the map over the photograph, the map alone or the photograph; its relevances can be read off.
 
 import { context, heatAt, paintHeat, paintOverlay, where, type Heat } from "./colours";
-import { make, newId, percent, shown } from "./dom";
+import { make, newId, percent, shown, TOUCHED } from "./dom";
 
 export type Look = "overlay" | "map" | "photograph";
 
@@ -31,11 +31,13 @@ export class Picture {
       "div",
       { class: "picture" },
       make("div", { class: "frame" }, this.canvas, this.mark),
-      make("p", { id: hint, class: "visually-hidden" }, "Move with the arrow keys to read single pixels; with Shift by ten."),
+      make("p", { id: hint, class: "visually-hidden" }, TOUCHED ? "Touch the picture to read single pixels." : "Move with the arrow keys to read single pixels; with Shift by ten."),
     );
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
     this.canvas.addEventListener("pointerdown", (event) => this.point(event));
-    this.canvas.addEventListener("pointerleave", () => this.read(null));
+    this.canvas.addEventListener("pointerleave", (event) => {
+      if (event.pointerType !== "touch") this.read(null); // what was touched is read once the finger is gone
+    });
     this.canvas.addEventListener("keydown", (event) => this.key(event));
     this.read(null);
   }
@@ -111,7 +113,7 @@ export class Picture {
     if (!at || !painted) {
       this.at = null;
       this.mark.hidden = true;
-      this.readout.textContent = painted ? "Point at the picture to read single values." : "";
+      this.readout.textContent = painted ? `${TOUCHED ? "Touch" : "Point at"} the picture to read single values.` : "";
       return;
     }
     const [width, height] = this.size;

@@ -157,6 +157,35 @@ def test_a_screen_reader_finds_a_name_for_everything(page: Any) -> None:
     assert "Most of it: " in label
 
 
+def test_a_phone_speaks_of_touching_and_not_of_pointers_and_keys(chromium: Any, address: str) -> None:
+    with opened(chromium, address, viewport=PHONE, has_touch=True, is_mobile=True) as page:
+        upload(page)
+        assert page.inner_text(".readout") == "Touch the picture to read single values."
+        canvas = page.locator(SHOWN).first
+        described = page.locator(f"#{canvas.get_attribute('aria-describedby')}").text_content()
+        assert described == "Touch the picture to read single pixels."
+        box = canvas.bounding_box()
+        canvas.tap(position={"x": box["width"] * 5.5 / 24, "y": box["height"] * 11.5 / 24})
+        assert page.inner_text(".readout").startswith("Column 5, row 11: relevance ")  # also once the finger is gone
+        page.select_option("#model", "one-layer")
+        page.get_by_text("Ready.", exact=True).wait_for()
+        assert page.inner_text("#pad-help") == "One digit in each half."
+        for words in ("Point at", "arrow", "keyboard"):
+            assert words not in page.inner_text("body"), words
+
+
+def test_a_desk_speaks_of_pointers_and_keys(page: Any) -> None:
+    upload(page)
+    assert page.inner_text(".readout") == "Point at the picture to read single values."
+    described = page.get_attribute(f"{SHOWN} >> nth=0", "aria-describedby")
+    assert page.locator(f"#{described}").text_content() == (
+        "Move with the arrow keys to read single pixels; with Shift by ten."
+    )
+    page.select_option("#model", "one-layer")
+    page.get_by_text("Ready.", exact=True).wait_for()
+    assert page.inner_text("#pad-help").endswith("By keyboard: arrows move the pen, Space puts it down or up.")
+
+
 # --- every state, by axe-core -----------------------------------------------------------------------------------------
 
 

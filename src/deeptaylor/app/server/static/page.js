@@ -86,6 +86,7 @@ function byId(id) {
   if (!found) throw new Error(`no element has the id ${id}`);
   return found;
 }
+var TOUCHED = matchMedia("(pointer: coarse)").matches;
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -1236,11 +1237,13 @@ var Picture = class {
       "div",
       { class: "picture" },
       make("div", { class: "frame" }, this.canvas, this.mark),
-      make("p", { id: hint, class: "visually-hidden" }, "Move with the arrow keys to read single pixels; with Shift by ten.")
+      make("p", { id: hint, class: "visually-hidden" }, TOUCHED ? "Touch the picture to read single pixels." : "Move with the arrow keys to read single pixels; with Shift by ten.")
     );
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
     this.canvas.addEventListener("pointerdown", (event) => this.point(event));
-    this.canvas.addEventListener("pointerleave", () => this.read(null));
+    this.canvas.addEventListener("pointerleave", (event) => {
+      if (event.pointerType !== "touch") this.read(null);
+    });
     this.canvas.addEventListener("keydown", (event) => this.key(event));
     this.read(null);
   }
@@ -1310,7 +1313,7 @@ var Picture = class {
     if (!at || !painted) {
       this.at = null;
       this.mark.hidden = true;
-      this.readout.textContent = painted ? "Point at the picture to read single values." : "";
+      this.readout.textContent = painted ? `${TOUCHED ? "Touch" : "Point at"} the picture to read single values.` : "";
       return;
     }
     const [width2, height] = this.size;
