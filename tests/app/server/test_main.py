@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from starlette.testclient import TestClient
 from torch import nn
 
 import deeptaylor as dt
+from deeptaylor import assets
 from deeptaylor.app.server import main
+from deeptaylor.app.server.app import make_app
+from deeptaylor.app.server.models import OWN, Models
 from deeptaylor.support.optional import how_to_install
-from page_client import Small
+from page_client import HOST, ORIGIN, TOKEN, Small
 from small_onnx import small_onnx
 
 SAID = {"size": 24, "resize": 28, "channels": "RGB", "white": 1, "mean": 0.5, "std": 0.5, "interpolation": "bilinear"}
@@ -37,6 +41,36 @@ def test_a_network_by_name_is_loaded_by_the_page(served: list[Any]) -> None:
     assert served == ["two-layer", ""]
     assert main.main([]) == 0
     assert served == [None, ""]
+
+
+@pytest.mark.parametrize(
+    ("here", "first"),
+    [
+        (("squeezenet1_1", "efficientnet-lite0"), "efficientnet-lite0"),
+        (("resnet50-keras", "mobilenet_v2"), "mobilenet_v2"),
+        (("squeezenet1_1",), "squeezenet1_1"),
+        ((), "efficientnet-lite0"),  # fetched, as any of them would be
+    ],
+    ids=str,
+)
+def test_the_page_begins_with_a_network_whose_weights_are_here(
+    monkeypatch: pytest.MonkeyPatch, here: tuple[str, ...], first: str
+) -> None:
+    monkeypatch.setattr(assets, "is_here", lambda name: name in here)
+    assert first_of(make_app(frozenset({HOST}), TOKEN)) == first
+    assert first_of(make_app(frozenset({HOST}), TOKEN, chosen="two-layer")) == "two-layer"
+
+
+def first_of(app: Any) -> str:
+    with TestClient(app, base_url=ORIGIN, headers={"X-Deeptaylor-Token": TOKEN}) as client:
+        found: str = client.get("/api/models").json()["chosen"]
+    return found
+
+
+def test_a_network_of_one_s_own_comes_first() -> None:
+    said: dict[str, Any] = {**SAID, "size": 8, "resize": 8}
+    own = dt.load(Small().eval(), preparation=dt.Preparation(**said), class_names=None)
+    assert first_of(make_app(frozenset({HOST}), TOKEN, models=Models(own))) == OWN
 
 
 def test_an_onnx_file(served: list[Any], tmp_path: Path) -> None:

@@ -161,14 +161,15 @@ def make_app(
     token: str,
     *,
     models: Models | None = None,
-    chosen: str = "squeezenet1_1",
+    chosen: str | None = None,
     bounds: Bounds | None = None,
     texts: Texts | None = None,
     gallery: Gallery | None = None,
 ) -> Guard:
     """The application, guarded. ``hosts`` are the values of Host that are ours, with their port."""
-    page = Page(models or Models(), chosen, bounds or Bounds(), texts, gallery)
-    page.models.get(chosen)
+    offered = models or Models()
+    page = Page(offered, chosen or offered.first(), bounds or Bounds(), texts, gallery)
+    page.models.get(page.chosen)
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:

@@ -47,7 +47,8 @@ def serve(
     """Serve the page until it is interrupted.
 
     port       0: any that is free; the address is printed
-    model      the network to begin with: a name, or one that `dt.load` gave
+    model      the network to begin with: a name, or one that `dt.load` gave; left out: EfficientNet-Lite0
+               where its weights are here, else another whose are
     title      what that one is called on the page
     run        the store of a run to look at, or what `dt.open_run` gave
     ready      called with the page's address once it can be opened
@@ -62,7 +63,7 @@ def serve(
     optional_package("fastapi", why, "web")
     from deeptaylor.app.server.app import make_app
     from deeptaylor.app.server.connections import ACCEPTED_AT_ONCE, Connections
-    from deeptaylor.app.server.models import OWN, Models
+    from deeptaylor.app.server.models import Models
     from deeptaylor.app.server.texts import Texts
 
     gallery = None
@@ -72,7 +73,7 @@ def serve(
         gallery = Gallery(run if isinstance(run, Run) else open_run(run))
     own = model if isinstance(model, Pretrained) else None
     texts = Texts(model, title) if isinstance(model, TextModel) else None
-    chosen = OWN if own is not None else model if isinstance(model, str) else "squeezenet1_1"
+    chosen = model if isinstance(model, str) else None
     bound = _bound(host, port)
     port = bound.getsockname()[1]
     token = secrets.token_urlsafe(24)

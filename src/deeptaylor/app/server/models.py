@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 State = Literal["waiting", "loading", "ready", "failed"]
 THREAD = "loading"
 OWN = "yours"  # the name of the network given on the command line
+FIRST = "efficientnet-lite0"  # to begin with; its weights come with the extra `demo`
 DROPPED = "dropped-"  # how the names of networks begin that were dropped on the page
 
 _DIGITS = (
@@ -102,6 +103,14 @@ class Models:
     def all(self) -> list[Model]:
         """Every network, in the order of the page."""
         return list(self._all.values())
+
+    def first(self) -> str:
+        """The one to begin with: the user's own, else one whose weights are here, so that none is fetched."""
+        if OWN in self._all:
+            return OWN
+        photographs = [model.name for model in self._all.values() if model.kind == "photograph"]
+        ordered = [FIRST, *(name for name in photographs if name != FIRST)]
+        return next((name for name in ordered if assets.is_here(NAMED[name].asset or name)), FIRST)
 
     def get(self, name: str) -> Model:
         """The network of that name."""
