@@ -126,7 +126,8 @@ def above(top: Image.Image, bottom: Image.Image, side: int = 448) -> Image.Image
 def png_bytes(picture: Picture) -> bytes:
     """A picture, (H, W, 3) or grey (H, W), as the bytes of a PNG file."""
     buffer = io.BytesIO()
-    Image.fromarray(_picture(picture)).save(buffer, format="PNG", optimize=True)
+    # Deflate at level 6. With `optimize`, level 9, a heatmap takes four times as long and is 3 % smaller.
+    Image.fromarray(_picture(picture)).save(buffer, format="PNG", compress_level=6)
     return buffer.getvalue()
 
 
