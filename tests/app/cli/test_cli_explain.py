@@ -22,6 +22,7 @@ from PIL import Image
 import deeptaylor as dt
 from cli_model import MODEL, SAID, flower_net, pixels, said, write
 from deeptaylor.app.cli import main
+from deeptaylor.app.cli.photos import prepared
 from deeptaylor.app.cli.show import Talk
 from deeptaylor.models.networks.photo import upright
 from deeptaylor.support import files
@@ -138,6 +139,23 @@ def test_flip_asks_the_network_too(capsys: pytest.CaptureFixture[str]) -> None:
 def test_flip_is_about_one_class(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     _, err = said(capsys, 2, "explain", "photo.png", *MODEL, *words, "--flip", "--out", "o")
     assert "--flip asks about one class: leave out --against, and give --target one class." in err
+
+
+def test_the_network_looks_once_before_it_is_explained() -> None:
+    network = flower_net()
+    seen: list[int] = []
+    network.register_forward_hook(lambda *_: seen.append(1))
+    preparation = dt.Preparation(
+        size=24, resize=28, channels="RGB", white=1, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225),
+        interpolation="bilinear",
+    )  # fmt: skip
+    p = dt.load(network, preparation=preparation, class_names=["daisy", "rose", "tulip"])
+    seen.clear()
+    photo = prepared(p, Path("photo.png"))
+    assert len(seen) == 1
+    assert photo.recognised == p.top(photo.x, 3)[0]
+    assert torch.equal(photo.output, p.output(photo.x)[0])
+    assert photo.best(1) == [photo.recognised[0].index]
 
 
 def test_quiet(capsys: pytest.CaptureFixture[str]) -> None:

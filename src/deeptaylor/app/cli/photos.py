@@ -151,10 +151,10 @@ def prepared(model: dt.Pretrained, path: Path, best: int = 5) -> Prepared:
     with noted() as notes:
         with libtiff_silent() if path.suffix.lower() in (".tif", ".tiff") else nullcontext():
             x, seen = model.preprocess(path)
-        output = model.output(x)[0]
-        every = model.top(x, output.numel())[0] if output.ndim == 1 else []
+        outputs = model.output(x)
+        every = model.recognised(outputs, outputs.shape[1])[0] if outputs.ndim == 2 else []
     probabilities = torch.zeros(len(every))
     for r in every:
         probabilities[r.index] = r.probability
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return Prepared(path, digest, x, seen, every[:best], notes, output, probabilities)
+    return Prepared(path, digest, x, seen, every[:best], notes, outputs[0], probabilities)

@@ -156,7 +156,7 @@ def _warned() -> Iterator[list[str]]:
 def _classes(loaded: Pretrained, x: Tensor) -> Sequence[Recognised]:
     """The five most probable classes; none where the network answers with one number."""
     output = loaded.output(x)
-    return loaded.top(x, 5)[0] if output.ndim == 2 and output.shape[1] > 1 else ()
+    return loaded.recognised(output)[0] if output.ndim == 2 and output.shape[1] > 1 else ()
 
 
 # --- what is asked ----------------------------------------------------------------------------------------------------

@@ -130,7 +130,10 @@ class Pretrained:
         """The k most probable classes of each sample, or photograph, or row of a table; the first one first."""
         like = first_float(self.network.parameters())
         inputs = x if isinstance(x, Tensor) else torch.as_tensor(self.read(x, like)[0])
-        output = self.output(inputs if like is None else inputs.to(like))
+        return self.recognised(self.output(inputs if like is None else inputs.to(like)), k)
+
+    def recognised(self, output: Tensor, k: int = 5) -> list[list[Recognised]]:
+        """The same, where what the network says (`output`) is known already."""
         if output.ndim != 2:
             raise InputError(
                 f"The network's output has shape {tuple(output.shape)}; classes are told from (batch, classes)."
