@@ -16,6 +16,7 @@ from typing import Any
 
 INTERRUPTED = 130
 UNHEARD = 120  # Python's own for this
+FEW_CORES = 4  # with more, a thread that waits takes little from the others
 HELP = """\
 Which parts of the input made a network decide so, and how much did each count?
 
@@ -60,6 +61,7 @@ def main() -> int:
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
         sys.stdout.write(HELP)
         return 0
+    _wait_asleep()
     pressed: list[int] = []
 
     def heard(number: int, _frame: Any) -> None:
@@ -87,3 +89,15 @@ def main() -> int:
     if listening:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return code
+
+
+def _wait_asleep() -> None:
+    """Have threads that wait for each other sleep soon, where cores are few; before torch is loaded, which asks once.
+
+    GNU's OpenMP lets a thread turn round and round for milliseconds while it waits. On a machine of few cores that is
+    busy, it keeps those from working that it waits for: a photograph takes six times the processor's time. 1000 turns
+    are what OpenMP itself takes where it knows of more threads than cores. Who has said otherwise is obeyed.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if cores <= FEW_CORES and "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")

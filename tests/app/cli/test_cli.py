@@ -181,14 +181,27 @@ def test_interrupted_when_it_is_over(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (3, "")
 
 
-def command_of(folder: Path) -> subprocess.CompletedProcess[str]:
+def command_of(folder: Path, cores: int = 2, **said: str) -> subprocess.CompletedProcess[str]:
     """The command with another package of our name in the place of ours."""
-    env = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{SRC}"}
-    code = "import sys, signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    quiet = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    env = quiet | {"PYTHONPATH": f"{folder}{os.pathsep}{SRC}"} | said
+    code = f"import os; os.sched_getaffinity = lambda _: range({cores})\n"
+    code += "import sys, signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     code += "from deeptaylor_command import run; run()"
     return subprocess.run(
         [sys.executable, "-c", code, "doctor"], capture_output=True, text=True, env=env, check=False, timeout=60
     )
+
+
+def test_threads_that_wait_sleep_soon_where_cores_are_few(tmp_path: Path) -> None:
+    (tmp_path / "deeptaylor" / "app").mkdir(parents=True)
+    (tmp_path / "deeptaylor" / "__init__.py").touch()
+    asked = "import os\ndef main():\n    print(os.environ.get('GOMP_SPINCOUNT'))\n    return 0\n"
+    (tmp_path / "deeptaylor" / "app" / "cli.py").write_text(asked)
+    assert command_of(tmp_path).stdout == "1000\n"
+    assert command_of(tmp_path, cores=16).stdout == "None\n"
+    assert command_of(tmp_path, GOMP_SPINCOUNT="7").stdout == "7\n"
+    assert command_of(tmp_path, OMP_WAIT_POLICY="active").stdout == "None\n"
 
 
 def test_help_needs_nothing_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
