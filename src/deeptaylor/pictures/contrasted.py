@@ -11,10 +11,12 @@ from deeptaylor.heatmap import Heat, robust_scale
 from deeptaylor.pictures import sentences
 from deeptaylor.pictures.axes import Axis
 from deeptaylor.pictures.drawing import Drawing
-from deeptaylor.pictures.explained import Explained, map_of
+from deeptaylor.pictures.explained import Explained, map_of, whole_map
 from deeptaylor.pictures.scale import Scale
 
-__all__ = ["Contrasted", "difference", "title", "with_difference"]
+__all__ = ["Contrasted", "difference", "strength", "title", "with_difference"]
+
+_FAINT = 8  # of full colour the eighth part: less is white on most screens
 
 
 class Contrasted(Explained, Protocol):
@@ -39,6 +41,18 @@ def difference(c: Contrasted, sample: int, target: int, which: int = 0, axis: Ax
     """For the class and for its rivals; full colour is where it is as large as the class's own map."""
     own, shared, apart = (map_of(c, t, sample, target, which, axis) for t in (c.relevance, c.shared, c.difference))
     return apart, Scale(robust_scale(own + shared), signed=True, largest=float(np.abs(apart).max()))
+
+
+def strength(c: Contrasted, sample: int, target: int) -> float:
+    """How many times as strong colours must be for what sets a class apart to be seen: 1 where it is as it is.
+
+    0 where nothing sets the class apart (`sentences.nothing_apart`): in any colours that would be its own map.
+    """
+    own, both = (t[sample, target] if t.ndim == 2 else t[sample] for t in (c.ledger.input, c.ledger.held))
+    if float(both) <= 0 or sentences.nothing_apart(float(own) / float(both)):
+        return 0.0
+    times = robust_scale(whole_map(c, sample, target)) / robust_scale(map_of(c, c.relevance, sample, target))
+    return times if times > _FAINT else 1.0
 
 
 def title(c: Contrasted, sample: int, target: int) -> str:

@@ -67,10 +67,10 @@ def line_axis(e: Explained, which: int, axis: Axis, length: int | None) -> Axis:
 
 def picture(
     e: Explained, sample: int, target: int, which: int = 0, axis: Axis = None, floor: Floor = None,
-    automatic: bool = False,
+    automatic: bool = False, strength: float = 1.0,
 ) -> Picture:  # fmt: skip
-    """A map in colours, without words."""
-    heat = map_of(e, e.relevance, sample, target, which, axis)
+    """A map in colours, without words; ``strength``: so many times as strong."""
+    heat = strength * map_of(e, e.relevance, sample, target, which, axis)
     scale = scale_of(whole_map(e, sample, target, which, axis), floor, automatic)
     return sheet(heat, scale) if heat.ndim == 3 else colours(scale(heat), 1.0)
 

@@ -111,18 +111,20 @@ class Pictured(Base):
         return write_whole(path, written(d, "overlay" if overlay or photo is not None else "heatmap", kind[1:]))
 
     def overlay(
-        self, sample: int = 0, target: int = 0, original: bool = False, floor: Floor = None, photo: Photo | None = None
-    ) -> Picture:
+        self, sample: int = 0, target: int = 0, original: bool = False, floor: Floor = None,
+        photo: Photo | None = None, strength: float = 1.0,
+    ) -> Picture:  # fmt: skip
         """One sample's heatmap over its photograph, as the network saw it; or over the original, in its resolution.
 
-        photo   a picture as the network saw it, of whatever size, where the explanation knows none
+        photo      a picture as the network saw it, of whatever size, where the explanation knows none
+        strength   colours so many times as strong: for a contrast in which hardly anything sets the class apart
         """
         if not self.photos and photo is None:
             raise InputError(
                 "This explanation knows no photograph: explain one with a dt.Pretrained, or give photo=, a picture as "
                 "the network saw it."
             )
-        heat = map_of(self, self.relevance, sample, target)
+        heat = strength * map_of(self, self.relevance, sample, target)
         t = scale_of(whole_map(self, sample, target), floor, automatic=False)(heat)
         if photo is not None:
             return laid_over(Photograph.given(photo), t)

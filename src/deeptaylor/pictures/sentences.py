@@ -14,10 +14,11 @@ from deeptaylor.run.target import Margin
 from deeptaylor.run.unit import Unit
 from deeptaylor.shown import percent
 
-__all__ = ["account", "against", "class_title", "listed", "nothing_apart", "nothing_apart_text", "split", "title"]
+__all__ = ["account", "against", "class_title", "hardly_apart", "listed", "nothing_apart", "split", "stronger", "title"]
 
 _NONE = 5e-7  # of the score: shown as nothing
-_FLOOR: float = 1.25 * 0.5**POWER  # little more than what counts where class and rivals have equal shares everywhere
+_EQUAL: float = 0.5**POWER  # what counts as a class's own where its rivals have equal shares everywhere
+_FLOOR, _HARDLY = 1.25 * _EQUAL, 2 * _EQUAL  # so little more than that is nothing, or hardly anything
 
 
 def account(ledger: Ledger, sample: int, target: int, what: str, method: str = DEEP_TAYLOR) -> str:
@@ -65,9 +66,21 @@ def split(ledger: Ledger, sample: int, target: int) -> str:
     if float(both) <= 0:
         return ""
     share = float(own) / float(both)
+    return hardly_apart(share) or (
+        f"{percent(share)} of the class's relevance sets it apart; {percent(1 - share)} is shared with its rivals."
+    )
+
+
+def hardly_apart(share: float, name: str = "the class") -> str:
+    """That nothing, or next to nothing, sets a class apart from its rivals; empty where something does.
+
+    >>> hardly_apart(0.02, "lynx")
+    'Hardly anything sets lynx apart: 2.0 % of its relevance counts as its own, and equal shares would give 1.6 %.'
+    """
+    counted = f"sets {name} apart: {percent(share)} of its relevance counts as its own"
     if nothing_apart(share):
-        return nothing_apart_text(share)
-    return f"{percent(share)} of the class's relevance sets it apart; {percent(1 - share)} is shared with its rivals."
+        return f"Nothing {counted}, as where class and rivals have equal shares everywhere."
+    return f"Hardly anything {counted}, and equal shares would give {percent(_EQUAL)}." if share <= _HARDLY else ""
 
 
 def nothing_apart(share: float) -> bool:
@@ -75,12 +88,11 @@ def nothing_apart(share: float) -> bool:
     return share <= _FLOOR
 
 
-def nothing_apart_text(share: float) -> str:
-    """That so small a part might as well be none, beside any picture of it."""
-    return (
-        f"Nothing sets the class apart: {percent(share)} of its relevance counts as its own, as where class and "
-        "rivals have equal shares everywhere."
-    )
+def stronger(times: float, name: str = "the class") -> str:
+    """How the colours of what sets a class apart relate to those of its own map (`contrasted.strength`)."""
+    if times == 0:
+        return "No map of it is drawn: it would show the evidence that all of them share."
+    return f"The map shows it in colours {times:.0f} times as strong as those of {name}'s own map." if times > 1 else ""
 
 
 def title(

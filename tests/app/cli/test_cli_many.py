@@ -24,6 +24,8 @@ from deeptaylor.app.cli.asked import Asked, Question
 from deeptaylor.app.cli.many import Shown, contact_sheet, page
 from deeptaylor.app.cli.photos import looked_at
 from deeptaylor.errors import InputError
+from deeptaylor.pictures.contrasted import strength
+from deeptaylor.pictures.sentences import hardly_apart
 
 SRC = Path(__file__).parents[3] / "src"
 
@@ -158,7 +160,16 @@ def network() -> dt.Pretrained:
     return dt.load(net, preparation=preparation, class_names=["daisy", "rose", "tulip"])
 
 
+def alike(share: float) -> None:
+    """Daisy's weights from tulip's (0) to its own (1), and beyond."""
+    weights = torch.load("flowers.pth", weights_only=True)
+    for name in ("7.weight", "7.bias"):
+        weights[name][0] = share * weights[name][0] + (1 - share) * weights[name][2]
+    torch.save(weights, "flowers.pth")
+
+
 def test_one_class_against_another_is_the_contrast(capsys: pytest.CaptureFixture[str]) -> None:
+    alike(1.5)
     out, _ = said(capsys, 0, "explain", "photo.png", *MODEL, "--target", "tulip", "--against", "daisy", "--out", "o")
     c = dt.contrast(network(), "photo.png", "tulip", "daisy")
     with np.load("o/photo_tulip_against_daisy_relevance.npz") as arrays:
@@ -167,10 +178,11 @@ def test_one_class_against_another_is_the_contrast(capsys: pytest.CaptureFixture
     names = {f"photo_tulip_against_daisy_{kind}.png" for kind in ("heatmap", "overlay", "difference")}
     assert names < {p.name for p in Path("o").iterdir()}
     own = float(c.ledger.input / c.ledger.held)
-    assert 0.02 < own < 1
+    assert 0.05 < own < 1
     assert f"; {100 * own:.1f} % of its relevance sets tulip apart, the rest is shared." in out
     record = json.loads(Path("o/photo_tulip_against_daisy_record.json").read_text())
     assert record["against"] == "daisy"
+    assert record["explanations"][0]["targets"][0]["colours_times"] == 1
     ledger = record["explanations"][0]["targets"][0]["ledger"]
     assert ledger["input"] + ledger["shared"] == pytest.approx(float(c.score), rel=1e-5)
 
@@ -212,16 +224,33 @@ def test_of_several_classes_those_without_evidence_are_left_out(capsys: pytest.C
     assert {p.name for p in Path("o").glob("*_heatmap.png")} == {"photo_tulip_heatmap.png"}
 
 
-def test_nothing_that_sets_a_class_apart_is_said_and_not_drawn_as_much(capsys: pytest.CaptureFixture[str]) -> None:
-    """Two classes of the same weights: the contrast is the floor everywhere."""
-    weights = torch.load("flowers.pth", weights_only=True)
-    weights["7.weight"][0], weights["7.bias"][0] = weights["7.weight"][2], weights["7.bias"][2]
-    torch.save(weights, "flowers.pth")
+def test_where_nothing_sets_a_class_apart_no_map_of_it_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    alike(0)  # the contrast is the floor everywhere
     out, _ = said(capsys, 0, "explain", "photo.png", *MODEL, "--target", "tulip", "--against", "daisy", "--out", "o")
-    assert "nothing sets tulip apart here (1.6 % is what equal shares everywhere would give)." in out
-    with Image.open("o/photo_tulip_against_daisy_heatmap.png") as picture:
-        assert np.asarray(picture).min() > 230  # white, but for a trace
+    sentence = hardly_apart(0.5**6, "tulip")
+    assert sentence.startswith("Nothing sets tulip apart: 1.6 %")
+    assert f"{sentence} No map of it is drawn: it would show the evidence that all of them share." in out
+    assert [p.name for p in Path("o").glob("*.png")] == ["photo_tulip_against_daisy_difference.png"]
+    record = json.loads(Path("o/photo_tulip_against_daisy_record.json").read_text())
+    assert record["explanations"][0]["targets"][0]["colours_times"] == 0
     said(capsys, 0, "explain", "photo.png", *MODEL, "--out", "o")  # another question, the same folder
+
+
+def test_what_hardly_sets_a_class_apart_is_drawn_in_stronger_colours(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = said(capsys, 0, "explain", "photo.png", *MODEL, "--target", "tulip", "--against", "daisy", "--out", "o")
+    c = dt.contrast(network(), "photo.png", "tulip", "daisy")
+    share = float(c.ledger.input / c.ledger.held)
+    assert "Hardly anything sets tulip apart: " in hardly_apart(share, "tulip")
+    times = strength(c, 0, 0)
+    assert times > 8
+    assert f"{hardly_apart(share, 'tulip')} The map shows it in colours {times:.0f} times as strong as" in out
+    record = json.loads(Path("o/photo_tulip_against_daisy_record.json").read_text())
+    assert record["explanations"][0]["targets"][0]["colours_times"] == pytest.approx(times, rel=1e-4)
+    for kind in ("heatmap", "overlay"):
+        with Image.open(f"o/photo_tulip_against_daisy_{kind}.png") as picture:
+            red, green, _ = np.moveaxis(np.asarray(picture.convert("RGB")).astype(int), -1, 0)
+        assert (red - green).max() > 100, kind  # strong colours somewhere
+    assert hardly_apart(share) in c.drawing(0, 0).caption  # the figure says the same
 
 
 def test_a_question_is_checked_before_photographs() -> None:

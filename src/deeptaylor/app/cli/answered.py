@@ -40,9 +40,10 @@ class Answered:
         for bias, e in self.explanations.items():
             way = f"_{bias}" if len(self.explanations) > 1 else ""
             for k in range(len(self.asked.classes)):
-                name = f"{self.asked.slug(k)}{way}"
-                made[f"{name}_heatmap"] = picture(e, 0, k)
-                made[f"{name}_overlay"] = e.overlay(0, k, original=True)
+                name, strength = f"{self.asked.slug(k)}{way}", self.asked.strength(e, k)
+                if strength:
+                    made[f"{name}_heatmap"] = picture(e, 0, k, strength=strength)
+                    made[f"{name}_overlay"] = e.overlay(0, k, original=True, strength=strength)
                 if isinstance(e, dt.Contrast):
                     made[f"{name}_difference"] = e.difference_picture(0, k)
         return made
@@ -68,7 +69,8 @@ class Answered:
         pictures = [("photograph", np.asarray(self.asked.photo.seen.convert("RGB")))]
         for bias, e in self.explanations.items():
             way = f", biases: {bias}" if len(self.explanations) > 1 else ""
-            pictures += [(f"{self.asked.title(k)}{way}", e.overlay(0, k)) for k in range(len(self.asked.classes))]
+            strengths = enumerate(self.asked.strength(e, k) for k in range(len(self.asked.classes)))
+            pictures += [(f"{self.asked.title(k)}{way}", e.overlay(0, k, strength=s)) for k, s in strengths if s]
         return Shown(shown(self.asked.photo.path.name), self.lines(), recognised, pictures)
 
     def lines(self) -> list[str]:
@@ -107,6 +109,7 @@ class Answered:
                             "class": index,
                             "name": name,
                             "line": self.asked.line(e, k),
+                            "colours_times": self.asked.strength(e, k),
                             **record.about_explanation(e, 0, k),
                         }
                         for k, (index, name) in enumerate(self.asked.classes)

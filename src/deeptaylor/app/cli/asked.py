@@ -14,7 +14,8 @@ import deeptaylor as dt
 from deeptaylor.app.cli.photos import Prepared
 from deeptaylor.errors import InputError
 from deeptaylor.models.photographs import class_index
-from deeptaylor.pictures.sentences import nothing_apart
+from deeptaylor.pictures.contrasted import strength
+from deeptaylor.pictures.sentences import hardly_apart, stronger
 from deeptaylor.shown import percent
 
 __all__ = ["NEXT", "RIVALS", "Asked", "Question"]
@@ -62,10 +63,15 @@ class Asked:
         ledger = e.ledger
         assert ledger.shared is not None
         own = _of(ledger.input, k) / max(_of(ledger.held, k), 1e-30)
-        apart = f"{percent(own)} of its relevance sets {name} apart, the rest is shared."
-        if nothing_apart(own):
-            apart = f"nothing sets {name} apart here ({percent(own)} is what equal shares everywhere would give)."
-        return f"{named}, against {self.against[1]}: {_account(e, k)}; {apart}"
+        apart = f"; {percent(own)} of its relevance sets {name} apart, the rest is shared."
+        if hardly := hardly_apart(own, name):
+            apart = f". {hardly}"
+        said = [f"{named}, against {self.against[1]}: {_account(e, k)}{apart}", stronger(self.strength(e, k), name)]
+        return " ".join(filter(None, said))
+
+    def strength(self, e: dt.Explanation, k: int) -> float:
+        """How many times as strong as usual the colours of the k-th map are; 0 where it is not drawn."""
+        return strength(e, 0, k) if isinstance(e, dt.Contrast) else 1.0
 
 
 def _of(t: torch.Tensor, k: int) -> float:

@@ -105,7 +105,7 @@ def _contrast(e: Contrast, what: str, rival: str) -> list[str]:
 def nothing_apart(e: Contrast) -> str:
     """That nothing sets the class apart, as a figure says it; empty where something does."""
     share = _own_share(e)
-    return captions.nothing_apart_text(share) if captions.nothing_apart(share) else ""
+    return captions.hardly_apart(share)
 
 
 def _own_share(e: Contrast) -> float:
