@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+import deeptaylor as dt
 from cli_model import MODEL, said, write
+from deeptaylor.app.cli.words import as_options
 from small_texts import classifier, embedder, library
 
 
@@ -49,6 +51,18 @@ def test_words_and_the_account_are_printed_and_saved(folder: Path, capsys: pytes
     assert "words.gif ends in .gif" in err
 
 
+def test_check_prints_the_check_and_the_account(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = f"hf:{folder / 'classifier'}"
+    asked = ("explain", "--text", "The films was not bad", "--text", "a film", "--target", "positive", "-m", source)
+    plain, _ = said(capsys, 0, *asked)
+    checked, _ = said(capsys, 0, *asked, "--check")
+    e = dt.explain(dt.load(source), ["The films was not bad", "a film"], target="positive")
+    assert checked == f"{plain}\n{as_options(str(e.check()))}\n\n{e.table(0)}\n\n{e.table(1)}\n"
+    found = json.loads(said(capsys, 0, *asked, "--check", "--json")[0])
+    assert found["check"]["accounted"] is True
+    assert said(capsys, 0, *asked, "--check", "--quiet")[0] == ""
+
+
 def test_similarity(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = ("--model", f"hf:{folder / 'embedder'}")
     out, _ = said(capsys, 0, "explain", "--text", "a man plays guitar", "--similar-to", "the music", *model)
@@ -63,6 +77,7 @@ def test_what_does_not_fit_is_refused(folder: Path, tmp_path: Path, capsys: pyte
         (("--continuation", "x", *model), "--continuation belongs to a text: give --text as well"),
         (("photo.png", "--text", "a film", *model), "Give photographs, or --text: not both"),
         (("--text", " ", *model), "The text is empty"),
+        (("--text", "a film", "--flip", *model), "--flip takes patches of photographs away: leave it out with --text"),
         (("--text", "a film", *MODEL), "reads no texts: --text needs a network of transformers"),
         (("photo.png", *model), "reads texts; here a network is needed that does not"),
     ):

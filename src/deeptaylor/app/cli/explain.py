@@ -98,7 +98,9 @@ def explain(
     if texts.text:
         if photos:
             raise InputError("Give photographs, or --text: not both.")
-        return explain_texts(source, model, texts, talk, target or [], against, out, overwrite)
+        if flip:
+            raise InputError("--flip takes patches of photographs away: leave it out with --text.")
+        return explain_texts(source, model, texts, talk, target or [], against, out, overwrite, check)
     texts.refuse_alone()
     if not photos:
         raise InputError('Nothing was given to explain: name photographs, or say --text "…".')

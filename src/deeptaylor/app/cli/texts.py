@@ -13,11 +13,12 @@ import deeptaylor as dt
 from deeptaylor.app.cli.exits import CHECK_FAILED, FINE
 from deeptaylor.app.cli.options import OUT, Model, option, the_command
 from deeptaylor.app.cli.show import Talk, noted
-from deeptaylor.app.record import json_bytes
+from deeptaylor.app.cli.words import as_options
+from deeptaylor.app.record import about_check, json_bytes
 from deeptaylor.errors import InputError
 from deeptaylor.pictures.files import kind_of
 from deeptaylor.pictures.tokens import PAGE
-from deeptaylor.shown import shown
+from deeptaylor.shown import printable, shown
 from deeptaylor.support.files import outputs, write_together
 
 __all__ = ["Texts", "explain_texts"]
@@ -64,9 +65,12 @@ class Texts:
 
 def explain_texts(
     source: str, model: Model, texts: Texts, talk: Talk, target: list[str], against: str | None, out: Path,
-    overwrite: bool,
+    overwrite: bool, check: bool = False,
 ) -> int:  # fmt: skip
-    """Print coloured words and the account; write them to a file where one is asked for."""
+    """Print coloured words and the account; write them to a file where one is asked for.
+
+    ``check``: and whether all adds up (`e.check()`), and the account token by token (`e.table()`).
+    """
     given = texts.text or []
     if not source.startswith("hf:"):
         raise InputError(f"{source} reads no texts: --text needs a network of transformers, hf:FOLDER or hf:NAME.")
@@ -83,6 +87,8 @@ def explain_texts(
         found = _answer(network, texts, target, against)
     if not (talk.quiet or talk.as_json):
         typer.echo(str(found))
+        if check:
+            typer.echo(f"\n{_checked(found)}")
     for note in notes:
         talk.say(f"note: {note}")
     result = _record(source, network, found, given)
@@ -95,6 +101,12 @@ def explain_texts(
     code = FINE if found.check().accounted else CHECK_FAILED
     talk.result(result | {"exit_code": code})
     return code
+
+
+def _checked(found: dt.TextExplanation) -> str:
+    """The check, and the account of every text and class."""
+    tables = [found.table(k, t) for k, asked in enumerate(found.asked) for t in range(len(asked))]
+    return printable("\n\n".join([as_options(str(found.check())), *tables]))
 
 
 def _answer(network: dt.TextModel, texts: Texts, target: list[str], against: str | None) -> dt.TextExplanation:
@@ -113,6 +125,7 @@ def _record(source: str, network: dt.TextModel, found: dt.TextExplanation, texts
         "method": found.method,
         "reference": found.reference,
         "notes": list(found.notes),
+        "check": about_check(found.check()),
         "texts": [
             {
                 "text": text,
