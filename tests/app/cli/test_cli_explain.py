@@ -174,6 +174,19 @@ def test_of_several_photographs_the_bad_one_is_named_and_the_rest_explained(caps
     said(capsys, 2, "explain", "bad.png", "names.txt", *MODEL, "--out", "o")
 
 
+def test_every_error_of_a_photograph_names_it_as_it_was_given(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("few").mkdir()
+    Path("few/empty.png").touch()
+    Image.fromarray(pixels()).save("few/broken.jpg")
+    Path("few/broken.jpg").write_bytes(Path("few/broken.jpg").read_bytes()[:-200])
+    Path("few/words.png").write_text("words")
+    _, err = said(capsys, 2, "explain", "few", *MODEL, "--out", "o")
+    broken, empty, words = err.splitlines()
+    assert broken.startswith("error: few/broken.jpg is damaged or cut short: ")
+    assert empty == "error: few/empty.png is empty."
+    assert words.startswith("error: few/words.png is not a picture")
+
+
 def test_two_photographs_of_the_same_name(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a", "b"):
         Path(name).mkdir()
@@ -188,6 +201,11 @@ def test_two_photographs_of_the_same_name(capsys: pytest.CaptureFixture[str]) ->
         (["nothing.png", *MODEL], "no such file: nothing.png"),
         (["photo.png", *MODEL, "--target", "roze"], "No class is called 'roze'. Names like it:\n  1  rose"),
         (["photo.png", *MODEL, "--target", "3"], "There is no class 3"),
+        (
+            ["photo.png", *MODEL, "--target", "rose, tulip"],
+            "No class is called 'rose, tulip'. Several classes are given by repeating --target: "
+            "--target rose --target tulip.",
+        ),
         (["photo.png", *MODEL, "--target", "all-top-2", "--against", "rose"], "--against CLASS goes with one"),
         (["photo.png", *MODEL, "--target", "rose", "--against", "Rose"], "--target and --against are the same class"),
         (

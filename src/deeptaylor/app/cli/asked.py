@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 import unicodedata
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +14,7 @@ import torch
 
 import deeptaylor as dt
 from deeptaylor.app.cli.photos import Prepared
-from deeptaylor.errors import InputError
+from deeptaylor.errors import InputError, TargetError
 from deeptaylor.models.photographs import class_index
 from deeptaylor.pictures.contrasted import strength
 from deeptaylor.pictures.sentences import hardly_apart, stronger
@@ -117,6 +119,7 @@ class Question:
             raise InputError("--target all-top-N: N is 1 or more.")
         for text in self.targets:
             if not _TOP.fullmatch(text):
+                _refuse_a_list(network, text)
                 class_index(network, text)
         if self.against not in (None, NEXT, RIVALS):
             other = class_index(network, str(self.against))
@@ -154,6 +157,18 @@ class Question:
         if other in numbers:
             raise InputError(f"the network's answer is {network.class_name(other)} itself: name another --against.")
         return other, network.class_name(other)
+
+
+def _refuse_a_list(network: dt.Pretrained, text: str) -> None:
+    """Several classes with commas between are no class; a class's own name may have commas."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if len(parts) < 2:
+        return
+    with suppress(TargetError):
+        class_index(network, text)
+        return
+    again = " ".join(f"--target {shlex.quote(part)}" for part in parts)
+    raise InputError(f"No class is called '{text}'. Several classes are given by repeating --target: {again}.")
 
 
 def _numbers(network: dt.Pretrained, photo: Prepared, text: str) -> list[int]:

@@ -107,7 +107,8 @@ def _words(error: Exception) -> str:
 
 
 def _converted(photo: Image.Image, mode: Literal["RGB", "L"]) -> Image.Image:
-    name = shown(Path(getattr(photo, "filename", "") or "the picture").name)
+    path = Path(getattr(photo, "filename", "") or "the picture")
+    name, where = shown(path.name), shown(path)  # in notes, and in errors, as all errors of files have it
     deep = _is_deep(photo)
     try:
         with _bombs_refused():
@@ -116,15 +117,15 @@ def _converted(photo: Image.Image, mode: Literal["RGB", "L"]) -> Image.Image:
             data = _jpeg(photo)
             photo.load()
             if data is not None and not is_whole(data, photo):
-                raise InputError(f"{name} is damaged or cut short: what is missing would be filled with gray.")
+                raise InputError(f"{where} is damaged or cut short: what is missing would be filled with gray.")
             image = ImageOps.exif_transpose(photo)
             image.load()
     except InputError:
         raise
     except _BOMBS as error:
-        raise InputError(f"{name} is refused before decoding: {error}") from error
+        raise InputError(f"{where} is refused before decoding: {error}") from error
     except Exception as error:  # OSError mostly; but damaged data make Pillow raise nearly anything
-        raise InputError(f"{name} is damaged or cut short: {_words(error)}") from error
+        raise InputError(f"{where} is damaged or cut short: {_words(error)}") from error
     if frames > 1:
         warn(f"{name} holds {frames} frames; the first one is taken.")
     if image.mode == "I" and photo.format in ("PNG", "PPM"):  # their white is 65535, as Pillow reads them
@@ -135,7 +136,7 @@ def _converted(photo: Image.Image, mode: Literal["RGB", "L"]) -> Image.Image:
         image = Image.fromarray(np.round(np.asarray(image) / _SIXTEEN_BITS).astype(np.uint8))
     if image.mode in ("I", "F"):
         raise InputError(
-            f"{name} has mode {image.mode!r}: numbers without a known white. Scale it to eight bits a channel first."
+            f"{where} has mode {image.mode!r}: numbers without a known white. Scale it to eight bits a channel first."
         )
     if image.has_transparency_data:
         image = image.convert("RGBA")
