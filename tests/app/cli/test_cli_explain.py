@@ -118,7 +118,9 @@ def test_a_class_by_name_another_rule_and_a_logit_difference(capsys: pytest.Capt
     }  # fmt: skip
     assert not list(Path("o").glob("*.npz"))
     out, _ = said(capsys, 0, "explain", "photo.png", *MODEL, "--against", "next", "--out", "o2")
-    assert re.search(r"tulip [\d.]+ %, against daisy: .*\. Hardly anything sets tulip apart: 2\.3 % of its relevance", out)
+    assert re.search(
+        r"tulip [\d.]+ %, against daisy: .*\. Hardly anything sets tulip apart: 2\.3 % of its relevance", out
+    )
 
 
 def test_flip_asks_the_network_too(capsys: pytest.CaptureFixture[str]) -> None:

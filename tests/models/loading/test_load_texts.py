@@ -122,7 +122,9 @@ def test_a_name_without_an_owner_is_refused_before_the_hub_is_asked(
         "(openai-community/gpt2, not gpt2). Give a folder, or both parts of the name."
     )
     assert asked == []
-    with pytest.raises(dt.LoadError, match=r"^hf:of/none, which is no folder here and was looked for on the hub, could"):
+    with pytest.raises(
+        dt.LoadError, match=r"^hf:of/none, which is no folder here and was looked for on the hub, could"
+    ):
         dt.load("hf:of/none")
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: "config.json")  # kept here by its old name
     with pytest.raises(dt.LoadError, match="nothing can be reached"):

@@ -103,9 +103,8 @@ def _contrast(e: Contrast, what: str, rival: str) -> list[str]:
 
 
 def nothing_apart(e: Contrast) -> str:
-    """That nothing sets the class apart, as a figure says it; empty where something does."""
-    share = _own_share(e)
-    return captions.hardly_apart(share)
+    """That nothing, or hardly anything, sets the class apart, as a figure says it; empty where something does."""
+    return captions.hardly_apart(_own_share(e))
 
 
 def _own_share(e: Contrast) -> float:
