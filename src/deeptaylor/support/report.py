@@ -5,7 +5,7 @@ page ── sections ── parts, each a paragraph (a str) or one of
     Heading   a title below the section's          Picture   a PNG with its caption
     Table     rows of texts                        Row       pictures side by side
     Lines     text whose lines stay as they are    Shares    names, each with a bar
-    Legend    the colours of heatmaps
+    Legend    the colours of heatmaps              Overview  small pictures, each leading to its section
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from PIL import Image
 
 from deeptaylor.shown import percent, prose
 
-__all__ = ["Heading", "Legend", "Lines", "Part", "Picture", "Row", "Section", "Shares", "Table", "page"]
+__all__ = ["Heading", "Legend", "Lines", "Overview", "Part", "Picture", "Row", "Section", "Shares", "Table", "page"]
 
 Cell = str | tuple[str, str]
 
@@ -135,7 +135,14 @@ def _share(name: str, share: float) -> str:
 class Legend:
     """The colours of heatmaps (heatmap.py)."""
 
+    signed: bool = True  # False: no map has negative values
+
     def html(self) -> str:
+        if not self.signed:
+            return (
+                '<div class="legend positive" role="img" aria-label="Colours: white nothing, red for the class">'
+                '</div>\n<div class="ends two" aria-hidden="true"><span>0</span><span>for the class</span></div>'
+            )
         return (
             '<div class="legend" role="img" aria-label="Colours: blue against the class, white nothing, red for it">'
             '</div>\n<div class="ends" aria-hidden="true"><span>against</span><span>0</span><span>for the class</span>'
@@ -143,7 +150,24 @@ class Legend:
         )
 
 
-Part = str | Heading | Table | Picture | Row | Lines | Shares | Legend
+@dataclass(frozen=True)
+class Overview:
+    """Small pictures (PNG; none where there is none) with their names, the n-th of which leads to the n-th section."""
+
+    rows: Sequence[tuple[str, bytes | None]]
+
+    def html(self) -> str:
+        links = "".join(_link(n, name, png) for n, (name, png) in enumerate(self.rows, 1))
+        return f'<nav class="overview" aria-label="Overview">{links}</nav>'
+
+
+def _link(number: int, name: str, png: bytes | None) -> str:
+    data = "" if png is None else base64.b64encode(_as_jpeg(png)).decode("ascii")
+    image = f'<img src="data:image/jpeg;base64,{data}" alt="">' if data else ""
+    return f'<a href="#s{number}">{image}<span>{escape(name)}</span></a>'
+
+
+Part = str | Heading | Table | Picture | Row | Lines | Shares | Legend | Overview
 
 
 @dataclass(frozen=True)
@@ -210,8 +234,14 @@ pre { overflow-x: auto; white-space: pre-wrap;
 summary { cursor: pointer; }
 .legend { height: .9rem; border: 1px solid var(--line); border-radius: .25rem;
   background: linear-gradient(90deg, rgb(16 0 150), rgb(70 92 250), #fff, rgb(250 92 70), rgb(150 0 16)); }
+.positive { background: linear-gradient(90deg, #fff, rgb(250 92 70), rgb(150 0 16)); max-width: 24rem; }
+.overview { display: grid; grid-template-columns: repeat(auto-fill, minmax(7rem, 1fr)); gap: .75rem; margin: 1.5rem 0; }
+.overview a { color: inherit; font-size: .8rem; line-height: 1.3; overflow-wrap: anywhere; text-decoration: none; }
+.overview a:hover span, .overview a:focus-visible span { text-decoration: underline; }
+.overview span { display: block; padding-top: .2rem; }
 .ends { display: grid; grid-template-columns: repeat(3, 1fr); color: var(--soft); font-size: .9rem; }
 .ends :nth-child(2) { text-align: center; } .ends :nth-child(3) { text-align: right; }
+.two { grid-template-columns: repeat(2, 1fr); max-width: 24rem; } .two :nth-child(2) { text-align: right; }
 </style>
 </head>
 <body>

@@ -13,15 +13,17 @@ import numpy as np
 import deeptaylor as dt
 from deeptaylor import heatmap
 from deeptaylor.app import record
-from deeptaylor.app.cli.asked import Asked
+from deeptaylor.app.cli.asked import Asked, NoEvidenceError, handed_back
 from deeptaylor.app.cli.many import Shown
 from deeptaylor.app.cli.photos import Prepared, libtiff_silent
 from deeptaylor.app.cli.words import as_options
-from deeptaylor.pictures.explained import picture
+from deeptaylor.errors import DeepTaylorError
+from deeptaylor.pictures.explained import picture, whole_map
 from deeptaylor.pictures.photograph import Photograph, readable
-from deeptaylor.shown import percent, shown
+from deeptaylor.pictures.scale import scale_of
+from deeptaylor.shown import percent
 
-__all__ = ["Answered", "answered"]
+__all__ = ["Answered", "answered", "not_explained"]
 
 _LARGEST = 1600  # pixels of the longer side of a picture that is written
 
@@ -63,21 +65,29 @@ class Answered:
             made[out / f"{stem}{question}_relevance.safetensors"] = record.safetensors_bytes(raw)
         return made
 
-    def shown(self) -> Shown:
+    def shown(self, called: str) -> Shown:
         """The photograph and its maps, for page and sheet."""
-        recognised = [(r.name, r.probability) for r in self.asked.photo.recognised]
         pictures = [("photograph", np.asarray(self.asked.photo.seen.convert("RGB")))]
         for bias, e in self.explanations.items():
             way = f", biases: {bias}" if len(self.explanations) > 1 else ""
             strengths = enumerate(self.asked.strength(e, k) for k in range(len(self.asked.classes)))
             pictures += [(f"{self.asked.title(k)}{way}", e.overlay(0, k, strength=s)) for k, s in strengths if s]
-        return Shown(shown(self.asked.photo.path.name), self.lines(), recognised, pictures)
+        maps = [(e, k) for e in self.explanations.values() for k in range(len(self.asked.classes))]
+        notes = [f"Note: {note}" for note in self.asked.photo.notes]
+        return Shown(
+            called,
+            [*self.lines(), *notes],
+            recognised(self.asked.photo),
+            pictures,
+            short=[*self.lines(short=True), *notes] if all(handed_back(e, k) for e, k in maps) else (),
+            signed=any(scale_of(whole_map(e, 0, k)).signed for e, k in maps),
+        )
 
-    def lines(self) -> list[str]:
+    def lines(self, short: bool = False) -> list[str]:
         """One plain line for each map."""
         several = len(self.explanations) > 1
         return [
-            (f"biases {bias}, " if several else "") + self.asked.line(e, k)
+            (f"biases {bias}, " if several else "") + self.asked.line(e, k, short)
             for bias, e in self.explanations.items()
             for k in range(len(self.asked.classes))
         ]
@@ -132,6 +142,19 @@ class Answered:
                 label = name if index is None else f"{name} ({index})"
                 rows.append(("", label, bias, f"{found['score']:.4g}", *[_share(p, found["score"]) for p in parts]))
         return rows
+
+
+def not_explained(called: str, error: DeepTaylorError, text: str) -> Shown:
+    """A photograph without maps, for page and sheet: why there are none."""
+    if not isinstance(error, NoEvidenceError):
+        return Shown(called, [f"Not explained: {text}"])
+    pictures = [("photograph", np.asarray(error.photo.seen.convert("RGB")))]
+    return Shown(called, [error.line], recognised(error.photo), pictures, without=error.names)
+
+
+def recognised(photo: Prepared) -> list[tuple[str, float]]:
+    """What the network takes a photograph for."""
+    return [(r.name, r.probability) for r in photo.recognised]
 
 
 def _maps(e: dt.Explanation) -> Any:

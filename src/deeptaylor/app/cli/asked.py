@@ -20,10 +20,28 @@ from deeptaylor.pictures.contrasted import strength
 from deeptaylor.pictures.sentences import hardly_apart, stronger
 from deeptaylor.shown import percent
 
-__all__ = ["NEXT", "RIVALS", "Asked", "Question"]
+__all__ = ["HANDED_BACK", "NEXT", "RIVALS", "Asked", "NoEvidenceError", "Question", "handed_back"]
+
+HANDED_BACK = """Only a part of each score reaches the pixels by itself: on its way down from the answer the network's
+    biases, constants that its layers add, take more than half of it. What they took is handed back to the pixels in
+    proportion to what arrived, so that every map adds up to its whole score; “by itself” says below how much arrived.
+    """
 
 NEXT, RIVALS = "next", "rivals"
 _TOP = re.compile(r"all-top-(\d+)")
+
+
+class NoEvidenceError(InputError):
+    """No class that was asked for has a score above zero in this photograph: it was read, and has nothing to show."""
+
+    def __init__(self, photo: Prepared, scores: Sequence[tuple[str, float]]) -> None:
+        self.photo, self.names = photo, " or ".join(name for name, _ in scores)
+        listed = ", ".join(f"{score:.4g}" for _, score in scores)
+        each = f"the score is {listed}, which is" if len(scores) == 1 else f"the scores are {listed},"
+        self.line = f"No evidence for {self.names}: {each} not above zero."
+        super().__init__(
+            f"{self.line[0].lower()}{self.line[1:-1]}, and there is nothing to show. Ask for another --target."
+        )
 
 
 @dataclass(frozen=True)
@@ -56,19 +74,25 @@ class Asked:
         name = _slug(self.classes[k][1])
         return name if self.against is None else f"{name}_against_{_slug(self.against[1])}"
 
-    def line(self, e: dt.Explanation, k: int) -> str:
-        """The answer in one plain line; that the pixels themselves hold little comes first."""
+    def line(self, e: dt.Explanation, k: int, short: bool = False) -> str:
+        """The answer in one plain line; that the pixels themselves hold little comes first.
+
+        ``short``: beneath `HANDED_BACK`, which says what the number means.
+        """
         index, name = self.classes[k]
         named = name if index is None else f"{name} {percent(self.photo.probability(index))}"
         if self.against is None:
-            return f"{named}: {_account(e, k)}."
+            return f"{named}: {_account(e, k, short)}."
         ledger = e.ledger
         assert ledger.shared is not None
         own = _of(ledger.input, k) / max(_of(ledger.held, k), 1e-30)
         apart = f"; {percent(own)} of its relevance sets {name} apart, the rest is shared."
         if hardly := hardly_apart(own, name):
             apart = f". {hardly}"
-        said = [f"{named}, against {self.against[1]}: {_account(e, k)}{apart}", stronger(self.strength(e, k), name)]
+        said = [
+            f"{named}, against {self.against[1]}: {_account(e, k, short)}{apart}",
+            stronger(self.strength(e, k), name),
+        ]
         return " ".join(filter(None, said))
 
     def strength(self, e: dt.Explanation, k: int) -> float:
@@ -80,7 +104,13 @@ def _of(t: torch.Tensor, k: int) -> float:
     return float(t[0].reshape(-1)[k])
 
 
-def _account(e: dt.Explanation, k: int) -> str:
+def handed_back(e: dt.Explanation, k: int) -> bool:
+    """Whether most of what a map shows was taken by biases and handed back."""
+    own = e.ledger.own
+    return own is not None and e.ledger.returned is not None and _of(own, k) < 0.5 * _of(e.ledger.score, k)
+
+
+def _account(e: dt.Explanation, k: int, short: bool) -> str:
     """What the pixels hold of the score, and biases."""
     ledger, score = e.ledger, max(_of(e.ledger.score, k), 1e-30)
     held, biases = _of(ledger.held, k) / score, _of(ledger.bias, k) / score
@@ -88,7 +118,9 @@ def _account(e: dt.Explanation, k: int) -> str:
         only = "only " if held < 0.5 else ""
         return f"the pixels account for {only}{percent(held)} of the score; biases for {percent(biases)}"
     own, back = _of(ledger.own, k) / score, _of(ledger.returned, k) / score
-    if own < 0.5:
+    if short and handed_back(e, k):
+        return f"{percent(own)} of the score by itself"
+    if handed_back(e, k):
         return f"only {percent(own)} of the score reached the pixels by itself; biases took the rest and handed it back"
     return f"the pixels account for {percent(held)} of the score; biases handed {percent(back)} of it back"
 
@@ -179,12 +211,9 @@ def _numbers(network: dt.Pretrained, photo: Prepared, text: str) -> list[int]:
 def _refuse_empty(asked: Asked) -> None:
     """Say why a map would be empty, and what to ask instead."""
     score = asked.photo.score
-    for index, name in asked.classes:
-        if index is not None and score(index) <= 0:
-            raise InputError(
-                f"the score of {name} is {score(index):.4g}, which is not above zero: there is no evidence "
-                "for it, and nothing to show. Ask for another --target."
-            )
+    scores = [(name, score(index)) for index, name in asked.classes if index is not None]
+    if any(value <= 0 for _, value in scores):  # then all of them: `Question.of` leaves the others out
+        raise NoEvidenceError(asked.photo, scores)
     if asked.against is None or asked.against[0] is None:
         return
     (index, name), (other, rival) = asked.classes[0], asked.against

@@ -14,12 +14,12 @@ import typer
 import deeptaylor as dt
 from deeptaylor import heatmap
 from deeptaylor.app import record
-from deeptaylor.app.cli.answered import Answered, answered
+from deeptaylor.app.cli.answered import Answered, answered, not_explained
 from deeptaylor.app.cli.asked import Question
 from deeptaylor.app.cli.exits import BAD_INPUT, CHECK_FAILED, FINE, SOME_FAILED
 from deeptaylor.app.cli.many import CONTACT_SHEET, REPORT, Shown, contact_sheet, page
 from deeptaylor.app.cli.options import OUT, How, Model, Out, Overwrite, network_option, the_command
-from deeptaylor.app.cli.photos import folder, looked_at, prepared, saved, stems
+from deeptaylor.app.cli.photos import folder, labels, looked_at, prepared, saved, stems
 from deeptaylor.app.cli.show import Talk, noted
 from deeptaylor.app.cli.texts import Texts, explain_texts
 from deeptaylor.app.cli.words import as_options
@@ -122,7 +122,7 @@ def _explain_photos(
     if arrays in ("safetensors", "both"):
         record.safetensors_bytes({})  # is the package there?
     paths = looked_at(photos)
-    names, failed, explainers = stems(paths), 0, dict[str, dt.Explainer]()
+    names, called, failed, explainers = stems(paths), labels(paths, photos), 0, dict[str, dt.Explainer]()
     results: list[dict[str, Any]] = []
     everything: list[Shown] = []
 
@@ -157,7 +157,7 @@ def _explain_photos(
                 failed += 1
                 text = as_options(str(error))
                 results.append({"photo": str(path), "error": text})
-                everything.append(Shown(shown(path.name), [f"Not explained: {text}"]))
+                everything.append(not_explained(called[path], error, text))
                 talk.error(text if path.name in text else f"{shown(path)}: {text}")
                 continue
             made = done.files(out, names[path], question.slug, arrays)
@@ -172,8 +172,8 @@ def _explain_photos(
             elif n == 0:
                 _room(talk, out, sum(map(len, made.values())), len(paths) - 1)
             results.append(found)
-            everything.append(done.shown())
-        if any(photo.pictures for photo in everything) and len(paths) > 1:
+            everything.append(done.shown(called[path]))
+        if failed < len(paths) and len(paths) > 1:
             step("writing the report")
             sheet, html = (
                 contact_sheet(everything),
@@ -181,13 +181,25 @@ def _explain_photos(
             )
             with outputs(out, together, overwrite):
                 write_together({out / REPORT: html.encode(), out / CONTACT_SHEET: heatmap.png_bytes(sheet)})
-            bad = f", {failed} could not be" if failed else ""
+            bad = _not_explained(everything)
             talk.say(
-                f"{len(paths) - failed} photographs were explained{bad}. Saved to {shown(out)}: open "
+                f"{_explained(len(paths) - failed)}{bad}. Saved to {shown(out)}: open "
                 f"{shown(out / REPORT)}, or look at {CONTACT_SHEET}."
             )
     talk.result({"photos": results, "exit_code": _code(results, failed)})
     return _code(results, failed)
+
+
+def _explained(count: int) -> str:
+    return f"{count} photograph{'s were' if count != 1 else ' was'} explained"
+
+
+def _not_explained(everything: Sequence[Shown]) -> str:
+    """How many photographs could not be explained, and how many have no evidence for what was asked."""
+    bad, empty = (sum(found) for found in zip(*[(not p.pictures, bool(p.without)) for p in everything], strict=True))
+    said = f", {bad} could not be" if bad else ""
+    has = "has" if empty == 1 else "have"
+    return said + (f", {empty} {has} no evidence for what was asked" if empty else "")
 
 
 def _expected(out: Path, stem: str, arrays: str) -> list[Path]:

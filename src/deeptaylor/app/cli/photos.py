@@ -22,7 +22,7 @@ from deeptaylor.errors import InputError
 from deeptaylor.models.networks.pretrained import Recognised
 from deeptaylor.shown import HIDDEN, shown
 
-__all__ = ["Prepared", "folder", "libtiff_silent", "looked_at", "prepared", "saved", "stems"]
+__all__ = ["Prepared", "folder", "labels", "libtiff_silent", "looked_at", "prepared", "saved", "stems"]
 
 PICTURES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 
@@ -92,6 +92,23 @@ def stems(paths: Sequence[Path]) -> dict[Path, str]:
         return f"{stem[path]}-{hashlib.sha256(os.fsencode(path) + content).hexdigest()[:8]}"
 
     return {path: name(path) for path in paths}
+
+
+def labels(paths: Sequence[Path], given: Sequence[Path]) -> dict[Path, str]:
+    """What photographs are called: by name; where two share one, by the way from the folder that was given.
+
+    >>> list(labels([Path("p/a/x.jpg"), Path("p/b/x.jpg"), Path("p/y.jpg")], [Path("p")]).values())
+    ['a/x.jpg', 'b/x.jpg', 'y.jpg']
+    """
+    called = {path: path.name for path in paths}
+    for other in (lambda path: _from_given(path, given), lambda path: path):
+        shared = Counter(called.values())
+        called = {path: name if shared[name] == 1 else str(other(path)) for path, name in called.items()}
+    return {path: shown(name) for path, name in called.items()}
+
+
+def _from_given(path: Path, given: Sequence[Path]) -> Path:
+    return next((path.relative_to(place) for place in given if place in path.parents), path)
 
 
 def saved(files: Sequence[Path], replaced: Sequence[Path]) -> str:
