@@ -69,7 +69,7 @@ def _thumbnail(photo: Shown) -> bytes | None:
 
 def _section(photo: Shown, short: bool) -> report.Section:
     row = [
-        report.Picture(heatmap.png_bytes(_small(picture)), caption, f"{caption}: {photo.name}")
+        report.Picture(heatmap.png_bytes(_small(picture)), caption, f"{caption}: {photo.name}", 2 * _SIDE)
         for caption, picture in photo.pictures
     ]
     parts: list[report.Part] = [*(photo.short if short and photo.short else photo.lines)]
