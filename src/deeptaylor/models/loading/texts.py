@@ -93,19 +93,8 @@ def _config(name: str) -> Any:
     there = Path(name).is_dir()
     if not there and (name.startswith((".", "~")) or Path(name).is_absolute() or name.count("/") > 1):
         raise LoadError(f"hf:{name}: there is no such folder.")
-    if not there and "/" not in name and not _kept(name):  # mistyped, most likely: the hub is not asked five times
-        raise LoadError(
-            f"hf:{name}: there is no such folder here, and networks of the hub are called OWNER/NAME "
-            "(openai-community/gpt2, not gpt2). Give a folder, or both parts of the name."
-        )
     source = f"hf:{name}" if there else f"hf:{name}, which is no folder here and was looked for on the hub,"
     return called(source, lambda: library.AutoConfig.from_pretrained(name, **_SAFE))
-
-
-def _kept(name: str) -> bool:
-    """Whether the hub's cache on this machine holds a network of this name, as it may hold old names of one part."""
-    found = package("huggingface_hub").try_to_load_from_cache(name, "config.json")
-    return isinstance(found, str)
 
 
 def _architectures(config: Any) -> list[str]:
