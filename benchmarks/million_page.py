@@ -2,8 +2,8 @@
 
     python benchmarks/million_page.py
 
-The records come from runs_photos.py (runs-h200.json), runs_speed.py (runs-cpu.json), runs_memory.py (runs-memory.json)
-and concepts_cost.py (runs-concepts.json); one that is not there is not spoken of. Only what stands between the two
+The records come from runs_photos.py (runs-h200.json; on a CPU runs-photos.json), runs_speed.py (runs-cpu.json),
+runs_memory.py (runs-memory.json) and concepts_cost.py (runs-concepts.json); one that is not there is not spoken of. Only what stands between the two
 markers is replaced.
 """
 
@@ -30,7 +30,7 @@ def records(folder: Path) -> dict[str, Record]:
 
 def section(found: dict[str, Record]) -> str:
     """All that was measured, in words and tables."""
-    parts = {"h200": h200, "cpu": cpu, "concepts": concepts, "memory": memory}
+    parts = {"h200": h200, "photos": photos, "cpu": cpu, "concepts": concepts, "memory": memory}
     said = [write(found[name]) for name, write in parts.items() if name in found]
     if "h200" not in found:
         said.insert(0, "Throughput on an H200 was not measured for this page, so that it names no cost.\n")
@@ -65,6 +65,18 @@ def _row(run: Record) -> str:
 def hours(per_second: float) -> str:
     minutes = round(MILLION / per_second / 60)
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def photos(found: Record) -> str:
+    """Photographs on a CPU, beside the bare explainer, which took turns with the run."""
+    machine, (run,) = found["machine"], found["runs"]
+    worst, best = min(run["ratios"]), max(run["ratios"])
+    return (
+        f"On a CPU of {machine['cores']} cores, {run['count']:,} photographs with {NAMES[run['network']]}, from JPEG "
+        f"files to the store: {run['run_per_second']:.1f} per second, {run['ratio']:.0%} of the bare explainer's "
+        f"throughput on inputs that lie ready (median of {len(run['ratios'])} stretches of the run, from {worst:.0%} to "
+        f"{best:.0%}).\n"
+    )
 
 
 def cpu(found: Record) -> str:
