@@ -3,8 +3,8 @@
     python benchmarks/million_page.py
 
 The records come from runs_photos.py (runs-h200.json; on a CPU runs-photos.json), runs_speed.py (runs-cpu.json),
-runs_memory.py (runs-memory.json) and concepts_cost.py (runs-concepts.json); one that is not there is not spoken of. Only what stands between the two
-markers is replaced.
+runs_memory.py (runs-memory.json) and concepts_cost.py (runs-concepts.json); one that is not there is not spoken of.
+Only what stands between the two markers is replaced.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def photos(found: Record) -> str:
     return (
         f"On a CPU of {machine['cores']} cores, {run['count']:,} photographs with {NAMES[run['network']]}, from JPEG "
         f"files to the store: {run['run_per_second']:.1f} per second, {run['ratio']:.0%} of the bare explainer's "
-        f"throughput on inputs that lie ready (median of {len(run['ratios'])} stretches of the run, from {worst:.0%} to "
-        f"{best:.0%}).\n"
+        f"throughput on inputs that lie ready (median of {len(run['ratios'])} stretches of the run, from {worst:.0%} "
+        f"to {best:.0%}).\n"
     )
 
 
