@@ -72,8 +72,9 @@ def photos(found: Record) -> str:
     machine, (run,) = found["machine"], found["runs"]
     worst, best = min(run["ratios"]), max(run["ratios"])
     return (
-        f"On a CPU of {machine['cores']} cores, {run['count']:,} photographs with {NAMES[run['network']]}, from JPEG "
-        f"files to the store: {run['run_per_second']:.1f} per second, {run['ratio']:.0%} of the bare explainer's "
+        f"On a CPU of {machine['cores']} cores, {run['count']:,} photographs (cut out of 200) with "
+        f"{NAMES[run['network']]} and random weights, from JPEG files to the store, OpenMP's threads sleeping soon as "
+        f"the command has them: {run['run_per_second']:.1f} per second, {run['ratio']:.0%} of the bare explainer's "
         f"throughput on inputs that lie ready (median of {len(run['ratios'])} stretches of the run, from {worst:.0%} "
         f"to {best:.0%}).\n"
     )
