@@ -71,12 +71,12 @@ def photos(found: Record) -> str:
     """Photographs on a CPU, beside the bare explainer, which took turns with the run."""
     machine, (run,) = found["machine"], found["runs"]
     worst, best = min(run["ratios"]), max(run["ratios"])
+    spins = "" if machine["spincount"] is None else f", with GOMP_SPINCOUNT={machine['spincount']} for both"
     return (
-        f"On a CPU of {machine['cores']} cores, {run['count']:,} photographs (cut out of 200) with "
-        f"{NAMES[run['network']]} and random weights, from JPEG files to the store, OpenMP's threads sleeping soon as "
-        f"the command has them: {run['run_per_second']:.1f} per second, {run['ratio']:.0%} of the bare explainer's "
-        f"throughput on inputs that lie ready (median of {len(run['ratios'])} stretches of the run, from {worst:.0%} "
-        f"to {best:.0%}).\n"
+        f"On a CPU of {machine['cores']} cores, {run['count']:,} photographs with {NAMES[run['network']]} and random "
+        f"weights, from JPEG files to the store: {run['run_per_second']:.1f} per second, {run['ratio']:.0%} of the bare "
+        f"explainer's throughput on inputs that lie ready{spins} (median of {len(run['ratios'])} stretches of the run, "
+        f"from {worst:.0%} to {best:.0%}).\n"
     )
 
 

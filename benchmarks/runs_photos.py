@@ -204,7 +204,8 @@ def keep(path: Path, found: dict[str, Any]) -> None:
     held = json.loads(path.read_text()) if path.exists() else {"runs": []}
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     versions = {"python": platform.python_version(), "torch": torch.__version__}
-    held["machine"] = {"gpu": gpu, "cores": os.cpu_count(), **versions}
+    spins = os.environ.get("GOMP_SPINCOUNT")  # how long OpenMP's threads turn before they sleep
+    held["machine"] = {"gpu": gpu, "cores": os.cpu_count(), "spincount": spins, **versions}
     setting = ("network", "kind", "batch", "processes")
     held["runs"] = [r for r in held["runs"] if any(r[key] != found[key] for key in setting)] + [found]
     path.write_text(json.dumps(held, indent=1) + "\n")
