@@ -74,9 +74,9 @@ def photos(found: Record) -> str:
     spins = "" if machine["spincount"] is None else f", with GOMP_SPINCOUNT={machine['spincount']} for both"
     return (
         f"On a CPU of {machine['cores']} cores, {run['count']:,} photographs with {NAMES[run['network']]} and random "
-        f"weights, from JPEG files to the store: {run['run_per_second']:.1f} per second, {run['ratio']:.0%} of the bare "
-        f"explainer's throughput on inputs that lie ready{spins} (median of {len(run['ratios'])} stretches of the run, "
-        f"from {worst:.0%} to {best:.0%}).\n"
+        f"weights, from JPEG files to the store: {run['run_per_second']:.1f} per second, {run['ratio']:.0%} of the "
+        f"bare explainer's throughput on inputs that lie ready{spins} (median of {len(run['ratios'])} stretches of "
+        f"the run, from {worst:.0%} to {best:.0%}).\n"
     )
 
 
