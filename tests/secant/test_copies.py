@@ -1,4 +1,4 @@
-"""A linear layer of copies computes one of them; what it says is the same."""
+"""A linear layer computes one of several copies, and takes back no multipliers of zero; what it says is the same."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_copies_are_computed_once(shape: tuple[int, ...], bias: bool, rows: list[int]) -> None:
     x = torch.cat([draw(ROWS, *shape)] * COUNT).requires_grad_()
     read, weights = Pair(x, draw(COUNT * ROWS, *shape, seed=1)), (draw(7, 5, seed=2), draw(7, seed=3) if bias else None)
-    wanted = layer(wide_layer, (read, *weights), {})
+    with tracing():
+        wanted = layer(wide_layer, (read, *weights), {})
     with copies.copies(COUNT):
         found = layer(wide_layer, (read, *weights), {})
     assert rows == [COUNT * ROWS, COUNT * ROWS, ROWS + COUNT * ROWS]
@@ -47,13 +48,51 @@ def test_copies_are_computed_once(shape: tuple[int, ...], bias: bool, rows: list
         torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-14)
 
 
+@pytest.mark.parametrize("number", [0.0, -0.0, 1e-300, float("nan")], ids=str)
+def test_multipliers_of_zero_are_not_multiplied(number: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    m, weight, counts = draw(3, 4, 7), draw(7, 5, seed=1), []
+    m[1, 2:] = 0
+    m[2, 0, :] = 0
+    m[2, 0, 3] = number
+    wanted = m @ weight
+    product = Tensor.__matmul__
+    monkeypatch.setattr(Tensor, "__matmul__", lambda a, b: counts.append(len(a)) or product(a, b))
+    found = copies.back(m, weight)
+    assert counts == [9 if number == 0 else 10]
+    torch.testing.assert_close(found, wanted, rtol=1e-13, atol=1e-14, equal_nan=True)
+    counts.clear()
+    torch.testing.assert_close(copies.back(m[0], weight), wanted[0], rtol=1e-13, atol=1e-14)
+    assert counts == [4]
+    assert not copies.back(torch.zeros(2, 3, 7, dtype=torch.float64), weight).any()
+
+
+def test_padding_is_not_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the last layer says of one token alone goes back by that token alone."""
+    x, x0, weight = draw(2, 4, 5).requires_grad_(), draw(2, 4, 5, seed=1), draw(7, 5, seed=2)
+    found = layer(wide_layer, (Pair(x, x0), weight), {})
+    rows, product = [], Tensor.__matmul__
+    monkeypatch.setattr(Tensor, "__matmul__", lambda a, b: rows.append(len(a)) or product(a, b))
+    (back,) = torch.autograd.grad(found.x[:, 0].sum(), x)
+    assert rows == [2]
+    torch.testing.assert_close(back[:, 0], weight.sum(0).expand(2, -1), rtol=1e-13, atol=1e-14)
+    assert not back[:, 1:].any()
+
+
 def test_what_is_no_copy_is_found_by_its_numbers() -> None:
     with copies.copies(COUNT):
-        assert copies.one_of(draw(COUNT * ROWS, 5)) is None  # samples differ
-        assert copies.one_of(torch.cat([draw(ROWS, 5)] * COUNT).mT) is None  # samples lie along another axis
-        assert copies.one_of(draw(COUNT * ROWS + 1, 5)) is None
-        assert copies.one_of(torch.full((COUNT, 5), float("nan"))) is None
-        with tracing():
-            assert copies.one_of(torch.ones(COUNT, 5)) is None
-        assert copies.one_of(torch.ones(COUNT, 5)) is not None
-    assert copies.one_of(torch.ones(COUNT, 5)) is None
+        for t in (
+            draw(COUNT * ROWS, 5),  # samples differ
+            torch.cat([draw(ROWS, 5)] * COUNT).mT,  # samples lie along another axis
+            draw(COUNT * ROWS + 1, 5),
+            torch.full((COUNT, 5), float("nan")),
+        ):
+            assert copies.one_of(t) is t
+        assert len(copies.one_of(torch.ones(COUNT, 5))) == 1
+    assert len(copies.one_of(torch.ones(COUNT, 5))) == COUNT
+
+
+def test_numbers_are_looked_at_where_that_is_allowed_and_cheap() -> None:
+    assert copies.looks(torch.ones(2))
+    assert not copies.looks(torch.ones(2, device="meta"))
+    with tracing():
+        assert not copies.looks(torch.ones(2))

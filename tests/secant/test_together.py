@@ -43,7 +43,9 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "target", [None, 1, torch.tensor([0, 1, 0]), [[0, 1]] * 3, dt.margin(1, 0), torch.rand(3, 2)], ids=str
+    "target",
+    [None, 1, torch.tensor([0, 1, 0]), [[0, 1]] * 3, dt.margin(1, 0), torch.tensor([[0.2, 0.8], [1, 0], [0.5, 0.1]])],
+    ids=["answer", "one", "each", "two each", "margin", "weights"],
 )
 def test_together_they_say_what_they_say_alone(target: Any, passes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     explainer = dt.Explainer(Reads())

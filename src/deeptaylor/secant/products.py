@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from deeptaylor.secant import unary
-from deeptaylor.secant.copies import copied_layer, one_of
+from deeptaylor.secant.copies import looks, sparing_layer
 from deeptaylor.secant.narrow import changed_layer, pays, wide_layer
 from deeptaylor.secant.pair import Pair, RefusedError, attached, changes, midway, plain
 from deeptaylor.secant.unary import of_form, reciprocal, rsqrt, sqrt
@@ -163,8 +163,7 @@ def layer(op: Any, args: Any, kwargs: Any) -> Pair:
     if pays(x.x, weight):
         return changed_layer(x, weight, bias)
     weight, bias = weight.to(x.x.dtype), None if bias is None else bias.to(x.x.dtype)
-    part = one_of(x.now)
-    return linear(op, (x, weight, bias), kwargs) if part is None else copied_layer(x, part, weight, bias)
+    return sparing_layer(x, weight, bias) if looks(x.x) else linear(op, (x, weight, bias), kwargs)
 
 
 def picked_layer(h: Tensor, weight: Tensor, bias: Tensor | None, index: Tensor) -> Tensor:
