@@ -2,9 +2,13 @@
 
     python benchmarks/text_speed.py bert  --json FILE [--device cuda]     BERT-base's shape, 16 texts of 128 tokens
     python benchmarks/text_speed.py llama --json FILE [--layers 1,2,4,8]  Llama-8B's shape, one text of 4,096 tokens
+    python benchmarks/text_speed.py smollm --json FILE                    SmolLM2 itself, a prompt of ten tokens
 
-Weights are random. The gradient is that of the margin with respect to the vectors of the tokens, forward and backward,
-of the same network. Peak memory is above what weights and inputs take, in MiB. Layers are added until memory runs out.
+Of the first two, weights are random. The gradient is that of the margin with respect to the vectors of the tokens,
+forward and backward, of the same network. Peak memory is above what weights and inputs take, in MiB. Layers are added
+until memory runs out.
+SmolLM2 is read from its GGUF file, for which `gguf` and `accelerate` are needed: how long the first answer takes, which
+captures, and those after it, with the ten comparisons of the default and with one.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +28,18 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
+from deeptaylor.assets import fetched
 from text_network import BERT_BASE, LLAMA_8B, Llama, Sentiment
+from text_smollm import FILE
 from text_study import machine
 
 MASK = 103
 REPEATS = 11
+PROMPT = "The capital city of the country France is called the"
 
 
 def timed(call: Callable[[], Any], cuda: bool, repeats: int) -> dict[str, float]:
-    """Median milliseconds, and the peak of memory."""
+    """Median milliseconds, and on a GPU the peak of memory."""
     for _ in range(3 if cuda else 1):
         call()
     gc.collect()
@@ -46,8 +54,8 @@ def timed(call: Callable[[], Any], cuda: bool, repeats: int) -> dict[str, float]
         if cuda:
             torch.cuda.synchronize()
         found.append(1e3 * (time.perf_counter() - began))
-    peak = torch.cuda.max_memory_allocated() - before if cuda else 0
-    return {"ms": round(statistics.median(found), 2), "slowest": round(max(found), 2), "mib": round(peak / 2**20)}
+    times = {"ms": round(statistics.median(found), 2), "slowest": round(max(found), 2)}
+    return times | {"mib": round((torch.cuda.max_memory_allocated() - before) / 2**20)} if cuda else times
 
 
 def gradient(network: Callable[..., Tensor], words: nn.Embedding, tokens: Tensor, mask: Tensor) -> Tensor:
@@ -134,9 +142,39 @@ def of_llama(asked: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def of_smollm(asked: argparse.Namespace) -> dict[str, Any]:
+    """SmolLM2-135M as a user asks it, beside its own gradient for as many texts as are compared."""
+    import transformers
+
+    file = fetched(FILE)
+    read = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
+    network = transformers.AutoModelForCausalLM.from_pretrained(**read, dtype="float32").eval().requires_grad_(False)
+    p = dt.load(network, tokenizer=transformers.AutoTokenizer.from_pretrained(**read))
+    found: dict[str, Any] = {"tokens": len(p.tokenizer(PROMPT)["input_ids"]), "threads": torch.get_num_threads()}
+    for name, reference in (("default", None), ("one comparison", "pad")):
+        began = time.perf_counter()
+        e = p.explain(PROMPT, continuation=" Paris", reference=reference)
+        found[f"{name}, first, s"] = round(time.perf_counter() - began, 2)
+        found[f"{name}, gap"] = float(e.answer.ledger.gap.max())
+        ask = partial(p.explain, PROMPT, continuation=" Paris", reference=reference)
+        found[name] = timed(ask, False, asked.repeats)
+    tokens = torch.tensor([p.tokenizer(PROMPT)["input_ids"]] * 10)
+    found["gradient of ten"] = timed(lambda: next_token_gradient(network, tokens), False, asked.repeats)
+    print(found, flush=True)
+    return found
+
+
+def next_token_gradient(network: Any, tokens: Tensor) -> Tensor:
+    """Of a token's score behind some prompts, at the vectors of their tokens."""
+    vectors = network.get_input_embeddings()(tokens).requires_grad_()
+    out = network(inputs_embeds=vectors, use_cache=False, logits_to_keep=1).logits
+    (found,) = torch.autograd.grad(out[:, 0, 0].sum(), vectors)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("bert", "llama"))
+    parser.add_argument("part", choices=("bert", "llama", "smollm"))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--texts", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=0)
@@ -146,7 +184,7 @@ def main() -> None:
     parser.add_argument("--compiled", action="store_true", help="also compiled by torch.compile")
     parser.add_argument("--json", type=Path, required=True)
     asked = parser.parse_args()
-    found = of_bert(asked) if asked.part == "bert" else of_llama(asked)
+    found = {"bert": of_bert, "llama": of_llama, "smollm": of_smollm}[asked.part](asked)
     about = {"part": asked.part, "machine": machine(asked.device)}
     asked.json.write_text(json.dumps({"about": about, **found}) + "\n", encoding="utf-8")
 

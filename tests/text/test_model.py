@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 import deeptaylor as dt
+from deeptaylor.text.explainer import TextExplainer
 from deeptaylor.text.model import TextModel, kind_named
 from small_texts import SIZES, classifier, network, t5, tokenizer
+
+TEXT = "The films was not bad at all"
 
 
 def test_the_kind_is_in_the_name() -> None:
@@ -81,3 +86,72 @@ def test_a_network_of_ones_own_may_return_its_scores() -> None:
 def test_a_contrast_of_texts_is_asked_otherwise() -> None:
     with pytest.raises(dt.InputError, match=r"dt\.explain\(p, text, target=…, against=…\)"):
         dt.contrast(classifier(), "the film", "positive", against="negative")  # type: ignore[arg-type]
+
+
+# --- explainers that are kept -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Of every explainer that was made, its method."""
+    made: list[str] = []
+    before = TextExplainer.__init__
+
+    def counted(self: TextExplainer, *args: Any) -> None:
+        before(self, *args)
+        made.append(self.method)
+
+    monkeypatch.setattr(TextExplainer, "__init__", counted)
+    return made
+
+
+def test_a_second_text_is_not_captured_again(captures: list[str]) -> None:
+    p = classifier()
+    first, again = p.explain(TEXT, 1), p.explain(TEXT, 1)
+    assert torch.equal(first.relevance[0], again.relevance[0])
+    p.explain("a dull plot", method="secant")
+    assert captures == ["secant"]
+    p.explain(TEXT, 1, reference="mask")
+    p.explain(TEXT, 1, method="attnlrp")
+    p.explain(TEXT, 0, method="attnlrp")
+    assert captures == ["secant", "secant", "attnlrp"]
+
+
+def test_a_network_that_changed_is_explained_as_it_is(captures: list[str]) -> None:
+    p = classifier()
+    before = p.explain(TEXT, 1)
+    with torch.no_grad():
+        p.network.classifier.weight.mul_(2)  # type: ignore[operator, union-attr]
+    after = p.explain(TEXT, 1)
+    assert torch.allclose(after.relevance[0], 2 * before.relevance[0], rtol=1e-4, atol=1e-6)
+    assert captures == ["secant"] * 2
+
+
+def test_another_token_of_the_tokenizer_is_another_reference(captures: list[str]) -> None:
+    p = classifier()
+    assert p.explain(TEXT, 1, reference="pad").reference == "[PAD]"
+    p.tokenizer.pad_token = "film"
+    assert p.explain(TEXT, 1, reference="pad").reference == "film"
+    assert len(captures) == 2
+
+
+def test_numbers_of_a_reference_are_read_every_time(captures: list[str]) -> None:
+    p = classifier()
+    ids = torch.tensor(p.tokenizer(TEXT)["input_ids"])
+    reference = ids.clone()
+    reference[3] = p.tokenizer.mask_token_id
+    assert p.explain(TEXT, 1, reference=reference).relevance[0].count_nonzero() == 1
+    reference.copy_(ids)
+    assert p.explain(TEXT, 1, reference=reference).relevance[0].count_nonzero() == 0
+    assert len(captures) == 2
+
+
+def test_only_a_few_explainers_are_kept(captures: list[str]) -> None:
+    p = classifier()
+    for reference in (None, "mask", "pad", "hidden", "film"):
+        p.explain(TEXT, 1, reference=reference)
+    assert len(p._kept) == 4
+    p.explain(TEXT, 1, reference="film")
+    assert len(captures) == 5
+    p.explain(TEXT, 1)
+    assert len(captures) == 6

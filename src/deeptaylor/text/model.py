@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
-from deeptaylor.errors import LoadError
+from deeptaylor.errors import LoadError, StaleModelError
 from deeptaylor.support.class_names import class_number
-from deeptaylor.text.explainer import TextExplainer
+from deeptaylor.text.explainer import SECANT, TextExplainer
 from deeptaylor.text.explanation import TextExplanation
 from deeptaylor.text.networks import embeddings_of
 
@@ -26,6 +27,7 @@ _ENDINGS = {
     "ForConditionalGeneration": "encoder–decoder",
     "Model": "embedding",
 }
+_KEPT = 4  # explainers, one a method and reference
 _UNLIMITED = 10**6  # what a tokenizer says that knows no limit is larger
 _RELATIVE = ("t5", "mt5", "umt5", "longt5", "mamba")  # positions are not counted: what the config says is no limit
 
@@ -58,6 +60,7 @@ class TextModel:
     pooling: str = "mean"
     longest: int | None = None
     notes: tuple[str, ...] = ()
+    _kept: OrderedDict[Any, TextExplainer] = field(init=False, repr=False, default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -140,12 +143,36 @@ class TextModel:
         self, texts: Any, target: Any = None, *, continuation: Any = None, against: Any = None,
         method: str | None = None, reference: Any = None,
     ) -> TextExplanation:  # fmt: skip
-        """Explain texts once (see `TextExplainer.explain`); for many of them keep `explainer()`."""
-        return self.explainer(method, reference).explain(texts, target, continuation=continuation, against=against)
+        """Explain texts (see `TextExplainer.explain`); the network is captured for the first of each padded length."""
+        return self.asked(method, reference, lambda explainer: explainer.explain(
+            texts, target, continuation=continuation, against=against
+        ))  # fmt: skip
 
     def similarity(self, a: Any, b: Any, dot: bool = False, reference: Any = None) -> TextExplanation:
         """Which words of both texts make them similar (see `TextExplainer.similarity`)."""
-        return self.explainer(None, reference).similarity(a, b, dot)
+        return self.asked(None, reference, lambda explainer: explainer.similarity(a, b, dot))
+
+    def asked(
+        self, method: str | None, reference: Any, ask: Callable[[TextExplainer], TextExplanation]
+    ) -> TextExplanation:
+        """What an explainer says that was kept, if the network is still what it was; else a new one, which is kept."""
+        names = reference if isinstance(reference, tuple) else (reference,)
+        if not all(name is None or isinstance(name, str) for name in names):
+            return ask(self.explainer(method, reference))
+        special = [getattr(self.tokenizer, f"{name}_token_id") for name in ("mask", "pad", "eos")]
+        key = (method or SECANT, reference, *special)
+        if (kept := self._kept.pop(key, None)) is not None:
+            try:
+                answer = ask(kept)
+            except StaleModelError:
+                kept = None
+        if kept is None:
+            kept = self.explainer(method, reference)
+            answer = ask(kept)
+        self._kept[key] = kept
+        while len(self._kept) > _KEPT:
+            self._kept.popitem(last=False)
+        return answer
 
 
 def _longest(network: nn.Module, tokenizer: Any) -> int | None:

@@ -17,7 +17,7 @@ from deeptaylor.app.server import main, text_words, texts
 from deeptaylor.app.server.app import make_app
 from deeptaylor.app.server.text_routes import LONG, NONE
 from deeptaylor.app.server.text_schema import CHARACTERS, TextQuestion
-from deeptaylor.app.server.texts import KEPT, Texts
+from deeptaylor.app.server.texts import Texts
 from page_client import BOUNDS, HOST, ORIGIN, TOKEN
 from small_texts import classifier, embedder, llama
 
@@ -266,16 +266,6 @@ def test_an_unexpected_failure_has_no_stack_trace(p: dt.TextModel, monkeypatch: 
         response = client.post("/api/text", json={"text": TEXT})
     assert response.status_code == 500
     assert "secret" not in response.text
-
-
-def test_explainers_kept_are_bounded(p: dt.TextModel) -> None:
-    served = Texts(p)
-    first = served.explainer("", "")
-    assert served.explainer("secant", "") is first
-    for reference in ("mask", "pad", "mean", "film"):
-        served.explainer("", reference)
-    assert len(served._kept) == KEPT
-    assert served.explainer("", "") is not first
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

@@ -6,8 +6,7 @@ All of it runs in one thread (`jobs.py`), as for pictures.
 from __future__ import annotations
 
 import html
-from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from deeptaylor.app.server import text_words as words
 from deeptaylor.app.server.text_schema import (
@@ -22,24 +21,22 @@ from deeptaylor.app.server.text_schema import (
 )
 from deeptaylor.errors import InputError
 from deeptaylor.pictures.tokens import PAGE
-from deeptaylor.text.explainer import METHODS, SECANT, TextExplainer
+from deeptaylor.text.explainer import METHODS, SECANT
 from deeptaylor.text.explanation import TextExplanation
 from deeptaylor.text.model import TextModel
 
 __all__ = ["Texts"]
 
-KEPT = 4  # explainers, one a method and reference
 TOKENS = 512  # that the page explains at most: time and memory grow with their square
 GUESSES = 5
 
 
 @dataclass
 class Texts:
-    """The network that reads texts, and the explainers of it that were used last."""
+    """The network that reads texts."""
 
     model: TextModel
     title: str = "Your network"
-    _kept: OrderedDict[tuple[str, str], TextExplainer] = field(init=False, default_factory=OrderedDict)
 
     def offer(self) -> TextOffer:
         """What can be asked of it."""
@@ -54,7 +51,7 @@ class Texts:
     def _references(self) -> list[TextChoice]:
         """The usual one first, by what the tokenizer has."""
         own, similar = self.model.tokenizer, self.model.kind == "embedding"
-        said = self.explainer("", "").references[0].said
+        said = self.model.explainer().references[0].said
         if similar:
             found = [TextChoice(name="", title=said, about="Every word becomes what the tokenizer has for its place")]
         else:
@@ -68,18 +65,6 @@ class Texts:
                 found.append(TextChoice(name=name, title=token, about=words.REFERENCES[name]))
         return found
 
-    def explainer(self, method: str, reference: str) -> TextExplainer:
-        """The explainer for a method and a reference; a method without references takes none."""
-        method = method or SECANT
-        key = (method, reference if method == SECANT else "")
-        if key not in self._kept:
-            made = TextExplainer(self.model, method, key[1] or None)
-            while len(self._kept) >= KEPT:
-                self._kept.popitem(last=False)
-            self._kept[key] = made
-        self._kept.move_to_end(key)
-        return self._kept[key]
-
     def prepare(self) -> None:
         """Capture the network for texts as long as the first example, so that the first text need not wait for it."""
         text, *other = words.EXAMPLES[self.model.kind][0]
@@ -88,14 +73,15 @@ class Texts:
     def explain(self, asked: TextQuestion) -> TextExplanation:
         """The library's own answer."""
         self._check(asked)
-        explainer = self.explainer(asked.method, asked.reference)
+        method = asked.method or SECANT
+        reference = asked.reference or None if method == SECANT else None  # the others take none
         if self.model.kind == "embedding":
-            return explainer.similarity(asked.text, asked.other)
-        against = asked.against or None
+            return self.model.similarity(asked.text, asked.other, reference=reference)
+        how = {"against": asked.against or None, "method": method, "reference": reference}
         if not self.model.speaks:
-            return explainer.explain(asked.text, asked.target or None, against=against)
+            return self.model.explain(asked.text, asked.target or None, **how)
         follows = [[asked.token]] if asked.token is not None else asked.continuation or None
-        return explainer.explain(asked.text, continuation=follows, against=against)
+        return self.model.explain(asked.text, continuation=follows, **how)
 
     def _check(self, asked: TextQuestion) -> None:
         """What the library would not refuse, or in words that are not the page's."""
@@ -115,8 +101,7 @@ class Texts:
     def answer(self, asked: TextQuestion) -> TextAnswer:
         """An explanation as the page shows it."""
         e = self.explain(asked)
-        explainer = self.explainer(asked.method, asked.reference)
-        guesses = explainer.guesses(asked.text, GUESSES)
+        guesses = self.model.explainer().guesses(asked.text, GUESSES)
         names = [words.named(self.model, guess) for guess in guesses]
         return TextAnswer(
             title=e.title(), made=f"{self.title}. {words.made(e)}", method=e.method, asked=e.asked[0][0],
