@@ -77,7 +77,12 @@ def test_what_does_not_fit_is_refused(folder: Path, tmp_path: Path, capsys: pyte
         (("--continuation", "x", *model), "--continuation belongs to a text: give --text as well"),
         (("photo.png", "--text", "a film", *model), "Give photographs, or --text: not both"),
         (("--text", " ", *model), "The text is empty"),
-        (("--text", "a film", "--flip", *model), "--flip takes patches of photographs away: leave it out with --text"),
+        (("--text", "a film", "--flip", *model), "--flip is for photographs: leave it out with --text"),
+        (("--text", "a film", "--bias", "spread", *model), "--bias is for photographs: leave it out with --text"),
+        (("--text", "a film", "--rule", "*=z", *model), "--rule is for photographs"),
+        (("--text", "a film", "--size", "224", *model), "--size is for photographs"),
+        (("--text", "a film", "--trust", *model), "--trust is for photographs"),
+        (("--text", "a film", "--arrays", "none", *model), "--arrays is for photographs"),
         (("--text", "a film", *MODEL), "reads no texts: --text needs a network of transformers"),
         (("photo.png", *model), "reads texts; here a network is needed that does not"),
     ):

@@ -18,7 +18,7 @@ from deeptaylor.app.cli.answered import Answered, answered, not_explained
 from deeptaylor.app.cli.asked import Question
 from deeptaylor.app.cli.exits import BAD_INPUT, CHECK_FAILED, FINE, SOME_FAILED
 from deeptaylor.app.cli.many import CONTACT_SHEET, REPORT, Shown, contact_sheet, page
-from deeptaylor.app.cli.options import OUT, How, Model, Out, Overwrite, network_option, the_command
+from deeptaylor.app.cli.options import OUT, How, Model, Out, Overwrite, flags, network_option, the_command
 from deeptaylor.app.cli.photos import folder, labels, looked_at, prepared, saved, stems
 from deeptaylor.app.cli.show import Talk, noted
 from deeptaylor.app.cli.texts import Texts, explain_texts
@@ -75,7 +75,7 @@ def explain(
     out: Out = OUT,
     arrays: Annotated[
         str, typer.Option(help="The raw relevance as a file.", metavar="npz|safetensors|both|none")
-    ] = "npz",
+    ] = ARRAYS[0],
     overwrite: Overwrite = False,
 ) -> int:
     """Explain photographs or texts: which pixels, or which words, carry the score, and how much of it.
@@ -98,8 +98,8 @@ def explain(
     if texts.text:
         if photos:
             raise InputError("Give photographs, or --text: not both.")
-        if flip:
-            raise InputError("--flip takes patches of photographs away: leave it out with --text.")
+        given = [*flags(how, model), *["--flip"] * flip, *["--arrays"] * (arrays != ARRAYS[0])]
+        texts.refuse_beside(source, given)
         return explain_texts(source, model, texts, talk, target or [], against, out, overwrite, check)
     texts.refuse_alone()
     if not photos:

@@ -24,7 +24,19 @@ from deeptaylor.models.loading.load import load_pretrained
 from deeptaylor.models.networks.named import NAMED
 from deeptaylor.rules.parse import EXAMPLES, parse, placed
 
-__all__ = ["OUT", "How", "Model", "Out", "Overwrite", "Shape", "Source", "network_option", "option", "the_command"]
+__all__ = [
+    "OUT",
+    "How",
+    "Model",
+    "Out",
+    "Overwrite",
+    "Shape",
+    "Source",
+    "flags",
+    "network_option",
+    "option",
+    "the_command",
+]
 
 OUT = Path("deeptaylor_output")
 
@@ -56,6 +68,15 @@ Out = Annotated[Path, typer.Option("--out", "-o", help="The folder to save to.",
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Also replace files that another command wrote.")]
 
 
+def flags(*groups: Any) -> list[str]:
+    """The options of some groups that were given: those that are not what they usually are."""
+    return [_flag(f.name) for group in groups for f in fields(group) if getattr(group, f.name) != f.default]
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 def the_command(verb: str, what: Path, source: str, *groups: Any, **more: Any) -> str:
     """What is asked for, in full: two commands with the same words may replace each other's files."""
     given = {f.name: (getattr(group, f.name), f.default) for group in groups for f in fields(group)}
@@ -63,7 +84,7 @@ def the_command(verb: str, what: Path, source: str, *groups: Any, **more: Any) -
     said = ["deeptaylor", verb, str(what.absolute()), "--model", source]
     for name, (value, usual) in given.items():
         if value != usual:
-            flag = f"--{name.replace('_', '-')}"
+            flag = _flag(name)
             said += (
                 [flag]
                 if value is True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ import typer
 
 import deeptaylor as dt
 from deeptaylor.app.cli.exits import CHECK_FAILED, FINE
-from deeptaylor.app.cli.options import OUT, Model, option, the_command
+from deeptaylor.app.cli.options import OUT, Model, flags, option, the_command
 from deeptaylor.app.cli.show import Talk, noted
 from deeptaylor.app.cli.words import as_options
 from deeptaylor.app.record import about_check, json_bytes
@@ -58,9 +58,16 @@ class Texts:
 
     def refuse_alone(self) -> None:
         """Refuse what belongs to a text where none was given."""
-        given = [f.name for f in fields(self) if getattr(self, f.name) is not None]
-        if given:
-            raise InputError(f"--{given[0].replace('_', '-')} belongs to a text: give --text as well.")
+        if given := flags(self):
+            raise InputError(f"{given[0]} belongs to a text: give --text as well.")
+
+    def refuse_beside(self, source: str, given: list[str]) -> None:
+        """Refuse networks that read no texts, and options that mean nothing to one that does."""
+        if not source.startswith("hf:"):
+            raise InputError(f"{source} reads no texts: --text needs a network of transformers, hf:FOLDER or hf:NAME.")
+        strange = [flag for flag in given if flag != "--class-names"]
+        if strange:
+            raise InputError(f"{strange[0]} is for photographs: leave it out with --text.")
 
 
 def explain_texts(
@@ -72,8 +79,6 @@ def explain_texts(
     ``check``: and whether all adds up (`e.check()`), and the account token by token (`e.table()`).
     """
     given = texts.text or []
-    if not source.startswith("hf:"):
-        raise InputError(f"{source} reads no texts: --text needs a network of transformers, hf:FOLDER or hf:NAME.")
     kind = None if out == OUT else kind_of(out, _KINDS)
     if kind in (".png", ".txt") and len(given) > 1:
         raise InputError(f"--out {out}: a {kind} file holds one text, and {len(given)} were given; say .html or .json.")
