@@ -48,6 +48,7 @@ def test_the_page_is_self_contained_and_escaped() -> None:
     assert all(found.alts)
     assert sum("apart" in alt for alt in found.alts) == 2  # the pictures of the contrast say what they are
     assert html.index("first &lt;") < html.index("<img")
+    assert "Colours: white nothing, red for the class" in html  # no map has negative values
 
 
 def test_the_demo_asks_two_questions_of_seven_subjects() -> None:

@@ -185,6 +185,7 @@ def test_a_run_as_files(tmp_path: Path) -> None:
     page = save(done, tmp_path / "a.html").read_text()
     assert page.count("<img") == 11
     assert "bad" in page
+    assert "Colours: white nothing, red for the class" in page  # no map has negative values
     with np.load(save(done, tmp_path / "a.npz", most=5)) as found:
         assert np.array_equal(found["heatmap"], done.heatmaps[:5])
     parquet = pytest.importorskip("pyarrow.parquet")

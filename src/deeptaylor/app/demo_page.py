@@ -38,7 +38,7 @@ def page(network: str, credit: str, subjects: Sequence[Subject], plan: str) -> s
     """The report as HTML. Every text that comes from elsewhere is escaped."""
     how = [report.Lines(plan, "Plan")]
     sections = [*[_subject(subject) for subject in subjects], report.Section("How it was computed", how)]
-    lead: list[report.Part] = [network, _MEANING, report.Legend()]
+    lead: list[report.Part] = [network, _MEANING, report.Legend(signed=False)]
     return report.page("What the network saw: deep Taylor decomposition", lead, sections, credit, contents=False)
 
 

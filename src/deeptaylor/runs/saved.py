@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,8 +36,16 @@ def save(run: Run, path: str | os.PathLike[str], most: int | None = None) -> Pat
     return write_whole(file, made(run, most))
 
 
-def _cells(run: Run, most: int | None) -> list[tuple[int, heatmap.Picture, str]]:
-    """The first items that were explained: number, map in colours and words."""
+class _Cell(NamedTuple):
+    """A map in colours, with words; and whether it has negative values."""
+
+    picture: heatmap.Picture
+    text: str
+    signed: bool
+
+
+def _cells(run: Run, most: int | None) -> list[_Cell]:
+    """The first items that were explained."""
     table = run.table
     good = np.flatnonzero(table["status"] == STATUS.index("explained"))[: most or 100]
     if not len(good):
@@ -46,10 +54,12 @@ def _cells(run: Run, most: int | None) -> list[tuple[int, heatmap.Picture, str]]
         raise InputError(f"Pictures are drawn of maps with height and width; these are {run.heatmaps.shape[1:]}.")
     cells = []
     for number in good.tolist():
-        drawn = heatmap.colours(run.heatmap(number))
+        heat = run.heatmap(number)
+        drawn = heatmap.colours(heat)
         times = max(1, _SIDE // min(drawn.shape[:2]))
         drawn = drawn.repeat(times, 0).repeat(times, 1)
-        cells.append((number, drawn, f"{run.names[number]}\n{_answer(run, int(table['target'][number]))}"))
+        text = f"{run.names[number]}\n{_answer(run, int(table['target'][number]))}"
+        cells.append(_Cell(drawn, text, bool((heat < 0).any())))
     return cells
 
 
@@ -61,7 +71,7 @@ def _answer(run: Run, target: int) -> str:
 
 def _png(run: Run, most: int | None) -> bytes:
     cells = _cells(run, most)
-    return heatmap.png_bytes(heatmap.montage([c for _, c, _ in cells], [t for *_, t in cells], min(10, len(cells))))
+    return heatmap.png_bytes(heatmap.montage([c.picture for c in cells], [c.text for c in cells], min(10, len(cells))))
 
 
 def _html(run: Run, most: int | None) -> bytes:
@@ -69,9 +79,11 @@ def _html(run: Run, most: int | None) -> bytes:
     _, done, bad = run.progress
     lead: list[report.Part] = [
         f"{done} of {len(run)} items are done; {bad} of them could not be explained. The first {len(cells)} maps:",
-        report.Legend(),
+        report.Legend(any(c.signed for c in cells)),
     ]
-    row = report.Row([report.Picture(heatmap.png_bytes(c), t.replace("\n", ": "), t, _SIDE * 2) for _, c, t in cells])
+    row = report.Row(
+        [report.Picture(heatmap.png_bytes(c.picture), c.text.replace("\n", ": "), c.text, _SIDE * 2) for c in cells]
+    )
     sections = [report.Section("Heatmaps", [row])]
     if run.errors:
         lines = "\n".join(f"{run.names[t.item]}: {t.reason}" for t in run.errors[:1000])
