@@ -9,6 +9,7 @@ import struct
 import warnings
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -182,6 +183,38 @@ def test_networks_alone_are_explained_as_before() -> None:
 def test_no_photograph(x: object, said: str, flowers: dt.Pretrained) -> None:
     with pytest.raises(dt.InputError, match=said):
         dt.explain(flowers, x, bias="neuron")
+
+
+def test_what_was_captured_last_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    p = dt.Pretrained(nn.Linear(3, 2), ("cat", "dog"), None, domain=dt.NonNegative())
+    made: list[str] = []
+    before = dt.Explainer.__init__
+
+    def counted(self: dt.Explainer, *args: Any, **settings: Any) -> None:
+        made.append(settings["bias"])
+        before(self, *args, **settings)
+
+    monkeypatch.setattr(dt.Explainer, "__init__", counted)
+    x = [[1.0, 2.0, 3.0]]
+    with pytest.raises(dt.TargetError, match="mouse"):
+        dt.explain(p, x, "mouse")
+    first, again = dt.explain(p, x, 1), dt.explain(p, x, "dog")
+    assert torch.equal(first.relevance, again.relevance)
+    dt.contrast(p, x, 1)
+    assert len(made) == 1
+    dt.explain(p, x, 1, bias="spread")
+    assert made == ["returned", "spread"]
+    for _ in range(2):
+        dt.explain(p, x, 1, bias="spread", rules={"*": dt.rules.Epsilon(0.1)})
+    assert len(made) == 4  # rules are not looked at
+    with torch.no_grad():
+        p.network.weight.neg_()  # type: ignore[operator, union-attr]
+    after = dt.explain(p, x, 1, bias="spread")
+    assert float(after.score) == pytest.approx(float(p.output(torch.tensor(x))[0, 1]))
+    assert len(made) == 5
+    with pytest.raises(dt.StaleModelError):  # it belongs to the network as it was
+        first.at("linear")
 
 
 def test_the_domain_comes_with_the_network(flowers: dt.Pretrained) -> None:

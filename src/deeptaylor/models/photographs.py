@@ -9,7 +9,7 @@ that is prepared already.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -86,9 +86,9 @@ def explain(
     """Capture, plan and explain in one call; for many inputs keep an `Explainer`, which captures once.
 
     With a `Pretrained`, ``x`` may be a photograph (a file, a Pillow image, an array of uint8) or a list of them, and
-    ``target`` the name of a class. Inputs and targets are those of `Explainer.explain`, the settings those of
-    `Explainer`. With a `TextModel`, ``x`` is a text, a pair of texts or a list of them, and the settings are those of
-    `TextModel.explain`: continuation, against, method, reference.
+    ``target`` the name of a class; it keeps what was captured last. Inputs and targets are those of
+    `Explainer.explain`, the settings those of `Explainer`. With a `TextModel`, ``x`` is a text, a pair of texts or a
+    list of them, and the settings are those of `TextModel.explain`: continuation, against, method, reference.
 
     >>> import torch, deeptaylor as dt
     >>> dt.explain(torch.nn.Linear(2, 3), [[1.0, 2.0]], target=0, domain=dt.NonNegative()).relevance.shape
@@ -102,10 +102,8 @@ def explain(
     strange = [name for name, value in of_texts.items() if value is not None]
     if strange:
         raise InputError(f"{strange[0]}= is for networks that read texts; load one with its tokenizer: dt.load(…).")
-    explainer = Explainer(
-        model, None, domain, rules=rules, first=first, bias=bias, max_pool=max_pool, local=local, output=output
-    )
-    return explainer.explain(x, target)
+    settings = {"rules": rules, "first": first, "bias": bias, "max_pool": max_pool, "local": local, "output": output}
+    return _asked(model, domain, settings, lambda explainer: explainer.explain(x, target))
 
 
 def similarity(model: TextModel, a: Any, b: Any, *, dot: bool = False, reference: Any = None) -> TextExplanation:
@@ -147,10 +145,18 @@ def contrast(
             "A contrast is of networks that read pictures or numbers. What speaks for one class of a text rather than "
             "for another is dt.explain(p, text, target=…, against=…)."
         )
-    explainer = Explainer(
-        model, None, domain, rules=rules, first=first, bias=bias, max_pool=max_pool, local=local, output=output
-    )
-    return explainer.contrast(x, target, against, power)
+    settings = {"rules": rules, "first": first, "bias": bias, "max_pool": max_pool, "local": local, "output": output}
+    return _asked(model, domain, settings, lambda explainer: explainer.contrast(x, target, against, power))
+
+
+def _asked(
+    model: nn.Module | Pretrained, domain: Any, settings: Mapping[str, Any], ask: Callable[[Explainer], _Answer]
+) -> _Answer:
+    """What an explainer says; that of a `Pretrained` is kept, but with rules of one's own, which may change."""
+    make = partial(Explainer, model, None, domain, **settings)
+    if isinstance(model, nn.Module) or domain is not None or settings["rules"] or settings["first"]:
+        return ask(make())
+    return model.kept.asked(repr(settings), make, ask)
 
 
 # --- photographs ------------------------------------------------------------------------------------------------------

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
-from deeptaylor.errors import LoadError, StaleModelError
+from deeptaylor.errors import LoadError
 from deeptaylor.support.class_names import class_number
+from deeptaylor.support.kept import Kept
 from deeptaylor.text.explainer import SECANT, TextExplainer
 from deeptaylor.text.explanation import TextExplanation
 from deeptaylor.text.networks import embeddings_of
@@ -60,7 +61,7 @@ class TextModel:
     pooling: str = "mean"
     longest: int | None = None
     notes: tuple[str, ...] = ()
-    _kept: OrderedDict[Any, TextExplainer] = field(init=False, repr=False, default_factory=OrderedDict)
+    _kept: Kept[TextExplainer] = field(init=False, repr=False, default_factory=partial(Kept, _KEPT))
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -144,35 +145,23 @@ class TextModel:
         method: str | None = None, reference: Any = None,
     ) -> TextExplanation:  # fmt: skip
         """Explain texts (see `TextExplainer.explain`); the network is captured for the first of each padded length."""
-        return self.asked(method, reference, lambda explainer: explainer.explain(
+        return self._asked(method, reference, lambda explainer: explainer.explain(
             texts, target, continuation=continuation, against=against
         ))  # fmt: skip
 
     def similarity(self, a: Any, b: Any, dot: bool = False, reference: Any = None) -> TextExplanation:
         """Which words of both texts make them similar (see `TextExplainer.similarity`)."""
-        return self.asked(None, reference, lambda explainer: explainer.similarity(a, b, dot))
+        return self._asked(None, reference, lambda explainer: explainer.similarity(a, b, dot))
 
-    def asked(
+    def _asked(
         self, method: str | None, reference: Any, ask: Callable[[TextExplainer], TextExplanation]
     ) -> TextExplanation:
-        """What an explainer says that was kept, if the network is still what it was; else a new one, which is kept."""
-        names = reference if isinstance(reference, tuple) else (reference,)
-        if not all(name is None or isinstance(name, str) for name in names):
-            return ask(self.explainer(method, reference))
+        """What an explainer says; it is kept, unless its reference is in numbers, which may be others the next time."""
+        make, names = partial(self.explainer, method, reference), reference
+        if not all(name is None or isinstance(name, str) for name in (names if type(names) is tuple else (names,))):
+            return ask(make())
         special = [getattr(self.tokenizer, f"{name}_token_id") for name in ("mask", "pad", "eos")]
-        key = (method or SECANT, reference, *special)
-        if (kept := self._kept.pop(key, None)) is not None:
-            try:
-                answer = ask(kept)
-            except StaleModelError:
-                kept = None
-        if kept is None:
-            kept = self.explainer(method, reference)
-            answer = ask(kept)
-        self._kept[key] = kept
-        while len(self._kept) > _KEPT:
-            self._kept.popitem(last=False)
-        return answer
+        return self._kept.asked((method or SECANT, reference, *special), make, ask)
 
 
 def _longest(network: nn.Module, tokenizer: Any) -> int | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from deeptaylor.models.networks.preparation import Preparation
 from deeptaylor.rules import Rule
 from deeptaylor.run.inputs import first_float
 from deeptaylor.run.returned import RETURNED
+from deeptaylor.support.kept import Kept
 
 __all__ = ["Pretrained", "Recognised"]
 
@@ -47,6 +49,7 @@ class Pretrained:
     domain: Domain = None  # type: ignore[assignment]  # set below, so that whoever reads it finds a domain
     notes: tuple[str, ...] = ()  # what was found out about the file, such as its hash
     feature_names: tuple[str, ...] | None = None  # of the columns, where the input is a table's row
+    kept: Kept[Explainer] = field(init=False, repr=False, compare=False, default_factory=partial(Kept, 1))
 
     def __post_init__(self) -> None:
         if (self.preparation is None) == (self.domain is None):
