@@ -115,3 +115,29 @@ def test_only_a_root_of_the_mean_square_is_taken_for_a_norm(of: Any) -> None:
     b = dt.Explainer(net, x).between(x, x.flip(0), 1)
     torch.testing.assert_close(b.score, net(x)[:, 1].detach())
     torch.testing.assert_close(b.relevance.sum(1), (net(x) - net(x.flip(0)))[:, 1].detach())
+
+
+def test_the_way_back_is_traced_in_the_same_thread() -> None:
+    """A GPU's own thread would not know that it is traced, and round where a compiler may leave a rounding out."""
+    seen: list[bool] = []
+
+    class Looks(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *ms: Tensor) -> Tensor:
+            seen.append(torch._C._is_multithreading_enabled())
+            return ms[0]
+
+    def walk(x: Any, x0: Any, target: Any) -> Any:
+        leaf = x[0].detach().requires_grad_()
+        with torch.enable_grad():
+            f = Looks.apply(leaf).sum(1)  # type: ignore[no-untyped-call]
+        return torch.autograd.grad(f.sum(), leaf), f.detach(), f.detach(), None
+
+    x = torch.ones(2, 3)
+    Traced(walk, None)((x,), (x + 1,), None)
+    assert seen == [False]
+    assert torch._C._is_multithreading_enabled()

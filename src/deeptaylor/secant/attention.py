@@ -279,10 +279,6 @@ def _middle(both: Tensor) -> Tensor:
     return torch.lerp(both[1], both[0], 0.5)
 
 
-def _change(both: Tensor) -> Tensor:
-    return both[0] - both[1]
-
-
 def _logs(q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
     """log p at both points."""
     scores = q @ k

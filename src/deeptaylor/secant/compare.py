@@ -57,12 +57,16 @@ def compared(
 
 
 def _check_finite(score: Tensor, reference: Tensor, relevance: Sequence[Tensor]) -> None:
-    for what, t in (("input", score), ("reference", reference)):
-        if not bool(torch.isfinite(t).all()):
+    *scores, maps = torch.stack([
+        torch.isfinite(score).all(), torch.isfinite(reference).all(),
+        torch.stack([torch.isfinite(R).all() for R in relevance]).all(),
+    ]).tolist()  # fmt: skip  # at once: a GPU is waited for
+    for what, finite in zip(("input", "reference"), scores, strict=True):
+        if not finite:
             raise InputError(
                 f"The network's score of the {what} is NaN or infinite: there is no difference to explain."
             )
-    if not all(bool(torch.isfinite(R).all()) for R in relevance):
+    if not maps:
         raise InputError(
             "The slopes between the input and the reference overflow, though both scores are finite: compare in "
             "float64, or with another reference."

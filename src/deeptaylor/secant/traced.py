@@ -63,7 +63,8 @@ class Traced:
             return [*maps, *scores]
 
         try:
-            with tracing():
+            # The way back in this thread, which knows that it is traced: a GPU has one of its own for it.
+            with tracing(), torch.autograd.set_multithreading_enabled(False):
                 program = make_fx(flat)(*tensors)
         except UndecidedError:
             return None
