@@ -10,10 +10,11 @@ import torch
 
 import deeptaylor as dt
 from deeptaylor.text.encoding import encoded
-from deeptaylor.text.hiding import SEEN, additive, all_seen, hiding
-from deeptaylor.text.networks import Classes, Spans
+from deeptaylor.text.hiding import all_seen, hiding
+from deeptaylor.text.networks import SEEN, Classes, Spans, additive
 from deeptaylor.text.references import parts, words_of
-from small_texts import classifier, llama
+from deeptaylor.text.trials import Trial, trial
+from small_texts import SIZES, classifier, llama, loaded, network, tokenizer
 
 TEXT = "The films was not bad at all"
 
@@ -28,12 +29,10 @@ def inputs(p: dt.TextModel, *texts: str) -> dict[str, Any]:
 
 
 def test_a_mask_of_numbers_is_the_network_s_own(p: dt.TextModel) -> None:
-    given = inputs(p, TEXT, "a film")
-    assert hiding(partial(Classes, p.network, vectors=False), given, ()) is False
+    assert hiding(partial(Classes, p.network, vectors=False), trial(p.tokenizer, inputs(p, TEXT))) is False
     speaks = llama()
-    given = inputs(speaks, "the capital of france is")
-    more = [torch.tensor([[4]]), torch.tensor([[5]])]
-    assert hiding(partial(Spans, speaks.network, vectors=False, decoder=False, log=True), given, more) is True
+    texts = trial(speaks.tokenizer, inputs(speaks, "the film"), [torch.tensor([[0]]), torch.tensor([[5]])])
+    assert hiding(partial(Spans, speaks.network, vectors=False, decoder=False, log=True), texts) is True
 
 
 def test_a_network_that_takes_no_such_mask_hides_nothing() -> None:
@@ -45,8 +44,57 @@ def test_a_network_that_takes_no_such_mask_hides_nothing() -> None:
             return (ids * mask).sum(1, keepdim=True).float() + len(_)  # with one more input it says another thing
 
     given = {"input_ids": torch.ones(1, 3, dtype=torch.long), "attention_mask": torch.ones(1, 3, dtype=torch.long)}
-    assert hiding(lambda names, causal=False: Own(), given, ()) is None
-    assert hiding(lambda names, causal=False: Own(), {"input_ids": given["input_ids"]}, ()) is None
+    assert hiding(lambda names, causal=False: Own(), Trial(given)) is None
+    assert hiding(lambda names, causal=False: Own(), Trial({"input_ids": given["input_ids"]})) is None
+
+
+def test_a_network_that_fails_hides_nothing() -> None:
+    def fails(**_: Any) -> torch.nn.Module:
+        raise RuntimeError
+
+    given = {"input_ids": torch.ones(1, 3, dtype=torch.long), "attention_mask": torch.ones(1, 3, dtype=torch.long)}
+    assert hiding(fails, Trial(given)) is None
+
+
+def plainly(p: dt.TextModel, text: str, token: int | None = None) -> float:
+    """What the network itself says: the score of class 1, or how likely a token is."""
+    with torch.no_grad():
+        scores = p.network(**inputs(p, text)).logits[0]
+    return float(scores[1] if token is None else scores[-1].float().log_softmax(-1)[token])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_what_was_explained_before_changes_nothing(dtype: torch.dtype) -> None:
+    """A single token says the same with and without what comes later; the next text does not."""
+    p = llama()
+    p.network.to(dtype)
+    p.explain("the", continuation="film")
+    e = p.explain("the film was not bad", continuation="bad")
+    token = p.tokenizer("bad")["input_ids"][0]
+    assert float(e.score[0]) == pytest.approx(
+        plainly(p, "the film was not bad", token), abs=1e-4 + 4 * torch.finfo(dtype).eps
+    )
+    fresh = llama()
+    fresh.network.to(dtype)
+    alone = fresh.explain("the film was not bad", continuation="bad")
+    assert torch.equal(e.relevance[0], alone.relevance[0])
+
+
+def test_in_few_digits_the_nearer_mask_is_taken() -> None:
+    p = llama()
+    p.network.to(torch.bfloat16)
+    shown, hidden = (
+        p.explain("the film was not bad", continuation="bad and", reference=name) for name in ("pad", "hidden")
+    )
+    assert float(hidden.score[0]) == pytest.approx(float(shown.score[0]), rel=1e-5)
+
+
+def test_a_window_of_attention_is_not_lost() -> None:
+    sizes = {**SIZES, "num_key_value_heads": 2, "sliding_window": 20, "pad_token_id": 4}
+    p = loaded(network("MistralForSequenceClassification", "MistralConfig", **sizes), tokenizer(pieces=False))
+    long = " ".join(("the film was not bad at all a very dull plot and lovely actors " * 3).split()[:30])
+    p.explain(" ".join(["film"] * 17), 1)  # as long, when it is padded, and within the window
+    assert float(p.explain(long, 1).score[0]) == pytest.approx(plainly(p, long), abs=1e-5)
 
 
 def test_a_hidden_word_is_as_good_as_masked_out(p: dt.TextModel) -> None:
@@ -104,9 +152,9 @@ def test_a_longer_text_may_follow_a_short_one(p: dt.TextModel) -> None:
 def test_whether_words_can_be_hidden_is_tried_once_a_length(p: dt.TextModel, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
 
-    def counted(made: Any, inputs: Any, more: Any) -> bool | None:
-        tried.append(inputs["input_ids"].shape[1])
-        return hiding(made, inputs, more)
+    def counted(made: Any, texts: Trial) -> bool | None:
+        tried.append(texts.inputs["input_ids"].shape[1])
+        return hiding(made, texts)
 
     monkeypatch.setattr("deeptaylor.text.hiding.hiding", counted)
     explainer = p.explainer()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -28,9 +28,10 @@ from deeptaylor.text.continuations import Asked, combined, questions, tensors
 from deeptaylor.text.encoding import Line, batch, encoded, pieces_of
 from deeptaylor.text.explanation import TextExplanation
 from deeptaylor.text.guesses import Guess, guesses
-from deeptaylor.text.hiding import SEEN, Hidings, all_seen, folded
-from deeptaylor.text.networks import Classes, Similarity, Spans
+from deeptaylor.text.hiding import Hidings, all_seen, folded
+from deeptaylor.text.networks import SEEN, Classes, Similarity, Spans
 from deeptaylor.text.references import HIDDEN, Reference, parts, reference_for, words_of
+from deeptaylor.text.trials import Trial, apart, bound, pads_freely, trial
 
 if TYPE_CHECKING:
     from deeptaylor.text.model import TextModel
@@ -59,7 +60,8 @@ class TextExplainer:
                 all words at once "mask", "pad", "mean", "hidden", another token; token numbers, as many as the text
                 has; a tuple of these, of which the mean is taken
 
-    Texts are padded to a multiple of 16 tokens, where the tokenizer has a padding token: padding has no influence.
+    Texts are padded to a multiple of 16 tokens, where the tokenizer has a padding token and the network, as it is tried
+    once, says the same of a text that is padded.
     """
 
     def __init__(self, model: TextModel, method: str | None = None, reference: Any = None) -> None:
@@ -246,13 +248,22 @@ class TextExplainer:
     def _vectors(self) -> bool:
         return self.method == SECANT and any(reference.vectors for reference in self.references)
 
+    @cached_property
+    def _pads(self) -> bool:
+        return pads_freely(self.model)
+
     def _placed(self, t: Tensor) -> Tensor:
         return t.to(next(self.model.network.parameters()).device)
 
     def _batch(self, lines: Sequence[Line], alike: bool = False) -> dict[str, Tensor]:
         """The tensors of some texts; `alike`: of prompts of one length, whatever follows them."""
         model = self.model
-        padding = model.tokenizer.pad_token_id if "attention_mask" in model.inputs else None
+        if len({len(line) for line in lines}) > 1 and not self._pads:
+            raise InputError(
+                "The texts have different numbers of tokens, and padding changes what the network says of a text: "
+                "explain them one at a time."
+            )
+        padding = model.tokenizer.pad_token_id if "attention_mask" in model.inputs and self._pads else None
         if padding is None and alike and model.kind == "language model":
             padding = 0  # what comes behind a text has no influence on it, whatever it is
         made = batch(lines, model.inputs, padding, model.longest)
@@ -272,8 +283,11 @@ class TextExplainer:
 
         `made`: the network of some names of inputs; and `causal`, or not.
         """
-        asked = any(reference.hidden for reference in self.references)
-        causal = self._hidings.of(key, made, inputs, more) if self.by_parts or asked else None
+        asked, length = any(reference.hidden for reference in self.references), inputs["input_ids"].shape[1]
+        texts = partial(trial, self.model.tokenizer, inputs, more, self._pads)
+        if self._vectors and key not in self._explainers:
+            self._check_vectors(made, texts())
+        causal = self._hidings.of(key, made, texts, length) if self.by_parts or asked else None
         if causal is not None:
             inputs = {**inputs, SEEN: all_seen(inputs, next(self.model.network.parameters()))}
         elif asked:
@@ -282,8 +296,19 @@ class TextExplainer:
                 "added to the scores of attention. Ask for a reference such as 'mask', 'pad' or 'mean'."
             )
         # Numbers, as `seen` holds them, have one shape for each explainer; tokens may have any.
-        length = None if causal is None else inputs[SEEN].shape[1]
-        return self._network((key, causal, length), made(names=tuple(inputs), causal=bool(causal))), inputs
+        shape = None if causal is None else length
+        return self._network((key, causal, shape), made(names=tuple(inputs), causal=bool(causal))), inputs
+
+    def _check_vectors(self, made: Callable[..., nn.Module], texts: Trial) -> None:
+        """Refuse vectors in the place of tokens where the network says something else of them."""
+        numbers, vectors = (made(names=tuple(texts.inputs), vectors=v) for v in (False, True))
+        with eval_mode(self.model.network), torch.no_grad():
+            found, wanted = (n(*texts.inputs.values(), *texts.more) for n in (vectors, numbers))
+        if apart(found, wanted) > bound(wanted.dtype):
+            raise InputError(
+                "The network says another thing of the vectors of tokens than of the tokens themselves, so that there "
+                "is no reference 'mean': ask for 'mask', 'pad' or another token."
+            )
 
     def _answer(
         self,

@@ -16,9 +16,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deeptaylor.text.hiding import SEEN, additive
+__all__ = ["SEEN", "Classes", "Similarity", "Spans", "additive", "embeddings_of"]
 
-__all__ = ["Classes", "Similarity", "Spans", "embeddings_of"]
+
+SEEN = "seen"  # the name of one more input: 1 for tokens that others read, 0 for those that are hidden
+_FAR = -1e4  # exp(_FAR) is 0, and there are digits left for what it is added to
+
+
+def additive(seen: Tensor, causal: bool) -> Tensor:
+    """What is added to the scores of attention; `causal`: nobody reads what comes later.
+
+    Every token reads itself: where all others are hidden, it would else be a choice among tokens that are all far away.
+    """
+    length = seen.shape[1]
+    others = 1 - torch.eye(length, dtype=seen.dtype, device=seen.device)
+    away = (1 - seen)[:, None, None, :] * (_FAR * others)
+    if not causal:
+        return away
+    return away + torch.full_like(others, torch.finfo(seen.dtype).min).triu(1)
 
 
 def embeddings_of(network: nn.Module) -> nn.Module:
