@@ -118,3 +118,13 @@ def test_words_that_the_tokenizer_does_not_know_are_shown_as_they_are_written() 
 def test_it_is_said_which_of_several_texts_is_empty() -> None:
     with pytest.raises(dt.InputError, match="Text 1 is empty"):
         encoded(tokenizer(), ["the film", " "])
+
+
+def test_what_a_mapping_says_is_read_or_refused() -> None:
+    own = tokenizer()
+    with pytest.raises(dt.InputError, match="leaves out tokens between others"):
+        encoded(own, {"input_ids": [[1, 5, 6, 7, 2]], "attention_mask": [[1, 1, 0, 1, 1]]})
+    (line,) = encoded(own, {"input_ids": [[4, 4, 1, 5, 2]], "attention_mask": [[0, 0, 1, 1, 1]]})
+    assert line.ids == (1, 5, 2)
+    with pytest.raises(dt.InputError, match="'position_ids' is not read here"):
+        encoded(own, {"input_ids": [[1, 5, 2]], "position_ids": [[0, 1, 5]]})

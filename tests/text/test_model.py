@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import deeptaylor as dt
 from deeptaylor.text.explainer import TextExplainer
 from deeptaylor.text.model import TextModel, kind_named
-from small_texts import SIZES, classifier, network, t5, tokenizer
+from small_texts import SIZES, classifier, loaded, network, t5, tokenizer
 
 TEXT = "The films was not bad at all"
 
@@ -127,12 +129,32 @@ def test_a_network_that_changed_is_explained_as_it_is(captures: list[str]) -> No
     assert captures == ["secant"] * 2
 
 
+def test_a_change_inside_attention_is_noticed() -> None:
+    p = classifier()
+    before = p.explain(TEXT, 1)
+    for layer in p.network.bert.encoder.layer:  # type: ignore[union-attr]
+        layer.attention.self.query.register_forward_hook(lambda module, given, out: out * 6)
+    after, fresh = p.explain(TEXT, 1), classifier_of(p).explain(TEXT, 1)
+    assert torch.equal(after.relevance[0], fresh.relevance[0])
+    assert not torch.allclose(after.relevance[0], before.relevance[0], rtol=0.1)
+
+
+def classifier_of(p: TextModel) -> TextModel:
+    return TextModel(p.network, p.tokenizer, p.kind, p.class_names)
+
+
 def test_another_token_of_the_tokenizer_is_another_reference(captures: list[str]) -> None:
     p = classifier()
     assert p.explain(TEXT, 1, reference="pad").reference == "[PAD]"
     p.tokenizer.pad_token = "film"
     assert p.explain(TEXT, 1, reference="pad").reference == "film"
     assert len(captures) == 2
+    other = classifier()
+    before = other.explain("the plot", 1, reference="Film")
+    replaced = importlib.import_module("tokenizers").normalizers.Replace("Film", "dull")
+    other.tokenizer.backend_tokenizer.normalizer = replaced
+    after = other.explain("the plot", 1, reference="Film")
+    assert not torch.equal(before.relevance[0], after.relevance[0])
 
 
 def test_numbers_of_a_reference_are_read_every_time(captures: list[str]) -> None:
@@ -155,3 +177,54 @@ def test_only_a_few_explainers_are_kept(captures: list[str]) -> None:
     assert len(captures) == 5
     p.explain(TEXT, 1)
     assert len(captures) == 6
+
+
+# --- how long texts may be --------------------------------------------------------------------------------------------
+
+
+def test_positions_are_counted_from_behind_the_row_for_padding() -> None:
+    sizes = {**SIZES, "max_position_embeddings": 34, "pad_token_id": 4}
+    p = loaded(network("RobertaForSequenceClassification", "RobertaConfig", **sizes), tokenizer())
+    assert p.longest == 29
+    with pytest.raises(dt.InputError, match="takes at most 29"):
+        p.explain("film " * 28, 1)
+
+
+def test_a_limit_below_zero_is_none() -> None:
+    sizes = {"d_model": 32, "n_layer": 1, "n_head": 4, "d_inner": 48, "vocab_size": 64, "pad_token_id": 4}
+    assert loaded(network("XLNetForSequenceClassification", "XLNetConfig", **sizes), tokenizer()).longest is None
+
+
+# --- networks of one's own --------------------------------------------------------------------------------------------
+
+
+class Named(nn.Module):
+    """Embeddings, and their mean through a layer called as that of a decoder of transformers is."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.kind, self.embed, self.score = kind, nn.Embedding(64, 8), nn.Linear(8, 2)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embed
+
+    def forward(self, input_ids: torch.Tensor) -> Any:
+        h = self.embed(input_ids).tanh()
+        return self.score(h.mean(1)) if self.kind == "classifier" else (h,)
+
+
+def test_a_layer_of_ones_own_may_be_called_score() -> None:
+    p = loaded(Named("classifier"), tokenizer(), kind="classifier")
+    e = p.explain(TEXT, 1, reference="mask")
+    with torch.no_grad():
+        assert float(e.score[0]) == pytest.approx(float(p.network(torch.tensor([e.lines[0].ids]))[0, 1]), abs=1e-6)
+
+
+def test_an_embedding_without_a_mask() -> None:
+    p = loaded(Named("embedding"), tokenizer(), kind="embedding")
+    assert "their mean is taken" in p.notes[0]
+    e = p.similarity(TEXT, "a dull plot")
+    with torch.no_grad():
+        a, b = (p.network(torch.tensor([p.tokenizer(t)["input_ids"]]))[0].mean(1) for t in (TEXT, "a dull plot"))
+    assert float(e.score[0]) == pytest.approx(float(torch.cosine_similarity(a, b)), abs=1e-6)

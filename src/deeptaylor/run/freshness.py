@@ -137,7 +137,7 @@ class Known:
         # The captured network may share these: they stay what they are, whatever the user's parameters become.
         self._tensors = {name: t.detach() for name, t in tensors_of(model).items()}
         self._print = _print(model, tensors_of(model))
-        self._asked = [_question(x, domain) for x, domain in zip(example, domains, strict=True)]
+        self._asked = _questions(example, domains)
         self._answer: Answer | None = None
         self._answers = self._ask()
         self._traits = traits(model)
@@ -189,11 +189,14 @@ class Known:
     def _ask(self) -> list[Tensor]:
         """The network's answers, in eval mode and with everything put back; none where it fails."""
         like = next((t for t in self._tensors.values() if t.is_floating_point() and t.ndim), None)
-        asked = [x if like is None else x.to(like) if x.is_floating_point() else x.to(like.device) for x in self._asked]
         device = "cpu" if like is None else like.device.type
+        found: list[Tensor] = []
         with warnings.catch_warnings(), torch.no_grad(), torch.autocast(device, enabled=False):
             warnings.simplefilter("ignore", DeepTaylorWarning)  # capture says it
-            return self._ask_for(asked) or self._ask_for([torch.cat([x, x]) for x in asked])
+            for question in self._asked:
+                asked = [x if like is None else _like(x, like) for x in question]
+                found += self._ask_for(asked) or self._ask_for([torch.cat([x, x]) for x in asked])
+        return found
 
     def _ask_for(self, inputs: list[Tensor]) -> list[Tensor]:
         with eval_mode(self.model), _spared(self.model):
@@ -257,21 +260,35 @@ def _print(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, tuple[Any,
     return found
 
 
-def _question(x: Tensor, domain: Domain) -> Tensor:
-    """The first sample of an example; where all of it is one number, half of that, half numbers from its domain.
+def _like(x: Tensor, like: Tensor) -> Tensor:
+    """An input where a tensor is, real numbers of its type."""
+    return x.to(like) if x.is_floating_point() else x.to(like.device)
 
-    On an example of zeros, many networks are the same.
+
+def _questions(example: Sequence[Tensor], domains: Sequence[Domain]) -> list[list[Tensor]]:
+    """What a network is asked: the first sample of an example; and, where all of an input is one number, another.
+
+    On an example of zeros many networks are the same; but on one that is all ones, such as what of a text is seen, any
+    other numbers may tell less than that.
     """
-    first = x[:1].detach()
-    if not x.is_floating_point() or bool((first != first.flatten()[:1]).any()):
-        return first
-    drawn = torch.rand(first.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(first)
+    first = [x[:1].detach() for x in example]
+    other = [_varied(x, domain) if _is_one_number(x) else x for x, domain in zip(first, domains, strict=True)]
+    return [first] if all(a is b for a, b in zip(first, other, strict=True)) else [other, first]
+
+
+def _is_one_number(x: Tensor) -> bool:
+    return x.is_floating_point() and not bool((x != x.flatten()[:1]).any())
+
+
+def _varied(x: Tensor, domain: Domain) -> Tensor:
+    """Half of an input, and half numbers from its domain."""
+    drawn = torch.rand(x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(x)
     if isinstance(domain, Box):
-        low, high = domain.bounds(first)
+        low, high = domain.bounds(x)
         drawn = low + (high - low) * drawn
     elif not domain.non_negative:
         drawn = 4 * drawn - 2
-    return (first + drawn) / 2
+    return (x + drawn) / 2
 
 
 @contextlib.contextmanager

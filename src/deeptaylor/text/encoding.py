@@ -117,12 +117,19 @@ def _given(tokenizer: Any, found: Mapping[str, Any]) -> list[Line]:
     if "input_ids" not in found:
         raise InputError(f"The tokens are missing: 'input_ids' is not among {', '.join(map(repr, found))}.")
 
+    if strange := [name for name in ("position_ids", "inputs_embeds") if name in found]:
+        raise InputError(f"{strange[0]!r} is not read here: texts are explained by their 'input_ids' alone.")
     ids = _rows(found["input_ids"])
     masks = [[1] * len(row) for row in ids] if found.get("attention_mask") is None else _rows(found["attention_mask"])
     types = [[0] * len(row) for row in ids] if found.get("token_type_ids") is None else _rows(found["token_type_ids"])
     lines = []
     for k, (row, mask, kinds) in enumerate(zip(ids, masks, types, strict=True)):
         kept = [j for j in range(len(row)) if mask[j]]
+        if kept and len(kept) != kept[-1] - kept[0] + 1:
+            raise InputError(
+                f"The attention mask of text {k} leaves out tokens between others. Their places cannot be kept: give "
+                "the text as a whole, and ask what its words do with reference='hidden'."
+            )
         words = _words(found, len(row), k)
         specials = _specials(tokenizer)
         lines.append(

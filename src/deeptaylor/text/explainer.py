@@ -29,7 +29,7 @@ from deeptaylor.text.encoding import Line, batch, encoded, pieces_of
 from deeptaylor.text.explanation import TextExplanation
 from deeptaylor.text.guesses import Guess, guesses
 from deeptaylor.text.hiding import Hidings, all_seen, folded
-from deeptaylor.text.networks import SEEN, Classes, Similarity, Spans
+from deeptaylor.text.networks import SEEN, Classes, Similarity, Spans, logits_of
 from deeptaylor.text.references import HIDDEN, Reference, parts, reference_for, words_of
 from deeptaylor.text.trials import Trial, apart, bound, pads_freely, trial
 
@@ -179,7 +179,7 @@ class TextExplainer:
         if start is not None:
             more["decoder_input_ids"] = self._placed(torch.full((len(lines), 1), start))
         with eval_mode(network), torch.no_grad():
-            logits = network(**inputs, **more, use_cache=False).logits
+            logits = logits_of(network(**inputs, **more, use_cache=False))
         last = [0 if self.model.decoder else len(line) - 1 for line in lines]
         return [logits[k, place] for k, place in enumerate(last)]
 

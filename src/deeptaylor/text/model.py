@@ -16,6 +16,7 @@ from deeptaylor.support.kept import Kept
 from deeptaylor.text.explainer import SECANT, TextExplainer
 from deeptaylor.text.explanation import TextExplanation
 from deeptaylor.text.networks import embeddings_of
+from deeptaylor.text.references import reference_for
 
 __all__ = ["KINDS", "POOLINGS", "TextModel", "kind_named"]
 
@@ -157,19 +158,29 @@ class TextModel:
         self, method: str | None, reference: Any, ask: Callable[[TextExplainer], TextExplanation]
     ) -> TextExplanation:
         """What an explainer says; it is kept, unless its reference is in numbers, which may be others the next time."""
-        make, names = partial(self.explainer, method, reference), reference
-        if not all(name is None or isinstance(name, str) for name in (names if type(names) is tuple else (names,))):
+        make, asked = partial(self.explainer, method, reference), _several(reference)
+        if not all(name is None or isinstance(name, str) for name in asked):
             return ask(make())
-        special = [getattr(self.tokenizer, f"{name}_token_id") for name in ("mask", "pad", "eos")]
-        return self._kept.asked((method or SECANT, reference, *special), make, ask)
+        words = tuple(reference_for(self.tokenizer, name) for name in asked)  # the tokenizer may have changed
+        return self._kept.asked((SECANT if method is None else method, reference is None, words), make, ask)
+
+
+def _several(reference: Any) -> tuple[Any, ...]:
+    return reference if isinstance(reference, tuple) else (reference,)
 
 
 def _longest(network: nn.Module, tokenizer: Any) -> int | None:
-    """How many tokens there may be, by what the tokenizer and the configuration say."""
+    """How many tokens there may be, by what the tokenizer and the configuration say, and the table of positions."""
     config: Any = getattr(network, "config", None)
-    limits: list[int] = [n for n in [tokenizer.model_max_length] if n and n < _UNLIMITED]
+    limits = [tokenizer.model_max_length]
     if config is not None and getattr(config, "model_type", "") not in _RELATIVE:
         places: Sequence[str] = ("max_position_embeddings", "n_positions")
-        found = next((getattr(config, name) for name in places if isinstance(getattr(config, name, None), int)), None)
-        limits += [found] if found else []
-    return min(limits, default=None)
+        limits += [next((n for name in places if isinstance(n := getattr(config, name, None), int)), None)]
+    # A table that has a row for padding, as RoBERTa's, counts from behind it.
+    tables = [m for path, m in network.named_modules() if path.endswith("position_embeddings")]
+    limits += [
+        t.num_embeddings - t.padding_idx - 1
+        for t in tables
+        if isinstance(t, nn.Embedding) and t.padding_idx is not None
+    ]
+    return min((n for n in limits if n is not None and 0 < n < _UNLIMITED), default=None)

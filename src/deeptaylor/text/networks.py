@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["SEEN", "Classes", "Similarity", "Spans", "additive", "embeddings_of"]
+__all__ = ["SEEN", "Classes", "Similarity", "Spans", "additive", "embeddings_of", "logits_of"]
 
 
 SEEN = "seen"  # the name of one more input: 1 for tokens that others read, 0 for those that are hidden
@@ -66,9 +66,9 @@ class Classes(_Reading):
     def forward(self, *inputs: Tensor) -> Tensor:
         """Logits, (batch, classes)."""
         head = getattr(self.network, "score", None)
-        if head is None:
+        if head is None or not hasattr(self.network, "base_model"):
             found = self.called(self.network, inputs)
-            logits: Tensor = found if isinstance(found, Tensor) else found.logits
+            logits: Tensor = found if isinstance(found, Tensor) else logits_of(found)
             return logits
         hidden = self.called(self.network.base_model, inputs, use_cache=False)[0]  # type: ignore[arg-type]
         mask = inputs[self.names.index("attention_mask")]
@@ -92,7 +92,7 @@ class Spans(_Reading):
         """Log-probabilities, or logits."""
         *inputs_, places, tokens = inputs
         more: dict[str, Any] = {"decoder_input_ids": inputs_.pop()} if self.decoder else {}
-        logits = _at(self.called(self.network, inputs_, use_cache=False, **more).logits, places)
+        logits = _at(logits_of(self.called(self.network, inputs_, use_cache=False, **more)), places)
         if self.log:
             logits = logits.log_softmax(-1)
         return logits.gather(2, tokens.unsqueeze(-1)).squeeze(-1)
@@ -115,13 +115,21 @@ class Similarity(_Reading):
     def embedding(self, inputs: Sequence[Tensor]) -> Tensor:
         """One vector a text, as its tokens' vectors are pooled."""
         hidden: Tensor = self.called(self.network, inputs)[0]
-        mask = inputs[self.names.index("attention_mask")]
         if self.pooling == "first":
             return hidden[:, 0]
+        if "attention_mask" not in self.names:  # nothing is padded
+            return hidden[:, -1] if self.pooling == "last" else hidden.mean(1)
+        mask = inputs[self.names.index("attention_mask")]
         if self.pooling == "last":
             return _at(hidden, mask.sum(1, keepdim=True) - 1)[:, 0]
         share = mask.to(hidden.dtype) / mask.sum(1, keepdim=True).to(hidden.dtype)
         return torch.einsum("bnd,bn->bd", hidden, share)
+
+
+def logits_of(found: Any) -> Tensor:
+    """The scores among what a network of transformers returns: by name, or first where it returns a tuple."""
+    scores: Tensor = found[0] if isinstance(found, tuple) else found.logits
+    return scores
 
 
 def _at(values: Tensor, places: Tensor) -> Tensor:

@@ -47,6 +47,15 @@ def test_pooling_is_read_from_the_folder(folder: Path, transformers: Any) -> Non
     p = dt.load(source)
     assert isinstance(p, dt.TextModel)
     assert (p.pooling, p.notes) == ("first", ())
+    config.write_text(json.dumps({"pooling_mode": "lasttoken"}))
+    assert dt.load(f"hf:{folder}").pooling == "last"
+    parts = [{"type": f"sentence_transformers.models.{name}"} for name in ("Transformer", "Pooling", "Normalize")]
+    (folder / "modules.json").write_text(json.dumps(parts))
+    assert dt.load(f"hf:{folder}").pooling == "last"
+    (folder / "modules.json").write_text(json.dumps([*parts, {"type": "sentence_transformers.models.Dense"}]))
+    with pytest.raises(dt.LoadError, match="a part called Dense behind the pooling"):
+        dt.load(f"hf:{folder}")
+    (folder / "modules.json").unlink()
     config.write_text(json.dumps({"pooling_mode_max_tokens": True}))
     with pytest.raises(dt.LoadError, match="mean, first or last token can be explained"):
         dt.load(source)

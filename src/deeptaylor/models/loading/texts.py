@@ -26,6 +26,7 @@ _AUTOMATIC = {
     "encoder–decoder": "AutoModelForSeq2SeqLM",
     "embedding": "AutoModel",
 }
+_MEAN = "the source does not say how the vectors of tokens are pooled: their mean is taken"
 # Said each time: left unsaid, transformers asks at the terminal whether a repository's own Python files may run.
 _SAFE = {"trust_remote_code": False}
 
@@ -85,7 +86,8 @@ def _in_memory(network: nn.Module, tokenizer: Any, kind: str | None, class_names
             "PreTrainedTokenizerFast(tokenizer_object=…)."
         )
     kind = kind or _kind("the network", [type(network).__name__])
-    return TextModel(network, tokenizer, kind, _names(network, kind, class_names))
+    notes = (_MEAN,) if kind == "embedding" else ()
+    return TextModel(network, tokenizer, kind, _names(network, kind, class_names), notes=notes)
 
 
 def _config(name: str) -> Any:
@@ -123,17 +125,32 @@ def _names(network: nn.Module, kind: str, asked: ClassNames) -> tuple[str, ...] 
     return tuple(own[index] for index in sorted(own)) if named else None
 
 
+_POOLINGS = {"mean": "pooling_mode_mean_tokens", "first": "pooling_mode_cls_token", "last": "pooling_mode_lasttoken"}
+_NAMED = {"mean": "mean", "cls": "first", "lasttoken": "last"}  # as a newer file says it in one word
+
+
 def _pooling(name: str) -> tuple[str, tuple[str, ...]]:
     """How the vectors of tokens become one, as sentence-transformers writes it into the folder."""
+    _check_modules(Path(name) / "modules.json")
     for place in sorted(Path(name).glob("*Pooling/config.json")):
         said = json.loads(place.read_text(encoding="utf-8"))
-        modes = {
-            "mean": "pooling_mode_mean_tokens",
-            "first": "pooling_mode_cls_token",
-            "last": "pooling_mode_lasttoken",
-        }
-        chosen = [pooling for pooling, key in modes.items() if said.get(key)]
+        chosen = [pooling for pooling, key in _POOLINGS.items() if said.get(key)]
+        chosen += [_NAMED[said["pooling_mode"]]] if said.get("pooling_mode") in _NAMED else []
         if len(chosen) == 1:
             return chosen[0], ()
         raise LoadError(f"{place}: of its ways to pool, mean, first or last token can be explained, and one at a time.")
-    return "mean", ("the source does not say how the vectors of tokens are pooled: their mean is taken",)
+    return "mean", (_MEAN,)
+
+
+def _check_modules(place: Path) -> None:
+    """Refuse parts of sentence-transformers that come behind the pooling, but scaling, which leaves the cosine."""
+    if not place.is_file():
+        return
+    kinds = [str(part.get("type", "")).rpartition(".")[2] for part in json.loads(place.read_text(encoding="utf-8"))]
+    strange = [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")]
+    if strange:
+        raise LoadError(
+            f"{place}: the embedding goes through a part called {strange[0]} behind the pooling, which is not read "
+            "here, so that another similarity would be explained. Write the network as one module, and give it to "
+            'dt.load(network, tokenizer=…, kind="embedding").'
+        )
