@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 import deeptaylor as dt
 from deeptaylor.text.continuations import questions
 from deeptaylor.text.encoding import encoded
-from small_texts import llama, loaded, network, t5, tokenizer
+from small_texts import library, llama, loaded, network, t5, tokenizer
 
 PROMPT = "the capital of france is"
 
@@ -149,3 +150,19 @@ def test_the_rows_of_a_question() -> None:
     decoded = questions(own, lines, "paris and", None).rows(4)
     assert decoded[0].decoder[0] == 4
     assert decoded[0].places == (0, 1)
+
+
+def test_a_word_without_its_space_is_said_where_that_is_another_token() -> None:
+    hf, tokenizers = library(), importlib.import_module("tokenizers")
+    words = ["[UNK]", "the", "Ġfilm", "film", "Ġplot", "plot", "Ġdull"]
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({w: k for k, w in enumerate(words)}, unk_token="[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    p = loaded(llama().network, hf.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]"))
+    e = p.explain("the film", continuation="plot", against=" dull")
+    assert e.notes[-1] == (
+        "the continuation 'plot' begins without a space, so that it is read as the end of the word before it; a new "
+        "word is ' plot'"
+    )
+    assert not any("space" in note for note in p.explain("the film", continuation=" plot").notes)
+    assert not any("space" in note for note in llama().explain("the film", continuation="plot").notes)  # one token

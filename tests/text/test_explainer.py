@@ -99,7 +99,7 @@ def test_several_references_are_averaged(p: dt.TextModel) -> None:
     assert both.reference == "[MASK] or the mean embedding"
     ids = p.tokenizer("the film was very dull and a film")["input_ids"]
     given = p.explain(TEXT, 1, reference=ids)
-    assert " with the words of the reference + " in given.sentence()
+    assert "With the words of the reference it is " in given.sentence()
     changed = logits(p, TEXT)[0, 1] - logits(p, "the film was very dull and a film")[0, 1]
     assert float(given.relevance[0].sum()) == pytest.approx(float(changed), abs=1e-6)
 
@@ -111,12 +111,12 @@ def test_rules_by_name_keep_the_books(p: dt.TextModel, method: str) -> None:
     assert e.method == method
     assert e.check().accounted
     assert e.reference == ""
-    assert "from the words" in e.sentence()
+    assert "The words hold " in e.sentence()
     assert "positions, biases" in e.table()
     below = explainer.explain(TEXT, torch.tensor([[1.0, -1.0] if best else [-1.0, 1.0]]))
     assert float(below.score[0]) < 0
     assert below.asked == (("what was asked for",),)
-    refused = "is below zero, and this method explains what is above it" in below.sentence()
+    refused = "This method explains what is above zero" in below.sentence()
     assert refused == (method != "attnlrp")  # which has both signs
 
 

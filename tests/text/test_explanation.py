@@ -12,7 +12,7 @@ from PIL import Image
 import deeptaylor as dt
 from deeptaylor.secant.between import BetweenLedger
 from deeptaylor.text.encoding import encoded
-from small_texts import classifier, embedder, tokenizer
+from small_texts import classifier, embedder, llama, tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,8 @@ def test_words_are_the_sums_of_their_tokens(e: dt.TextExplanation) -> None:
     assert sum(words.values) == pytest.approx(sum(tokens.values))
     for shown in (tokens, words):  # what is said below adds up to what is shown
         sums = sum(v for v in shown.values if v > 0), -sum(v for v in shown.values if v < 0)
-        assert f" + {sums[0]:.3g} for − {sums[1]:.3g} against" in shown.caption
+        said = f"What speaks for it adds {sums[0]:.3g}, and what speaks against it takes {sums[1]:.3g}: "
+        assert said in shown.caption
 
 
 def test_both_texts_of_a_pair_have_a_line(e: dt.TextExplanation) -> None:
@@ -53,10 +54,13 @@ def test_the_sentence_is_the_ledger(e: dt.TextExplanation) -> None:
     assert isinstance(ledger, BetweenLedger)
     f, f0, raised, lowered = (float(t[0]) for t in (ledger.score, ledger.reference, ledger.in_favour, ledger.against))
     assert e.sentence() == (
-        f"score {f:.3g} = {f0:.3g} on average over 10 copies of the text in which all or half of the words are [MASK] "
-        f"or hidden + {raised:.3g} for − {lowered:.3g} against."
+        f"The score of 'positive' is {f:.3g}. On average over 10 copies of the text in which all or half of the words "
+        f"are [MASK] or hidden from the others, it is {f0:.3g}. What speaks for it adds {raised:.3g}, and what speaks "
+        f"against it takes {lowered:.3g}: {f0:.3g} + {raised:.3g} − {lowered:.3g} = {f:.3g}."
     )
-    assert e.tokens().caption == f"Red speaks for it, blue against it. S{e.sentence()[1:]}"
+    assert e.tokens().caption == e.sentence()
+    strongest = max(map(abs, e.tokens().values))
+    assert e.tokens().legend.endswith(f"the strongest colour stands for {strongest:.3g}.")
     assert e.title() == "Which words speak for 'positive'?"
 
 
@@ -78,19 +82,46 @@ def test_red_and_blue_have_one_scale() -> None:
 
 def test_a_first_token_that_holds_nearly_all_is_said_to_be_a_sink() -> None:
     much, little = [9.0, 0.5, 0.25, 0.25], [1.0, 2.0, 1.0, 1.0]
-    assert "the first token, 'the', holds 90.0 % of the relevance" in told(much, sink=True).notes[-1]
+    assert "the first token, 'the', holds 90.0 % of the relevance, more than any" in told(much, sink=True).notes[-1]
     assert "an attention sink" in str(told(much, sink=True))
     assert told(little, sink=True).notes == ()
     assert told(much).notes == ()  # no language model
 
 
+def test_where_the_words_explain_little_that_is_said() -> None:
+    answer = dt.Explainer(torch.nn.Linear(4, 1)).between(torch.ones(1, 4), torch.full((1, 4), 0.9), 0)
+    little = replace(told([0.0] * 4), answer=answer)
+    assert "in the place of every word the score is nearly the same, " in little.notes[-1]
+    assert "these words explain little of it" in str(little)
+    assert told([1.0, 2.0, 0.0, 0.0]).notes == ()
+
+
+def test_a_continuation_is_in_the_question_and_not_among_the_words() -> None:
+    p = llama()
+    e = p.explain("the capital of", continuation="france is paris")
+    assert e.words().words == ("the", "capital", "of")
+    assert "'france is paris' next" in e.title()
+    assert "of the question" in e.table()
+    held = p.explain("the capital of", continuation="france is paris", method="attnlrp")
+    assert held.words().words == ("the", "capital", "of", "france", "is")  # where it holds something
+
+
 def test_it_shows_itself(e: dt.TextExplanation, tmp_path: Path) -> None:
-    assert repr(e).startswith("<TextExplanation of 'positive' and 1 more: score ")
+    f, f0 = (float(t[0]) for t in (e.score, e.answer.reference_score))  # type: ignore[attr-defined]
+    assert repr(e) == f"<TextExplanation of 'positive' and 1 more: score {f:.3g}, without the words {f0:.3g}>"
     html = e._repr_html_()
     assert html.count("Which words speak for &#x27;positive&#x27;?") == 2
     assert "Method: secants." in str(e)
-    for name in ("x.html", "x.txt", "x.png"):
-        assert e.save(tmp_path / name, words=True).is_file()
+    with pytest.raises(dt.InputError, match=r"A \.png file holds one text, and here are 2: say sample="):
+        e.save(tmp_path / "x.png")
+    with pytest.raises(dt.InputError, match="There is no text 2"):
+        e.save(tmp_path / "x.txt", sample=2)
+    e.save(tmp_path / "x.png", sample=0)
+    for name in ("x.html", "x.txt"):  # both texts
+        assert e.save(tmp_path / name).read_text().count("plot") == 1
+        assert "plot" not in e.save(tmp_path / f"one_{name}", sample=0).read_text()
+    assert "Red speaks" in (tmp_path / "x.html").read_text()
+    assert "Red speaks" not in (tmp_path / "x.txt").read_text()  # there are no colours
     with Image.open(tmp_path / "x.png") as picture:
         assert picture.width == 720
     many = replace(e, asked=e.asked * 5, lines=e.lines * 5, relevance=e.relevance * 5)

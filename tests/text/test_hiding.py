@@ -122,7 +122,7 @@ def test_what_was_hidden_took_the_score_there(p: dt.TextModel) -> None:
         without = p.network(**given).logits[0, 1]
     assert float(e.relevance[0].sum()) == pytest.approx(float(score - without), abs=1e-6)
     assert e.relevance[0][[0, -1]].tolist() == [0, 0]
-    assert " without the words (all of them hidden) + " in e.sentence()
+    assert "With all words hidden from the others it is " in e.sentence()
     assert e.check().accounted
 
 

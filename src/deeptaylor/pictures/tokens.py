@@ -21,9 +21,9 @@ from deeptaylor.pictures.scale import Scale
 from deeptaylor.shown import shown
 from deeptaylor.support.files import write_whole
 
-__all__ = ["PAGE", "Tokens", "tokens"]
+__all__ = ["KINDS", "PAGE", "Tokens", "tokens"]
 
-_KINDS = (".html", ".png", ".txt")
+KINDS = (".html", ".png", ".txt")
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>
 <body style="margin:2em;max-width:50em;background:white;color:black">{body}</body></html>
@@ -41,12 +41,18 @@ class Tokens:
     title: str = ""
     caption: str = ""
     breaks: tuple[int, ...] = ()  # the words that begin a line
+    legend: str = ""  # what the colours mean; said where there are some
 
     def _lines(self, words: Sequence[str], between: str) -> str:
         """Words that were made ready, with spaces between them, and something else where a line begins."""
         return "".join(
             f"{between if k in self.breaks else ' ' if k else ''}{word}" for k, word in enumerate(words)
         )  # fmt: skip
+
+    @property
+    def below(self) -> str:
+        """What is said below words in colours."""
+        return " ".join(part for part in (self.legend, self.caption) if part)
 
     def _rgb(self) -> list[tuple[int, int, int]]:
         rows = shades(self.scale(np.array([self.values])))[0].tolist()
@@ -59,7 +65,7 @@ class Tokens:
             for word, value, rgb in zip(self.words, self.values, self._rgb(), strict=True)
         ]
         head = f"<p><b>{html.escape(self.title)}</b></p>" if self.title else ""
-        foot = f'<p style="font-size:smaller">{html.escape(self.caption)}</p>' if self.caption else ""
+        foot = f'<p style="font-size:smaller">{html.escape(self.below)}</p>' if self.below else ""
         return f'{head}<p style="line-height:1.9">{self._lines(spans, "<br>")}</p>{foot}'
 
     def coloured(self) -> str:
@@ -78,16 +84,15 @@ class Tokens:
         return "\n".join(f"{n.rjust(width)}  {shown(word)}" for n, word in zip(numbers, self.words, strict=True))
 
     def __str__(self) -> str:
-        colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        return "\n".join(
-            part for part in (self.title, self.coloured() if colours else self.plain(), self.caption) if part
-        )
+        colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+        body = (self.coloured(), self.below) if colours else (self.plain(), self.caption)
+        return "\n".join(part for part in (self.title, *body) if part)
 
     __repr__ = __str__
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a page (.html), a picture (.png) or numbers (.txt), whole or not at all."""
-        return write_whole(path, self.file_bytes(kind_of(path, _KINDS)))
+        return write_whole(path, self.file_bytes(kind_of(path, KINDS)))
 
     def file_bytes(self, kind: str) -> bytes:
         """What a file of this kind holds."""
@@ -122,14 +127,14 @@ def _picture(told: Tokens, colours: Sequence[tuple[int, int, int]]) -> Image.Ima
     font, small = _font(_SIZE), _font(12)
     _warn_of_missing_letters(" ".join(map(shown, told.words)), font)
     places = _places([int(font.getlength(shown(word))) + 2 * _PAD for word in told.words], told.breaks)
-    room = places[-1][1] + (len(told.title) + len(told.caption)) // 2 + 200  # more than enough; cut off below
+    room = places[-1][1] + (len(told.title) + len(told.below)) // 2 + 200  # more than enough; cut off below
     sheet = Image.new("RGB", (_WIDTH, room), "white")
     draw = ImageDraw.Draw(sheet)
     top = _paragraph(draw, told.title, font, 2 * _PAD)
     for word, rgb, (x, y, width) in zip(map(shown, told.words), colours, places, strict=True):
         draw.rounded_rectangle((x, top + y, x + width, top + y + _SIZE + _PAD), 4, fill=rgb)
         draw.text((x + _PAD, top + y + 1), word, fill=_ink(rgb), font=font)
-    end = _paragraph(draw, told.caption, small, top + places[-1][1] + _SIZE + 4 * _PAD)
+    end = _paragraph(draw, told.below, small, top + places[-1][1] + _SIZE + 4 * _PAD)
     return sheet.crop((0, 0, _WIDTH, end + _PAD))
 
 

@@ -17,7 +17,7 @@ from deeptaylor.secant.together import compared_together, grouped
 from deeptaylor.secant.traced import Found, Walk
 from deeptaylor.secant.walk import number_type, taken_back, walked
 
-__all__ = ["Compared", "answered", "compared", "one"]
+__all__ = ["Compared", "answered", "compared", "means_note", "one"]
 
 
 class Compared(NamedTuple):
@@ -44,7 +44,7 @@ def compared(
     lead = score.ndim
     sums = [torch.stack([_sum(s * R, lead) for R in relevance]).sum(0) for s in (1, -1)]
     ledger = BetweenLedger.made(score, reference, *sums)
-    notes = [f"the reference's score and the relevance are means over {len(each)} references"] * (len(each) > 1)
+    notes = [means_note(len(each))] * (len(each) > 1)
     if number_type(engine) is not engine.one.dtype:
         narrow = str(engine.one.dtype).removeprefix("torch.")
         products = (
@@ -54,6 +54,11 @@ def compared(
             f"computed in float32, with the weights of the network in {narrow}: differences need the digits{products}"
         )
     return Compared(relevance, ledger, each[0][3], tuple(notes))
+
+
+def means_note(count: int) -> str:
+    """What is said of several references."""
+    return f"the reference's score and the relevance are means over {count} references"
 
 
 def _check_finite(score: Tensor, reference: Tensor, relevance: Sequence[Tensor]) -> None:

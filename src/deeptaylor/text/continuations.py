@@ -41,6 +41,7 @@ class Asked:
     lines: tuple[Line, ...]
     wanted: tuple[tuple[int, ...], ...]
     rivals: tuple[tuple[int, ...], ...] | None
+    notes: tuple[str, ...] = ()
 
     @property
     def two(self) -> bool:
@@ -71,12 +72,27 @@ def _of_both(row: Row, other: int) -> Row:
     return replace(row, places=row.places * 2, tokens=(*row.tokens, other), signs=(1, -1))
 
 
-def questions(tokenizer: Any, lines: Sequence[Line], wanted: Any, rivals: Any) -> Asked:
-    """Continuations as tokens: a text for all prompts, or a list of one each; lists of numbers are tokens already."""
+def questions(tokenizer: Any, lines: Sequence[Line], wanted: Any, rivals: Any, spaced: bool = False) -> Asked:
+    """Continuations as tokens: a text for all prompts, or a list of one each; lists of numbers are tokens already.
+
+    spaced   they follow the prompt, from which a space sets a new word apart
+    """
+    texts = [t for given in (wanted, rivals) for t in (given if isinstance(given, list) else [given])]
+    notes = _without_space(tokenizer, [t for t in texts if isinstance(t, str)]) if spaced else []
     return Asked(
         tokenizer, tuple(lines), _each(tokenizer, wanted, len(lines)),
-        None if rivals is None else _each(tokenizer, rivals, len(lines)),
+        None if rivals is None else _each(tokenizer, rivals, len(lines)), tuple(dict.fromkeys(notes)),
     )  # fmt: skip
+
+
+def _without_space(tokenizer: Any, texts: Sequence[str]) -> list[str]:
+    """What is to be said of words that begin without a space, where the tokenizer has another token with one."""
+    return [
+        f"the continuation {text!r} begins without a space, so that it is read as the end of the word before it; a new "
+        f"word is {' ' + text!r}"
+        for text in texts
+        if text[:1].isalnum() and continuation_ids(tokenizer, text) != continuation_ids(tokenizer, f" {text}")
+    ]
 
 
 def _each(tokenizer: Any, texts: Any, count: int) -> tuple[tuple[int, ...], ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -24,14 +24,15 @@ from deeptaylor.methods.attnlrp import attnlrp
 from deeptaylor.rules import Z
 from deeptaylor.run import target as targets
 from deeptaylor.run.target import margin
+from deeptaylor.secant.compare import means_note
 from deeptaylor.text.continuations import Asked, combined, questions, tensors
 from deeptaylor.text.encoding import Line, batch, encoded, pieces_of
 from deeptaylor.text.explanation import TextExplanation
 from deeptaylor.text.guesses import Guess, guesses
 from deeptaylor.text.hiding import Hidings, all_seen, folded
 from deeptaylor.text.networks import SEEN, Classes, Similarity, Spans, logits_of
-from deeptaylor.text.references import HIDDEN, Reference, parts, reference_for, words_of
-from deeptaylor.text.trials import Trial, apart, bound, pads_freely, trial
+from deeptaylor.text.references import HIDDEN, Compared, Reference, all_said, parts, reference_for, words_of
+from deeptaylor.text.trials import check_vectors, pads_freely, trial
 
 if TYPE_CHECKING:
     from deeptaylor.text.model import TextModel
@@ -77,7 +78,7 @@ class TextExplainer:
         self._hidings = Hidings()
 
     def __repr__(self) -> str:
-        compared = _said(self.references) if self.method == SECANT else "no reference"
+        compared = all_said(self.references) if self.method == SECANT else "no reference"
         return f"<TextExplainer of {self.model!r}: {self.method}, {compared}>"
 
     def explain(
@@ -138,7 +139,7 @@ class TextExplainer:
         lines = encoded(model.tokenizer, prompts, drop_end=not model.decoder)
         if continuation is None:
             continuation = [[token] for token in self._next(lines)]
-        asked = questions(model.tokenizer, lines, continuation, against)
+        asked = questions(model.tokenizer, lines, continuation, against, spaced=not model.decoder)
         if asked.two and self.method != SECANT:
             raise InputError("Two continuations that are not one token each are compared by the method 'secant' alone.")
         rows = asked.rows(model.decoder_start)
@@ -151,6 +152,7 @@ class TextExplainer:
         answer, compared = self._answer(network, [row.line for row in rows], inputs, more, weights)
         if asked.two:
             answer = combined(answer, len(lines))
+        answer = replace(answer, notes=(*answer.notes, *asked.notes))
         quantity = "log-probability" if log else "logit"
         said = [(self._said(asked, k),) for k in range(len(lines))]
         return self._explained(
@@ -164,8 +166,8 @@ class TextExplainer:
         return f"{a!r} next" if asked.rivals is None else f"{a!r} rather than {self._text(asked.rivals[sample])!r} next"
 
     def _text(self, ids: Sequence[int]) -> str:
-        tokenizer = self.model.tokenizer
-        return pieces_of(tokenizer, ids)[0] if len(ids) == 1 else str(tokenizer.decode(ids))
+        own = self.model.tokenizer
+        return pieces_of(own, ids)[0] if len(ids) == 1 else str(own.decode(ids))
 
     def _next(self, lines: Sequence[Line]) -> list[int]:
         """The most likely token behind each prompt."""
@@ -174,8 +176,7 @@ class TextExplainer:
     def _next_scores(self, lines: Sequence[Line]) -> list[Tensor]:
         """The logits of the token behind each prompt."""
         inputs, network = self._batch(lines, alike=len({len(line) for line in lines}) == 1), self.model.network
-        more = {}
-        start = self.model.decoder_start
+        more, start = {}, self.model.decoder_start
         if start is not None:
             more["decoder_input_ids"] = self._placed(torch.full((len(lines), 1), start))
         with eval_mode(network), torch.no_grad():
@@ -239,7 +240,7 @@ class TextExplainer:
         maps = [torch.cat([R[0][k, : len(x)], R[1][k, : len(y)]]) for k, (x, y) in enumerate(zip(*sides, strict=True))]
         what = "dot product" if dot else "cosine similarity"
         asked = (("the similarity of the two texts",),) * len(joined)
-        replaced = f"{_said(self.references)}, in one text at a time"
+        replaced = f"{all_said(self.references)}, in one text at a time"
         return TextExplanation(self._noted(answer), tuple(maps), tuple(joined), asked, what, replaced)
 
     # --- common ---------------------------------------------------------------------------------------------------
@@ -286,7 +287,7 @@ class TextExplainer:
         asked, length = any(reference.hidden for reference in self.references), inputs["input_ids"].shape[1]
         texts = partial(trial, self.model.tokenizer, inputs, more, self._pads)
         if self._vectors and key not in self._explainers:
-            self._check_vectors(made, texts())
+            check_vectors(made, texts())
         causal = self._hidings.of(key, made, texts, length) if self.by_parts or asked else None
         if causal is not None:
             inputs = {**inputs, SEEN: all_seen(inputs, next(self.model.network.parameters()))}
@@ -298,17 +299,6 @@ class TextExplainer:
         # Numbers, as `seen` holds them, have one shape for each explainer; tokens may have any.
         shape = None if causal is None else length
         return self._network((key, causal, shape), made(names=tuple(inputs), causal=bool(causal))), inputs
-
-    def _check_vectors(self, made: Callable[..., nn.Module], texts: Trial) -> None:
-        """Refuse vectors in the place of tokens where the network says something else of them."""
-        numbers, vectors = (made(names=tuple(texts.inputs), vectors=v) for v in (False, True))
-        with eval_mode(self.model.network), torch.no_grad():
-            found, wanted = (n(*texts.inputs.values(), *texts.more) for n in (vectors, numbers))
-        if apart(found, wanted) > bound(wanted.dtype):
-            raise InputError(
-                "The network says another thing of the vectors of tokens than of the tokens themselves, so that there "
-                "is no reference 'mean': ask for 'mask', 'pad' or another token."
-            )
 
     def _answer(
         self,
@@ -341,14 +331,16 @@ class TextExplainer:
         answer = network.between(x, [without(kind, gone) for kind in kinds for gone in missing], target)
         if SEEN in inputs:
             answer = folded(answer, list(inputs).index(SEEN))
-        return answer, Compared(_said(kinds), len(kinds) * len(missing) if len(missing) > 1 else 0)
+        return answer, Compared(all_said(kinds), len(kinds) * len(missing) if len(missing) > 1 else 0)
 
     def _explained(
         self, answer: Explanation, compared: Compared, lines: Sequence[Line], asked: Sequence[tuple[str, ...]],
         quantity: str, sink: bool = False,
     ) -> TextExplanation:  # fmt: skip
-        R = answer.relevance[0] if isinstance(answer.relevance, tuple) else answer.relevance
-        maps = tuple(cast("Tensor", R)[k, ..., : len(line)] for k, line in enumerate(lines))
+        R: Tensor = answer.relevance[0] if isinstance(answer.relevance, tuple) else answer.relevance
+        maps = tuple(R[k, ..., : len(line)] for k, line in enumerate(lines))
+        said = means_note(compared.parts)  # the sentence has it, too
+        answer = replace(answer, notes=tuple(note for note in answer.notes if note != said))
         return TextExplanation(
             self._noted(answer), maps, tuple(lines), tuple(asked), quantity, compared.said, sink, compared.parts
         )  # fmt: skip
@@ -356,14 +348,3 @@ class TextExplainer:
     def _noted(self, answer: Explanation) -> Explanation:
         notes = self.model.notes
         return replace(answer, notes=(*notes, *answer.notes)) if notes else answer
-
-
-class Compared(NamedTuple):
-    """What texts were compared with, in words; and with how many texts that lack all or half of their words."""
-
-    said: str = ""
-    parts: int = 0
-
-
-def _said(references: Sequence[Reference]) -> str:
-    return " or ".join(dict.fromkeys(reference.said for reference in references))

@@ -11,19 +11,22 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
+from deeptaylor.errors import InputError
 from deeptaylor.explanation import Explanation
 from deeptaylor.ledger import Ledger
+from deeptaylor.pictures.files import kind_of
 from deeptaylor.pictures.scale import Scale
-from deeptaylor.pictures.tokens import Tokens
+from deeptaylor.pictures.tokens import KINDS, PAGE, Tokens
 from deeptaylor.properties import Check
 from deeptaylor.secant.between import BetweenLedger
 from deeptaylor.shown import percent, printable
+from deeptaylor.support.files import write_whole
 from deeptaylor.text.encoding import Line
-from deeptaylor.text.references import GIVEN
+from deeptaylor.text.references import GIVEN, HIDDEN
+from deeptaylor.text.sentences import Between, Shared, below, number
 
 __all__ = ["TextExplanation"]
 
-_SINK = 0.5  # of all relevance: where the first token of a language model holds as much, it is said
 _MOST_SHOWN = 8  # texts in a notebook
 
 
@@ -68,7 +71,8 @@ class TextExplanation:
     @property
     def notes(self) -> tuple[str, ...]:
         """What there is to say beside the numbers."""
-        return (*self.answer.notes, *dict.fromkeys(n for k in range(len(self.lines)) for n in self._about_first(k)))
+        about = [n for k in range(len(self.lines)) for n in (*self._about_first(k), *self._about_little(k))]
+        return (*self.answer.notes, *dict.fromkeys(about))
 
     def check(self) -> Check:
         """Whether all adds up."""
@@ -85,12 +89,15 @@ class TextExplanation:
         names, values, breaks = list(line.pieces), R.tolist(), line.breaks
         if words:
             names, values, breaks = _joined(line, values)
+        if not any(R[len(line) - line.held :]):  # a continuation is in the title, and holds nothing
+            count = len(line) - line.held
+            shown = len(dict.fromkeys(line.words[:count])) if words else count
+            names, values = names[:shown], values[:shown]
         high = max(map(abs, values), default=0.0) or 1.0
-        said = self.sentence(sample, target, words)
-        caption = f"Red speaks for it, blue against it. {said[0].upper()}{said[1:]}"
         return Tokens(
-            tuple(names), tuple(values), Scale(high, signed=True, largest=high), self.title(sample, target), caption,
-            breaks,
+            tuple(names), tuple(values), Scale(high, signed=True, largest=high), self.title(sample, target),
+            self.sentence(sample, target, words), breaks,
+            legend=f"Red speaks for it, blue against it; the strongest colour stands for {number(high)}.",
         )  # fmt: skip
 
     def words(self, sample: int = 0, target: int = 0) -> Tokens:
@@ -112,43 +119,47 @@ class TextExplanation:
 
         words   what speaks for the score and against it is summed over words; else, as in the ledger, over tokens
         """
+        account, asked = self.account(sample, target, words), self.asked[sample][target]
+        if isinstance(account, Between):
+            return account.said(self.quantity, asked, self.without)
+        return (
+            below(self.quantity, asked, account) if isinstance(account, float) else account.said(self.quantity, asked)
+        )
+
+    def account(self, sample: int = 0, target: int = 0, words: bool = False) -> Between | Shared | float:
+        """The numbers of it; of a method that explains what is above zero, a score below it alone."""
         pick = _Pick(sample, target)
-        ledger, R = self.answer.ledger, self._map(sample, target)
+        ledger, R, line = self.answer.ledger, self._map(sample, target), self.lines[sample]
         if isinstance(ledger, BetweenLedger):
-            wrong = "" if pick(ledger.accounted) else f"; NOT accounted for: {pick(ledger.residual):.2g}"
             sums = pick(ledger.in_favour), pick(ledger.against)
             if words:
-                _, whole, _ = _joined(self.lines[sample], R.tolist())
+                _, whole, _ = _joined(line, R.tolist())
                 sums = sum(v for v in whole if v > 0), -sum(v for v in whole if v < 0)
-            between = f"{sums[0]:.3g} for − {sums[1]:.3g} against"
-            scores = f"{self.quantity} {pick(ledger.score):.3g} = {pick(ledger.reference):.3g}"
-            return f"{scores} {self.without} + {between}{wrong}."
+            wrong = None if pick(ledger.accounted) else pick(ledger.residual)
+            return Between(pick(ledger.score), pick(ledger.reference), *sums, wrong)
         if pick(self.score) < 0 <= pick(ledger.score):
-            return f"{self.quantity} {pick(self.score):.3g} is below zero, and this method explains what is above it."
-        special = np.array(self.lines[sample].special)
-        values = R.detach().cpu().numpy()
-        own, others = float(values[~special].sum()), float(values[special].sum())
-        left = pick(ledger.residual)
-        rest = pick(ledger.total) - own - others - left
-        return (
-            f"{self.quantity} {pick(ledger.score):.3g} = {own:.3g} from the words {_signed(others)} from special "
-            f"tokens {_signed(rest)} from positions, biases and what has no word"
-            + (f" {_signed(left)} that the softmax leaves out." if left else ".")
-        )
+            return pick(self.score)
+        values, special = R.detach().cpu().numpy(), np.array(line.special)
+        own, others, left = float(values[~special].sum()), float(values[special].sum()), pick(ledger.residual)
+        return Shared(pick(ledger.score), own, others, pick(ledger.total) - own - others - left, left)
 
     @property
     def without(self) -> str:
-        """What the text is compared with, as it goes on in a sentence."""
+        """What the text is compared with, as a sentence begins with it."""
         if self.reference == GIVEN:
-            return "with the words of the reference"
+            return "With the words of the reference"
         if self.parts:
-            return f"on average over {self.copies}"
-        return f"without the words (all of them {self.reference})"
+            return f"On average over {self.copies},"
+        if self.reference == HIDDEN.said:
+            return "With all words hidden from the others"
+        token, at_a_time, how = self.reference.partition(", ")
+        return f"With {token} in the place of every word{at_a_time}{how}{at_a_time.rstrip()}"
 
     @property
     def copies(self) -> str:
         """What the text is compared with, where that is several texts."""
-        return f"{self.parts} copies of the text in which all or half of the words are {self.reference}"
+        hidden = " from the others" if self.reference.endswith(HIDDEN.said) else ""
+        return f"{self.parts} copies of the text in which all or half of the words are {self.reference}{hidden}"
 
     def table(self, sample: int = 0, target: int = 0) -> str:
         """The account line by line: every token; special tokens and positions have lines of their own."""
@@ -157,7 +168,7 @@ class TextExplanation:
         between = isinstance(ledger, BetweenLedger)
         rows = [(f"{self.quantity}: {self.asked[sample][target]}", f"{pick(ledger.score):.4g}", "")]
         if isinstance(ledger, BetweenLedger):
-            rows.append((self.without, f"{pick(ledger.reference):.4g}", ""))
+            rows.append(("without the words", f"{pick(ledger.reference):.4g}", self.without.rstrip(",")))
         for piece, value, special, replaced in zip(line.pieces, R, line.special, line.replaced, strict=True):
             kind = "special token" if special else "" if replaced else "of the question"
             same = ", unchanged" if kind and between and not value else ""
@@ -177,18 +188,44 @@ class TextExplanation:
         """What is to be said of a first token at which attention rests when it has nothing better to look at."""
         R = self._map(sample, 0).abs()
         whole = float(R.sum())
-        if not self.sink or len(R) < 3 or whole == 0 or float(R[0]) < _SINK * whole:
+        if not self.sink or len(R) < 3 or whole == 0 or int(R.argmax()) != 0:
             return []
         piece = self.lines[sample].pieces[0]
         share = percent(float(R[0]) / whole)
-        said = f"the first token, {piece!r}, holds {share} of the relevance: many language models let attention rest"
-        return [f"{said} there, whatever the token is (an attention sink)"]
+        said = f"the first token, {piece!r}, holds {share} of the relevance, more than any other: many language models"
+        return [f"{said} let attention rest there, whatever the token is (an attention sink)"]
+
+    def _about_little(self, sample: int) -> list[str]:
+        """What is to be said where the score is nearly the same without the words."""
+        found = [self.account(sample, t) for t in range(len(self.asked[sample]))]
+        return [one.little(self.without) for one in found if isinstance(one, Between) and one.empty]
 
     # --- how it shows itself --------------------------------------------------------------------------------------
 
-    def save(self, path: str | os.PathLike[str], sample: int = 0, target: int = 0, words: bool = True) -> Path:
-        """Write the coloured words, or tokens, of one text as a page (.html), a picture (.png) or numbers (.txt)."""
-        return self.tokens(sample, target, words).save(path)
+    def save(
+        self, path: str | os.PathLike[str], sample: int | None = None, target: int | None = None, words: bool = True
+    ) -> Path:
+        """Write the coloured words, or tokens, as a page (.html), a picture (.png) or numbers (.txt).
+
+        sample, target   which text, and which of its classes; None: all of them, of which a picture has but one
+        """
+        return write_whole(path, self.file_bytes(kind_of(path, KINDS), sample, target, words))
+
+    def file_bytes(self, kind: str, sample: int | None = None, target: int | None = None, words: bool = True) -> bytes:
+        """What a file of this kind holds."""
+        which = [(s, t) for s, t in self._shown() if sample in (None, s) and target in (None, t)]
+        if not which:
+            raise InputError(
+                f"There is no text {sample}, or no class {target} of it: there are {len(self.lines)} texts."
+            )
+        if kind == ".png" and len(which) > 1:
+            raise InputError(f"A .png file holds one text, and here are {len(which)}: say sample=, or save as .html.")
+        told = [self.tokens(*one, words) for one in which]
+        if kind == ".html":
+            notes = [f"<p>Note: {html.escape(note)}.</p>" for note in self.notes]
+            body = "".join([*(t._repr_html_() for t in told), *notes])
+            return PAGE.format(title=html.escape(self.title(*which[0])), body=body).encode()
+        return b"\n\n".join(t.file_bytes(kind) for t in told)
 
     def _shown(self) -> list[tuple[int, int]]:
         return [(s, t) for s, names in enumerate(self.asked) for t in range(len(names))]
@@ -206,11 +243,10 @@ class TextExplanation:
 
     def __repr__(self) -> str:
         more = f" and {len(self._shown()) - 1} more" if len(self._shown()) > 1 else ""
-        return printable(f"<{type(self).__name__} of {self.asked[0][0]}{more}: {self.sentence()}>")
-
-
-def _signed(value: float) -> str:
-    return f"{'−' if value < 0 else '+'} {abs(value):.3g}"
+        pick, ledger = _Pick(0, 0), self.ledger
+        other = f", without the words {pick(ledger.reference):.3g}" if isinstance(ledger, BetweenLedger) else ""
+        name = type(self).__name__
+        return printable(f"<{name} of {self.asked[0][0]}{more}: {self.quantity} {pick(self.score):.3g}{other}>")
 
 
 class _Pick:

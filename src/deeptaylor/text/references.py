@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from deeptaylor.errors import InputError
 from deeptaylor.text.encoding import Line
 from deeptaylor.text.networks import embeddings_of
 
-__all__ = ["GIVEN", "HIDDEN", "Reference", "parts", "reference_for", "words_of"]
+__all__ = ["GIVEN", "HIDDEN", "Compared", "Reference", "all_said", "parts", "reference_for", "words_of"]
 
 MEAN = "the mean embedding"
 GIVEN = "the tokens of the reference"
@@ -69,6 +69,18 @@ class Reference:
 
 
 HIDDEN = Reference("hidden", hidden=True)
+
+
+class Compared(NamedTuple):
+    """What texts were compared with, in words; and with how many texts that lack all or half of their words."""
+
+    said: str = ""
+    parts: int = 0
+
+
+def all_said(references: Sequence[Reference]) -> str:
+    """Several references in words, each once."""
+    return " or ".join(dict.fromkeys(reference.said for reference in references))
 
 
 def words_of(lines: Sequence[Line], inputs: Tensor) -> Tensor:

@@ -4,25 +4,27 @@ The user's texts are no trial. One of a single token says the same whether or no
 that is shorter than a window of attention the same as without a window; but the next text may be longer.
 
 Trial           two texts of a length, the second of which is padded from its half on
-alike           do two answers to it agree?
+apart, bound    by how much two answers to it differ, and may
 pads_freely     does padding leave the answers as they are?
+check_vectors   are the vectors of tokens as good as the tokens?
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from deeptaylor.errors import InputError
 from deeptaylor.graph.eval_mode import eval_mode
 from deeptaylor.text.networks import Classes
 
 if TYPE_CHECKING:
     from deeptaylor.text.model import TextModel
 
-__all__ = ["Trial", "apart", "bound", "pads_freely", "trial"]
+__all__ = ["Trial", "apart", "bound", "check_vectors", "pads_freely", "trial"]
 
 _FEW = 256  # units of the last digit, relative to the largest score, by which two answers that are the same may differ
 _LENGTH = 16
@@ -69,6 +71,18 @@ def apart(found: Tensor, wanted: Tensor) -> float:
 def bound(dtype: torch.dtype) -> float:
     """By how much they may, in a type of numbers."""
     return min(_FEW * torch.finfo(dtype).eps, 0.02)
+
+
+def check_vectors(made: Callable[..., nn.Module], texts: Trial) -> None:
+    """Refuse vectors in the place of tokens where the network says something else of them."""
+    numbers, vectors = (made(names=tuple(texts.inputs), vectors=v) for v in (False, True))
+    with eval_mode(numbers), torch.no_grad():
+        found, wanted = (n(*texts.inputs.values(), *texts.more) for n in (vectors, numbers))
+    if apart(found, wanted) > bound(wanted.dtype):
+        raise InputError(
+            "The network says another thing of the vectors of tokens than of the tokens themselves, so that there is "
+            "no reference 'mean': ask for 'mask', 'pad' or another token."
+        )
 
 
 def pads_freely(model: TextModel) -> bool:

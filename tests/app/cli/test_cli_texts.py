@@ -34,7 +34,7 @@ def test_words_and_the_account_are_printed_and_saved(folder: Path, capsys: pytes
     asked = ("explain", "--text", "The films was not bad", "--target", "positive", *model)
     out, _ = said(capsys, 0, *asked, "--out", "words.html")
     assert "Which words speak for 'positive'?" in out
-    assert "on average over 10 copies of the text in which all or half of the words are [MASK] or hidden" in out
+    assert "On average over 10 copies of the text in which all or half of the words are [MASK] or hidden from" in out
     assert "Saved to words.html." in out
     assert "films</span>" in Path("words.html").read_text()
     said(capsys, 0, *asked, "--out", "words.png")
@@ -66,7 +66,7 @@ def test_check_prints_the_check_and_the_account(folder: Path, capsys: pytest.Cap
 def test_similarity(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = ("--model", f"hf:{folder / 'embedder'}")
     out, _ = said(capsys, 0, "explain", "--text", "a man plays guitar", "--similar-to", "the music", *model)
-    assert "Cosine similarity " in out
+    assert "The cosine similarity is " in out
 
 
 def test_what_does_not_fit_is_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,6 +85,8 @@ def test_what_does_not_fit_is_refused(folder: Path, tmp_path: Path, capsys: pyte
         (("--text", "a film", "--arrays", "none", *model), "--arrays is for photographs"),
         (("--text", "a film", *MODEL), "reads no texts: --text needs a network of transformers"),
         (("photo.png", *model), "reads texts; here a network is needed that does not"),
+        (("--text", "a film", "--model", str(folder / "classifier")), f"Did you mean hf:{folder / 'classifier'}?"),
+        (("--text", "a", "--similar-to", "b", "--target", "1", *model), "--target is no question about two texts"),
     ):
         _, err = said(capsys, 2, "explain", *words)
         assert wanted in err

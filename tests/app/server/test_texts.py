@@ -13,11 +13,12 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 import deeptaylor as dt
-from deeptaylor.app.server import main, text_words, texts
+from deeptaylor.app.server import main, texts
 from deeptaylor.app.server.app import make_app
 from deeptaylor.app.server.text_routes import LONG, NONE
 from deeptaylor.app.server.text_schema import CHARACTERS, TextQuestion
 from deeptaylor.app.server.texts import Texts
+from deeptaylor.text.sentences import number
 from page_client import BOUNDS, HOST, ORIGIN, TOKEN
 from small_texts import classifier, embedder, llama
 
@@ -81,8 +82,8 @@ def test_the_account_adds_up_and_is_said(client: TestClient) -> None:
     score, *parts = (part["value"] for part in found["parts"])
     assert sum(parts) == pytest.approx(score, abs=1e-6)
     said = found["sentences"][0]
-    assert said.startswith(f"The score of 'positive' is {text_words.number(score)}. On average over 10 copies ")
-    assert said.endswith(f" = {text_words.number(score)}.")
+    assert said.startswith(f"The score of 'positive' is {number(score)}. On average over 10 copies ")
+    assert said.endswith(f" = {number(score)}.")
     assert "Special tokens and positions" in found["sentences"][1]
 
 
@@ -293,7 +294,3 @@ def test_a_folder_that_is_none_is_refused(
     monkeypatch.setattr(main.logging, "basicConfig", lambda **_: None)
     assert main.main(["--model", f"hf:{tmp_path}"]) == 2
     assert "error: hf:" in capsys.readouterr().err
-
-
-def test_nothing_is_zero_without_a_sign() -> None:
-    assert [text_words.number(x) for x in (-0.0, -1.5, 2.0)] == ["0", "−1.5", "2"]

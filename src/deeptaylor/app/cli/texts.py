@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +16,6 @@ from deeptaylor.app.cli.words import as_options
 from deeptaylor.app.record import about_check, json_bytes
 from deeptaylor.errors import InputError
 from deeptaylor.pictures.files import kind_of
-from deeptaylor.pictures.tokens import PAGE
 from deeptaylor.shown import printable, shown
 from deeptaylor.support.files import outputs, write_together
 
@@ -64,10 +62,20 @@ class Texts:
     def refuse_beside(self, source: str, given: list[str]) -> None:
         """Refuse networks that read no texts, and options that mean nothing to one that does."""
         if not source.startswith("hf:"):
-            raise InputError(f"{source} reads no texts: --text needs a network of transformers, hf:FOLDER or hf:NAME.")
+            meant = f" Did you mean hf:{source}?" if (Path(source) / "config.json").is_file() else ""
+            raise InputError(
+                f"{source} reads no texts: --text needs a network of transformers, hf:FOLDER or hf:NAME.{meant}"
+            )
         strange = [flag for flag in given if flag != "--class-names"]
         if strange:
             raise InputError(f"{strange[0]} is for photographs: leave it out with --text.")
+
+    def refuse_beside_another(self, target: list[str], against: str | None) -> None:
+        """Refuse questions about classes or continuations where two texts are compared."""
+        others = {"--target": target, "--against": against, "--continuation": self.continuation}
+        strange = [flag for flag, value in others.items() if value]
+        if self.similar_to is not None and strange:
+            raise InputError(f"{strange[0]} is no question about two texts: leave it out with --similar-to.")
 
 
 def explain_texts(
@@ -79,6 +87,7 @@ def explain_texts(
     ``check``: and whether all adds up (`e.check()`), and the account token by token (`e.table()`).
     """
     given = texts.text or []
+    texts.refuse_beside_another(target, against)
     kind = None if out == OUT else kind_of(out, _KINDS)
     if kind in (".png", ".txt") and len(given) > 1:
         raise InputError(f"--out {out}: a {kind} file holds one text, and {len(given)} were given; say .html or .json.")
@@ -149,6 +158,4 @@ def _record(source: str, network: dt.TextModel, found: dt.TextExplanation, texts
 def _file(found: dt.TextExplanation, kind: str, result: dict[str, Any]) -> bytes:
     if kind == ".json":
         return json_bytes(result)
-    if kind == ".html":
-        return PAGE.format(title=html.escape(found.title()), body=found._repr_html_()).encode()
-    return found.words().file_bytes(kind)
+    return found.file_bytes(kind)

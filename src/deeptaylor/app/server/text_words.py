@@ -7,17 +7,16 @@ snippet     Python that gives the same; `command`: the same on the command line
 
 from __future__ import annotations
 
-import math
 import shlex
 
 from deeptaylor.app.server.text_schema import TextQuestion
 from deeptaylor.secant.between import BetweenLedger
-from deeptaylor.shown import number as digits
-from deeptaylor.shown import percent, shown
+from deeptaylor.shown import shown
 from deeptaylor.text.explainer import SECANT
 from deeptaylor.text.explanation import TextExplanation
 from deeptaylor.text.guesses import Guess
 from deeptaylor.text.model import TextModel
+from deeptaylor.text.sentences import score_of
 
 __all__ = ["EXAMPLES", "METHODS", "REFERENCES", "about", "command", "made", "named", "parts", "sentences", "snippet"]
 
@@ -61,11 +60,6 @@ _ABOUT = {
 }
 
 
-def number(value: float) -> str:
-    """Three digits, and a minus as it is printed."""
-    return digits(value + 0.0).replace("-", "−")  # no −0
-
-
 def about(model: TextModel) -> str:
     """What the network does, in one sentence."""
     limit = f" It takes at most {model.longest} tokens." if model.longest else ""
@@ -91,11 +85,11 @@ def parts(e: TextExplanation) -> list[tuple[str, str, float]]:
     ledger, special = e.ledger, e.lines[0].special
     held = sum(value for value, kind in zip(e.relevance[0].tolist(), special, strict=True) if kind)
     whole = float(e.score[0])
-    found = [("score", _of(e), whole)]
+    found = [("score", score_of(e.quantity, e.asked[0][0]), whole)]
     if isinstance(ledger, BetweenLedger):
         return [
             *found,
-            ("reference", e.without, float(ledger.reference[0])),
+            ("reference", f"without the words: {e.without.rstrip(chr(44))}", float(ledger.reference[0])),
             ("for", "words that speak for it", float(ledger.in_favour[0])),
             ("against", "words that speak against it", 0.0 - float(ledger.against[0])),
             ("unaccounted", "not accounted for (rounding)", float(ledger.residual[0])),
@@ -113,11 +107,6 @@ def parts(e: TextExplanation) -> list[tuple[str, str, float]]:
     ]
 
 
-def _of(e: TextExplanation) -> str:
-    between = "," if e.quantity.startswith("difference") else "" if "similarity" in e.asked[0][0] else " of"
-    return e.quantity if not between else f"{e.quantity}{between} {e.asked[0][0]}"
-
-
 def _below_zero(e: TextExplanation) -> list[str]:
     if not e.quantity.startswith("difference") or float(e.score[0]) >= 0:
         return []
@@ -126,41 +115,10 @@ def _below_zero(e: TextExplanation) -> list[str]:
 
 def sentences(e: TextExplanation) -> list[str]:
     """The account in words."""
-    value = {name: amount for name, _, amount in parts(e)}
-    two = "," if e.quantity.startswith("difference") else ""
-    has = f"The {_of(e)}{two} is {number(value['score'])}"
-    if e.quantity == "log-probability":
-        has += f", a probability of {percent(math.exp(value['score']), '.3g')}"
+    said = [e.sentence(), *_below_zero(e)]
     if isinstance(e.ledger, BetweenLedger):
-        sum_ = f"{number(value['reference'])} + {number(value['for'])} − {number(-value['against'])}"
-        return [
-            (
-                f"{has}. {_placed(e)} it is "
-                f"{number(value['reference'])}. What speaks for it adds {number(value['for'])}, and what speaks "
-                f"against it takes {number(-value['against'])}: {sum_} = {number(value['score'])}."
-            ),
-            *_below_zero(e),
-            "Special tokens and positions are the same with and without the words, so they hold nothing.",
-            *_not_accounted(e),
-        ]
-    if "words" not in value:
-        return [f"{has}. This method explains what is above zero, so no word holds anything."]
-    return [
-        (
-            f"{has}. The words hold {number(value['words'])} of it, special tokens {number(value['special'])}, and "
-            f"positions, biases and what has no word {number(value['rest'])}."
-            + (f" The softmax leaves out {number(value['left'])}." if "left" in value else "")
-        ),
-        *_below_zero(e),
-        *_not_accounted(e),
-    ]
-
-
-def _placed(e: TextExplanation) -> str:
-    if e.parts:
-        return f"On average over {e.copies},"
-    token, at_a_time, how = e.reference.partition(", ")
-    return f"With {token} in the place of every word{at_a_time}{how}{at_a_time.rstrip()}"
+        said.append("Special tokens and positions are the same with and without the words, so they hold nothing.")
+    return [*said, *_not_accounted(e)]
 
 
 def _not_accounted(e: TextExplanation) -> list[str]:
