@@ -166,3 +166,9 @@ def test_a_word_without_its_space_is_said_where_that_is_another_token() -> None:
     )
     assert not any("space" in note for note in p.explain("the film", continuation=" plot").notes)
     assert not any("space" in note for note in llama().explain("the film", continuation="plot").notes)  # one token
+
+
+@pytest.mark.parametrize("tokens", [[], [-1], ["paris"], [True]], ids=str)
+def test_tokens_that_there_are_not(p: dt.TextModel, tokens: list[Any]) -> None:
+    with pytest.raises(dt.InputError, match="A continuation in numbers is a list of tokens, each from 0 on"):
+        p.explain(PROMPT, continuation=[tokens])

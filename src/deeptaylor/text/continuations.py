@@ -99,7 +99,14 @@ def _each(tokenizer: Any, texts: Any, count: int) -> tuple[tuple[int, ...], ...]
     listed = texts if isinstance(texts, list) else [texts] * count
     if len(listed) != count:
         raise InputError(f"There are {len(listed)} continuations for {count} prompts; give one for each, or one text.")
-    return tuple(tuple(t if isinstance(t, list) else continuation_ids(tokenizer, t)) for t in listed)
+    return tuple(_checked(t) if isinstance(t, list) else tuple(continuation_ids(tokenizer, t)) for t in listed)
+
+
+def _checked(ids: list[Any]) -> tuple[int, ...]:
+    """Tokens that were given by their numbers."""
+    if not ids or not all(type(token) is int and token >= 0 for token in ids):
+        raise InputError(f"A continuation in numbers is a list of tokens, each from 0 on; got {str(ids)[:80]}.")
+    return tuple(ids)
 
 
 def tensors(rows: Sequence[Row]) -> tuple[list[Tensor], Tensor]:
