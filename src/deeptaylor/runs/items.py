@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,10 +23,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from deeptaylor.errors import InputError
+from deeptaylor.errors import InputError, warn
 from deeptaylor.shown import shown
 
-__all__ = ["KINDS", "Content", "Entry", "Folder", "ListFile", "Samples", "Source", "source_of"]
+__all__ = ["KINDS", "Content", "Entry", "Folder", "ListFile", "Samples", "Source", "class_of", "source_of"]
 
 KINDS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"}
 
@@ -204,8 +205,21 @@ def _sample(sample: Any) -> tuple[Any, str | int | None]:
 
 
 def _class(label: Any) -> str | int | None:
+    found = class_of(label)
+    if found is None and label is not None:
+        warn(
+            f"The class of a sample is neither a name nor a whole number, but of type {type(label).__name__}: such "
+            "items are recorded without a class. Let the Dataset give the number of the class."
+        )
+    return found
+
+
+def class_of(label: Any) -> str | int | None:
+    """A class by its name or its number, also in a tensor or an array of one; None where it is neither."""
     if isinstance(label, (Tensor, np.ndarray, np.generic)):
-        return int(label) if label.size == 1 or not isinstance(label, Tensor) else None
+        label = label.item() if math.prod(label.shape) == 1 else None
+    if isinstance(label, float) and label.is_integer():  # what a table has, once a class is missing
+        return int(label)
     return label if isinstance(label, (str, int)) else None
 
 

@@ -9,6 +9,8 @@ from deeptaylor.support.class_names import class_number
 
 __all__ = ["Labels"]
 
+_MOST = 2**31  # classes that the store's numbers can tell apart
+
 
 class Labels:
     """The number of a class by what an item says: −1 where there is none, or none that the network knows.
@@ -29,7 +31,7 @@ class Labels:
         if said is None:
             return -1
         if isinstance(said, int):
-            return said
+            return int(said) if 0 <= said < _MOST else -1
         if said not in self._known:
             self._known[said] = self._number(said)
         return self._known[said]

@@ -303,5 +303,6 @@ def _quiet() -> Iterator[None]:
         warnings.simplefilter("ignore")
         warnings.filterwarnings("default", message="A (batch|sample) .*", category=DeepTaylorWarning)
         warnings.filterwarnings("default", message=".*items are new", category=DeepTaylorWarning)
+        warnings.filterwarnings("default", message="The class", category=DeepTaylorWarning)
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         yield
