@@ -144,7 +144,7 @@ def _changed(store: Path, key: str, was: str, now: str) -> str:
 def listed(entries: Iterator[Entry], work: Work) -> Iterator[Item]:
     """The items as they are entered, with the numbers of their classes."""
     for number, entry in enumerate(entries):
-        yield Item(number, entry.name, entry.place, entry.size, work.label_of(entry.label))
+        yield Item(number, entry.name, entry.place, entry.size, work.label_of.listed(entry.label))
 
 
 def grown(store: Path, commits: Commits, entries: Iterator[Entry], old: Mapping[str, Any]) -> int:

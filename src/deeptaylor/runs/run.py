@@ -160,9 +160,7 @@ def work_of(
     asked = target if target in (None, LABEL) or not isinstance(target, str) else class_number(names, target)
     if asked not in (None, LABEL) and not isinstance(asked, int):
         raise TargetError(f'The target of a run is None, "label", or one class; got {target!r}.')
-    work = Work(source, explainer, trained, (), asked, contrast, axis, also)
-    work.label_of = Labels(names)
-    return work
+    return Work(source, explainer, trained, (), asked, contrast, axis, also, Labels(names))
 
 
 def begin(work: Work, items: Iterator[Item]) -> None:
@@ -242,9 +240,8 @@ def _begun(
         "shard": shard or _usual_shard(fields, new["network"]["parameters"]),
         "items": count,
         "inputs": {**work.source.about, "fingerprint": inputs},
+        "label_names": work.label_of.own,
     }
-    labels = work.label_of
-    new["label_names"] = labels.own if isinstance(labels, Labels) else None
     for one in [*fields, Field("also", "uint8")]:  # what a run left that was killed before it had a manifest
         shutil.rmtree(store / one.name, ignore_errors=True)
     (store / "zarr.json").unlink(missing_ok=True)

@@ -9,7 +9,7 @@ Work
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -25,6 +25,7 @@ from deeptaylor.models.networks.pretrained import Pretrained
 from deeptaylor.pictures.axes import Axis, summed
 from deeptaylor.runs.commits import Item, Trouble
 from deeptaylor.runs.items import Source
+from deeptaylor.runs.labels import Labels
 from deeptaylor.runs.prepared import Bad, Prepared
 from deeptaylor.runs.reader import Reader, said
 from deeptaylor.runs.store import PARTS, STATUS, Array, Field, Shard
@@ -77,7 +78,7 @@ class Work:
     contrast: bool = False
     axis: Axis = None
     also: Sequence[Observer] = ()
-    label_of: Callable[[str | int | None], int] = lambda _: -1
+    label_of: Labels = field(default_factory=lambda: Labels(None))
 
     # --- reading --------------------------------------------------------------------------------------------------
 
