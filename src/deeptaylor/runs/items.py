@@ -58,7 +58,7 @@ class Source(Protocol):
 
     @property
     def about(self) -> dict[str, Any]:
-        """In words, for the manifest."""
+        """In words, for the manifest; `digest`: of a file whose entries do not say that it is another one."""
 
     def entries(self) -> Iterator[Entry]:
         """All items, in their order."""

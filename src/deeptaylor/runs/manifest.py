@@ -147,19 +147,30 @@ def listed(entries: Iterator[Entry], work: Work) -> Iterator[Item]:
         yield Item(number, entry.name, entry.place, entry.size, work.label_of.listed(entry.label))
 
 
-def grown(store: Path, commits: Commits, entries: Iterator[Entry], old: Mapping[str, Any]) -> int:
-    """How many items are new; refused where one of those in the list is gone, or is no longer as large as it was."""
-    known = commits.items()
+def grown(store: Path, commits: Commits, work: Work, old: Mapping[str, Any]) -> int:
+    """How many items are new; refused where one of those in the list is gone, or is not what or where it was."""
+    was, now = (about.get("digest") for about in (old["inputs"], work.source.about))
+    if was not in (None, now):  # a store of an older version has none
+        raise ChangedError(_changed(store, "inputs", was, str(now)))
+    known, labels = commits.items(), work.label_of
+    labels.go_on(old.get("label_names"))
     expected, new, found = next(known, None), 0, hashlib.sha256()
-    for entry in entries:
+    for entry in work.source.entries():
         found.update(entry.line())
-        if expected is not None and (entry.name, entry.size) == (expected.name, expected.size):
-            expected = next(known, None)
-        else:
+        if expected is None or (entry.name, entry.place, entry.size) != expected[1:4]:
             new += 1
+            continue
+        label = labels.listed(entry.label)
+        if label != expected.label:
+            raise ChangedError(
+                f"{shown(store)} was begun with other classes: that of {shown(entry.name)} was {expected.label}, and "
+                f"is {label} now (−1: none). Write to another folder, or go on with the classes that it was begun with."
+            )
+        expected = next(known, None)
     if expected is not None:
         was, now = old["inputs"]["fingerprint"], found.hexdigest()
         raise ChangedError(
-            f"{_changed(store, 'inputs', was, now)} The first item that is gone or changed: {shown(expected.name)}."
+            f"{_changed(store, 'inputs', was, now)} The first item that is gone, changed, or no longer where it was: "
+            f"{shown(expected.name)}."
         )
     return new

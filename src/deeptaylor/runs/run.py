@@ -228,7 +228,7 @@ def _begun(
     if old is not None:
         manifests.check(store, old, new)
         _clear(store, manifests.fields_in(old))
-        new_items = manifests.grown(store, commits, work.source.entries(), old)
+        new_items = manifests.grown(store, commits, work, old)
         if new_items:
             warn(
                 f"{new_items} items are new since the run began. It goes on with those it began with; explain the new "
