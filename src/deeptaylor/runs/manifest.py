@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from deeptaylor.errors import DeepTaylorError
-from deeptaylor.runs.commits import Commits, Item
+from deeptaylor.runs.commits import LEDGER, Commits, Item, StoreError, lost
 from deeptaylor.runs.items import Entry
 from deeptaylor.runs.store import Field, fields_of
 from deeptaylor.runs.work import Work
@@ -26,6 +26,7 @@ __all__ = [
     "ChangedError",
     "about",
     "check",
+    "check_ledger",
     "check_network",
     "fields_in",
     "grown",
@@ -47,8 +48,12 @@ def read(store: Path) -> dict[str, Any] | None:
     """The manifest of a store; None where there is none (yet)."""
     try:
         found: dict[str, Any] = json.loads((store / MANIFEST).read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except ValueError as error:
+        raise StoreError(lost(store, MANIFEST, error)) from error
+    if not isinstance(found, dict):
+        raise StoreError(lost(store, MANIFEST))
     if found.get("format") != _FORMAT:
         raise ChangedError(f"{shown(store)} was written in format {found.get('format')}; this version reads {_FORMAT}.")
     return found
@@ -75,7 +80,7 @@ def about(work: Work, heat: Sequence[int], relevance: Sequence[int] | None, more
         "contrast": work.contrast,
         "axis": work.axis,
         "relevance": relevance is not None,
-        "also": [one.name for one in work.also],
+        "also": [f"{one.name} {getattr(one, 'settings', '')}".strip() for one in work.also],
         "preparation": None if model is None or model.preparation is None else asdict(model.preparation),
     }
     said = json.loads(json.dumps(plain(said), default=str))
@@ -86,7 +91,7 @@ def about(work: Work, heat: Sequence[int], relevance: Sequence[int] | None, more
         "heatmap": list(heat),
         "relevance": None if relevance is None else list(relevance),
         "contrast": work.contrast,
-        "also": said["also"],
+        "also": [one.name for one in work.also],
         "classes": None if named is None else list(named),
         "network": {
             "kind": type(explainer.model).__name__,
@@ -119,6 +124,12 @@ def check(store: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
             raise ChangedError(_changed(store, key, was, now) + differ)
     if new.get("shard") not in (None, old["shard"]):
         raise ChangedError(f"{shown(store)} was begun with shards of {old['shard']} items; leave shard= out to go on.")
+
+
+def check_ledger(store: Path, commits: Commits, manifest: Mapping[str, Any]) -> None:
+    """Refuse a ledger that does not have the items of the manifest."""
+    if commits.listed() != manifest["items"]:
+        raise StoreError(lost(store, LEDGER))
 
 
 def check_network(store: Path, old: Mapping[str, Any], network: nn.Module) -> None:

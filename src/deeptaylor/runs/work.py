@@ -40,10 +40,11 @@ _NOT_EXPLAINED = (InputError, TargetError, TooLargeError)  # which an item may b
 class Observer(Protocol):
     """Watches a run (`also=`): what it keeps of each shard is entered together with the shard.
 
-    name    the folder below also/ in the store; it tells observers with other settings apart
-    batch   what it keeps of a batch; `numbers` are those of the items, −1 where a row is to be left out
-    shard   what it keeps of a shard, from all of its batches, as arrays
-    layers  where it has them: names of inner layers, which are then in `e.seen`
+    name      the folder below also/ in the store, of which each observer of a run has its own
+    batch     what it keeps of a batch; `numbers` are those of the items, −1 where a row is to be left out
+    shard     what it keeps of a shard, from all of its batches, as arrays
+    layers    where it has them: names of inner layers, which are then in `e.seen`
+    settings  where it has them, as text: a run that was begun with others is not gone on with
     """
 
     @property
