@@ -199,7 +199,7 @@ def _sample(sample: Any) -> tuple[Any, str | int | None]:
         if not given:
             raise InputError(f"A sample has none of x, image, img, input, pixel_values; it has {', '.join(sample)}.")
         return given[0], _class(sample.get("label", sample.get("y")))
-    if isinstance(sample, Sequence) and not isinstance(sample, str):
+    if isinstance(sample, Sequence) and not isinstance(sample, (str, bytes)):
         return sample[0], _class(sample[1]) if len(sample) > 1 else None
     return sample, None
 
@@ -224,7 +224,14 @@ def class_of(label: Any) -> str | int | None:
 
 
 def _digest(data: Any) -> bytes:
-    """The hash of a sample: type, shape and bytes."""
+    """The hash of a sample: type, shape and bytes; of a file's bytes theirs."""
+    if isinstance(data, bytes):
+        return hashlib.sha256(data).digest()
+    if data is None or isinstance(data, (str, os.PathLike)):
+        raise InputError(
+            f"A sample is a tensor, an array or a picture; got {type(data).__name__}. Names of files are given as a "
+            "list in a .txt file."
+        )
     if isinstance(data, Image.Image):
         data = np.asarray(data)
     values = data if isinstance(data, Tensor) else torch.as_tensor(np.asarray(data))

@@ -30,7 +30,7 @@ from deeptaylor.runs.items import source_of
 from deeptaylor.runs.labels import Labels
 from deeptaylor.runs.local import explain_here
 from deeptaylor.runs.progress import Progress, Stop, Told
-from deeptaylor.runs.reader import WRONG
+from deeptaylor.runs.reader import said, tried
 from deeptaylor.runs.reading import Run, open_run
 from deeptaylor.runs.store import (
     ABOUT,
@@ -195,10 +195,10 @@ def _example(work: Work, items: Iterator[Item]) -> Tensor:
         return blank
     why = "there are none"
     for _, item in zip(range(1000), items, strict=False):
-        try:
-            return work.example(item)
-        except WRONG as error:
-            why = str(error)
+        found = tried(work.example, item)
+        if isinstance(found, Tensor):
+            return found
+        why = said(found)
     raise InputError(f"None of the first items can be read: {why}")
 
 
