@@ -103,15 +103,18 @@ class Folder:
         return {"kind": "folder", "place": str(self.root)}
 
     def entries(self) -> Iterator[Entry]:
-        yield from self._below(self.root, "")
+        yield from self._below(self.root, "", ())
 
-    def _below(self, folder: Path, inside: str) -> Iterator[Entry]:
-        """Folder by folder, so that no more than the names of one are held at once."""
+    def _below(self, folder: Path, inside: str, above: tuple[Path, ...]) -> Iterator[Entry]:
+        """Folder by folder, so that no more than the names of one are held at once; a link to one above is left out."""
+        real = folder.resolve()
+        if real in above:
+            return
         with os.scandir(folder) as found:
-            listed = sorted((e.name, e.is_dir(), e.path) for e in found if not e.name.startswith("."))
+            listed = sorted((e.name, _is_folder(e), e.path) for e in found if not e.name.startswith("."))
         for name, is_folder, path in listed:
             if is_folder:
-                yield from self._below(Path(path), f"{inside}{name}/")
+                yield from self._below(Path(path), f"{inside}{name}/", (*above, real))
             elif Path(name).suffix.lower() in KINDS:
                 label = inside.partition("/")[0] or None
                 yield Entry(f"{inside}{name}", "", _size(Path(path)), label)
@@ -131,12 +134,15 @@ class ListFile:
         return {"kind": "list", "place": str(self.path)}
 
     def entries(self) -> Iterator[Entry]:
-        with self.path.open(encoding="utf-8") as lines:
-            for line in lines:
-                name, _, label = line.rstrip("\n").partition("\t")
-                if name.strip():
-                    file = name.strip()
-                    yield Entry(file, "", _size(self.path.parent / file), label.strip() or None)
+        with self.path.open(encoding="utf-8-sig") as lines:
+            try:
+                for line in lines:
+                    name, _, label = line.rstrip("\n").partition("\t")
+                    if name.strip():
+                        file = name.strip()
+                        yield Entry(file, "", _size(self.path.parent / file), label.strip() or None)
+            except UnicodeDecodeError as error:
+                raise InputError(f"{shown(self.path)} is not UTF-8: {error}. Save the list as UTF-8.") from error
 
     def read(self, name: str, place: str) -> Content:
         return _file(self.path.parent / name)
@@ -171,6 +177,10 @@ class Samples:
         read = [_sample(sample) for sample in many([int(name) for name in names])]
         digests = _digests([data for data, _ in read])
         return [Content(data, digest, label) for (data, label), digest in zip(read, digests, strict=True)]
+
+
+def _is_folder(found: os.DirEntry[str]) -> bool:
+    return Path(found.path).is_dir() if found.is_symlink() else found.is_dir()  # a link to itself is none, and no error
 
 
 def _size(path: Path) -> int:

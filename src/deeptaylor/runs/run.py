@@ -168,7 +168,10 @@ def work_of(
             f"A network is what dt.load returns or takes, or a torch.nn.Module; got {type(model).__name__}."
         )
     if device is not None:
-        explainer.model.to(device)
+        try:
+            explainer.model.to(device)
+        except (RuntimeError, AssertionError) as error:  # the latter of a torch without CUDA
+            raise InputError(f"device={str(device)!r}: the network cannot be moved there: {error}") from error
     for name, times in Counter(one.name for one in also).items():
         if times > 1:
             raise InputError(f"{times} of the observers (also=) are called {name}: each needs a name of its own.")

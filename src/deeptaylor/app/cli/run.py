@@ -154,7 +154,7 @@ def status(store: Store, talk: Talk) -> int:
     each = found.manifest["shard"]
     about = {
         "items": len(found), "done": items, "bad": bad, "shards": shards, "of_shards": -(-len(found) // each),
-        "at_work": bool(busy), "bytes": sum(p.stat().st_size for p in store.rglob("*") if p.is_file()),
+        "at_work": bool(busy), "bytes": sum(map(_size, store.rglob("*"))),
         "errors": [{"item": found.names[t.item], "status": found.statuses[t.status], "reason": t.reason}
                    for t in found.errors],
         "manifest": found.manifest, "exit_code": FINE,
@@ -166,6 +166,13 @@ def status(store: Store, talk: Talk) -> int:
         talk.say(f"  {count} × {reason}")
     talk.result(about)
     return FINE
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except FileNotFoundError:  # a run beside this one has given it its name meanwhile
+        return 0
 
 
 def verify(
