@@ -55,7 +55,7 @@ def test_a_tar_file_whose_members_moved(tmp_path: Path) -> None:
     with pytest.raises(ChangedError, match=r"another input set.*no longer where it was: 2\.bmp"):
         dt.run(tmp_path / "data.tar", model(), tmp_path / "store")
     tar(tmp_path / "data.tar", "23456")
-    with pytest.warns(dt.DeepTaylorWarning, match="new since the run began"):
+    with pytest.warns(dt.DeepTaylorWarning, match="New since the run began: 1"):
         done = dt.run(tmp_path / "data.tar", model(), tmp_path / "store")
     whole = dt.run(tar(tmp_path / "other.tar", "2345"), model(), tmp_path / "whole")
     assert np.array_equal(done.array("input_hash")[:], whole.array("input_hash")[:])
@@ -84,7 +84,7 @@ def test_a_list_with_other_classes(tmp_path: Path) -> None:
     with pytest.raises(ChangedError, match=r"other classes: that of 2\.bmp was 0, and is 1 now"):
         dt.run(listed, model(), tmp_path / "store")
     listed.write_text("new.bmp\tant\n0.bmp\tcat\n1.bmp\tdog\n2.bmp\tcat\n3.bmp\tdog\n")
-    with pytest.warns(dt.DeepTaylorWarning, match="new since the run began"):
+    with pytest.warns(dt.DeepTaylorWarning, match="New since the run began: 1"):
         done = dt.run(listed, model(), tmp_path / "store")
     assert done.table["label"].tolist() == [0, 1, 0, 1]
     assert done.classes == ["cat", "dog"]

@@ -28,6 +28,7 @@ __all__ = [
     "check",
     "check_ledger",
     "check_network",
+    "check_settings",
     "fields_in",
     "grown",
     "listed",
@@ -67,23 +68,8 @@ def save(store: Path, manifest: Mapping[str, Any]) -> None:
 def about(work: Work, heat: Sequence[int], relevance: Sequence[int] | None, more: Mapping[str, Any]) -> dict[str, Any]:
     """The manifest, all but the list of items."""
     explainer, model = work.explainer, work.model
-    settings = explainer.settings
-    said = {
-        "bias": settings.bias,
-        "max_pool": settings.max_pool,
-        "local": settings.local,
-        "output": settings.output,
-        "first": None if settings.first is None else repr(settings.first),
-        "rules": {name: repr(rule) for name, rule in settings.rules.items()},
-        "domain": repr(explainer.domain),
-        "target": work.target,
-        "contrast": work.contrast,
-        "axis": work.axis,
-        "relevance": relevance is not None,
-        "also": [f"{one.name} {getattr(one, 'settings', '')}".strip() for one in work.also],
-        "preparation": None if model is None or model.preparation is None else asdict(model.preparation),
-    }
-    said = json.loads(json.dumps(plain(said), default=str))
+    also = [f"{one.name} {getattr(one, 'settings', '')}".strip() for one in work.also]
+    said = {**_settings(work), "relevance": relevance is not None, "also": also}
     text = str(explainer.plan)
     named = None if model is None else model.class_names
     return {
@@ -102,6 +88,27 @@ def about(work: Work, heat: Sequence[int], relevance: Sequence[int] | None, more
         "versions": versions(),
         **more,
     }
+
+
+def _settings(work: Work) -> dict[str, Any]:
+    """All that maps depend on beside the network, as JSON has it."""
+    explainer, model = work.explainer, work.model
+    settings = explainer.settings
+    said = {
+        "bias": settings.bias,
+        "max_pool": settings.max_pool,
+        "local": settings.local,
+        "output": settings.output,
+        "first": None if settings.first is None else repr(settings.first),
+        "rules": {name: repr(rule) for name, rule in settings.rules.items()},
+        "domain": repr(explainer.domain),
+        "target": work.target,
+        "contrast": work.contrast,
+        "axis": work.axis,
+        "preparation": None if model is None or model.preparation is None else asdict(model.preparation),
+    }
+    made: dict[str, Any] = json.loads(json.dumps(plain(said), default=str))
+    return made
 
 
 def _hash(*parts: Any) -> str:
@@ -139,6 +146,16 @@ def check_network(store: Path, old: Mapping[str, Any], network: nn.Module) -> No
         raise ChangedError(
             f"{shown(store)} was explained with another network: the fingerprint of that one is {was}, of the one "
             f"given {now}. Give the network of the run."
+        )
+
+
+def check_settings(store: Path, old: Mapping[str, Any], work: Work) -> None:
+    """Refuse to compare a store with what other settings give."""
+    was, now = old["plan"], _settings(work)
+    other = [f"{name} was {was[name]!r}, and is {now[name]!r} now" for name in now if was[name] != now[name]]
+    if other:
+        raise ChangedError(
+            f"{shown(store)} was explained with another plan: {'; '.join(other)}. Give the settings of the run."
         )
 
 

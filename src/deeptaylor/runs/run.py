@@ -258,8 +258,8 @@ def _begun(
         new_items = manifests.grown(store, commits, work, old)
         if new_items:
             warn(
-                f"{new_items} items are new since the run began. It goes on with those it began with; explain the new "
-                "ones to a store of their own."
+                f"New since the run began: {new_items} of the items. It goes on with those it began with; explain the "
+                "new ones to a store of their own."
             )
         return old, fields
     fields = fields_of(heat, raw if relevance else None, work.contrast)
@@ -334,7 +334,7 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.filterwarnings("default", message="A (batch|sample) .*", category=DeepTaylorWarning)
-        warnings.filterwarnings("default", message=".*items are new", category=DeepTaylorWarning)
+        warnings.filterwarnings("default", message="New since", category=DeepTaylorWarning)
         warnings.filterwarnings("default", message="The class", category=DeepTaylorWarning)
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         yield

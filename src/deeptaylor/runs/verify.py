@@ -85,6 +85,7 @@ def recomputed(store: Path, work: Work, count: int, seed: int = 0) -> Verified:
     commits = Commits(store)
     try:
         begin(work, commits.items())
+        manifests.check_settings(store, run.manifest, work)
         each, size = run.manifest["shard"], run.manifest["batch"]
         whole = [k for k in sorted(commits.done()) if k not in damaged]
         items = [k for shard in whole for k in range(shard * each, min((shard + 1) * each, len(run)))]
