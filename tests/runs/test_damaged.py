@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import deeptaylor as dt
-from deeptaylor.runs.commits import StoreError
+from deeptaylor.app.cli import main
+from deeptaylor.runs.commits import Commits, StoreError
 from deeptaylor.runs.verify import damaged_shards
 from small_runs import Squares, arrays, run
 
@@ -48,8 +49,9 @@ def test_a_store_whose_ledger_is_gone(store: Path) -> None:
             run(Squares(20), store)
     with pytest.raises(StoreError, match=r"ledger\.sqlite cannot be used"):
         damaged_shards(store)
-    with pytest.raises(StoreError, match=r"ledger\.sqlite cannot be used"):
+    with pytest.raises(StoreError, match=r"ledger\.sqlite cannot be used: unable to open"):
         _ = dt.open_run(store).progress
+    assert not (store / "ledger.sqlite").exists()
 
 
 @pytest.mark.parametrize("data", [b"", b"no database" * 500])
@@ -62,6 +64,16 @@ def test_a_ledger_that_is_empty_or_damaged(store: Path, data: bytes) -> None:
         run(Squares(20), store)
     with pytest.raises(StoreError, match=r"ledger\.sqlite cannot be used"):
         damaged_shards(store)
+
+
+def test_a_ledger_of_nothing(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    remove_ledger(store)
+    Commits(store, write=True).close()
+    with pytest.raises(StoreError, match=r"ledger\.sqlite cannot be used"):
+        run(Squares(20), store)
+    for verb in ("status", "verify"):
+        assert main([verb, str(store)]) == 2
+        assert "ledger.sqlite cannot be used" in capsys.readouterr().err
 
 
 def test_what_zarr_reads_first_is_written_again(store: Path) -> None:

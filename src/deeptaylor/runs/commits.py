@@ -149,7 +149,7 @@ class Commits:
     def _opened(self, write: bool) -> sqlite3.Connection:
         if write:
             return sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
-        for how in ("mode=ro", "immutable=1"):  # the second on a disk that can only be read
+        for how in ("mode=ro", "mode=ro&immutable=1"):  # the second on a disk that can only be read
             with contextlib.ExitStack() as opened:
                 try:
                     base = sqlite3.connect(f"{self.path.absolute().as_uri()}?{how}", uri=True, check_same_thread=False)

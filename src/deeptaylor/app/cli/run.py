@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,8 @@ from deeptaylor.app.cli.options import How, Model, network_option
 from deeptaylor.app.cli.show import Talk, noted
 from deeptaylor.errors import InputError
 from deeptaylor.runs import run as runs
-from deeptaylor.runs.commits import at_work
+from deeptaylor.runs.commits import Commits, at_work
+from deeptaylor.runs.manifest import check_ledger
 from deeptaylor.runs.progress import Progress
 from deeptaylor.runs.reading import Run, open_run
 from deeptaylor.runs.verify import Verified, damaged_shards, recomputed, take_back
@@ -159,6 +161,8 @@ def status(store: Store, talk: Talk) -> int:
       deeptaylor status maps
     """  # noqa: D301
     found = open_run(store)
+    with closing(Commits(store)) as commits:
+        check_ledger(store, commits, found.manifest)
     shards, items, bad = found.progress
     reasons: dict[str, list[str]] = {}
     for t in found.errors:
