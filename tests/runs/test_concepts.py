@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import deeptaylor as dt
 from deeptaylor.errors import InputError, TargetError
 from deeptaylor.runs.concepts import ChannelTable, Concepts, merged
+from deeptaylor.runs.manifest import ChangedError
 
 LAYER, CHANNELS = "3", 5
 
@@ -134,3 +135,32 @@ def test_a_run_that_is_watched(explainer: dt.Explainer, x: Tensor, tmp_path: Pat
     assert np.allclose(table.activation, a, atol=1e-6)
     with pytest.raises(InputError, match=r"'1' was not watched in this run.*Watched: concepts-3"):
         done.channels("1")
+
+
+def test_a_layer_that_is_not_there_leaves_no_store(explainer: dt.Explainer, x: Tensor, tmp_path: Path) -> None:
+    pytest.importorskip("zarr")
+    for wrong in (Concepts("nope"), Concepts(LAYER, axis=9)):
+        with pytest.raises(dt.DeepTaylorError, match=r"nope|axis"):
+            dt.run(list(x), explainer, tmp_path / "store", also=[wrong])
+    assert dt.run(list(x), explainer, tmp_path / "store", also=[Concepts(LAYER)]).complete
+
+
+@pytest.mark.parametrize("other", [{"top": 2}, {"columns": False}, {"axis": 2}])
+def test_a_run_does_not_go_on_with_other_settings(
+    explainer: dt.Explainer, x: Tensor, tmp_path: Path, other: dict[str, Any]
+) -> None:
+    pytest.importorskip("zarr")
+    for first, second in (({}, other), (other, {})):
+        store = tmp_path / f"{len(first)}"
+        dt.run(list(x), explainer, store, also=[Concepts(LAYER, **first)])
+        with pytest.raises(ChangedError, match=r"another plan.*differ in: also"):
+            dt.run(list(x), explainer, store, also=[Concepts(LAYER, **second)])
+        again = dt.run(list(x), explainer, store, also=[Concepts(LAYER, **first)])
+        assert len(again.channels(LAYER).numbers) == len(x)
+        assert again.manifest["also"] == ["concepts-3"]
+
+
+def test_a_layer_is_watched_once(explainer: dt.Explainer, x: Tensor, tmp_path: Path) -> None:
+    pytest.importorskip("zarr")
+    with pytest.raises(InputError, match=r"2 of the observers .* are called concepts-3"):
+        dt.run(list(x), explainer, tmp_path / "store", also=[Concepts(LAYER), Concepts(LAYER, top=3)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -109,19 +110,45 @@ def test_bad_items_are_recorded_and_change_nothing_for_the_others(tmp_path: Path
     assert [STATUS[s] for s in holed.table["status"][[2, 3]]] == ["explained", "not finite"]
 
 
-class _BreaksOffError(Exception):
-    pass
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        TypeError("t"), AttributeError("a"), AssertionError("as"), EOFError("eof"), ZeroDivisionError("z"),
+        Exception("e"), StopIteration(), "a name", Path("a.png"), object(),
+    ],
+)  # fmt: skip
+def test_whatever_is_wrong_with_an_item_stops_nothing(tmp_path: Path, wrong: Any) -> None:
+    for data in (Squares(20, {7: wrong}), Together(20, {7: wrong})):
+        done = run(data, tmp_path / type(data).__name__)
+        assert [(t.item, STATUS[t.status]) for t in done.errors] == [(7, "unreadable")]
+        assert done.errors[0].reason
+        assert done.complete
+
+
+def test_pictures_of_a_dataset_as_bytes_and_arrays(tmp_path: Path) -> None:
+    how = dt.Preparation(size=8, resize=8, channels="RGB", white=1, mean=0.0, std=1.0, interpolation="bilinear")
+    torch.manual_seed(0)
+    model = dt.Pretrained(nn.Sequential(nn.Flatten(), nn.Linear(192, 3)), None, how)
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    data = [pixels, pixels.transpose(2, 0, 1), file.getvalue(), None]
+    done = dt.run(data, model, tmp_path / "store")
+    assert [STATUS[k] for k in done.table["status"]] == ["explained", "unreadable", "explained", "unreadable"]
+    assert done.table["score"][0] == done.table["score"][2]
+    assert "has the shape (height, width, 3); this one has (3, 8, 8)" in done.errors[0].reason
+    assert "got NoneType" in done.errors[1].reason
 
 
 def test_a_run_that_was_broken_off_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     class Breaking(Squares):
         def __getitem__(self, k: int) -> Any:
             if k == 37:
-                raise _BreaksOffError
+                raise MemoryError  # the one fault that is not the item's own
             return super().__getitem__(k)
 
     run(Squares(50), tmp_path / "whole")
-    with pytest.raises(_BreaksOffError):
+    with pytest.raises(MemoryError):
         run(Breaking(50), tmp_path / "broken")
     assert dt.open_run(tmp_path / "broken").progress[0] < 4
     assert not dt.open_run(tmp_path / "broken").complete
@@ -266,7 +293,7 @@ def test_a_folder_of_pictures_with_classes(tmp_path: Path) -> None:
     assert done.classes == ["daisy", "rose", "tulip"]
     assert done.picture(4).size == (8, 8)
     Image.new("L", (8, 8)).save(tmp_path / "data" / "rose" / "2.png")
-    with pytest.warns(dt.DeepTaylorWarning, match="1 items are new"):
+    with pytest.warns(dt.DeepTaylorWarning, match="New since the run began: 1 of the items"):
         again = dt.run(tmp_path / "data", model, tmp_path / "store")
     assert again.names == done.names
     (tmp_path / "data" / "tulip" / "0.png").unlink()

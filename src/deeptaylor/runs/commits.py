@@ -6,6 +6,7 @@ is at work on a store: the operating system holds its lock, and lets go of it wh
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -20,7 +21,7 @@ from deeptaylor.errors import DeepTaylorError
 from deeptaylor.shown import shown
 from deeptaylor.support.files import DiskFullError
 
-__all__ = ["LEDGER", "BusyError", "Commits", "Item", "Lock", "StoreError", "Trouble", "at_work"]
+__all__ = ["LEDGER", "LOCK", "BusyError", "Commits", "Item", "Lock", "StoreError", "Trouble", "at_work", "lost"]
 
 LEDGER, LOCK = "ledger.sqlite", "lock.sqlite"
 _AT_ONCE = 10_000  # rows
@@ -34,6 +35,14 @@ CREATE TABLE IF NOT EXISTS errors (item INTEGER PRIMARY KEY, status INTEGER, rea
 
 class StoreError(DeepTaylorError, OSError):
     """A store cannot be read or written."""
+
+
+def lost(store: Path, name: str, why: object = "it is missing, or not the one that belongs to the other files") -> str:
+    """What is said of a store of which a part is gone or damaged."""
+    return (
+        f"{shown(store / name)} cannot be used: {why}. Without it the store says nothing for sure: put it back from a "
+        "copy, or begin anew in another folder."
+    )
 
 
 class BusyError(DeepTaylorError, RuntimeError):
@@ -72,10 +81,12 @@ class Lock:
             self._held.execute("DELETE FROM held")
             self._held.execute("INSERT INTO held VALUES (?)", (f"process {os.getpid()} on {socket.gethostname()}",))
             self._held.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as error:
+        except sqlite3.DatabaseError as error:
             self._held.close()
             if "locked" not in str(error):
-                raise StoreError(f"{shown(store)} cannot be written to: {error}.") from error
+                raise StoreError(
+                    f"{shown(store / LOCK)} cannot be written to: {error}. If the file is damaged, remove it."
+                ) from error
             raise BusyError(
                 f"Another run is at work on {shown(store)}{_holder(store)}; two at once would write the same shards. "
                 "Wait for it, or stop it: the same command then goes on."
@@ -138,16 +149,18 @@ class Commits:
     def _opened(self, write: bool) -> sqlite3.Connection:
         if write:
             return sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
-        for how in ("mode=ro", "immutable=1"):  # the second on a disk that can only be read
-            base = sqlite3.connect(f"{self.path.absolute().as_uri()}?{how}", uri=True, check_same_thread=False)
-            try:
-                base.execute("SELECT count(*) FROM shards")
-            except sqlite3.OperationalError as error:
-                base.close()
-                failed = error
-            else:
-                return base
-        raise failed
+        for how in ("mode=ro", "mode=ro&immutable=1"):  # the second on a disk that can only be read
+            with contextlib.ExitStack() as opened:
+                try:
+                    base = sqlite3.connect(f"{self.path.absolute().as_uri()}?{how}", uri=True, check_same_thread=False)
+                    opened.callback(base.close)
+                    base.execute("SELECT count(*) FROM shards")
+                except sqlite3.DatabaseError as error:
+                    failed = error
+                else:
+                    opened.pop_all()
+                    return base
+        raise StoreError(lost(self.path.parent, LEDGER, failed)) from failed
 
     def close(self) -> None:
         """Nothing is lost without it; with it, all is in one file."""
@@ -184,6 +197,10 @@ class Commits:
             (first, end),
         )
         return (Item(*r) if isinstance(r[1], str) else Item(r[0], os.fsdecode(r[1]), *r[2:]) for r in rows)
+
+    def listed(self) -> int:
+        """How many items there are."""
+        return int(self._base.execute("SELECT count(*) FROM items").fetchone()[0])
 
     # --- shards ---------------------------------------------------------------------------------------------------
 

@@ -58,6 +58,12 @@ class Concepts:
         """The folder of its files in a store."""
         return _name(self.layer)
 
+    @property
+    def settings(self) -> str:
+        """What a run of this layer does not go on with, where it was begun with others."""
+        usual = Concepts(self.layer)
+        return ", ".join(f"{n}={vars(self)[n]}" for n in ("top", "columns", "axis") if vars(self)[n] != vars(usual)[n])
+
     def batch(self, numbers: Array, x: Tensor, e: Explanation) -> Mapping[str, Array]:
         """Both columns of a batch; an item that could not be explained is left out."""
         if self.layer not in e.seen:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,10 +23,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from deeptaylor.errors import InputError
+from deeptaylor.errors import InputError, warn
 from deeptaylor.shown import shown
 
-__all__ = ["KINDS", "Content", "Entry", "Folder", "ListFile", "Samples", "Source", "source_of"]
+__all__ = ["KINDS", "Content", "Entry", "Folder", "ListFile", "Samples", "Source", "class_of", "source_of"]
 
 KINDS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"}
 
@@ -57,7 +58,7 @@ class Source(Protocol):
 
     @property
     def about(self) -> dict[str, Any]:
-        """In words, for the manifest."""
+        """In words, for the manifest; `digest`: of a file whose entries do not say that it is another one."""
 
     def entries(self) -> Iterator[Entry]:
         """All items, in their order."""
@@ -102,15 +103,18 @@ class Folder:
         return {"kind": "folder", "place": str(self.root)}
 
     def entries(self) -> Iterator[Entry]:
-        yield from self._below(self.root, "")
+        yield from self._below(self.root, "", ())
 
-    def _below(self, folder: Path, inside: str) -> Iterator[Entry]:
-        """Folder by folder, so that no more than the names of one are held at once."""
+    def _below(self, folder: Path, inside: str, above: tuple[Path, ...]) -> Iterator[Entry]:
+        """Folder by folder, so that no more than the names of one are held at once; a link to one above is left out."""
+        real = folder.resolve()
+        if real in above:
+            return
         with os.scandir(folder) as found:
-            listed = sorted((e.name, e.is_dir(), e.path) for e in found if not e.name.startswith("."))
+            listed = sorted((e.name, _is_folder(e), e.path) for e in found if not e.name.startswith("."))
         for name, is_folder, path in listed:
             if is_folder:
-                yield from self._below(Path(path), f"{inside}{name}/")
+                yield from self._below(Path(path), f"{inside}{name}/", (*above, real))
             elif Path(name).suffix.lower() in KINDS:
                 label = inside.partition("/")[0] or None
                 yield Entry(f"{inside}{name}", "", _size(Path(path)), label)
@@ -130,12 +134,15 @@ class ListFile:
         return {"kind": "list", "place": str(self.path)}
 
     def entries(self) -> Iterator[Entry]:
-        with self.path.open(encoding="utf-8") as lines:
-            for line in lines:
-                name, _, label = line.rstrip("\n").partition("\t")
-                if name.strip():
-                    file = name.strip()
-                    yield Entry(file, "", _size(self.path.parent / file), label.strip() or None)
+        with self.path.open(encoding="utf-8-sig") as lines:
+            try:
+                for line in lines:
+                    name, _, label = line.rstrip("\n").partition("\t")
+                    if name.strip():
+                        file = name.strip()
+                        yield Entry(file, "", _size(self.path.parent / file), label.strip() or None)
+            except UnicodeDecodeError as error:
+                raise InputError(f"{shown(self.path)} is not UTF-8: {error}. Save the list as UTF-8.") from error
 
     def read(self, name: str, place: str) -> Content:
         return _file(self.path.parent / name)
@@ -172,6 +179,10 @@ class Samples:
         return [Content(data, digest, label) for (data, label), digest in zip(read, digests, strict=True)]
 
 
+def _is_folder(found: os.DirEntry[str]) -> bool:
+    return Path(found.path).is_dir() if found.is_symlink() else found.is_dir()  # a link to itself is none, and no error
+
+
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
@@ -198,19 +209,39 @@ def _sample(sample: Any) -> tuple[Any, str | int | None]:
         if not given:
             raise InputError(f"A sample has none of x, image, img, input, pixel_values; it has {', '.join(sample)}.")
         return given[0], _class(sample.get("label", sample.get("y")))
-    if isinstance(sample, Sequence) and not isinstance(sample, str):
+    if isinstance(sample, Sequence) and not isinstance(sample, (str, bytes)):
         return sample[0], _class(sample[1]) if len(sample) > 1 else None
     return sample, None
 
 
 def _class(label: Any) -> str | int | None:
+    found = class_of(label)
+    if found is None and label is not None:
+        warn(
+            f"The class of a sample is neither a name nor a whole number, but of type {type(label).__name__}: such "
+            "items are recorded without a class. Let the Dataset give the number of the class."
+        )
+    return found
+
+
+def class_of(label: Any) -> str | int | None:
+    """A class by its name or its number, also in a tensor or an array of one; None where it is neither."""
     if isinstance(label, (Tensor, np.ndarray, np.generic)):
-        return int(label) if label.size == 1 or not isinstance(label, Tensor) else None
+        label = label.item() if math.prod(label.shape) == 1 else None
+    if isinstance(label, float) and label.is_integer():  # what a table has, once a class is missing
+        return int(label)
     return label if isinstance(label, (str, int)) else None
 
 
 def _digest(data: Any) -> bytes:
-    """The hash of a sample: type, shape and bytes."""
+    """The hash of a sample: type, shape and bytes; of a file's bytes theirs."""
+    if isinstance(data, bytes):
+        return hashlib.sha256(data).digest()
+    if data is None or isinstance(data, (str, os.PathLike)):
+        raise InputError(
+            f"A sample is a tensor, an array or a picture; got {type(data).__name__}. Names of files are given as a "
+            "list in a .txt file."
+        )
     if isinstance(data, Image.Image):
         data = np.asarray(data)
     values = data if isinstance(data, Tensor) else torch.as_tensor(np.asarray(data))

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from deeptaylor.errors import DeepTaylorError
-from deeptaylor.runs.commits import Commits, Item
+from deeptaylor.runs.commits import LEDGER, Commits, Item, StoreError, lost
 from deeptaylor.runs.items import Entry
 from deeptaylor.runs.store import Field, fields_of
 from deeptaylor.runs.work import Work
@@ -26,7 +26,9 @@ __all__ = [
     "ChangedError",
     "about",
     "check",
+    "check_ledger",
     "check_network",
+    "check_settings",
     "fields_in",
     "grown",
     "listed",
@@ -47,8 +49,12 @@ def read(store: Path) -> dict[str, Any] | None:
     """The manifest of a store; None where there is none (yet)."""
     try:
         found: dict[str, Any] = json.loads((store / MANIFEST).read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except ValueError as error:
+        raise StoreError(lost(store, MANIFEST, error)) from error
+    if not isinstance(found, dict):
+        raise StoreError(lost(store, MANIFEST))
     if found.get("format") != _FORMAT:
         raise ChangedError(f"{shown(store)} was written in format {found.get('format')}; this version reads {_FORMAT}.")
     return found
@@ -62,6 +68,31 @@ def save(store: Path, manifest: Mapping[str, Any]) -> None:
 def about(work: Work, heat: Sequence[int], relevance: Sequence[int] | None, more: Mapping[str, Any]) -> dict[str, Any]:
     """The manifest, all but the list of items."""
     explainer, model = work.explainer, work.model
+    also = [f"{one.name} {getattr(one, 'settings', '')}".strip() for one in work.also]
+    said = {**_settings(work), "relevance": relevance is not None, "also": also}
+    text = str(explainer.plan)
+    named = None if model is None else model.class_names
+    return {
+        "format": _FORMAT,
+        "heatmap": list(heat),
+        "relevance": None if relevance is None else list(relevance),
+        "contrast": work.contrast,
+        "also": [one.name for one in work.also],
+        "classes": None if named is None else list(named),
+        "network": {
+            "kind": type(explainer.model).__name__,
+            "fingerprint": weights_fingerprint(explainer.model),
+            "parameters": sum(p.numel() for p in explainer.model.parameters()),
+        },
+        "plan": {"fingerprint": _hash(said, text), "summary": explainer.plan.summary(), **said},
+        "versions": versions(),
+        **more,
+    }
+
+
+def _settings(work: Work) -> dict[str, Any]:
+    """All that maps depend on beside the network, as JSON has it."""
+    explainer, model = work.explainer, work.model
     settings = explainer.settings
     said = {
         "bias": settings.bias,
@@ -74,29 +105,10 @@ def about(work: Work, heat: Sequence[int], relevance: Sequence[int] | None, more
         "target": work.target,
         "contrast": work.contrast,
         "axis": work.axis,
-        "relevance": relevance is not None,
-        "also": [one.name for one in work.also],
         "preparation": None if model is None or model.preparation is None else asdict(model.preparation),
     }
-    said = json.loads(json.dumps(plain(said), default=str))
-    text = str(explainer.plan)
-    named = None if model is None else model.class_names
-    return {
-        "format": _FORMAT,
-        "heatmap": list(heat),
-        "relevance": None if relevance is None else list(relevance),
-        "contrast": work.contrast,
-        "also": said["also"],
-        "classes": None if named is None else list(named),
-        "network": {
-            "kind": type(explainer.model).__name__,
-            "fingerprint": weights_fingerprint(explainer.model),
-            "parameters": sum(p.numel() for p in explainer.model.parameters()),
-        },
-        "plan": {"fingerprint": _hash(said, text), "summary": explainer.plan.summary(), **said},
-        "versions": versions(),
-        **more,
-    }
+    made: dict[str, Any] = json.loads(json.dumps(plain(said), default=str))
+    return made
 
 
 def _hash(*parts: Any) -> str:
@@ -121,6 +133,12 @@ def check(store: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         raise ChangedError(f"{shown(store)} was begun with shards of {old['shard']} items; leave shard= out to go on.")
 
 
+def check_ledger(store: Path, commits: Commits, manifest: Mapping[str, Any]) -> None:
+    """Refuse a ledger that does not have the items of the manifest."""
+    if commits.listed() != manifest["items"]:
+        raise StoreError(lost(store, LEDGER))
+
+
 def check_network(store: Path, old: Mapping[str, Any], network: nn.Module) -> None:
     """Refuse to compare a store with another network than its own."""
     was, now = old["network"]["fingerprint"], weights_fingerprint(network)
@@ -128,6 +146,16 @@ def check_network(store: Path, old: Mapping[str, Any], network: nn.Module) -> No
         raise ChangedError(
             f"{shown(store)} was explained with another network: the fingerprint of that one is {was}, of the one "
             f"given {now}. Give the network of the run."
+        )
+
+
+def check_settings(store: Path, old: Mapping[str, Any], work: Work) -> None:
+    """Refuse to compare a store with what other settings give."""
+    was, now = old["plan"], _settings(work)
+    other = [f"{name} was {was[name]!r}, and is {now[name]!r} now" for name in now if was[name] != now[name]]
+    if other:
+        raise ChangedError(
+            f"{shown(store)} was explained with another plan: {'; '.join(other)}. Give the settings of the run."
         )
 
 
@@ -144,22 +172,33 @@ def _changed(store: Path, key: str, was: str, now: str) -> str:
 def listed(entries: Iterator[Entry], work: Work) -> Iterator[Item]:
     """The items as they are entered, with the numbers of their classes."""
     for number, entry in enumerate(entries):
-        yield Item(number, entry.name, entry.place, entry.size, work.label_of(entry.label))
+        yield Item(number, entry.name, entry.place, entry.size, work.label_of.listed(entry.label))
 
 
-def grown(store: Path, commits: Commits, entries: Iterator[Entry], old: Mapping[str, Any]) -> int:
-    """How many items are new; refused where one of those in the list is gone, or is no longer as large as it was."""
-    known = commits.items()
+def grown(store: Path, commits: Commits, work: Work, old: Mapping[str, Any]) -> int:
+    """How many items are new; refused where one of those in the list is gone, or is not what or where it was."""
+    was, now = (about.get("digest") for about in (old["inputs"], work.source.about))
+    if was not in (None, now):  # a store of an older version has none
+        raise ChangedError(_changed(store, "inputs", was, str(now)))
+    known, labels = commits.items(), work.label_of
+    labels.go_on(old.get("label_names"))
     expected, new, found = next(known, None), 0, hashlib.sha256()
-    for entry in entries:
+    for entry in work.source.entries():
         found.update(entry.line())
-        if expected is not None and (entry.name, entry.size) == (expected.name, expected.size):
-            expected = next(known, None)
-        else:
+        if expected is None or (entry.name, entry.place, entry.size) != expected[1:4]:
             new += 1
+            continue
+        label = labels.listed(entry.label)
+        if label != expected.label:
+            raise ChangedError(
+                f"{shown(store)} was begun with other classes: that of {shown(entry.name)} was {expected.label}, and "
+                f"is {label} now (−1: none). Write to another folder, or go on with the classes that it was begun with."
+            )
+        expected = next(known, None)
     if expected is not None:
         was, now = old["inputs"]["fingerprint"], found.hexdigest()
         raise ChangedError(
-            f"{_changed(store, 'inputs', was, now)} The first item that is gone or changed: {shown(expected.name)}."
+            f"{_changed(store, 'inputs', was, now)} The first item that is gone, changed, or no longer where it was: "
+            f"{shown(expected.name)}."
         )
     return new

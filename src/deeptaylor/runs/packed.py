@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from deeptaylor.errors import InputError
-from deeptaylor.runs.items import KINDS, Content, Entry
+from deeptaylor.runs.items import KINDS, Content, Entry, class_of
 from deeptaylor.shown import shown
 from deeptaylor.support.optional import optional_package
 
@@ -20,6 +20,7 @@ __all__ = ["Parquet", "Tar"]
 
 _PICTURES = ("image", "img", "picture", "bytes", "jpg", "png")
 _CLASSES = ("label", "class", "cls", "target", "y")
+_PIECES, _PIECE = 64, 2**16  # of a file, and bytes of each
 
 
 class Tar:
@@ -75,6 +76,17 @@ def _key(path: PurePosixPath) -> str:
     return str(path.parent / path.name.partition(".")[0])
 
 
+def _digest(path: Path) -> str:
+    """Of a file's size and of pieces from all over it, its footer among them: the whole may take an hour to read."""
+    size = path.stat().st_size
+    found = hashlib.sha256(f"{size}\n".encode())
+    with path.open("rb") as file:
+        for k in range(_PIECES + 1):
+            file.seek(max(0, size - _PIECE) * k // _PIECES)
+            found.update(file.read(_PIECE))
+    return found.hexdigest()
+
+
 class Parquet:
     """Rows of a parquet file: a column of pictures (bytes, or {bytes, path}), and perhaps one of classes."""
 
@@ -91,11 +103,14 @@ class Parquet:
 
     @property
     def about(self) -> dict[str, Any]:
-        return {"kind": "parquet", "place": str(self.path)}
+        return {"kind": "parquet", "place": str(self.path), "digest": _digest(self.path)}
 
     def _file(self) -> Any:
         parquet = optional_package("pyarrow.parquet", f"{shown(self.path)} is read with pyarrow")
-        return parquet.ParquetFile(self.path)
+        try:
+            return parquet.ParquetFile(self.path)
+        except ValueError as error:  # pyarrow's own are some
+            raise InputError(f"{shown(self.path)} cannot be read as a parquet file: {error}") from error
 
     def _columns(self, file: Any) -> tuple[str, str | None]:
         names = list(file.schema_arrow.names)
@@ -114,8 +129,18 @@ class Parquet:
                 rows = file.metadata.row_group(group).num_rows
                 classes = [None] * rows if label is None else file.read_row_group(group, [label])[label].to_pylist()
                 for row, said in enumerate(classes):
-                    yield Entry(f"{self.path.name}#{number}", json.dumps([group, row]), label=said)
+                    name = f"{self.path.name}#{number}"
+                    yield Entry(name, json.dumps([group, row]), label=self._class(name, label, said))
                     number += 1
+
+    def _class(self, name: str, column: str | None, said: Any) -> str | int | None:
+        found = class_of(said)
+        if found is None and said is not None and said == said:  # NaN is how some tables say that there is none
+            raise InputError(
+                f"{shown(name)}: its class, in the column {column}, is {repr(said)[:100]}; a class is a name or a "
+                "whole number. Give the column another name to explain without classes."
+            )
+        return found
 
     def read(self, name: str, place: str) -> Content:
         group, row = json.loads(place)

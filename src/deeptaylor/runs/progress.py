@@ -34,15 +34,15 @@ class Told:
         _, self._entered, self._bad = commits.totals()
         self._commits, self._of, self._progress = commits, of, progress
         self._before, self._done = self._entered, self._entered
-        self._begun: float | None = None
+        self._begun, self._warm = time.monotonic(), False
 
     def computed(self, items: int, bad: int) -> None:
         """A batch was explained."""
         self._done += items
         self._bad += bad
         self._tell()
-        if self._begun is None:  # the first batch also warms up
-            self._begun, self._before = time.monotonic(), self._done
+        if not self._warm:  # the first batch takes longer, and does not count for the others
+            self._begun, self._before, self._warm = time.monotonic(), self._done, True
 
     def entered(self) -> None:
         """A shard was entered."""
@@ -51,7 +51,7 @@ class Told:
     def _tell(self) -> None:
         if self._progress is None:
             return
-        passed = 0.0 if self._begun is None else time.monotonic() - self._begun
+        passed = time.monotonic() - self._begun
         rate = (self._done - self._before) / passed if passed > 0 else 0.0
         left = (self._of - self._done) / rate if rate > 0 else None
         self._progress(Progress(self._done, self._entered, self._of, self._bad, rate, left))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
-from deeptaylor.errors import DeepTaylorError, InputError
+from deeptaylor.errors import InputError
 from deeptaylor.models.networks.photo import opened
 from deeptaylor.models.networks.preparation import Preparation
 from deeptaylor.runs.commits import Item
@@ -22,9 +21,9 @@ from deeptaylor.runs.prepared import Bad, Prepared
 from deeptaylor.runs.store import STATUS
 from deeptaylor.shown import printable, shown
 
-__all__ = ["WRONG", "Reader", "said"]
+__all__ = ["Reader", "said", "tried"]
 
-WRONG = (DeepTaylorError, OSError, ValueError, RuntimeError, KeyError, IndexError, SyntaxError)  # with an item
+T = TypeVar("T")
 _UNREADABLE, _REFUSED = STATUS.index("unreadable"), STATUS.index("refused")
 _NO_HASH = bytes(32)
 _LONGEST = 500  # letters of a reason
@@ -49,7 +48,7 @@ class Reader:
         for k, (item, content) in enumerate(zip(items, self._contents(items), strict=True)):
             if isinstance(content, Content):
                 digests[k], labels[k] = content.digest, self._label(item, content)
-                inputs[k], why = self._tried(content, item, shape)
+                inputs[k], why = self._fitting(content, item, shape)
             else:
                 why = Bad(_UNREADABLE, said(content))
             if why is not None:
@@ -66,6 +65,8 @@ class Reader:
         if isinstance(data, Image.Image):
             return self._photo(data)
         if isinstance(data, np.ndarray) and data.dtype == np.uint8 and self.preparation is not None:
+            if data.ndim not in (2, 3) or (data.ndim == 3 and data.shape[2] not in (3, 4)):
+                raise InputError(f"A picture as bytes has the shape (height, width, 3); this one has {data.shape}.")
             return self._photo(Image.fromarray(data))
         return torch.as_tensor(data)
 
@@ -73,27 +74,19 @@ class Reader:
         """What is read of each item, all at once where the source can; or what went wrong with it."""
         many = getattr(self.source, "read_many", None)
         if many is not None:
-            with contextlib.suppress(*WRONG):
-                found: list[Content] | None = many([item.name for item in items])
-                if found is not None:
-                    return found
-        return [self._content(item) for item in items]
-
-    def _content(self, item: Item) -> Content | Exception:
-        try:
-            return self.source.read(item.name, item.place)
-        except WRONG as error:
-            return error
+            found: list[Content] | Exception | None = tried(many, [item.name for item in items])
+            if isinstance(found, list):
+                return found
+        return [tried(self.source.read, item.name, item.place) for item in items]
 
     def _label(self, item: Item, content: Content) -> int:
         return item.label if content.label is None else self.label_of(content.label)
 
-    def _tried(self, content: Content, item: Item, shape: Sequence[int]) -> tuple[Tensor | None, Bad | None]:
+    def _fitting(self, content: Content, item: Item, shape: Sequence[int]) -> tuple[Tensor | None, Bad | None]:
         """The input, or why there is none: it cannot be decoded, or does not fit the others."""
-        try:
-            x = self.input(content.data, item.name)
-        except WRONG as error:
-            return None, Bad(_UNREADABLE, said(error))
+        x = tried(self.input, content.data, item.name)
+        if isinstance(x, Exception):
+            return None, Bad(_UNREADABLE, said(x))
         if x.shape != shape and not self.pixels:
             return None, Bad(_REFUSED, f"The input has the shape {tuple(x.shape)}, the others {tuple(shape)}.")
         return x, None
@@ -104,6 +97,16 @@ class Reader:
         if self.pixels:
             return torch.from_numpy(self.preparation.pixels(image).copy())
         return self.preparation(image)[0][0]
+
+
+def tried(read: Callable[..., T], *what: Any) -> T | Exception:
+    """What is read, or whatever goes wrong with it; not too little memory, for which an item is not to blame."""
+    try:
+        return read(*what)
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001  a user's Dataset may raise anything
+        return error
 
 
 def said(error: BaseException) -> str:

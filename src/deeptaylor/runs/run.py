@@ -6,11 +6,13 @@ import os
 import shutil
 import sqlite3
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
@@ -23,14 +25,25 @@ from deeptaylor.models.networks.pretrained import Pretrained
 from deeptaylor.pictures.axes import Axis
 from deeptaylor.run.inputs import first_float
 from deeptaylor.runs import manifest as manifests
-from deeptaylor.runs.commits import LEDGER, Commits, Item, Lock
+from deeptaylor.runs.commits import LEDGER, LOCK, Commits, Item, Lock, StoreError, lost
 from deeptaylor.runs.items import source_of
 from deeptaylor.runs.labels import Labels
 from deeptaylor.runs.local import explain_here
 from deeptaylor.runs.progress import Progress, Stop, Told
-from deeptaylor.runs.reader import WRONG
+from deeptaylor.runs.reader import said, tried
 from deeptaylor.runs.reading import Run, open_run
-from deeptaylor.runs.store import Field, Shard, Written, create, encoded, fields_of, no_room, written, zarr_package
+from deeptaylor.runs.store import (
+    ABOUT,
+    Field,
+    Shard,
+    Written,
+    create,
+    encoded,
+    fields_of,
+    no_room,
+    written,
+    zarr_package,
+)
 from deeptaylor.runs.work import LABEL, Observer, Work
 from deeptaylor.shown import shown
 from deeptaylor.support.class_names import class_number
@@ -99,7 +112,7 @@ def run(
     if compiled:
         work.explainer.compile()
     store = Path(out)
-    with _full_is_told(store), _opened(store) as commits, _quiet():
+    with _faults_are_told(store), _opened(store) as commits, _quiet():
         manifest, fields = _begun(store, commits, work, relevance, shard, command, batch)
         work.fields = fields
         count, each = manifest["items"], manifest["shard"]
@@ -155,14 +168,18 @@ def work_of(
             f"A network is what dt.load returns or takes, or a torch.nn.Module; got {type(model).__name__}."
         )
     if device is not None:
-        explainer.model.to(device)
+        try:
+            explainer.model.to(device)
+        except (RuntimeError, AssertionError) as error:  # the latter of a torch without CUDA
+            raise InputError(f"device={str(device)!r}: the network cannot be moved there: {error}") from error
+    for name, times in Counter(one.name for one in also).items():
+        if times > 1:
+            raise InputError(f"{times} of the observers (also=) are called {name}: each needs a name of its own.")
     names = None if trained is None else trained.class_names
     asked = target if target in (None, LABEL) or not isinstance(target, str) else class_number(names, target)
     if asked not in (None, LABEL) and not isinstance(asked, int):
         raise TargetError(f'The target of a run is None, "label", or one class; got {target!r}.')
-    work = Work(source, explainer, trained, (), asked, contrast, axis, also)
-    work.label_of = Labels(names)
-    return work
+    return Work(source, explainer, trained, (), asked, contrast, axis, also, Labels(names))
 
 
 def begin(work: Work, items: Iterator[Item]) -> None:
@@ -181,10 +198,10 @@ def _example(work: Work, items: Iterator[Item]) -> Tensor:
         return blank
     why = "there are none"
     for _, item in zip(range(1000), items, strict=False):
-        try:
-            return work.example(item)
-        except WRONG as error:
-            why = str(error)
+        found = tried(work.example, item)
+        if isinstance(found, Tensor):
+            return found
+        why = said(found)
     raise InputError(f"None of the first items can be read: {why}")
 
 
@@ -194,7 +211,10 @@ def _example(work: Work, items: Iterator[Item]) -> Tensor:
 @contextmanager
 def _opened(store: Path) -> Iterator[Commits]:
     """The store's ledger, while its lock is held."""
-    if store.is_dir() and manifests.read(store) is None and not (store / LEDGER).exists() and any(store.iterdir()):
+    begun, ledger = manifests.read(store) is not None, (store / LEDGER).exists()
+    if begun and not ledger:
+        raise StoreError(lost(store, LEDGER))
+    if not ledger and store.is_dir() and any(not p.name.startswith(LOCK) for p in store.iterdir()):
         raise InputError(f"{shown(store)} holds something else already; give a folder that is new or empty.")
     try:
         store.mkdir(parents=True, exist_ok=True)
@@ -217,6 +237,8 @@ def _begun(
     """The manifest of the store: the one that is there, if it is of the same; or a new one, with its list of items."""
     old = manifests.read(store)
     if old is None:
+        if commits.done():
+            raise StoreError(lost(store, manifests.MANIFEST))
         count, inputs = commits.list_items(manifests.listed(work.source.entries(), work))
         if not count:
             raise InputError(f"There are no items in {work.source.about['place']}.")
@@ -229,25 +251,27 @@ def _begun(
     new = manifests.about(work, heat, raw if relevance else None, more)
     if old is not None:
         manifests.check(store, old, new)
-        _clear(store, manifests.fields_in(old))
-        new_items = manifests.grown(store, commits, work.source.entries(), old)
+        manifests.check_ledger(store, commits, old)
+        fields = manifests.fields_in(old)
+        _clear(store, fields)
+        create(store, fields, old["items"], old["shard"])
+        new_items = manifests.grown(store, commits, work, old)
         if new_items:
             warn(
-                f"{new_items} items are new since the run began. It goes on with those it began with; explain the new "
-                "ones to a store of their own."
+                f"New since the run began: {new_items} of the items. It goes on with those it began with; explain the "
+                "new ones to a store of their own."
             )
-        return old, manifests.fields_in(old)
+        return old, fields
     fields = fields_of(heat, raw if relevance else None, work.contrast)
     new |= {
         "shard": shard or _usual_shard(fields, new["network"]["parameters"]),
         "items": count,
         "inputs": {**work.source.about, "fingerprint": inputs},
+        "label_names": work.label_of.own,
     }
-    labels = work.label_of
-    new["label_names"] = labels.own if isinstance(labels, Labels) else None
     for one in [*fields, Field("also", "uint8")]:  # what a run left that was killed before it had a manifest
         shutil.rmtree(store / one.name, ignore_errors=True)
-    (store / "zarr.json").unlink(missing_ok=True)
+    (store / ABOUT).unlink(missing_ok=True)
     create(store, fields, count, new["shard"])
     manifests.save(store, new)
     return new, fields
@@ -266,9 +290,15 @@ def _clear(store: Path, fields: Sequence[Field]) -> None:
 
 
 def _shapes(work: Work) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shapes of a heatmap, and of relevance before it is summed: what explaining the example gives."""
+    """The shapes of a heatmap, and of relevance before it is summed: what explaining the example gives.
+
+    Observers see it too, as a row to be left out: a layer that is not there is told before there is a store.
+    """
     x = work.explainer.example[0][:1]
-    e = work.explainer.explain(x, 0 if work.target == LABEL else work.target)
+    with work.watching():
+        e = work.explainer.explain(x, 0 if work.target == LABEL else work.target)
+    for one in work.also:
+        one.batch(np.array([-1]), x, e)
     return tuple(e.heatmap(axis=work.axis).shape[1:]), tuple(x.shape[1:])
 
 
@@ -285,15 +315,17 @@ def _space(store: Path, fields: Sequence[Field], items: int) -> None:
 
 
 @contextmanager
-def _full_is_told(store: Path) -> Iterator[None]:
-    """A disk that is full where no one looked before writing: when a store is made, and in its ledger."""
+def _faults_are_told(store: Path) -> Iterator[None]:
+    """A disk that is full where no one looked before writing, or a damaged ledger: when a store is made, and later."""
     try:
         yield
-    except (OSError, sqlite3.OperationalError) as error:
+    except (OSError, sqlite3.DatabaseError) as error:
         full = getattr(error, "errno", None) in FULL or "is full" in str(error)
-        if isinstance(error, DiskFullError) or not full:
-            raise
-        raise DiskFullError(no_room(store)) from error
+        if full and not isinstance(error, DiskFullError):
+            raise DiskFullError(no_room(store)) from error
+        if isinstance(error, sqlite3.DatabaseError):
+            raise StoreError(lost(store, LEDGER, error)) from error
+        raise
 
 
 @contextmanager
@@ -302,6 +334,7 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.filterwarnings("default", message="A (batch|sample) .*", category=DeepTaylorWarning)
-        warnings.filterwarnings("default", message=".*items are new", category=DeepTaylorWarning)
+        warnings.filterwarnings("default", message="New since", category=DeepTaylorWarning)
+        warnings.filterwarnings("default", message="The class", category=DeepTaylorWarning)
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         yield

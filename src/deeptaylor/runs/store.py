@@ -23,6 +23,7 @@ from deeptaylor.support.files import DiskFullError, at_once, size, write_togethe
 from deeptaylor.support.optional import optional_package
 
 __all__ = [
+    "ABOUT",
     "PARTS",
     "STATUS",
     "Field",
@@ -38,6 +39,7 @@ __all__ = [
 
 PARTS = ("input", "bias", "dropped", "residual", "returned", "own", "shared")  # the columns of ledger/
 STATUS = ("waiting", "explained", "unreadable", "not finite", "refused")
+ABOUT = "zarr.json"  # in the store and in every array: what zarr reads first
 _MAPS = 8  # heatmaps in a chunk, which is what is read at least; of small ones more
 _CHUNK = 2**17  # bytes that are compressed together at least, where a shard has as many
 _SMALL = 64  # numbers of an item, of which whole shards are compressed together
@@ -94,11 +96,12 @@ def zarr_package() -> Any:
 
 
 def create(store: Path, fields: Sequence[Field], items: int, shard: int) -> None:
-    """The arrays without their values: what zarr reads first."""
+    """The arrays without their values, those that are not there yet: what zarr reads first."""
     zarr = zarr_package()
-    group = zarr.create_group(store=str(store), overwrite=False, attributes={"made_by": "deeptaylor run"})
+    group = zarr.open_group(store=str(store), mode="a", attributes={"made_by": "deeptaylor run"})
     for one in fields:
-        _array(group, one.name, one, items, shard)
+        if not (store / one.name / ABOUT).exists():
+            _array(group, one.name, one, items, shard)
 
 
 def _array(group: Any, name: str, one: Field, items: int, shard: int) -> Any:

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from deeptaylor.runs import manifest as manifests
-from deeptaylor.runs.commits import Commits, Lock
+from deeptaylor.runs.commits import Commits, Lock, StoreError
 from deeptaylor.runs.reading import Run, open_run
 from deeptaylor.runs.run import begin
-from deeptaylor.runs.store import STATUS
+from deeptaylor.runs.store import ABOUT, STATUS
 from deeptaylor.runs.work import Work
+from deeptaylor.shown import shown
 
 __all__ = ["TOLERANCE", "Verified", "damaged_shards", "recomputed", "take_back"]
 
@@ -39,8 +40,13 @@ class Verified:
 
 def damaged_shards(store: Path) -> tuple[int, ...]:
     """The shards whose files are missing, or do not have the hashes that were entered."""
+    manifest = open_run(store).manifest
+    for one in manifests.fields_in(manifest):
+        if not (store / one.name / ABOUT).exists():
+            raise StoreError(f"{shown(store / one.name / ABOUT)} is missing; the command of the run writes it again.")
     commits = Commits(store)
     try:
+        manifests.check_ledger(store, commits, manifest)
         return tuple(
             shard
             for shard in sorted(commits.done())
@@ -79,6 +85,7 @@ def recomputed(store: Path, work: Work, count: int, seed: int = 0) -> Verified:
     commits = Commits(store)
     try:
         begin(work, commits.items())
+        manifests.check_settings(store, run.manifest, work)
         each, size = run.manifest["shard"], run.manifest["batch"]
         whole = [k for k in sorted(commits.done()) if k not in damaged]
         items = [k for shard in whole for k in range(shard * each, min((shard + 1) * each, len(run)))]

@@ -9,7 +9,7 @@ Work
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -25,6 +25,7 @@ from deeptaylor.models.networks.pretrained import Pretrained
 from deeptaylor.pictures.axes import Axis, summed
 from deeptaylor.runs.commits import Item, Trouble
 from deeptaylor.runs.items import Source
+from deeptaylor.runs.labels import Labels
 from deeptaylor.runs.prepared import Bad, Prepared
 from deeptaylor.runs.reader import Reader, said
 from deeptaylor.runs.store import PARTS, STATUS, Array, Field, Shard
@@ -39,10 +40,11 @@ _NOT_EXPLAINED = (InputError, TargetError, TooLargeError)  # which an item may b
 class Observer(Protocol):
     """Watches a run (`also=`): what it keeps of each shard is entered together with the shard.
 
-    name    the folder below also/ in the store; it tells observers with other settings apart
-    batch   what it keeps of a batch; `numbers` are those of the items, −1 where a row is to be left out
-    shard   what it keeps of a shard, from all of its batches, as arrays
-    layers  where it has them: names of inner layers, which are then in `e.seen`
+    name      the folder below also/ in the store, of which each observer of a run has its own
+    batch     what it keeps of a batch; `numbers` are those of the items, −1 where a row is to be left out
+    shard     what it keeps of a shard, from all of its batches, as arrays
+    layers    where it has them: names of inner layers, which are then in `e.seen`
+    settings  where it has them, as text: a run that was begun with others is not gone on with
     """
 
     @property
@@ -77,7 +79,7 @@ class Work:
     contrast: bool = False
     axis: Axis = None
     also: Sequence[Observer] = ()
-    label_of: Callable[[str | int | None], int] = lambda _: -1
+    label_of: Labels = field(default_factory=lambda: Labels(None))
 
     # --- reading --------------------------------------------------------------------------------------------------
 

@@ -63,12 +63,12 @@ def _exit_code(run: Callable[[], int], talk: Talk) -> int:
     except (DeepTaylorError, OSError) as error:
         said, code = words.as_options(str(error)), BAD_INPUT
     except KeyboardInterrupt:
-        talk.result({"error": "interrupted", "exit_code": INTERRUPTED})
+        talk.line({"error": "interrupted", "exit_code": INTERRUPTED})
         return INTERRUPTED  # said by `main`, which hears of it wherever it happened
     except Exception as error:  # noqa: BLE001  ours, and shown in full
         typer.echo(traceback.format_exc(), err=True)
         said, code = f"this should not happen, please report it: {type(error).__name__}: {error}", OWN_ERROR
-    talk.result({"error": said, "exit_code": code})
+    talk.line({"error": said, "exit_code": code})  # one, for `run` has said others
     talk.error(said)
     return code
 

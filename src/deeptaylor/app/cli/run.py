@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +16,8 @@ from deeptaylor.app.cli.options import How, Model, network_option
 from deeptaylor.app.cli.show import Talk, noted
 from deeptaylor.errors import InputError
 from deeptaylor.runs import run as runs
-from deeptaylor.runs.commits import at_work
+from deeptaylor.runs.commits import Commits, at_work
+from deeptaylor.runs.manifest import check_ledger
 from deeptaylor.runs.progress import Progress
 from deeptaylor.runs.reading import Run, open_run
 from deeptaylor.runs.verify import Verified, damaged_shards, recomputed, take_back
@@ -25,7 +26,8 @@ from deeptaylor.support.files import size
 
 __all__ = ["run", "status", "verify"]
 
-_EVERY = 2.0  # seconds between two lines of progress
+_EVERY, _SELDOM = 2.0, 30.0  # seconds between two lines of progress, for programs and in a file
+_REASONS, _NAMED = 10, 3  # reasons that are said, and items of each
 Store = Annotated[Path, typer.Argument(metavar="STORE", help="The folder of a run.", show_default=False)]
 
 
@@ -113,26 +115,37 @@ def run(
         talk.say(f"note: {note}")
     _, items, bad = done.progress
     failed = f"; {bad} of them could not be explained (deeptaylor status {shown(out)} says why)" if bad else ""
-    talk.say(f"{items} items are done{failed}. Saved to {shown(out)}.")
+    talk.say(f"{_are(items)} done{told.rate}{failed}. Saved to {shown(out)}.")
     code = SOME_FAILED if bad else FINE
     talk.line({"event": "done", "items": items, "bad": bad, "store": str(out), "notes": notes, "exit_code": code})
     return code
 
 
 class _Told:
-    """Says how far a run is: on a terminal in the bar, for machines as a line of JSON."""
+    """Says how far a run is: on a terminal in the bar, for machines as a line of JSON, in a file now and then."""
 
     def __init__(self, talk: Talk, step: Any) -> None:
-        self._talk, self._step, self._last = talk, step, -_EVERY
+        self._talk, self._step = talk, step
+        self._last = -_EVERY if talk.as_json else time.monotonic()
+        self.rate = ""  # in words, once there is one
 
     def __call__(self, p: Progress) -> None:
+        self.rate = f", {p.per_second:.3g} per second"
         left = "" if p.seconds_left is None else f", {_time(p.seconds_left)} left"
-        self._step(f"{p.done} of {p.of}, {p.per_second:.3g} per second{left}, {p.bad} bad", p.done, p.of)
+        said = f"{p.done} of {p.of}{self.rate}{left}, {p.bad} bad"
+        self._step(said, p.done, p.of)
         now = time.monotonic()
         if self._talk.as_json and now - self._last >= _EVERY:
             self._last = now
             line = {"event": "progress", "done": p.done, "entered": p.entered, "of": p.of, "bad": p.bad}
             self._talk.line({**line, "per_second": p.per_second, "seconds_left": p.seconds_left})
+        elif not (self._talk.as_json or self._talk.quiet or sys.stderr.isatty()) and now - self._last >= _SELDOM:
+            self._last = now
+            typer.echo(said, err=True)
+
+
+def _are(items: int) -> str:
+    return "1 item is" if items == 1 else f"{items} items are"
 
 
 def _time(seconds: float) -> str:
@@ -148,24 +161,38 @@ def status(store: Store, talk: Talk) -> int:
       deeptaylor status maps
     """  # noqa: D301
     found = open_run(store)
+    with closing(Commits(store)) as commits:
+        check_ledger(store, commits, found.manifest)
     shards, items, bad = found.progress
-    reasons = Counter(f"{found.statuses[t.status]}: {t.reason}" for t in found.errors)
+    reasons: dict[str, list[str]] = {}
+    for t in found.errors:
+        reasons.setdefault(f"{found.statuses[t.status]}: {t.reason}", []).append(found.names[t.item])
     busy = at_work(store)
     each = found.manifest["shard"]
     about = {
         "items": len(found), "done": items, "bad": bad, "shards": shards, "of_shards": -(-len(found) // each),
-        "at_work": bool(busy), "bytes": sum(p.stat().st_size for p in store.rglob("*") if p.is_file()),
+        "at_work": bool(busy), "bytes": sum(map(_size, store.rglob("*"))),
         "errors": [{"item": found.names[t.item], "status": found.statuses[t.status], "reason": t.reason}
                    for t in found.errors],
         "manifest": found.manifest, "exit_code": FINE,
     }  # fmt: skip
-    talk.say(f"{items} of {len(found)} items are done, in {shards} of {about['of_shards']} shards; {bad} are bad.")
+    talk.say(f"{items} of {len(found)} items are done, in {shards} of {about['of_shards']} shards; {bad} of them bad.")
     talk.say("A run is at work on it." if busy else "No run is at work on it.")
     talk.say(f"It takes {size(about['bytes'])}.")
-    for reason, count in reasons.most_common(10):
-        talk.say(f"  {count} × {reason}")
+    for reason, names in sorted(reasons.items(), key=lambda one: -len(one[1]))[:_REASONS]:
+        more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        talk.say(f"  {len(names)} × {reason} ({', '.join(map(shown, names[:_NAMED]))}{more})")
+    if len(reasons) > _REASONS:
+        talk.say(f"  and {len(reasons) - _REASONS} more reasons; --json says all of them.")
     talk.result(about)
     return FINE
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except FileNotFoundError:  # a run beside this one has given it its name meanwhile
+        return 0
 
 
 def verify(
