@@ -232,7 +232,9 @@ class Run(Studied):
         if isinstance(content, bytes):
             with opened(io.BytesIO(content), shown(row.name)) as image:
                 image.load()
-                return image.copy()
+                copied = image.copy()
+                copied.format = image.format  # which says where white is, and which a copy forgets
+                return copied
         return content if isinstance(content, Image.Image) else _as_picture(content)
 
 

@@ -11,6 +11,7 @@ run.where(label="cat", score=(10, None), right=False)     a View
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,7 +180,9 @@ class View:
             made: dict[str, Any] = {
                 key: tuple(value) if isinstance(value, list) else value for key, value in preparation.items()
             }
-            image = Preparation(**made)(image)[1]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # said, or passed over, when the run read it
+                image = Preparation(**made)(image)[1]
         height, width = self.heatmaps.shape[1:]
         return image if (image.height, image.width) == (height, width) else image.resize((width, height))
 

@@ -23,7 +23,7 @@ from deeptaylor.app.server.gallery import Gallery
 from deeptaylor.app.server.gallery_routes import NO_RUN
 from deeptaylor.app.server.gallery_schema import PER_PAGE
 from deeptaylor.app.server.models import OWN, Models
-from page_client import BOUNDS, HOST, ORIGIN, TOKEN, Small
+from page_client import BOUNDS, HOST, ORIGIN, TOKEN, Small, explain
 from small_runs import Squares, run
 
 COUNT = 60
@@ -205,6 +205,27 @@ def test_a_photograph_that_was_moved_leaves_its_heatmap(photos: dt.Run, tmp_path
         said = refused(moved, "items/3/photograph.png")
         assert "cannot be read" in said
         assert str(tmp_path) not in said
+
+
+def test_what_is_explained_anew_is_what_the_run_explained(own: dt.Pretrained, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (12, 9, 4), dtype=np.uint8)
+    (tmp_path / "pictures").mkdir()
+    turned = Image.Exif()
+    turned[0x0112] = 6  # a quarter turn
+    Image.fromarray(pixels[..., :3]).save(tmp_path / "pictures" / "turned.jpg", exif=turned, quality=95)
+    Image.fromarray(pixels).save(tmp_path / "pictures" / "transparent.png")
+    deep = Image.fromarray(pixels[..., 0].astype(np.uint16) * 257)
+    for kind in ("png", "tiff"):
+        deep.save(tmp_path / "pictures" / f"deep.{kind}")
+    found = dt.run(tmp_path / "pictures", own, tmp_path / "store")
+    assert (found.table["status"] == 1).all(), found.errors
+    with opened(Gallery(found), own) as client:
+        for k, name in enumerate(found.names):
+            sent = client.get(f"/api/gallery/items/{k}/photograph.png").content
+            anew = explain(client, sent, target=str(found.table["target"][k]))
+            assert anew["score"] == pytest.approx(float(found.table["score"][k]), rel=1e-5), name
+            assert found.picture(k).format == {"jpg": "JPEG", "png": "PNG", "tiff": "TIFF"}[name.split(".")[1]]
+            assert png(client, f"items/{k}/seen.png").shape[2] == 3
 
 
 # --- clusters ---------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from PIL import Image
 from deeptaylor import heatmap
 from deeptaylor.errors import DeepTaylorError, InputError
 from deeptaylor.heatmap import Picture
+from deeptaylor.models.networks.photo import upright
 from deeptaylor.runs.view import View
 
 __all__ = ["enlarged", "large", "mean", "mean_words", "photograph", "thumbnail"]
@@ -45,8 +47,10 @@ def large(view: View, mapped: bool, pictured: bool) -> bytes:
 
 
 def photograph(picture: Image.Image) -> bytes:
-    """The photograph itself, at most so large, for the page to explain it anew."""
-    image = picture.convert("RGB")
+    """The photograph itself as a run reads it, at most so large, for the page to explain it anew."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # said when the run read it
+        image = upright(picture, "RGB")
     image.thumbnail((_SENT, _SENT), Image.Resampling.LANCZOS)
     file = io.BytesIO()
     image.save(file, "PNG")
