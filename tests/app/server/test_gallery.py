@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import time
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from deeptaylor.app.server.gallery import Gallery
 from deeptaylor.app.server.gallery_routes import NO_RUN
 from deeptaylor.app.server.gallery_schema import PER_PAGE
 from deeptaylor.app.server.models import OWN, Models
+from deeptaylor.shown import percent
 from page_client import BOUNDS, HOST, ORIGIN, TOKEN, Small, explain
 from small_runs import Squares, run
 
@@ -143,7 +145,52 @@ def test_an_item_is_told_in_sentences_whose_shares_are_the_ledgers(client: TestC
     answer = f"The network says “class {row['prediction']}”, "
     assert said["sentences"][0].startswith(answer)
     assert ("own class is" in said["sentences"][0]) == said["wrong"]
-    assert f"{100 * row['input'] / row['score']:.3g} % of it lies on the picture" in said["sentences"][1]
+    own = percent(row["own"] / row["score"])
+    assert 0.01 < row["own"] / row["score"] < 0.99
+    assert f"is {row['score']:.3g}. The pixels themselves account for {own} of the score; the" in said["sentences"][1]
+    assert len(said["sentences"]) == 2
+
+
+def test_of_biases_that_took_nearly_all_it_says_how_little_is_left(photos: dt.Run) -> None:
+    number = int(photos.view().by("score").rows[0])
+    own = float(photos.table["own"][number] / photos.table["score"][number])
+    assert own < 0.5
+    assert Gallery(photos).item(number).sentences[1].partition(". ")[2] == (
+        f"The pixels themselves account for only {percent(own)} of the score; the rest, which biases took, was "
+        "handed back in proportion to that part."
+    )
+
+
+def test_of_a_contrast_both_parts_are_what_the_picture_holds(tmp_path: Path) -> None:
+    found = run(Squares(8), tmp_path / "store", contrast=True)
+    number = int(found.view().by("score").rows[0])
+    row = {name: float(column[number]) for name, column in found.table.items()}
+    said = Gallery(found).item(number).sentences
+    assert row["input"] + row["shared"] == pytest.approx(row["score"], rel=1e-4)
+    assert f"The pixels themselves account for {percent(row['own'] / row['score'])} of the score; the" in said[1]
+    apart = percent(row["input"] / (row["input"] + row["shared"]))
+    assert apart in said[2]
+    assert said[2].endswith("The heatmap shows all of it.")
+
+
+def test_a_wrong_answer_is_wrong_where_two_classes_have_one_name(own: dt.Pretrained, tmp_path: Path) -> None:
+    twice = dataclasses.replace(own, class_names=("crane",) * 4, domain=None)
+    Image.fromarray(np.full((8, 8, 3), 90, np.uint8)).save(tmp_path / "a.png")
+    answer = int(twice.network(twice.preprocess(tmp_path / "a.png")[0]).argmax())
+    (tmp_path / "list.txt").write_text(f"a.png\t{(answer + 1) % 4}\n")
+    said = Gallery(dt.run(tmp_path / "list.txt", twice, tmp_path / "store")).item(0)
+    assert said.wrong
+    assert said.sentences[0] == (
+        f"The network says “crane”, but the item's own class is “crane” (class {(answer + 1) % 4}, not {answer})."
+    )
+
+
+def test_a_network_of_one_answer_has_no_classes(tmp_path: Path) -> None:
+    one = nn.Sequential(nn.Flatten(), nn.Linear(64, 1), nn.Flatten(0)).eval()
+    found = dt.run(Squares(2), one, tmp_path / "store", domain=dt.Box(0, 1))
+    said = Gallery(found).item(0)
+    assert [s.partition(" is ")[0] for s in said.sentences] == ["The network’s answer"]
+    assert said.said == ""
 
 
 def test_a_broken_item_says_why_without_folders(client: TestClient) -> None:
