@@ -206,12 +206,16 @@ class Run(Studied):
     def to_pandas(self) -> Any:
         """The table as a pandas.DataFrame, with the items' names."""
         pandas = optional_package("pandas", "A table is asked for as a DataFrame")
-        return pandas.DataFrame({"name": self.names, **self.table})
+        return pandas.DataFrame({"name": self._spelled(), **self.table})
 
     def to_arrow(self) -> Any:
         """The table as a pyarrow.Table, with the items' names."""
         arrow = optional_package("pyarrow", "A table is asked for as an Arrow table")
-        return arrow.table({"name": self.names, **self.table})
+        return arrow.table({"name": self._spelled(), **self.table})
+
+    def _spelled(self) -> list[str]:
+        """The items' names as tables can hold them: of files whose names are no text, the bytes are spelled out."""
+        return [name.encode("utf-8", "backslashreplace").decode() for name in self.names]
 
     # --- the items ------------------------------------------------------------------------------------------------
 

@@ -58,7 +58,7 @@ def _cells(run: Run, most: int | None) -> list[_Cell]:
         drawn = heatmap.colours(heat)
         times = max(1, _SIDE // min(drawn.shape[:2]))
         drawn = drawn.repeat(times, 0).repeat(times, 1)
-        text = f"{run.names[number]}\n{_answer(run, int(table['target'][number]))}"
+        text = f"{shown(run.names[number])}\n{_answer(run, int(table['target'][number]))}"
         cells.append(_Cell(drawn, text, bool((heat < 0).any())))
     return cells
 
@@ -86,7 +86,7 @@ def _html(run: Run, most: int | None) -> bytes:
     )
     sections = [report.Section("Heatmaps", [row])]
     if run.errors:
-        lines = "\n".join(f"{run.names[t.item]}: {t.reason}" for t in run.errors[:1000])
+        lines = "\n".join(f"{shown(run.names[t.item])}: {shown(t.reason)}" for t in run.errors[:1000])
         sections.append(report.Section("Not explained", [report.Lines(lines)]))
     return report.page("Heatmaps of a run", lead, sections, "", contents=False).encode()
 

@@ -27,6 +27,7 @@ from deeptaylor.heatmap import Picture
 from deeptaylor.models.networks.preparation import Preparation
 from deeptaylor.runs.clusters import Clusters, cluster
 from deeptaylor.runs.virelay import Exported, write_virelay
+from deeptaylor.shown import shown
 from deeptaylor.support.class_names import class_number
 
 __all__ = ["MeanMaps", "View"]
@@ -205,7 +206,7 @@ class View:
             heat = _heat(R)
             readable = photos and table["status"][k] != list(self.run.statuses).index("unreadable")
             pictures.append(colouring.overlay(shown.seen(k, data), heat) if readable else colouring.colours(heat))
-            labels.append(f"{Path(names[k]).name}\n{self.class_name(int(table['target'][k]))}")
+            labels.append(f"{shown(Path(names[k]).name)}\n{self.class_name(int(table['target'][k]))}")
         return _sheet(pictures, labels, columns)
 
     def means(self, by: str = "target", normalised: bool = False) -> MeanMaps:
