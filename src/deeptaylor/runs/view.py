@@ -187,6 +187,10 @@ class View:
         height, width = self.heatmaps.shape[1:]
         return image if (image.height, image.width) == (height, width) else image.resize((width, height))
 
+    def readable(self, place: int) -> bool:
+        """Whether the run could read an item."""
+        return self.run.statuses[int(self._all["status"][self.rows[place]])] != "unreadable"
+
     def montage(
         self, count: int = 36, columns: int | None = None, photos: bool | None = None, data: Any = None
     ) -> Picture:
@@ -199,13 +203,12 @@ class View:
             raise InputError(f"A montage shows 1 to {_MOST} items, and there are {len(self)} (count={count}).")
         if photos is None:
             photos = data is not None or self.run.manifest["inputs"]["kind"] != "dataset"
-        shown = self[:count]
-        table, names, maps = shown.table, shown.names, shown.heatmaps[:]
+        some = self[:count]
+        table, names, maps = some.table, some.names, some.heatmaps[:]
         pictures, labels = [], []
         for k, R in enumerate(maps):
-            heat = _heat(R)
-            readable = photos and table["status"][k] != list(self.run.statuses).index("unreadable")
-            pictures.append(colouring.overlay(shown.seen(k, data), heat) if readable else colouring.colours(heat))
+            heat, seen = _heat(R), photos and some.readable(k)
+            pictures.append(colouring.overlay(some.seen(k, data), heat) if seen else colouring.colours(heat))
             labels.append(f"{shown(Path(names[k]).name)}\n{self.class_name(int(table['target'][k]))}")
         return _sheet(pictures, labels, columns)
 
@@ -249,7 +252,7 @@ class View:
         """
         if clusters is None:
             clusters = self.clusters()
-        analyses = {"all items": clusters} if isinstance(clusters, Clusters) else dict(clusters)
+        analyses = {"spectral clustering": clusters} if isinstance(clusters, Clusters) else dict(clusters)
         for one in analyses.values():
             if len(one.labels) != len(self):
                 raise InputError(f"The clusters are of {len(one.labels)} maps, and there are {len(self)} items here.")
@@ -266,9 +269,15 @@ class View:
             predictions=table["prediction"],
             strategy="true_label" if own else "predicted_label",
             maps=self.heatmaps,
-            pictures=lambda k: np.asarray(self.seen(k, data).convert("RGB")),
+            pictures=lambda k: self._pixels(k, data),
         )
         return write_virelay(Path(folder), exported, analyses)
+
+    def _pixels(self, place: int, data: Any) -> Picture:
+        """An item's picture in colours; black where it could not be read."""
+        if not self.readable(place):
+            return np.zeros((*self.heatmaps.shape[1:], 3), np.uint8)
+        return np.asarray(self.seen(place, data).convert("RGB"))
 
 
 class _Maps:
