@@ -21,6 +21,7 @@ from deeptaylor.runs.commits import Commits, Trouble
 from deeptaylor.runs.items import source_of
 from deeptaylor.runs.store import PARTS, STATUS, Array, zarr_package
 from deeptaylor.runs.studied import Studied
+from deeptaylor.runs.view import taken
 from deeptaylor.shown import shown
 from deeptaylor.support.optional import optional_package
 
@@ -43,6 +44,8 @@ class Maps:
 
     def __getitem__(self, which: Any) -> Array:
         """float32, each map multiplied by its scale."""
+        if which is ... or isinstance(which, tuple):
+            return taken(self, which if isinstance(which, tuple) else (which,))
         if isinstance(which, (int, np.integer)):
             number = self._number(int(which))
             one: Array = self._read(slice(number, number + 1))[0]
