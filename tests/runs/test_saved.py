@@ -9,8 +9,9 @@ import pytest
 from PIL import Image
 
 import deeptaylor as dt
+from deeptaylor.runs import saved
 from deeptaylor.runs.saved import save
-from small_runs import network
+from small_runs import Squares, network, run
 
 pytest.importorskip("zarr")
 ODD = b"bad\xff.png".decode(errors="surrogateescape"), "two\nlines.png", "plain.png"
@@ -29,6 +30,39 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> dt.Run:
     made = dt.Preparation(size=8, resize=8, channels="L", white=1.0, mean=0.0, std=1.0, interpolation="bilinear")
     p = dt.Pretrained(network(), preparation=made, class_names=["cat", "dog", "cow"])
     return dt.run(folder, p, folder.parent / "store")
+
+
+def test_maps_lie_over_their_photographs(photos: dt.Run, tmp_path: Path) -> None:
+    sheet = np.asarray(Image.open(save(photos, tmp_path / "a.png"))).astype(int)
+    gray = (sheet.max(2) == sheet.min(2)) & (sheet.max(2) < 255)  # of photographs; a map on white has none
+    assert gray.mean() > 0.1
+    page = save(photos, tmp_path / "a.html").read_text()
+    assert "The first 3 maps, each over its photograph in grey where that can be read:" in page
+    assert page.count("data:image/jpeg") == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "array"), [("npz", "heatmap"), ("parquet", "score"), ("html", "status"), ("png", "scale")]
+)
+def test_a_damaged_store_is_not_exported(kind: str, array: str, tmp_path: Path) -> None:
+    done = run(Squares(40), tmp_path / "store")
+    pytest.importorskip("pyarrow")
+    file = min(f for f in (tmp_path / "store" / array / "c").rglob("*") if f.is_file())
+    file.unlink()
+    with pytest.raises(dt.DeepTaylorError, match="files of 1 of its shards are missing or not what was written"):
+        save(done, tmp_path / f"a.{kind}")
+    assert not (tmp_path / f"a.{kind}").exists()
+
+
+def test_arrays_are_those_that_numpy_would_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = run(Squares(40), tmp_path / "store")
+    monkeypatch.setattr(saved, "_READ", 7)
+    for most in (None, 12):
+        with np.load(save(done, tmp_path / "a.npz", most), allow_pickle=False) as found:
+            assert found["heatmap"].dtype == np.float32
+            assert np.array_equal(found["heatmap"], done.heatmaps[:most])
+            assert set(found.files) == {"heatmap", "name", *done.table}
+            assert all(np.array_equal(found[n], column[:most], equal_nan=True) for n, column in done.table.items())
 
 
 def test_names_that_are_no_text_are_spelled_out(photos: dt.Run, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ class MeanMaps:
         maps = self._drawn()
         across = min(_ACROSS, len(maps))
         down = -(-len(maps) // across)
-        title = f"The mean heatmap of {len(maps)} class{'es' * (len(maps) > 1)}"
+        title = f"The mean heatmap of {_classes(len(maps))}"
         caption = ["Over the items that were explained; each in a colour scale of its own."]
         with style():
             figure = begun(across * _MAP, down * (_MAP + 0.4), title, caption, size)
@@ -80,7 +80,11 @@ class MeanMaps:
     def __repr__(self) -> str:
         each = [title.replace("\n", " (") + ")" for title in self._titles()]
         said = f": {listed(each)}; .figure() draws them" if each else ", for none of the items was explained"
-        return f"<MeanMaps of {len(each)} classes{said}>"
+        return f"<MeanMaps of {_classes(len(each))}{said}>"
+
+
+def _classes(count: int) -> str:
+    return f"{count} class{'es' * (count != 1)}"
 
 
 def heat_of(R: npt.NDArray[Any]) -> npt.NDArray[Any]:
