@@ -208,12 +208,12 @@ class Run(Studied):
 
     def to_pandas(self) -> Any:
         """The table as a pandas.DataFrame, with the items' names."""
-        pandas = optional_package("pandas", "A table is asked for as a DataFrame")
+        pandas = optional_package("pandas", "A table is asked for as a DataFrame", "reading")
         return pandas.DataFrame({"name": self._spelled(), **self.table})
 
     def to_arrow(self) -> Any:
         """The table as a pyarrow.Table, with the items' names."""
-        arrow = optional_package("pyarrow", "A table is asked for as an Arrow table")
+        arrow = optional_package("pyarrow", "A table is asked for as an Arrow table", "reading")
         return arrow.table({"name": self._spelled(), **self.table})
 
     def _spelled(self) -> list[str]:

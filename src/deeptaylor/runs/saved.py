@@ -146,7 +146,7 @@ def _npz(run: Run, most: int | None) -> bytes:
 
 
 def _parquet(run: Run, most: int | None) -> bytes:
-    parquet = optional_package("pyarrow.parquet", "A table is asked for as a parquet file")
+    parquet = optional_package("pyarrow.parquet", "A table is asked for as a parquet file", "reading")
     data = io.BytesIO()
     table = run.to_arrow()
     parquet.write_table(table if most is None else table.slice(0, most), data)

@@ -23,7 +23,9 @@ from deeptaylor.app.server.app import make_app
 from deeptaylor.app.server.gallery import Gallery
 from deeptaylor.app.server.gallery_routes import NO_RUN
 from deeptaylor.app.server.gallery_schema import PER_PAGE
+from deeptaylor.app.server.gallery_study import Study
 from deeptaylor.app.server.models import OWN, Models
+from deeptaylor.runs.clusters import Clusters
 from deeptaylor.shown import percent
 from page_client import BOUNDS, HOST, ORIGIN, TOKEN, Small, explain
 from small_runs import Squares, run
@@ -298,6 +300,24 @@ def test_clusters_are_found_in_the_background_and_filter_the_items(client: TestC
     inside = get(client, "items", cluster=1)
     assert [item["index"] for item in inside["items"]] == good.rows[expected.of(1)].tolist()
     assert "no cluster 99" in refused(client, "items", cluster=99)
+
+
+@pytest.mark.parametrize(
+    ("classes", "said"),
+    [
+        ([2, 2, 2], "All of them are of “class 2”."),
+        ([2, 1, 2], "The most frequent class is “class 2”, 2 of them."),
+        ([2, 1, 0], "No two of them are of the same class."),
+        ([-1, -1, -1], ""),
+    ],
+)
+def test_a_cluster_says_its_class_where_it_has_one(squares: dt.Run, classes: list[int], said: str) -> None:
+    none = np.zeros((3, 2), np.float32)
+    found = Clusters(np.zeros(3, int), none, none, none[0], none[:1, :1, None], none[:1, 0], 3, "spectral")
+    study = Study(state="ready", found=found, rows=np.array([0, 1, 2]))
+    view = squares.view([0, 1, 2])
+    view._all["target"][:3] = classes
+    assert [c.sentence for c in study.answer(view).clusters] == [said]
 
 
 def test_too_few_heatmaps_are_said_to_be_too_few(tmp_path: Path) -> None:
