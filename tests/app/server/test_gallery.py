@@ -250,7 +250,8 @@ def test_the_mean_is_that_of_the_class(client: TestClient, squares: dt.Run, monk
 
 def test_a_photograph_that_was_moved_leaves_its_heatmap(photos: dt.Run, tmp_path: Path) -> None:
     with opened(Gallery(photos, tmp_path)) as moved:
-        assert (png(moved, "items/3/small.png")[::20, ::20] == heatmap.colours(photos.heatmap(3))).all()
+        for kind, times in (("small", 20), ("heatmap", 64)):
+            assert (png(moved, f"items/3/{kind}.png")[::times, ::times] == heatmap.colours(photos.heatmap(3))).all()
         said = refused(moved, "items/3/photograph.png")
         assert "cannot be read" in said
         assert str(tmp_path) not in said

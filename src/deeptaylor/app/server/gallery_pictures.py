@@ -28,13 +28,7 @@ def thumbnail(view: View, pictured: bool) -> bytes:
     """The heatmap of an item over its photograph; what of the two there is."""
     if not _mapped(view):
         return _png(np.asarray(view.seen(0).convert("RGB")), _SMALL)
-    heat = _heat(view)
-    if pictured:
-        try:
-            return _png(heatmap.overlay(view.seen(0), heat), _SMALL)
-        except DeepTaylorError:
-            pass  # it has been moved since; the heatmap is still there
-    return _png(heatmap.colours(heat), _SMALL)
+    return _png(_over(view, pictured), _SMALL)
 
 
 def large(view: View, mapped: bool, pictured: bool) -> bytes:
@@ -42,7 +36,7 @@ def large(view: View, mapped: bool, pictured: bool) -> bytes:
     if mapped:
         if not _mapped(view):
             raise InputError("The item was not explained, so it has no heatmap.")
-        return _png(heatmap.overlay(view.seen(0), _heat(view)) if pictured else heatmap.colours(_heat(view)), _LARGE)
+        return _png(_over(view, pictured), _LARGE)
     return _png(np.asarray(view.seen(0).convert("RGB")), _LARGE)
 
 
@@ -101,6 +95,15 @@ def _mapped(view: View) -> bool:
 def _heat(view: View) -> npt.NDArray[Any]:
     found: npt.NDArray[Any] = np.nan_to_num(view.heatmaps[np.arange(1)][0].astype(np.float64))
     return found
+
+
+def _over(view: View, pictured: bool) -> Picture:
+    if pictured:
+        try:
+            return heatmap.overlay(view.seen(0), _heat(view))
+        except DeepTaylorError:
+            pass  # it has been moved since; the heatmap is still there
+    return heatmap.colours(_heat(view))
 
 
 def _png(picture: Picture, side: int) -> bytes:
