@@ -252,6 +252,9 @@ def test_a_photograph_that_was_moved_leaves_its_heatmap(photos: dt.Run, tmp_path
     with opened(Gallery(photos, tmp_path)) as moved:
         for kind, times in (("small", 20), ("heatmap", 64)):
             assert (png(moved, f"items/3/{kind}.png")[::times, ::times] == heatmap.colours(photos.heatmap(3))).all()
+        told = get(moved, "items/3")
+        assert not told["pictured"]
+        assert told["sentences"][-1].startswith("Its photograph cannot be shown: ")
         said = refused(moved, "items/3/photograph.png")
         assert "cannot be read" in said
         assert str(tmp_path) not in said

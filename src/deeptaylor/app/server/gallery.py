@@ -38,6 +38,7 @@ from deeptaylor.shown import percent, shown
 __all__ = ["Gallery"]
 
 _EXPLAINED = STATUS.index("explained")
+_UNREAD = "The photograph cannot be read: "
 _WITHOUT = {
     "waiting": "It has not been explained yet.",
     "unreadable": "It could not be read.",
@@ -84,7 +85,7 @@ class _Kept:
         except DeepTaylorError:
             raise
         except Exception as error:
-            raise InputError(f"The photograph cannot be read: {without_folders(str(error))}") from error
+            raise InputError(f"{_UNREAD}{without_folders(str(error))}") from error
 
 
 @dataclass
@@ -216,10 +217,16 @@ class Gallery:
         row = {name: column[0] for name, column in view.table.items()}
         good = bool(row["status"] == _EXPLAINED)
         said = _said(view, row) if good else [_WITHOUT[STATUS[int(row["status"])]], *self._reason(number)]
+        pictured = self.pictured and view.readable(0)
+        if pictured:
+            try:
+                self._kept.picture(number)
+            except DeepTaylorError as error:  # it has been moved since
+                why = without_folders(str(error)).removeprefix(_UNREAD)
+                pictured, said = False, [*said, f"Its photograph cannot be shown: {why}"]
         return ItemAnswer(
-            **self._item(view, 0, view.names[0], row).model_dump(), sentences=said, mapped=good,
-            pictured=self.pictured and row["status"] != STATUS.index("unreadable"),
-        )  # fmt: skip
+            **self._item(view, 0, view.names[0], row).model_dump(), sentences=said, mapped=good, pictured=pictured
+        )
 
     def _reason(self, number: int) -> list[str]:
         return [shown(without_folders(one.reason)) for one in self.run.errors if one.item == number]
