@@ -117,8 +117,21 @@ def test_maps_of_other_shapes(shape: tuple[int, ...]) -> None:
     assert c.purity(np.arange(40) < 20) == 1
 
 
+@pytest.mark.parametrize("embedding", ["spectral", "tsne"])
+def test_the_fewest_maps(embedding: str) -> None:
+    maps, _ = planted(4)
+    c = found(maps, embedding=embedding)
+    assert c.count == 2
+    assert c.embedding.shape == (4, 2)
+    assert np.isfinite(c.embedding).all()
+
+
 def test_refusals() -> None:
     maps, _ = planted(40)
+    with pytest.raises(InputError, match="There are 0 maps that are not empty: too few"):
+        found(maps[:0])
+    with pytest.raises(InputError, match="The 20 maps that are not empty are all the same: there are no groups"):
+        found(np.repeat(maps[:1], 20, 0) * np.arange(1, 21, dtype=np.float32)[:, None, None])
     with pytest.raises(InputError, match="embedding='pca': there are 'tsne'"):
         found(maps, embedding="pca")
     with pytest.raises(InputError, match="at least two clusters"):

@@ -28,6 +28,8 @@ def test_filters_by_class_score_ledger_and_error(done: dt.Run) -> None:
     some = done.where(label=1, score=(0.1, None))
     assert some.rows.tolist() == [k for k in range(40) if t["label"][k] == 1 and t["score"][k] >= 0.1]
     assert set(done.where(label=[0, 2]).table["label"].tolist()) == {0, 2}
+    assert done.where(label=(0, 2)).rows.tolist() == done.where(label=[0, 2]).rows.tolist()
+    assert done.where(status=("unreadable", "not finite")).rows.tolist() == [5, 9]
     assert done.where(status="unreadable").rows.tolist() == [5]
     assert done.where(status=["unreadable", "not finite"]).rows.tolist() == [5, 9]
     low = float(np.nanmedian(t["own"]))
@@ -41,10 +43,16 @@ def test_filters_by_class_score_ledger_and_error(done: dt.Run) -> None:
 def test_views_of_views(done: dt.Run) -> None:
     some = done.where(label=1).where(status="explained").by("score")
     assert (np.diff(some.table["score"]) <= 0).all()
+    statuses = done.view().by("status").table["status"]
+    assert (np.diff(statuses.astype(int)) <= 0).all()
     assert some.names == [str(k) for k in some.rows]
     assert np.array_equal(some.heatmaps[1:3], done.heatmaps[some.rows[1:3]])
     assert np.array_equal(some.heatmaps[0], done.heatmap(int(some.rows[0])))
     assert len(some[:4]) == 4
+    whole = done.heatmaps[:]
+    for maps, all_of_them in ((done.heatmaps, whole), (some.heatmaps, whole[some.rows])):
+        for index in (..., (0, 3), (..., 3), (slice(1, 4), 2), ([2, 0], slice(None), 5), (-1, 2, 3)):
+            assert np.array_equal(maps[index], all_of_them[index]), index
     assert some[2].rows.tolist() == [some.rows[2]]
     assert repr(some).startswith(f"<View of {len(some)} of the 40 items")
 
@@ -69,26 +77,61 @@ def test_pictures_of_many(done: dt.Run, tmp_path: Path) -> None:
     assert not np.array_equal(over, sheet)
     with Image.open(done.means().save(tmp_path / "means.png")) as image:
         assert image.width > 100
+    assert done.view().caption(5, "5") == "5\nunreadable"
+
+
+def test_mean_maps_say_briefly_what_they_are_and_draw_themselves(done: dt.Run) -> None:
+    means = done.means("label")
+    assert str(means) == (
+        "<MeanMaps of 3 classes: class 0 (13 items), class 1 (13 items) and class 2 (12 items); .figure() draws them>"
+    )
+    pytest.importorskip("matplotlib")
+    figure = means.figure()
+    assert [ax.get_title() for ax in figure.axes] == ["class 0\n13 items", "class 1\n13 items", "class 2\n12 items"]
+    assert "for none of the items was explained" in str(done.where(status="unreadable").means())
+
+
+def test_without_classes_of_their_own_nothing_is_right_or_wrong(tmp_path: Path) -> None:
+    found = run([DATA.x(k) for k in range(3)], tmp_path / "store")
+    with pytest.raises(InputError, match="The items' own classes are not known, so right and wrong answers cannot"):
+        found.where(right=False)
+    with pytest.raises(InputError, match="are not known, so there is no mean of each"):
+        found.means("label")
+    assert len(found.means("prediction").maps)
 
 
 def test_pictures_are_cut_as_the_network_saw_them(tmp_path: Path) -> None:
-    folder = tmp_path / "photos" / "cat"
+    folder = tmp_path / "photos" / "house_cat"
     folder.mkdir(parents=True)
     pixels = np.zeros((12, 20), np.uint8)
     pixels[:, 6:14] = 200  # what lies in the middle
     for k in range(3):
         Image.fromarray(pixels + k).save(folder / f"{k}.png")
     made = dt.Preparation(size=8, resize=8, channels="L", white=1.0, mean=0.0, std=1.0, interpolation="bilinear")
-    p = dt.Pretrained(network(), preparation=made, class_names=["cat", "dog", "cow"])
+    p = dt.Pretrained(network(), preparation=made, class_names=["house cat", "dog", "cow"])
     found = dt.run(tmp_path / "photos", p, tmp_path / "store")
     seen = np.asarray(found.view().seen(1).convert("L"))
     assert seen.shape == (8, 8)
     assert seen[:, 2:6].mean() > 150
-    assert found.where(label="cat").rows.tolist() == [0, 1, 2]
-    assert found.montage(3).shape[1] > 3 * 96
+    assert found.where(label="house cat").rows.tolist() == found.where(label="house_cat").rows.tolist() == [0, 1, 2]
+    over = found.montage(3)
+    assert over.shape[1] > 3 * 96
+    (tmp_path / "photos").rename(tmp_path / "moved")  # what cannot be read any more is shown without its photograph
+    assert np.array_equal(found.montage(3), found.montage(3, photos=False))
+    assert np.array_equal(found.montage(3, data=tmp_path / "moved"), over)
+    with pytest.raises(InputError, match="no such folder"):
+        found.montage(3, photos=True)
 
 
 def test_refusals(done: dt.Run) -> None:
+    with pytest.raises(InputError, match="There is no column 'nope': there are index, target"):
+        done.view().by("nope")
+    with pytest.raises(InputError, match=r"'label' holds numbers; got None"):
+        done.where(label=(1, None))
+    with pytest.raises(InputError, match=r"'score' holds numbers; got \('low', 'high'\)"):
+        done.where(score=("low", "high"))
+    with pytest.raises(InputError, match="none of these items was explained"):
+        done.where(status="unreadable").means().picture()
     with pytest.raises(InputError, match="There is no column 'scores': there are index, target"):
         done.where(scores=1)
     with pytest.raises(InputError, match="There is no status 'lost': there are waiting, explained"):

@@ -35,7 +35,7 @@ def test_files_and_their_layout(done: dt.Run, clusters: Clusters, tmp_path: Path
     project = json.loads(path.read_text())["project"]
     assert project["dataset"]["type"] == "hdf5"
     assert {p.name for p in path.parent.iterdir()} == {
-        "project.yaml", "label-map.json", "dataset.h5", "attributions.h5", "analysis.h5"
+        "project.yaml", "label-map.json", "dataset.h5", "attributions.h5", "analysis-0.h5"
     }  # fmt: skip
     with h5py.File(path.parent / "dataset.h5") as file:
         assert file["data"].shape == (29, 3, 8, 8)
@@ -45,7 +45,7 @@ def test_files_and_their_layout(done: dt.Run, clusters: Clusters, tmp_path: Path
         assert np.allclose(file["attribution"][:].sum(1), some.heatmaps[:])
         assert file["attribution"].shape[1] == 3  # of a single channel ViRelAy cannot draw the map
         assert file["prediction"][:].argmax(1).tolist() == some.table["prediction"].tolist()
-    with h5py.File(path.parent / "analysis.h5") as file:
+    with h5py.File(path.parent / "analysis-0.h5") as file:
         one = file["all items"]
         assert one["cluster"]["spectral-3"][:].tolist() == clusters.labels.tolist()
         assert np.array_equal(one["embedding"]["spectral"][:], clusters.spectral)
@@ -57,17 +57,37 @@ def test_its_own_loader_opens_it(done: dt.Run, clusters: Clusters, tmp_path: Pat
     path = done.where(status="explained").to_virelay(tmp_path / "out", clusters, data=DATA)
     project = model.Project(str(path))
     (method,) = project.get_analysis_methods()
-    found = project.get_analysis(method, "all items", "spectral-3", "spectral")
+    (category,) = project.get_analysis_categories(method)
+    assert category.human_readable_name == "all 29 items"
+    found = project.get_analysis(method, category.name, "spectral-3", "spectral")
     assert found.clustering.tolist() == clusters.labels.tolist()
     assert project.get_attribution(4).render_heatmap("blue-white-red").shape == (8, 8, 3)
     assert project.get_sample(4).data.shape == (8, 8, 3)
     project.close()
 
 
+def test_several_clusterings_are_analyses_of_their_own(done: dt.Run, clusters: Clusters, tmp_path: Path) -> None:
+    some = done.where(status="explained")
+    both = {"a/b-c": clusters, "two": some.clusters(2, embedding="tsne")}
+    path = some.to_virelay(tmp_path / "out", both, data=DATA)
+    listed = json.loads(path.read_text())["project"]["analyses"]
+    assert [one["analysis_method"] for one in listed] == ["a_b_c", "two"]  # ViRelAy asks for "-" as "_"
+    for one, made in zip(listed, both.values(), strict=True):
+        with h5py.File(path.parent / one["sources"][0]) as file:
+            assert file["all items"]["cluster"][f"spectral-{made.count}"][:].tolist() == made.labels.tolist()
+            assert ("tsne" in file["all items"]["embedding"]) == (made.method == "tsne")
+    labels = json.loads((path.parent / "label-map.json").read_text())
+    assert {"all 29 items"} == {one["name"] for one in labels if one["word_net_id"] == "all items"}
+    with pytest.raises(InputError, match="names that ViRelAy tells apart; they would be a_b, a_b"):
+        some.to_virelay(tmp_path / "other", {"a-b": clusters, "a/b": clusters}, data=DATA)
+
+
 def test_what_is_empty_or_unknown(done: dt.Run, tmp_path: Path) -> None:
     c = done.clusters(3, embedding="spectral")  # item 5 has no map
-    path = done.to_virelay(tmp_path / "out", c, data=Squares(30))
-    with h5py.File(path.parent / "analysis.h5") as file:
+    path = done.to_virelay(tmp_path / "out", c, data=DATA)
+    with h5py.File(path.parent / "dataset.h5") as file:
+        assert not file["data"][5].any()  # it cannot be read
+    with h5py.File(path.parent / "analysis-0.h5") as file:
         assert 5 not in file["all items"]["index"][:]
     with h5py.File(path.parent / "attributions.h5") as file:
         unknown = int(file["label"][5])

@@ -36,6 +36,7 @@ _READ = 1024  # maps that are read at once
 _VOTES = 5  # neighbours that say where a map goes that was not in the sample
 _MOST_CLUSTERS = 12  # where their number is not given
 _FEWEST = 4  # maps: fewer are no clusters
+_SAME = 1 - 1e-6  # the cosine of two maps that differ by rounding alone
 _POOLS: dict[int, Any] = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
 
 
@@ -148,13 +149,15 @@ def cluster(
     if count is not None and count < 2:
         raise InputError(f"count={count}: at least two clusters.")
     _sklearn("cluster")
+    _enough(len(maps), count)
     chosen = _chosen(len(maps), most, seed)
     source = _Source(maps, side, most)
     small = np.concatenate([_rows(some, first, chosen) for first, some in source.parts()])
     full = np.abs(small).sum(1) > 0
-    if full.sum() < max(_FEWEST, count or 0):
-        raise InputError(f"There are {int(full.sum())} maps that are not empty: too few to find clusters in.")
+    _enough(int(full.sum()), count)
     small = small[full]
+    if (small @ small[0] > _SAME).all():
+        raise InputError(f"The {len(small)} maps that are not empty are all the same: there are no groups among them.")
     vectors, values = _spectral(small, neighbours, (count or _MOST_CLUSTERS) + 1, seed)
     number = _gap(values) if count is None else count
     labels = _k_means(vectors[:, :number], number, seed)
@@ -204,6 +207,11 @@ class _Source:
             yield first, features(self._maps[first : first + _READ], self._side)
 
 
+def _enough(full: int, count: int | None) -> None:
+    if full < max(_FEWEST, count or 0):
+        raise InputError(f"There are {full} maps that are not empty: too few to find clusters in.")
+
+
 def _chosen(n: int, most: int, seed: int) -> Whole:
     """Which maps the clusters are computed from, in order."""
     if n <= most:
@@ -233,7 +241,7 @@ def _spectral(small: Floats, neighbours: int, components: int, seed: int) -> tup
     with warnings.catch_warnings():  # parts that are not joined are clusters, which is what is looked for
         warnings.filterwarnings("ignore", message="Graph is not fully connected")
         made = _sklearn("manifold").spectral_embedding(
-            graph, n_components=min(components, len(small) - 2), random_state=seed, drop_first=False
+            graph, n_components=min(components, len(small) - 1), random_state=seed, drop_first=False
         )
     L, root = graphs.laplacian(graph, normed=True, return_diag=True)
     U = made * root[:, None]  # the eigenvectors themselves: scikit-learn divides them by the root of the degrees

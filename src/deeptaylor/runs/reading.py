@@ -21,6 +21,7 @@ from deeptaylor.runs.commits import Commits, Trouble
 from deeptaylor.runs.items import source_of
 from deeptaylor.runs.store import PARTS, STATUS, Array, zarr_package
 from deeptaylor.runs.studied import Studied
+from deeptaylor.runs.view import taken
 from deeptaylor.shown import shown
 from deeptaylor.support.optional import optional_package
 
@@ -43,6 +44,8 @@ class Maps:
 
     def __getitem__(self, which: Any) -> Array:
         """float32, each map multiplied by its scale."""
+        if which is ... or isinstance(which, tuple):
+            return taken(self, which if isinstance(which, tuple) else (which,))
         if isinstance(which, (int, np.integer)):
             number = self._number(int(which))
             one: Array = self._read(slice(number, number + 1))[0]
@@ -205,13 +208,17 @@ class Run(Studied):
 
     def to_pandas(self) -> Any:
         """The table as a pandas.DataFrame, with the items' names."""
-        pandas = optional_package("pandas", "A table is asked for as a DataFrame")
-        return pandas.DataFrame({"name": self.names, **self.table})
+        pandas = optional_package("pandas", "A table is asked for as a DataFrame", "reading")
+        return pandas.DataFrame({"name": self._spelled(), **self.table})
 
     def to_arrow(self) -> Any:
         """The table as a pyarrow.Table, with the items' names."""
-        arrow = optional_package("pyarrow", "A table is asked for as an Arrow table")
-        return arrow.table({"name": self.names, **self.table})
+        arrow = optional_package("pyarrow", "A table is asked for as an Arrow table", "reading")
+        return arrow.table({"name": self._spelled(), **self.table})
+
+    def _spelled(self) -> list[str]:
+        """The items' names as tables can hold them: of files whose names are no text, the bytes are spelled out."""
+        return [name.encode("utf-8", "backslashreplace").decode() for name in self.names]
 
     # --- the items ------------------------------------------------------------------------------------------------
 
@@ -232,7 +239,9 @@ class Run(Studied):
         if isinstance(content, bytes):
             with opened(io.BytesIO(content), shown(row.name)) as image:
                 image.load()
-                return image.copy()
+                copied = image.copy()
+                copied.format = image.format  # which says where white is, and which a copy forgets
+                return copied
         return content if isinstance(content, Image.Image) else _as_picture(content)
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
+import zipfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from deeptaylor import heatmap
 from deeptaylor.errors import InputError
+from deeptaylor.runs.commits import Commits, StoreError
 from deeptaylor.runs.reading import Run
 from deeptaylor.runs.store import STATUS
 from deeptaylor.shown import shown
@@ -21,6 +25,8 @@ from deeptaylor.support.optional import optional_package
 __all__ = ["KINDS", "save"]
 
 KINDS = (".png", ".html", ".npz", ".parquet")
+_TABLE, _MAPS = ("target", "prediction", "score", "label", "status", "ledger"), ("heatmap", "scale")
+_READ = 256  # maps that are read at once
 _SIDE = 112  # pixels that a map is enlarged to, where it is smaller
 
 
@@ -33,7 +39,35 @@ def save(run: Run, path: str | os.PathLike[str], most: int | None = None) -> Pat
     made = {".png": _png, ".html": _html, ".npz": _npz, ".parquet": _parquet}.get(file.suffix.lower())
     if made is None:
         raise InputError(f"{shown(file)}: a run is exported to {', '.join(KINDS)}.")
+    _refuse_damaged(run, len(run), _TABLE)
     return write_whole(file, made(run, most))
+
+
+def _refuse_damaged(run: Run, items: int, arrays: Sequence[str]) -> None:
+    """A file of the store that is gone reads as items that were never explained, and no reader would notice."""
+    commits = Commits(run.path)
+    try:
+        shards = [shard for shard in sorted(commits.done()) if shard * int(run.manifest["shard"]) < items]
+        files = {
+            shard: [f for f in commits.digests(shard).items() if f[0].partition("/")[0] in arrays] for shard in shards
+        }
+    finally:
+        commits.close()
+    damaged = [shard for shard in shards if not all(_is(run.path / name, digest) for name, digest in files[shard])]
+    if damaged:
+        raise StoreError(
+            f"{shown(run.path)} is damaged, so it is not exported: files of {len(damaged)} of its shards are missing "
+            "or not what was written. deeptaylor verify --repair takes these shards back, and the command of the run "
+            "computes them again."
+        )
+
+
+def _is(file: Path, digest: str) -> bool:
+    try:
+        with file.open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest() == digest
+    except OSError:
+        return False
 
 
 class _Cell(NamedTuple):
@@ -52,13 +86,14 @@ def _cells(run: Run, most: int | None) -> list[_Cell]:
         raise InputError(f"Nothing was explained yet in {shown(run.path)}.")
     if len(run.heatmaps.shape) != 3:
         raise InputError(f"Pictures are drawn of maps with height and width; these are {run.heatmaps.shape[1:]}.")
-    cells = []
-    for number in good.tolist():
+    _refuse_damaged(run, int(good[-1]) + 1, _MAPS)
+    view, cells = run.view(good), []
+    for k, number in enumerate(good.tolist()):
         heat = run.heatmap(number)
-        drawn = heatmap.colours(heat)
+        drawn = view.drawn(k, heat)
         times = max(1, _SIDE // min(drawn.shape[:2]))
         drawn = drawn.repeat(times, 0).repeat(times, 1)
-        text = f"{run.names[number]}\n{_answer(run, int(table['target'][number]))}"
+        text = f"{shown(run.names[number])}\n{_answer(run, int(table['target'][number]))}"
         cells.append(_Cell(drawn, text, bool((heat < 0).any())))
     return cells
 
@@ -76,33 +111,42 @@ def _png(run: Run, most: int | None) -> bytes:
 
 def _html(run: Run, most: int | None) -> bytes:
     cells = _cells(run, most)
+    photos = run.manifest["inputs"]["kind"] != "dataset"
     _, done, bad = run.progress
+    over = ", each over its photograph in grey where that can be read" * photos
     lead: list[report.Part] = [
-        f"{done} of {len(run)} items are done; {bad} of them could not be explained. The first {len(cells)} maps:",
+        f"{done} of {len(run)} items are done; {bad} of them could not be explained.",
+        f"The first {len(cells)} maps{over}:",
         report.Legend(any(c.signed for c in cells)),
     ]
-    row = report.Row(
-        [report.Picture(heatmap.png_bytes(c.picture), c.text.replace("\n", ": "), c.text, _SIDE * 2) for c in cells]
-    )
+    made = [(heatmap.png_bytes(c.picture), c.text.replace("\n", ": "), c.text) for c in cells]
+    row = report.Row([report.Picture(png, caption, alt, _SIDE * 2, photos) for png, caption, alt in made])
     sections = [report.Section("Heatmaps", [row])]
     if run.errors:
-        lines = "\n".join(f"{run.names[t.item]}: {t.reason}" for t in run.errors[:1000])
+        lines = "\n".join(f"{shown(run.names[t.item])}: {shown(t.reason)}" for t in run.errors[:1000])
         sections.append(report.Section("Not explained", [report.Lines(lines)]))
     return report.page("Heatmaps of a run", lead, sections, "", contents=False).encode()
 
 
 def _npz(run: Run, most: int | None) -> bytes:
+    """As numpy writes it, but some maps after the other: all of them at once may be more than there is memory."""
     count = len(run) if most is None else min(most, len(run))
-    data = io.BytesIO()
-    columns: dict[str, Any] = {name: column[:count] for name, column in run.table.items()}
-    np.savez_compressed(
-        data, allow_pickle=False, heatmap=run.heatmaps[:count], name=np.array(run.names[:count]), **columns
-    )
+    _refuse_damaged(run, count, _MAPS)
+    maps, data = run.heatmaps, io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, values in {"name": np.array(run.names[:count]), **run.table}.items():
+            with file.open(f"{name}.npy", "w") as entry:
+                np.lib.format.write_array(entry, values[:count], allow_pickle=False)
+        with file.open("heatmap.npy", "w", force_zip64=True) as entry:
+            head = {"descr": "<f4", "fortran_order": False, "shape": (count, *maps.shape[1:])}
+            np.lib.format.write_array_header_1_0(entry, head)
+            for first in range(0, count, _READ):
+                entry.write(maps[first : min(first + _READ, count)].astype("<f4").tobytes())
     return data.getvalue()
 
 
 def _parquet(run: Run, most: int | None) -> bytes:
-    parquet = optional_package("pyarrow.parquet", "A table is asked for as a parquet file")
+    parquet = optional_package("pyarrow.parquet", "A table is asked for as a parquet file", "reading")
     data = io.BytesIO()
     table = run.to_arrow()
     parquet.write_table(table if most is None else table.slice(0, most), data)

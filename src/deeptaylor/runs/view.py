@@ -11,8 +11,8 @@ run.where(label="cat", score=(10, None), right=False)     a View
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,20 +21,21 @@ import numpy.typing as npt
 from PIL import Image
 
 from deeptaylor import heatmap as colouring
-from deeptaylor.errors import InputError
+from deeptaylor.errors import DeepTaylorError, InputError, TargetError
 from deeptaylor.heatmap import Picture
 from deeptaylor.models.networks.preparation import Preparation
 from deeptaylor.runs.clusters import Clusters, cluster
+from deeptaylor.runs.means import MeanMaps, heat_of, sheet
 from deeptaylor.runs.virelay import Exported, write_virelay
+from deeptaylor.shown import shown
 from deeptaylor.support.class_names import class_number
 
-__all__ = ["MeanMaps", "View"]
+__all__ = ["MeanMaps", "View", "taken"]
 
 Array = npt.NDArray[Any]
 _CLASSES = ("target", "prediction", "label")  # columns that are numbers of classes
 _READ = 256  # maps that are read at once
 _MOST = 400  # pictures in one
-_SIDE = 96  # pixels: smaller maps are enlarged, so that there is room for a name
 
 
 class _Stored(Protocol):
@@ -52,25 +53,6 @@ class _Stored(Protocol):
     @property
     def heatmaps(self) -> Any: ...
     def picture(self, item: int, data: Any = None) -> Image.Image: ...
-
-
-@dataclass(frozen=True)
-class MeanMaps:
-    """The mean heatmap of every class; `counts`: of how many items each."""
-
-    classes: tuple[int, ...]
-    names: tuple[str, ...]
-    counts: tuple[int, ...]
-    maps: npt.NDArray[np.float32]
-
-    def picture(self, columns: int | None = None) -> Picture:
-        """All of them in one picture, each in a colour scale of its own."""
-        labels = [f"{name}\n{count} items" for name, count in zip(self.names, self.counts, strict=True)]
-        return _sheet([colouring.colours(_heat(R)) for R in self.maps], labels, columns)
-
-    def save(self, path: str | os.PathLike[str], columns: int | None = None) -> Path:
-        """The same as a PNG file."""
-        return colouring.save_png(path, self.picture(columns))
 
 
 class View:
@@ -128,39 +110,53 @@ class View:
         keep = np.ones(len(self), bool)
         table = self.table
         if right is not None:
-            known = table["label"] >= 0
-            keep &= known & ((table["prediction"] == table["label"]) == right)
+            self._need_labels("right and wrong answers cannot be told apart")
+            keep &= (table["label"] >= 0) & ((table["prediction"] == table["label"]) == right)
         for name, wanted in asked.items():
-            if name not in table:
-                raise InputError(f"There is no column {name!r}: there are {', '.join(table)}.")
-            keep &= self._fits(name, table[name], wanted)
+            keep &= self._fits(name, _column(table, name), wanted)
         return View(self.run, self.rows[keep])
 
     def _fits(self, name: str, column: Array, wanted: Any) -> npt.NDArray[np.bool_]:
         if callable(wanted):
             return np.asarray(wanted(column), dtype=bool)
-        if isinstance(wanted, tuple):
+        if isinstance(wanted, tuple) and name not in (*_CLASSES, "status"):
             low, high = _bounds(name, wanted)
             return (column >= low) & (column <= high)
-        several = wanted if isinstance(wanted, (list, set, frozenset, np.ndarray, range)) else [wanted]
+        several = wanted if isinstance(wanted, (list, tuple, set, frozenset, np.ndarray, range)) else [wanted]
         return np.isin(column, [self._number(name, one) for one in several])
 
     def _number(self, name: str, wanted: Any) -> Any:
         """A class or a status by its number."""
-        if not isinstance(wanted, str):
+        if isinstance(wanted, (int, float, np.number)):
             return wanted
+        if not isinstance(wanted, str):
+            raise InputError(f"The column {name!r} holds numbers; got {wanted!r}.")
         if name in _CLASSES:
-            classes = self.run.classes
-            return class_number(None if classes is None else list(classes), wanted)
+            return self._class(wanted)
         if name == "status":
             if wanted not in self.run.statuses:
                 raise InputError(f"There is no status {wanted!r}: there are {', '.join(self.run.statuses)}.")
             return list(self.run.statuses).index(wanted)
         raise InputError(f"The column {name!r} holds numbers; got {wanted!r}.")
 
+    def _class(self, name: str) -> int:
+        """A class by its name; spaces may be underscores, as in the names of folders."""
+        try:
+            return class_number(self.run.classes, name.replace("_", " "))
+        except TargetError:
+            return class_number(self.run.classes, name)
+
+    def _need_labels(self, otherwise: str) -> None:
+        waiting = self._all["status"] == list(self.run.statuses).index("waiting")
+        if not waiting.all() and not (self._all["label"] >= 0).any():
+            raise InputError(
+                f"The items' own classes are not known, so {otherwise}. A run knows them where pictures lie in folders "
+                "that are called as the network's classes, or where a list or a Dataset says them."
+            )
+
     def by(self, column: str, descending: bool = True) -> View:
         """The same items in the order of a column."""
-        values = self.table[column]
+        values = _column(self.table, column).astype(np.float64)  # numbers without a sign have no other end
         order = np.argsort(-values if descending else values, kind="stable")
         return View(self.run, self.rows[order])
 
@@ -179,9 +175,15 @@ class View:
             made: dict[str, Any] = {
                 key: tuple(value) if isinstance(value, list) else value for key, value in preparation.items()
             }
-            image = Preparation(**made)(image)[1]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # said, or passed over, when the run read it
+                image = Preparation(**made)(image)[1]
         height, width = self.heatmaps.shape[1:]
         return image if (image.height, image.width) == (height, width) else image.resize((width, height))
+
+    def readable(self, place: int) -> bool:
+        """Whether the run could read an item."""
+        return self.run.statuses[int(self._all["status"][self.rows[place]])] != "unreadable"
 
     def montage(
         self, count: int = 36, columns: int | None = None, photos: bool | None = None, data: Any = None
@@ -193,17 +195,27 @@ class View:
         """
         if not len(self) or not 1 <= count <= _MOST:
             raise InputError(f"A montage shows 1 to {_MOST} items, and there are {len(self)} (count={count}).")
-        if photos is None:
-            photos = data is not None or self.run.manifest["inputs"]["kind"] != "dataset"
-        shown = self[:count]
-        table, names, maps = shown.table, shown.names, shown.heatmaps[:]
-        pictures, labels = [], []
-        for k, R in enumerate(maps):
-            heat = _heat(R)
-            readable = photos and table["status"][k] != list(self.run.statuses).index("unreadable")
-            pictures.append(colouring.overlay(shown.seen(k, data), heat) if readable else colouring.colours(heat))
-            labels.append(f"{Path(names[k]).name}\n{self.class_name(int(table['target'][k]))}")
-        return _sheet(pictures, labels, columns)
+        some = self[:count]
+        pictures = [some.drawn(k, R, photos, data) for k, R in enumerate(some.heatmaps[:])]
+        return sheet(pictures, [some.caption(k, name) for k, name in enumerate(some.names)], columns)
+
+    def drawn(self, place: int, R: Array, photos: bool | None = None, data: Any = None) -> Picture:
+        """An item's map in colours, over its photograph; `photos` and `data` as in `montage`."""
+        kept = data is not None or self.run.manifest["inputs"]["kind"] != "dataset"
+        if self.readable(place) and (kept if photos is None else photos):
+            try:
+                return colouring.overlay(self.seen(place, data), heat_of(R))
+            except (DeepTaylorError, OSError):
+                if photos or data is not None:
+                    raise  # it was asked for; otherwise it has been moved since, and the map is still there
+        return colouring.colours(heat_of(R))
+
+    def caption(self, place: int, name: str) -> str:
+        """An item's name and the class that was explained; what became of it where none was."""
+        target, status = (int(self._all[column][self.rows[place]]) for column in ("target", "status"))
+        explained = self.run.statuses[status] == "explained"
+        said = self.class_name(target) if target >= 0 else "" if explained else self.run.statuses[status]
+        return f"{shown(Path(name).name)}\n{said}"
 
     def means(self, by: str = "target", normalised: bool = False) -> MeanMaps:
         """The mean heatmap of every class, over the items that were explained.
@@ -213,6 +225,8 @@ class View:
         """
         if by not in _CLASSES:
             raise InputError(f"by={by!r}: there are {', '.join(_CLASSES)}.")
+        if by == "label":
+            self._need_labels("there is no mean of each of them")
         table = self.table
         good = (table["status"] == list(self.run.statuses).index("explained")) & (table[by] >= 0)
         classes, group, counts = np.unique(table[by][good], return_inverse=True, return_counts=True)
@@ -245,7 +259,7 @@ class View:
         """
         if clusters is None:
             clusters = self.clusters()
-        analyses = {"all items": clusters} if isinstance(clusters, Clusters) else dict(clusters)
+        analyses = {"spectral clustering": clusters} if isinstance(clusters, Clusters) else dict(clusters)
         for one in analyses.values():
             if len(one.labels) != len(self):
                 raise InputError(f"The clusters are of {len(one.labels)} maps, and there are {len(self)} items here.")
@@ -262,9 +276,15 @@ class View:
             predictions=table["prediction"],
             strategy="true_label" if own else "predicted_label",
             maps=self.heatmaps,
-            pictures=lambda k: np.asarray(self.seen(k, data).convert("RGB")),
+            pictures=lambda k: self._pixels(k, data),
         )
         return write_virelay(Path(folder), exported, analyses)
+
+    def _pixels(self, place: int, data: Any) -> Picture:
+        """An item's picture in colours; black where it could not be read."""
+        if not self.readable(place):
+            return np.zeros((*self.heatmaps.shape[1:], 3), np.uint8)
+        return np.asarray(self.seen(place, data).convert("RGB"))
 
 
 class _Maps:
@@ -283,24 +303,31 @@ class _Maps:
         return len(self._rows)
 
     def __getitem__(self, which: Any) -> Array:
+        if which is ... or isinstance(which, tuple):
+            return taken(self, which if isinstance(which, tuple) else (which,))
         found: Array = self._maps[which if self._whole and isinstance(which, slice) else self._rows[which]]
         return found
+
+
+def taken(maps: Any, which: tuple[Any, ...]) -> Array:
+    """What several indices choose of maps that are read item by item: the first one, and then the others of that."""
+    if not which or which[0] is ...:
+        whole: Array = maps[:][which]
+        return whole
+    found: Array = maps[which[0]]
+    return found[which[1:] if found.ndim < len(maps.shape) else (slice(None), *which[1:])]
+
+
+def _column(table: dict[str, Array], name: str) -> Array:
+    if name not in table:
+        raise InputError(f"There is no column {name!r}: there are {', '.join(table)}.")
+    return table[name]
 
 
 def _bounds(name: str, wanted: tuple[Any, ...]) -> tuple[float, float]:
     if len(wanted) != 2:
         raise InputError(f"{name}={wanted!r}: a pair (low, high) of bounds, None for none; several values in a list.")
     low, high = wanted
+    if any(isinstance(bound, str) for bound in wanted):
+        raise InputError(f"The column {name!r} holds numbers; got {wanted!r}.")
     return -np.inf if low is None else low, np.inf if high is None else high
-
-
-def _heat(R: Array) -> Array:
-    """A map as one of finite numbers: that of an item without one is empty."""
-    return np.nan_to_num(R.astype(np.float64))
-
-
-def _sheet(pictures: Sequence[Picture], labels: Sequence[str], columns: int | None) -> Picture:
-    """Pictures in rows, large enough to be seen."""
-    factor = max(1, -(-_SIDE // max(max(p.shape[:2]) for p in pictures)))
-    large = [p.repeat(factor, 0).repeat(factor, 1) for p in pictures]
-    return colouring.montage(large, labels, columns or min(len(large), int(np.ceil(np.sqrt(len(large) * 1.5)))))

@@ -1,10 +1,11 @@
-"""Heatmaps, pictures and clusters as a project of ViRelAy: a project file and three HDF5 files.
+"""Heatmaps, pictures and clusters as a project of ViRelAy: a project file and HDF5 files.
 
 project.yaml        names, and which file is what
-label-map.json      the classes by number; one more for items whose class is unknown
+label-map.json      the classes by number; one more for items whose class is unknown, and one for all items
 dataset.h5          data (items, 3, height, width) uint8: the pictures as the network saw them; label (items,)
 attributions.h5     index (items,); attribution (items, 3, height, width) float32; label; prediction (items, classes)
-analysis.h5         a group for each clustering: index, cluster/NAME, embedding/NAME, with the eigenvalues of `spectral`
+analysis-K.h5       a file for each clustering, in the group of all items: index, cluster/NAME, embedding/NAME, with the
+                    eigenvalues of `spectral`; of several groups in a file ViRelAy would offer the first one's names
 
 Of the network's answer a run keeps the class, so that a row of `prediction` is 1 there and 0 elsewhere.
 ViRelAy sums a map over its channels, and fails where there is one alone: the whole map is in the first of three.
@@ -13,6 +14,7 @@ ViRelAy sums a map over its channels, and fails where there is one alone: the wh
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +33,8 @@ from deeptaylor.support.optional import optional_package
 __all__ = ["PROJECT", "Exported", "write_virelay"]
 
 PROJECT = "project.yaml"
+_ALL = "all items"
+_NO_METHOD = re.compile("[-/]")  # in the name of an analysis: ViRelAy asks for it with an underscore, or not at all
 _READ = 64  # maps and pictures that are held at once
 Array = npt.NDArray[Any]
 
@@ -57,6 +61,9 @@ def write_virelay(folder: Path, given: Exported, analyses: Mapping[str, Clusters
         raise InputError(f"{shown(folder)} is there already; give a folder that is new or empty.")
     if len(given.maps.shape) != 3:
         raise InputError(f"ViRelAy shows pictures; these maps have the shape {tuple(given.maps.shape[1:])}.")
+    methods = [_NO_METHOD.sub("_", name) for name in analyses]
+    if len(set(methods)) < len(methods):
+        raise InputError(f"Give the clusterings names that ViRelAy tells apart; they would be {', '.join(methods)}.")
     part = folder.absolute().with_name(f".{folder.name[:200]}.{secrets.token_hex(4)}.part")
     part.mkdir(parents=True)
     try:
@@ -64,11 +71,11 @@ def write_virelay(folder: Path, given: Exported, analyses: Mapping[str, Clusters
             _write_dataset(file, given)
         with h5py.File(part / "attributions.h5", "w") as file:
             _write_attributions(file, given)
-        with h5py.File(part / "analysis.h5", "w") as file:
-            for name, clusters in analyses.items():
-                _write_analysis(file.create_group(name.replace("/", "_")), clusters)
-        (part / "label-map.json").write_text(json.dumps(_label_map(given.classes), indent=1), encoding="utf-8")
-        (part / PROJECT).write_text(_project(given), encoding="utf-8")
+        for k, clusters in enumerate(analyses.values()):
+            with h5py.File(part / f"analysis-{k}.h5", "w") as file:
+                _write_analysis(file.create_group(_ALL), clusters)
+        (part / "label-map.json").write_text(json.dumps(_label_map(given), indent=1), encoding="utf-8")
+        (part / PROJECT).write_text(_project(given, methods), encoding="utf-8")
         if folder.exists():
             folder.rmdir()
         part.replace(folder)
@@ -121,12 +128,13 @@ def _write_analysis(group: Any, clusters: Clusters) -> None:
         embeddings[clusters.method] = clusters.embedding[inside]
 
 
-def _label_map(classes: Sequence[str]) -> list[dict[str, Any]]:
-    named = [*classes, "unknown"]
-    return [{"index": k, "word_net_id": f"class-{k:05d}", "name": name} for k, name in enumerate(named)]
+def _label_map(given: Exported) -> list[dict[str, Any]]:
+    named = [(f"class-{k:05d}", name) for k, name in enumerate([*given.classes, "unknown"])]
+    named.append((_ALL, f"all {len(given.labels)} items"))  # no class: what ViRelAy shows in place of a group's name
+    return [{"index": k, "word_net_id": key, "name": name} for k, (key, name) in enumerate(named)]
 
 
-def _project(given: Exported) -> str:
+def _project(given: Exported, methods: Sequence[str]) -> str:
     """The project file; JSON is YAML, too."""
     _, height, width = given.maps.shape
     dataset = {
@@ -144,6 +152,6 @@ def _project(given: Exported) -> str:
         "label_map": "label-map.json",
         "dataset": dataset,
         "attributions": attributions,
-        "analyses": [{"analysis_method": "spectral clustering", "sources": ["analysis.h5"]}],
+        "analyses": [{"analysis_method": method, "sources": [f"analysis-{k}.h5"]} for k, method in enumerate(methods)],
     }
     return json.dumps({"project": project}, indent=2) + "\n"

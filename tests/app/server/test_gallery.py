@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import time
 from collections.abc import Iterator
@@ -22,8 +23,11 @@ from deeptaylor.app.server.app import make_app
 from deeptaylor.app.server.gallery import Gallery
 from deeptaylor.app.server.gallery_routes import NO_RUN
 from deeptaylor.app.server.gallery_schema import PER_PAGE
+from deeptaylor.app.server.gallery_study import Study
 from deeptaylor.app.server.models import OWN, Models
-from page_client import BOUNDS, HOST, ORIGIN, TOKEN, Small
+from deeptaylor.runs.clusters import Clusters
+from deeptaylor.shown import percent
+from page_client import BOUNDS, HOST, ORIGIN, TOKEN, Small, explain
 from small_runs import Squares, run
 
 COUNT = 60
@@ -143,7 +147,52 @@ def test_an_item_is_told_in_sentences_whose_shares_are_the_ledgers(client: TestC
     answer = f"The network says “class {row['prediction']}”, "
     assert said["sentences"][0].startswith(answer)
     assert ("own class is" in said["sentences"][0]) == said["wrong"]
-    assert f"{100 * row['input'] / row['score']:.3g} % of it lies on the picture" in said["sentences"][1]
+    own = percent(row["own"] / row["score"])
+    assert 0.01 < row["own"] / row["score"] < 0.99
+    assert f"is {row['score']:.3g}. The pixels themselves account for {own} of the score; the" in said["sentences"][1]
+    assert len(said["sentences"]) == 2
+
+
+def test_of_biases_that_took_nearly_all_it_says_how_little_is_left(photos: dt.Run) -> None:
+    number = int(photos.view().by("score").rows[0])
+    own = float(photos.table["own"][number] / photos.table["score"][number])
+    assert own < 0.5
+    assert Gallery(photos).item(number).sentences[1].partition(". ")[2] == (
+        f"The pixels themselves account for only {percent(own)} of the score; the rest, which biases took, was "
+        "handed back in proportion to that part."
+    )
+
+
+def test_of_a_contrast_both_parts_are_what_the_picture_holds(tmp_path: Path) -> None:
+    found = run(Squares(8), tmp_path / "store", contrast=True)
+    number = int(found.view().by("score").rows[0])
+    row = {name: float(column[number]) for name, column in found.table.items()}
+    said = Gallery(found).item(number).sentences
+    assert row["input"] + row["shared"] == pytest.approx(row["score"], rel=1e-4)
+    assert f"The pixels themselves account for {percent(row['own'] / row['score'])} of the score; the" in said[1]
+    apart = percent(row["input"] / (row["input"] + row["shared"]))
+    assert apart in said[2]
+    assert said[2].endswith("The heatmap shows all of it.")
+
+
+def test_a_wrong_answer_is_wrong_where_two_classes_have_one_name(own: dt.Pretrained, tmp_path: Path) -> None:
+    twice = dataclasses.replace(own, class_names=("crane",) * 4, domain=None)
+    Image.fromarray(np.full((8, 8, 3), 90, np.uint8)).save(tmp_path / "a.png")
+    answer = int(twice.network(twice.preprocess(tmp_path / "a.png")[0]).argmax())
+    (tmp_path / "list.txt").write_text(f"a.png\t{(answer + 1) % 4}\n")
+    said = Gallery(dt.run(tmp_path / "list.txt", twice, tmp_path / "store")).item(0)
+    assert said.wrong
+    assert said.sentences[0] == (
+        f"The network says “crane”, but the item's own class is “crane” (class {(answer + 1) % 4}, not {answer})."
+    )
+
+
+def test_a_network_of_one_answer_has_no_classes(tmp_path: Path) -> None:
+    one = nn.Sequential(nn.Flatten(), nn.Linear(64, 1), nn.Flatten(0)).eval()
+    found = dt.run(Squares(2), one, tmp_path / "store", domain=dt.Box(0, 1))
+    said = Gallery(found).item(0)
+    assert [s.partition(" is ")[0] for s in said.sentences] == ["The network’s answer"]
+    assert said.said == ""
 
 
 def test_a_broken_item_says_why_without_folders(client: TestClient) -> None:
@@ -201,10 +250,35 @@ def test_the_mean_is_that_of_the_class(client: TestClient, squares: dt.Run, monk
 
 def test_a_photograph_that_was_moved_leaves_its_heatmap(photos: dt.Run, tmp_path: Path) -> None:
     with opened(Gallery(photos, tmp_path)) as moved:
-        assert (png(moved, "items/3/small.png")[::20, ::20] == heatmap.colours(photos.heatmap(3))).all()
+        for kind, times in (("small", 20), ("heatmap", 64)):
+            assert (png(moved, f"items/3/{kind}.png")[::times, ::times] == heatmap.colours(photos.heatmap(3))).all()
+        told = get(moved, "items/3")
+        assert not told["pictured"]
+        assert told["sentences"][-1].startswith("Its photograph cannot be shown: ")
         said = refused(moved, "items/3/photograph.png")
         assert "cannot be read" in said
         assert str(tmp_path) not in said
+
+
+def test_what_is_explained_anew_is_what_the_run_explained(own: dt.Pretrained, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (12, 9, 4), dtype=np.uint8)
+    (tmp_path / "pictures").mkdir()
+    turned = Image.Exif()
+    turned[0x0112] = 6  # a quarter turn
+    Image.fromarray(pixels[..., :3]).save(tmp_path / "pictures" / "turned.jpg", exif=turned, quality=95)
+    Image.fromarray(pixels).save(tmp_path / "pictures" / "transparent.png")
+    deep = Image.fromarray(pixels[..., 0].astype(np.uint16) * 257)
+    for kind in ("png", "tiff"):
+        deep.save(tmp_path / "pictures" / f"deep.{kind}")
+    found = dt.run(tmp_path / "pictures", own, tmp_path / "store")
+    assert (found.table["status"] == 1).all(), found.errors
+    with opened(Gallery(found), own) as client:
+        for k, name in enumerate(found.names):
+            sent = client.get(f"/api/gallery/items/{k}/photograph.png").content
+            anew = explain(client, sent, target=str(found.table["target"][k]))
+            assert anew["score"] == pytest.approx(float(found.table["score"][k]), rel=1e-5), name
+            assert found.picture(k).format == {"jpg": "JPEG", "png": "PNG", "tiff": "TIFF"}[name.split(".")[1]]
+            assert png(client, f"items/{k}/seen.png").shape[2] == 3
 
 
 # --- clusters ---------------------------------------------------------------------------------------------------------
@@ -230,6 +304,24 @@ def test_clusters_are_found_in_the_background_and_filter_the_items(client: TestC
     inside = get(client, "items", cluster=1)
     assert [item["index"] for item in inside["items"]] == good.rows[expected.of(1)].tolist()
     assert "no cluster 99" in refused(client, "items", cluster=99)
+
+
+@pytest.mark.parametrize(
+    ("classes", "said"),
+    [
+        ([2, 2, 2], "All of them are of “class 2”."),
+        ([2, 1, 2], "The most frequent class is “class 2”, 2 of them."),
+        ([2, 1, 0], "No two of them are of the same class."),
+        ([-1, -1, -1], ""),
+    ],
+)
+def test_a_cluster_says_its_class_where_it_has_one(squares: dt.Run, classes: list[int], said: str) -> None:
+    none = np.zeros((3, 2), np.float32)
+    found = Clusters(np.zeros(3, int), none, none, none[0], none[:1, :1, None], none[:1, 0], 3, "spectral")
+    study = Study(state="ready", found=found, rows=np.array([0, 1, 2]))
+    view = squares.view([0, 1, 2])
+    view._all["target"][:3] = classes
+    assert [c.sentence for c in study.answer(view).clusters] == [said]
 
 
 def test_too_few_heatmaps_are_said_to_be_too_few(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 
 from deeptaylor.app.server.folders import without_folders
@@ -26,8 +27,10 @@ from deeptaylor.app.server.gallery_schema import (
 )
 from deeptaylor.app.server.gallery_study import Study
 from deeptaylor.errors import DeepTaylorError, InputError
+from deeptaylor.ledger import Ledger
+from deeptaylor.pictures import sentences
 from deeptaylor.runs.reading import Maps, Run
-from deeptaylor.runs.store import STATUS
+from deeptaylor.runs.store import PARTS, STATUS
 from deeptaylor.runs.view import View
 from deeptaylor.shown import number as digits
 from deeptaylor.shown import percent, shown
@@ -35,6 +38,7 @@ from deeptaylor.shown import percent, shown
 __all__ = ["Gallery"]
 
 _EXPLAINED = STATUS.index("explained")
+_UNREAD = "The photograph cannot be read: "
 _WITHOUT = {
     "waiting": "It has not been explained yet.",
     "unreadable": "It could not be read.",
@@ -81,7 +85,7 @@ class _Kept:
         except DeepTaylorError:
             raise
         except Exception as error:
-            raise InputError(f"The photograph cannot be read: {without_folders(str(error))}") from error
+            raise InputError(f"{_UNREAD}{without_folders(str(error))}") from error
 
 
 @dataclass
@@ -187,10 +191,12 @@ class Gallery:
 
     def _item(self, view: View, place: int, name: str, row: dict[str, Any]) -> Item:
         good = row["status"] == _EXPLAINED
-        wrong = bool(row["prediction"] != row["label"]) if good and row["label"] >= 0 else None
+        answer = int(row["prediction"])
+        wrong = bool(answer != row["label"]) if good and answer >= 0 and row["label"] >= 0 else None
+        said = view.class_name(answer) if answer >= 0 else ""
         return Item(
             index=int(view.rows[place]), name=shown(without_folders(name)),
-            said=view.class_name(int(row["prediction"])) if good else STATUS[int(row["status"])],
+            said=said if good else STATUS[int(row["status"])],
             wrong=wrong, score=float(row["score"]) if good and np.isfinite(row["score"]) else None,
         )  # fmt: skip
 
@@ -211,10 +217,16 @@ class Gallery:
         row = {name: column[0] for name, column in view.table.items()}
         good = bool(row["status"] == _EXPLAINED)
         said = _said(view, row) if good else [_WITHOUT[STATUS[int(row["status"])]], *self._reason(number)]
+        pictured = self.pictured and view.readable(0)
+        if pictured:
+            try:
+                self._kept.picture(number)
+            except DeepTaylorError as error:  # it has been moved since
+                why = without_folders(str(error)).removeprefix(_UNREAD)
+                pictured, said = False, [*said, f"Its photograph cannot be shown: {why}"]
         return ItemAnswer(
-            **self._item(view, 0, view.names[0], row).model_dump(), sentences=said, mapped=good,
-            pictured=self.pictured and row["status"] != STATUS.index("unreadable"),
-        )  # fmt: skip
+            **self._item(view, 0, view.names[0], row).model_dump(), sentences=said, mapped=good, pictured=pictured
+        )
 
     def _reason(self, number: int) -> list[str]:
         return [shown(without_folders(one.reason)) for one in self.run.errors if one.item == number]
@@ -229,27 +241,29 @@ def _counted(view: View, column: Any) -> list[Counted]:
 
 def _said(view: View, row: dict[str, Any]) -> list[str]:
     """Answer and ledger in sentences."""
-    answer, target = view.class_name(int(row["prediction"])), view.class_name(int(row["target"]))
-    said = [f"The network says “{answer}”."]
-    if row["label"] >= 0:
-        own = view.class_name(int(row["label"]))
-        rest = "and that is the item's own class" if own == answer else f"but the item's own class is “{own}”"
-        said = [f"The network says “{answer}”, {rest}."]
-    score = float(row["score"])
-    if score <= 0:
-        return [*said, f"The score of “{target}” is {digits(score)}: nothing speaks for it, so the heatmap is empty."]
-    parts = [f"{_share(row['input'], score)} of it lies on the picture"]
-    returned = float(row["returned"])
-    if np.isfinite(returned) and returned > 0:
-        parts[0] += f" ({_share(returned, score)} went to biases on the way and was handed back)"
-    names = {"bias": "is the part of the biases", "dropped": "was dropped on the way", "residual": "is left out"}
-    parts += [
-        f"{_share(row[name], score)} {words}"
-        for name, words in names.items()
-        if np.isfinite(row[name]) and abs(row[name]) > 5e-4 * score
-    ]
-    return [*said, f"The score of “{target}” is {digits(score)}: {', '.join(parts)}."]
+    answer, own, target = (int(row[name]) for name in ("prediction", "label", "target"))
+    rest = ""
+    if own >= 0:
+        twice = own != answer and view.class_name(own) == view.class_name(answer)  # ImageNet has two cranes
+        rest = f", but the item's own class is {_quoted(view, own)}{f' (class {own}, not {answer})' * twice}"
+        rest = rest if own != answer else ", and that is the item's own class"
+    said = [f"The network says {_quoted(view, answer)}{rest}."] * (answer >= 0)
+    ledger = _ledger(row)
+    has = f"The score of {_quoted(view, target)}" if target >= 0 else "The network’s answer"
+    said.append(f"{has} is {digits(float(row['score']))}. {sentences.account(ledger, 0, 0, 'pixels')}")
+    if ledger.shared is not None and (apart := sentences.split(ledger, 0, 0)):
+        said.append(f"{apart} The heatmap shows all of it.")
+    return said
 
 
-def _share(part: float, score: float) -> str:
-    return percent(float(part) / score, ".3g")
+def _quoted(view: View, number: int) -> str:
+    return f"“{view.class_name(number)}”"
+
+
+def _ledger(row: dict[str, Any]) -> Ledger:
+    """The ledger of an item, without its steps, which a run does not keep; a part that was not kept is not finite."""
+    parts: dict[str, Any] = {name: torch.tensor([float(row.get(name, np.nan))]) for name in PARTS}
+    for name in ("shared", "returned", "own"):
+        parts[name] = parts[name] if bool(parts[name].isfinite()) else None
+    score = torch.tensor([max(0.0, float(row["score"]))])
+    return Ledger(score=score, rows=(), by_step=torch.zeros(0, 4, 1), **parts)

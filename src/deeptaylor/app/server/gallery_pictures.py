@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from PIL import Image
 from deeptaylor import heatmap
 from deeptaylor.errors import DeepTaylorError, InputError
 from deeptaylor.heatmap import Picture
+from deeptaylor.models.networks.photo import upright
 from deeptaylor.runs.view import View
 
 __all__ = ["enlarged", "large", "mean", "mean_words", "photograph", "thumbnail"]
@@ -26,13 +28,7 @@ def thumbnail(view: View, pictured: bool) -> bytes:
     """The heatmap of an item over its photograph; what of the two there is."""
     if not _mapped(view):
         return _png(np.asarray(view.seen(0).convert("RGB")), _SMALL)
-    heat = _heat(view)
-    if pictured:
-        try:
-            return _png(heatmap.overlay(view.seen(0), heat), _SMALL)
-        except DeepTaylorError:
-            pass  # it has been moved since; the heatmap is still there
-    return _png(heatmap.colours(heat), _SMALL)
+    return _png(_over(view, pictured), _SMALL)
 
 
 def large(view: View, mapped: bool, pictured: bool) -> bytes:
@@ -40,13 +36,15 @@ def large(view: View, mapped: bool, pictured: bool) -> bytes:
     if mapped:
         if not _mapped(view):
             raise InputError("The item was not explained, so it has no heatmap.")
-        return _png(heatmap.overlay(view.seen(0), _heat(view)) if pictured else heatmap.colours(_heat(view)), _LARGE)
+        return _png(_over(view, pictured), _LARGE)
     return _png(np.asarray(view.seen(0).convert("RGB")), _LARGE)
 
 
 def photograph(picture: Image.Image) -> bytes:
-    """The photograph itself, at most so large, for the page to explain it anew."""
-    image = picture.convert("RGB")
+    """The photograph itself as a run reads it, at most so large, for the page to explain it anew."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # said when the run read it
+        image = upright(picture, "RGB")
     image.thumbnail((_SENT, _SENT), Image.Resampling.LANCZOS)
     file = io.BytesIO()
     image.save(file, "PNG")
@@ -97,6 +95,15 @@ def _mapped(view: View) -> bool:
 def _heat(view: View) -> npt.NDArray[Any]:
     found: npt.NDArray[Any] = np.nan_to_num(view.heatmaps[np.arange(1)][0].astype(np.float64))
     return found
+
+
+def _over(view: View, pictured: bool) -> Picture:
+    if pictured:
+        try:
+            return heatmap.overlay(view.seen(0), _heat(view))
+        except DeepTaylorError:
+            pass  # it has been moved since; the heatmap is still there
+    return heatmap.colours(_heat(view))
 
 
 def _png(picture: Picture, side: int) -> bytes:

@@ -87,7 +87,11 @@ class Study:
         most = int(counts.argmax())
         what = view.class_name(int(classes[most]))
         said = f"The most frequent class is “{what}”, {counts[most]} of them."
-        if counts[most] == len(rows):
+        if classes[most] < 0:
+            said = ""  # the network gives one number, and no class
+        elif counts[most] == 1 < len(rows):
+            said = "No two of them are of the same class."
+        elif counts[most] == len(rows):
             said = f"All of them are of “{what}”."
         return ClusterAnswer(
             number=number, size=len(rows), alike=float(self.found.alike[number]),
