@@ -37,6 +37,7 @@ from deeptaylor.models.networks.pretrained import Pretrained
 from deeptaylor.models.networks.squeezenet import squeezenet1_1
 from deeptaylor.runs.progress import Progress
 from deeptaylor.runs.run import begin, work_of
+from deeptaylor.runs.store import zarr_package
 from zoo import MEAN, STD, randomise
 
 SETTLE = 0.5  # seconds in which the run's threads end what they do
@@ -186,6 +187,7 @@ def main() -> None:
     parser.add_argument("--photos", type=Path, help="where the photographs are, or are made; kept")
     parser.add_argument("--json", type=Path, help="what is measured is added to this file")
     asked = parser.parse_args()
+    zarr_package()  # is it there? Else that would be said after minutes
     with tempfile.TemporaryDirectory() as own:
         folder = asked.photos or Path(own) / "photos"
         if not folder.is_dir():
