@@ -162,8 +162,13 @@ def _of_whole_numbers(step: Step, args: Any, kwargs: Any, found: list[Pair]) -> 
         return None
     if same(now, before):
         return now
-    if now.is_floating_point() or any(p.carrier is not None and p.x.dtype is torch.bool for p in found):
+    if now.is_floating_point():
         return None
+    if any(p.carrier is not None and p.x.dtype is torch.bool for p in found):
+        made = step.split(step.op, args, kwargs) if step.split else None
+        if isinstance(made, Pair) and made.x.is_floating_point() and now.dtype is torch.bool:
+            return Pair(now, before, made.x)
+        return made
     carrier = None
     if step.moves and len(found) == 1 and found[0].carrier is not None:
         carrier = step.op(*plain(args, lambda p: p.carrier), **plain(kwargs, lambda p: p.carrier))
