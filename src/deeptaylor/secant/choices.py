@@ -115,7 +115,7 @@ def embedding(op: Any, args: Any, kwargs: Any) -> Pair:
     if tokens.carrier is None:
         raise RefusedError("the numbers that it looks up differ between the input and the reference, and are no input")
     y = op(table, tokens.x, *args[2:])
-    y0 = tokens.x0 if tokens.x0.is_floating_point() else op(table, tokens.x0, *args[2:])
+    y0 = tokens.x0.to(y.dtype) if tokens.x0.is_floating_point() else op(table, tokens.x0, *args[2:])
     if y.shape != y0.shape:
         raise RefusedError(f"it gives vectors of shape {tuple(y.shape)}, and the reference has {tuple(y0.shape)}")
     made: Tensor = _Tokens.apply(y, tokens.carrier, y - y0)  # type: ignore[no-untyped-call]

@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
+from torch.utils import _pytree as pytree
 
 from deeptaylor.graph.places import Node, is_node
 from deeptaylor.maps import ops
 from deeptaylor.operations.table import flow_of, row_of
 from deeptaylor.run.engine import Engine
 from deeptaylor.secant.composed import layer_norm
-from deeptaylor.secant.narrow import wide_layer, wide_vectors
+from deeptaylor.secant.narrow import wide_layer, wide_type, wide_vectors
 from deeptaylor.secant.patterns import sooner_picked, whole_attention
 from deeptaylor.secant.products import picked_layer
 from deeptaylor.secant.splits import split_of
@@ -116,7 +117,7 @@ def _whole(node: Node, engine: Engine) -> _Call:
         or _rms_norm(node, engine)
         or whole_attention(node, engine)
         or sooner_picked(node, engine)
-        or (node.target, node.args, dict(node.kwargs))
+        or (node.target, *pytree.tree_map_only(torch.dtype, wide_type, (node.args, dict(node.kwargs))))
     )
 
 

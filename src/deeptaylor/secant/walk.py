@@ -20,6 +20,7 @@ from deeptaylor.errors import UnsupportedOpError
 from deeptaylor.graph.editing import op_name
 from deeptaylor.graph.places import Node, where
 from deeptaylor.run.engine import Engine
+from deeptaylor.secant.narrow import wide_type
 from deeptaylor.secant.pair import Pair, RefusedError, changes, is_traced, plain, same
 from deeptaylor.secant.steps import Step, steps_of
 
@@ -63,7 +64,7 @@ def walked(engine: Engine, x: Sequence[Tensor], x0: Sequence[Tensor]) -> Walked:
 
 def number_type(engine: Engine) -> torch.dtype:
     """The type that secants are computed in: the network's own, and float32 for anything narrower."""
-    return torch.promote_types(engine.one.dtype, torch.float32)
+    return wide_type(engine.one.dtype)
 
 
 _SMALL = 2**16  # elements: so few are kept in the wide type
