@@ -98,6 +98,31 @@ def test_tokens_against_vectors(text: dt.Explainer) -> None:
     torch.testing.assert_close(b.relevance[0].sum(1) + b.reference_score, b.score)
 
 
+class Shifted(Text):
+    """Tokens beside the tokens before them, read at the token 4: so BART and T5 classify."""
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        before = ids.new_zeros(ids.shape)
+        before[:, 1:] = ids[:, :-1].clone()
+        before[:, 0] = 1
+        h = self.embed(ids) * self.embed(before) * mask.unsqueeze(-1)
+        h = torch.tanh(self.layer(h)).cumsum(1)
+        return self.out(h[ids == 4].reshape(ids.shape[0], -1, 6)[:, -1])
+
+
+def test_tokens_that_are_shifted_and_the_one_that_is_read() -> None:
+    torch.manual_seed(0)
+    net = Shifted().double()
+    ids, other = torch.tensor([[1, 2, 3, 4], [5, 6, 4, 7]]), torch.tensor([[9, 2, 8, 4], [9, 9, 4, 0]])
+    mask = MASK.double()
+    b = dt.Explainer(net).between((ids, mask), (other, mask), 0)
+    torch.testing.assert_close(b.score - b.reference_score, (net(ids, mask) - net(other, mask))[:, 0].detach())
+    torch.testing.assert_close(b.relevance[0].sum(1), b.score - b.reference_score)
+    assert (b.relevance[0] != 0).tolist() == [[True, False, True, False], [True, True, False, False]]
+    with pytest.raises(dt.UnsupportedOpError, match="whole numbers that it reads differ"):
+        dt.Explainer(net).between((ids, mask), (other.roll(1, 1), mask), 0)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_vectors_of_a_narrow_network_are_computed_in_float32(text: dt.Explainer, dtype: torch.dtype) -> None:
     net, mask = copy.deepcopy(text.model), MASK.to(dtype)

@@ -170,10 +170,23 @@ def _of_whole_numbers(step: Step, args: Any, kwargs: Any, found: list[Pair]) -> 
         if isinstance(made, Pair) and made.x.is_floating_point() and now.dtype is torch.bool:
             return Pair(now, before, made.x)
         return made
-    carrier = None
-    if step.moves and len(found) == 1 and found[0].carrier is not None:
-        carrier = step.op(*plain(args, lambda p: p.carrier), **plain(kwargs, lambda p: p.carrier))
-    return Pair(now, before, carrier)
+    return Pair(now, before, _carrier(step, args, kwargs, found))
+
+
+def _carrier(step: Step, args: Any, kwargs: Any, found: list[Pair]) -> Any:
+    """What stands for tokens that are moved, or put beside others; None where what is made of them is no token."""
+    first = found[0].carrier
+    if any(p.carrier is None for p in found) or not (step.joins or (step.moves and len(found) == 1)):
+        return None
+
+    def read(value: Any) -> Any:
+        if isinstance(value, Pair):
+            return value.carrier
+        if isinstance(value, tuple | list):
+            return [read(v) for v in value]
+        return value.to(first) if step.joins and isinstance(value, Tensor) else value  # else it is an index
+
+    return step.op(*read(args), **{name: read(value) for name, value in kwargs.items()})
 
 
 def _now(p: Pair) -> Tensor:
