@@ -17,6 +17,7 @@ _T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "v
 _OPT = {**SIZES, "ffn_dim": 48, "word_embed_proj_dim": 32}
 _GEMMA = {"head_dim": 8, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
 _FALCON = {**WIDTH, "vocab_size": 64, "alibi": True, "pad_token_id": 4}
+_BLOOM = {"hidden_size": 32, "n_layer": 2, "n_head": 4, "vocab_size": 64, "pad_token_id": 4}
 _BART = {
     "d_model": 32, **{f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in
     (("layers", 2), ("attention_heads", 4), ("ffn_dim", 48))}, "vocab_size": 64, "max_position_embeddings": 64,
@@ -71,6 +72,7 @@ FAMILIES = {
     ),
     "t5, classes": Family("T5ForSequenceClassification", "T5Config", {**_T5, **_ENDS}, _ENCODER),
     "bart": Family("BartForSequenceClassification", "BartConfig", {**_BART, **_ENDS}, _ENCODER),
+    "bloom": Family("BloomForSequenceClassification", "BloomConfig", _BLOOM, _PADDED),
     "falcon": Family("FalconForSequenceClassification", "FalconConfig", _FALCON, _PADDED),
 }
 FAST = ("roberta", "gpt2")
