@@ -263,6 +263,30 @@ def test_narrow_parts_of_a_network_are_explained_with_all_digits_and_noted(way: 
         assert "compute in bfloat16" in str(e.check())
 
 
+class Masked(nn.Module):
+    """Attention with the lowest number for a mask, and the softmax in float32: nan where all is masked."""
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        seen = mask.unsqueeze(1).expand(-1, 3, -1).bool().tril()
+        scores = (x @ x.mT).masked_fill(~seen, torch.finfo(x.dtype).min)
+        return (scores.softmax(-1, dtype=torch.float32).to(x.dtype) @ x).mean(1)
+
+
+def test_nan_that_a_network_makes_of_invented_samples_is_no_hindrance() -> None:
+    """In another order, the mask hides all that the first token may see."""
+    x, mask = torch.randn(1, 3, 4, dtype=torch.float64), torch.tensor([[1, 0, 0]])
+    assert Masked()(x, mask.flip(1)).isnan().all()
+    b = dt.Explainer(Masked()).between((x, mask), "zeros", 0)
+    assert float(b.ledger.gap.max()) < 1e-14
+
+
+def test_nan_that_a_network_makes_of_the_input_is_told() -> None:
+    x, mask = torch.randn(1, 3, 4, dtype=torch.float64), torch.tensor([[0, 1, 1]])
+    said = r"itself gives NaN for this input.*converts to torch.float32 on the way.*Explain network.to\(torch.float32\)"
+    with pytest.raises(MismatchError, match=said):
+        dt.Explainer(Masked()).between((x, mask), "zeros", 0)
+
+
 def test_autocast_around_a_call_is_set_aside_and_noted() -> None:
     network, x = Net(lambda net, x: net.c(F.relu(net.a(x)))), inputs(2)
     plain = dt.Explainer(network, x, dt.NonNegative(), bias="neuron")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from deeptaylor.graph.outline import FREE, Outline, per_sample
+from deeptaylor.graph.outline import FREE, Outline, per_sample, sized
 
 CPU = torch.device("cpu")
 
@@ -60,3 +60,15 @@ def test_so_are_the_symbols_of_an_exported_network() -> None:
     shapes = {n.op: n.meta["val"].shape for n in program.graph.nodes if n.op != "output"}
     assert [per_sample(n) for n in shapes["placeholder"]] == [1, None]
     assert [per_sample(n) for n in shapes["call_function"]] == [3]
+
+
+def test_every_input_has_a_symbol_of_its_own_and_so_has_what_a_mask_picks() -> None:
+    class Mixed(torch.nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            return y.flatten(0, 1).reshape(x.shape[0], -1), x[x > 0].reshape(x.shape[0], -1)
+
+    free = {0: torch.export.Dim.DYNAMIC}
+    program = torch.export.export(Mixed(), (torch.ones(2, 1), torch.ones(2, 3)), dynamic_shapes=(free, free))
+    shapes = [n.meta["val"].shape for n in next(n for n in program.graph.nodes if n.op == "output").args[0]]
+    assert [[per_sample(n) for n in shape] for shape in shapes] == [[1, None], [1, None]]
+    assert [[sized(n, 5) for n in shape] for shape in shapes] == [[5, 3], [5, 1]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,61 @@ def test_tokens_against_vectors(text: dt.Explainer) -> None:
     mean = net.embed.weight.detach().mean(0).expand(1, 4, 6)
     b = text.between((IDS, MASK), mean, 0)
     torch.testing.assert_close(b.relevance[0].sum(1) + b.reference_score, b.score)
+
+
+class Shifted(Text):
+    """Tokens beside the tokens before them, read at the token 4: so BART and T5 classify."""
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        before = ids.new_zeros(ids.shape)
+        before[:, 1:] = ids[:, :-1].clone()
+        before[:, 0] = 1
+        h = self.embed(ids) * self.embed(before) * mask.unsqueeze(-1)
+        h = torch.tanh(self.layer(h)).cumsum(1)
+        return self.out(h[ids == 4].reshape(ids.shape[0], -1, 6)[:, -1])
+
+
+def test_tokens_that_are_shifted_and_the_one_that_is_read() -> None:
+    torch.manual_seed(0)
+    net = Shifted().double()
+    ids, other = torch.tensor([[1, 2, 3, 4], [5, 6, 4, 7]]), torch.tensor([[9, 2, 8, 4], [9, 9, 4, 0]])
+    mask = MASK.double()
+    b = dt.Explainer(net).between((ids, mask), (other, mask), 0)
+    torch.testing.assert_close(b.score - b.reference_score, (net(ids, mask) - net(other, mask))[:, 0].detach())
+    torch.testing.assert_close(b.relevance[0].sum(1), b.score - b.reference_score)
+    assert (b.relevance[0] != 0).tolist() == [[True, False, True, False], [True, True, False, False]]
+    with pytest.raises(dt.UnsupportedOpError, match="whole numbers that it reads differ"):
+        dt.Explainer(net).between((ids, mask), (other.roll(1, 1), mask), 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_vectors_of_a_narrow_network_are_computed_in_float32(text: dt.Explainer, dtype: torch.dtype) -> None:
+    net, mask = copy.deepcopy(text.model), MASK.to(dtype)
+    assert isinstance(net, Text)
+    net.layer = nn.Sequential(nn.LayerNorm(6), net.layer)  # type: ignore[assignment]
+    net.to(dtype)
+    vectors = net.embed(OTHER).detach().mean(1, keepdim=True).expand(-1, 4, -1)
+    b = dt.Explainer(net, example=(IDS, mask)).between((IDS, mask), vectors, 0)
+    assert b.relevance[0].dtype is torch.float32
+    assert float(b.ledger.gap.max()) < 1e-6
+
+
+class Weighed(Text):
+    """The same by a product of matrices, with weights made of whole numbers."""
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        h = torch.tanh(self.layer(self.embed(ids)))
+        return self.out(torch.einsum("bnd,bn->bd", h, mask.to(h.dtype) / mask.sum(1, keepdim=True).to(h.dtype)))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_conversions_to_a_narrow_type_are_left_out(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    net, mask = Weighed().to(dtype), MASK.long()
+    b = dt.Explainer(net).between((IDS, mask), OTHER, 0)
+    assert float(b.ledger.gap.max()) < 1e-6
+    wide = dt.Explainer(net.float()).between((IDS, mask), OTHER, 0)
+    torch.testing.assert_close(b.relevance[0], wide.relevance[0])
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

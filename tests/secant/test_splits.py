@@ -145,6 +145,12 @@ CASES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "pow -0.5": lambda: (aten.pow.Tensor_Scalar, points(30, low=0.01), -0.5),
     "pow -1": lambda: (aten.pow.Tensor_Scalar, points(30, low=0.01), -1),
     "pow 1.7": lambda: (aten.pow.Tensor_Scalar, points(30, low=0.01), 1.7),
+    "pow, a tensor": lambda: (
+        aten.pow.Tensor_Tensor, points(2, 5, low=0.01), torch.tensor([1.0, 2.0, 0.5, -1.0, 1.7], dtype=F64),
+    ),
+    "pow of a number": lambda: (aten.pow.Scalar, 2, points(30)),
+    "pow of a tensor": lambda: (aten.pow.Tensor_Tensor, torch.tensor([[0.5], [1.0], [3.0]], dtype=F64), points(30)),
+    "pow, both change": lambda: (aten.pow.Tensor_Tensor, points(3, 30, low=0.01), points(30, seed=1)),
     "gelu, tanh": lambda: (ops_gelu_tanh, points(30)),
     "cumsum": lambda: (aten.cumsum.default, points(3, 6), -1),
     "cat": lambda: (aten.cat.default, [points(3, 2), points(3, 4, seed=1)], 1),

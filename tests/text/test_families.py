@@ -16,6 +16,13 @@ _GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 64, "n_positions
 _T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "vocab_size": 64}
 _OPT = {**SIZES, "ffn_dim": 48, "word_embed_proj_dim": 32}
 _GEMMA = {"head_dim": 8, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
+_FALCON = {**WIDTH, "vocab_size": 64, "alibi": True, "pad_token_id": 4}
+_BLOOM = {"hidden_size": 32, "n_layer": 2, "n_head": 4, "vocab_size": 64, "pad_token_id": 4}
+_BART = {
+    "d_model": 32, **{f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in
+    (("layers", 2), ("attention_heads", 4), ("ffn_dim", 48))}, "vocab_size": 64, "max_position_embeddings": 64,
+}  # fmt: skip
+_ENDS = {"pad_token_id": 4, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 _MAMBA = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64, "state_size": 4}
 
 
@@ -63,6 +70,10 @@ FAMILIES = {
         {**_T5, "pad_token_id": 4, "decoder_start_token_id": 4, "feed_forward_proj": "gated-gelu"},
         _PADDED,
     ),
+    "t5, classes": Family("T5ForSequenceClassification", "T5Config", {**_T5, **_ENDS}, _ENCODER),
+    "bart": Family("BartForSequenceClassification", "BartConfig", {**_BART, **_ENDS}, _ENCODER),
+    "bloom": Family("BloomForSequenceClassification", "BloomConfig", _BLOOM, _PADDED),
+    "falcon": Family("FalconForSequenceClassification", "FalconConfig", _FALCON, _PADDED),
 }
 FAST = ("roberta", "gpt2")
 

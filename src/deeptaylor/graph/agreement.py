@@ -103,7 +103,11 @@ def _trials(
     for trial in fitting:
         try:
             answered = known.output if known is not None and known.fits(trial) else None
-            made.append(_Trial(trial, _output(model, trial, output, answered)))
+            tried = _Trial(trial, _output(model, trial, output, answered))
+            if alike and trial is two and bool(tried.output.isnan().any()):  # made up: with the masks that were given
+                kept = [two[0], *(torch.cat([x[:1], x[:1]]) for x in inputs[1:])]
+                tried = _Trial(kept, _output(model, kept, output))
+            made.append(tried)
         except Exception as error:  # a network may raise anything
             if out_of_memory(error) and made:
                 break
@@ -207,6 +211,14 @@ def _cause(
         return (
             f"The network computes something else for {trial.samples} sample{'s' if trial.samples > 1 else ''} than "
             f"for {whole.samples}: does it ask for the size of the batch? Make it treat every size alike."
+        )
+    own = trial.output.dtype
+    narrow = captured.narrowest[0] if captured.narrowest else own
+    if bool(trial.output.isnan().any()) and torch.finfo(narrow).eps > torch.finfo(own).eps:
+        return (
+            f"The network itself gives NaN for this input, and the captured network, in {own} throughout, does not: "
+            f"the network converts to {narrow} on the way, where the lowest number of {own} is infinite, and a softmax "
+            f"of what is masked whole by it is NaN. Explain network.to({narrow})."
         )
     if captured.in_place:
         return (

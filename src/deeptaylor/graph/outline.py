@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-__all__ = ["FREE", "Outline", "per_sample"]
+__all__ = ["FREE", "Outline", "per_sample", "sized"]
 
 FREE = 2**31 + 11  # a prime
 
@@ -60,6 +60,17 @@ def per_sample(size: Any) -> int | None:
     """How much of a size one sample has, where the size follows the batch; None where it is always the same."""
     if isinstance(size, int):
         return size // FREE if size and size % FREE == 0 else None
+    one, two = (sized(size, batch) for batch in (1, 2))
+    return None if one == two else one
+
+
+def sized(size: Any, batch: int) -> int:
+    """A size of so many samples.
+
+    Its symbols are the batch's: every input has one of its own, and what a mask picks out, such as the last token of
+    each text, is taken for one a sample. Where that is not so the captured network does not give what the network does.
+    """
+    if isinstance(size, int):
+        return size
     expression = size.node.expr
-    symbols = list(expression.free_symbols)
-    return int(expression.subs(symbols[0], 1)) if symbols else None
+    return int(expression.subs(dict.fromkeys(expression.free_symbols, batch)))

@@ -115,9 +115,10 @@ def _slice(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap
 def _select(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap | None:
     a = bound_args(node)
     index: Any = a["index"]
-    if not isinstance(index, int):
+    size = shape_of(node.args[0])[a["dim"]]
+    if not isinstance(index, int) or not (isinstance(size, int) or size.node.has_hint()):  # a mask picked them
         return None
-    size = int(shape_of(node.args[0])[a["dim"]])
+    size = int(size)
     return st.Slice(node.name, operands, a["dim"], index % size, index % size + 1, 1, drop=True)
 
 

@@ -15,7 +15,7 @@ from deeptaylor.errors import PlanError
 from deeptaylor.graph.agreement import different
 from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import shape_of
-from deeptaylor.graph.outline import per_sample
+from deeptaylor.graph.outline import per_sample, sized
 from deeptaylor.graph.places import Node, where
 from deeptaylor.run.values import Layout
 
@@ -46,7 +46,8 @@ def layouts(captured: Captured, inputs: Sequence[Tensor]) -> dict[str, Layout]:
 
 def _size(n: Any, batch: Any) -> tuple[int, bool]:
     followed = None if isinstance(batch, int) else per_sample(n)
-    return (int(n), False) if followed is None else (followed, True)
+    samples = batch if isinstance(batch, int) else 1
+    return (sized(n, samples), False) if followed is None else (followed, True)
 
 
 def _probe_each(nodes: Sequence[Node], known: dict[str, Layout], constants: Mapping[str, Tensor]) -> dict[str, Layout]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from deeptaylor.secant.pair import Pair, RefusedError, attached, look, midway, same
-from deeptaylor.secant.products import linear, real
+from deeptaylor.secant.products import linear, real, reals
 from deeptaylor.secant.unary import ratio
 
 __all__ = ["both", "compare", "either", "embedding", "fill", "ordered", "turned", "where"]
@@ -38,7 +38,7 @@ def compare(op: Any, args: Any, kwargs: Any) -> Pair:
 def turned(op: Any, args: Any, kwargs: Any) -> Pair:
     """not a = 1 − a."""
     a = args[0]
-    return Pair(~a.now, ~a.x0, None if a.carrier is None else 1 - a.carrier)
+    return Pair(op(a.now), op(a.x0), None if a.carrier is None else 1 - a.carrier)
 
 
 def _combined(op: Any, args: Any, kwargs: Any, numbers: Any) -> Pair:
@@ -69,21 +69,13 @@ def where(op: Any, args: Any, kwargs: Any) -> Pair:
         return linear(op, args, kwargs)
     m = real(mask)
     share, differs = m.middle, mask.now != mask.x0
-    like = next((v for v in (a, b) if isinstance(v, Pair)), None)
-    a, b = (_as_pair(v, m.x if like is None else like.x) for v in (a, b))
+    a, b = reals(a, b, like=m)
     y, y0 = torch.where(mask.now, a.now, b.now), torch.where(mask.x0, a.x0, b.x0)
     gap = torch.where(differs, a.middle - b.middle, 0)
     look()
     if not bool(torch.isfinite(gap).all()):
         raise RefusedError("a mask that differs between the input and the reference chooses something infinite")
     return Pair(attached(y, (a.x, share), (b.x, 1 - share), (m.x, gap)), y0)
-
-
-def _as_pair(value: Any, like: Tensor) -> Pair:
-    if isinstance(value, Pair):
-        return value
-    constant = torch.as_tensor(value, dtype=like.dtype, device=like.device)
-    return Pair(constant, constant)
 
 
 def fill(op: Any, args: Any, kwargs: Any) -> Pair:
@@ -123,7 +115,7 @@ def embedding(op: Any, args: Any, kwargs: Any) -> Pair:
     if tokens.carrier is None:
         raise RefusedError("the numbers that it looks up differ between the input and the reference, and are no input")
     y = op(table, tokens.x, *args[2:])
-    y0 = tokens.x0 if tokens.x0.is_floating_point() else op(table, tokens.x0, *args[2:])
+    y0 = tokens.x0.to(y.dtype) if tokens.x0.is_floating_point() else op(table, tokens.x0, *args[2:])
     if y.shape != y0.shape:
         raise RefusedError(f"it gives vectors of shape {tuple(y.shape)}, and the reference has {tuple(y0.shape)}")
     made: Tensor = _Tokens.apply(y, tokens.carrier, y - y0)  # type: ignore[no-untyped-call]

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deeptaylor.secant.pair import Pair, attached
+from deeptaylor.secant.products import reals
 from deeptaylor.secant.unary import ratio
 
 __all__ = ["adaptive_pool", "along", "of_two", "pool"]
@@ -80,7 +81,7 @@ def of_two(sign: int) -> Callable[..., Pair]:
     """The larger of two, element by element; `sign` −1: the smaller."""
 
     def split(op: Any, args: Any, kwargs: Any) -> Pair:
-        a, b = (p if isinstance(p, Pair) else Pair(p, p) for p in args[:2])
+        a, b = reals(*args[:2])
         y, y0 = op(a.now, b.now), op(a.x0, b.x0)
         wins, won = sign * (a.now - b.now) >= 0, sign * (a.x0 - b.x0) >= 0
         first, second = torch.where(wins, a.change, b.change), torch.where(won, a.change, b.change)

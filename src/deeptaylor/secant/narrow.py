@@ -21,7 +21,7 @@ from torch import Tensor
 from deeptaylor.maps import ops
 from deeptaylor.secant.pair import Pair, is_traced
 
-__all__ = ["DEVICES", "changed_layer", "is_fast", "pays", "product", "two", "wide_layer", "wide_vectors"]
+__all__ = ["DEVICES", "changed_layer", "is_fast", "pays", "product", "two", "wide_layer", "wide_type", "wide_vectors"]
 
 DEVICES = {"cuda"}  # that multiply bfloat16 much faster than float32
 LARGE = 2**34  # multiplications: with fewer, the launches of what is done one by one take longer than is saved
@@ -70,6 +70,11 @@ def _of_two(a: Tensor, b: Tensor) -> Tensor:
 # --- linear layers and tokens -----------------------------------------------------------------------------------------
 
 
+def wide_type(dtype: torch.dtype) -> torch.dtype:
+    """The type that numbers of a type are computed in: float32 for anything narrower."""
+    return torch.promote_types(dtype, torch.float32) if dtype.is_floating_point else dtype
+
+
 def wide_layer(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """A linear layer in the type of what it reads."""
     return ops.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
@@ -80,7 +85,7 @@ def wide_vectors(op: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     def vectors(*args: Any, **kwargs: Any) -> Tensor:
         found = op(*args, **kwargs)
-        return found.to(torch.promote_types(found.dtype, torch.float32))
+        return found.to(wide_type(found.dtype))
 
     return vectors
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from deeptaylor.secant import unary
 from deeptaylor.secant.copies import looks, sparing_layer
 from deeptaylor.secant.narrow import changed_layer, pays, wide_layer
-from deeptaylor.secant.pair import Pair, RefusedError, attached, changes, midway, plain
+from deeptaylor.secant.pair import Pair, RefusedError, attached, changes, look, midway, plain
 from deeptaylor.secant.unary import of_form, reciprocal, rsqrt, sqrt
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "over_positive",
     "power",
     "real",
+    "reals",
 ]
 
 
@@ -36,6 +37,14 @@ def real(p: Pair) -> Pair:
     if p.carrier is None or p.x.dtype is not torch.bool:
         raise RefusedError("whole numbers that it reads differ between the input and the reference")
     return Pair(p.carrier, p.x0.to(p.carrier.dtype))
+
+
+def reals(a: Any, b: Any, like: Pair | None = None) -> list[Pair]:
+    """Two values as pairs of real numbers; a constant has the type of the other one, and two constants that of like."""
+    read = [real(p) if isinstance(p, Pair) else p for p in (a, b)]
+    model = next(p for p in (*read, like) if isinstance(p, Pair)).x
+    tensors = (p if isinstance(p, Pair) else torch.as_tensor(p).to(model) for p in read)
+    return [p if isinstance(p, Pair) else Pair(p, p) for p in tensors]
 
 
 def linear(op: Any, args: Any, kwargs: Any) -> Pair:
@@ -71,10 +80,7 @@ def divide(op: Any, args: Any, kwargs: Any) -> Pair:
         raise RefusedError("a quotient that is rounded has no one split")
     if not isinstance(b, Pair):
         return linear(op, args, kwargs)
-    if not isinstance(a, Pair):
-        constant = torch.as_tensor(a, dtype=b.x.dtype, device=b.x.device)
-        a = Pair(constant, constant)
-    top = real(a)
+    top, b = reals(a, b)
     y, y0 = top.now / b.now, top.x0 / b.x0
     same = b.now * b.x0 > 0
     middle = torch.where(same, b.middle, 1)
@@ -189,7 +195,20 @@ def contract(op: Any, args: Any, kwargs: Any) -> Pair:
 
 
 def power(op: Any, args: Any, kwargs: Any) -> Pair:
-    """x^p."""
-    if args[1] in (-1, -0.5):
-        return (one_over if args[1] == -1 else one_over_root)(lambda x: op(x, args[1]), args[:1], {})
-    return unary.power(op, args, kwargs)
+    """x^p; where p changes, exp(p log x) of positive x."""
+    x, p = args
+    if isinstance(p, Pair):
+        return _exponential(x, p)
+    if not isinstance(p, Tensor) and p in (-1, -0.5):
+        return (one_over if p == -1 else one_over_root)(lambda x: op(x, p), (real(x),), {})
+    return unary.power(op, (real(x), p), kwargs)
+
+
+def _exponential(x: Any, p: Pair) -> Pair:
+    if isinstance(x, Pair | Tensor):
+        look()
+    base, p = reals(x, p)
+    if not bool((torch.minimum(base.now, base.x0) > 0).all()):
+        raise RefusedError("its exponent depends on the input, and for that its base has to be above zero everywhere")
+    log = of_form(unary.log)(torch.log, (base,), {})
+    return of_form(unary.exp)(torch.exp, (multiply(torch.mul, (log, p), {}),), {})

@@ -20,8 +20,8 @@ import torch
 
 from deeptaylor.maps import ops
 from deeptaylor.secant import attention, choices, composed, largest, products, softmax, unary
-from deeptaylor.secant.pair import midway
-from deeptaylor.secant.products import linear
+from deeptaylor.secant.pair import Pair, RefusedError, changes, midway
+from deeptaylor.secant.products import linear, real
 from deeptaylor.secant.unary import bent, of_form, smooth
 
 __all__ = ["BENT", "FORMS", "KINKED", "LINEAR", "SMOOTH", "split_of"]
@@ -74,30 +74,29 @@ FORMS = {
     aten.cos: unary.cos,
 }  # fmt: skip
 
-TABLE: dict[Any, Callable[..., Any]] = {
-    **dict.fromkeys(LINEAR, linear),
-    **dict.fromkeys(_QUADRATIC, products.layer),
+
+def _of_first(split: Callable[..., Any]) -> Callable[..., Any]:
+    """A split that takes but the first argument to change: where another does, it is refused."""
+
+    def checked(op: Any, args: Any, kwargs: Any) -> Any:
+        first, *rest = args
+        if not isinstance(first, Pair) or changes((rest, kwargs)):
+            raise RefusedError("only the first value that it reads may depend on the input, and another does")
+        return split(op, (real(first), *rest), kwargs)
+
+    return checked
+
+
+_OF_FIRST: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(BENT, bent),
     **dict.fromkeys(SMOOTH, smooth()),
     **dict.fromkeys(KINKED, smooth(kink=True)),
     **{operation: of_form(slope) for operation, slope in FORMS.items()},
-    aten.pow: products.power,
     aten.reciprocal: products.one_over,
     aten.rsqrt: products.one_over_root,
-    aten.mul: products.multiply,
-    aten.multiply: products.multiply,
-    aten.div: products.divide,
-    aten.divide: products.divide,
-    aten.true_divide: products.divide,
-    **dict.fromkeys((aten.matmul, aten.mm, aten.bmm, aten.mv, aten.dot), products.matmul),
-    **dict.fromkeys((aten.einsum, aten.tensordot), products.contract),
     **dict.fromkeys((aten.softmax, aten._softmax), softmax.softmax),
     **dict.fromkeys((aten.log_softmax, aten._log_softmax), softmax.log_softmax),
     aten.logsumexp: softmax.log_sum_exp,
-    ops.attention_weights: attention.attention_weights,
-    attention.attend: attention.attended,
-    attention.attend_keys: attention.attended_keys,
-    products.picked_layer: products.layer_of_picked,
     composed.layer_norm: composed.normed,
     ops.divide_by_std: composed.divide_by_std,
     ops.divide_by_rms: composed.divide_by_rms,
@@ -109,6 +108,25 @@ TABLE: dict[Any, Callable[..., Any]] = {
     ops.adaptive_max_pool: largest.adaptive_pool,
     aten.amax: largest.along(1),
     aten.amin: largest.along(-1),
+    **dict.fromkeys((aten.sort, aten.topk), choices.ordered),
+}
+
+TABLE: dict[Any, Callable[..., Any]] = {
+    **{operation: _of_first(split) for operation, split in _OF_FIRST.items()},
+    **dict.fromkeys(LINEAR, linear),
+    **dict.fromkeys(_QUADRATIC, products.layer),
+    aten.pow: products.power,
+    aten.mul: products.multiply,
+    aten.multiply: products.multiply,
+    aten.div: products.divide,
+    aten.divide: products.divide,
+    aten.true_divide: products.divide,
+    **dict.fromkeys((aten.matmul, aten.mm, aten.bmm, aten.mv, aten.dot), products.matmul),
+    **dict.fromkeys((aten.einsum, aten.tensordot), products.contract),
+    ops.attention_weights: attention.attention_weights,
+    attention.attend: attention.attended,
+    attention.attend_keys: attention.attended_keys,
+    products.picked_layer: products.layer_of_picked,
     aten.maximum: largest.of_two(1),
     aten.minimum: largest.of_two(-1),
     **dict.fromkeys((aten.gt, aten.ge, aten.lt, aten.le, aten.eq, aten.ne), choices.compare),
@@ -117,7 +135,6 @@ TABLE: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((aten.logical_or, aten.bitwise_or, aten.__or__), choices.either),
     aten.where: choices.where,
     aten.masked_fill: choices.fill,
-    **dict.fromkeys((aten.sort, aten.topk), choices.ordered),
     aten.embedding: choices.embedding,
 }
 

@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
+from torch.utils import _pytree as pytree
 
 from deeptaylor.graph.places import Node, is_node
 from deeptaylor.maps import ops
 from deeptaylor.operations.table import flow_of, row_of
 from deeptaylor.run.engine import Engine
 from deeptaylor.secant.composed import layer_norm
-from deeptaylor.secant.narrow import wide_layer, wide_vectors
+from deeptaylor.secant.narrow import wide_layer, wide_type, wide_vectors
 from deeptaylor.secant.patterns import sooner_picked, whole_attention
 from deeptaylor.secant.products import picked_layer
 from deeptaylor.secant.splits import split_of
@@ -30,6 +31,7 @@ __all__ = ["Step", "steps_of"]
 
 aten = torch.ops.aten
 _LAYERS = (aten.linear.default, ops.linear)
+_JOINS = (aten.cat, aten.stack, aten.copy, aten.slice_scatter, aten.select_scatter)
 _Call = tuple[Any, tuple[Any, ...], dict[str, Any]]  # an operation, its arguments, its keywords
 
 
@@ -45,6 +47,7 @@ class Step(NamedTuple):
     reads: str  # "shape", "type", "first": that alone; else values
     looks_up: bool  # vectors of tokens
     moves: bool  # elements, changing none
+    joins: bool  # elements of several tensors, changing none
     as_it_is: bool  # a constant that keeps its type: those who read it know what to do
     done: tuple[Node, ...]  # whose values no one reads after this
 
@@ -90,14 +93,21 @@ def _weights(calls: dict[Node, _Call], kept: list[Node]) -> set[Node]:
 
 def _step(node: Node, call: _Call | None, done: tuple[Node, ...], as_it_is: bool) -> Step:
     if call is None:
-        return Step(node, node.op, None, (), {}, None, "", False, False, as_it_is, done)
+        return Step(node, node.op, None, (), {}, None, "", False, False, False, as_it_is, done)
     target, args, kwargs = call
     row, flow = row_of(node), flow_of(node)
     op = row.fast if row.fast is not None and target is node.target else target
     op = wide_layer if target in _LAYERS else wide_vectors(op) if flow.tokens else op
+    op = _written if target is aten.copy.default else op
     split = None if op is operator.getitem else split_of(target)
     reads, tokens, moves = str(row.reads), bool(flow.tokens), bool(flow.moves)
-    return Step(node, node.op, op, args, kwargs, split, reads, tokens, moves, False, done)
+    joins = getattr(target, "overloadpacket", None) in _JOINS
+    return Step(node, node.op, op, args, kwargs, split, reads, tokens, moves, joins, False, done)
+
+
+def _written(over: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    """aten.copy, which autograd does not take back."""
+    return t.expand_as(over).to(over.dtype)
 
 
 def _read(call: _Call) -> list[Node]:
@@ -116,7 +126,7 @@ def _whole(node: Node, engine: Engine) -> _Call:
         or _rms_norm(node, engine)
         or whole_attention(node, engine)
         or sooner_picked(node, engine)
-        or (node.target, node.args, dict(node.kwargs))
+        or (node.target, *pytree.tree_map_only(torch.dtype, wide_type, (node.args, dict(node.kwargs))))
     )
 
 

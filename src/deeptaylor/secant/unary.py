@@ -191,7 +191,7 @@ def power(op: Any, args: Any, kwargs: Any) -> Pair:
     x, p = args[0], args[1]
     if isinstance(p, int | float) and 0 < p <= _MOST_TERMS and p == int(p):
         return of_form(lambda a, b, *_: _sum_of_terms(a, b, int(p)))(op, args, kwargs)
-    if p == 0.5:
+    if isinstance(p, float) and p == 0.5:
         return of_form(lambda a, b, y, y0, *_: sqrt(a, b, y, y0))(op, args, kwargs)
     y, y0 = op(x.now, p), op(x.x0, p)
     close = near(x.change, torch.minimum(x.now.abs(), x.x0.abs()) / (1 + abs(p)))

@@ -20,6 +20,7 @@ from deeptaylor.errors import UnsupportedOpError
 from deeptaylor.graph.editing import op_name
 from deeptaylor.graph.places import Node, where
 from deeptaylor.run.engine import Engine
+from deeptaylor.secant.narrow import wide_type
 from deeptaylor.secant.pair import Pair, RefusedError, changes, is_traced, plain, same
 from deeptaylor.secant.steps import Step, steps_of
 
@@ -63,7 +64,7 @@ def walked(engine: Engine, x: Sequence[Tensor], x0: Sequence[Tensor]) -> Walked:
 
 def number_type(engine: Engine) -> torch.dtype:
     """The type that secants are computed in: the network's own, and float32 for anything narrower."""
-    return torch.promote_types(engine.one.dtype, torch.float32)
+    return wide_type(engine.one.dtype)
 
 
 _SMALL = 2**16  # elements: so few are kept in the wide type
@@ -162,12 +163,30 @@ def _of_whole_numbers(step: Step, args: Any, kwargs: Any, found: list[Pair]) -> 
         return None
     if same(now, before):
         return now
-    if now.is_floating_point() or any(p.carrier is not None and p.x.dtype is torch.bool for p in found):
+    if now.is_floating_point():
         return None
-    carrier = None
-    if step.moves and len(found) == 1 and found[0].carrier is not None:
-        carrier = step.op(*plain(args, lambda p: p.carrier), **plain(kwargs, lambda p: p.carrier))
-    return Pair(now, before, carrier)
+    if any(p.carrier is not None and p.x.dtype is torch.bool for p in found):
+        made = step.split(step.op, args, kwargs) if step.split else None
+        if isinstance(made, Pair) and made.x.is_floating_point() and now.dtype is torch.bool:
+            return Pair(now, before, made.x)
+        return made
+    return Pair(now, before, _carrier(step, args, kwargs, found))
+
+
+def _carrier(step: Step, args: Any, kwargs: Any, found: list[Pair]) -> Any:
+    """What stands for tokens that are moved, or put beside others; None where what is made of them is no token."""
+    first = found[0].carrier
+    if any(p.carrier is None for p in found) or not (step.joins or (step.moves and len(found) == 1)):
+        return None
+
+    def read(value: Any) -> Any:
+        if isinstance(value, Pair):
+            return value.carrier
+        if isinstance(value, tuple | list):
+            return [read(v) for v in value]
+        return value.to(first) if step.joins and isinstance(value, Tensor) else value  # else it is an index
+
+    return step.op(*read(args), **{name: read(value) for name, value in kwargs.items()})
 
 
 def _now(p: Pair) -> Tensor:
