@@ -25,7 +25,10 @@ def test_two_texts_of_ordinary_tokens_the_second_of_which_is_padded() -> None:
     ids, mask = found.inputs.values()
     assert found.lengths == (7, 4)
     assert mask.tolist() == [[1] * 7, [1] * 4 + [0] * 3]
-    assert not set(ids[mask.bool()].tolist()) & set(own.all_special_ids)
+    assert ids[:, 0].tolist() == [own.cls_token_id] * 2  # as the tokenizer frames a text
+    assert ids[[0, 1], [6, 3]].tolist() == [own.sep_token_id] * 2
+    inner = [*ids[0, 1:6].tolist(), *ids[1, 1:3].tolist()]
+    assert not set(inner) & set(own.all_special_ids)
     assert ids[1, 4:].tolist() == [own.pad_token_id] * 3
     assert torch.equal(ids, trial(own, like("input_ids", "attention_mask")).inputs["input_ids"])
     whole = trial(own, like("input_ids", "attention_mask"), padded=False)
@@ -80,3 +83,11 @@ def test_vectors_that_are_not_the_tokens_are_refused() -> None:
     assert p.explain("the film was not bad", 1, reference="mask").check().accounted
     with pytest.raises(dt.InputError, match="another thing of the vectors of tokens"):
         p.explain("the film was not bad", 1, reference="mean")
+
+
+def test_a_network_that_does_not_take_the_trial_is_asked_as_it_is() -> None:
+    class Fails(Blind):
+        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+            raise RuntimeError
+
+    assert pads_freely(loaded(Fails(), tokenizer(), kind="classifier"))
