@@ -87,6 +87,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
+    torch.set_num_threads(1)  # a fork of a process whose threads have worked together waits for them for ever
     chance, model = random.Random(asked.seed), explainer()
     with tempfile.TemporaryDirectory() as folder:
         whole, killed = Path(folder) / "whole", Path(folder) / "killed"
