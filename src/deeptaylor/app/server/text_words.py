@@ -89,7 +89,7 @@ def parts(e: TextExplanation) -> list[tuple[str, str, float]]:
     if isinstance(ledger, BetweenLedger):
         return [
             *found,
-            ("reference", f"without the words: {e.without.rstrip(chr(44))}", float(ledger.reference[0])),
+            ("reference", "without the words", float(ledger.reference[0])),
             ("for", "words that speak for it", float(ledger.in_favour[0])),
             ("against", "words that speak against it", 0.0 - float(ledger.against[0])),
             ("unaccounted", "not accounted for (rounding)", float(ledger.residual[0])),
