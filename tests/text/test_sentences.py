@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deeptaylor.text.sentences import Between, Shared, below, number
+from deeptaylor.text.sentences import Difference, Shared, below, number
 
 
 def test_nothing_is_zero_without_a_sign() -> None:
@@ -10,7 +10,7 @@ def test_nothing_is_zero_without_a_sign() -> None:
 
 
 def test_a_log_probability_is_told_as_a_probability() -> None:
-    said = Between(-0.258, -13.9, 13.7, 0.0, None).said("log-probability", "' Paris' next", "With [PAD] everywhere")
+    said = Difference(-0.258, -13.9, 13.7, 0.0, None).said("log-probability", "' Paris' next", "With [PAD] everywhere")
     assert said == (
         "The log-probability of ' Paris' next is −0.258, a probability of 77.3 %. With [PAD] everywhere it is −13.9. "
         "What speaks for it adds 13.7, and what speaks against it takes 0: −13.9 + 13.7 − 0 = −0.258."
@@ -18,7 +18,7 @@ def test_a_log_probability_is_told_as_a_probability() -> None:
 
 
 def test_what_does_not_add_up_is_said() -> None:
-    said = Between(1.0, 0.0, 0.5, 0.0, 0.5).said("score", "'good'", "With [MASK]")
+    said = Difference(1.0, 0.0, 0.5, 0.0, 0.5).said("score", "'good'", "With [MASK]")
     assert said.endswith("= 1. NOT accounted for: 0.5.")
 
 

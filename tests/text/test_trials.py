@@ -91,3 +91,12 @@ def test_a_network_that_does_not_take_the_trial_is_asked_as_it_is() -> None:
             raise RuntimeError
 
     assert pads_freely(loaded(Fails(), tokenizer(), kind="classifier"))
+
+
+def test_vectors_are_tried_once_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Any] = []
+    monkeypatch.setattr("deeptaylor.text.explainer.check_vectors", lambda *given: tried.append(given))
+    explainer = classifier().explainer(reference="mean")
+    for text in (TEXT, "a film"):
+        explainer.explain(text, 1)
+    assert len(tried) == 1

@@ -75,7 +75,7 @@ class TextExplainer:
         self.references: tuple[Reference, ...] = tuple(reference_for(model.tokenizer, one) for one in asked)
         self.by_parts = self.method == SECANT and reference is None
         self._explainers: dict[Any, Explainer] = {}
-        self._hidings = Hidings()
+        self._hidings, self._checked = Hidings(), set[Any]()  # the latter: questions for which vectors will do
 
     def __repr__(self) -> str:
         compared = all_said(self.references) if self.method == SECANT else "no reference"
@@ -148,15 +148,15 @@ class TextExplainer:
         more = [self._placed(t) for t in more]
         made = partial(Spans, model.network, vectors=self._vectors, decoder=model.decoder, log=log)
         network, inputs = self._opened(("spans", log), made, inputs, more)
-        weights = signs.to(next(model.network.parameters()))
-        answer, compared = self._answer(network, [row.line for row in rows], inputs, more, weights)
+        weights, own = signs.to(next(model.network.parameters())), [row.line for row in rows]
+        answer, compared = self._answer(network, own, inputs, more, weights)
         if asked.two:
             answer = combined(answer, len(lines))
         answer = replace(answer, notes=(*answer.notes, *asked.notes))
         quantity = "log-probability" if log else "logit"
         said = [(self._said(asked, k),) for k in range(len(lines))]
         return self._explained(
-            answer, compared, [row.line for row in rows[: len(lines)]], said,
+            answer, compared, own[: len(lines)], said,
             f"difference of {'log-probabilities' if log else 'logits'}" if against is not None else quantity,
             sink=not model.decoder,
         )  # fmt: skip
@@ -260,10 +260,8 @@ class TextExplainer:
         """The tensors of some texts; `alike`: of prompts of one length, whatever follows them."""
         model = self.model
         if len({len(line) for line in lines}) > 1 and not self._pads:
-            raise InputError(
-                "The texts have different numbers of tokens, and padding changes what the network says of a text: "
-                "explain them one at a time."
-            )
+            said = "The texts have different numbers of tokens, and padding changes what the network says of a text"
+            raise InputError(f"{said}: explain them one at a time.")
         padding = model.tokenizer.pad_token_id if "attention_mask" in model.inputs and self._pads else None
         if padding is None and alike and model.kind == "language model":
             padding = 0  # what comes behind a text has no influence on it, whatever it is
@@ -286,8 +284,9 @@ class TextExplainer:
         """
         asked, length = any(reference.hidden for reference in self.references), inputs["input_ids"].shape[1]
         texts = partial(trial, self.model.tokenizer, inputs, more, self._pads)
-        if self._vectors and key not in self._explainers:
+        if self._vectors and key not in self._checked:
             check_vectors(made, texts())
+            self._checked.add(key)
         causal = self._hidings.of(key, made, texts, length) if self.by_parts or asked else None
         if causal is not None:
             inputs = {**inputs, SEEN: all_seen(inputs, next(self.model.network.parameters()))}
@@ -297,8 +296,8 @@ class TextExplainer:
                 "added to the scores of attention. Ask for a reference such as 'mask', 'pad' or 'mean'."
             )
         # Numbers, as `seen` holds them, have one shape for each explainer; tokens may have any.
-        shape = None if causal is None else length
-        return self._network((key, causal, shape), made(names=tuple(inputs), causal=bool(causal))), inputs
+        key = key, causal, None if causal is None else length
+        return self._network(key, made(names=tuple(inputs), causal=bool(causal))), inputs
 
     def _answer(
         self,

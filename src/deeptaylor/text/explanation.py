@@ -23,7 +23,7 @@ from deeptaylor.shown import percent, printable
 from deeptaylor.support.files import write_whole
 from deeptaylor.text.encoding import Line
 from deeptaylor.text.references import GIVEN, HIDDEN
-from deeptaylor.text.sentences import Between, Shared, below, number
+from deeptaylor.text.sentences import Difference, Shared, below, number
 
 __all__ = ["TextExplanation"]
 
@@ -120,13 +120,13 @@ class TextExplanation:
         words   what speaks for the score and against it is summed over words; else, as in the ledger, over tokens
         """
         account, asked = self.account(sample, target, words), self.asked[sample][target]
-        if isinstance(account, Between):
+        if isinstance(account, Difference):
             return account.said(self.quantity, asked, self.without)
         return (
             below(self.quantity, asked, account) if isinstance(account, float) else account.said(self.quantity, asked)
         )
 
-    def account(self, sample: int = 0, target: int = 0, words: bool = False) -> Between | Shared | float:
+    def account(self, sample: int = 0, target: int = 0, words: bool = False) -> Difference | Shared | float:
         """The numbers of it; of a method that explains what is above zero, a score below it alone."""
         pick = _Pick(sample, target)
         ledger, R, line = self.answer.ledger, self._map(sample, target), self.lines[sample]
@@ -136,7 +136,7 @@ class TextExplanation:
                 _, whole, _ = _joined(line, R.tolist())
                 sums = sum(v for v in whole if v > 0), -sum(v for v in whole if v < 0)
             wrong = None if pick(ledger.accounted) else pick(ledger.residual)
-            return Between(pick(ledger.score), pick(ledger.reference), *sums, wrong)
+            return Difference(pick(ledger.score), pick(ledger.reference), *sums, wrong)
         if pick(self.score) < 0 <= pick(ledger.score):
             return pick(self.score)
         values, special = R.detach().cpu().numpy(), np.array(line.special)
@@ -198,7 +198,7 @@ class TextExplanation:
     def _about_little(self, sample: int) -> list[str]:
         """What is to be said where the score is nearly the same without the words."""
         found = [self.account(sample, t) for t in range(len(self.asked[sample]))]
-        return [one.little(self.without) for one in found if isinstance(one, Between) and one.empty]
+        return [one.little(self.without) for one in found if isinstance(one, Difference) and one.empty]
 
     # --- how it shows itself --------------------------------------------------------------------------------------
 

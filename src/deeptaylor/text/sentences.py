@@ -8,7 +8,7 @@ from typing import NamedTuple
 from deeptaylor.shown import number as digits
 from deeptaylor.shown import percent
 
-__all__ = ["Between", "Shared", "below", "number", "score_of"]
+__all__ = ["Difference", "Shared", "below", "number", "score_of"]
 
 
 def number(value: float) -> str:
@@ -33,7 +33,7 @@ def _is(quantity: str, asked: str, score: float) -> str:
     return f"The {score_of(quantity, asked)}{two} is {number(score)}{chance}."
 
 
-class Between(NamedTuple):
+class Difference(NamedTuple):
     """The account of secants: two scores, what speaks for the one, and what against it."""
 
     score: float
