@@ -183,30 +183,32 @@ def with_bias(share: float) -> nn.Module:
 def test_the_check_begins_with_a_small_share_of_the_input() -> None:
     e = dt.explain(with_bias(0.75), torch.ones(2, 2), domain=dt.NonNegative(), bias="neuron")
     first, *rest = str(e.check()).splitlines()
-    assert first.startswith("The input holds only 25.0 % of the score, at worst of the 2 scores; biases took 75.0 %")
-    assert 'bias="returned"' in first
+    wanted = (
+        "The input accounts for only 25.0 % of the score in the worst of the 2 scores; biases absorbed at most 75.0 %."
+    )
+    assert first == wanted
     assert [line.split()[0] for line in rest] == ["Conservative:", "Positive:", "Consistent", "Accounted"]
-    assert str(e).startswith("The input holds only")
-    assert "The input holds only" in e._repr_html_()
+    assert str(e).startswith("The input accounts for only")
+    assert "The input accounts for only" in e._repr_html_()
 
 
 def test_the_check_begins_so_even_where_other_samples_are_empty() -> None:
     x = torch.tensor([[1.0, 1.0], [-9.0, -9.0]])
     e = dt.explain(with_bias(0.75), x, domain=dt.Real(), first=dt.rules.ZPlus(), bias="neuron")
     assert e.score.tolist() == [8.0, -12.0]
-    assert str(e.check()).startswith("The input holds only 25.0 %")
+    assert str(e.check()).startswith("The input accounts for only 25.0 %")
     assert "1 of 2 scores are negative" in str(e.check())
 
 
 def test_the_check_measures_the_gaps() -> None:
     check = dt.explain(with_bias(0.25), torch.ones(2, 2), domain=dt.NonNegative(), bias="neuron").check()
-    assert not str(check).startswith("The input holds only")
+    assert not str(check).startswith("The input accounts for only")
     assert (check.conservative, check.positive, check.consistent, check.accounted) == (False, True, False, True)
     assert check.conservation_gap == pytest.approx(0.25)
     assert check.accounting_gap <= 1e-6
     assert check.input_share == pytest.approx(0.75)
     lines = str(check).splitlines()
-    assert lines[0] == "The input accounts for at least 75.0 % of the score; biases for at most 25.0 %."
+    assert lines[0] == "The input accounts for at least 75.0 % of the score; biases absorbed at most 25.0 %."
     assert lines[1] == "Conservative: no (the sum differs from the score by at most 25.0 % of it)."
     assert "Consistent (conservative and positive): no." in lines
     assert "NO" not in str(check)

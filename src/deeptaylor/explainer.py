@@ -17,7 +17,7 @@ from deeptaylor.ledger import Ledger, held
 from deeptaylor.rules import Rule
 from deeptaylor.run import contrast as contrasts
 from deeptaylor.run import target as targets
-from deeptaylor.run.books import Kept
+from deeptaylor.run.books import DROPPED, Kept
 from deeptaylor.run.engine import Engine
 from deeptaylor.run.freshness import Look
 from deeptaylor.run.inputs import Inputs, check_batch
@@ -26,7 +26,7 @@ from deeptaylor.run.precision import check_half, check_precision, sound
 from deeptaylor.run.prepare import Settings
 from deeptaylor.run.reading import Trained
 from deeptaylor.run.result import Result
-from deeptaylor.run.returned import RETURNED, returned
+from deeptaylor.run.returned import RETURNED
 from deeptaylor.run.seen import seen_layers, watched_nodes
 from deeptaylor.run.short_of_memory import Batch
 from deeptaylor.run.through import Through
@@ -44,8 +44,9 @@ class Explainer(Comparing):
     domain    what values the input may take: Real(), NonNegative() or Box(low, high); a tuple for several inputs
     rules     {node name, module path or pattern: rule} in place of the rules that follow from the domains
     first     the rule of the blocks that read the input
-    bias      "returned": biases take their share, which is handed back at the end, place by place;
-              "neuron": they keep it, as in the paper; "spread": it goes back to the inputs of each unit
+    bias      "neuron": biases keep the relevance that they absorb, as in the paper; "returned": the same, and at the
+              end pixels are given what biases absorbed, place by place, so that the map can be read (networks without
+              a feature map: as "neuron"); "spread": it goes to the inputs of each unit
     max_pool  "proportional" to activations, as in the paper, or "winner" takes all
     local     a layer behind an average is read as a detector at every place; False: as one of the averages
     output    which output to explain, where the network has several: its number or name
@@ -111,10 +112,10 @@ class Explainer(Comparing):
         if not torch.compiler.is_compiling():
             self.check_target(engine, target, inputs, values=False)
         check_precision(engine, inputs, target, values=False)
-        result = self.run_batch(engine, inputs, target)
+        result = self.run_batch(engine, inputs, target, DROPPED if engine.redistributes else None)
         if not torch.compiler.is_compiling():
             check_half(result, inputs)
-        result = self._with_returned(engine, result)
+        result = engine.redistribute(result)
         relevance = result.relevance if result.rivals is None else contrasts.split(result, contrasts.POWER)[0]
         return result.score, relevance[0] if len(inputs) == 1 else relevance
 
@@ -147,7 +148,7 @@ class Explainer(Comparing):
             if other := self.elsewhere(asked, engine, inputs):
                 return other[0].explain(x, other[1])
             result, notes = self._answer(engine, inputs, asked, look)
-        return self._explanation(engine, inputs, target, result, self._with_returned(engine, result), notes)
+        return self._explanation(engine, inputs, target, result, engine.redistribute(result), notes)
 
     def contrast(self, x: Any, target: Any = None, against: Any = None, power: float = contrasts.POWER) -> Contrast:
         """What sets a class apart from its rivals: its map in two parts that are never negative and add up to it.
@@ -185,7 +186,7 @@ class Explainer(Comparing):
                 contrasts.check_rivals(result.rivals)
             elif alone := contrasts.without_rivals(result.rivals):
                 notes += [contrasts.no_rival(alone)]
-            whole = self._with_returned(engine, result)
+            whole = engine.redistribute(result)
             return _contrast(self._explanation(engine, inputs, target, result, whole, notes), whole, power)
 
     def _answer(
@@ -289,7 +290,7 @@ class Explainer(Comparing):
         later = partial(self._later, self.captures, inputs, target)
         ledger = Ledger.of(result, engine.plan, later)
         if whole is not result:
-            ledger = ledger.returning(whole.relevance)
+            ledger = ledger.redistributing(whole)
         if isinstance(target, Unit):
             ledger = replace(ledger, score_is=target.said(engine.layout[engine.planned.output].shape(1)))
         return Explanation(
@@ -304,10 +305,6 @@ class Explainer(Comparing):
             inside=partial(self._inside, self.captures, inputs, target),
             seen=seen_layers(engine, result, self._watched, lambda layer: self.activations(layer, inputs)),
         )
-
-    def _with_returned(self, engine: Engine, result: Result) -> Result:
-        """The result as the user asked for it: what biases took handed back, or not."""
-        return returned(result) if engine.hands_back else result
 
 
 def _contrast(whole: Explanation, result: Result, power: float) -> Contrast:

@@ -56,7 +56,7 @@ class Explanation(Pictured):
     mean_of: str = ""  # "16 noisy copies", where map, score and ledger are means over them
 
     def at(self, name: str) -> Tensor:
-        """The relevance at an inner node, by module path or node name; nothing was handed back to it yet."""
+        """The relevance at an inner node, by module path or node name; before any redistribution."""
         return self.source(name)
 
     def channels(self, layer: str, axis: int | None = None) -> Channels[Self]:
@@ -99,7 +99,7 @@ class Explanation(Pictured):
         ledger = self.ledger
         return check(
             parts, self.score, ledger.held, ledger.bias, ledger.dropped, self.notes, ledger.residual, self.method,
-            ledger.own, self._flipping(axis) if faithful else None,
+            ledger.own, self._flipping(axis) if faithful else None, ledger.returned,
         )  # fmt: skip
 
     def _flipping(self, axis: Axis) -> Tensor:

@@ -14,7 +14,6 @@ from deeptaylor.errors import BoundaryError, StaleModelError
 from deeptaylor.plan.table import Plan
 from deeptaylor.properties import TOLERANCE
 from deeptaylor.run.result import Result
-from deeptaylor.run.returned import arrived
 
 __all__ = ["Ledger", "held", "seen_from_outside"]
 
@@ -36,8 +35,8 @@ class Ledger:
     rows: tuple[tuple[str, str, str, str], ...]
     by_step: Tensor | Callable[[], Tensor]  # the entries, or where to ask for them
     shared: Tensor | None = None  # of a contrast: what of the input's part is shared with rivals, beside `input`
-    returned: Tensor | None = None  # what biases took (and what was dropped) and the input was handed back; held by it
-    own: Tensor | None = None  # what arrived by itself; not a difference, which would have no digits left
+    returned: Tensor | None = None  # what biases absorbed and pixels were given (bias="returned"); a part of `input`
+    own: Tensor | None = None  # what reached the input before that; not a difference, which would have no digits left
     score_is: str = ""  # in words, where it is not one of the network's outputs
 
     @classmethod
@@ -57,16 +56,15 @@ class Ledger:
             by_step=later if in_total else result.entries,
         )
 
-    def returning(self, relevance: Sequence[Tensor]) -> Ledger:
-        """The same where what did not reach the input was handed back to it; `relevance`: after that."""
-        taken = self.bias + self.dropped
-        back, none = arrived(self.input, self.input + taken), torch.zeros_like(taken)
+    def redistributing(self, result: Result) -> Ledger:
+        """Return the ledger of a result whose pixels were given what biases absorbed, or a part of it."""
+        assert result.redistributed is not None
+        given = result.redistributed.to(self.bias.dtype)
         return replace(
             self,
-            input=held(relevance, self.score.ndim == 2),
-            bias=torch.where(back, none, self.bias),
-            dropped=torch.where(back, none, self.dropped),
-            returned=torch.where(back, taken, none),
+            input=held(result.relevance, self.score.ndim == 2),
+            bias=(self.bias - given).clamp(min=0),
+            returned=given,
             own=self.input,
         )
 
@@ -93,7 +91,7 @@ class Ledger:
         return self.held + self.bias + self.dropped + self.residual
 
     def table(self, sample: int = 0, target: int = 0) -> str:
-        """The ledger along the network, for one sample; on the way down nothing was handed back yet."""
+        """The ledger along the network, for one sample; on the way down nothing was redistributed yet."""
         entries = self.entries[target] if self.entries.ndim == 4 else self.entries
         head = ("node", "module", "op", "rule", "arrived", "went on", "bias", "dropped")
         lines: list[tuple[str, ...]] = [head]
@@ -115,7 +113,7 @@ class Ledger:
         gap = pick(self.score) - pick(self.total)
         wrong = abs(gap) > TOLERANCE.get(self.score.dtype, 1e-4) * pick(self.score)
         part = "which" if self.shared is None else "both,"
-        back = "" if self.returned is None else f" (of {part} biases handed back {pick(self.returned):.6g})"
+        back = "" if self.returned is None else f" (of {part} {pick(self.returned):.6g} was absorbed by biases)"
         score = "f" if pick(self.score) > 0 else "max(0, f)"
         return (
             f"{score} = {pick(self.score):.6g} = {self._parts(pick)}{back} + bias {pick(self.bias):.6g} + "

@@ -31,16 +31,16 @@ _SENSITIVITY = (
 class Check:
     """Definitions 1–3 of the paper on a batch of explanations, with the worst measured gaps, relative to the score."""
 
-    conservative: bool  # Definition 1: the input alone sums to f
+    conservative: bool  # Definition 1: the input alone sums to f, before anything was redistributed to it
     positive: bool  # Definition 2: no negative relevance
     consistent: bool  # Definition 3: both
     accounted: bool  # input + bias + dropped = f
     conservation_gap: float
     most_negative: float
     accounting_gap: float
-    input_share: float  # the smallest share of the score that the input holds, over the batch
-    own_share: float  # the same without what biases handed back
-    bias_share: float
+    input_share: float  # the smallest share of the score that the map sums to, over the batch
+    own_share: float  # the same before redistribution (bias="returned"): what reached the input
+    bias_share: float  # the largest share that biases absorbed, before redistribution
     dropped_share: float
     empty: int  # samples with f = 0: no evidence
     negative: int  # samples with f < 0
@@ -49,6 +49,7 @@ class Check:
     method: str = DEEP_TAYLOR
     notes: tuple[str, ...] = ()
     flipping: float | None = None  # where it was asked for: the area, a mean over the batch
+    rescaled: bool = False  # the map shows what biases absorbed, too: it was redistributed to the pixels
 
     def __repr__(self) -> str:
         said = [
@@ -60,7 +61,7 @@ class Check:
         return f"<Check of {self.samples} score(s){empty}: {', '.join(said)}{faithful}; print it for the numbers>"
 
     def __str__(self) -> str:
-        """In sentences; whenever the input itself holds less than half of the score, that comes first."""
+        """The properties in sentences; if biases absorbed much of the score, that comes first."""
         lines = [_SENSITIVITY] if self.method == "sensitivity" else self._account()
         if self.flipping is not None:
             lines.append(self._faithful_text())
@@ -70,53 +71,58 @@ class Check:
         lines = []
         explained = self.samples > self.negative + self.empty
         if explained:
-            lines.append(self._little_text() if self.own_share < 0.5 else self._held_text())
+            lines.append(self._rescaled_text() if self.is_rescaled else self._held_text())
         if self.negative or self.empty:
             lines.append(self._empty_text())
         if explained:
             off, least = _part(self.conservation_gap), _part(self.most_negative)
+            if not self.is_rescaled:
+                said = _yes(self.conservative)
+                lines.append(f"Conservative: {said} (the sum differs from the score by at most {off} of it).")
             lines += [
-                f"Conservative: {_yes(self.conservative)} (the sum differs from the score by at most {off} of it).",
                 f"Positive: {_yes(self.positive)} (the smallest value is {least} of the score).",
                 f"Consistent (conservative and positive): {_yes(self.consistent)}.",
                 self._account_text(),
             ]
         return lines
 
+    @property
+    def is_rescaled(self) -> bool:
+        """True if the map was rescaled, and is not conservative without that."""
+        return self.rescaled and not self.conservative
+
+    def _rescaled_text(self) -> str:
+        several = self.samples > 1
+        usual = " (usual for networks with BatchNorm)" if self.bias_share > 0.5 else ""
+        whole = self.input_share >= 0.9995
+        to = "the score" if whole else f"{'at least ' if several else ''}{percent(self.input_share)} of the score"
+        return (
+            f"Conservative: no. Biases absorbed {'up to ' if several else ''}{percent(self.bias_share)} of the "
+            f"score{usual}; the map is rescaled to {to} so that you can read it."
+        )
+
     def _held_text(self) -> str:
         """How much of the score the heatmap explains."""
-        least = "at least " if self.samples > 1 else ""
+        several = self.samples > 1
         if self.conservative:
-            back = self.input_share - self.own_share
-            most = "up to " if least else ""
-            handed = f"; biases handed {most}{percent(back)} of it back" if back > 5e-4 else ""
-            return f"The input accounts for the whole score{handed}."
+            return "The input accounts for the whole score."
         if abs(1 - self.input_share - self.conservation_gap) > 1e-6:  # the worst sample is not the one that holds least
             return f"The input accounts for up to {percent(self.conservation_gap)} more or less than the score."
-        most = "at most " if least else ""
-        by_biases = self.method == DEEP_TAYLOR and abs(self.conservation_gap - self.bias_share) < 1e-3
-        taken = f"; biases for {most}{percent(self.bias_share)}" if by_biases else ""
-        return f"The input accounts for {least}{percent(self.input_share)} of the score{taken}."
+        little = self.input_share < 0.5
+        held = f"{'only ' if little else ''}{'at least ' if several and not little else ''}{percent(self.input_share)}"
+        worst = f" in the worst of the {self.samples} scores" if several and little else ""
+        rest = ""
+        if self.method not in _BY_RULES:
+            rest = f"; {self.method} does not redistribute the rest" if little else ""
+        elif little or abs(self.conservation_gap - self.bias_share) < 1e-3:
+            rest = f"; biases absorbed {'at most ' if several else ''}{percent(self.bias_share)}"
+        return f"The input accounts for {held} of the score{worst}{rest}."
 
     def _faithful_text(self) -> str:
         return (
             f"Faithful: {self.flipping:.2f}. On average the class's probability is higher by this much while the least "
             "relevant patches are taken away than while the most relevant are; 0 means that the map knows nothing."
         )
-
-    def _little_text(self) -> str:
-        worst = f", at worst of the {self.samples} scores" if self.samples > 1 else ""
-        held = f"The input holds only {percent(self.input_share)} of the score{worst}"
-        if self.method not in _BY_RULES:
-            return f"{held}; the rest is not redistributed. The heatmap explains that part alone."
-        if self.own_share < self.input_share:
-            own = percent(self.own_share)
-            return (
-                f"The input itself holds only {own} of the score{worst}; the rest, which biases took, "
-                'was handed back in proportion to that part (bias="neuron" leaves it with the biases).'
-            )
-        hint = ' (bias="returned" hands the rest back to it)' if self.method == DEEP_TAYLOR else ""
-        return f"{held}; biases took {percent(self.bias_share)}. The heatmap explains that part alone{hint}."
 
     def _account_text(self) -> str:
         if self.method not in _BY_RULES:
@@ -164,8 +170,13 @@ def check(
     method: str = DEEP_TAYLOR,
     own: Tensor | None = None,
     flipping: Tensor | None = None,
+    redistributed: Tensor | None = None,
 ) -> Check:
-    """Measure the properties of a batch of heatmaps against max(0, f)."""
+    """Measure the properties of a batch of heatmaps against max(0, f).
+
+    own             what reached the input before redistribution: conservation is judged on it; default `held`
+    redistributed   what pixels were given of the relevance absorbed by biases
+    """
     f = score.detach().to(torch.float64).clamp(min=0)
     alive = f > 0
     tolerance = TOLERANCE.get(score.dtype, 1e-4)
@@ -178,9 +189,10 @@ def check(
     h, b, d, e = (t.detach().to(torch.float64) for t in (held, bias, dropped, rest))
     lowest = torch.stack([_lowest(r, score.ndim) for r in relevance]).amin(0).to(torch.float64)
     negative = float((lowest / torch.where(alive, f, 1)).amin())
-    conservation, accounting = worst(h - f), worst(h + b + d + e - f)
-    by_itself = h if own is None else own.detach().to(torch.float64)
-    share, own_share = ((t / torch.where(alive, f, 1))[alive] for t in (h, by_itself))
+    reached = h if own is None else own.detach().to(torch.float64)
+    given = torch.zeros_like(h) if redistributed is None else redistributed.detach().to(torch.float64)
+    conservation, accounting = worst(reached - f), worst(h + b + d + e - f)
+    share, own_share = ((t / torch.where(alive, f, 1))[alive] for t in (h, reached))
     conservative, positive = conservation <= tolerance, negative >= 0
     return Check(
         conservative=conservative,
@@ -192,7 +204,7 @@ def check(
         accounting_gap=accounting,
         input_share=float(share.min()) if share.numel() else 1.0,
         own_share=float(own_share.min()) if own_share.numel() else 1.0,
-        bias_share=worst(b),
+        bias_share=worst(b + given),
         dropped_share=worst(d),
         empty=int((score == 0).sum()),
         negative=int((score < 0).sum()),
@@ -201,6 +213,7 @@ def check(
         method=method,
         notes=notes,
         flipping=None if flipping is None else float(flipping.mean()),
+        rescaled=bool((given > 0).any()),
     )
 
 

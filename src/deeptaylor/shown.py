@@ -5,6 +5,7 @@ A file may be called anything, ESC and line breaks included, and so may a class,
 
 from __future__ import annotations
 
+import math
 import os
 import re
 
@@ -48,14 +49,16 @@ def _spelled(found: re.Match[str]) -> str:
 
 
 def percent(share: float | None, digits: str = "") -> str:
-    """A share as percent, in a format or with digits enough to be told from none; a dash for none.
+    """Format a share as percent, with enough digits to be told from nothing and from all; a dash for none.
 
-    >>> percent(0.25), percent(0.000024), percent(1), percent(None), percent(0.25, ".3g")
-    ('25.0 %', '0.0024 %', '100 %', '—', '25 %')
+    >>> percent(0.25), percent(0.000024), percent(0.99998), percent(1), percent(None), percent(0.25, ".3g")
+    ('25.0 %', '0.0024 %', '99.998 %', '100 %', '—', '25 %')
     """
     if share is None:
         return "—"
     usual = ".0f" if share in (0, 1) else ".1f" if abs(share) >= 0.001 else ".2g"
+    if 0.9995 <= share < 1:
+        usual = f".{min(6, math.ceil(-math.log10(100 * (1 - share))))}f"
     return f"{100 * share:{digits or usual}} %"
 
 

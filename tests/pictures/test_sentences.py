@@ -9,36 +9,31 @@ from torch import nn
 import deeptaylor as dt
 from deeptaylor.pictures.sentences import account, against, class_title, split
 
-BACK = "The pixels themselves account for 75.0 % of the score; the 25.0 % that biases took were handed back to them."
-LITTLE = (
-    "The pixels themselves account for only 25.0 % of the score; the rest, which biases took, was handed back in "
-    "proportion to that part."
-)
-
 
 def with_bias(share: float) -> nn.Module:
-    """f = Σ x + b with a bias that takes `share` of the score of x = (1, 1)."""
-    layer = nn.Linear(2, 1)
+    """f = Σ relu(x) + b with a bias that absorbs `share` of the score of two pixels, x = (1, 1)."""
+    first, last = nn.Conv2d(1, 1, 1, bias=False), nn.Linear(2, 1)
     with torch.no_grad():
-        layer.weight.fill_(1.0)
-        layer.bias.fill_(2 * share / (1 - share))
-    return layer.eval()
+        first.weight.fill_(1.0)
+        last.weight.fill_(1.0)
+        last.bias.fill_(2 * share / (1 - share))
+    return nn.Sequential(first, nn.ReLU(), nn.Flatten(), last).eval()
 
 
 def said(share: float, bias: str) -> str:
-    e = dt.explain(with_bias(share), torch.ones(1, 2), domain=dt.NonNegative(), bias=bias)
+    e = dt.explain(with_bias(share), torch.ones(1, 1, 1, 2), domain=dt.NonNegative(), bias=bias)
     return account(e.ledger, 0, 0, "pixels")
 
 
 @pytest.mark.parametrize(
     ("share", "bias", "words"),
     [
-        (0.006, "neuron", "The pixels account for 99.4 % of the score; biases for 0.6 %."),
-        (0.75, "neuron", "The pixels account for only 25.0 % of the score; biases for 75.0 %."),
+        (0.006, "neuron", "The pixels account for 99.4 % of the score; biases absorbed 0.6 %."),
+        (0.75, "neuron", "The pixels account for only 25.0 % of the score; biases absorbed 75.0 %."),
         (0.0, "neuron", "The pixels account for the whole score."),
         (0.3, "spread", "The pixels account for the whole score."),
-        (0.25, "returned", BACK),
-        (0.75, "returned", LITTLE),
+        (0.25, "returned", "Biases absorbed 25.0 % of the score; the map is rescaled to the score."),
+        (0.75, "returned", "Biases absorbed 75.0 % of the score; the map is rescaled to the score."),
         (0.0, "returned", "The pixels account for the whole score."),
     ],
 )
@@ -53,7 +48,7 @@ def test_of_several_samples_and_targets_the_one_that_is_shown() -> None:
         model.bias.copy_(torch.tensor([1.0, 3.0]))
     x = torch.tensor([[1.0], [3.0]])
     e = dt.explain(model.eval(), x, torch.tensor([[0, 1]] * 2), dt.NonNegative(), bias="neuron")
-    shares = [[account(e.ledger, s, t, "inputs").split("biases for ")[1] for t in (0, 1)] for s in (0, 1)]
+    shares = [[account(e.ledger, s, t, "inputs").split("biases absorbed ")[1] for t in (0, 1)] for s in (0, 1)]
     assert shares == [["50.0 %.", "75.0 %."], ["25.0 %.", "50.0 %."]]
 
 

@@ -36,7 +36,7 @@ export class Ledger {
       );
     }
     if (account.returned > 0) {
-      words.append(make("li", {}, `Of what the picture holds, biases handed back ${percent(account.returned, account.score)}.`));
+      words.append(make("li", {}, `Of what the picture holds, ${percent(account.returned, account.score)} was absorbed by biases and redistributed.`));
     }
     this.element.append(
       make("h3", {}, "Where the score went"),

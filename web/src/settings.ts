@@ -9,7 +9,7 @@ export const METHODS: [string, string, string][] = [
   ["taylor", "Taylor at the nearest root", "compares with the nearest picture that the network does not care for; takes some seconds"],
 ];
 export const BIASES: [string, string][] = [
-  ["returned", "hand their share back at the end"],
+  ["returned", "redistribute their share to the pixels"],
   ["neuron", "keep their share, as in the paper"],
   ["spread", "give it back to the inputs of each neuron"],
 ];

@@ -67,6 +67,6 @@ def _explained(subject: Subject, top: str, explained: Explained) -> list[report.
 _MEANING = """Each heatmap splits the score of the class that the network chose among the pixels (deep Taylor
     decomposition). First comes the evidence: which pixels hold the score, and how much of it each. Then what sets the
     class apart: the part of the same map that its rivals, the other classes that the network considered, do not share.
-    What the biases of the network took of the score on the way is handed back at the end, place by place; the
-    check says first where that is most of it. Colours of each map are scaled to its own 99.5th percentile: compare
+    Biases of the network absorb a part of the score; each map is rescaled to its score, place by place, and the check
+    says how much biases absorbed. Colours of each map are scaled to its own 99.5th percentile: compare
     where the colour is, not how strong it is between maps."""

@@ -100,7 +100,7 @@ class Channels(Generic[E]):
     def maps(self, channels: Sequence[int]) -> list[E]:
         """The same of several channels, computed together. Those of all channels and `past_map()` sum to the map.
 
-        With bias="returned" every part is enlarged at a place by the factor by which the whole map was there.
+        With bias="returned" every part is enlarged at each pixel by the same factor as the whole map.
         """
         for channel in channels:
             check_channel(self.layer, channel, self.at.shape[1])
@@ -128,7 +128,7 @@ class Channels(Generic[E]):
             score_is=f"the relevance that goes {way}",
         )
         score = part.arrived
-        if self.through.hands_back:
+        if self.through.redistributes:
             none, score = torch.zeros_like(part.own), held(part.relevance, many=False)
             ledger = replace(
                 ledger, input=score, bias=none, dropped=none, score=score, returned=score - part.own, own=part.own,

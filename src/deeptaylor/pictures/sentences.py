@@ -38,25 +38,23 @@ def account(ledger: Ledger, sample: int, target: int, what: str, method: str = D
         return f"The {what} sum to {percent(held)} of the score{rest}."
     returned = 0.0 if ledger.returned is None else pick(ledger.returned) / f
     if ledger.own is not None and abs(returned) > _NONE:
-        return _handed_back(pick(ledger.own) / f, returned, what)
-    taken = [f"biases for {percent(bias)}"] * (abs(bias) > _NONE)
-    taken += [f"{percent(dropped)} could not be handed on"] * (abs(dropped) > _NONE)
+        return _rescaled(bias + returned, held)
+    taken = [f"biases absorbed {percent(bias)}"] * (abs(bias) > _NONE)
+    taken += [f"{percent(dropped)} was dropped"] * (abs(dropped) > _NONE)
     if not taken:
         return f"The {what} account for the whole score."
     only = "only " if held < 0.5 else ""
     return f"The {what} account for {only}{percent(held)} of the score; {'; '.join(taken)}."
 
 
-def _handed_back(own: float, returned: float, what: str) -> str:
-    if own < 0.5:
-        return (
-            f"The {what} themselves account for only {percent(own)} of the score; the rest, which biases took, was "
-            "handed back in proportion to that part."
-        )
-    return (
-        f"The {what} themselves account for {percent(own)} of the score; the {percent(returned)} that biases took "
-        "were handed back to them."
-    )
+def _rescaled(absorbed: float, held: float) -> str:
+    """Say that a map shows what biases absorbed, too.
+
+    >>> _rescaled(0.99998, 1.0)
+    'Biases absorbed 99.998 % of the score; the map is rescaled to the score.'
+    """
+    to = "the score" if held >= 1 - _NONE else f"{percent(held)} of the score"
+    return f"Biases absorbed {percent(absorbed)} of the score; the map is rescaled to {to}."
 
 
 def split(ledger: Ledger, sample: int, target: int) -> str:

@@ -1,9 +1,9 @@
 """The books of a reverse pass: what arrived, what went on, what biases took and what was dropped.
 
-They are kept by step, or in total: on one page for the whole pass, where what arrived is the score and what went on is
-the inputs'. Each number is summed from its own entries. An entry is first summed along the axes where its elements lie
-closest together, which a compiler does together with what makes or reads it; the rest waits until the end, where
-entries of one size are summed together: hundreds of sums take the launches of a few.
+They are kept by step; or in total, on one page for the whole pass, where what arrived is the score and what went on is
+the inputs'; or only what was dropped is summed, and what biases took is the rest. An entry is first summed along the
+axes where its elements lie closest together, which a compiler does together with what makes or reads it; the rest waits
+until the end, where entries of one size are summed together: hundreds of sums take the launches of a few.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from deeptaylor.maps.division import undivided
 from deeptaylor.maps.linear_map import Maybe, plus
 from deeptaylor.run.values import ForwardValues
 
-__all__ = ["Books", "Kept"]
+__all__ = ["DROPPED", "Books", "Kept"]
 
-Kept = Literal["by step", "in total"] | None
+Kept = Literal["by step", "in total", "dropped"] | None
+DROPPED: Literal["dropped"] = "dropped"
 _FEW = 4  # the entries of one page
 
 
@@ -32,6 +33,7 @@ class Books:
 
     def __init__(self, run: ForwardValues, kept: Kept, look: bool) -> None:
         self.run, self.open, self.look, self._by_step = run, kept is not None, look, kept == "by step"
+        self.books_bias = kept != DROPPED
         self._pages: list[Page] = []
         self._arrived: dict[str, list[Tensor]] = {}
         self._begun: list[Tensor] = []
@@ -82,7 +84,11 @@ class Books:
             sums, weights = (torch.cat(parts, -1) for parts in zip(*self._products, strict=True))
             self._pages[0].taken.append((sums @ weights.to(sums.dtype)).to(like.dtype))
         entries = [entry for page in self._pages for entry in (page.arrived, page.on, page.taken, page.lost)]
-        return torch.stack(_totals(entries, torch.zeros_like(like))).reshape(-1, 4, *like.shape)
+        totals = _totals(entries, torch.zeros_like(like))
+        if not self.books_bias:
+            arrived, on, _, dropped = totals
+            totals[2] = (arrived - on - dropped).clamp(min=0)
+        return torch.stack(totals).reshape(-1, 4, *like.shape)
 
 
 def _totals(entries: Sequence[Sequence[Tensor]], none: Tensor) -> list[Tensor]:
@@ -117,7 +123,7 @@ class Page:
 
     def bias(self, share: Tensor, weight: Maybe = None) -> None:
         """What biases take; where there is a weight, times that."""
-        if not self.open:
+        if not self.open or not self.books.books_bias:
             return
         if self.node is None or weight is None or not (self.settled and self.books.product(self.node, share, weight)):
             self.taken.append(self._sum(share, weight))

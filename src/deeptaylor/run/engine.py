@@ -28,7 +28,7 @@ from deeptaylor.run.forward import fastest, keeping, network_of, thriftiest
 from deeptaylor.run.prepare import Prepared
 from deeptaylor.run.recomputed import Recomputed
 from deeptaylor.run.result import Result
-from deeptaylor.run.returned import hands_back
+from deeptaylor.run.returned import find_feature_map, redistribute
 from deeptaylor.run.reverse import reverse, reverse_many
 from deeptaylor.run.values import ForwardValues
 
@@ -48,12 +48,23 @@ class Engine(nn.Module):
         self.steps = nn.ModuleList(self.planned.steps)  # so that they move and convert with the engine
         self.register_buffer("one", prepared.one, persistent=False)
         self.one: Tensor
-        self.hands_back = hands_back(self.planned.steps, prepared.settings.bias)
+        self.feature_map = find_feature_map(
+            self.planned.steps, self.layout, self.planned.inputs, prepared.settings.bias
+        )
         self.watched = guard.first_reads(self.planned.steps, self.planned.watched)
         self.token_limits = self._token_limits()
         self.recomputes, self._fastest = False, fastest(self.captured, self.planned.steps)
         self.keep(self._fastest, self.captured.constants)
         self._settle_weights()
+
+    @property
+    def redistributes(self) -> bool:
+        """True if pixels are given what biases absorbed (returned.py)."""
+        return self.feature_map is not None
+
+    def redistribute(self, result: Result) -> Result:
+        """Return the result as the user asked for it: with the relevance absorbed by biases redistributed, or not."""
+        return result if self.feature_map is None else redistribute(result, self.feature_map.patches)
 
     def takes(self, batch: int) -> bool:
         """True if this many samples go the way that was captured."""

@@ -42,7 +42,8 @@ class Result:
     lowest: Tensor | None = None  # the smallest value of every watched tensor (guard.py), where books are kept
     rivals: Rivals | None = None  # where the target is one class against others
     chosen: Tensor | None = None  # (B,): the classes that were explained, where the network's answer was asked for
-    places: tuple[Tensor, ...] = ()  # relevance at the last feature map without channels, where it is handed back by
+    places: tuple[Tensor, ...] = ()  # relevance at the last feature map without channels, for redistribution
+    redistributed: Tensor | None = None  # what pixels were given of the relevance absorbed by biases (returned.py)
     values: dict[str, Tensor] = field(default_factory=dict)  # of the forward pass, where relevance is kept
 
 
@@ -58,7 +59,7 @@ def joined(parts: Sequence[Result], layout: Mapping[str, Layout]) -> Result:
         pytree.tree_map(lambda *ts: torch.cat(ts), *others) if (others := _rivals(parts)) else None,
         torch.cat(chosen) if (chosen := [p.chosen for p in parts if p.chosen is not None]) else None,
         tuple(torch.cat(ps) for ps in zip(*(p.places for p in parts), strict=True)),
-        {name: _joined_at([p.values[name] for p in parts], layout[name]) for name in parts[0].values},
+        values={name: _joined_at([p.values[name] for p in parts], layout[name]) for name in parts[0].values},
     )
 
 

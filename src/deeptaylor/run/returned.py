@@ -1,124 +1,198 @@
-"""What did not reach the input is handed back to it at the end, place by place (bias="returned"; docs/theory.md, 10).
+"""Redistribute what biases absorbed to the pixels, place by place (bias="returned"; docs/theory.md, 10).
 
-    R'_x = R_x (1 + T s_x / Σ_x' R_x' s_x')        T what biases took (and what was dropped), so Σ R' = Σ R + T = f
-    s_x  = Σ_p B_p(x) P_p / Σ_x' B_p(x') R_x'      P_p the relevance of place p of the last feature map
+    R'_x = R_x (1 + Σ_p B_p(x) G_p / r_p)          what pixel x shows
+    r_p  = Σ_x B_p(x) R_x                          what reached the pixels under place p
+    G_p  = T w_p / Σ w                             what place p is given of T, the relevance absorbed by biases
+    w_p  = max(0, P_p − r_p) + A P_p / Σ P         what was absorbed below place p, and its part of A, absorbed above
 
-B_p(x) says how much pixel x lies under place p (linear interpolation; over the places it sums to one). So each place's
-relevance is shared by the pixels under it, in proportion to what reached them. Without a feature map, s = 1: in
-proportion to the map. Every factor is ≥ 1, so that nothing becomes negative.
+P_p is the relevance of place p of the last feature map, all channels together; B_p(x) says how much pixel x lies under
+place p. Where nothing reached the pixels under a place, biases keep G_p. What was dropped stays dropped. A network
+without a feature map has no places: biases keep all of T.
+
+The result is a way to show a map, not a decomposition: nothing in the network assigns a bias to pixels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from deeptaylor.maps.convolution import Convolution
 from deeptaylor.maps.linear_map import Maybe
-from deeptaylor.rules.steps import BlockStep, Step
+from deeptaylor.rules.steps import ActivationStep, BlockStep, LpStep, MaxStep, PassStep, Step
 from deeptaylor.run.result import Result
-from deeptaylor.run.values import ForwardValues
+from deeptaylor.run.values import ForwardValues, Layout
 
-__all__ = ["RETURNED", "LastPlaces", "arrived", "hands_back", "returned"]
+__all__ = ["RETURNED", "FeatureMap", "PlaceCollector", "find_feature_map", "redistribute"]
 
 RETURNED = "returned"
 Parts = tuple[Tensor, ...]
 
 
-def hands_back(steps: Iterable[Step], bias: str) -> bool:
-    """True if what biases took goes back. Where relevance has two signs, its sum does not say how much arrived."""
-    return bias == RETURNED and not any(isinstance(step, BlockStep) and step.rule.cancels for step in steps)
+class FeatureMap:
+    """The last tensors with places, read by steps without; `patches`: each place sees its own patch of the input."""
+
+    def __init__(self, nodes: frozenset[str], readers: frozenset[str | None], patches: bool) -> None:
+        self.nodes, self.readers, self.patches = nodes, readers, patches
 
 
-class LastPlaces:
-    """What arrives at the last feature map: where relevance goes from what has no places to what has them."""
+def find_feature_map(
+    steps: Sequence[Step], layout: Mapping[str, Layout], inputs: Sequence[str], bias: str
+) -> FeatureMap | None:
+    """Find where relevance first meets places; None if biases keep their share.
 
-    def __init__(self, run: ForwardValues, inputs: Sequence[str], wanted: bool) -> None:
-        self._run, self._inputs = run, inputs
-        self._axes = len(run.shape(inputs[0])) if wanted and len(inputs) == 1 else 0
+    They keep it if another mode is asked for, if the network has no places or several inputs, and under rules that
+    subtract: the sum of a map of both signs does not say how much arrived.
+    """
+    signed = any(isinstance(step, BlockStep) and step.rule.cancels for step in steps)
+    if bias != RETURNED or signed or len(inputs) != 1 or not _is_spatial(steps, layout, inputs[0]):
+        return None
+    axes = len(layout[inputs[0]].sizes)
+
+    def has_places(name: str) -> bool:
+        where = layout[name]
+        return where.plain and len(where.sizes) == axes and where.shape(1)[2:].numel() > 1
+
+    nodes: dict[str, None] = {}
+    readers: list[str | None] = []
+    for k, step in enumerate(steps):
+        reader = None if k == 0 else step.node
+        if reader is not None and has_places(reader):
+            continue
+        for name in step.inputs:
+            same = not nodes or layout[name].shape(1)[2:] == layout[next(iter(nodes))].shape(1)[2:]
+            if name not in inputs and has_places(name) and same:
+                nodes[name] = None
+                readers.append(reader)
+    if not nodes:
+        return None
+    return FeatureMap(frozenset(nodes), frozenset(readers), _see_patches(steps, nodes, inputs[0]))
+
+
+def _is_spatial(steps: Iterable[Step], layout: Mapping[str, Layout], name: str) -> bool:
+    """True if the axes behind the first two are places: always of pictures; of (batch, a, b) if windows run along b."""
+    shape = layout[name].shape(1)
+    if len(shape) != 3:
+        return len(shape) > 3
+
+    def runs_along(read: str) -> bool:
+        return read in layout and len(layout[read].sizes) == 3 and layout[read].shape(1)[2] == shape[2]
+
+    for step in steps:
+        if isinstance(step, MaxStep | LpStep) and runs_along(step.inputs[0]):
+            return True
+        windows = step.block.maps if isinstance(step, BlockStep) else ()
+        if any(isinstance(m, Convolution) and runs_along(m.operands[0]) for m in windows):
+            return True
+    return False
+
+
+def _see_patches(steps: Iterable[Step], nodes: Iterable[str], name: str) -> bool:
+    """True if each place sees a patch of its own: a convolution with the kernel as stride, element by element after."""
+    by_node = {step.node: step for step in steps}
+    below = list(nodes)
+    while below:
+        step = by_node.get(below.pop())
+        if isinstance(step, PassStep | ActivationStep):
+            below += step.inputs
+        else:
+            maps = step.block.maps if isinstance(step, BlockStep) and step.inputs == (name,) else ()
+            if not any(isinstance(m, Convolution) and m.patches for m in maps):
+                return False
+    return True
+
+
+class PlaceCollector:
+    """Sums up, during a reverse pass, the relevance that arrives at the last feature map."""
+
+    def __init__(self, run: ForwardValues, found: FeatureMap | None) -> None:
+        self._run, self._found = run, found
         self.sums: Parts = ()
 
-    def note(self, node: str | None, names: Sequence[str], outs: Sequence[Maybe]) -> None:
-        """What a step at a node (None: the score) hands on."""
-        if self._axes < 3 or (node is not None and self._has_places(node)):
+    def collect(self, node: str | None, names: Sequence[str], outs: Sequence[Maybe]) -> None:
+        """Add what the step at a node (None: the score) gives to its inputs."""
+        if self._found is None or node not in self._found.readers:
             return
         for name, out in zip(names, outs, strict=True):
-            if out is not None and name not in self._inputs and self._has_places(name):
+            if out is not None and name in self._found.nodes:
                 P = out.expand(self._run.shape(name)).sum(1)
-                if not self.sums:
-                    self.sums = (P,)
-                elif self.sums[0].shape == P.shape:
-                    self.sums = (self.sums[0] + P,)
-
-    def _has_places(self, name: str) -> bool:
-        shape = self._run.shape(name)
-        return self._run.layout[name].plain and len(shape) == self._axes and shape[2:].numel() > 1
+                self.sums = (self.sums[0] + P,) if self.sums else (P,)
 
 
-def returned(result: Result) -> Result:
-    """The result, and its rivals', with all of the score at the input; a map of which nothing arrived stays empty."""
+def redistribute(result: Result, patches: bool) -> Result:
+    """Give what biases absorbed to the pixels, in the map and in its rivals'; `Result.redistributed` says how much.
+
+    patches   whether each place sees a patch of its own (`FeatureMap.patches`)
+    """
+    assert result.entries is not None
     lead, wide = result.score.ndim, torch.promote_types(result.score.dtype, torch.float32)
-    own = _sum(result.relevance, lead, wide)
-    if result.entries is None:
-        taken = (result.score.to(wide) - own).clamp(min=0)
-    else:
-        taken = result.entries[..., 2:, :].sum((-3, -2), dtype=wide)
-        taken = taken.movedim(0, 1) if lead == 2 else taken
+    absorbed = result.entries[..., 2, :].sum(-2, dtype=wide)
+    absorbed = absorbed.movedim(0, 1) if lead == 2 else absorbed
+    relevance, given = _by_place(result.relevance, result.places, absorbed, lead, patches)
     rivals = result.rivals
     if rivals is not None:
-        missing = rivals.began.to(wide) - _sum(rivals.relevance, lead, wide)
-        rivals = replace(rivals, relevance=_handed_back(rivals.relevance, rivals.places, missing.clamp(min=0), lead))
-    relevance = _handed_back(result.relevance, result.places, taken, lead)
-    return replace(result, relevance=relevance, rivals=rivals)
+        missing = (rivals.began.to(wide) - _sum(rivals.relevance, lead, wide)).clamp(min=0)
+        theirs, _ = _by_place(rivals.relevance, rivals.places, missing, lead, patches)
+        rivals = replace(rivals, relevance=theirs)
+    return replace(result, relevance=relevance, rivals=rivals, redistributed=given)
 
 
-def _handed_back(parts: Parts, places: Parts, taken: Tensor, lead: int) -> Parts:
-    own = _sum(parts, lead, taken.dtype)
-    some = arrived(own, own + taken)
-    if not places:
-        factor = torch.where(some, 1 + taken / torch.where(some, own, 1), 1)
-        return tuple(R * factor.to(R.dtype).reshape(*factor.shape, *[1] * (R.ndim - lead)) for R in parts)
-    R = parts[0].sum(lead, dtype=taken.dtype)
-    s = _under(R, places[0].to(taken.dtype), lead)
-    weight = (R * s).flatten(lead).sum(-1)
-    by_place = some & (weight > 0)
-    s = torch.where(_as(by_place, R), s, 1)
-    share = torch.where(some, taken / torch.where(by_place, weight, torch.where(some, own, 1)), 0)
-    return ((parts[0] * (1 + _as(share, R) * s).unsqueeze(lead)).to(parts[0].dtype),)
+def _by_place(parts: Parts, places: Parts, absorbed: Tensor, lead: int, patches: bool) -> tuple[Parts, Tensor]:
+    """R' and the part of the absorbed relevance that pixels were given."""
+    if not places:  # no relevance came to the feature map
+        return parts, torch.zeros_like(absorbed)
+    R, P = parts[0].sum(lead, dtype=absorbed.dtype), places[0].to(absorbed.dtype)
+    under = [_overlap(n, N, R, patches) for n, N in zip(P.shape[lead:], R.shape[lead:], strict=True)]
+    r = _to_places(R, under, lead)
+    total = _whole(P, lead)
+    above = (_whole(R, lead) + absorbed - total).clamp(min=0) / torch.where(total > 0, total, 1)
+    w = (P - r).clamp(min=0) + _as(above, P) * P
+    all_of_it = _whole(w, lead)
+    G = w * _as(torch.where(all_of_it > 0, absorbed / torch.where(all_of_it > 0, all_of_it, 1), 0), w)
+    some = _has_arrived(r, P)
+    factor = 1 + _to_pixels(torch.where(some, G / torch.where(some, r, 1), 0), under, lead)
+    given = _whole(torch.where(some, G, 0), lead)
+    return ((parts[0] * factor.unsqueeze(lead)).to(parts[0].dtype),), given
 
 
-def _under(R: Tensor, P: Tensor, lead: int) -> Tensor:
-    """s: of each place what it holds over what the pixels under it hold, seen from every pixel."""
-    under = [_overlap(n, N, R) for n, N in zip(P.shape[lead:], R.shape[lead:], strict=True)]
-    own = R
+def _to_places(t: Tensor, under: Sequence[Tensor], lead: int) -> Tensor:
+    """Σ_x B_p(x) t_x."""
     for d, B in enumerate(under, start=lead):
-        own = (own.movedim(d, -1) @ B).movedim(-1, d)
-    some = arrived(own, P)
-    s = torch.where(some, P / torch.where(some, own, 1), 0)
+        t = (t.movedim(d, -1) @ B).movedim(-1, d)
+    return t
+
+
+def _to_pixels(t: Tensor, under: Sequence[Tensor], lead: int) -> Tensor:
+    """Σ_p B_p(x) t_p."""
     for d, B in enumerate(under, start=lead):
-        s = (s.movedim(d, -1) @ B.T).movedim(-1, d)
-    return s
+        t = (t.movedim(d, -1) @ B.T).movedim(-1, d)
+    return t
 
 
-def _overlap(places: int, pixels: int, like: Tensor) -> Tensor:
+def _overlap(places: int, pixels: int, like: Tensor, patches: bool) -> Tensor:
     """(pixels, places): how much a pixel lies under a place, along one side; every row sums to one."""
     at = (torch.arange(pixels, dtype=like.dtype, device=like.device) + 0.5) * (places / pixels) - 0.5
+    at = at.round() if patches else at
     apart = at.clamp(0, places - 1)[:, None] - torch.arange(places, dtype=like.dtype, device=like.device)
     return (1 - apart.abs()).clamp(min=0)
 
 
-def arrived(own: Tensor, whole: Tensor) -> Tensor:
-    """True where enough reached the input to be enlarged: of less, too few digits are left."""
-    least = torch.finfo(own.dtype)
-    return own > whole * (least.tiny / least.eps)
+def _has_arrived(reached: Tensor, whole: Tensor) -> Tensor:
+    """True where enough arrived to be enlarged: of less, too few digits are left."""
+    least = torch.finfo(reached.dtype)
+    return reached > whole * (least.tiny / least.eps)
+
+
+def _whole(t: Tensor, lead: int) -> Tensor:
+    return t.flatten(lead).sum(-1)
 
 
 def _sum(parts: Parts, lead: int, dtype: torch.dtype) -> Tensor:
     """Σ R of each sample (and target)."""
-    sums = [R.flatten(lead).sum(-1, dtype=dtype) if R.ndim > lead else R.to(dtype) for R in parts]
-    return torch.stack(sums).sum(0)
+    return torch.stack([R.flatten(lead).sum(-1, dtype=dtype) for R in parts]).sum(0)
 
 
 def _as(t: Tensor, like: Tensor) -> Tensor:

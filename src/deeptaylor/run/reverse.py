@@ -14,10 +14,10 @@ from deeptaylor.maps.linear_map import Maybe, plus
 from deeptaylor.plan import guard
 from deeptaylor.rules.steps import ScoreStep, Step
 from deeptaylor.run import target as targets
-from deeptaylor.run.books import Books, Kept
+from deeptaylor.run.books import DROPPED, Books, Kept
 from deeptaylor.run.lift import lift_of, lowered, unit_of
 from deeptaylor.run.result import Result, Rivals
-from deeptaylor.run.returned import LastPlaces
+from deeptaylor.run.returned import PlaceCollector
 from deeptaylor.run.values import ForwardValues
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ def reverse(
     lift, account, arrived = lift_of(f), Books(run, books, look), Arrived(run, f)
     kept: dict[str, Tensor] = {}
     lowest: list[Tensor] = []
-    places = LastPlaces(run, planned.inputs, engine.hands_back)
+    places = PlaceCollector(run, engine.feature_map)
     beside = None
     if against is not None:
-        beside = _Beside(run, v, planned.output, against, LastPlaces(run, planned.inputs, engine.hands_back))
+        beside = _Beside(run, v, planned.output, against, PlaceCollector(run, engine.feature_map))
     for k, step in enumerate(planned.steps):
         if isinstance(step, ScoreStep):
             R = f.clamp(min=0) if lift is None else f.clamp(min=0) * lift
@@ -58,11 +58,11 @@ def reverse(
             outs = step.back(R, run, page)
         account.hand_on(page, step.inputs, outs)
         arrived.add(step.inputs, outs)
-        places.note(None if isinstance(step, ScoreStep) else step.node, step.inputs, outs)
+        places.collect(None if isinstance(step, ScoreStep) else step.node, step.inputs, outs)
         del R, outs  # before the rivals' turn: of the first layers they are the largest tensors
         if beside is not None:
             beside.pass_on(step)
-        if books:
+        if books and books != DROPPED:
             lowest += guard.lowest(engine.watched.get(k, ()), run)
         run.forget(last_use.get(k, ()))
     final = [arrived.take(name).expand(run.shape(name)) for name in planned.inputs]
@@ -95,7 +95,9 @@ class Arrived:
 class _Beside:
     """What goes down for the rivals: at the score a mixture, below that as for the class itself, without books."""
 
-    def __init__(self, run: ForwardValues, v: Tensor, output: str, asked: targets.Against, places: LastPlaces) -> None:
+    def __init__(
+        self, run: ForwardValues, v: Tensor, output: str, asked: targets.Against, places: PlaceCollector
+    ) -> None:
         self._run, self._output, self._places = run, run.values[output], places
         self._page = Books(run, None, look=False).page(None, v, settled=False)
         self._classes, self._weights = targets.rivals(asked, v, self._output)
@@ -107,7 +109,7 @@ class _Beside:
         else:
             node, outs = step.node, step.back(self._arrived.take(step.node), self._run, self._page)
         self._arrived.add(step.inputs, outs)
-        self._places.note(node, step.inputs, outs)
+        self._places.collect(node, step.inputs, outs)
 
     def _mixture(self, step: ScoreStep) -> list[Maybe]:
         """Each rival's share of what it begins with, summed."""

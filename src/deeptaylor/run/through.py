@@ -5,8 +5,8 @@ of the forward pass. So the map is a sum of parts,
 
     R_x = Σ_c R_x(R · 1_c) + R_x(past)      c the channels of the layer; past: what reaches x not through it, by a skip
 
-of which each is computed by itself, and none as a difference. What biases took and was handed back (returned.py)
-enlarges every part at a place by the factor by which it enlarged the whole map there, so that the sum holds as before.
+of which each is computed by itself, and none as a difference. Redistribution (returned.py) multiplies every
+part at a pixel by the same factor as the whole map, so that the sum holds as before.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from deeptaylor.run.books import Books
 from deeptaylor.run.engine import Engine
 from deeptaylor.run.lift import lift_of, lowered
 from deeptaylor.run.result import Result
-from deeptaylor.run.returned import returned
 from deeptaylor.run.reverse import Arrived, reverse
 from deeptaylor.run.unit import channel_axis
 from deeptaylor.run.values import ForwardValues
@@ -40,7 +39,7 @@ _ELEMENTS = 2**26  # of the largest tensor of all parts that are computed at onc
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the map, for each input, with all that was handed back to it.
+    """A part of the map, for each input, after redistribution.
 
     own                      (B,): what of it reached the input by itself
     arrived, bias, dropped   (B,): what arrived at the layer, and what of that was taken or dropped below it; of what
@@ -79,7 +78,7 @@ class Through:
         arrived = [self._stopped.kept[node] for node in self._nodes]
         self._R, self._sizes = torch.cat(arrived, self._joined_at), [R.shape[self._joined_at] for R in arrived]
         self.at = self._R.movedim(self._axis, 1)
-        self.hands_back = engine.hands_back
+        self.redistributes = engine.redistributes
 
     def past_it(self) -> Part:
         """What reached the input past the layer: by a skip connection, or another branch."""
@@ -112,16 +111,16 @@ class Through:
         return Part(self._enlarged(maps), on, arrived, bias, dropped)
 
     def _enlarged(self, maps: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        if not self.hands_back:
+        if not self.redistributes:
             return maps
         return tuple(R * factor for R, factor in zip(maps, self._factors, strict=True))
 
     @functools.cached_property
     def _factors(self) -> tuple[Tensor, ...]:
-        """By how much the whole map was enlarged at each place when what biases took was handed back."""
+        """The factor by which redistribution enlarged the whole map at each pixel."""
         self._fresh()
         whole = _reversed(self._engine, self._inputs, self._target)
-        pairs = zip(returned(whole).relevance, whole.relevance, strict=True)
+        pairs = zip(self._engine.redistribute(whole).relevance, whole.relevance, strict=True)
         return tuple(torch.where(R > 0, back / torch.where(R > 0, R, 1), 1) for back, R in pairs)
 
 

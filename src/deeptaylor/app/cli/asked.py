@@ -22,9 +22,8 @@ from deeptaylor.shown import percent
 
 __all__ = ["HANDED_BACK", "NEXT", "RIVALS", "Asked", "NoEvidenceError", "Question", "handed_back"]
 
-HANDED_BACK = """Only a part of each score reaches the pixels by itself: on its way down from the answer the network's
-    biases, constants that its layers add, take more than half of it. What they took is handed back to the pixels in
-    proportion to what arrived, so that every map adds up to its whole score; “by itself” says below how much arrived.
+HANDED_BACK = """The network's biases, constants that its layers add, absorb more than half of each score. Each map is
+    rescaled to its score, place by place, so that you can read it. “Absorbed” says below how much that was.
     """
 
 NEXT, RIVALS = "next", "rivals"
@@ -105,7 +104,7 @@ def _of(t: torch.Tensor, k: int) -> float:
 
 
 def handed_back(e: dt.Explanation, k: int) -> bool:
-    """Whether most of what a map shows was taken by biases and handed back."""
+    """Whether most of what a map shows was absorbed by biases and redistributed."""
     own = e.ledger.own
     return own is not None and e.ledger.returned is not None and _of(own, k) < 0.5 * _of(e.ledger.score, k)
 
@@ -116,13 +115,11 @@ def _account(e: dt.Explanation, k: int, short: bool) -> str:
     held, biases = _of(ledger.held, k) / score, _of(ledger.bias, k) / score
     if ledger.own is None or ledger.returned is None:
         only = "only " if held < 0.5 else ""
-        return f"the pixels account for {only}{percent(held)} of the score; biases for {percent(biases)}"
-    own, back = _of(ledger.own, k) / score, _of(ledger.returned, k) / score
+        return f"the pixels account for {only}{percent(held)} of the score; biases absorbed {percent(biases)}"
+    absorbed = percent(biases + _of(ledger.returned, k) / score)
     if short and handed_back(e, k):
-        return f"{percent(own)} of the score by itself"
-    if handed_back(e, k):
-        return f"only {percent(own)} of the score reached the pixels by itself; biases took the rest and handed it back"
-    return f"the pixels account for {percent(held)} of the score; biases handed {percent(back)} of it back"
+        return f"biases absorbed {absorbed}"
+    return f"biases absorbed {absorbed} of the score; the map is rescaled to the score"
 
 
 def _slug(name: str) -> str:

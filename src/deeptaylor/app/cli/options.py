@@ -214,7 +214,7 @@ class How:
         str,
         option(
             "--bias",
-            "The share that biases take is handed back at the end, kept by them, or given to the inputs of each unit.",
+            "What biases absorb is redistributed to the pixels, kept by biases, or given to the inputs of each unit.",
             _HOW,
             "returned|neuron|spread|both",
         ),

@@ -95,7 +95,7 @@ class Heat(BaseModel):
 
 
 class Account(BaseModel):
-    """score = input + shared + bias + dropped; `returned`: what of the input's part biases handed back."""
+    """score = input + shared + bias + dropped; `returned`: what of the input's part biases absorbed."""
 
     score: float
     input: float

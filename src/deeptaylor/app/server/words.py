@@ -137,7 +137,8 @@ def consistency(check: Check, parts: bool) -> str:
         return f"Consistent: no relevance is negative, and {whole} together {'are' if parts else 'is'} the whole score."
     why = [] if check.positive else ["some relevance is negative"]
     if not check.conservative:
-        why.append(f"the relevances add up to {percent(check.input_share)} of the score")
+        before = "before rescaling " if check.rescaled else ""
+        why.append(f"{before}the relevances add up to {percent(check.own_share)} of the score")
     return f"Not consistent: {' and '.join(why)}."
 
 
@@ -171,7 +172,7 @@ def layer(e: Explanation, shape: list[int], total: float, returned: bool) -> str
     share = f", {percent(total / score)} of the score" if score > 0 else ""
     text = f"The layer has {size}; the map is {how}. Together they hold {number(total)}{share}."
     if returned:
-        text += " What biases took is handed back at the pixels only, not here."
+        text += " What biases absorbed is redistributed to the pixels only, not here."
     if isinstance(e, Contrast):
         text += " All evidence is shown here, also what rivals share: the two are told apart at the pixels only."
     return text
@@ -181,13 +182,9 @@ def layer(e: Explanation, shape: list[int], total: float, returned: bool) -> str
 
 
 def warning(check: str) -> str:
-    """What must be said first; the library speaks of batches and of Python, here there is one picture and a page."""
+    """Return the first line of a check if it must be read with the map: biases absorbed much of the score."""
     first = check.split("\n", 1)[0]
-    if "scores are" in first or not first.startswith(("The input holds only", "The input itself")):
-        return ""
-    return first.replace('bias="returned" hands', "the choice “hand their share back at the end” hands").replace(
-        'bias="neuron" leaves', "the choice “keep their share” leaves"
-    )
+    return first if first.startswith(("Conservative: no.", "The input accounts for only")) else ""
 
 
 def note(text: str) -> str:
