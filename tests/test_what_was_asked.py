@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -88,13 +89,13 @@ def test_without_rivals_all_of_it_is_the_classes_own() -> None:
     assert not any("rivals" in sentence for sentence in d.caption)
 
 
-def test_a_batch_says_what_biases_handed_back() -> None:
+def test_a_batch_says_what_biases_absorbed() -> None:
     explainer = dt.Explainer(network((0.2, 0.2, 0.2)), X, dt.Box(0, 1))
     one, both = explainer.explain(X[:1], 0).check(), explainer.explain(X, 0).check()
-    assert str(one).startswith("The input accounts for the whole score; biases handed ")
-    assert str(both).startswith("The input accounts for the whole score; biases handed up to ")
+    assert re.match(r"The input accounts for [\d.]+ % of the score; biases absorbed [\d.]+ %\.", str(one))
+    assert re.match(r"The input accounts for at least [\d.]+ % of the score; biases absorbed at most ", str(both))
     little = dt.Explainer(network((50.0, 50.0, 50.0)), X, dt.Box(0, 1)).explain(X, 0).check()
-    assert "% of the score, at worst of the 2 scores; the rest" in str(little)
+    assert "% of the score in the worst of the 2 scores; biases absorbed at most" in str(little)
 
 
 def test_a_negative_score_is_not_called_zero() -> None:

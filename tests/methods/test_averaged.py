@@ -40,7 +40,7 @@ def test_the_mean_ledger_adds_up_to_the_mean_score(bias: str) -> None:
     e = dt.averaged(explainer(bias=bias), batch(), TOP, copies=5)
     assert float((e.ledger.total - e.score).abs().max()) <= 1e-12 * float(e.score.max())
     assert e.check().accounted
-    assert e.check().conservative == (bias != "neuron")
+    assert e.check().conservative == (bias == "spread")
     assert torch.allclose(e.relevance.flatten(1).sum(1), e.ledger.input)
 
 

@@ -86,7 +86,9 @@ def test_taylor_by_hand() -> None:
     assert not check.conservative
     assert check.positive
     assert check.residual_share == pytest.approx(7 / 13)
-    assert str(check).startswith("The input holds only 46.2 % of the score; the rest is not redistributed.")
+    assert str(check).startswith(
+        "The input accounts for only 46.2 % of the score; taylor does not redistribute the rest."
+    )
 
 
 def test_taylor_of_a_linear_function_is_conservative() -> None:

@@ -242,7 +242,7 @@ def test_everything_a_user_holds_shows_itself_in_few_lines() -> None:
     assert "relevance (6, 3, 24, 24), f = " in repr(e)
     assert repr(c).startswith("<Contrast of ")
     assert "Ledger of 6 sample(s): f = " in repr(e.ledger)
-    assert "6 score(s): conservative" in repr(e.check())
+    assert "6 score(s): not conservative" in repr(e.check())
     assert repr(explainer.plan).startswith(f"<Plan of {len(explainer.plan.rows)} steps: ")
     assert "by flipping: random" in repr(found)
     assert repr(dt.Box(torch.zeros(3, 8, 8), 1.0)) == "Box(low=<0 to 0, shape (3, 8, 8)>, high=1.0)"

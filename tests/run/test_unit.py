@@ -120,7 +120,7 @@ def test_a_unit_by_hand() -> None:
     assert paper.score.tolist() == [8]
     assert paper.relevance.tolist() == [[1, 3]]
     assert paper.ledger.bias.tolist() == [4]
-    assert dt.explain(model, x, dt.unit("1", 1), dt.NonNegative()).relevance.tolist() == [[2, 6]]
+    assert dt.explain(model, x, dt.unit("1", 1), dt.NonNegative()).relevance.tolist() == [[1, 3]]
 
 
 @pytest.mark.parametrize("bias", ["neuron", "spread"])

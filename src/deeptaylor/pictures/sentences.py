@@ -38,7 +38,8 @@ def account(ledger: Ledger, sample: int, target: int, what: str, method: str = D
         return f"The {what} sum to {percent(held)} of the score{rest}."
     returned = 0.0 if ledger.returned is None else pick(ledger.returned) / f
     if ledger.own is not None and abs(returned) > _NONE:
-        return _rescaled(bias + returned, held)
+        said = rescaled(bias + returned, held)
+        return f"{said[0].upper()}{said[1:]}."
     taken = [f"biases absorbed {percent(bias)}"] * (abs(bias) > _NONE)
     taken += [f"{percent(dropped)} was dropped"] * (abs(dropped) > _NONE)
     if not taken:
@@ -47,14 +48,14 @@ def account(ledger: Ledger, sample: int, target: int, what: str, method: str = D
     return f"The {what} account for {only}{percent(held)} of the score; {'; '.join(taken)}."
 
 
-def _rescaled(absorbed: float, held: float) -> str:
+def rescaled(absorbed: float, held: float) -> str:
     """Say that a map shows what biases absorbed, too.
 
-    >>> _rescaled(0.99998, 1.0)
-    'Biases absorbed 99.998 % of the score; the map is rescaled to the score.'
+    >>> rescaled(0.99998, 1.0)
+    'biases absorbed 99.998 % of the score; the map is rescaled to the score'
     """
     to = "the score" if held >= 1 - _NONE else f"{percent(held)} of the score"
-    return f"Biases absorbed {percent(absorbed)} of the score; the map is rescaled to {to}."
+    return f"biases absorbed {percent(absorbed)} of the score; the map is rescaled to {to}"
 
 
 def split(ledger: Ledger, sample: int, target: int) -> str:

@@ -116,7 +116,7 @@ def test_a_folder_gives_a_line_each_a_report_and_a_contact_sheet(capsys: pytest.
     assert "deeptaylor explain" in html
     assert "/photos --model flowers.pth" in html
     first = lines[0].partition(": ")[2].replace(": only ", ": ")
-    assert first.replace("reached the pixels by itself; biases took the rest and handed it back", "by itself") in html
+    assert first.replace(" of the score; the map is rescaled to the score", "") in html
     with Image.open("o/contact_sheet.png") as sheet:
         assert sheet.size == (2 * (24 + 8) + 8, 24 + 8 + 2 * 18 + 8)
     said(capsys, 3, "explain", "photos", *MODEL, "--out", "o")  # the same command replaces its own

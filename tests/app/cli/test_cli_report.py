@@ -91,11 +91,11 @@ def test_an_overview_leads_to_every_photograph(capsys: pytest.CaptureFixture[str
 
 def test_what_biases_do_is_explained_once_where_it_holds_of_all(capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = said(capsys, 0, "explain", "photos", *MODEL, "--out", "o")
-    assert out.count("of the score reached the pixels by itself; biases took the rest and handed it back.") == 2
+    assert out.count("of the score; the map is rescaled to the score.") == 2
     assert report().count(html(HANDED_BACK)) == 1
     assert "handed it back" not in report()
     for number in (1, 2):
-        assert re.search(r"<p>\w+ [\d.]+ %: [\d.]+ % of the score by itself\.</p>", section(number))
+        assert re.search(r"<p>\w+ [\d.]+ %: biases absorbed [\d.]+ %\.</p>", section(number))
 
 
 def html(text: str) -> str:

@@ -147,9 +147,9 @@ def test_an_item_is_told_in_sentences_whose_shares_are_the_ledgers(client: TestC
     answer = f"The network says “class {row['prediction']}”, "
     assert said["sentences"][0].startswith(answer)
     assert ("own class is" in said["sentences"][0]) == said["wrong"]
-    own = percent(row["own"] / row["score"])
+    absorbed = percent((row["bias"] + row["returned"]) / row["score"])
     assert 0.01 < row["own"] / row["score"] < 0.99
-    assert f"is {row['score']:.3g}. The pixels themselves account for {own} of the score; the" in said["sentences"][1]
+    assert f"is {row['score']:.3g}. Biases absorbed {absorbed} of the score; the" in said["sentences"][1]
     assert len(said["sentences"]) == 2
 
 
@@ -158,8 +158,7 @@ def test_of_biases_that_took_nearly_all_it_says_how_little_is_left(photos: dt.Ru
     own = float(photos.table["own"][number] / photos.table["score"][number])
     assert own < 0.5
     assert Gallery(photos).item(number).sentences[1].partition(". ")[2] == (
-        f"The pixels themselves account for only {percent(own)} of the score; the rest, which biases took, was "
-        "handed back in proportion to that part."
+        f"Biases absorbed {percent(1 - own)} of the score; the map is rescaled to the score."
     )
 
 
@@ -169,7 +168,7 @@ def test_of_a_contrast_both_parts_are_what_the_picture_holds(tmp_path: Path) -> 
     row = {name: float(column[number]) for name, column in found.table.items()}
     said = Gallery(found).item(number).sentences
     assert row["input"] + row["shared"] == pytest.approx(row["score"], rel=1e-4)
-    assert f"The pixels themselves account for {percent(row['own'] / row['score'])} of the score; the" in said[1]
+    assert f"Biases absorbed {percent((row['bias'] + row['returned']) / row['score'])} of the score; the" in said[1]
     apart = percent(row["input"] / (row["input"] + row["shared"]))
     assert apart in said[2]
     assert said[2].endswith("The heatmap shows all of it.")

@@ -193,7 +193,9 @@ def test_evidence_says_its_score_and_whether_it_is_consistent(asked: TestClient)
     found = explain(asked, png(3))
     assert found["title"] == "Which pixels speak for “four”"
     assert found["sentences"][0].startswith(f"The score of “four” is {found['score']:.3g}; ")
-    assert found["consistent"] == "Consistent: no relevance is negative, and all of it together is the whole score."
+    assert found["consistent"].startswith("Not consistent: before rescaling the relevances add up to ")
+    spread = explain(asked, png(3), bias="spread")
+    assert spread["consistent"] == "Consistent: no relevance is negative, and all of it together is the whole score."
     kept = explain(asked, png(3), bias="neuron")
     assert kept["consistent"].startswith("Not consistent: the relevances add up to ")
     assert (found["bias"], kept["bias"]) == ("returned", "neuron")
@@ -233,7 +235,7 @@ def test_the_channels_of_a_layer_that_hold_most(asked: TestClient, several: dt.P
         assert np.allclose(values(channel["heat"]), R[channel["index"]].numpy(), atol=1e-7)
         assert channel["total"] == pytest.approx(float(sums[channel["index"]]), rel=1e-5)
     assert layer["title"] == "Evidence for “four” inside the network, at conv"
-    assert "What biases took is handed back at the pixels only" in layer["sentence"]
+    assert "What biases absorbed is redistributed to the pixels only" in layer["sentence"]
 
 
 def test_a_layer_of_a_contrast_says_that_all_evidence_is_shown(asked: TestClient) -> None:

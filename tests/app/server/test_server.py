@@ -57,7 +57,7 @@ def test_the_answer_is_that_of_the_library(client: TestClient, own: dt.Pretraine
 def test_less_than_half_is_said_first(client: TestClient) -> None:
     neuron, spread = (explain(client, png(3), bias=bias) for bias in ("neuron", "spread"))
     assert neuron["account"]["input"] < 0.5 * neuron["account"]["score"]
-    assert neuron["warning"].startswith("The input holds only")
+    assert neuron["warning"].startswith("The input accounts for only")
     assert neuron["check"].startswith(neuron["warning"].split(" (")[0])
     assert spread["warning"] == ""
 

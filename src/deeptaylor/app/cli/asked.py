@@ -17,7 +17,7 @@ from deeptaylor.app.cli.photos import Prepared
 from deeptaylor.errors import InputError, TargetError
 from deeptaylor.models.photographs import class_index
 from deeptaylor.pictures.contrasted import strength
-from deeptaylor.pictures.sentences import hardly_apart, stronger
+from deeptaylor.pictures.sentences import hardly_apart, rescaled, stronger
 from deeptaylor.shown import percent
 
 __all__ = ["HANDED_BACK", "NEXT", "RIVALS", "Asked", "NoEvidenceError", "Question", "handed_back"]
@@ -116,10 +116,8 @@ def _account(e: dt.Explanation, k: int, short: bool) -> str:
     if ledger.own is None or ledger.returned is None:
         only = "only " if held < 0.5 else ""
         return f"the pixels account for {only}{percent(held)} of the score; biases absorbed {percent(biases)}"
-    absorbed = percent(biases + _of(ledger.returned, k) / score)
-    if short and handed_back(e, k):
-        return f"biases absorbed {absorbed}"
-    return f"biases absorbed {absorbed} of the score; the map is rescaled to the score"
+    absorbed = biases + _of(ledger.returned, k) / score
+    return f"biases absorbed {percent(absorbed)}" if short and handed_back(e, k) else rescaled(absorbed, held)
 
 
 def _slug(name: str) -> str:
