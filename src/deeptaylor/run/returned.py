@@ -16,7 +16,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from deeptaylor.maps.linear_map import Maybe
+from deeptaylor.maps.linear_map import Maybe, sum_windows
 from deeptaylor.rules.steps import BlockStep, Step
 from deeptaylor.run.result import Result
 from deeptaylor.run.values import ForwardValues
@@ -93,20 +93,35 @@ def _under(R: Tensor, P: Tensor, lead: int) -> Tensor:
     """s: of each place what it holds over what the pixels under it hold, seen from every pixel."""
     under = [_overlap(n, N, R) for n, N in zip(P.shape[lead:], R.shape[lead:], strict=True)]
     own = R
-    for d, B in enumerate(under, start=lead):
-        own = (own.movedim(d, -1) @ B).movedim(-1, d)
+    for d, (by_place, _) in enumerate(under, start=lead):
+        own = sum_windows(own, d, *by_place)
     some = arrived(own, P)
     s = torch.where(some, P / torch.where(some, own, 1), 0)
-    for d, B in enumerate(under, start=lead):
-        s = (s.movedim(d, -1) @ B.T).movedim(-1, d)
+    for d, (_, by_pixel) in enumerate(under, start=lead):
+        s = sum_windows(s, d, *by_pixel)
     return s
 
 
-def _overlap(places: int, pixels: int, like: Tensor) -> Tensor:
-    """(pixels, places): how much a pixel lies under a place, along one side; every row sums to one."""
-    at = (torch.arange(pixels, dtype=like.dtype, device=like.device) + 0.5) * (places / pixels) - 0.5
-    apart = at.clamp(0, places - 1)[:, None] - torch.arange(places, dtype=like.dtype, device=like.device)
-    return (1 - apart.abs()).clamp(min=0)
+def _overlap(places: int, pixels: int, like: Tensor) -> tuple[Parts, Parts]:
+    """How much pixels lie under places along one side: for each place, then for each pixel, the first and its weights.
+
+    A pixel lies under two places at most, and its weights add up to one.
+    """
+    step = 2 * pixels  # from place to place; in whole numbers, so that no digits are lost along a long signal
+    x, p = torch.arange(pixels, device=like.device), torch.arange(places, device=like.device)
+
+    def position(x: Tensor) -> Tensor:
+        return ((2 * x + 1) * places - pixels).clamp(0, step * (places - 1))
+
+    def weight(x: Tensor, p: Tensor) -> Tensor:
+        near = (step - (position(x) - step * p).abs()).clamp(min=0)
+        return torch.where(x < pixels, near, 0).to(like.dtype) / step
+
+    first = (((2 * p - 1) * pixels - places) // (2 * places) + 1).clamp(min=0)
+    below = first[:, None] + torch.arange(min(-(-step // places), pixels), device=like.device)
+    place = position(x) // step
+    above = place[:, None] + torch.arange(2, device=like.device)
+    return (first, weight(below, p[:, None])), (place, weight(x[:, None], above))
 
 
 def arrived(own: Tensor, whole: Tensor) -> Tensor:
