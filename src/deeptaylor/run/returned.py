@@ -111,13 +111,14 @@ def _overlap(places: int, pixels: int, like: Tensor) -> tuple[Parts, Parts]:
     x, p = torch.arange(pixels, device=like.device), torch.arange(places, device=like.device)
 
     def position(x: Tensor) -> Tensor:
-        return ((2 * x + 1) * places - pixels).clamp(0, step * (places - 1))
+        at, last = (2 * x + 1) * places - pixels, step * (places - 1)
+        return torch.where(at < 0, 0, torch.where(at > last, last, at))  # not clamp: inductor fails on one in an index
 
     def weight(x: Tensor, p: Tensor) -> Tensor:
         near = (step - (position(x) - step * p).abs()).clamp(min=0)
         return torch.where(x < pixels, near, 0).to(like.dtype) / step
 
-    first = (((2 * p - 1) * pixels - places) // (2 * places) + 1).clamp(min=0)
+    first = torch.where(p > 0, ((2 * p - 1) * pixels - places) // (2 * places) + 1, 0)
     below = first[:, None] + torch.arange(min(-(-step // places), pixels), device=like.device)
     place = position(x) // step
     above = place[:, None] + torch.arange(2, device=like.device)
