@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -105,12 +105,12 @@ def _interpolate(node: Node, captured: Captured, operands: Sequence[str]) -> Lin
     n = len(shape_of(node)) - 2
     sizes, outputs = shape_of(node.args[0])[-n:], shape_of(node)[-n:]
     scales = a.get("scale_factors") or [None] * n
-    corners = {"align_corners": a["align_corners"]} if mode == "linear" else {}
+    corners: dict[str, Any] = {"align_corners": a["align_corners"]} if mode == "linear" else {}
     reach = 2 if mode == "linear" else 1
     bands = []
     for size, output, scale in zip(sizes, outputs, scales, strict=True):
-        how = {"size": int(output)} if scale is None else {"scale_factor": scale}
-        resize = partial(F.interpolate, mode=mode, **how, **corners)
+        how: dict[str, Any] = {"size": int(output)} if scale is None else {"scale_factor": scale}
+        resize: Callable[[Tensor], Tensor] = partial(F.interpolate, mode=mode, **how, **corners)
         # Even and odd columns apart: of two neighbours each row then has the weights, and their numbers say where.
         at = torch.arange(int(size))
         apart = resize(F.one_hot(at % reach, reach).T.double().unsqueeze(0))[0].T
