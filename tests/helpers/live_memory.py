@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class LiveMemory(TorchDispatchMode):
-    """Follows every storage that operations make; those that were there before, such as weights, do not count."""
+    """Follows every storage that operations make; weights and fake tensors do not count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +25,7 @@ class LiveMemory(TorchDispatchMode):
         given = {self._key(t) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
         result = func(*args, **(kwargs or {}))
         for t in pytree.tree_leaves(result):
-            if isinstance(t, Tensor) and self._key(t) not in given:
+            if isinstance(t, Tensor) and not isinstance(t, FakeTensor) and self._key(t) not in given:
                 self._follow(t.untyped_storage())
         return result
 

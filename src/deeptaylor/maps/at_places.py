@@ -24,7 +24,7 @@ def averaged(built: LinearMap | None, rank: int) -> tuple[int, ...]:
         return tuple(sorted(d % rank for d in built.dims))
     if not isinstance(built, Separable):
         return ()
-    even = all(m.shape[0] == 1 and bool((m == m[0, 0]).all()) for m in built.matrices)
+    even = all(isinstance(m, Tensor) and len(m) == 1 and bool((m == m[0, 0]).all()) for m in built.matrices)
     return tuple(range(rank - built.axes, rank)) if even else ()
 
 
@@ -36,7 +36,7 @@ class Apart(Structural):
         self.places = tuple(places)
         self._weight = 1.0 if isinstance(average, Reduce) and average.mean else None
         if isinstance(average, Separable):
-            self._weight = math.prod([float(m.sum()) for m in average.matrices])
+            self._weight = math.prod([float(m.sum()) for m in average.matrices if isinstance(m, Tensor)])
 
     def count(self, ctx: Context) -> int:
         """How many places there are."""

@@ -109,33 +109,99 @@ class LinearMap(nn.Module):
         return None if reading == "negative" else factor
 
 
+def sum_windows(x: Tensor, dim: int, start: Tensor, weight: Tensor) -> Tensor:
+    """Return Σ_k weight[r, k] · x[start[r] + k] for every row r along an axis; columns behind its end have no weight.
+
+    The columns are read in slices, so that memory grows with the length of the axis and not with its square.
+    """
+    dim, (rows, reach) = dim % x.ndim, weight.shape
+    size = int(x.shape[dim])
+    some = 2 * size // rows + 2
+    total: Maybe = None
+    for k in range(0, reach, some):
+        w = weight[:, k : k + some]
+        columns = start[:, None] + torch.arange(k, k + w.shape[1], device=x.device)
+        columns = torch.where(columns < size, columns, size - 1)  # not clamp: inductor fails on one in an index
+        read = x.index_select(dim, columns.flatten()).unflatten(dim, w.shape)
+        total = plus(total, (read * w.reshape(*w.shape, *[1] * (x.ndim - dim - 1))).sum(dim + 1))
+    assert total is not None
+    return total
+
+
+_DENSE = 2**18  # entries; up to here one product of matrices is as fast as sums over windows
+
+
+class Banded(nn.Module):
+    """A large matrix of which row r reads the columns from start[r] on, with the weights weight[r]: no other is kept.
+
+    start and start + reach never decrease from row to row, so that the rows that read a column are neighbours too.
+    """
+
+    def __init__(self, start: Tensor, weight: Tensor, size: int) -> None:
+        super().__init__()
+        (rows, reach), at = weight.shape, torch.arange(size, device=weight.device)
+        first = torch.searchsorted(start + reach, at, right=True)
+        readers = torch.searchsorted(start, at, right=True) - first
+        row = first[:, None] + torch.arange(int(readers.max()), device=weight.device)
+        column = at[:, None] - start[row.clamp(max=rows - 1)]
+        read = (row < rows) & (column >= 0) & (column < reach)
+        back = weight[row.clamp(max=rows - 1), column.clamp(0, reach - 1)] * read
+        for name, tensor in {"start": start, "weight": weight, "start_back": first, "weight_back": back}.items():
+            self.register_buffer(name, tensor, persistent=False)
+
+    def multiply(self, x: Tensor, dim: int, reading: Reading, back: bool) -> Tensor:
+        """Apply the matrix, or its transpose, along an axis."""
+        start, weight = (self.start_back, self.weight_back) if back else (self.start, self.weight)
+        return sum_windows(x, dim, start, _reread_average(weight, reading))
+
+    start: Tensor
+    weight: Tensor
+    start_back: Tensor
+    weight_back: Tensor
+
+
+def matrix_of(start: Tensor, weight: Tensor, size: int) -> Tensor | Banded:
+    """Return the matrix of which row r reads the columns from start[r] on: dense if it is small or has one row."""
+    rows, reach = weight.shape
+    if rows > 1 and rows * size > _DENSE:
+        return Banded(start, weight, size)
+    columns = start[:, None] + torch.arange(reach, device=weight.device)
+    return weight.new_zeros(rows, size + reach).scatter(1, columns, weight)[:, :size].contiguous()
+
+
+def _reread_average(weight: Tensor, reading: Reading) -> Tensor:
+    """A weight that is never negative as a rule wants to read it; one that is zero is no connection."""
+    if reading == "flat":
+        return (weight != 0).to(weight.dtype)
+    return weight * weight if reading == "squared" else weight
+
+
 class Separable(LinearMap):
-    """Average pooling and interpolation: a product of one small matrix for each of the last axes."""
+    """Average pooling and interpolation: a product of one matrix for each of the last axes."""
 
     mixing = True
 
-    def __init__(self, node: str, operands: Sequence[str], matrices: Sequence[Tensor]) -> None:
+    def __init__(self, node: str, operands: Sequence[str], matrices: Sequence[Tensor | Banded]) -> None:
         super().__init__(node, operands)
         self.axes = len(matrices)
         for k, matrix in enumerate(matrices):
-            self.register_buffer(f"matrix{k}", matrix, persistent=False)
+            if isinstance(matrix, Tensor):
+                self.register_buffer(f"matrix{k}", matrix, persistent=False)
+            else:
+                self.add_module(f"matrix{k}", matrix)
 
     @property
-    def matrices(self) -> list[Tensor]:
+    def matrices(self) -> list[Tensor | Banded]:
         """One an axis, never negative."""
         return [getattr(self, f"matrix{k}") for k in range(self.axes)]
 
-    def _matrix(self, axis: int, reading: Reading) -> Tensor:
-        matrix = self.matrices[axis]
-        if reading == "flat":
-            return (matrix != 0).to(matrix.dtype)
-        return matrix * matrix if reading == "squared" else matrix
-
     def _multiply(self, x: Tensor, reading: Reading, back: bool) -> Tensor:
-        for axis in range(self.axes):
-            dim = axis - self.axes
-            matrix = self._matrix(axis, reading)
-            x = torch.movedim(torch.movedim(x, dim, -1) @ (matrix if back else matrix.T), -1, dim)
+        for dim, matrix in zip(range(-self.axes, 0), self.matrices, strict=True):
+            if isinstance(matrix, Banded):
+                x = matrix.multiply(x, dim, reading, back)
+            else:
+                dense = _reread_average(matrix, reading)
+                x = torch.movedim(torch.movedim(x, dim, -1) @ (dense if back else dense.T), -1, dim)
         return x
 
     def map(self, reading: Reading, xs: Sequence[Maybe], ctx: Context) -> Maybe:

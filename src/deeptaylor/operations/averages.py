@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import bound_args, insert, put_scale_shift, replace, retire, shape_of, wide
 from deeptaylor.graph.places import Node
-from deeptaylor.maps.linear_map import LinearMap, Reduce, Separable
+from deeptaylor.maps.linear_map import LinearMap, Reduce, Separable, matrix_of
 from deeptaylor.operations.kinds import Mixing
 from deeptaylor.operations.layers import layer_of_sum
 from deeptaylor.operations.ranges import Range, Ranges, join, many, same, summed, times
@@ -27,13 +28,22 @@ _POOLS = {aten.avg_pool1d.default: 1, aten.avg_pool2d.default: 2, aten.avg_pool3
 # --- windows ----------------------------------------------------------------------------------------------------------
 
 
-def _eye(size: int) -> Tensor:
-    return torch.eye(size, dtype=torch.float64).unsqueeze(0)
+_Band = tuple[Tensor, Tensor]  # the first column that each row reads, and its weights from there on
 
 
-def _separable(node: Node, operands: Sequence[str], matrices: list[Tensor]) -> LinearMap:
+def _windows(start: Tensor, end: Tensor, weight: Tensor) -> _Band:
+    """One weight for each row, on all columns of its window."""
+    length = (end - start)[:, None]
+    return start, torch.where(torch.arange(int(length.max())) < length, weight[:, None], 0.0)
+
+
+def _separable(node: Node, operands: Sequence[str], bands: Sequence[_Band]) -> LinearMap:
     val = node.meta["val"]
-    return Separable(node.name, operands, [m.contiguous().to(dtype=val.dtype, device=val.device) for m in matrices])
+    matrices = [
+        matrix_of(start.to(val.device), weight.to(dtype=val.dtype, device=val.device), int(size))
+        for (start, weight), size in zip(bands, shape_of(node.args[0])[-len(bands) :], strict=True)
+    ]
+    return Separable(node.name, operands, matrices)
 
 
 def _avg_pool(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap | None:
@@ -44,13 +54,16 @@ def _avg_pool(node: Node, captured: Captured, operands: Sequence[str]) -> Linear
     sizes = shape_of(node.args[0])[-n:]
     kernel, padding = wide(a["kernel_size"], n), wide(a["padding"], n)
     stride = wide(a["stride"], n) if a["stride"] else kernel
-    matrices = []
-    for size, k, s, p in zip(sizes, kernel, stride, padding, strict=True):
-        averaged = F.avg_pool1d(_eye(int(size)), k, s, p, a["ceil_mode"], a["count_include_pad"])[0].T
-        matrices.append((averaged != 0).double() if divisor else averaged)
-    if divisor:
-        matrices[0] = matrices[0] / divisor
-    return _separable(node, operands, matrices)
+    outputs, bands = shape_of(node)[-n:], []
+    for axis, (size, output, k, s, p) in enumerate(zip(sizes, outputs, kernel, stride, padding, strict=True)):
+        first = torch.arange(int(output)) * s - p
+        last = (first + k).clamp(max=int(size) + p)
+        start, end = first.clamp(min=0), last.clamp(max=int(size))
+        count = last - first if a["count_include_pad"] else end - start
+        if divisor:
+            count = torch.full_like(count, 1 if axis else divisor)
+        bands.append(_windows(start, end, 1 / count.double()))
+    return _separable(node, operands, bands)
 
 
 def _pool_range(node: Node, ranges: Ranges) -> Range:
@@ -69,8 +82,12 @@ def _adaptive(node: Node, captured: Captured, operands: Sequence[str]) -> Linear
     outputs = [int(size) if w is None else w for size, w in zip(sizes, wanted, strict=True)]
     if all(w == 1 for w in outputs):
         return Reduce(node.name, operands, range(-n, 0), mean=True)
-    matrices = [F.adaptive_avg_pool1d(_eye(int(s)), w)[0].T for s, w in zip(sizes, outputs, strict=True)]
-    return _separable(node, operands, matrices)
+    bands = []
+    for size, w in zip(sizes, outputs, strict=True):
+        row = torch.arange(w)
+        start, end = row * int(size) // w, -(-(row + 1) * int(size) // w)
+        bands.append(_windows(start, end, 1 / (end - start).double()))
+    return _separable(node, operands, bands)
 
 
 def _drop_adaptive(captured: Captured, node: Node, data: set[Node]) -> None:
@@ -88,12 +105,18 @@ def _interpolate(node: Node, captured: Captured, operands: Sequence[str]) -> Lin
     n = len(shape_of(node)) - 2
     sizes, outputs = shape_of(node.args[0])[-n:], shape_of(node)[-n:]
     scales = a.get("scale_factors") or [None] * n
-    matrices = []
+    corners: dict[str, Any] = {"align_corners": a["align_corners"]} if mode == "linear" else {}
+    reach = 2 if mode == "linear" else 1
+    bands = []
     for size, output, scale in zip(sizes, outputs, scales, strict=True):
-        how = {"size": int(output)} if scale is None else {"scale_factor": scale}
-        corners = {"align_corners": a["align_corners"]} if mode == "linear" else {}
-        matrices.append(F.interpolate(_eye(int(size)), mode=mode, **how, **corners)[0].T)
-    return _separable(node, operands, matrices)
+        how: dict[str, Any] = {"size": int(output)} if scale is None else {"scale_factor": scale}
+        resize: Callable[[Tensor], Tensor] = partial(F.interpolate, mode=mode, **how, **corners)
+        # Even and odd columns apart: of two neighbours each row then has the weights, and their numbers say where.
+        at = torch.arange(int(size))
+        apart = resize(F.one_hot(at % reach, reach).T.double().unsqueeze(0))[0].T
+        start = resize(at.double().reshape(1, 1, -1))[0, 0].floor().long()
+        bands.append((start, apart.gather(1, (start[:, None] + torch.arange(reach)) % reach)))
+    return _separable(node, operands, bands)
 
 
 # --- axes -------------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deeptaylor.maps.division import divide, undivided
+from deeptaylor.maps.linear_map import sum_windows
 from deeptaylor.rules import Book
 
 aten = torch.ops.aten
@@ -166,30 +167,27 @@ class Sliding(Windows):
 
 
 class Adaptive(Windows):
-    """Windows of adaptive max pooling: one matrix of zeros and ones for each axis."""
+    """Windows of adaptive max pooling: row r of k reads the columns from ⌊r n / k⌋ up to ⌈(r + 1) n / k⌉ of n."""
 
     def __init__(self, size: Sequence[int | None]) -> None:
         self.size, self.n = list(size), len(size)
 
-    def _matrices(self, x: Tensor) -> list[Tensor]:
-        matrices = []
-        for size, o in zip(x.shape[-self.n :], self.size, strict=True):
-            i, k = int(size), int(size) if o is None else o
-            member = torch.zeros(k, i, dtype=x.dtype, device=x.device)
-            for row in range(k):
-                member[row, row * i // k : -(-(row + 1) * i // k)] = 1
-            matrices.append(member)
-        return matrices
-
     def gather(self, x: Tensor) -> Tensor:
-        for axis, member in enumerate(self._matrices(x)):
-            x = torch.movedim(torch.movedim(x, axis - self.n, -1) @ member.T, -1, axis - self.n)
+        for axis, (size, k) in enumerate(zip(x.shape[-self.n :], self.size, strict=True)):
+            x = self._sum(x, axis - self.n, int(size) if k is None else k)
         return x
 
     def scatter(self, s: Tensor, like: Tensor) -> Tensor:
-        for axis, member in enumerate(self._matrices(like)):
-            s = torch.movedim(torch.movedim(s, axis - self.n, -1) @ member, -1, axis - self.n)
+        for axis, size in enumerate(like.shape[-self.n :]):
+            s = self._sum(s, axis - self.n, int(size))
         return s
+
+    def _sum(self, x: Tensor, dim: int, k: int) -> Tensor:
+        """Sum over k windows along an axis; k windows over n elements are the transpose of n windows over k."""
+        n, row = int(x.shape[dim]), torch.arange(k, device=x.device)
+        start, end = row * n // k, -(-(row + 1) * n // k)
+        members = torch.arange(-(-n // k) + 1, device=x.device) < (end - start)[:, None]
+        return sum_windows(x, dim, start, members.to(x.dtype))
 
     def winner(self, s: Tensor, x: Tensor) -> Tensor:
         flat = x.reshape(-1, 1, *x.shape[-self.n :])

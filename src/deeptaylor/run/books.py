@@ -83,12 +83,20 @@ class Books:
         if self._products:
             sums, weights = (torch.cat(parts, -1) for parts in zip(*self._products, strict=True))
             self._pages[0].taken.append((sums @ weights.to(sums.dtype)).to(like.dtype))
-        entries = [entry for page in self._pages for entry in (page.arrived, page.on, page.taken, page.lost)]
-        totals = _totals(entries, torch.zeros_like(like))
         if not self.books_bias:
-            arrived, on, _, dropped = totals
-            totals[2] = (arrived - on - dropped).clamp(min=0)
-        return torch.stack(totals).reshape(-1, 4, *like.shape)
+            first = self._pages[0]
+            arrived, on, dropped = (_total(parts, like) for parts in (first.arrived, first.on, first.lost))
+            return torch.stack([arrived, on, (arrived - on - dropped).clamp(min=0), dropped])[None]
+        entries = [entry for page in self._pages for entry in (page.arrived, page.on, page.taken, page.lost)]
+        return torch.stack(_totals(entries, torch.zeros_like(like))).reshape(-1, 4, *like.shape)
+
+
+def _total(parts: Sequence[Tensor], like: Tensor) -> Tensor:
+    """The sum of one entry's parts; also where the size of the batch is a symbol (an export)."""
+    total = torch.zeros_like(like)
+    for part in parts:
+        total = total + part.reshape(like.shape[0], -1).sum(1)
+    return total
 
 
 def _totals(entries: Sequence[Sequence[Tensor]], none: Tensor) -> list[Tensor]:

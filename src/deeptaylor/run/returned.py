@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from deeptaylor.maps.convolution import Convolution
-from deeptaylor.maps.linear_map import Maybe
+from deeptaylor.maps.linear_map import Maybe, sum_windows
 from deeptaylor.rules.steps import ActivationStep, BlockStep, LpStep, MaxStep, PassStep, Step
 from deeptaylor.run.result import Result
 from deeptaylor.run.values import ForwardValues, Layout
@@ -30,12 +30,16 @@ __all__ = ["RETURNED", "FeatureMap", "PlaceCollector", "find_feature_map", "redi
 
 RETURNED = "returned"
 Parts = tuple[Tensor, ...]
+Sides = tuple[int, ...] | None
 
 
 class FeatureMap:
-    """The last tensors with places, read by steps without; `patches`: each place sees its own patch of the input."""
+    """The last tensors with places, read by steps without.
 
-    def __init__(self, nodes: frozenset[str], readers: frozenset[str | None], patches: bool) -> None:
+    patches   the sides of the patches of the input, if each place sees one of its own
+    """
+
+    def __init__(self, nodes: frozenset[str], readers: frozenset[str | None], patches: Sides) -> None:
         self.nodes, self.readers, self.patches = nodes, readers, patches
 
 
@@ -69,7 +73,7 @@ def find_feature_map(
                 readers.append(reader)
     if not nodes:
         return None
-    return FeatureMap(frozenset(nodes), frozenset(readers), _see_patches(steps, nodes, inputs[0]))
+    return FeatureMap(frozenset(nodes), frozenset(readers), _find_patches(steps, nodes, inputs[0]))
 
 
 def _is_spatial(steps: Iterable[Step], layout: Mapping[str, Layout], name: str) -> bool:
@@ -90,19 +94,18 @@ def _is_spatial(steps: Iterable[Step], layout: Mapping[str, Layout], name: str) 
     return False
 
 
-def _see_patches(steps: Iterable[Step], nodes: Iterable[str], name: str) -> bool:
-    """True if each place sees a patch of its own: a convolution with the kernel as stride, element by element after."""
+def _find_patches(steps: Iterable[Step], nodes: Iterable[str], name: str) -> Sides:
+    """Find the sides of patches: a convolution with the kernel as stride cuts the input, element by element after."""
     by_node = {step.node: step for step in steps}
-    below = list(nodes)
+    below, sides = list(nodes), set[Sides]()
     while below:
         step = by_node.get(below.pop())
         if isinstance(step, PassStep | ActivationStep):
             below += step.inputs
         else:
             maps = step.block.maps if isinstance(step, BlockStep) and step.inputs == (name,) else ()
-            if not any(isinstance(m, Convolution) and m.patches for m in maps):
-                return False
-    return True
+            sides.add(next((m.stride for m in maps if isinstance(m, Convolution) and m.patches), None))
+    return sides.pop() if len(sides) == 1 else None
 
 
 class PlaceCollector:
@@ -122,10 +125,10 @@ class PlaceCollector:
                 self.sums = (self.sums[0] + P,) if self.sums else (P,)
 
 
-def redistribute(result: Result, patches: bool) -> Result:
+def redistribute(result: Result, patches: Sides = None) -> Result:
     """Give what biases absorbed to the pixels, in the map and in its rivals'; `Result.redistributed` says how much.
 
-    patches   whether each place sees a patch of its own (`FeatureMap.patches`)
+    patches   as in `FeatureMap`
     """
     assert result.entries is not None
     lead, wide = result.score.ndim, torch.promote_types(result.score.dtype, torch.float32)
@@ -140,44 +143,54 @@ def redistribute(result: Result, patches: bool) -> Result:
     return replace(result, relevance=relevance, rivals=rivals, redistributed=given)
 
 
-def _by_place(parts: Parts, places: Parts, absorbed: Tensor, lead: int, patches: bool) -> tuple[Parts, Tensor]:
+def _by_place(parts: Parts, places: Parts, absorbed: Tensor, lead: int, patches: Sides) -> tuple[Parts, Tensor]:
     """R' and the part of the absorbed relevance that pixels were given."""
     if not places:  # no relevance came to the feature map
         return parts, torch.zeros_like(absorbed)
     R, P = parts[0].sum(lead, dtype=absorbed.dtype), places[0].to(absorbed.dtype)
-    under = [_overlap(n, N, R, patches) for n, N in zip(P.shape[lead:], R.shape[lead:], strict=True)]
-    r = _to_places(R, under, lead)
+    sides = patches or (None,) * (P.ndim - lead)
+    under = [_overlap(n, N, R, side) for n, N, side in zip(P.shape[lead:], R.shape[lead:], sides, strict=True)]
+    r = R
+    for d, (by_place, _) in enumerate(under, start=lead):
+        r = sum_windows(r, d, *by_place)
     total = _whole(P, lead)
     above = (_whole(R, lead) + absorbed - total).clamp(min=0) / torch.where(total > 0, total, 1)
     w = (P - r).clamp(min=0) + _as(above, P) * P
     all_of_it = _whole(w, lead)
     G = w * _as(torch.where(all_of_it > 0, absorbed / torch.where(all_of_it > 0, all_of_it, 1), 0), w)
     some = _has_arrived(r, P)
-    factor = 1 + _to_pixels(torch.where(some, G / torch.where(some, r, 1), 0), under, lead)
+    times = torch.where(some, G / torch.where(some, r, 1), 0)
+    for d, (_, by_pixel) in enumerate(under, start=lead):
+        times = sum_windows(times, d, *by_pixel)
     given = _whole(torch.where(some, G, 0), lead)
-    return ((parts[0] * factor.unsqueeze(lead)).to(parts[0].dtype),), given
+    return ((parts[0] * (1 + times).unsqueeze(lead)).to(parts[0].dtype),), given
 
 
-def _to_places(t: Tensor, under: Sequence[Tensor], lead: int) -> Tensor:
-    """Σ_x B_p(x) t_x."""
-    for d, B in enumerate(under, start=lead):
-        t = (t.movedim(d, -1) @ B).movedim(-1, d)
-    return t
+def _overlap(places: int, pixels: int, like: Tensor, side: int | None = None) -> tuple[Parts, Parts]:
+    """How much pixels lie under places along one side: for each place, then for each pixel, the first and its weights.
 
+    A pixel lies under two places at most, and its weights add up to one; of patches with a `side`, under its own.
+    """
+    step = 2 * pixels  # from place to place; in whole numbers, so that no digits are lost along a long signal
+    x, p = torch.arange(pixels, device=like.device), torch.arange(places, device=like.device)
+    if side is not None:
+        cut = torch.where(x // side < places, x // side, places - 1)
+        seen = (x < side * places).to(like.dtype)[:, None]
+        return (p * side, like.new_ones(places, side)), (cut, seen)
 
-def _to_pixels(t: Tensor, under: Sequence[Tensor], lead: int) -> Tensor:
-    """Σ_p B_p(x) t_p."""
-    for d, B in enumerate(under, start=lead):
-        t = (t.movedim(d, -1) @ B.T).movedim(-1, d)
-    return t
+    def position(x: Tensor) -> Tensor:
+        at, last = (2 * x + 1) * places - pixels, step * (places - 1)
+        return torch.where(at < 0, 0, torch.where(at > last, last, at))  # not clamp: inductor fails on one in an index
 
+    def weight(x: Tensor, p: Tensor) -> Tensor:
+        near = (step - (position(x) - step * p).abs()).clamp(min=0)
+        return torch.where(x < pixels, near, 0).to(like.dtype) / step
 
-def _overlap(places: int, pixels: int, like: Tensor, patches: bool) -> Tensor:
-    """(pixels, places): how much a pixel lies under a place, along one side; every row sums to one."""
-    at = (torch.arange(pixels, dtype=like.dtype, device=like.device) + 0.5) * (places / pixels) - 0.5
-    at = at.round() if patches else at
-    apart = at.clamp(0, places - 1)[:, None] - torch.arange(places, dtype=like.dtype, device=like.device)
-    return (1 - apart.abs()).clamp(min=0)
+    first = torch.where(p > 0, ((2 * p - 1) * pixels - places) // (2 * places) + 1, 0)
+    below = first[:, None] + torch.arange(min(-(-step // places), pixels), device=like.device)
+    place = position(x) // step
+    above = place[:, None] + torch.arange(2, device=like.device)
+    return (first, weight(below, p[:, None])), (place, weight(x[:, None], above))
 
 
 def _has_arrived(reached: Tensor, whole: Tensor) -> Tensor:
