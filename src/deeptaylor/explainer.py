@@ -100,6 +100,8 @@ class Explainer(Comparing):
             target = self.asked_for(target, x)
             if not self.begun:
                 self.begin_with(x, "input")
+        elif self.scaling is not None:
+            x = self.scaling(x)
         inputs = (x,) if isinstance(x, Tensor) else tuple(x)
         if not torch.compiler.is_compiling():
             self.original.look(self.follow)
@@ -345,5 +347,5 @@ def _made_again(
     )
     explainer.settings = replace(explainer.settings, layer=chosen.layer, planned=chosen.planned)
     if example is not None:
-        explainer.begin_with(explainer.read(example)[0], "example")
+        explainer.begin_with(example, "example")
     return explainer.brought_to(state)
