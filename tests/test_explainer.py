@@ -63,6 +63,7 @@ def test_public_names() -> None:
         "load",
         "margin",
         "nearest_root",
+        "negative",
         "open_run",
         "relevance_models",
         "root_point",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -126,8 +127,9 @@ class Explainer(Comparing):
         x        inputs; or photographs (files, Pillow images, arrays of uint8), where the network came from dt.load
         target   None: the top class; a class; a list of K classes: K maps of every sample; an integer tensor or array
                  (B,) or (B, K): one class a sample, or K; real numbers shaped like the output: weights;
-                 dt.margin(a, b): a logit difference; dt.unit(layer, c): the activation of an inner unit; a callable
-                 on the output. A class is a number, or a name, where the network has names
+                 dt.margin(a, b): a logit difference; dt.negative(c): what speaks against a class; dt.unit(layer, c):
+                 the activation of an inner unit; a callable on the output. A class is a number, or a name, where the
+                 network has names
 
         >>> import torch, deeptaylor as dt
         >>> explainer = dt.Explainer(torch.nn.Linear(2, 3), domain=dt.NonNegative())
@@ -147,7 +149,7 @@ class Explainer(Comparing):
         with torch.no_grad():
             asked = self.weights_of(target, engine, inputs)
             if other := self.elsewhere(asked, engine, inputs):
-                return other[0].explain(x, other[1])
+                return replace(other[0].explain(x, other[1]), outputs=None)
             result, notes = self._answer(engine, inputs, asked, look)
         return self._explanation(engine, inputs, target, result, self._with_returned(engine, result), notes)
 
@@ -304,6 +306,7 @@ class Explainer(Comparing):
             source=later,
             flips=partial(self.flips, inputs, target),
             inside=partial(self._inside, self.captures, inputs, target),
+            outputs=math.prod(engine.layout[engine.planned.output].shape(1)[1:]),
             seen=seen_layers(engine, result, self._watched, lambda layer: self.activations(layer, inputs)),
         )
 

@@ -126,6 +126,8 @@ class TextExplainer:
                 for end in (chosen.target, chosen.other)
             )
             return (f"{a} rather than {b}",)
+        if isinstance(chosen, targets.Negative):
+            return tuple(f"the negative of {name}" for name in self._classes(chosen.target, sample))
         if isinstance(chosen, int):
             return (repr(self.model.class_name(chosen)),)
         if isinstance(chosen, Tensor) and not chosen.is_floating_point():
