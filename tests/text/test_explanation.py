@@ -57,7 +57,8 @@ def test_the_sentence_is_the_ledger(e: dt.TextExplanation) -> None:
     assert e.quantity == "logit"
     chance = e.probabilities[0][0]
     assert e.sentence() == (
-        f"The logit of 'positive' is {f:.3g}, a probability of {percent(chance, '.3g')}. On average over 10 copies of the text in which all or half of the words "
+        f"The logit of 'positive' is {f:.3g}, a probability of {percent(chance, '.3g')}. "
+        f"On average over 10 copies of the text in which all or half of the words "
         f"are [MASK] or hidden from the others, it is {f0:.3g}. What speaks for it adds {raised:.3g}, and what speaks "
         f"against it takes {lowered:.3g}: {f0:.3g} + {raised:.3g} − {lowered:.3g} = {f:.3g}."
     )

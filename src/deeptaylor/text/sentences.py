@@ -50,8 +50,8 @@ class Difference(NamedTuple):
         f, f0, a, b = (number(v) for v in self[:4])
         wrong = "" if self.residual is None else f" NOT accounted for: {number(self.residual)}."
         return (
-            f"{_is(quantity, asked, self.score, probability)} {compared} it is {f0}. What speaks for it adds {a}, and what speaks "
-            f"against it takes {b}: {f0} + {a} − {b} = {f}.{wrong}"
+            f"{_is(quantity, asked, self.score, probability)} {compared} it is {f0}. What speaks for it adds {a}, and "
+            f"what speaks against it takes {b}: {f0} + {a} − {b} = {f}.{wrong}"
         )
 
     @property
@@ -83,11 +83,12 @@ class Shared(NamedTuple):
         """In words."""
         left = f" The softmax leaves out {number(self.left)}, which no token holds." if self.left else ""
         return (
-            f"{_is(quantity, asked, self.score, probability)} The words hold {number(self.words)} of it, special tokens "
-            f"{number(self.special)}, and positions, biases and what has no word {number(self.rest)}.{left}"
+            f"{_is(quantity, asked, self.score, probability)} The words hold {number(self.words)} of it, special "
+            f"tokens {number(self.special)}, and positions, biases and what has no word {number(self.rest)}.{left}"
         )
 
 
 def below(quantity: str, asked: str, score: float, probability: float | None = None) -> str:
     """A score below zero, where a method shares out what is above it."""
-    return f"{_is(quantity, asked, score, probability)} This method explains what is above zero, so no word holds anything."
+    said = _is(quantity, asked, score, probability)
+    return f"{said} This method explains what is above zero, so no word holds anything."
