@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from typing import Any
 
 import pytest
 import torch
@@ -167,7 +168,7 @@ def test_a_move_to_a_gpu_that_is_not_there_is_one_sentence(move: Any) -> None:
     x = torch.rand(1, 2)
     explainer = dt.Explainer(network, x, dt.Box(0, 1))
     before = explainer.explain(x, dt.margin()).relevance
-    with pytest.raises(dt.InputError, match="cannot be moved: .*; this torch finds no GPU, so stay on 'cpu'") as e:
+    with pytest.raises(dt.InputError, match=r"cannot be moved: .*; this torch finds no GPU, so stay on 'cpu'") as e:
         move(explainer)
     assert "\n" not in str(e.value)
     assert torch.equal(explainer.explain(x, dt.margin()).relevance, before)

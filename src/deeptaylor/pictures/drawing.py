@@ -46,7 +46,7 @@ def is_signal(d: Drawing) -> bool:
     if d.heat.ndim != 2 or d.axes is None or d.photo is not None or d.difference is not None:
         return False
     channels, length = d.heat.shape
-    return channels <= MOST_CURVES and length >= _LONG * channels
+    return bool(channels <= MOST_CURVES and length >= _LONG * channels)
 
 
 def need_matplotlib() -> None:

@@ -123,7 +123,8 @@ class TextExplainer:
         if scores.shape[1] < 2 or not names_classes(chosen):  # a number, or what was asked for is not a class
             return self._explained(answer, compared, lines, names, "score")
         told = torch.stack([probabilities(row, self._several) for row in scores]).cpu()
-        classes = torch.as_tensor(chosen).cpu().expand(len(lines)) if isinstance(chosen, int) else chosen.cpu()
+        classes = torch.as_tensor(chosen).cpu()
+        classes = classes if classes.ndim else classes.expand(len(lines))
         chances = told.gather(1, classes.reshape(len(lines), -1).long()).tolist()
         found = self._explained(answer, compared, lines, names, "logit")
         return replace(found, probabilities=tuple(map(tuple, chances)))
