@@ -351,7 +351,7 @@ CLOSING = """\
     deeptaylor evaluate FOLDER --model efficientnet-lite0 --metrics "flipping; grid pointing" --out judged
 
 FOLDER has a subfolder per class. In Python, `dt.evaluate(model, data, methods=…, metrics=…)`; a method is any callable `(network, x, classes) → relevance`. Other methods run through their own libraries where these are installed
-(`pip install deeptaylor[evaluation]`). One map alone: `e.check(faithful=True)`, or `deeptaylor explain photo.jpg --flip`.
+(`pip install deeptaylor[evaluation]`; then `pip install --no-deps grad-cam ttach opencv-python-headless zennit==0.5.1`, which leaves your torch alone). One map alone: `e.check(faithful=True)`, or `deeptaylor explain photo.jpg --flip`.
 """
 
 

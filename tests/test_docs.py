@@ -103,6 +103,12 @@ def test_the_pages_that_should_have_snippets_have_them() -> None:
     assert count["consistency.md"] >= 6
 
 
+@pytest.mark.parametrize("name", ["own_rules.md", "own_ops.md", "tables.md", "signals.md"])
+def test_all_python_of_these_pages_is_run(name: str) -> None:
+    languages = {language for language, _, _ in blocks((ROOT / "docs/howto" / name).read_text(encoding="utf-8"))}
+    assert languages <= {"python", "text"}  # a block of `py` would not be run
+
+
 def test_a_snippet_that_fails_is_noticed_with_its_line() -> None:
     with pytest.raises(NameError) as caught:
         run("Words.\n\n```python\nx = 1\ny = unknown\n```\n", "page.md")

@@ -63,6 +63,7 @@ def test_public_names() -> None:
         "load",
         "margin",
         "nearest_root",
+        "negative",
         "open_run",
         "relevance_models",
         "root_point",
@@ -108,7 +109,8 @@ def test_signatures() -> None:
     assert contrast == ["self", "x", "target", "against", "power"]
     settings = ["rules", "first", "bias", "max_pool", "local", "output"]
     of_texts = ["continuation", "against", "method", "reference"]
-    assert list(inspect.signature(dt.explain).parameters) == ["model", "x", "target", "domain", *settings, *of_texts]
+    asked = ["model", "x", "target", "domain", *settings, *of_texts, "background"]
+    assert list(inspect.signature(dt.explain).parameters) == asked
     asked = ["model", "x", "target", "against", "power", "domain"]
     assert list(inspect.signature(dt.contrast).parameters) == [*asked, *settings]
     assert list(inspect.signature(dt.Pretrained.explainer).parameters) == ["self", *settings]

@@ -328,11 +328,23 @@ class Installed:
 def test_how_to_install_an_extra_is_said_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     said = {p.name for p in PACKAGE.rglob("*.py") if "deeptaylor[" in p.read_text(encoding="utf-8")}
     assert said == {"optional.py"}
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "2.13.0+cpu")
     monkeypatch.setattr(importlib.metadata, "distribution", lambda _: Installed(None))
-    assert how_to_install("x") == 'pip install "deeptaylor[x]" (in a clone of the repository: pip install -e ".[x]")'
+    torch = '"torch==2.13.0"'
+    clone = f'(in a clone of the repository: pip install -e ".[x]" {torch})'
+    assert how_to_install("x") == f'pip install "deeptaylor[x]" {torch} {clone}'
     monkeypatch.setattr(importlib.metadata, "distribution", lambda _: Installed(ROOT.as_uri()))
-    assert how_to_install("x") == f'pip install "{ROOT}[x]"'
+    assert how_to_install("x") == f'pip install "{ROOT}[x]" {torch}'
     monkeypatch.setattr(importlib.metadata, "distribution", lambda _: Installed(ROOT.as_uri(), editable=True))
-    assert how_to_install("x") == f'pip install -e "{ROOT}[x]"'
+    assert how_to_install("x") == f'pip install -e "{ROOT}[x]" {torch}'
     monkeypatch.setattr(importlib.metadata, "distribution", lambda _: Installed((ROOT / "gone").as_uri()))
     assert how_to_install("x").startswith('pip install "deeptaylor[x]"')
+
+
+def test_modules_that_a_folder_lists_are_there() -> None:
+    """A folder's docstring lists some of its modules at the beginning of lines; classes begin with a capital."""
+    for path in PACKAGE.rglob("__init__.py"):
+        said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        listed = re.findall(r"^(?:[├└]── )?([a-z_]+) {2,}\S", said, re.MULTILINE)
+        there = [f.stem for f in path.parent.iterdir() if f.suffix == ".py" or f.is_dir()]
+        assert [name for name in listed if name not in there] == [], path

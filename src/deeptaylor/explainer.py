@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -101,6 +102,8 @@ class Explainer(Comparing):
             target = self.asked_for(target, x)
             if not self.begun:
                 self.begin_with(x, "input")
+        elif self.scaling is not None:
+            x = self.scaling(x)
         inputs = (x,) if isinstance(x, Tensor) else tuple(x)
         if not torch.compiler.is_compiling():
             self.original.look(self.follow)
@@ -125,8 +128,9 @@ class Explainer(Comparing):
         x        inputs; or photographs (files, Pillow images, arrays of uint8), where the network came from dt.load
         target   None: the top class; a class; a list of K classes: K maps of every sample; an integer tensor or array
                  (B,) or (B, K): one class a sample, or K; real numbers shaped like the output: weights;
-                 dt.margin(a, b): a logit difference; dt.unit(layer, c): the activation of an inner unit; a callable
-                 on the output. A class is a number, or a name, where the network has names
+                 dt.margin(a, b): a logit difference; dt.negative(c): what speaks against a class; dt.unit(layer, c):
+                 the activation of an inner unit; a callable on the output. A class is a number, or a name, where the
+                 network has names
 
         >>> import torch, deeptaylor as dt
         >>> explainer = dt.Explainer(torch.nn.Linear(2, 3), domain=dt.NonNegative())
@@ -146,7 +150,7 @@ class Explainer(Comparing):
         with torch.no_grad():
             asked = self.weights_of(target, engine, inputs)
             if other := self.elsewhere(asked, engine, inputs):
-                return other[0].explain(x, other[1])
+                return replace(other[0].explain(x, other[1]), outputs=None)
             result, notes = self._answer(engine, inputs, asked, look)
         return self._explanation(engine, inputs, target, result, engine.redistribute(result), notes)
 
@@ -303,6 +307,7 @@ class Explainer(Comparing):
             source=later,
             flips=partial(self.flips, inputs, target),
             inside=partial(self._inside, self.captures, inputs, target),
+            outputs=math.prod(engine.layout[engine.planned.output].shape(1)[1:]),
             seen=seen_layers(engine, result, self._watched, lambda layer: self.activations(layer, inputs)),
         )
 
@@ -342,5 +347,5 @@ def _made_again(
     )
     explainer.settings = replace(explainer.settings, layer=chosen.layer, planned=chosen.planned)
     if example is not None:
-        explainer.begin_with(explainer.read(example)[0], "example")
+        explainer.begin_with(example, "example")
     return explainer.brought_to(state)

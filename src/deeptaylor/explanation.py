@@ -53,6 +53,7 @@ class Explanation(Pictured):
     inside: Callable[[str, int | None], Through] | None = None  # a layer → what passes through it
     feature_names: tuple[str, ...] = ()  # of the columns, where the input is a table's row that has names
     seen: Mapping[str, Seen] = field(default_factory=dict, repr=False)  # by layer that is watched (Explainer.watch)
+    outputs: int | None = None  # how many numbers the network gives per sample, if that is known
     mean_of: str = ""  # "16 noisy copies", where map, score and ledger are means over them
 
     def at(self, name: str) -> Tensor:
@@ -97,10 +98,11 @@ class Explanation(Pictured):
         """
         parts = self.relevance if isinstance(self.relevance, tuple) else (self.relevance,)
         ledger = self.ledger
-        return check(
+        found = check(
             parts, self.score, ledger.held, ledger.bias, ledger.dropped, self.notes, ledger.residual, self.method,
             ledger.own, self._flipping(axis) if faithful else None, ledger.returned,
         )  # fmt: skip
+        return replace(found, outputs=self.outputs)
 
     def _flipping(self, axis: Axis) -> Tensor:
         if self.flips is None:

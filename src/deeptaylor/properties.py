@@ -50,6 +50,7 @@ class Check:
     notes: tuple[str, ...] = ()
     flipping: float | None = None  # where it was asked for: the area, a mean over the batch
     rescaled: bool = False  # the map shows what biases absorbed, too: it was redistributed to the pixels
+    outputs: int | None = None  # how many numbers the network gives per sample, if that is known
 
     def __repr__(self) -> str:
         said = [
@@ -142,10 +143,18 @@ class Check:
             texts.append(
                 f"{self.negative} of {self.samples} scores are negative: there is no evidence for this answer{empty}."
             )
-        texts.append(
-            "To ask why one class rather than another, explain a difference of scores: target=dt.margin(a, b), with "
-            "the higher score first."
-        )
+        if self.outputs == 1:
+            texts.append(
+                "The network has one output: target=dt.negative() explains it where it is negative, and no target "
+                "where it is positive."
+            )
+        else:
+            texts.append(
+                "To ask why one class rather than another, explain a difference of scores: target=dt.margin(a, b), "
+                "with the higher score first."
+            )
+        if self.outputs is None:
+            texts.append("Of a network with one output, target=dt.negative() explains a negative score.")
         return " ".join(texts)
 
 

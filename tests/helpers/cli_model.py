@@ -27,6 +27,11 @@ def flower_net() -> nn.Module:
     ).eval()  # fmt: skip
 
 
+def doubt_net() -> nn.Module:
+    """One output, below zero whatever it sees."""
+    return nn.Sequential(*list(flower_net())[:-1], nn.Linear(16, 1)).eval()
+
+
 class Sums(nn.Module):
     """An operation without a rule."""
 
@@ -50,6 +55,11 @@ def write(folder: Path) -> None:
         network[7].bias.add_(0.3)  # biases that take more than half of a score, and scores above zero
     torch.save(network.state_dict(), folder / "flowers.pth")
     torch.save(sums_net().state_dict(), folder / "sums.pth")
+    doubt = doubt_net()
+    with torch.no_grad():
+        doubt[7].weight.abs_().neg_()
+        doubt[7].bias.fill_(-0.1)
+    torch.save(doubt.state_dict(), folder / "doubt.pth")
     (folder / "names.txt").write_text("daisy\nrose\ntulip\n")
     Image.fromarray(pixels()).save(folder / "photo.png")
 

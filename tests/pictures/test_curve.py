@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 import deeptaylor as dt
@@ -63,3 +66,30 @@ def test_a_signal_that_does_not_fit() -> None:
     wide = dt.explain(nn.Sequential(nn.Flatten(), nn.Linear(60, 1)).eval(), torch.rand(1, 20, 3), domain=dt.Real())
     with pytest.raises(dt.InputError, match="of up to 16 channels"):
         wide.curve(axis=())
+
+
+@pytest.mark.parametrize("kind", ["png", "jpg", "svg", "pdf"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_plot_and_save_draw_signals_as_curves(channels: int, kind: str, tmp_path: Path) -> None:
+    x = torch.rand(2, channels, 200) + 0.1
+    e = dt.explain(Spike(), x, 0, dt.NonNegative())
+    figure = e.plot(sample=1)
+    drawn = [line.get_ydata().tolist() for ax in figure.axes for line in ax.lines]
+    assert [line for line in drawn if len(line) == 200] == [pytest.approx(row.tolist()) for row in e.relevance[1]]
+    path = e.save(tmp_path / f"signal.{kind}", sample=1)
+    if kind in ("png", "jpg"):
+        with Image.open(path) as picture:
+            assert picture.width < 6 * picture.height  # and not a stripe of 200 x 1 pixels
+            assert picture.height > 150
+
+
+def test_maps_that_are_no_signals_stay_pictures(tmp_path: Path) -> None:
+    class Corner(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.relu(x).flatten(1)[:, :2]
+
+    for shape in ((28, 28), (12, 64), (20, 200)):
+        e = dt.explain(Corner(), torch.rand(1, *shape), 0, dt.NonNegative())
+        assert e.plot().axes[0].get_ylabel() == "axis 1 of the input"
+        with Image.open(e.save(tmp_path / "x.png")) as picture:
+            assert picture.width * shape[0] == picture.height * shape[1]

@@ -255,3 +255,74 @@ def test_a_class_that_does_not_exist_has_no_score() -> None:
     assert v.isnan().all(-1).tolist() == [[False, True], [True, False]]
     assert v[0, 0].tolist() == [0, 1, 0]
     assert v[1, 1].tolist() == [0, 0, 1]
+
+
+# --- the other sign ---------------------------------------------------------------------------------------------------
+
+
+def one_logit(shape: tuple[int, ...], inner: int = 5) -> tuple[nn.Module, Tensor]:
+    """A classifier with one output that is negative for every sample, and the samples."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(4, inner), nn.ReLU(), nn.Linear(inner, 1)).double()
+    if shape == ():
+        model = nn.Sequential(model, nn.Flatten(0))
+    x = torch.rand(6, 4, dtype=torch.float64)
+    with torch.no_grad():
+        model.get_parameter("0.2.bias" if shape == () else "2.bias").sub_(model(x).max() + 1)
+    return model, x
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+@pytest.mark.parametrize("bias", ["neuron", "spread", "returned"])
+def test_the_negative_of_one_output_is_explained(shape: tuple[int, ...], bias: str) -> None:
+    model, x = one_logit(shape)
+    explainer = dt.Explainer(model, x, dt.Box(0, 1), bias=bias)
+    assert explainer.explain(x).check().negative == 6
+    e = explainer.explain(x, dt.negative())
+    close(e.score, -model(x).detach().reshape(-1))
+    turned = copy.deepcopy(model)
+    last = [m for m in turned.modules() if isinstance(m, nn.Linear)][-1]
+    with torch.no_grad():
+        last.weight.neg_()
+        last.bias.neg_()
+    close(e.relevance, dt.Explainer(turned, x, dt.Box(0, 1), bias=bias).explain(x).relevance)
+    assert e.check().accounted
+    close(explainer.between(x, "zeros", dt.negative()).relevance, -explainer.between(x, "zeros", 0).relevance)
+    close(dt.sensitivity(model, x, dt.negative()).relevance, dt.sensitivity(model, x).relevance)
+    assert torch.equal(torch.compile(explainer, backend="eager")(x, dt.negative())[0], e.score)
+
+
+def test_the_negative_of_a_class() -> None:
+    model, explainer = net()
+    x, classes = batch(), torch.tensor([0, 4, 2])
+    e = explainer.explain(x, dt.negative(classes))
+    close(e.score, -model(x).detach().gather(1, classes[:, None])[:, 0])
+    v = -torch.eye(model(x).shape[1])[classes]
+    close(e.relevance, explainer.explain(x, v.to(x)).relevance)
+    assert "the negative of class 4" in repr(e)
+    p = dt.Pretrained(model, tuple("abcdefghij"[: v.shape[1]]), None, domain=dt.Real())
+    named = p.explainer().explain(x, dt.negative("c"))
+    assert named.titles == (("the negative of c",),) * 3
+    for wrong in (dt.negative(None), dt.negative([0, 1]), dt.negative(0.5), dt.negative(torch.tensor([[0], [1], [2]]))):
+        with pytest.raises(dt.TargetError, match=r"dt.negative\(target\) takes one class"):
+            explainer.explain(x, wrong)
+    with pytest.raises(dt.TargetError, match="out of range"):
+        explainer.explain(x, dt.negative(99))
+    with pytest.raises(dt.TargetError, match="A contrast sets a class apart"):
+        explainer.contrast(x, dt.negative(1))
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_a_negative_output_is_sent_to_what_explains_it(shape: tuple[int, ...]) -> None:
+    model, x = one_logit(shape)
+    explainer = dt.Explainer(model, x, dt.Box(0, 1))
+    text = str(explainer.explain(x).check())
+    assert "The network has one output: target=dt.negative() explains it where it is negative" in text
+    assert "dt.margin" not in text
+    assert "negative" not in str(explainer.explain(x, dt.negative()).check())
+    function = explainer.explain(x, lambda z: -z.reshape(-1).square()).check()  # a function has no output to turn
+    assert "The network has one output" not in str(function)
+    many = nn.Sequential(nn.Linear(4, 2), nn.Flatten()).double()
+    assert "dt.negative" not in str(dt.Explainer(many, x, dt.Box(0, 1)).explain(x, dt.margin(0, 1)).check())
+    outside = str(dt.sensitivity(model, x).check())
+    assert "dt.margin" not in outside

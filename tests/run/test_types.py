@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from typing import Any
 
 import pytest
 import torch
@@ -158,3 +159,16 @@ def test_bfloat16_on_a_processor_that_dies_of_it_is_refused(survives: bool, monk
         says(info.value, "bfloat16", "explainer.float()")
     finally:
         inputs._survives_bfloat16.cache_clear()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("move", [lambda e: e.to("cuda"), lambda e: e.cuda()])
+def test_a_move_to_a_gpu_that_is_not_there_is_one_sentence(move: Any) -> None:
+    network = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+    x = torch.rand(1, 2)
+    explainer = dt.Explainer(network, x, dt.Box(0, 1))
+    before = explainer.explain(x, dt.margin()).relevance
+    with pytest.raises(dt.InputError, match=r"cannot be moved: .*; this torch finds no GPU, so stay on 'cpu'") as e:
+        move(explainer)
+    assert "\n" not in str(e.value)
+    assert torch.equal(explainer.explain(x, dt.margin()).relevance, before)

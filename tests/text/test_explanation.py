@@ -11,6 +11,7 @@ from PIL import Image
 
 import deeptaylor as dt
 from deeptaylor.secant.between import BetweenLedger
+from deeptaylor.shown import percent
 from deeptaylor.text.encoding import encoded
 from small_texts import classifier, embedder, llama, tokenizer
 
@@ -53,8 +54,11 @@ def test_the_sentence_is_the_ledger(e: dt.TextExplanation) -> None:
     ledger = e.answer.ledger
     assert isinstance(ledger, BetweenLedger)
     f, f0, raised, lowered = (float(t[0]) for t in (ledger.score, ledger.reference, ledger.in_favour, ledger.against))
+    assert e.quantity == "logit"
+    chance = e.probabilities[0][0]
     assert e.sentence() == (
-        f"The score of 'positive' is {f:.3g}. On average over 10 copies of the text in which all or half of the words "
+        f"The logit of 'positive' is {f:.3g}, a probability of {percent(chance, '.3g')}. "
+        f"On average over 10 copies of the text in which all or half of the words "
         f"are [MASK] or hidden from the others, it is {f0:.3g}. What speaks for it adds {raised:.3g}, and what speaks "
         f"against it takes {lowered:.3g}: {f0:.3g} + {raised:.3g} − {lowered:.3g} = {f:.3g}."
     )
@@ -108,7 +112,7 @@ def test_a_continuation_is_in_the_question_and_not_among_the_words() -> None:
 
 def test_it_shows_itself(e: dt.TextExplanation, tmp_path: Path) -> None:
     f, f0 = (float(t[0]) for t in (e.score, e.answer.reference_score))  # type: ignore[attr-defined]
-    assert repr(e) == f"<TextExplanation of 'positive' and 1 more: score {f:.3g}, without the words {f0:.3g}>"
+    assert repr(e) == f"<TextExplanation of 'positive' and 1 more: logit {f:.3g}, without the words {f0:.3g}>"
     html = e._repr_html_()
     assert html.count("Which words speak for &#x27;positive&#x27;?") == 2
     assert "Method: secants." in str(e)
@@ -168,3 +172,27 @@ def test_similarity_is_shared_out_to_both_texts() -> None:
         p.explainer("cp-lrp").similarity(a, b)
     with pytest.raises(dt.InputError, match=r"as dt\.load gives it; got Linear"):
         dt.similarity(torch.nn.Linear(2, 2), a, b)  # type: ignore[arg-type]
+
+
+def test_a_class_has_its_probability() -> None:
+    p = classifier()
+    text = "The films was not bad"
+    with torch.no_grad():
+        wanted = p.network(**p.tokenizer(text, return_tensors="pt")).logits[0].softmax(0).tolist()
+    both = p.explain([text, text], ["negative", "positive"])
+    assert both.probabilities == (pytest.approx(wanted, rel=1e-5),) * 2
+    top = p.explain(text)
+    assert top.probabilities[0][0] == pytest.approx(max(wanted), rel=1e-5)
+    by_rules = p.explain(text, 1, method="deep Taylor")
+    assert f"a probability of {percent(wanted[1], '.3g')}" in by_rules.sentence()
+    apart = p.explain(text, "positive", against="negative")
+    assert apart.quantity == "difference of logits"
+    assert "probability" not in apart.sentence()
+    turned = p.explain(text, dt.negative("positive"))
+    assert turned.asked == (("the negative of 'positive'",),)
+    assert "probability" not in turned.sentence()
+    p.network.config.problem_type = "multi_label_classification"
+    alone = p.explain(text, "positive")
+    with torch.no_grad():
+        logit = p.network(**p.tokenizer(text, return_tensors="pt")).logits[0, 1]
+    assert alone.probabilities[0][0] == pytest.approx(float(logit.sigmoid()), rel=1e-5)

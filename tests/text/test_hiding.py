@@ -14,7 +14,7 @@ from deeptaylor.text.hiding import all_seen, hiding
 from deeptaylor.text.networks import SEEN, Classes, Spans, additive
 from deeptaylor.text.references import parts, words_of
 from deeptaylor.text.trials import Trial, trial
-from small_texts import SIZES, classifier, llama, loaded, network, tokenizer
+from small_texts import SIZES, classifier, llama, loaded, network, t5, tokenizer
 
 TEXT = "The films was not bad at all"
 
@@ -168,3 +168,12 @@ def test_words_of_two_texts_are_not_hidden() -> None:
 
     with pytest.raises(dt.InputError, match="Words of two texts are not hidden"):
         embedder().similarity("a film", "the plot", reference="hidden")
+
+
+def test_words_are_hidden_from_t5_as_a_classifier_and_not_where_it_writes() -> None:
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "vocab_size": 64}
+    own = tokenizer()
+    ids = {"pad_token_id": own.pad_token_id, "eos_token_id": own.sep_token_id, "decoder_start_token_id": 4}
+    made = network("T5ForSequenceClassification", "T5Config", **sizes, **ids, num_labels=3)
+    assert loaded(made, own).explain("the film was not bad").reference.endswith("or hidden")
+    assert "hidden" not in t5().explain("the film was not bad").reference

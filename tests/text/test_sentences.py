@@ -17,6 +17,13 @@ def test_a_log_probability_is_told_as_a_probability() -> None:
     )
 
 
+def test_a_logit_has_its_name_and_its_probability() -> None:
+    said = Difference(0.84, -1.0, 2.0, 0.16, None).said("logit", "'complaint'", "With [MASK]", 0.6987)
+    assert said.startswith("The logit of 'complaint' is 0.84, a probability of 69.9 %. With [MASK] it is −1.")
+    assert "is 4, a probability of 98.2 %. The words" in Shared(4.0, 4.0, 0, 0, 0).said("logit", "'a'", 0.982)
+    assert below("logit", "'a'", -2.0, 0.12).startswith("The logit of 'a' is −2, a probability of 12 %. This method")
+
+
 def test_what_does_not_add_up_is_said() -> None:
     said = Difference(1.0, 0.0, 0.5, 0.0, 0.5).said("score", "'good'", "With [MASK]")
     assert said.endswith("= 1. NOT accounted for: 0.5.")

@@ -24,7 +24,7 @@ from torch import nn
 from deeptaylor import assets
 from deeptaylor.domain import Box
 from deeptaylor.explainer import Explainer
-from deeptaylor.support.optional import how_to_install
+from deeptaylor.support.optional import how_to_install, keep_torch
 
 __all__ = ["Finding", "examine", "extras"]
 
@@ -60,7 +60,9 @@ def _torch() -> Iterator[Finding]:
     version = torch.__version__
     found = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
     if found < _OLDEST_TORCH:
-        yield Finding("torch", "problem", version, "2.10 or later is needed: pip install --upgrade torch")
+        yield Finding(
+            "torch", "problem", version, "2.10 or later is needed: use another environment, with a newer torch"
+        )
     else:
         yield Finding("torch", "fine", version)
 
@@ -150,7 +152,9 @@ def extras() -> dict[str, dict[str, str | None]]:
 def _extras() -> Iterator[Finding]:
     known = extras()
     if not known:
-        yield Finding("extras", "note", "deeptaylor runs from a source tree", "pip install -e . to see its extras")
+        yield Finding(
+            "extras", "note", "deeptaylor runs from a source tree", f"pip install -e .{keep_torch()} to see its extras"
+        )
     for extra, packages in known.items():
         missing = [name for name, version in packages.items() if version is None]
         if missing:

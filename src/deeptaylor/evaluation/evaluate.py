@@ -117,6 +117,8 @@ def evaluate(
         found = photographs(Path(data), model)
         data, notes = found.x, [*found.notes]
         classes = found.classes if classes is None else classes
+    elif isinstance(model, Pretrained) and model.scaling is not None:
+        data = model.scaling(data)
     place = next(network.parameters(), data)
     x = data.detach().to(place.device)
     with eval_mode(network):

@@ -28,7 +28,7 @@ from deeptaylor.rules import Rule
 from deeptaylor.run.contrast import POWER
 from deeptaylor.run.inputs import first_float
 from deeptaylor.run.returned import RETURNED
-from deeptaylor.run.target import Margin
+from deeptaylor.run.target import Margin, Negative
 from deeptaylor.run.unit import Unit
 from deeptaylor.support.class_names import class_number
 from deeptaylor.text.explanation import TextExplanation
@@ -62,7 +62,7 @@ def explain(
 def explain(
     model: nn.Module | Pretrained, x: Any, target: Any = None, domain: Domain | Sequence[Domain] | None = None, *,
     rules: Mapping[str, Rule] | None = None, first: Rule | None = None, bias: str = RETURNED,
-    max_pool: str = "proportional", local: bool = True, output: int | str | None = None,
+    max_pool: str = "proportional", local: bool = True, output: int | str | None = None, background: Any = None,
 ) -> Explanation: ...  # fmt: skip
 
 
@@ -82,6 +82,7 @@ def explain(
     against: Any = None,
     method: str | None = None,
     reference: Any = None,
+    background: Any = None,
 ) -> Explanation | TextExplanation:
     """Capture, plan and explain in one call; for many inputs keep an `Explainer`, which captures once.
 
@@ -90,11 +91,16 @@ def explain(
     `Explainer.explain`, the settings those of `Explainer`. With a `TextModel`, ``x`` is a text, a pair of texts or a
     list of them, and the settings are those of `TextModel.explain`: continuation, against, method, reference.
 
+    With a model of scikit-learn, ``x`` is a row of its table or several, and ``background`` is data such as X_train:
+    the answer is what took the score from that of the mean row to that of x (`Explainer.between`).
+
     >>> import torch, deeptaylor as dt
     >>> dt.explain(torch.nn.Linear(2, 3), [[1.0, 2.0]], target=0, domain=dt.NonNegative()).relevance.shape
     torch.Size([1, 2])
     """
     of_texts = {"continuation": continuation, "against": against, "method": method, "reference": reference}
+    if background is not None and getattr(model, "feature_names", None) is None:
+        raise InputError("background= is for models of scikit-learn, as dt.load returns them.")
     if isinstance(model, TextModel):
         if domain is not None or rules or first is not None:
             raise InputError("Domain and rules are for other networks; one that reads texts is told its method=.")
@@ -103,7 +109,30 @@ def explain(
     if strange:
         raise InputError(f"{strange[0]}= is for networks that read texts; load one with its tokenizer: dt.load(…).")
     settings = {"rules": rules, "first": first, "bias": bias, "max_pool": max_pool, "local": local, "output": output}
+    if not isinstance(model, nn.Module) and getattr(model, "feature_names", None) is not None:
+        usual = _mean_row(model, background, by_rules=domain is not None or bool(rules) or first is not None)
+        return _asked(model, None, settings, lambda explainer: explainer.between(x, usual, target))
     return _asked(model, domain, settings, lambda explainer: explainer.explain(x, target))
+
+
+def _mean_row(model: Pretrained, background: Any, by_rules: bool) -> npt.NDArray[np.float64]:
+    """The mean row of the data that a row of a table is compared with, in the table's own units."""
+    rules = "For a deep Taylor decomposition by rules, ask p.explainer(…).explain(x)."
+    if by_rules:
+        raise InputError(f"A row of a table is compared with the mean row, which takes no domain and no rules. {rules}")
+    if background is None:
+        raise InputError(
+            "A row of a table is compared with the mean row of data: give background=X_train, the rows that the model "
+            f"was fitted on or others like them. {rules}"
+        )
+    assert model.feature_names is not None
+    rows = np.asarray(_rows(background, model.feature_names)[0], dtype=np.float64)
+    if rows.ndim != 2 or not len(rows) or rows.shape[1] != len(model.feature_names):
+        raise InputError(
+            f"background= is rows of {len(model.feature_names)} columns, such as X_train; got shape {rows.shape}."
+        )
+    mean: npt.NDArray[np.float64] = rows.mean(0, keepdims=True)
+    return mean
 
 
 def similarity(model: TextModel, a: Any, b: Any, *, dot: bool = False, reference: Any = None) -> TextExplanation:
@@ -168,7 +197,8 @@ def read(model: Pretrained, x: Any, like: Tensor | None) -> tuple[Any, tuple[Any
     Rows of a table come with the names of their columns.
     """
     if model.feature_names is not None:
-        return _rows(x, model.feature_names)
+        rows, names = _rows(x, model.feature_names)
+        return rows if model.scaling is None else model.scaling(rows, like), names
     some = list(x) if isinstance(x, (list, tuple)) or (_pixels(x) and x.ndim == 4) else [x]
     if isinstance(x, (list, tuple)) and not some:
         raise InputError("No photograph was given." if model.preparation is not None else "No input was given.")
@@ -288,8 +318,10 @@ def _titles(model: Pretrained, x: Tensor, target: Any) -> tuple[tuple[str, ...],
         if len(ends) < 2 or not all(ends):
             return ()
         return tuple((f"{a[0]} rather than {b[0]}",) for a, b in zip(*ends, strict=True))
+    if isinstance(target, Negative):
+        return tuple((f"the negative of {name}",) for (name,) in _titles(model, x, target.target))
     like = first_float(model.network.parameters())
-    output = model.output(x if like is None else x.to(like))
+    output = model.answer(x if like is None else x.to(like))
     if output.ndim != 2:
         return ()
     classes = output.argmax(1) if target is None else target

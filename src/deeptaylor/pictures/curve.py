@@ -11,20 +11,19 @@ from matplotlib.patheffects import withStroke
 from deeptaylor.errors import InputError
 from deeptaylor.heatmap import Heat
 from deeptaylor.pictures.canvas import Figure, Size, bar, begun, coloured, style
-from deeptaylor.pictures.drawing import Drawing
+from deeptaylor.pictures.drawing import MOST_CURVES, Drawing
 
 __all__ = ["curve"]
 
 _WIDTH, _ROW = 7.0, 1.5  # inches
-_MOST_ROWS = 16
 
 
 def curve(d: Drawing, signal: Heat | None, cmap: str | Colormap | None = None, size: Size = None) -> Figure:
     """The signal over its relevance; without it, the relevance itself as a curve. One row a channel, where kept."""
     heat = np.atleast_2d(d.heat)
-    if heat.ndim != 2 or len(heat) > _MOST_ROWS:
+    if heat.ndim != 2 or len(heat) > MOST_CURVES:
         raise InputError(
-            f"A curve is drawn of signals of up to {_MOST_ROWS} channels, not of shape {d.heat.shape}; say axis= to "
+            f"A curve is drawn of signals of up to {MOST_CURVES} channels, not of shape {d.heat.shape}; say axis= to "
             "sum over channels."
         )
     rows = _rows(signal, heat)

@@ -9,7 +9,10 @@ from deeptaylor.pictures.photograph import Photo, Photograph
 from deeptaylor.pictures.scale import Scale
 from deeptaylor.support.optional import optional_package
 
-__all__ = ["Drawing", "need_matplotlib"]
+__all__ = ["MOST_CURVES", "Drawing", "is_signal", "need_matplotlib"]
+
+MOST_CURVES = 16  # in one figure
+_LONG = 8  # times as many points as channels
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,14 @@ class Drawing:
             return self
         over = self.over.replace("photograph", "picture")
         return replace(self, photo=Photograph.given(photo), beneath="picture", over=over)
+
+
+def is_signal(d: Drawing) -> bool:
+    """True for relevance that is drawn as curves: (channels, length) with few channels that are long."""
+    if d.heat.ndim != 2 or d.axes is None or d.photo is not None or d.difference is not None:
+        return False
+    channels, length = d.heat.shape
+    return bool(channels <= MOST_CURVES and length >= _LONG * channels)
 
 
 def need_matplotlib() -> None:

@@ -12,7 +12,7 @@ from deeptaylor.errors import InputError
 from deeptaylor.heatmap import Picture
 from deeptaylor.pictures.axes import Axis
 from deeptaylor.pictures.bars import Bars, bars
-from deeptaylor.pictures.drawing import Drawing, need_matplotlib
+from deeptaylor.pictures.drawing import Drawing, is_signal, need_matplotlib
 from deeptaylor.pictures.explained import Explained, line_axis, map_of, picture, values_of, whole_map
 from deeptaylor.pictures.files import FIGURES, PAGE, PIXELS, kind_of, pixel_bytes
 from deeptaylor.pictures.page import page
@@ -90,12 +90,17 @@ class Pictured(Base):
         .png and .jpg hold the picture alone, a small one enlarged without blur; .pdf and .svg hold it with title,
         colour bar and caption, and need matplotlib. .html is one page that needs nothing else: the map over its
         photograph, with a slider, and the share of the score under the pointer or the arrow keys. `overlay`: over the
-        original photograph. The rest as in `plot`.
+        original photograph. Relevance of signals (batch, channels, length) is drawn as curves. The rest as in `plot`.
         """
         kind = kind_of(path, (*PIXELS, *FIGURES, PAGE))
         if kind in PIXELS:
             if overlay or photo is not None:
                 pixels = self.overlay(sample, target, original=True, floor=floor, photo=photo)
+            elif is_signal(d := self.drawing(sample, target, which, axis, floor)):
+                need_matplotlib()
+                from deeptaylor.pictures.plotting import written
+
+                return write_whole(path, written(d, "heatmap", kind[1:]))
             else:
                 pixels = picture(self, sample, target, which, axis, floor)
             return write_whole(path, pixel_bytes(readable(pixels), kind))

@@ -15,7 +15,7 @@ from deeptaylor.errors import InputError
 from deeptaylor.heatmap import Picture
 from deeptaylor.pictures.canvas import Figure, Size, bar, begun, coloured, figure_bytes, put_away, style
 from deeptaylor.pictures.curve import curve
-from deeptaylor.pictures.drawing import Drawing
+from deeptaylor.pictures.drawing import Drawing, is_signal
 from deeptaylor.pictures.photograph import Photograph, dimmed, laid_over
 from deeptaylor.pictures.scale import Scale
 from deeptaylor.pictures.slices import columns as square
@@ -49,10 +49,10 @@ def plot(
     """The figure. ``sharp``: every pixel of the photograph goes into the file, for PDF and SVG."""
     if layout not in get_args(Layout):
         raise InputError(f"layout={layout!r}: there are {', '.join(get_args(Layout))}.")
-    if d.heat.ndim != 2:
+    if d.heat.ndim != 2 or is_signal(d):
         if layout in ("overlay", "difference"):
             raise InputError(f"layout={layout!r} is for pictures, and this map has the shape {d.heat.shape}.")
-        return curve(d, None, cmap, size) if d.heat.ndim == 1 else volume(d, cmap=cmap, size=size)
+        return volume(d, cmap=cmap, size=size) if d.heat.ndim == 3 else curve(d, None, cmap, size)
     with style():
         photo = d.photo if d.photo is None or sharp else d.photo.at_most(_MOST)
         panels = _chosen(_panels(replace(d, photo=photo), cmap, alpha), layout, d)
@@ -60,7 +60,7 @@ def plot(
 
 
 def written(d: Drawing, layout: Layout, kind: str) -> bytes:
-    """The figure as a file: pdf or svg."""
+    """The figure as a file: pdf, svg, png or jpg."""
     figure = plot(d, None, 0.85, layout, None, sharp=True)
     put_away(figure)
     return figure_bytes(figure, kind)

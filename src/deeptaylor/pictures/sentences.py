@@ -10,7 +10,7 @@ from torch import Tensor
 from deeptaylor.ledger import Ledger
 from deeptaylor.properties import DEEP_TAYLOR
 from deeptaylor.run.contrast import POWER
-from deeptaylor.run.target import Margin
+from deeptaylor.run.target import Margin, Negative
 from deeptaylor.run.unit import Unit
 from deeptaylor.shown import percent
 
@@ -113,6 +113,8 @@ def class_title(target: Any, titles: Sequence[Sequence[str]], sample: int, which
     if isinstance(target, Margin):
         ends = [class_title(end, (), sample, which) for end in (target.target, target.other)]
         return f"{ends[0]} rather than {ends[1]}" if all(ends) else ""
+    if isinstance(target, Negative):
+        return f"the negative of {class_title(target.target, (), sample, which)}"
     if isinstance(target, Tensor) and not target.is_floating_point() and target.ndim:
         row = target[sample] if target.ndim == 2 or len(target) > 1 else target[0]
         return f"class {int(row[which] if row.ndim else row)}"

@@ -7,6 +7,6 @@ forward      what the forward pass keeps; recomputed: what is computed again ins
 reverse      the steps, from the score down to the inputs
 books        what arrived, went on, was a bias's and was dropped
 stale        a network that changed is refused (freshness sees it), one that moved is followed
-fitting      a batch that does not fit into memory
+short_of_memory   a batch that does not fit into memory
 precision    types of few digits; lift: scores that are too small for theirs
 """

@@ -254,7 +254,15 @@ class CapturedNetwork(nn.Module):
         if not self.begun:
             self.begin_unasked()
         places, before = self._places(), _type_of(self.engine.network.buffers())
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        try:
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        except (AssertionError, RuntimeError) as error:
+            if torch.cuda.is_available():
+                raise
+            why = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+            raise InputError(
+                f"The explainer cannot be moved: {why}; this torch finds no GPU, so stay on 'cpu'."
+            ) from error
         if self._places() != places:
             self._runs.clear()
         for scored in self._scored.values():

@@ -9,7 +9,7 @@ Reading(CapturedNetwork)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -59,6 +59,10 @@ class Trained(Protocol):
     def check_outputs(self, shape: Sequence[int]) -> None:
         """Refuse names of classes that the network's output does not have."""
 
+    @property
+    def scaling(self) -> Callable[[Any], Tensor] | None:
+        """How rows of a table are scaled before the network takes them."""
+
     def read(self, x: Any, like: Tensor | None) -> tuple[Any, tuple[Any, ...]]:
         """Photographs as inputs beside a tensor, with what the network sees of them; anything else as it is."""
 
@@ -103,11 +107,16 @@ class Reading(CapturedNetwork):
         """How the number of a class is found by its name, where classes have names."""
         return None if self.trained is None else self.trained.class_index
 
+    @property
+    def scaling(self) -> Callable[[Any], Tensor] | None:
+        """How rows of a table are scaled before the network takes them; None if they are not."""
+        return None if self.trained is None else self.trained.scaling
+
     def read(self, x: Any) -> tuple[Any, tuple[Any, ...]]:
         """What the user gave as tensors; and of photographs, what the network sees of them."""
         if self.begun:
             self._check_outputs()
-        if isinstance(x, Tensor):
+        if isinstance(x, Tensor) and self.scaling is None:
             return x, ()
         if self.begun:
             self.original.look(self.follow)  # it may have moved, and the inputs go where it is

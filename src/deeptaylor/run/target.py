@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from deeptaylor.errors import TargetError
 from deeptaylor.run.unit import Unit
 
-Target = Any  # None, int, integer tensor (B,) or (B, K), float tensor like the output, Margin, Unit, or a callable
+Target = Any  # None, int, integer tensor (B,) or (B, K), float tensor like the output, Margin, Negative, Unit, callable
 Number = Callable[[str], int]  # of a class, by its name
 
 
@@ -38,6 +38,24 @@ def margin(target: int | str | Tensor | None = None, other: int | str | Tensor |
     return Margin(target, other)
 
 
+@dataclass(frozen=True)
+class Negative:
+    """The score of a class with the other sign: what speaks against it."""
+
+    target: int | str | Tensor = 0
+
+
+def negative(target: int | str | Tensor = 0) -> Negative:
+    """Explain −f: what speaks against a class, or why a network with one output gives a negative number.
+
+    target   the class: a number, an integer tensor with one number per sample, or a name if the network has names
+
+    >>> negative()
+    Negative(target=0)
+    """
+    return Negative(target)
+
+
 RIVALS = 8  # of the network's own: those that it considers most
 
 
@@ -53,7 +71,7 @@ class Against:
     weights: Tensor | None = None
 
 
-for _kind in (Margin, Against):  # so that their tensors are seen by what compiles and exports
+for _kind in (Margin, Negative, Against):  # so that their tensors are seen by what compiles and exports
     pytree.register_dataclass(_kind)
 
 
@@ -69,6 +87,8 @@ def plain(target: Any, batch: int, number: Number | None = None) -> Target:
     """
     if isinstance(target, Margin):
         return Margin(numbered(target.target, number), numbered(target.other, number))
+    if isinstance(target, Negative):
+        return Negative(numbered(target.target, number))
     if not isinstance(target, Mapping):
         target = numbered(target, number)
     if not isinstance(target, (list, tuple)) or not target:
@@ -128,6 +148,14 @@ def check(target: Target, shape: tuple[int, ...], values: bool = True) -> None:
     if isinstance(target, Margin):
         _check_margin(target, shape, values)
         return
+    if isinstance(target, Negative):
+        if not _is_integer(target.target) or getattr(target.target, "ndim", 1) > 1:
+            raise TargetError(
+                "dt.negative(target) takes one class: a number, its name, or an integer tensor with one class per "
+                f"sample; got {_type_name(target.target)}."
+            )
+        check(target.target, shape, values)
+        return
     if isinstance(target, Tensor) and target.is_floating_point():
         if tuple(target.shape) != shape:
             raise TargetError(f"Weights must have the output's shape {shape}; got {tuple(target.shape)}.")
@@ -136,8 +164,8 @@ def check(target: Target, shape: tuple[int, ...], values: bool = True) -> None:
         return
     if not _is_integer(target):
         raise TargetError(
-            "A target is None, an int, a list of them, an integer tensor, a float tensor, dt.margin(…), dt.unit(…) or "
-            f"a callable; got {_type_name(target)}."
+            "A target is None, an int, a list of them, an integer tensor, a float tensor, dt.margin(…), "
+            f"dt.negative(…), dt.unit(…) or a callable; got {_type_name(target)}."
         )
     if len(shape) == 1 and (isinstance(target, Tensor) or target != 0):
         raise TargetError("The network gives one number per sample; there is no class to choose. Leave target out.")
@@ -211,14 +239,14 @@ def _check_classes(value: Any, shape: tuple[int, ...], name: str, ranks: tuple[i
 
 def part(target: Target, samples: slice) -> Target:
     """The target of some of the samples."""
-    if isinstance(target, (Margin, Against)):
+    if isinstance(target, (Margin, Negative, Against)):
         return pytree.tree_map(lambda t: part(t, samples), target)
     return target[samples] if isinstance(target, Tensor) and target.ndim else target
 
 
 def settled(target: Target, x: Tensor) -> Target:
     """The same target with tensors for numbers, beside the input: compiled code would be made anew for each number."""
-    if isinstance(target, (Margin, Against)):
+    if isinstance(target, (Margin, Negative, Against)):
         return pytree.tree_map(lambda t: settled(t, x), target)
     if isinstance(target, int):
         return torch.full((x.shape[0],), target, device=x.device)
@@ -231,6 +259,8 @@ def weights(target: Target, output: Tensor) -> tuple[Tensor, bool]:
         return target.weights(output), isinstance(target.channel, tuple)
     if isinstance(target, Margin):
         return _margin_weights(target, output), False
+    if isinstance(target, Negative):
+        return -weights(target.target, output)[0], False
     if isinstance(target, Tensor) and target.is_floating_point():
         return target.to(output), False
     if output.ndim == 1:

@@ -167,6 +167,11 @@ def work_of(
         raise InputError(
             f"A network is what dt.load returns or takes, or a torch.nn.Module; got {type(model).__name__}."
         )
+    if trained is not None and trained.scaling is not None:
+        raise InputError(
+            "A run takes rows of a table as the network does, scaled: "
+            "dt.run(torch.utils.data.TensorDataset(p.read(X)[0]), p.network, domain=p.domain)."
+        )
     if device is not None:
         try:
             explainer.model.to(device)

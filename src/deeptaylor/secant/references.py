@@ -89,14 +89,13 @@ def references(given: Any, inputs: Sequence[Tensor], engine: Engine, read: Calla
                 "several references are a list."
             )
         each = [
-            [x] if g is None else _fitting(g if isinstance(g, Tensor) else read(g), x, name, limits)
+            [x] if g is None else _fitting(read(g), x, name, limits)
             for g, x, name in zip(given, inputs, names, strict=True)
         ]
         if any(len(some) > 1 for some in each):
             raise InputError("Several references of several inputs are a list of tuples.")
         return [tuple(some[0] for some in each)]
-    first = given if isinstance(given, Tensor) else read(given)
-    return [(one, *inputs[1:]) for one in _fitting(first, inputs[0], names[0], limits)]
+    return [(one, *inputs[1:]) for one in _fitting(read(given), inputs[0], names[0], limits)]
 
 
 def _is_file(text: str) -> bool:

@@ -150,6 +150,12 @@ class Outputs:
                 "folder (--out) or file, or say --overwrite."
             )
 
+    def owner(self, path: Path) -> str:
+        """Return the command that wrote a file; empty if the file is not there, or nobody knows."""
+        name = self._name(path)
+        entry = self._known().get(name) if name is not None and path.exists() else None
+        return str(entry.get("by", "")) if isinstance(entry, dict) else ""
+
     def listed(self, files: Mapping[Path, bytes]) -> dict[Path, bytes]:
         """The list as it is when these files have been written; refused where they are not ours to replace."""
         self.check(files)

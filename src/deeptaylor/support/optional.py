@@ -12,7 +12,10 @@ from urllib.request import url2pathname
 
 from deeptaylor.errors import DeepTaylorError
 
-__all__ = ["MissingPackageError", "how_to_install", "optional_package"]
+__all__ = ["MissingPackageError", "how_to_install", "keep_torch", "optional_package"]
+
+# Packages that ask for a torchvision, and so for the one torch that it was built for: no extra has them.
+_ALONE = {"pytorch_grad_cam": "grad-cam ttach opencv-python-headless", "zennit": "zennit==0.5.1"}
 
 
 class MissingPackageError(DeepTaylorError, ImportError):
@@ -20,11 +23,27 @@ class MissingPackageError(DeepTaylorError, ImportError):
 
 
 def how_to_install(extra: str) -> str:
-    """What to type to get an extra: from where deeptaylor itself was installed, if that is a clone."""
-    place, editable = _clone()
+    """Return the command that installs an extra, from where deeptaylor itself was installed if that is a clone.
+
+    The command names the torch that is installed, so that pip does not replace it.
+    """
+    (place, editable), torch = _clone(), keep_torch()
     if place is None:
-        return f'pip install "deeptaylor[{extra}]" (in a clone of the repository: pip install -e ".[{extra}]")'
-    return f'pip install {"-e " if editable else ""}"{place}[{extra}]"'
+        clone = f'(in a clone of the repository: pip install -e ".[{extra}]"{torch})'
+        return f'pip install "deeptaylor[{extra}]"{torch} {clone}'
+    return f'pip install {"-e " if editable else ""}"{place}[{extra}]"{torch}'
+
+
+def keep_torch() -> str:
+    """Return what to add to a command of pip so that it keeps the installed torch; empty if there is none.
+
+    A local version such as 2.13.0+cpu is not in the package index; 2.13.0 is, and pip counts 2.13.0+cpu as that.
+    """
+    try:
+        version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    return f' "torch=={version.partition("+")[0]}"'
 
 
 def _clone() -> tuple[str | None, bool]:
@@ -48,7 +67,9 @@ def optional_package(name: str, why: str, extra: str | None = None) -> Any:
     except ModuleNotFoundError as error:
         if error.name != package:  # the package is there, and misses one of its own
             raise MissingPackageError(f"{why}; the package {name} is installed but does not import: {error}") from error
-        install = f"pip install {package}" if extra is None else how_to_install(extra)
+        install = f"pip install {package}{keep_torch()}" if extra is None else how_to_install(extra)
+        if package in _ALONE:
+            install = f"pip install --no-deps {_ALONE[package]}"
         raise MissingPackageError(
             f"{why}; the package {package} is not installed. Install it with: {install}"
         ) from error

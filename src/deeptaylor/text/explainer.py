@@ -23,12 +23,13 @@ from deeptaylor.methods.attnlrp import METHOD as ATTNLRP
 from deeptaylor.methods.attnlrp import attnlrp
 from deeptaylor.rules import Z
 from deeptaylor.run import target as targets
+from deeptaylor.run.contrast import names_classes
 from deeptaylor.run.target import margin
 from deeptaylor.secant.compare import means_note
 from deeptaylor.text.continuations import Asked, combined, questions, tensors
 from deeptaylor.text.encoding import Line, batch, encoded, pieces_of
 from deeptaylor.text.explanation import TextExplanation
-from deeptaylor.text.guesses import Guess, guesses
+from deeptaylor.text.guesses import Guess, guesses, probabilities
 from deeptaylor.text.hiding import Hidings, all_seen, folded
 from deeptaylor.text.networks import SEEN, Classes, Similarity, Spans, logits_of
 from deeptaylor.text.references import HIDDEN, Compared, Reference, all_said, parts, reference_for, words_of
@@ -110,13 +111,35 @@ class TextExplainer:
     def _classified(self, texts: Any, target: Any, against: Any) -> TextExplanation:
         model, lines = self.model, encoded(self.model.tokenizer, texts)
         made = partial(Classes, model.network, vectors=self._vectors)
-        network, inputs = self._opened("classes", made, self._batch(lines))
+        plain = self._batch(lines)
+        network, inputs = self._opened("classes", made, plain)
         asked = targets.plain(margin(target, against) if against is not None else target, len(lines), model.class_index)
         answer, compared = self._answer(network, lines, inputs, (), asked)
         chosen = answer.classes if asked is None else asked
         names = [self._classes(chosen, k) for k in range(len(lines))]
-        quantity = "difference of scores" if isinstance(asked, targets.Margin) else "score"
-        return self._explained(answer, compared, lines, names, quantity)
+        if isinstance(asked, targets.Margin):
+            return self._explained(answer, compared, lines, names, "difference of logits")
+        scores = self._class_scores(plain)
+        if scores.shape[1] < 2 or not names_classes(chosen):  # a number, or what was asked for is not a class
+            return self._explained(answer, compared, lines, names, "score")
+        told = torch.stack([probabilities(row, self._several) for row in scores]).cpu()
+        classes = torch.as_tensor(chosen).cpu()
+        classes = classes if classes.ndim else classes.expand(len(lines))
+        chances = told.gather(1, classes.reshape(len(lines), -1).long()).tolist()
+        found = self._explained(answer, compared, lines, names, "logit")
+        return replace(found, probabilities=tuple(map(tuple, chances)))
+
+    def _class_scores(self, inputs: Any) -> Tensor:
+        """What the network says of each text, one number per class."""
+        with eval_mode(self.model.network), torch.no_grad():
+            scores: Tensor = Classes(self.model.network, tuple(inputs), vectors=False)(*inputs.values())
+        return scores
+
+    @property
+    def _several(self) -> bool:
+        """True if more than one class may be true of a text."""
+        config = getattr(self.model.network, "config", None)
+        return getattr(config, "problem_type", None) == "multi_label_classification"
 
     def _classes(self, chosen: Any, sample: int) -> tuple[str, ...]:
         """What is explained of a sample, in words."""
@@ -126,6 +149,8 @@ class TextExplainer:
                 for end in (chosen.target, chosen.other)
             )
             return (f"{a} rather than {b}",)
+        if isinstance(chosen, targets.Negative):
+            return tuple(f"the negative of {name}" for name in self._classes(chosen.target, sample))
         if isinstance(chosen, int):
             return (repr(self.model.class_name(chosen)),)
         if isinstance(chosen, Tensor) and not chosen.is_floating_point():
@@ -196,11 +221,8 @@ class TextExplainer:
             (scores,) = self._next_scores(lines)
             return guesses(scores, lambda token: self._text([token]), most)
         inputs = self._batch(encoded(model.tokenizer, text))
-        with eval_mode(model.network), torch.no_grad():
-            (scores,) = Classes(model.network, tuple(inputs), vectors=False)(*inputs.values())
-        config = getattr(model.network, "config", None)
-        several = getattr(config, "problem_type", None) == "multi_label_classification"
-        return guesses(scores, model.class_name, most, several)
+        (scores,) = self._class_scores(inputs)
+        return guesses(scores, model.class_name, most, self._several)
 
     # --- similarity -----------------------------------------------------------------------------------------------
 

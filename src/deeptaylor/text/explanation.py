@@ -38,10 +38,11 @@ class TextExplanation:
     relevance   of each text one number a token, (tokens,) or, of K classes, (K, tokens)
     lines       of each text its tokens
     asked       of each text what is explained, one a class
-    quantity    what the score is: "score", "log-probability", "cosine similarity", …
+    quantity    what the score is: "logit", "log-probability", "cosine similarity", …
     reference   what the words were replaced by; empty where there was no reference
     sink        a language model: its first token may hold much, whatever it is
     parts       with how many texts that lack all or half of their words it was compared; 0: with all words replaced
+    probabilities   of each text, how probable the network holds each class that is explained; empty if there are none
     """
 
     answer: Explanation
@@ -52,6 +53,7 @@ class TextExplanation:
     reference: str
     sink: bool = False
     parts: int = 0
+    probabilities: tuple[tuple[float, ...], ...] = ()
 
     @property
     def score(self) -> Tensor:
@@ -120,11 +122,12 @@ class TextExplanation:
         words   what speaks for the score and against it is summed over words; else, as in the ledger, over tokens
         """
         account, asked = self.account(sample, target, words), self.asked[sample][target]
+        chance = self.probabilities[sample][target] if self.probabilities else None
         if isinstance(account, Difference):
-            return account.said(self.quantity, asked, self.without)
-        return (
-            below(self.quantity, asked, account) if isinstance(account, float) else account.said(self.quantity, asked)
-        )
+            return account.said(self.quantity, asked, self.without, chance)
+        if isinstance(account, float):
+            return below(self.quantity, asked, account, chance)
+        return account.said(self.quantity, asked, chance)
 
     def account(self, sample: int = 0, target: int = 0, words: bool = False) -> Difference | Shared | float:
         """The numbers of it; of a method that explains what is above zero, a score below it alone."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-__all__ = ["Guess", "guesses"]
+__all__ = ["Guess", "guesses", "probabilities"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,14 @@ def guesses(scores: Tensor, name: Callable[[int], str], most: int, several: bool
     """The most probable ones of some scores, the first one first; `several`: more than one class may be true."""
     if len(scores) < 2:
         return []  # a number, and no classes
-    found = scores.float().sigmoid() if several else scores.float().softmax(0)
+    found = probabilities(scores, several)
     best, index = found.topk(min(most, len(found)))
     return [Guess(k, name(k), p) for k, p in zip(index.tolist(), best.tolist(), strict=True)]
+
+
+def probabilities(scores: Tensor, several: bool = False) -> Tensor:
+    """How probable each class is, by its score; scores that are a distribution already stay."""
+    wide = scores.float()
+    if bool((wide >= 0).all()) and abs(float(wide.sum()) - 1) <= 1e-4:
+        return wide
+    return wide.sigmoid() if several else wide.softmax(-1)

@@ -27,9 +27,12 @@ def score_of(quantity: str, asked: str) -> str:
     return quantity if "similarity" in asked else f"{quantity} of {asked}"
 
 
-def _is(quantity: str, asked: str, score: float) -> str:
+def _is(quantity: str, asked: str, score: float, probability: float | None = None) -> str:
+    """What the score is; a logit with its probability, if that is given."""
     two = "," if quantity.startswith("difference") else ""
-    chance = f", a probability of {percent(math.exp(min(0.0, score)), '.3g')}" if quantity == "log-probability" else ""
+    if quantity == "log-probability":
+        probability = math.exp(min(0.0, score))
+    chance = "" if probability is None else f", a probability of {percent(probability, '.3g')}"
     return f"The {score_of(quantity, asked)}{two} is {number(score)}{chance}."
 
 
@@ -42,13 +45,13 @@ class Difference(NamedTuple):
     lowered: float
     residual: float | None  # where it does not add up
 
-    def said(self, quantity: str, asked: str, compared: str) -> str:
+    def said(self, quantity: str, asked: str, compared: str, probability: float | None = None) -> str:
         """In words; `compared`: where the score is the other one."""
         f, f0, a, b = (number(v) for v in self[:4])
         wrong = "" if self.residual is None else f" NOT accounted for: {number(self.residual)}."
         return (
-            f"{_is(quantity, asked, self.score)} {compared} it is {f0}. What speaks for it adds {a}, and what speaks "
-            f"against it takes {b}: {f0} + {a} − {b} = {f}.{wrong}"
+            f"{_is(quantity, asked, self.score, probability)} {compared} it is {f0}. What speaks for it adds {a}, and "
+            f"what speaks against it takes {b}: {f0} + {a} − {b} = {f}.{wrong}"
         )
 
     @property
@@ -76,15 +79,16 @@ class Shared(NamedTuple):
     rest: float
     left: float
 
-    def said(self, quantity: str, asked: str) -> str:
+    def said(self, quantity: str, asked: str, probability: float | None = None) -> str:
         """In words."""
         left = f" The softmax leaves out {number(self.left)}, which no token holds." if self.left else ""
         return (
-            f"{_is(quantity, asked, self.score)} The words hold {number(self.words)} of it, special tokens "
-            f"{number(self.special)}, and positions, biases and what has no word {number(self.rest)}.{left}"
+            f"{_is(quantity, asked, self.score, probability)} The words hold {number(self.words)} of it, special "
+            f"tokens {number(self.special)}, and positions, biases and what has no word {number(self.rest)}.{left}"
         )
 
 
-def below(quantity: str, asked: str, score: float) -> str:
+def below(quantity: str, asked: str, score: float, probability: float | None = None) -> str:
     """A score below zero, where a method shares out what is above it."""
-    return f"{_is(quantity, asked, score)} This method explains what is above zero, so no word holds anything."
+    said = _is(quantity, asked, score, probability)
+    return f"{said} This method explains what is above zero, so no word holds anything."

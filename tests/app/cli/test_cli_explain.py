@@ -509,3 +509,19 @@ def test_fifty_mutated_pictures(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_thousand_mutated_pictures(capsys: pytest.CaptureFixture[str]) -> None:
     good, bad = explain_mutated(1000, 2, capsys)
     assert min(good, bad) >= 100
+
+
+def test_one_output_below_zero_is_explained_with_the_other_sign(capsys: pytest.CaptureFixture[str]) -> None:
+    doubt = [w.replace("flowers.pth", "doubt.pth").replace("flower_net", "doubt_net") for w in MODEL]
+    doubt = ["none" if w == "names.txt" else w for w in doubt]
+    _, err = said(capsys, 2, "explain", "photo.png", *doubt, "--out", "o")
+    assert "no evidence for the network's output: the score is -" in err
+    assert "Ask what makes it negative: --target negative." in err
+    out, _ = said(capsys, 0, "explain", "photo.png", *doubt, "--target", "negative", "--out", "o")
+    assert "the negative of the network's output" in out
+    (target,) = json.loads(Path("o/photo_negative_record.json").read_text())["explanations"][0]["targets"]
+    assert target["score"] > 0
+    _, err = said(capsys, 2, "explain", "photo.png", *doubt, "--target", "0", "--out", "o")
+    assert "--target negative explains a number below zero" in err
+    _, err = said(capsys, 2, "explain", "photo.png", *MODEL, "--target", "negative", "--out", "o")
+    assert "No class is called 'negative'" in err

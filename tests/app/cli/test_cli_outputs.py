@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 import cli_model
@@ -54,6 +55,61 @@ def test_another_command_overwrites_nothing(more: list[str], capsys: pytest.Capt
     out, _ = said(capsys, 0, *EXPLAIN, *more, "--overwrite")
     assert "replaced" in out
     assert contents() != before
+
+
+def other_network() -> list[str]:
+    """The options of a second network, with the same classes."""
+    torch.manual_seed(1)
+    network = cli_model.flower_net()
+    with torch.no_grad():
+        network[7].bias.add_(0.3)
+    torch.save(network.state_dict(), "garden.v2.pth")
+    return [w.replace("flowers.pth", "garden.v2.pth") for w in MODEL]
+
+
+@pytest.mark.parametrize("verb", ["explain", "compare"])
+def test_a_second_network_gets_names_of_its_own(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = ([verb, "photo.png", *model, "--out", "o"] for model in (MODEL, other_network()))
+    said(capsys, 0, *first)
+    before = contents()
+    said(capsys, 0, *second)
+    both = contents()
+    assert {name: both[name] for name in before if name != files.LIST} == {
+        name: before[name] for name in before if name != files.LIST
+    }
+    new = both.keys() - before.keys()
+    assert len(new) == len(before) - 1
+    assert all(name.startswith("photo-garden_v2_pth_") for name in new)
+    for again in (first, second):  # each replaces its own
+        assert "replaced" in said(capsys, 0, *again)[0]
+        assert contents().keys() == both.keys()
+    said(capsys, 0, *second, "--overwrite")
+    assert any(contents()[name] != before[name] for name in before if name != files.LIST)
+
+
+def test_a_second_network_with_another_question_gets_names_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, 0, *EXPLAIN)
+    shown = next(p.name for p in Path("o").glob("*_heatmap.png")).split("_")[1]
+    before = contents()
+    said(capsys, 0, "explain", "photo.png", *other_network(), "--target", shown, "--out", "o")
+    assert all(contents()[name] == before[name] for name in before if name != files.LIST)
+    assert any(name.startswith("photo-garden_v2_pth_") for name in contents())
+
+
+@pytest.mark.parametrize("verb", ["explain", "compare"])
+def test_a_bad_network_or_target_is_said_before_files_that_are_there(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask = [verb, "photo.png", *MODEL, "--out", "o"]
+    said(capsys, 0, *ask)
+    unknown = [w.replace("flowers.pth", "flowres.pth") for w in ask]
+    assert "flowres.pth" in said(capsys, 2, *unknown)[1]
+    _, err = said(capsys, 2, *[w.replace("flower_net", "no_net") for w in ask])
+    assert "no_net" in err
+    assert "there already" not in err
+    Path("o/photo_orchid_record.json").write_text("mine")
+    _, err = said(capsys, 2, *ask, "--target", "orchid")
+    assert "No class is called 'orchid'" in err
 
 
 def test_another_photograph_of_the_same_name_overwrites_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from cli_model import MODEL, SAID, flower_net, said, write
 from deeptaylor import methods
 from deeptaylor.app import diagnosis
 from deeptaylor.models.onnx import exporter
+from deeptaylor.support import optional
 
 
 @pytest.fixture(autouse=True)
@@ -223,10 +226,45 @@ def test_doctor_sees_traps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caps
     monkeypatch.delitem(diagnosis.sys.modules, "torchvision", raising=False)
     monkeypatch.setattr(diagnosis, "_version", lambda name: "0.1" if name == "torchvision" else None)
     found = {f.what: f for f in diagnosis.examine()}
-    assert found["torch"].advice == "2.10 or later is needed: pip install --upgrade torch"
+    assert found["torch"].advice == "2.10 or later is needed: use another environment, with a newer torch"
     assert found["threads"].advice.startswith("set OMP_NUM_THREADS=")
     assert "operator torchvision::nms does not exist" in found["torchvision"].found
     assert said(capsys, 1, "doctor")[0].count("PROBLEM") == 3
+
+
+@pytest.mark.parametrize("version", ["2.13.0", "2.13.0+cpu", "2.14.0.dev20260101+cu128"])
+@pytest.mark.parametrize("clone", [(None, False), ("/src/dt", True)])
+def test_no_advice_changes_torch(monkeypatch: pytest.MonkeyPatch, version: str, clone: tuple[Any, bool]) -> None:
+    known = optional.importlib.metadata.version
+    monkeypatch.setattr(
+        optional.importlib.metadata, "version", lambda name: version if name == "torch" else known(name)
+    )
+    monkeypatch.setattr(optional, "_clone", lambda: clone)
+    monkeypatch.setattr(diagnosis, "_version", lambda name: None)  # nothing is installed
+    advice = [f.advice for f in diagnosis.examine() if "pip install" in f.advice and "pillow" not in f.advice]
+    assert len(advice) >= 8
+    pin = f'"torch=={version.partition("+")[0]}"'
+    assert all(text.count("pip install") == text.count(pin) for text in advice)
+    monkeypatch.setattr(diagnosis, "extras", dict)
+    (tree,) = diagnosis._extras()
+    assert tree.advice == f"pip install -e . {pin} to see its extras"
+    for name, wanted in (
+        ("pytorch_grad_cam", "pip install --no-deps grad-cam ttach opencv-python-headless"),
+        ("zennit", "pip install --no-deps zennit==0.5.1"),
+        ("timm", f"pip install timm {pin}"),
+    ):
+        monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(optional.MissingPackageError) as error:
+            optional.optional_package(name, "why", "evaluation" if name != "timm" else None)
+        assert str(error.value).endswith(wanted)
+
+
+def test_no_extra_asks_for_a_torchvision() -> None:
+    extras = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    users = [line for name, lines in extras.items() if name != "bench" for line in lines]
+    assert not any(re.match(r"(grad-cam|zennit|torchvision|timm)\b", line) for line in users)
 
 
 def test_a_ledger_that_does_not_close_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:

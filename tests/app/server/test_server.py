@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import math
 import os
 import re
 import shutil
@@ -72,6 +73,29 @@ def test_a_negative_score_is_said_first(client: TestClient) -> None:
     nothing = explain(client, b"P5\n56 28\n255\n" + bytes(28 * 56), model="two-layer")
     assert nothing["title"] == "The network’s answer is zero"
     assert not values(negative["heat"]).any()
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("method", ["deep-taylor", "sensitivity", "taylor"])
+def test_one_output_below_zero_is_explained_with_the_other_sign(flat: bool, method: str, own: dt.Pretrained) -> None:
+    assert own.preparation is not None
+    side = nn.Linear(math.prod(own.preparation.shape), 1)
+    with torch.no_grad():
+        side.bias.fill_(-5 - float(own.preparation.domain.span()[1]) * float(side.weight.abs().sum()))
+    network = nn.Sequential(nn.Flatten(), side, *[nn.Flatten(0)] * flat).eval()
+    doubt = dt.load(network, preparation=own.preparation, class_names=None)
+    app = make_app(frozenset({HOST}), TOKEN, models=Models(doubt), chosen=OWN, bounds=BOUNDS)
+    with TestClient(app, base_url=ORIGIN, headers={"X-Deeptaylor-Token": TOKEN}) as made:
+        found = explain(made, png(3), model=OWN, method=method)
+    assert found["score"] > 0
+    assert "below zero: its negative" in found["sentences"][0]
+    assert "target=dt.negative()" in found["snippet"]
+    if method == "deep-taylor":
+        assert found["title"] == "Which pixels speak for the network’s answer"
+        assert "--target negative" in found["command"]
+        assert values(found["heat"]).any()
+    else:
+        assert found["command"] == "# No command gives this one; the Python does."
 
 
 def test_another_class(client: TestClient) -> None:

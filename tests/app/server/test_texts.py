@@ -82,7 +82,8 @@ def test_the_account_adds_up_and_is_said(client: TestClient) -> None:
     score, *parts = (part["value"] for part in found["parts"])
     assert sum(parts) == pytest.approx(score, abs=1e-6)
     said = found["sentences"][0]
-    assert said.startswith(f"The score of 'positive' is {number(score)}. On average over 10 copies ")
+    assert said.startswith(f"The logit of 'positive' is {number(score)}, a probability of ")
+    assert " %. On average over 10 copies " in said
     assert said.endswith(f" = {number(score)}.")
     assert "Special tokens and positions" in found["sentences"][1]
 
@@ -101,7 +102,7 @@ def test_one_class_rather_than_another(client: TestClient) -> None:
     best, other = (guess["name"] for guess in ask(client)["guesses"])
     found = ask(client, target=other, against=best)
     assert found["title"] == f"Which words speak for {other!r} rather than {best!r}?"
-    assert found["sentences"][0].startswith(f"The difference of scores, {other!r} rather than {best!r}, is −")
+    assert found["sentences"][0].startswith(f"The difference of logits, {other!r} rather than {best!r}, is −")
     assert "It is below zero: the network prefers the other one." in found["sentences"]
     assert found["chosen"] is None
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,9 +18,16 @@ from loading import PREPARATION
 
 sklearn = pytest.importorskip("sklearn")
 from sklearn import linear_model, neural_network, svm  # noqa: E402
+from sklearn.compose import ColumnTransformer  # noqa: E402
 from sklearn.ensemble import RandomForestClassifier  # noqa: E402
 from sklearn.pipeline import make_pipeline  # noqa: E402
-from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, PolynomialFeatures, StandardScaler  # noqa: E402
+from sklearn.preprocessing import (  # noqa: E402
+    MaxAbsScaler,
+    MinMaxScaler,
+    PolynomialFeatures,
+    RobustScaler,
+    StandardScaler,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 RANDOM = np.random.default_rng(0)
@@ -88,16 +98,21 @@ def test_regressors_are_the_same_function(made: Any) -> None:
     assert e.check().accounted
 
 
-@pytest.mark.parametrize(
+SCALERS = pytest.mark.parametrize(
     "scalers",
     [
         [StandardScaler()], [StandardScaler(with_mean=False)], [StandardScaler(with_std=False)],
         [MinMaxScaler((-1, 2))], [MaxAbsScaler()], [StandardScaler(), MinMaxScaler()],
         [make_pipeline(MinMaxScaler(), StandardScaler())],
         ["passthrough", StandardScaler()],
+        [RobustScaler()], [RobustScaler(with_centering=False)], [RobustScaler(with_scaling=False)],
+        [RobustScaler(), MaxAbsScaler(), StandardScaler()],
     ],
     ids=str,
 )  # fmt: skip
+
+
+@SCALERS
 def test_pipelines_with_scalers(scalers: list[Any]) -> None:
     for made, y in ((linear_model.LogisticRegression(), THREE), (perceptron("Regressor"), NUMBER)):
         pipeline = make_pipeline(*scalers, made).fit(X, y)
@@ -122,8 +137,8 @@ def test_names_of_columns_and_classes_are_kept() -> None:
     made = make_pipeline(MinMaxScaler(), linear_model.LogisticRegression()).fit(X, TWO)
     made[0].feature_names_in_ = np.array(["age", "debt", "cards", "rent"], dtype=object)
     p = dt.load(made)  # the first scaler has seen the range of the data
-    assert torch.equal(p.domain.high, torch.from_numpy(X.max(0)))
-    above = make_pipeline(MinMaxScaler(), linear_model.Ridge()).fit(X + 100, NUMBER)
+    assert (p.domain.high - 1).abs().max() <= 1e-12
+    above = make_pipeline(MinMaxScaler((1, 2)), linear_model.Ridge()).fit(X + 100, NUMBER)
     assert torch.equal(dt.load(above).domain.low, torch.zeros(4, dtype=torch.float64))  # the z^B rule needs zero inside
     e = p.explainer().explain(X[:1], "yes")
     assert set(e.bars().names) == {"age", "debt", "cards", "rent"}
@@ -154,8 +169,12 @@ def test_what_else_there_is_is_refused_in_a_sentence() -> None:
     for match, made in (
         ("RandomForestClassifier is none of them, but .* ONNX file", RandomForestClassifier(2).fit(X, TWO)),
         (
-            "PolynomialFeatures is none of them",
+            r"this Pipeline has PolynomialFeatures. Apply the steps yourself: dt.load\(pipeline\[-1\], …\)",
             make_pipeline(PolynomialFeatures(), linear_model.Ridge()).fit(X, NUMBER),
+        ),
+        (
+            r"this Pipeline has ColumnTransformer. .* rows of pipeline\[:-1\].transform\(X\)",
+            make_pipeline(ColumnTransformer([("a", StandardScaler(), [1, 0])]), linear_model.Ridge()).fit(X, NUMBER),
         ),
         ("This Ridge has not been fitted yet", linear_model.Ridge()),
         ("cuts values off", make_pipeline(MinMaxScaler(clip=True), linear_model.Ridge()).fit(X, NUMBER)),
@@ -163,8 +182,11 @@ def test_what_else_there_is_is_refused_in_a_sentence() -> None:
         with pytest.raises(dt.LoadError, match=match):
             dt.load(made, domain=BOX)
     fitted = linear_model.Ridge().fit(X, NUMBER)
-    with pytest.raises(dt.LoadError, match=r"domain=dt.Box\(low, high\) with a number per column"):
+    with pytest.raises(dt.LoadError, match=r"make_pipeline\(StandardScaler\(\), …\), or give the range of each") as e:
         dt.load(fitted)
+    assert "Real" not in str(e.value)
+    with pytest.raises(dt.LoadError, match=r"the scaler shifts them. Give domain=dt.Box"):
+        dt.load(make_pipeline(StandardScaler(), linear_model.Ridge()).fit(X, NUMBER), domain=dt.NonNegative())
     with pytest.raises(dt.LoadError, match="A preparation is for photographs"):
         dt.load(fitted, preparation=PREPARATION)
     with pytest.raises(dt.LoadError, match="it must be a name, a file or a torch"):
@@ -184,3 +206,98 @@ def test_no_scikit_learn_is_needed() -> None:
     assert p.output(torch.tensor([[1.0, 0.0]], dtype=torch.float64)).tolist() == [[-0.75, 0.75]]
     assert not is_estimator(torch.nn.Linear(1, 1))
     assert not is_estimator("squeezenet1_1")
+
+
+# --- scalers are preprocessing ----------------------------------------------------------------------------------------
+
+UNITS = np.array([1.0, 1e-3, 1e4, 50.0])  # the same table, its columns in other units
+TABLE = X * UNITS + [0, 5, -3e4, 1000]
+
+
+def behind(pipeline: Any) -> tuple[Any, np.ndarray[Any, Any]]:
+    """The model behind the scalers, and the scaled table."""
+    return pipeline[-1], pipeline[:-1].transform(TABLE)
+
+
+def near(a: Any, b: Any) -> bool:
+    return bool((a - b).abs().max() <= 1e-9 * b.abs().max())
+
+
+@SCALERS
+def test_relevance_is_that_of_the_scaled_columns(scalers: list[Any]) -> None:
+    pipeline = make_pipeline(*scalers, perceptron("Classifier")).fit(TABLE, TWO)
+    model, scaled = behind(pipeline)
+    box = dt.Box(np.minimum(TABLE.min(0), 0), np.maximum(TABLE.max(0), 0))
+    ends = pipeline[:-1].transform(np.stack([box.low, box.high]))
+    inside, outside = dt.load(pipeline, domain=box), dt.load(model, domain=dt.Box(*ends))
+    for rows, wanted in ((TABLE[:9], scaled[:9]), (torch.from_numpy(TABLE[:9]), torch.from_numpy(scaled[:9]))):
+        found, expected = inside.explainer().explain(rows, "yes"), outside.explainer().explain(wanted, "yes")
+        assert near(found.relevance, expected.relevance)
+        assert near(found.score, expected.score)
+        found, expected = (
+            p.explainer().between(some, some[2:3], "yes") for p, some in ((inside, rows), (outside, wanted))
+        )
+        assert near(found.relevance, expected.relevance)
+    assert near(inside.output(torch.from_numpy(TABLE)), outside.output(torch.from_numpy(scaled)))
+    assert inside.top(TABLE[:3]) == inside.top(torch.from_numpy(TABLE[:3]))
+    free = dt.load(pipeline)  # no domain is needed behind a scaler
+    assert near(free.explainer().explain(TABLE[:9], "yes").relevance,
+                dt.Explainer(free.network, None, free.domain).explain(scaled[:9], 1).relevance)  # fmt: skip
+
+
+def test_relevance_does_not_depend_on_units() -> None:
+    maps = [
+        dt.load(make_pipeline(StandardScaler(), perceptron("Classifier")).fit(some, TWO)).explainer().explain(some, 1)
+        for some in (X, TABLE)
+    ]
+    assert (maps[0].relevance - maps[1].relevance).abs().max() <= 1e-6 * maps[0].relevance.abs().max()
+
+
+def test_a_compiled_or_copied_explainer_scales_too() -> None:
+    pipeline = make_pipeline(StandardScaler(), perceptron("Classifier")).fit(TABLE, TWO)
+    explainer, rows = dt.load(pipeline).explainer(), torch.from_numpy(TABLE[:4])
+    wanted = explainer.explain(rows, 1).relevance
+    assert near(torch.compile(explainer, backend="eager")(rows, 1)[1], wanted)
+    assert near(copy.deepcopy(explainer).explain(rows, 1).relevance, wanted)
+    assert near(pickle.loads(pickle.dumps(explainer)).explain(rows, 1).relevance, wanted)
+    assert near(explainer.explain(rows, lambda z: z[:, 1] * 2).relevance, 2 * wanted)
+    assert near(explainer.explain(rows, lambda z: z[:, 1].relu()).score, explainer.explain(rows, 1).score.relu())
+
+
+def test_tables_are_compared_with_the_mean_of_given_data() -> None:
+    pipeline = make_pipeline(StandardScaler(), perceptron("Classifier")).fit(TABLE, TWO)
+    p, (model, scaled) = dt.load(pipeline), behind(pipeline)
+    b = dt.explain(p, TABLE[:5], "yes", background=TABLE[10:50])
+    assert isinstance(b, dt.Between)
+    outside = dt.load(model, domain=dt.Real()).explainer()
+    wanted = outside.between(scaled[:5], scaled[10:50].mean(0, keepdims=True), "yes")
+    assert near(b.relevance, wanted.relevance)
+    assert b.feature_names == ("x0", "x1", "x2", "x3")
+    frame = Frame(["age", "debt", "cards", "rent"], TABLE[10:50])
+    assert near(dt.explain(p, TABLE[:5], "yes", background=frame).relevance, b.relevance)
+    assert near(dt.explain(p, torch.from_numpy(TABLE[:5]), 1, background=TABLE[10:50]).relevance, b.relevance)
+    with pytest.raises(dt.InputError, match=r"give background=X_train, the rows"):
+        dt.explain(p, TABLE[:5])
+    with pytest.raises(dt.InputError, match=r"rows of 4 columns, such as X_train; got shape \(40, 3\)"):
+        dt.explain(p, TABLE[:5], background=TABLE[10:50, :3])
+    with pytest.raises(dt.InputError, match=r"takes no domain and no rules. .* p.explainer\(…\).explain\(x\)"):
+        dt.explain(p, TABLE[:5], background=TABLE, first=dt.rules.WSquare())
+    with pytest.raises(dt.InputError, match="background= is for models of scikit-learn"):
+        dt.explain(torch.nn.Linear(4, 2), TABLE[:5], domain=dt.Real(), background=TABLE)
+    with pytest.raises(dt.InputError, match="4 columns"):
+        p.explainer().explain(TABLE[:5, :3])
+
+
+def test_evaluate_and_run_know_of_the_scaler(tmp_path: Path) -> None:
+    pipeline = make_pipeline(StandardScaler(), perceptron("Classifier")).fit(TABLE, TWO)
+    p, (_, scaled) = dt.load(pipeline), behind(pipeline)
+    given: list[torch.Tensor] = []
+
+    def method(_network: Any, x: torch.Tensor, _classes: Any) -> torch.Tensor:
+        given.append(x)
+        return x
+
+    dt.evaluate(p, torch.from_numpy(TABLE[:6]), {"kept": method})
+    assert near(given[0], torch.from_numpy(scaled[:6]))
+    with pytest.raises(dt.InputError, match="A run takes rows of a table as the network does"):
+        dt.run(torch.utils.data.TensorDataset(torch.from_numpy(TABLE)), p, tmp_path / "run")

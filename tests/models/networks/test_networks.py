@@ -450,3 +450,12 @@ def test_what_does_not_belong_together() -> None:
             dt.Pretrained(nn.Identity(), None, preparation, domain)  # type: ignore[arg-type]
     with pytest.raises(dt.InputError, match="without a preparation: its inputs are no photographs"):
         dt.Pretrained(nn.Identity(), None, None, dt.Real()).preprocess("photo.jpg")
+
+
+@pytest.mark.parametrize("side", [10_000, 20_000])
+def test_too_large_a_photograph_says_how_to_shrink_it(side: int, tmp_path: Path) -> None:
+    (tmp_path / "large.pgm").write_bytes(f"P5\n{side} {side}\n255\n".encode())
+    with pytest.raises(dt.InputError, match=r"limit of \d+ pixels; make it smaller first, .*: magick FILE ") as e:
+        prepared()(tmp_path / "large.pgm")
+    assert "\n" not in str(e.value)
+    assert "attack" not in str(e.value)

@@ -26,21 +26,21 @@ HANDED_BACK = """The network's biases, constants that its layers add, absorb mor
     rescaled to its score, place by place, so that you can read it. “Absorbed” says below how much that was.
     """
 
-NEXT, RIVALS = "next", "rivals"
+NEXT, RIVALS, NEGATIVE = "next", "rivals", "negative"
 _TOP = re.compile(r"all-top-(\d+)")
 
 
 class NoEvidenceError(InputError):
     """No class that was asked for has a score above zero in this photograph: it was read, and has nothing to show."""
 
-    def __init__(self, photo: Prepared, scores: Sequence[tuple[str, float]]) -> None:
+    def __init__(
+        self, photo: Prepared, scores: Sequence[tuple[str, float]], instead: str = "Ask for another --target."
+    ) -> None:
         self.photo, self.names = photo, " or ".join(name for name, _ in scores)
         listed = ", ".join(f"{score:.4g}" for _, score in scores)
         each = f"the score is {listed}, which is" if len(scores) == 1 else f"the scores are {listed},"
         self.line = f"No evidence for {self.names}: {each} not above zero."
-        super().__init__(
-            f"{self.line[0].lower()}{self.line[1:-1]}, and there is nothing to show. Ask for another --target."
-        )
+        super().__init__(f"{self.line[0].lower()}{self.line[1:-1]}, and there is nothing to show. {instead}")
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,13 @@ class Asked:
     photo: Prepared
     classes: list[tuple[int | None, str]]  # number and name; no number where the network gives one number alone
     against: tuple[int | None, str] | None = None  # a class; or no number: the network's own rivals
+    negative: bool = False  # explain the one output of the network with the other sign
 
     @property
     def argument(self) -> Any:
         """The classes as `Explainer.explain` takes them."""
+        if self.negative:
+            return dt.negative()
         numbers = [index for index, _ in self.classes]
         return numbers[0] if len(numbers) == 1 else torch.tensor([numbers])
 
@@ -145,7 +148,7 @@ class Question:
         if any(count < 1 for count in tops):
             raise InputError("--target all-top-N: N is 1 or more.")
         for text in self.targets:
-            if not _TOP.fullmatch(text):
+            if not _TOP.fullmatch(text) and not _is_negative(network, text):
                 _refuse_a_list(network, text)
                 class_index(network, text)
         if self.against not in (None, NEXT, RIVALS):
@@ -158,9 +161,7 @@ class Question:
     def of(self, network: dt.Pretrained, photo: Prepared) -> Asked:
         """What that means for a photograph; refused where there would be nothing to see."""
         if not photo.recognised:
-            if self.targets or self.against is not None:
-                raise InputError("the network gives one number per photograph: there is no class to choose.")
-            return Asked(photo, [(None, "the network's output")])
+            return self._of_one_output(network, photo)
         numbers = list(dict.fromkeys(n for text in self.targets for n in _numbers(network, photo, text)))
         if not numbers:
             numbers = [photo.recognised[0].index]
@@ -171,6 +172,20 @@ class Question:
         asked = Asked(photo, [(n, network.class_name(n)) for n in some], self._rival(network, photo, some))
         _refuse_empty(asked)
         return asked
+
+    def _of_one_output(self, network: dt.Pretrained, photo: Prepared) -> Asked:
+        negative = len(self.targets) == 1 and _is_negative(network, self.targets[0])
+        if (self.targets and not negative) or self.against is not None:
+            raise InputError(
+                "the network gives one number per photograph: there is no class to choose. --target negative explains "
+                "a number below zero."
+            )
+        name = "the negative of the network's output" if negative else "the network's output"
+        score = -photo.score(0) if negative else photo.score(0)
+        if score < 0:
+            instead = "Leave out --target." if negative else "Ask what makes it negative: --target negative."
+            raise NoEvidenceError(photo, [(name, score)], instead)
+        return Asked(photo, [(None, name)], negative=negative)
 
     def _rival(self, network: dt.Pretrained, photo: Prepared, numbers: list[int]) -> tuple[int | None, str] | None:
         if self.against is None:
@@ -196,6 +211,11 @@ def _refuse_a_list(network: dt.Pretrained, text: str) -> None:
         return
     again = " ".join(f"--target {shlex.quote(part)}" for part in parts)
     raise InputError(f"No class is called '{text}'. Several classes are given by repeating --target: {again}.")
+
+
+def _is_negative(network: dt.Pretrained, text: str) -> bool:
+    """True if the word asks for the other sign, and is not the name of a class."""
+    return text == NEGATIVE and NEGATIVE not in [name.lower() for name in network.class_names or ()]
 
 
 def _numbers(network: dt.Pretrained, photo: Prepared, text: str) -> list[int]:

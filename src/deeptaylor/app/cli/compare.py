@@ -14,7 +14,7 @@ from deeptaylor.app import record
 from deeptaylor.app.cli.asked import Question
 from deeptaylor.app.cli.exits import FINE
 from deeptaylor.app.cli.options import OUT, Model, Out, Overwrite, network_option, the_command
-from deeptaylor.app.cli.photos import folder, looked_at, prepared, saved, stems
+from deeptaylor.app.cli.photos import folder, looked_at, prepared, saved, stem_beside, stems
 from deeptaylor.app.cli.show import Talk, noted
 from deeptaylor.errors import InputError
 from deeptaylor.methods import METHODS, USUAL, likeness, method
@@ -55,9 +55,7 @@ def compare(
     if target is not None and target.startswith("all-top"):
         raise InputError("compare explains one class; give its name or number: --target CLASS.")
     (path,) = looked_at([photo])
-    files = [out / f"{stems([path])[path]}_compare.{kind}" for kind in ("png", "npz", "json")]
     asked_for = the_command("compare", path, source, model, methods=",".join(how.key for how in chosen), target=target)
-    Outputs(out, asked_for, overwrite).check(files)
     rows: list[dict[str, Any]] = []
     maps = {}
     with folder(out), talk.progress() as step:
@@ -66,6 +64,9 @@ def compare(
             network = model.load(source)
         question = Question([] if target is None else [target])
         question.check(network)
+        here, ends = Outputs(out, asked_for, overwrite), [f"_compare.{kind}" for kind in ("png", "npz", "json")]
+        stem = stem_beside(here, stems([path])[path], ends)
+        here.check(files := [out / f"{stem}{end}" for end in ends])
         seen = prepared(network, path)
         asked = question.of(network, seen)
         (index, name), *_ = asked.classes

@@ -82,10 +82,10 @@ def evaluate(
         "evaluate", photos, source, model, methods=methods or None, metrics=metrics, most=most, mosaics=mosaics,
         patch=patch, fill=fill, seed=seed,
     )  # fmt: skip
-    Outputs(out, asked, overwrite).check([out / "report.html", out / "evaluation.json"])
     with folder(out), talk.progress() as step:
         step(f"loading {source}")
         network = model.load(source)
+        Outputs(out, asked, overwrite).check([out / "report.html", out / "evaluation.json"])
         step("preparing photographs")
         found = photographs(photos, network, most)
         for note in found.notes:

@@ -19,7 +19,7 @@ from deeptaylor.app.cli.asked import Question
 from deeptaylor.app.cli.exits import BAD_INPUT, CHECK_FAILED, FINE, SOME_FAILED
 from deeptaylor.app.cli.many import CONTACT_SHEET, REPORT, Shown, contact_sheet, page
 from deeptaylor.app.cli.options import OUT, How, Model, Out, Overwrite, flags, network_option, the_command
-from deeptaylor.app.cli.photos import folder, labels, looked_at, prepared, saved, stems
+from deeptaylor.app.cli.photos import folder, labels, looked_at, prepared, saved, stem_beside, stems
 from deeptaylor.app.cli.show import Talk, noted
 from deeptaylor.app.cli.texts import Texts, explain_texts
 from deeptaylor.app.cli.words import as_options
@@ -53,8 +53,9 @@ def explain(
     target: Annotated[
         list[str] | None,
         typer.Option(
-            help="The class to explain, by name or number; may be given several times. Default: the network's answer.",
-            metavar="CLASS|all-top-5",
+            help="The class to explain, by name or number; may be given several times. Default: the network's answer. "
+            "`negative` explains the one output of a network where it is below zero.",
+            metavar="CLASS|all-top-5|negative",
             show_default=False,
         ),
     ] = None,
@@ -130,16 +131,19 @@ def _explain_photos(
         more = {"target": target, "against": against, "flip": flip or None}
         return the_command("explain", path, source, model, how, **more)
 
-    for path in paths:
-        Outputs(out, asked_of(path), overwrite).check(_expected(out, f"{names[path]}{question.slug}", arrays))
     together = f"{asked_of(photos[0])} {shlex.join(str(path.absolute()) for path in photos[1:])}".rstrip()
-    if len(paths) > 1:
-        Outputs(out, together, overwrite).check([out / REPORT, out / CONTACT_SHEET])
     with folder(out), _interruption(talk, out, results, len(paths)), talk.progress() as step:
         step(f"loading {source}")
         with noted() as notes:
             network = model.load(source)
         question.check(network)
+        ends = _ends(question.slug, arrays)
+        for path in paths:
+            here = Outputs(out, asked_of(path), overwrite)
+            names[path] = stem_beside(here, names[path], ends)
+            here.check([out / f"{names[path]}{end}" for end in ends])
+        if len(paths) > 1:
+            Outputs(out, together, overwrite).check([out / REPORT, out / CONTACT_SHEET])
         about = record.about_model(source, network) | {"notes": [*network.notes, *notes]}
         for note in about["notes"]:
             talk.say(f"note: {note}")
@@ -161,9 +165,12 @@ def _explain_photos(
                 talk.error(text if path.name in text else f"{shown(path)}: {text}")
                 continue
             made = done.files(out, names[path], question.slug, arrays)
+            here, before = Outputs(out, asked_of(path), overwrite), names[path]
+            names[path] = stem_beside(here, before, [p.name.removeprefix(before) for p in made])
+            made = {out / f"{names[path]}{p.name.removeprefix(before)}": data for p, data in made.items()}
             found = done.record(about, explainers, [p.name for p in made])
             made[out / f"{names[path]}{question.slug}_record.json"] = record.json_bytes(found)
-            Outputs(out, asked_of(path), overwrite).check(list(made))
+            here.check(list(made))
             with outputs(out, asked_of(path), overwrite) as own:
                 write_together(made)
             _show(talk, done, check or flip)
@@ -202,10 +209,10 @@ def _not_explained(everything: Sequence[Shown]) -> str:
     return said + (f", {empty} {has} no evidence for what was asked" if empty else "")
 
 
-def _expected(out: Path, stem: str, arrays: str) -> list[Path]:
-    """What will be written for a photograph, as far as it is known before any work."""
+def _ends(question: str, arrays: str) -> list[str]:
+    """How the names of a photograph's files end, as far as they are known before any work."""
     kinds = {"npz": ["npz"], "safetensors": ["safetensors"], "both": ["npz", "safetensors"], "none": []}[arrays]
-    return [out / name for name in (f"{stem}_record.json", *[f"{stem}_relevance.{k}" for k in kinds])]
+    return [f"{question}_record.json", *[f"{question}_relevance.{k}" for k in kinds]]
 
 
 @contextmanager

@@ -64,11 +64,11 @@ def fit(
     name = layer.replace("/", ".")
     file, checkpoint = out / f"{name}.safetensors", out / f".{name}.checkpoint"
     asked = the_command("fit", data, source, model, layer=layer, target=target, steps=steps, begin=begin, seed=seed)
-    Outputs(out, asked, overwrite).check([file])
     beginning = _beginning(begin)
     with folder(out), talk.progress() as step:
         step(f"loading {source}")
         network = model.load(source)
+        Outputs(out, asked, overwrite).check([file])
         x = _inputs(data, network)
         held, taught = x[::_HELD_OUT], x[[n for n in range(len(x)) if n % _HELD_OUT]]
         explainer = dt.Explainer(network.network, held[:2], network.domain)

@@ -6,6 +6,7 @@ import glob
 import hashlib
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -21,8 +22,9 @@ from deeptaylor.app.cli.show import noted
 from deeptaylor.errors import InputError
 from deeptaylor.models.networks.pretrained import Recognised
 from deeptaylor.shown import HIDDEN, shown
+from deeptaylor.support.files import Outputs
 
-__all__ = ["Prepared", "folder", "labels", "libtiff_silent", "looked_at", "prepared", "saved", "stems"]
+__all__ = ["Prepared", "folder", "labels", "libtiff_silent", "looked_at", "prepared", "saved", "stem_beside", "stems"]
 
 PICTURES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 
@@ -92,6 +94,26 @@ def stems(paths: Sequence[Path]) -> dict[Path, str]:
         return f"{stem[path]}-{hashlib.sha256(os.fsencode(path) + content).hexdigest()[:8]}"
 
     return {path: name(path) for path in paths}
+
+
+def stem_beside(outputs: Outputs, stem: str, ends: Sequence[str]) -> str:
+    """Return the stem; with the network's name if another network's answer about the same photograph has that name.
+
+    ends   what follows the stem in the names of files that will be written
+    """
+    verb, photo, source = _command_parts(outputs.by)
+    for end in () if outputs.overwrite else ends:
+        other = _command_parts(outputs.owner(outputs.folder / f"{stem}{end}"))
+        if other[:2] == (verb, photo) and other[2] != source:
+            return f"{stem}-{re.sub(r'[^A-Za-z0-9]+', '_', Path(source).name).strip('_') or 'network'}"
+    return stem
+
+
+def _command_parts(command: str) -> tuple[str, str, str]:
+    """The verb, the photograph and the network of a command (`options.the_command`)."""
+    words = shlex.split(command)
+    known = len(words) > 4 and words[3] == "--model"
+    return (words[1], words[2], words[4]) if known else ("", "", "")
 
 
 def labels(paths: Sequence[Path], given: Sequence[Path]) -> dict[Path, str]:
@@ -169,9 +191,10 @@ def prepared(model: dt.Pretrained, path: Path, best: int = 5) -> Prepared:
         with libtiff_silent() if path.suffix.lower() in (".tif", ".tiff") else nullcontext():
             x, seen = model.preprocess(path)
         outputs = model.output(x)
-        every = model.recognised(outputs, outputs.shape[1])[0] if outputs.ndim == 2 else []
+        classes = outputs.shape[1] if outputs.ndim == 2 else 1
+        every = model.recognised(outputs, classes)[0] if classes > 1 else []
     probabilities = torch.zeros(len(every))
     for r in every:
         probabilities[r.index] = r.probability
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return Prepared(path, digest, x, seen, every[:best], notes, outputs[0], probabilities)
+    return Prepared(path, digest, x, seen, every[:best], notes, outputs[0].reshape(-1), probabilities)

@@ -147,7 +147,9 @@ def _record(source: str, network: dt.TextModel, found: dt.TextExplanation, texts
                 "tokens": list(found.lines[k].pieces),
                 "special": list(found.lines[k].special),
                 "relevance": found.relevance[k].tolist(),
+                "quantity": found.quantity,
                 "score": found.score[k].tolist(),
+                "probabilities": list(found.probabilities[k]) if found.probabilities else None,
                 "sentences": [found.sentence(k, t) for t in range(len(found.asked[k]))],
             }
             for k, text in enumerate(texts)

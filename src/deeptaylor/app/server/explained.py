@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,6 +37,7 @@ from deeptaylor.pictures.photograph import readable
 from deeptaylor.properties import Check
 from deeptaylor.rules import Rule
 from deeptaylor.run.faithful import flipping_area
+from deeptaylor.run.target import negative
 from deeptaylor.shown import percent
 
 __all__ = ["Explained", "Question", "Shown"]
@@ -51,6 +53,12 @@ class Question:
     target: int | None
     rival: int | None = None
     apart: bool = False
+    negative: bool = False  # the network has one output, which is below zero: it is explained with the other sign
+
+    @property
+    def argument(self) -> Any:
+        """The target as `Explainer.explain` takes it."""
+        return negative() if self.negative else self.target
 
 
 @dataclass(frozen=True)
@@ -219,14 +227,16 @@ class Explained:
     def _snippet(self) -> str:
         own = is_own(self.options.model)
         load = "p = dt.load(…)  # as you loaded it" if own else f"p = dt.load({self.options.model!r})"
-        return snippet(self.options, load, *self._rules(), self.question.target, self.question.rival)
+        asked = "dt.negative()" if self.question.negative else self.question.target
+        return snippet(self.options, load, *self._rules(), asked, self.question.rival)
 
     def _command(self) -> str:
         model = "…" if is_own(self.options.model) else self.options.model
         against = None
         if self.question.apart:
             against = "rivals" if self.question.rival is None else str(self.question.rival)
-        return command(self.options, model, *self._rules(), self.question.target, against)
+        asked = "negative" if self.question.negative else self.question.target
+        return command(self.options, model, *self._rules(), asked, against)
 
     def _rules(self) -> tuple[dict[str, Rule], Rule | None]:
         """Those that were chosen, not those that follow from the domains."""

@@ -71,7 +71,7 @@ class Explaining:
     def explain(self, loaded: Pretrained, picture: bytes | bytearray, options: Options) -> Explained:
         """Decode, classify, explain; what the library warned of is in the notes."""
         shown = self._shown(loaded, picture, options)
-        question = _question(loaded, options, shown.classes)
+        question = _question(loaded, options, shown.classes, shown.x)
         explainer = None
         with _warned() as said:
             if options.method == "deep-taylor":
@@ -162,7 +162,7 @@ def _classes(loaded: Pretrained, x: Tensor) -> Sequence[Recognised]:
 # --- what is asked ----------------------------------------------------------------------------------------------------
 
 
-def _question(loaded: Pretrained, options: Options, classes: Sequence[Recognised]) -> Question:
+def _question(loaded: Pretrained, options: Options, classes: Sequence[Recognised], x: Tensor) -> Question:
     """Classes by number, whatever they were called by; a name that no class has is refused here."""
     index = class_index(loaded, options.target) if options.target else classes[0].index if classes else None
     rival = class_index(loaded, options.against) if options.against else None
@@ -176,12 +176,12 @@ def _question(loaded: Pretrained, options: Options, classes: Sequence[Recognised
         raise InputError("This network answers with one number: there are no classes to set apart from each other.")
     if rival is not None and rival == index:
         raise TargetError(f"“{loaded.class_name(rival)}” cannot be set against itself; name another class.")
-    return Question(index, rival, apart)
+    return Question(index, rival, apart, negative=not classes and float(loaded.output(x).reshape(-1)[0]) < 0)
 
 
 def _explained(loaded: Pretrained, explainer: Explainer, x: Tensor, asked: Question) -> Explanation:
     if not asked.apart:
-        return explainer.explain(x, asked.target)
+        return explainer.explain(x, asked.argument)
     if asked.rival is None:
         return explainer.contrast(x, asked.target)
     assert asked.target is not None
@@ -210,9 +210,9 @@ def _scores(explainer: Explainer, x: Tensor, *classes: int) -> list[float]:
 
 def _from_outside(loaded: Pretrained, x: Tensor, asked: Question, options: Options) -> Explanation:
     if options.method == "sensitivity":
-        return sensitivity(loaded.network, x, asked.target)
-    root = nearest_root(loaded.network, x, asked.target, domain=loaded.domain, level=options.level)
-    return taylor(loaded.network, x, asked.target, root=root)
+        return sensitivity(loaded.network, x, asked.argument)
+    root = nearest_root(loaded.network, x, asked.argument, domain=loaded.domain, level=options.level)
+    return taylor(loaded.network, x, asked.argument, root=root)
 
 
 def _above(rows: Sequence[Row], given: Mapping[str, Rule], rule: Rule) -> dict[str, Rule]:

@@ -68,8 +68,9 @@ def parse_rules(text: str) -> dict[str, Rule]:
 
 
 def snippet(
-    options: Options, load: str, layers: Mapping[str, Rule], first: Rule | None, target: int | None, rival: int | None
-) -> str:
+    options: Options, load: str, layers: Mapping[str, Rule], first: Rule | None, target: int | str | None,
+    rival: int | None,
+) -> str:  # fmt: skip
     """Python that gives the same explanation."""
     lines = ["import deeptaylor as dt", "", load, f"x, seen = p.preprocess({options.file!r})"]
     asked = "" if target is None else f", target={target}"
@@ -104,12 +105,12 @@ def _explain_line(options: Options, asked: str, rival: int | None) -> str:
 
 
 def command(
-    options: Options, model: str, layers: Mapping[str, Rule], first: Rule | None, target: int | None,
+    options: Options, model: str, layers: Mapping[str, Rule], first: Rule | None, target: int | str | None,
     against: str | None = None,
 ) -> str:  # fmt: skip
     """The command that gives the same explanation; words where there is none."""
     explains = options.method == "deep-taylor"
-    if options.method == "taylor" and options.level != _LEVEL:
+    if (options.method == "taylor" and options.level != _LEVEL) or (target == "negative" and not explains):
         return "# No command gives this one; the Python does."
     words = ["deeptaylor", "explain" if explains else "compare", options.file, "--model", model]
     if options.file.startswith("-"):

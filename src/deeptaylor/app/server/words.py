@@ -13,6 +13,7 @@ from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.pictures import sentences as captions
 from deeptaylor.properties import Check
 from deeptaylor.run.contrast import POWER
+from deeptaylor.run.target import Negative
 from deeptaylor.shown import number, percent
 
 __all__ = [
@@ -56,6 +57,8 @@ def sentences(method: str, e: Explanation, name: str, rival: str) -> list[str]:
     """What the numbers are."""
     what, score = quoted(name), float(e.score[0])
     has = f"The score of {what} is {number(score)}" if name else f"The network’s answer is {number(score)}"
+    if isinstance(e.target, Negative):
+        has = f"The network’s answer is {number(-score)}, below zero: its negative, {number(score)}, is explained"
     largest = "; the class with the largest score wins" if name else ""
     if method == "sensitivity":
         return [

@@ -1,13 +1,15 @@
 """Fitted estimators of scikit-learn that are networks: linear models and multilayer perceptrons, also behind scalers.
 
 An estimator is told by its class's name and what it has learnt, so that scikit-learn need not be installed. The network
-is the same function in float64: a scaler x ↦ a x + c goes into the weights of the layer behind it, W (a x + c) + b.
+is the model in float64. Scalers before it are the preprocessing: rows are given in their own units, and relevance is
+that of the scaled columns, which does not depend on the units.
 A classifier of two classes with the decision function z has the scores −z/2 and z/2: their difference is z, and their
 softmax is what predict_proba says.
 """
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -15,10 +17,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from deeptaylor.domain import Box, Domain
-from deeptaylor.errors import LoadError
+from deeptaylor.domain import Box, Domain, Real
+from deeptaylor.errors import InputError, LoadError
 from deeptaylor.models.loading.asked import ClassNames
-from deeptaylor.models.networks.preparation import Preparation
+from deeptaylor.models.networks.preparation import Preparation, Scaling
 from deeptaylor.models.networks.pretrained import Pretrained
 from deeptaylor.models.photographs import unnamed
 
@@ -35,7 +37,7 @@ _REGRESSORS = (
     "LinearSVR", "HuberRegressor",
 )  # fmt: skip
 _PERCEPTRONS = ("MLPClassifier", "MLPRegressor")
-_SCALERS = ("StandardScaler", "MinMaxScaler", "MaxAbsScaler")
+_SCALERS = ("StandardScaler", "MinMaxScaler", "MaxAbsScaler", "RobustScaler")
 _ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "logistic": nn.Sigmoid, "identity": nn.Identity}
 
 
@@ -55,8 +57,11 @@ def from_estimator(
     if kind not in (*_CLASSIFIERS, *_REGRESSORS, *_PERCEPTRONS):
         raise LoadError(_refusal(kind))
     layers = _perceptron(model) if kind in _PERCEPTRONS else [_linear(model)]
-    for scaler in reversed(scalers):
-        layers[0] = _scaled(layers[0], scaler)
+    scalings = [_scaling(scaler, layers[0][0].shape[1]) for scaler in scalers]
+    try:
+        known = _domain(scalers, scalings, kind) if domain is None else _through(scalings, domain)
+    except InputError as error:
+        raise LoadError(str(error)) from error
     classes = _classes(model, layers[-1])
     if classes is not None and len(layers[-1][0]) == 1 and len(classes) == 2:
         layers[-1] = _two_sided(layers[-1])
@@ -65,9 +70,10 @@ def from_estimator(
         _network(layers, getattr(model, "activation", "identity"), one_number=classes is None),
         None if given is None else tuple(map(str, given)),
         None,
-        domain or _domain(scalers, kind),
+        known,
         (f"{kind} of scikit-learn, as a network in float64",),
         _features(source, layers[0]),
+        reduce(Scaling.then, scalings) if scalings else None,
     )
 
 
@@ -89,8 +95,11 @@ def _parts(source: Any) -> tuple[list[Any], Any]:
     scalers: list[Any] = []
     for step in steps[:-1]:
         inner, last = _parts(step)
-        if type(last).__name__ not in _SCALERS:
-            raise LoadError(_refusal(type(last).__name__))
+        if (kind := type(last).__name__) not in _SCALERS:
+            raise LoadError(
+                f"dt.load takes {', '.join(_SCALERS)} before a model, and this Pipeline has {kind}. Apply the steps "
+                "yourself: dt.load(pipeline[-1], …), and give it rows of pipeline[:-1].transform(X)."
+            )
         scalers += [*inner, last]
     inner, model = _parts(steps[-1])
     return [*scalers, *inner], model
@@ -122,25 +131,22 @@ def _perceptron(model: Any) -> list[_Layer]:
     return [(_array(W).T, _array(b)) for W, b in zip(weights, biases, strict=True)]
 
 
-def _scaled(layer: _Layer, scaler: Any) -> _Layer:
-    """W (a x + c) + b = (W a) x + (W c + b)."""
-    W, b = layer
-    a, c = _scale(scaler, W.shape[1])
-    return W * a, b + W @ c
-
-
-def _scale(scaler: Any, columns: int) -> tuple[_Array, _Array]:
-    kind, ones, zeros = type(scaler).__name__, np.ones(columns), np.zeros(columns)
-    if kind == "MinMaxScaler":
-        if getattr(scaler, "clip", False):
-            raise LoadError(
-                "This MinMaxScaler cuts values off (clip=True), which no linear layer does: fit it without."
-            )
-        return _array(_learnt(scaler, "scale_")), _array(_learnt(scaler, "min_"))
+def _scaling(scaler: Any, columns: int) -> Scaling:
+    """Return what a fitted scaler does to the columns."""
+    kind = type(scaler).__name__
+    if getattr(scaler, "clip", False):
+        raise LoadError(f"This {kind} cuts values off (clip=True), which no scaling does: fit it without.")
     scale = _learnt(scaler, "scale_")
-    a = ones if scale is None else 1 / _array(scale)
-    mean = getattr(scaler, "mean_", None) if getattr(scaler, "with_mean", False) else None
-    return a, zeros if mean is None else -_array(mean) * a
+    factor = np.ones(columns) if scale is None else _array(scale)
+    center, shift = np.zeros(columns), np.zeros(columns)
+    if kind == "MinMaxScaler":
+        shift = _array(_learnt(scaler, "min_"))
+    else:
+        factor = 1 / factor
+    for name, wanted in (("mean_", "with_mean"), ("center_", "with_centering")):
+        if getattr(scaler, wanted, False):
+            center = _array(_learnt(scaler, name))
+    return Scaling(*(torch.from_numpy(np.ascontiguousarray(t)) for t in (center, factor, shift)))
 
 
 def _two_sided(layer: _Layer) -> _Layer:
@@ -184,16 +190,27 @@ def _classes(model: Any, last: _Layer) -> list[Any] | None:
     return classes
 
 
-def _domain(scalers: list[Any], kind: str) -> Domain:
-    """The range of the training data, which a first MinMaxScaler has seen, and zero; otherwise it must be said."""
-    if scalers and type(scalers[0]).__name__ == "MinMaxScaler":
-        low, high = (torch.from_numpy(_array(_learnt(scalers[0], f"data_{end}_"))) for end in ("min", "max"))
-        return Box(low.clamp(max=0), high.clamp(min=0))
+def _domain(scalers: list[Any], scalings: list[Scaling], kind: str) -> Domain:
+    """Return the range that a scaler has seen, with zero in it; otherwise any values, of columns that were scaled."""
+    for k, scaler in enumerate(scalers):
+        ends = {"MinMaxScaler": ("data_min_", "data_max_"), "MaxAbsScaler": ("max_abs_", "max_abs_")}
+        if names := ends.get(type(scaler).__name__):
+            low, high = (torch.from_numpy(_array(_learnt(scaler, name))) for name in names)
+            seen = _through(scalings[k:], Box(-low if names[0] == names[1] else low, high))
+            low, high = seen.bounds(low.unsqueeze(0))  # type: ignore[attr-defined]  # a box stays one
+            return Box(low[0].clamp(max=0), high[0].clamp(min=0))
+    if scalers:
+        return Real()
     raise LoadError(
-        f"{kind} does not say what values its columns may take, on which the explanation depends. Nothing is guessed; "
-        "please say it: domain=dt.Box(low, high) with a number per column, zero between them, such as "
-        "np.minimum(X.min(0), 0) and np.maximum(X.max(0), 0) of your data X; dt.NonNegative() for counts; or dt.Real()."
+        f"{kind} was fitted without a scaler, so the units of its columns would decide their relevance. Fit it in a "
+        "Pipeline, make_pipeline(StandardScaler(), …), or give the range of each column: domain=dt.Box(low, high), "
+        "such as np.minimum(X.min(0), 0) and np.maximum(X.max(0), 0) of your data X."
     )
+
+
+def _through(scalings: list[Scaling], domain: Domain) -> Domain:
+    """Carry a domain through some scalings."""
+    return reduce(lambda known, scaling: scaling.domain(known), scalings, domain)
 
 
 def _features(source: Any, first: _Layer) -> tuple[str, ...]:

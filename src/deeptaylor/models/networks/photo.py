@@ -57,7 +57,10 @@ def opened(
     except UnidentifiedImageError as error:
         raise InputError(f"{name} is not a picture that can be read, whatever its name says.") from error
     except _BOMBS as error:
-        raise InputError(f"{name} is refused before decoding: {error}") from error
+        raise InputError(
+            f"{name} is refused before decoding: {str(error).partition(',')[0]}; make it smaller first, such as with "
+            "ImageMagick: magick FILE -resize 4000x4000 smaller.jpg"
+        ) from error
     except OSError as error:
         raise InputError(f"{name} cannot be opened: {error.strerror or error}") from error
     except Exception as error:  # a damaged header makes Pillow raise nearly anything

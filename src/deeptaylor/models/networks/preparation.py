@@ -1,6 +1,7 @@
-"""How a photograph becomes the input of a network, and hence what values a pixel can take there.
+"""How a photograph, or a row of a table, becomes the input of a network, and hence what values it can take there.
 
     photograph ──► resized ──► the middle cut out ──► channels in order, 0 … white ──► (value − mean) / std
+    row        ──► every column scaled: (value − center) · factor + shift
 
 Nothing of this has a default: each network was trained with its own, and a wrong one gives wrong answers silently.
 """
@@ -20,14 +21,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from deeptaylor.domain import Box
+from deeptaylor.domain import Box, Domain, NonNegative
 from deeptaylor.errors import InputError
 from deeptaylor.heatmap import Picture
 from deeptaylor.models.networks.photo import upright
 from deeptaylor.pictures.photograph import Photograph
 from deeptaylor.shown import shown
 
-__all__ = ["Preparation"]
+__all__ = ["Preparation", "Scaling"]
 
 Numbers = npt.NDArray[np.float32]
 Channels = Literal["RGB", "BGR", "L"]
@@ -195,3 +196,48 @@ def _pair(sides: int | tuple[int, int]) -> tuple[int, int]:
 
 def _a_channel(numbers: float | tuple[float, ...]) -> Tensor:
     return torch.tensor(numbers) if isinstance(numbers, float) else torch.tensor(numbers).reshape(-1, 1, 1)
+
+
+# --- rows of tables -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """Scale every column of a table: z = (x − center) · factor + shift, with one number per column; factors are > 0.
+
+    >>> one = torch.ones(1)
+    >>> Scaling(2 * one, 3 * one, one).then(Scaling(one, 2 * one, 0 * one))(torch.tensor([[4.0]]))
+    tensor([[12.]])
+    """
+
+    center: Tensor
+    factor: Tensor
+    shift: Tensor
+
+    def __call__(self, rows: Any, like: Tensor | None = None) -> Tensor:
+        """Return raw rows (a tensor or an array) as the network takes them, with the dtype and device of `like`."""
+        x = torch.as_tensor(rows)
+        x = x.to(torch.promote_types(x.dtype, self.factor.dtype))
+        if x.ndim == 0 or x.shape[-1] != len(self.factor):
+            raise InputError(f"Rows of this table have {len(self.factor)} columns; got shape {tuple(x.shape)}.")
+        center, factor, shift = (t.to(x.device) for t in (self.center, self.factor, self.shift))
+        z = (x - center) * factor + shift
+        return z if like is None else z.to(like)
+
+    def then(self, after: Scaling) -> Scaling:
+        """Return this scaling followed by another one; the first center stays, so nothing cancels."""
+        return Scaling(
+            self.center, self.factor * after.factor, (self.shift - after.center) * after.factor + after.shift
+        )
+
+    def domain(self, raw: Domain) -> Domain:
+        """Return the domain of the scaled columns for a domain in the table's own units."""
+        if isinstance(raw, Box):
+            low, high = raw.bounds(self.factor.unsqueeze(0))
+            return Box(*(self(bound.expand(1, len(self.factor)))[0] for bound in (low, high)))
+        if isinstance(raw, NonNegative) and bool((self(torch.zeros_like(self.factor)) != 0).any()):
+            raise InputError(
+                "dt.NonNegative() does not hold for the scaled columns: the scaler shifts them. Give "
+                "domain=dt.Box(low, high) in the table's own units, or leave the domain out."
+            )
+        return raw

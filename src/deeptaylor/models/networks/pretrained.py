@@ -17,7 +17,7 @@ from deeptaylor.errors import InputError
 from deeptaylor.explainer import Explainer
 from deeptaylor.graph.eval_mode import eval_mode
 from deeptaylor.models import photographs
-from deeptaylor.models.networks.preparation import Preparation
+from deeptaylor.models.networks.preparation import Preparation, Scaling
 from deeptaylor.rules import Rule
 from deeptaylor.run.inputs import first_float
 from deeptaylor.run.returned import RETURNED
@@ -49,6 +49,7 @@ class Pretrained:
     domain: Domain = None  # type: ignore[assignment]  # set below, so that whoever reads it finds a domain
     notes: tuple[str, ...] = ()  # what was found out about the file, such as its hash
     feature_names: tuple[str, ...] | None = None  # of the columns, where the input is a table's row
+    scaling: Scaling | None = None  # of the columns: rows are given in their own units, the network takes scaled ones
     kept: Kept[Explainer] = field(init=False, repr=False, compare=False, default_factory=partial(Kept, 1))
 
     def __post_init__(self) -> None:
@@ -99,7 +100,7 @@ class Pretrained:
     def read(self, x: Any, like: Tensor | None = None) -> tuple[Any, tuple[Any, ...]]:
         """Photographs as inputs (where a tensor is, and of its type), with what the network sees of them.
 
-        Anything else is an input already, and stays what it is.
+        Rows of a table are scaled, tensors too. Anything else is an input already, and stays what it is.
         """
         return photographs.read(self, x, like)
 
@@ -124,7 +125,14 @@ class Pretrained:
         return self.preparation(photo)
 
     def output(self, x: Tensor) -> Tensor:
-        """What the network says, in eval mode: (batch, classes), or one number per sample."""
+        """What the network says, in eval mode: (batch, classes), or one number per sample.
+
+        ``x`` is prepared already, but rows of a table are in their own units.
+        """
+        return self.answer(x if self.scaling is None else self.scaling(x))
+
+    def answer(self, x: Tensor) -> Tensor:
+        """The same of inputs that `read` returned."""
         with eval_mode(self.network), torch.no_grad():
             output: Tensor = self.network(x)
         return output
@@ -132,8 +140,8 @@ class Pretrained:
     def top(self, x: Any, k: int = 5) -> list[list[Recognised]]:
         """The k most probable classes of each sample, or photograph, or row of a table; the first one first."""
         like = first_float(self.network.parameters())
-        inputs = x if isinstance(x, Tensor) else torch.as_tensor(self.read(x, like)[0])
-        return self.recognised(self.output(inputs if like is None else inputs.to(like)), k)
+        inputs = torch.as_tensor(self.read(x, like)[0])
+        return self.recognised(self.answer(inputs if like is None else inputs.to(like)), k)
 
     def recognised(self, output: Tensor, k: int = 5) -> list[list[Recognised]]:
         """The same, where what the network says (`output`) is known already."""
