@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from deeptaylor.errors import PlanError
+
 __all__ = ["FREE", "Outline", "per_sample", "sized"]
 
 FREE = 2**31 + 11  # a prime
@@ -73,4 +75,10 @@ def sized(size: Any, batch: int) -> int:
     if isinstance(size, int):
         return size
     expression = size.node.expr
-    return int(expression.subs(dict.fromkeys(expression.free_symbols, batch)))
+    try:
+        return int(expression.subs(dict.fromkeys(expression.free_symbols, batch)))
+    except ZeroDivisionError as error:
+        raise PlanError(
+            f"A size inside the network, {expression}, is not defined for a batch of {batch}: it joins samples. "
+            "Keep the samples along an axis of their own."
+        ) from error

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import bound_args, constant_of, insert, replace, shape_of
-from deeptaylor.graph.places import Node
+from deeptaylor.graph.places import Node, is_node
 from deeptaylor.maps import selections
 from deeptaylor.maps import structural as st
 from deeptaylor.maps.linear_map import LinearMap
@@ -209,7 +209,7 @@ def _pad(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap:
 
 def _pad_range(node: Node, ranges: Ranges) -> Range:
     a, x = bound_args(node), same(node, ranges)
-    return join(x, ranges.of(a["value"])) if any(p > 0 for p in a["pad"]) else x
+    return join(x, ranges.of(a["value"])) if any(is_node(p) or p > 0 for p in a["pad"]) else x
 
 
 def _plain_pad(captured: Captured, node: Node, data: set[Node]) -> None:

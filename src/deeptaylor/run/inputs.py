@@ -120,6 +120,10 @@ def _check_stored(x: Tensor, name: str) -> None:
         raise InputError(f"Input {name!r} is sparse ({kind}); every element gets a relevance: give x.to_dense().")
     if x.is_quantized:
         raise InputError(f"Input {name!r} is quantised ({x.dtype}); give x.dequantize().")
+    if x.dtype in (torch.uint16, torch.uint32, torch.uint64):
+        raise InputError(f"Input {name!r} is {x.dtype}, with which torch hardly computes; give x.long().")
+    if 0 in x.shape[1:]:
+        raise InputError(f"Input {name!r} has the shape {tuple(x.shape)}: an axis of length 0 holds no values.")
 
 
 def checked(x: Any, example: Sequence[Tensor], domains: Sequence[Domain], engine: Engine) -> tuple[Tensor, ...]:

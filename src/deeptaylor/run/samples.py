@@ -15,9 +15,11 @@ from deeptaylor.errors import PlanError
 from deeptaylor.graph.agreement import different
 from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import shape_of
+from deeptaylor.graph.failing import first_line
 from deeptaylor.graph.outline import per_sample, sized
 from deeptaylor.graph.places import Node, where
 from deeptaylor.run.values import Layout
+from deeptaylor.support.out_of_memory import out_of_memory
 
 __all__ = ["check_samples", "layouts"]
 
@@ -110,8 +112,16 @@ def _probe_all(
     module = fx.GraphModule(captured.constants, graph)
     before = [torch.cat([x] * batch)[:batch] for x in inputs]
     other = [torch.cat([x[:1], different(x[1:2]), x[2:]]) for x in before]
-    with torch.no_grad():
-        pairs = zip(nodes, module(*before), module(*other), strict=True)
+    try:
+        with torch.no_grad():
+            pairs = zip(nodes, module(*before), module(*other), strict=True)
+    except Exception as error:  # an operation may raise anything
+        if out_of_memory(error):
+            raise
+        raise PlanError(
+            f"The network fails for a batch of {batch}: {first_line(error)}. Samples must not depend on each other, "
+            "nor on how many there are."
+        ) from error
     found = {node.name: _fitting(known[node.name], a, b, batch) for node, a, b in pairs}
     return {name: layout for name, layout in found.items() if layout is not None}
 

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from deeptaylor.errors import InputError, warn
 from deeptaylor.shown import shown
+from deeptaylor.support.files import special_kind
 
 __all__ = ["KINDS", "Content", "Entry", "Folder", "ListFile", "Samples", "Source", "class_of", "source_of"]
 
@@ -191,6 +192,8 @@ def _size(path: Path) -> int:
 
 
 def _file(path: Path) -> Content:
+    if what := special_kind(path):
+        raise InputError(f"{shown(path)} is {what}, not a picture; copy what it holds into a file.")
     data = path.read_bytes()
     return Content(data, hashlib.sha256(data).digest())
 

@@ -13,6 +13,7 @@ import json
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
@@ -32,6 +33,7 @@ __all__ = [
     "at_once",
     "outputs",
     "size",
+    "special_kind",
     "write_together",
     "write_whole",
 ]
@@ -124,6 +126,24 @@ def size(count: float) -> str:
         return f"{count:.0f} bytes"
     unit, name = next((u, n) for u, n in ((1e3, "kB"), (1e6, "MB"), (1e9, "GB")) if count < 999.5 * u or n == "GB")
     return f"{count / unit:.3g} {name}"
+
+
+def special_kind(path: Path) -> str:
+    """Name what a path is if it is neither a plain file nor a folder; "" if it is one of them, or not there.
+
+    Ask before you open a file of the user: to open a named pipe waits for its other end, perhaps for ever.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return ""
+    kinds = {
+        stat.S_IFIFO: "a named pipe",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFCHR: "a device",
+        stat.S_IFBLK: "a device",
+    }
+    return kinds.get(stat.S_IFMT(mode), "")
 
 
 # --- whose file is it -------------------------------------------------------------------------------------------------

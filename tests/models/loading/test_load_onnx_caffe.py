@@ -114,7 +114,7 @@ def test_onnx_in_another_precision_is_computed_in_float32(folder: Path, kind: in
 
     onnx_file("a.onnx", convert)
     model = dt.load("a.onnx", **SAID)
-    assert model.notes == ("a.onnx: what it computes in other precisions is computed in float32",)
+    assert "a.onnx: what it computes in other precisions is computed in float32" in model.notes
     x = torch.rand(1, 3, 16, 16)
     torch.testing.assert_close(model.network(x), small()(x), rtol=0.02, atol=0.02)
     assert (

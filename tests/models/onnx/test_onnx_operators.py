@@ -209,6 +209,14 @@ CASES = [
     case(
         "Resize", (2, 3, 4, 5), "", "", ints(2, 3, 7, 9), mode="linear", coordinate_transformation_mode="align_corners"
     ),
+    *[case(op, (2, 3), opsets=(13,)) for op in ("Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Atanh", "Tan")],
+    *[case(op, (2, 3), opsets=(13,)) for op in ("Acosh", "Ceil", "Floor", "Round", "Sign", "Softsign")],
+    *[case(op, (2, 3, 4), opsets=(11, 13), axes=[2]) for op in ("ReduceL1", "ReduceSumSquare", "ReduceLogSumExp")],
+    case("ReduceLogSum", (2, 3, 4), opsets=(11, 13), axes=[2]),
+    case("SpaceToDepth", (2, 2, 4, 6), opsets=(1, 13), blocksize=2),
+    case("Trilu", (2, 3, 4), opsets=(14,)),
+    case("Trilu", (2, 3, 4), np.array(1), opsets=(14,), upper=0),
+    case("CastLike", (2, 3), np.float32([1.0]), opsets=(15,)),
     case("Upsample", (2, 3, 4, 5), np.array([1, 1, 2, 3], np.float32), opsets=(9,), mode="nearest"),
 ]
 
@@ -237,8 +245,26 @@ def test_operator(c: Case, opset: int, tmp_path: Path) -> None:
     agree(file_of(c, opset, tmp_path), x)
 
 
+COMPARED = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+
+
+@pytest.mark.parametrize("op", COMPARED)
+@pytest.mark.parametrize("joined", ["And", "Or", "Xor"])
+def test_comparisons(op: str, joined: str, tmp_path: Path) -> None:
+    n = helper.make_node
+    nodes = [
+        n(op, ["x", "w"], ["a"]),
+        n("IsInf", ["x"], ["i"]),
+        n("Not", ["i"], ["b"]),
+        n(joined, ["a", "b"], ["c"]),
+        n("Cast", ["c"], ["y"], to=1),
+    ]
+    x = np.float32([[0, 1, -1], [np.inf, 0, 2]])
+    agree(written(model_of(nodes, ("n", 3), {"w": np.float32([0, 1, 2])}), tmp_path), x)
+
+
 def test_every_operator_is_tested() -> None:
-    elsewhere = {"ConstantOfShape", "IsNaN", "Swish"}
+    elsewhere = {"ConstantOfShape", "IsNaN", "Swish", "IsInf", "And", "Or", "Xor", "Not", *COMPARED}
     assert set(OPS) - {c.op for c in CASES} == elsewhere
 
 

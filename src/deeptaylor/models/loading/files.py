@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from deeptaylor.errors import LoadError
+from deeptaylor.support.files import special_kind
 from deeptaylor.support.optional import optional_package
 
 __all__ = ["Kind", "check_memory", "fill", "kind_of", "pickled_names", "read_state", "unwrapped"]
@@ -79,6 +80,8 @@ def kind_of(path: Path) -> Kind:
     """What a file is, by its content; refused where that and its name disagree, or where it is nothing known."""
     if path.is_dir():
         raise LoadError(f'{path} is a folder; a folder of transformers is loaded with dt.load("hf:{path}").')
+    if what := special_kind(path):
+        raise LoadError(f"{path} is {what}, and a network is read from a plain file; copy it into one.")
     try:
         with path.open("rb") as file:
             start = file.read(64)

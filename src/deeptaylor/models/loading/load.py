@@ -262,13 +262,16 @@ def _from_onnx(path: Path, asked: Asked) -> Found:
     from deeptaylor.models.onnx.importer import read_onnx
 
     chosen = None if asked.output is None else [asked.output]
-    network = read_onnx(path, chosen, flatten=True, before_reading=lambda size: check_memory(path, size))
+    photograph = asked.preparation is not None  # one number per class, whatever the file's shape
+    network = read_onnx(path, chosen, flatten=photograph, before_reading=lambda size: check_memory(path, size))
     if len(network.output_names) > 1:
         raise LoadError(
             f"{path} has {len(network.output_names)} outputs; say which is meant, the logits where they are there: "
             f"output={network.output_names[0]!r}. There are: {', '.join(network.output_names)}."
         )
-    notes = []
+    notes = [*network.notes]
+    if photograph and network.flattens is not False:
+        notes.append(f"{path.name}: outputs of the shape (batch, classes, 1, 1) are returned as (batch, classes)")
     if network.batch is not None:
         notes.append(f"{path.name}: its batch size is fixed at {network.batch}")
     if network.in_float32():

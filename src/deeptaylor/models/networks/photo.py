@@ -19,6 +19,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from deeptaylor.errors import InputError, warn
 from deeptaylor.models.networks.jpeg import is_whole
 from deeptaylor.shown import shown
+from deeptaylor.support.files import special_kind
 
 __all__ = ["opened", "upright"]
 
@@ -79,6 +80,8 @@ def _from_path(path: Path) -> Iterator[Image.Image]:
     try:
         if path.is_dir():
             raise InputError(f"{shown(path)} is a folder, not a picture.")
+        if what := special_kind(path):
+            raise InputError(f"{shown(path)} is {what}, not a picture; copy what it holds into a file.")
         if path.stat().st_size == 0:
             raise InputError(f"{shown(path)} is empty.")
     except OSError as error:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deeptaylor.models.onnx.shapes import as_tensor
-from deeptaylor.models.onnx.tensors import TYPES
+from deeptaylor.models.onnx.tensors import TYPES, WIDENED
 
 # How an operator wants an input: ops.py.
 Host = Any
@@ -140,4 +140,45 @@ def cast(x: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up") -> Te
     """Cast."""
     if to not in TYPES:
         raise ValueError(f"a cast to ONNX's type number {to} is not read")
+    if to in WIDENED:
+        raise ValueError("a cast to unsigned whole numbers of 16 or more bits is not read; cast to int64")
     return x.to(TYPES[to])
+
+
+def cast_like(x: Tensor, like: Tensor, *, saturate: int = 1, round_mode: str = "up") -> Tensor:
+    """CastLike."""
+    return x.to(like.dtype)
+
+
+def is_infinite(x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) -> Tensor:
+    """IsInf."""
+    return (torch.isneginf(x) & bool(detect_negative)) | (torch.isposinf(x) & bool(detect_positive))
+
+
+SIMPLE: dict[str, Callable[[Tensor], Tensor]] = {
+    "Acos": torch.acos,
+    "Acosh": torch.acosh,
+    "Asin": torch.asin,
+    "Asinh": torch.asinh,
+    "Atan": torch.atan,
+    "Atanh": torch.atanh,
+    "Ceil": torch.ceil,
+    "Cosh": torch.cosh,
+    "Floor": torch.floor,
+    "Not": torch.logical_not,
+    "Round": torch.round,
+    "Sign": torch.sign,
+    "Sinh": torch.sinh,
+    "Softsign": F.softsign,
+    "Tan": torch.tan,
+}
+COMPARISONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "And": torch.logical_and,
+    "Equal": torch.eq,
+    "Greater": torch.gt,
+    "GreaterOrEqual": torch.ge,
+    "Less": torch.lt,
+    "LessOrEqual": torch.le,
+    "Or": torch.logical_or,
+    "Xor": torch.logical_xor,
+}

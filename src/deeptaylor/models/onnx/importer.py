@@ -9,7 +9,8 @@ read_onnx(path)
 │   ├── shape arithmetic     shapes.py: computed beside the data, so that the batch stays free
 │   └── a step               one operator on data: ops.py
 ├── _pruned                  steps that no output needs disappear
-└── dry_run                  network.py: once without data; shapes fit, and nothing is larger than can be
+├── dry_run                  network.py: once without data; shapes fit, and nothing is larger than can be
+└── compare                  comparison.py: once with data; outputs are those stored beside the file, or onnxruntime's
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from deeptaylor.models.onnx.comparison import compare
 from deeptaylor.models.onnx.file import all_nodes, check_schema, name_of, opset_of, parse
 from deeptaylor.models.onnx.network import (
     FAILURES,
@@ -41,7 +43,7 @@ from deeptaylor.models.onnx.network import (
 from deeptaylor.models.onnx.nodes import attributes_of, constant_of, folded, numbers_of, refuse_unknown, where
 from deeptaylor.models.onnx.ops import OPS
 from deeptaylor.models.onnx.shapes import SHAPES, Array, settled
-from deeptaylor.models.onnx.tensors import MOST_BYTES, TYPES, OnnxError, size_of, tensor_of
+from deeptaylor.models.onnx.tensors import MOST_BYTES, TYPES, WIDENED, OnnxError, size_of, tensor_of
 
 if TYPE_CHECKING:
     import onnx
@@ -61,6 +63,9 @@ def read_onnx(
     outputs   names of values to return in place of the file's outputs: the logits before a softmax, say
     flatten   return outputs of the shape (batch, classes, 1, 1) as (batch, classes)
 
+    The outputs are compared with the data stored beside the file, or with onnxruntime's where that is installed; the
+    network's `notes` say what could not be compared.
+
     before_reading   told how many bytes all tensors take, those in other files too; may raise
     """
     path = Path(path)
@@ -75,9 +80,20 @@ def read_onnx(
         network = importer.network(list(outputs) if outputs else [o.name for o in model.graph.output])
     except UnicodeDecodeError as error:
         raise OnnxError(f"{path.name} is not an ONNX file: a name in it is not text ({error.reason}).") from error
-    network.flatten = flatten
     dry_run(network, importer.batches, path)
+    network.notes = compare(network, model, importer.batches, path)
+    network.flatten = flatten
     return network
+
+
+# Operators whose results are right in a wider type, and those whose results are of a type of their own.
+_KEEPS_UNSIGNED = {
+    "Concat", "DepthToSpace", "Div", "Expand", "Flatten", "Gather", "GatherND", "Identity", "Max", "Min", "ReduceMax",
+    "ReduceMin", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Where",
+}  # fmt: skip
+_MAKES_ANOTHER_TYPE = {
+    "Cast", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Shape", "Size",
+}  # fmt: skip
 
 
 class _Importer:
@@ -94,6 +110,9 @@ class _Importer:
         self.named: Counter[str] = Counter()
         self.folded_bytes = 0
         self.result = OnnxNetwork()
+        # Values of unsigned types that torch does not compute with, and which are wider here (tensors.TYPES).
+        self.unsigned = {i.name for i in model.graph.initializer if i.data_type in WIDENED}
+        self.unsigned |= {i.name for i in model.graph.input if i.type.tensor_type.elem_type in WIDENED}
         self._initialisers(model.graph, path.parent)
         given = [i for i in model.graph.input if i.name not in self.constants]
         if not given:
@@ -140,6 +159,13 @@ class _Importer:
         inputs = [self.aliases.get(i, i) for i in node.input]
         while inputs and not inputs[-1]:
             inputs.pop()
+        if not self.unsigned.isdisjoint(inputs) and node.op_type not in _MAKES_ANOTHER_TYPE:
+            if node.op_type not in _KEEPS_UNSIGNED:
+                raise OnnxError(
+                    f"{self._where(node)} computes with unsigned whole numbers of 16 or more bits, which torch does "
+                    "not; cast them to int64 or float before."
+                )
+            self.unsigned.update(node.output)
         if node.op_type == "Constant":
             self._fold(node, [constant_of(node)])
         elif node.op_type == "If":
@@ -256,7 +282,7 @@ class _Importer:
             kinds = self._kinds(node, len(inputs))
         arguments = [self._argument(node, i, kind) for i, kind in zip(inputs, kinds, strict=True)]
         attributes = attributes_of(node, self.opset, host)
-        if node.op_type == "Reshape" and not host and self.batch is not None:
+        if node.op_type in ("Reshape", "Resize") and not host and self.batch is not None:
             attributes["batch"] = self.batch
         made = tuple(node.output if node.op_type == "Split" else node.output[:1])
         self._refuse_extra(node, len(made))

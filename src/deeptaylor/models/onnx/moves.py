@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from deeptaylor.models.onnx.shapes import integers
+from deeptaylor.models.onnx.shapes import Array, integers
 
 # How an operator wants an input: ops.py.
 Host = Any
@@ -70,7 +71,10 @@ def split(
 ) -> Sequence[Tensor]:
     """Split."""
     each = integers(split) if split is not None else -(-int(x.shape[axis]) // (num_outputs or outputs))
-    return torch.split(x, each, axis)
+    parts = torch.split(x, each, axis)
+    if len(parts) != outputs:
+        raise ValueError(f"{int(x.shape[axis])} elements along axis {axis} do not make {outputs} parts")
+    return parts
 
 
 def slicing(x: Tensor, starts: Host, ends: Host, axes: Host | None = None, steps: Host | None = None) -> Tensor:
@@ -155,6 +159,24 @@ def depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     return deep.reshape(b, c // blocksize**2, h * blocksize, w * blocksize)
 
 
+def space_to_depth(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+    """SpaceToDepth."""
+    if mode == "CRD":
+        return F.pixel_unshuffle(x, blocksize)
+    b, c, h, w = x.shape
+    parts = x.reshape(b, c, h // blocksize, blocksize, w // blocksize, blocksize).permute(0, 3, 5, 1, 2, 4)
+    return parts.reshape(b, c * blocksize**2, h // blocksize, w // blocksize)
+
+
+def triangle(x: Tensor, k: Host | None = None, *, upper: int = 1) -> Tensor:
+    """Trilu."""
+    diagonal = 0 if k is None else integers(k)[0]
+    return torch.triu(x, diagonal) if upper else torch.tril(x, diagonal)
+
+
+# --- resizing -----------------------------------------------------------------------------------------------------
+
+
 def resize(
     x: Tensor,
     roi: Maybe | None = None,
@@ -169,22 +191,214 @@ def resize(
     extrapolation_value: float = 0.0,
     antialias: int = 0,
     keep_aspect_ratio_policy: str = "stretch",
+    axes: Sequence[int] | None = None,
+    opset: int,
+    batch: int | None = None,
 ) -> Tensor:
-    """Resize."""
-    if sizes is not None and np.asarray(sizes).size:
-        size = integers(sizes)[2:]
-    else:
-        size = [math.floor(int(n) * float(s)) for n, s in zip(x.shape[2:], np.asarray(scales)[2:], strict=True)]
-    whole = all(s % int(n) == 0 for s, n in zip(size, x.shape[2:], strict=True))
-    where = coordinate_transformation_mode
-    how = ("bilinear", "trilinear")[x.ndim - 4] if x.ndim > 3 else "linear"
-    if mode == "nearest" and (whole or (where == "asymmetric" and nearest_mode == "floor")):
-        return F.interpolate(x, size, mode="nearest")
-    if mode == "linear" and not antialias and where in ("half_pixel", "pytorch_half_pixel", "align_corners"):
-        return F.interpolate(x, size, mode=how, align_corners=where == "align_corners")
-    raise ValueError(f"this resizing ({mode}, {where}, {nearest_mode}) is not read")
+    """Resize: torch's own interpolation if it does the same, else a selection or a constant matrix per axis.
+
+    `batch`: the batch size written into the file; sizes that repeat it give way to the true one.
+    """
+    if opset < 11:  # the scales are the second input, and nothing else is said
+        if mode == "nearest" and np.any(np.asarray(roi) < 1):
+            raise ValueError("shrinking to the nearest element is not defined before opset 11")
+        scales, roi = roi, None
+        coordinate_transformation_mode, nearest_mode = "asymmetric", "floor"
+    if mode != "nearest" and not x.is_floating_point():
+        raise ValueError(f"{mode} resizing of whole numbers is not read")
+    along = [a % x.ndim for a in axes] if axes is not None else list(range(x.ndim))
+    targets, factors = _targets(x, along, scales, sizes, keep_aspect_ratio_policy, batch)
+    crop = coordinate_transformation_mode == "tf_crop_and_resize"
+    if crop and (roi is None or isinstance(roi, Tensor)):
+        raise ValueError("tf_crop_and_resize needs a constant region of interest")
+    ends = np.asarray(roi, dtype=np.float64).reshape(2, -1) if crop else np.tile([[0.0], [1.0]], len(along))
+    kernel = _Kernel(mode, nearest_mode, cubic_coeff_a, bool(antialias), bool(exclude_outside))
+    resized: dict[int, _Resized] = {}
+    for axis, target, factor, region in zip(along, targets, factors, ends.T, strict=True):
+        if factor == 1 and target == x.shape[axis] and tuple(region) == (0, 1):
+            continue
+        if axis == 0:
+            raise ValueError("it resizes along the batch")
+        size = int(x.shape[axis])
+        places = _places(size, target, factor, coordinate_transformation_mode, region)
+        resized[axis] = _Resized(size, factor, places, kernel)
+    outside = {a: (r.places < 0) | (r.places > r.size - 1) for a, r in resized.items() if crop}
+    return _extrapolated(_interpolated(x, resized), outside, extrapolation_value)
+
+
+def _targets(
+    x: Tensor, along: list[int], scales: Host | None, sizes: Host | None, policy: str, batch: int | None
+) -> tuple[list[Any], list[float]]:
+    """The size of each axis afterwards, and the factor that coordinates are computed with."""
+    own: list[Any] = [x.shape[a] for a in along]
+    given = scales if sizes is None or not np.asarray(sizes).size else sizes
+    if np.asarray(given).size != len(along):
+        raise ValueError(f"{np.asarray(given).size} scales or sizes for {len(along)} axes")
+    if given is scales:
+        factors = [float(s) for s in np.asarray(scales).reshape(-1)]
+        if min(factors, default=1) <= 0:
+            raise ValueError(f"scales {factors} are not all above zero")
+        return [n if f == 1 else math.floor(int(n) * f) for n, f in zip(own, factors, strict=True)], factors
+    wanted, ratios = integers(sizes), []
+    for k, (axis, n) in enumerate(zip(along, own, strict=True)):
+        if axis == 0:
+            if isinstance(wanted[k], int) and wanted[k] != batch and (not isinstance(n, int) or wanted[k] != n):
+                raise ValueError(f"it resizes along the batch, to {wanted[k]}")
+            wanted[k] = n
+        ratios.append(1.0 if axis == 0 else wanted[k] / int(n))
+    if policy == "stretch":
+        return wanted, ratios
+    if policy not in ("not_larger", "not_smaller"):
+        raise ValueError(f"keep_aspect_ratio_policy {policy!r} is not known")
+    factor = min(ratios) if policy == "not_larger" else max(ratios)
+    return [n if factor == 1 else math.floor(int(n) * factor + 0.5) for n in own], [factor] * len(along)
+
+
+def _places(size: int, output: int, factor: float, where: str, region: Sequence[float] = (0, 1)) -> Array:
+    """Where along the axis each element of the output lies."""
+    to, length = np.arange(output, dtype=np.float64), size * factor
+    centred: Array = (to + 0.5) / factor - 0.5
+    if where == "half_pixel":
+        return centred
+    if where == "pytorch_half_pixel":
+        return centred if length != 1 else np.full(output, -0.5)
+    if where == "half_pixel_symmetric":
+        return centred + size / 2 * (1 - output / length)
+    if where == "asymmetric":
+        return to / factor
+    if where == "align_corners":
+        return to * (size - 1) / (length - 1) if length != 1 else np.zeros(output)
+    if where == "tf_crop_and_resize":
+        first, last = (float(e) * (size - 1) for e in region)
+        return first + (to * (last - first) / (length - 1) if length != 1 else np.full(output, (last - first) / 2))
+    raise ValueError(f"coordinate_transformation_mode {where!r} is not known")
+
+
+_ROUNDED: dict[str, Callable[[Array], Array]] = {
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round_prefer_floor": lambda places: np.ceil(places - 0.5),
+    "round_prefer_ceil": lambda places: np.floor(places + 0.5),
+}
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """How the elements around a place are weighted."""
+
+    mode: str
+    nearest: str
+    a: float
+    antialias: bool
+    exclude_outside: bool
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("nearest", "linear", "cubic") or self.nearest not in _ROUNDED:
+            raise ValueError(f"the mode {self.mode!r}, {self.nearest!r} is not known")
+        if self.mode == "nearest" and (self.antialias or self.exclude_outside):
+            raise ValueError("antialias and exclude_outside are read for linear and cubic resizing alone")
+
+    def weight(self, distance: Array) -> Array:
+        """The weight at a distance, in elements."""
+        t, a = distance, self.a
+        if self.mode == "linear":
+            return np.asarray(np.clip(1 - t, 0, None))
+        inner = ((a + 2) * t - (a + 3)) * t * t + 1
+        outer = (((t - 5) * t + 8) * t - 4) * a
+        return np.where(t <= 1, inner, np.where(t < 2, outer, 0))
+
+
+@dataclass(frozen=True)
+class _Resized:
+    """One axis: its size, its factor, and where its elements lie afterwards."""
+
+    size: int
+    factor: float
+    places: Array
+    kernel: _Kernel
+
+    def picks(self) -> Array | None:
+        """The element that each place copies, if it copies one."""
+        if self.kernel.mode == "nearest":
+            return np.clip(_ROUNDED[self.kernel.nearest](self.places), 0, self.size - 1).astype(np.int64)
+        matrix = self.matrix()
+        found = matrix.argmax(1)
+        return found if np.array_equal(matrix, np.eye(self.size)[found]) else None
+
+    def matrix(self) -> Array:
+        """The weights, (places, size); what lies outside counts as the edge, or not at all."""
+        narrow = min(self.factor, 1.0) if self.kernel.antialias else 1.0
+        reach = math.ceil((1 if self.kernel.mode == "linear" else 2) / narrow)
+        taps = np.floor(self.places).astype(np.int64)[:, None] + np.arange(-reach, reach + 2)
+        weights = self.kernel.weight(np.abs(taps - self.places[:, None]) * narrow)
+        if self.kernel.exclude_outside:
+            weights = np.where((taps < 0) | (taps >= self.size), 0, weights)
+        totals = weights.sum(1, keepdims=True)
+        if not totals.all():
+            raise ValueError("a place has no element inside the tensor")
+        result = np.zeros((len(self.places), self.size))
+        rows = np.broadcast_to(np.arange(len(self.places))[:, None], taps.shape)
+        np.add.at(result, (rows, taps.clip(0, self.size - 1)), weights / totals)
+        return result
+
+    def by_torch(self, mode: str, factor: float | None) -> bool:
+        """Whether torch's interpolation in this mode does the same; told the factor, or the size (None)."""
+        output = len(self.places)
+        if factor is not None and output == self.size:
+            return False  # torch copies then, whatever the factor is
+        if mode.startswith("nearest"):
+            if self.kernel.mode != "nearest":
+                return False
+            step = np.float32(self.size / output if factor is None else 1 / factor)  # as torch computes it
+            to = np.arange(output, dtype=np.float32) + np.float32(0.5 if mode == "nearest-exact" else 0)
+            theirs = np.floor(to * step).clip(0, self.size - 1)
+            return np.array_equal(theirs, self.picks())  # type: ignore[arg-type]
+        if self.kernel.mode != "linear" or self.kernel.antialias or self.kernel.exclude_outside:
+            return False
+        where = "half_pixel" if mode == "linear" else "align_corners"
+        places = _places(self.size, output, output / self.size if factor is None else factor, where)
+        mine, theirs = (p.clip(0, self.size - 1) for p in (self.places, places))
+        return np.allclose(mine, theirs, rtol=0, atol=1e-6)
+
+
+def _interpolated(x: Tensor, resized: dict[int, _Resized]) -> Tensor:
+    """Resize axis by axis."""
+    if not resized:
+        return x
+    if 3 <= x.ndim <= 5 and min(resized) >= 2:
+        for mode in ("nearest", "nearest-exact", "linear", "align_corners"):
+            if all(r.by_torch(mode, None) for r in resized.values()):
+                sizes = [len(resized[a].places) if a in resized else int(x.shape[a]) for a in range(2, x.ndim)]
+                return F.interpolate(x, sizes, **_mode_of(mode, x))
+            if mode != "align_corners" and all(r.by_torch(mode, r.factor) for r in resized.values()):
+                factors = [resized[a].factor if a in resized else 1.0 for a in range(2, x.ndim)]
+                return F.interpolate(x, scale_factor=factors, **_mode_of(mode, x))
+    for axis, r in resized.items():
+        if (picks := r.picks()) is not None:
+            x = x.index_select(axis, torch.tensor(picks.tolist(), dtype=torch.int64, device=x.device))
+        else:
+            weight = torch.tensor(r.matrix().tolist(), dtype=x.dtype, device=x.device)
+            x = F.linear(x.movedim(axis, -1), weight).movedim(-1, axis)
+    return x
+
+
+def _mode_of(mode: str, x: Tensor) -> dict[str, Any]:
+    if mode.startswith("nearest"):
+        return {"mode": mode}
+    return {"mode": ("linear", "bilinear", "trilinear")[x.ndim - 3], "align_corners": mode == "align_corners"}
+
+
+def _extrapolated(x: Tensor, outside: dict[int, Array], value: float) -> Tensor:
+    """Put `value` wherever a place lies outside of the tensor along any axis."""
+    if not any(o.any() for o in outside.values()):
+        return x
+    inside = np.ones([1] * x.ndim, dtype=bool)
+    for axis, o in outside.items():
+        inside = inside & ~o.reshape([-1 if d == axis else 1 for d in range(x.ndim)])
+    kept = torch.tensor(inside.tolist(), dtype=x.dtype, device=x.device)
+    return x * kept + (1 - kept) * value if value else x * kept
 
 
 def upsample(x: Tensor, scales: Host, *, mode: str = "nearest") -> Tensor:
     """Upsample, the forerunner of Resize."""
-    return resize(x, None, scales, mode=mode, coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+    return resize(x, scales, mode=mode.replace("bilinear", "linear"), opset=10)

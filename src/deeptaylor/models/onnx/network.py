@@ -118,6 +118,8 @@ class OnnxNetwork(nn.Module):
     batch                       None if the batch size is free, else the only size that the file's graph takes
     opset                       the version of the ONNX operators
     flatten                     whether outputs (batch, classes, 1, 1) are returned as (batch, classes)
+    flattens                    whether there are such outputs; None if the declared shapes do not say
+    notes                       what could not be compared with the file's own outputs (comparison.py)
     """
 
     def __init__(self) -> None:
@@ -129,6 +131,8 @@ class OnnxNetwork(nn.Module):
         self.batch: int | None = None
         self.opset = 0
         self.flatten = False
+        self.flattens: bool | None = None
+        self.notes: tuple[str, ...] = ()
         self.steps: tuple[Step, ...] = ()
         self.results: dict[str, Made | Stored] = {}
 
@@ -192,8 +196,12 @@ class OnnxNetwork(nn.Module):
         return results if len(results) > 1 else next(iter(results.values()))
 
     def _flat(self, output: Tensor) -> Tensor:
-        last = self.flatten and output.ndim > 2 and all(n == 1 for n in output.shape[2:])
-        return output.flatten(1) if last else output
+        return output.flatten(1) if self.flatten and _is_one_place(output) else output
+
+
+def _is_one_place(output: Tensor) -> bool:
+    """True for the shape (batch, classes, 1, 1)."""
+    return output.ndim > 2 and all(n == 1 for n in output.shape[2:])
 
 
 def value_by_shape(network: OnnxNetwork, name: str, batches: Sequence[int | None]) -> Array | None:
@@ -219,13 +227,15 @@ def dry_run(network: OnnxNetwork, batches: Sequence[int | None], path: Path) -> 
     written = [b for b in batches if b is not None]
     try:
         outputs = _shapes(network, [2] * len(batches), path)
+        network.flattens = any(_is_one_place(t) for t in outputs)
         apart = all(t.ndim and t.shape[0] == 2 for t in outputs)
     except OnnxError:
         if not written:
             raise
         apart = False
     if written and not (apart and len(set(batches)) == 1):
-        _shapes(network, [2 if b is None else b for b in batches], path)
+        outputs = _shapes(network, [2 if b is None else b for b in batches], path)
+        network.flattens = any(_is_one_place(t) for t in outputs)
         network.batch = written[0]
     else:
         network.batch = None

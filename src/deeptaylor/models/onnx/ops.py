@@ -141,6 +141,23 @@ def _reduce(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return apply
 
 
+def _extreme(function: Callable[..., Tensor], largest: bool) -> Callable[..., Tensor]:
+    """ReduceMax and ReduceMin; of no elements at all, the end of the type's range."""
+
+    def reduce(x: Tensor, dims: list[int], *, keepdim: bool) -> Tensor:
+        if all(x.shape[d] != 0 for d in dims):
+            return function(x, dims, keepdim=keepdim)
+        if x.is_floating_point():
+            end: float = -torch.inf if largest else torch.inf
+        elif x.dtype is torch.bool:
+            end = not largest
+        else:
+            end = torch.iinfo(x.dtype).min if largest else torch.iinfo(x.dtype).max
+        return torch.full_like(x.sum(dims, keepdim=keepdim), end, dtype=x.dtype)
+
+    return reduce
+
+
 def _norm(x: Tensor, dims: list[int], *, keepdim: bool) -> Tensor:
     return torch.sqrt(torch.sum(x.square(), dims, keepdim=keepdim))
 
@@ -237,13 +254,21 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Cos": _simple(torch.cos),
     "Reciprocal": _simple(torch.reciprocal),
     "Identity": _simple(lambda x: x),
+    **{name: _simple(function) for name, function in elements.SIMPLE.items()},
+    **{name: _binary(function) for name, function in elements.COMPARISONS.items()},
+    "IsInf": elements.is_infinite,
     "Dropout": elements.dropout,
     "Cast": elements.cast,
+    "CastLike": elements.cast_like,
     "ReduceMean": _reduce(torch.mean),
     "ReduceSum": _reduce(torch.sum),
-    "ReduceMax": _reduce(torch.amax),
-    "ReduceMin": _reduce(torch.amin),
+    "ReduceMax": _reduce(_extreme(torch.amax, True)),
+    "ReduceMin": _reduce(_extreme(torch.amin, False)),
+    "ReduceL1": _reduce(lambda x, dims, *, keepdim: torch.sum(x.abs(), dims, keepdim=keepdim)),
     "ReduceL2": _reduce(_norm),
+    "ReduceSumSquare": _reduce(lambda x, dims, *, keepdim: torch.sum(x.square(), dims, keepdim=keepdim)),
+    "ReduceLogSum": _reduce(lambda x, dims, *, keepdim: torch.log(torch.sum(x, dims, keepdim=keepdim))),
+    "ReduceLogSumExp": _reduce(torch.logsumexp),
     "Reshape": moves.reshape,
     "Flatten": moves.flatten,
     "Transpose": moves.transpose,
@@ -259,6 +284,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Tile": moves.tile,
     "ConstantOfShape": moves.constant_of_shape,
     "DepthToSpace": moves.depth_to_space,
+    "SpaceToDepth": moves.space_to_depth,
+    "Trilu": moves.triangle,
     "Resize": moves.resize,
     "Upsample": moves.upsample,
 }

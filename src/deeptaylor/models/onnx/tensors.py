@@ -21,7 +21,7 @@ from deeptaylor.support.optional import how_to_install
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["MOST_BYTES", "TYPES", "OnnxError", "onnx_package", "size_of", "tensor_of"]
+__all__ = ["MOST_BYTES", "TYPES", "WIDENED", "OnnxError", "onnx_package", "size_of", "tensor_of"]
 
 # What a tensor may take, read from a file or made by the graph.
 MOST_BYTES = 2**33
@@ -42,6 +42,7 @@ TYPES = {
     13: torch.int64,
     16: torch.bfloat16,
 }
+WIDENED = frozenset({4, 12, 13})  # uint16, uint32, uint64
 
 
 class OnnxError(LoadError):
@@ -108,6 +109,8 @@ def _as_torch(array: np.ndarray[Any, Any], number: int) -> Tensor:
         return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
     if number == 16:
         return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
+    if number == 13 and array.size and int(array.max()) > np.iinfo(np.int64).max:
+        raise OnnxError(f"A tensor holds {int(array.max())}, which is larger than any number of int64.")
     wider = {4: np.int32, 12: np.int64, 13: np.int64}.get(number)
     native = array.astype(wider or array.dtype.newbyteorder("="))  # astype copies: nothing refers to the file's bytes
     return torch.from_numpy(np.ascontiguousarray(native)).to(TYPES[number])

@@ -7,6 +7,7 @@ axis; where that gives the same windows it is used, otherwise the padding is an 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -67,8 +68,14 @@ def conv_transpose(
     )]  # fmt: skip
     if output_shape is not None or auto_pad.startswith("SAME"):
         wanted = list(output_shape or [])[-n:] or [int(z) * s for z, s in zip(x.shape[2:], stride, strict=True)]
-        totals = [max(f - w, 0) for f, w in zip(full, wanted, strict=True)]
-        before, after = _halves(totals, auto_pad)
+        lacking = [max(w - f, 0) for f, w in zip(full, wanted, strict=True)]
+        if any(lacking) and (
+            auto_pad == "SAME_UPPER" or any(map(operator.ge, map(operator.add, lacking, extra), stride))
+        ):
+            raise ValueError(f"output_shape {wanted} is larger than strides {stride} make it, {full}")
+        extra = [e + m for e, m in zip(extra, lacking, strict=True)]
+        full = [f + m for f, m in zip(full, lacking, strict=True)]
+        before, after = _halves([f - w for f, w in zip(full, wanted, strict=True)], auto_pad)
     else:
         before, after = _given(pads, n) if auto_pad in ("", "NOTSET") else ([0] * n, [0] * n)
     if before == after:
