@@ -64,7 +64,7 @@ def ended(child: int) -> int | None:
 def entered(store: Path) -> int:
     try:
         base = sqlite3.connect(f"file:{store / 'ledger.sqlite'}?mode=ro", uri=True)
-        return int(base.execute("SELECT count(*) FROM shards").fetchone()[0])
+        return int(base.execute("SELECT count(*) FROM shards WHERE done").fetchone()[0])
     except sqlite3.Error:
         return 0
 
