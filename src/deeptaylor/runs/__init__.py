@@ -16,7 +16,7 @@ manifest.json                 network, plan, input set and their fingerprints; v
                               of all that comes before the work: a folder without it is not a store yet
 ledger.sqlite                 tables items (number, name, place, size, label), shards (number, hashes of its chunks,
                               items that could not be explained), files (what manifest.json and zarr.json say),
-                              every row with a hash of its own. A shard counts once it is in here
+                              every row with a checksum. A shard counts once it is in here
 run.log                       when a run began and ended, and how far it was every 20 seconds
 lock.sqlite                   locked by the operating system while a run is at work
 heatmap/                      (items, height, width) float16, to be multiplied by scale/ (items,) float32
