@@ -74,6 +74,64 @@ def test_a_parquet_file_with_another_in_its_place(tmp_path: Path) -> None:
     assert dt.run(write(range(4)), model(), tmp_path / "store").complete
 
 
+def named(*names: str) -> dt.Pretrained:
+    """The network with class names."""
+    return dt.Pretrained(network(), names or None, model().preparation)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "photos").mkdir()
+    for k, name in enumerate(("1_dog.bmp", "0-cat.bmp", "2_hot_dog.bmp", "7_bird.bmp", "dog.bmp", "x_1.bmp")):
+        (tmp_path / "photos" / name).write_bytes(picture(k))
+    return tmp_path / "photos"
+
+
+@pytest.mark.parametrize("others", [("cat", "wolf", "hot dog"), ("dog", "cat", "hot dog"), ()])
+def test_other_class_names_are_refused_with_both(folder: Path, tmp_path: Path, others: tuple[str, ...]) -> None:
+    dt.run(folder, named("cat", "dog", "hot dog"), tmp_path / "store")
+    with pytest.raises(ChangedError, match=r"other class names: 3 \(.*1 dog.*\), and they are") as refused:
+        dt.run(folder, named(*others), tmp_path / "store")
+    assert ("1 wolf" if "wolf" in others else "1 cat" if others else "there were none") in str(refused.value)
+    assert dt.run(folder, named("cat", "dog", "hot dog"), tmp_path / "store").complete
+
+
+@pytest.mark.parametrize("names", [("cat", "dog"), ("cat", "dog", "hot dog", "bird")])
+def test_as_many_names_as_there_are_no_outputs_are_refused_before_any_work(
+    folder: Path, tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    with pytest.raises(dt.InputError, match=rf"3 outputs, and there are {len(names)} class names"):
+        dt.run(folder, named(*names), tmp_path / "store")
+    assert not (tmp_path / "store" / "manifest.json").exists()
+    assert dt.run(folder, named("cat", "dog", "hot dog"), tmp_path / "store").complete
+
+
+def test_a_number_before_the_name_of_a_file_is_its_class(folder: Path, tmp_path: Path) -> None:
+    done = dt.run(folder, named("cat", "dog", "hot dog"), tmp_path / "store")
+    assert done.names == ["0-cat.bmp", "1_dog.bmp", "2_hot_dog.bmp", "7_bird.bmp", "dog.bmp", "x_1.bmp"]
+    assert done.table["label"].tolist() == [0, 1, 2, -1, -1, -1]
+    (folder / "dog").mkdir()  # where folders are the classes, names of files are none
+    (folder / "dog" / "2_x.bmp").write_bytes(picture(6))
+    done = dt.run(folder, named("cat", "dog", "hot dog"), tmp_path / "folders")
+    assert done.table["label"].tolist() == [-1, -1, -1, -1, 1, -1, -1]
+
+
+def test_a_picture_with_other_bytes_and_the_same_size(folder: Path, tmp_path: Path) -> None:
+    dt.run(folder, named(), tmp_path / "store")
+    (folder / "dog.bmp").write_bytes(picture(7))
+    with pytest.raises(ChangedError, match=r"other data: the hash of item 4 \(dog\.bmp\) was"):
+        dt.run(folder, named(), tmp_path / "store")
+
+
+@pytest.mark.parametrize("column", ["label", "class_name", "category"])
+def test_class_names_in_a_parquet_file(tmp_path: Path, column: str) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = arrow.table({"image": [picture(k) for k in range(4)], column: ["dog", "cat", "Hot_Dog", "bird"]})
+    parquet.write_table(table, tmp_path / "data.parquet")
+    done = dt.run(tmp_path / "data.parquet", named("cat", "dog", "hot dog"), tmp_path / "store")
+    assert done.table["label"].tolist() == [1, 0, 2, -1]
+
+
 def test_a_list_with_other_classes(tmp_path: Path) -> None:
     for k in range(4):
         (tmp_path / f"{k}.bmp").write_bytes(picture(k))

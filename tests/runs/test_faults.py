@@ -30,7 +30,7 @@ from deeptaylor.runs.manifest import ChangedError
 from deeptaylor.runs.packed import Parquet, Tar
 from deeptaylor.runs.progress import Progress
 from deeptaylor.runs.saved import save
-from deeptaylor.runs.verify import damaged_shards, recomputed, take_back
+from deeptaylor.runs.verify import examine, recomputed, repair
 from deeptaylor.runs.work import Work
 from deeptaylor.support.files import DiskFullError
 from deeptaylor.support.fingerprint import weights_fingerprint
@@ -74,12 +74,12 @@ def test_a_damaged_shard_is_found_and_done_again(tmp_path: Path) -> None:
     data[100] ^= 1
     path.write_bytes(bytes(data))
     (store / "score" / "c" / "2").unlink()
-    assert damaged_shards(store) == (1, 2)
-    take_back(store, (1, 2))
+    assert examine(store).damaged == (1, 2)
+    assert repair(store).damaged == (1, 2)
     assert dt.open_run(store).progress[0] == 2
     run(Squares(50), store)
     assert arrays(store) == before
-    assert damaged_shards(store) == ()
+    assert examine(store).fine
 
 
 def test_a_sample_is_computed_again(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_an_item_that_does_not_fit_into_memory_is_recorded_and_the_run_goes_on(
         found = dt.run(data, own, tmp_path / "short", shard=16, batch=5)
     assert found.complete
     assert found.progress == (2, 20, 1)
-    (trouble,) = Commits(found.path).troubles()
+    (trouble,) = found.errors
     assert trouble.item == 7
     assert "does not fit into memory" in trouble.reason
     others = [k for k in range(20) if k != 7]

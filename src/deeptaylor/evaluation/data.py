@@ -5,7 +5,6 @@ A class is a number or a name of the network's. Where nothing says a class, the 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,11 +15,11 @@ from deeptaylor.errors import DeepTaylorError, InputError, TargetError
 from deeptaylor.models.networks.pretrained import Pretrained
 from deeptaylor.models.photographs import class_index
 from deeptaylor.shown import shown
+from deeptaylor.support.class_names import number_before
 
 __all__ = ["Photographs", "photographs"]
 
 KINDS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"}
-_NUMBERED = re.compile(r"(\d+)[_-].+")
 _MANY = 5  # names that a note lists
 
 
@@ -85,8 +84,8 @@ def _first(model: Pretrained, x: Tensor) -> list[int]:
 def _class(model: Pretrained, file: Path, folder: Path) -> int | None:
     """The class by the folder, or by the number before the file's name; None where neither is one."""
     names = [file.parent.name.replace("_", " "), file.parent.name] if file.parent != folder else []
-    if numbered := _NUMBERED.fullmatch(file.stem):
-        names.append(numbered[1])
+    if numbered := number_before(file.name):
+        names.append(numbered)
     for name in names:
         try:
             return class_index(model, name)

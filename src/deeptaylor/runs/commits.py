@@ -2,6 +2,9 @@
 
 An SQLite database. Every entry is on the disk before a shard counts as done (WAL, synchronous=FULL), and one run alone
 is at work on a store: the operating system holds its lock, and lets go of it whatever the process died of.
+
+Every row has a `seal`, a checksum of its other columns, and there is a row for every item and every shard from the
+start: a row that was changed, deleted or exchanged with another is an error for whoever reads it.
 """
 
 from __future__ import annotations
@@ -12,25 +15,48 @@ import json
 import os
 import socket
 import sqlite3
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.shown import shown
 from deeptaylor.support.files import DiskFullError
 
-__all__ = ["LEDGER", "LOCK", "BusyError", "Commits", "Item", "Lock", "StoreError", "Trouble", "at_work", "lost"]
+__all__ = [
+    "LEDGER",
+    "LOCK",
+    "BusyError",
+    "Commits",
+    "Digests",
+    "Entered",
+    "Item",
+    "Lock",
+    "StoreError",
+    "Trouble",
+    "at_work",
+    "damaged",
+    "lost",
+]
 
 LEDGER, LOCK = "ledger.sqlite", "lock.sqlite"
 _AT_ONCE = 10_000  # rows
 _PATIENCE = 1.0  # seconds
+_VERSION = 1  # of the tables, as PRAGMA user_version; 0: those of an older release, which had no seals
 _TABLES = """
-CREATE TABLE IF NOT EXISTS items (number INTEGER PRIMARY KEY, name TEXT, place TEXT, size INTEGER, label INTEGER);
-CREATE TABLE IF NOT EXISTS shards (number INTEGER PRIMARY KEY, items INTEGER, bad INTEGER, digests TEXT);
-CREATE TABLE IF NOT EXISTS errors (item INTEGER PRIMARY KEY, status INTEGER, reason TEXT);
+CREATE TABLE IF NOT EXISTS items
+    (number INTEGER PRIMARY KEY, name TEXT, place TEXT, size INTEGER, label INTEGER, seal INTEGER);
+CREATE TABLE IF NOT EXISTS shards
+    (number INTEGER PRIMARY KEY, done INTEGER, items INTEGER, bad INTEGER, digests TEXT, errors TEXT, seal INTEGER);
+CREATE TABLE IF NOT EXISTS files (name TEXT PRIMARY KEY, content BLOB, seal INTEGER);
 """
+_OLD = "ALTER TABLE items ADD COLUMN seal INTEGER; DROP TABLE shards; DROP TABLE errors;"
+
+_SHARD = "SELECT number, done, items, bad, digests, errors, seal FROM shards"
+
+Digests = dict[str, list[Any]]  # of each file its size, and the hashes of its chunks and their index, or of the whole
 
 
 class StoreError(DeepTaylorError, OSError):
@@ -42,6 +68,14 @@ def lost(store: Path, name: str, why: object = "it is missing, or not the one th
     return (
         f"{shown(store / name)} cannot be used: {why}. Without it the store says nothing for sure: put it back from a "
         "copy, or begin anew in another folder."
+    )
+
+
+def damaged(store: Path, what: str) -> str:
+    """Describe damage that can be repaired."""
+    return (
+        f"{shown(store)} is damaged: {what}. Say `deeptaylor verify --repair {shown(store)}`: it takes back what is "
+        "damaged, and computes it again where --model gives the network."
     )
 
 
@@ -66,6 +100,16 @@ class Trouble:
     item: int
     status: int
     reason: str
+
+
+class Entered(NamedTuple):
+    """What the ledger says of a shard; of one that is not done, its files hold its first items (`parts/`)."""
+
+    number: int
+    done: bool
+    items: int
+    digests: Digests
+    troubles: tuple[Trouble, ...]
 
 
 class Lock:
@@ -135,16 +179,25 @@ def _as_text(name: str) -> str | bytes:
     return name
 
 
+def _seal(*row: Any) -> int:
+    """Return the checksum of a row; a cryptographic hash would take twice as long, for every item of a run."""
+    return zlib.crc32(repr(row).encode())
+
+
 class Commits:
     """The ledger, opened to write or (also beside a run that writes) to read."""
 
     def __init__(self, store: Path, write: bool = False) -> None:
-        self.path = store / LEDGER
+        self.store, self.path = store, store / LEDGER
         self._base = self._opened(write)
         if write:
-            self._base.execute("PRAGMA journal_mode=WAL")
-            self._base.execute("PRAGMA synchronous=FULL")
-            self._base.executescript(_TABLES)
+            try:
+                self._base.execute("PRAGMA journal_mode=WAL")
+                self._base.execute("PRAGMA synchronous=FULL")
+                if not self.is_old:
+                    self._base.executescript(f"{_TABLES} PRAGMA user_version = {_VERSION}")
+            except sqlite3.DatabaseError as error:
+                raise StoreError(lost(self.store, LEDGER, error)) from error
 
     def _opened(self, write: bool) -> sqlite3.Connection:
         if write:
@@ -160,16 +213,49 @@ class Commits:
                 else:
                     opened.pop_all()
                     return base
-        raise StoreError(lost(self.path.parent, LEDGER, failed)) from failed
+        raise StoreError(lost(self.store, LEDGER, failed)) from failed
+
+    @property
+    def is_old(self) -> bool:
+        """Is this the ledger of an older release, without seals?"""
+        version, tables = self._ask("PRAGMA user_version")[0][0], self._ask("SELECT count(*) FROM sqlite_master")[0][0]
+        return bool(tables) and version < _VERSION
 
     def close(self) -> None:
         """Nothing is lost without it; with it, all is in one file."""
         self._base.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, text: str, values: Sequence[Any] = ()) -> list[Any]:
+        return list(self._each(text, values))
+
+    def _each(self, text: str, values: Sequence[Any] = ()) -> Iterator[Any]:
+        try:
+            for row in self._base.execute(text, values):  # noqa: UP028  which would close a cursor of a closed base
+                yield row
+        except (sqlite3.DatabaseError, OverflowError) as error:
+            raise StoreError(lost(self.store, LEDGER, error)) from error
+
+    def _damaged(self, what: str) -> StoreError:
+        return StoreError(damaged(self.store, f"its ledger has {what}"))
+
+    def faults(self) -> str:
+        """What SQLite itself finds wrong with the database; nothing where it is in order."""
+        found = self._ask("PRAGMA integrity_check(1)")
+        return "" if found == [("ok",)] else str(found[0][0])
+
     # --- items ----------------------------------------------------------------------------------------------------
 
-    def list_items(self, items: Iterable[Item]) -> tuple[int, str]:
-        """Enter the list, all or nothing; how many there are, and the fingerprint of names and sizes."""
+    def list_items(self, items: Iterable[Item], expected: tuple[int, str] | None = None) -> tuple[int, str]:
+        """Enter the list, all or nothing; how many there are, and the fingerprint of names and sizes.
+
+        expected   both; where the list has others, nothing is entered, and an error is raised
+        """
         found, count = hashlib.sha256(), 0
         self._base.execute("BEGIN")
         self._base.execute("DELETE FROM items")
@@ -182,52 +268,109 @@ class Commits:
                 self._enter(part)
                 part = []
         self._enter(part)
+        if expected not in (None, (count, found.hexdigest())):
+            self._base.execute("ROLLBACK")
+            raise StoreError(
+                lost(self.store, LEDGER, "its list of items is damaged, and the data set is not what it was")
+            )
         self._base.execute("COMMIT")
         return count, found.hexdigest()
 
     def _enter(self, items: Sequence[Item]) -> None:
         rows = [(i.number, _as_text(i.name), i.place, i.size, i.label) for i in items]
-        self._base.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?)", rows)
+        self._base.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?, ?)", [(*row, _seal(*row)) for row in rows])
 
     def items(self, first: int = 0, last: int | None = None) -> Iterator[Item]:
-        """Items number first … last − 1."""
+        """Items number first … last − 1, or all that follow; raise where one of them is not what was entered."""
         end = 2**62 if last is None else last
-        rows = self._base.execute(
-            "SELECT number, name, place, size, label FROM items WHERE number >= ? AND number < ? ORDER BY number",
+        rows = self._each(
+            "SELECT number, name, place, size, label, seal FROM items WHERE number >= ? AND number < ? ORDER BY number",
             (first, end),
         )
-        return (Item(*r) if isinstance(r[1], str) else Item(r[0], os.fsdecode(r[1]), *r[2:]) for r in rows)
+        k = first
+        for *row, seal in rows:
+            if row[0] != k or seal != _seal(*row):
+                break
+            k += 1
+            yield Item(*row) if isinstance(row[1], str) else Item(row[0], os.fsdecode(row[1]), *row[2:])
+        else:
+            if last is None or k >= last:
+                return
+        raise self._damaged(f"no entry for item {k}, or another one than was made")
+
+    def damaged_items(self, count: int) -> list[int]:
+        """The numbers of items whose rows are missing, changed, or too many."""
+        rows = self._each("SELECT number, name, place, size, label, seal FROM items")
+        good, more = set[int](), list[int]()
+        for *row, seal in rows:
+            if seal == _seal(*row) and row[0] in range(count):
+                good.add(row[0])
+            elif row[0] not in range(count):
+                more.append(row[0])
+        return sorted([*(k for k in range(count) if k not in good), *more])
 
     def listed(self) -> int:
         """How many items there are."""
-        return int(self._base.execute("SELECT count(*) FROM items").fetchone()[0])
+        return int(self._ask("SELECT count(*) FROM items")[0][0])
+
+    # --- files that are kept here, too ----------------------------------------------------------------------------
+
+    def plan(self, shards: int, files: Mapping[str, bytes]) -> None:
+        """Enter as many shards, all of them waiting, and what the files say that are written once."""
+        self._base.execute("BEGIN")
+        self._base.execute("DELETE FROM shards")
+        for number in range(shards):
+            self._put(number, False, 0, {}, ())
+        self.keep(files)
+        self._base.execute("COMMIT")
+
+    def keep(self, files: Mapping[str, bytes]) -> None:
+        """Enter what files say."""
+        self._base.executemany(
+            "INSERT OR REPLACE INTO files VALUES (?, ?, ?)", [(n, data, _seal(n, data)) for n, data in files.items()]
+        )
+
+    def kept(self, name: str) -> bytes | None:
+        """What a file says; None where that was not entered, or is damaged."""
+        for *row, seal in self._ask("SELECT name, content, seal FROM files WHERE name = ?", (name,)):
+            if seal == _seal(*row):
+                content: bytes = row[1]
+                return content
+        return None
 
     # --- shards ---------------------------------------------------------------------------------------------------
 
-    def done(self) -> set[int]:
-        """The shards that are done."""
-        return {row[0] for row in self._base.execute("SELECT number FROM shards")}
+    def shard(self, number: int) -> Entered:
+        """What was entered of a shard; raise where that is not there, or not what was entered."""
+        rows = self._ask(f"{_SHARD} WHERE number = ?", (number,))
+        return self._entered(number, rows[0] if rows else None)
 
-    def digests(self, shard: int) -> dict[str, str]:
-        """The hash of each of a shard's files."""
-        row = self._base.execute("SELECT digests FROM shards WHERE number = ?", (shard,)).fetchone()
-        return {} if row is None else dict(json.loads(row[0]))
+    def shards(self, count: int) -> list[Entered]:
+        """What was entered of every shard, of which there are as many."""
+        rows = {row[0]: row for row in self._each(_SHARD)}
+        if others := self.other_shards(count):
+            raise self._damaged(f"an entry for shard {others[0]}, of {count}")
+        return [self._entered(number, rows.get(number)) for number in range(count)]
 
-    def commit(self, shard: int, items: int, digests: Mapping[str, str], troubles: Sequence[Trouble]) -> None:
-        """Enter a shard whose files are all written."""
+    def _entered(self, number: int, row: Any) -> Entered:
+        if row is None or row[-1] != _seal(*row[:-1]):
+            raise self._damaged(f"no entry for shard {number}, or another one than was made")
+        _, done, items, _, digests, errors, _ = row
+        return Entered(number, bool(done), items, json.loads(digests), tuple(Trouble(*e) for e in json.loads(errors)))
+
+    def other_shards(self, count: int) -> list[int]:
+        """The numbers of shards that have a row, though there are no more than `count`."""
+        return [row[0] for row in self._ask("SELECT number FROM shards WHERE number < 0 OR number >= ?", (count,))]
+
+    def begun(self) -> bool:
+        """Has any shard been entered, if only in part? Seals are not looked at."""
+        return bool(self._ask("SELECT count(*) FROM shards WHERE items > 0")[0][0])
+
+    def commit(self, shard: int, items: int, digests: Digests, troubles: Sequence[Trouble], done: bool = True) -> None:
+        """Enter a shard whose files are all written; `done`: False where they hold its first items alone."""
         try:
-            self._base.execute("BEGIN")
-            self._base.executemany(
-                "INSERT OR REPLACE INTO errors VALUES (?, ?, ?)", [(t.item, t.status, t.reason) for t in troubles]
-            )
-            self._base.execute(
-                "INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?)",
-                (shard, items, len(troubles), json.dumps(dict(digests), sort_keys=True)),
-            )
-            self._base.execute("COMMIT")
+            self._put(shard, done, items, digests, troubles)
         except sqlite3.OperationalError as error:
-            if self._base.in_transaction:
-                self._base.execute("ROLLBACK")
             if "full" in str(error) or "disk I/O" in str(error):
                 raise DiskFullError(
                     f"The ledger of {shown(self.path.parent)} cannot be written: {error}. Make room, and the same "
@@ -235,19 +378,43 @@ class Commits:
                 ) from error
             raise
 
-    def forget(self, shard: int, first: int, last: int) -> None:
-        """Take a shard back: it will be done again."""
+    def _put(self, shard: int, done: bool, items: int, digests: Digests, troubles: Sequence[Trouble]) -> None:
+        errors = json.dumps([(t.item, t.status, t.reason) for t in troubles])
+        row = (shard, int(done), items, len(troubles), json.dumps(digests, sort_keys=True), errors)
+        self._base.execute("INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, _seal(*row)))
+
+    def forget(self, shards: Iterable[int], count: int) -> None:
+        """Take shards back: they will be done again; `count`: how many shards there are."""
         self._base.execute("BEGIN")
-        self._base.execute("DELETE FROM shards WHERE number = ?", (shard,))
-        self._base.execute("DELETE FROM errors WHERE item >= ? AND item < ?", (first, last))
+        self._base.execute("DELETE FROM shards WHERE number < 0 OR number >= ?", (count,))
+        for shard in shards:
+            self._put(shard, False, 0, {}, ())
         self._base.execute("COMMIT")
 
-    def totals(self) -> tuple[int, int, int]:
-        """Shards that are done, their items, and how many of these could not be explained."""
-        row = self._base.execute("SELECT count(*), coalesce(sum(items), 0), coalesce(sum(bad), 0) FROM shards")
-        shards, items, bad = row.fetchone()
-        return int(shards), int(items), int(bad)
+    # --- a ledger of an older release -----------------------------------------------------------------------------
 
-    def troubles(self) -> list[Trouble]:
-        """Every item that could not be explained, and why."""
-        return [Trouble(*r) for r in self._base.execute("SELECT item, status, reason FROM errors ORDER BY item")]
+    def old_shards(self) -> Iterator[tuple[int, int, dict[str, str]]]:
+        """Of a ledger without seals: every shard that is done, its items, and the hashes of its whole files."""
+        for number, items, digests in self._ask("SELECT number, items, digests FROM shards"):
+            yield number, items, json.loads(digests)
+
+    def upgrade(self, shards: Sequence[Entered], each: int, files: Mapping[str, bytes]) -> None:
+        """Give a ledger without seals the tables of this release; `shards`: of these `each` items are done or not."""
+        troubles: dict[int, list[Trouble]] = {}
+        for row in self._ask("SELECT item, status, reason FROM errors ORDER BY item"):
+            troubles.setdefault(row[0] // each, []).append(Trouble(*row))
+        self._base.execute("BEGIN")
+        for part in _OLD.split(";") + _TABLES.split(";"):
+            self._base.execute(part)
+        last = -1
+        while rows := self._ask(
+            "SELECT number, name, place, size, label FROM items WHERE number > ? ORDER BY number LIMIT ?",
+            (last, _AT_ONCE),
+        ):
+            last = rows[-1][0]
+            self._base.executemany("UPDATE items SET seal = ? WHERE number = ?", [(_seal(*r), r[0]) for r in rows])
+        for one in shards:
+            self._put(one.number, one.done, one.items, one.digests, troubles.get(one.number, []) if one.done else [])
+        self.keep(files)
+        self._base.execute(f"PRAGMA user_version = {_VERSION}")
+        self._base.execute("COMMIT")

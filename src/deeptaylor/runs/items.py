@@ -14,7 +14,7 @@ import hashlib
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from deeptaylor.errors import InputError, warn
 from deeptaylor.shown import shown
+from deeptaylor.support.class_names import number_before
 from deeptaylor.support.files import special_kind
 
 __all__ = ["KINDS", "Content", "Entry", "Folder", "ListFile", "Samples", "Source", "class_of", "source_of"]
@@ -89,7 +90,10 @@ def source_of(data: Any) -> Source:
 
 
 class Folder:
-    """Pictures below a folder, by name; a picture's class is the first folder of its path, where it has one."""
+    """Pictures below a folder, by name; a picture's class is the first folder of its path.
+
+    Where there are no subfolders it is the number before its name, as in 207_dog.jpg, if there is one.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
@@ -104,7 +108,10 @@ class Folder:
         return {"kind": "folder", "place": str(self.root)}
 
     def entries(self) -> Iterator[Entry]:
-        yield from self._below(self.root, "", ())
+        with os.scandir(self.root) as found:
+            flat = not any(_is_folder(e) for e in found if not e.name.startswith("."))
+        for entry in self._below(self.root, "", ()):
+            yield replace(entry, label=number_before(entry.name)) if flat else entry
 
     def _below(self, folder: Path, inside: str, above: tuple[Path, ...]) -> Iterator[Entry]:
         """Folder by folder, so that no more than the names of one are held at once; a link to one above is left out."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,18 +18,22 @@ from typing import Any, Protocol, Self, cast
 
 from deeptaylor.runs.commits import Item
 from deeptaylor.runs.prepared import Prepared, joined
-from deeptaylor.runs.store import Shard
-from deeptaylor.runs.work import Rows, Work
+from deeptaylor.runs.store import Part, Rows, Shard
+from deeptaylor.runs.work import Work
 
 __all__ = ["Writer", "computed", "explain_here"]
 
 AHEAD = 4  # batches that are read before they are needed
 WAITING = 2  # shards that wait to be written
+EVERY = 15.0  # seconds after which what there is of a shard is saved; with a batch and the writing, 20 at most
+
+Begun = tuple[int, Sequence[Item], Sequence[Rows]]  # a shard's number, its items to do, and batches done before
 
 
 @dataclass(frozen=True)
 class _Batch:
     shard: int
+    before: Sequence[Rows]  # of its shard: batches of an earlier run
     last: bool  # of its shard
     read: Future[Prepared]
 
@@ -57,30 +62,41 @@ class _Threads:
 
 def explain_here(
     work: Work,
-    shards: Iterable[tuple[int, Sequence[Item]]],
+    shards: Iterable[Begun],
     size: int,
     threads: int,
-    write: Callable[[Shard], None],
+    write: Callable[[Shard | Part], None],
     stop: Callable[[], bool],
     tick: Callable[[int, int], None],
     processes: int = 0,
 ) -> None:
-    """Explain shards one after the other; after the one in which a stop is asked for, no other is begun."""
+    """Explain shards one after the other; after the one in which a stop is asked for, no other is begun.
+
+    What there is of a shard is saved again and again, for whoever goes on where this run is killed.
+    """
     pool = ThreadPoolExecutor(threads, thread_name_prefix="deeptaylor-read")
     join = ThreadPoolExecutor(1, thread_name_prefix="deeptaylor-join")
     with pool, _readers(work, pool, processes) as readers, join, Writer(write) as writer, work.watching():
         rows: list[Rows] = []
+        saved, since = 0, time.monotonic()  # of these, batches that are on the disk
         for batch in _ahead(_batches(work, _listed(shards, pool), size, processes or threads, readers, join)):
+            if not rows:
+                rows, saved = list(batch.before), len(batch.before)
             rows.append(work.rows(batch.read.result()))
             tick(len(rows[-1].arrays["status"]), len(rows[-1].troubles))
             if batch.last:
                 work.check_network()
                 writer.put(work.shard(batch.shard, rows))
-                rows = []
+                rows, since = [], time.monotonic()
                 if stop():
                     join.shutdown(wait=False, cancel_futures=True)
                     pool.shutdown(wait=False, cancel_futures=True)
                     break
+            elif time.monotonic() - since >= EVERY:
+                work.check_network()
+                first = sum(len(done.arrays["status"]) for done in rows[:saved])
+                writer.put(Part(batch.shard, first, rows[saved:]))
+                saved, since = len(rows), time.monotonic()
 
 
 @contextlib.contextmanager
@@ -94,9 +110,7 @@ def _readers(work: Work, pool: ThreadPoolExecutor, processes: int) -> Iterator[_
         yield readers
 
 
-def _listed(
-    shards: Iterable[tuple[int, Sequence[Item]]], pool: ThreadPoolExecutor
-) -> Iterator[tuple[int, Sequence[Item]]]:
+def _listed(shards: Iterable[Begun], pool: ThreadPoolExecutor) -> Iterator[Begun]:
     """Shards, of which the next is looked up while one is explained."""
     every = iter(shards)
     coming = pool.submit(next, every, None)
@@ -106,18 +120,18 @@ def _listed(
 
 
 def _batches(
-    work: Work, shards: Iterable[tuple[int, Sequence[Item]]], size: int, count: int, readers: _Readers,
+    work: Work, shards: Iterable[Begun], size: int, count: int, readers: _Readers,
     join: ThreadPoolExecutor,
 ) -> Iterator[_Batch]:  # fmt: skip
     """Batches that are being read."""
     pinned = getattr(work.explainer.like, "is_cuda", False)
-    for number, items in shards:
+    for number, items, before in shards:
         for k in range(0, len(items), size):
             batch = items[k : k + size]
             step = -(-len(batch) // count)
             parts = [batch[j : j + step] for j in range(0, len(batch), step)]
             begun = [(part, readers.begin(part)) for part in parts]
-            yield _Batch(number, k + size >= len(items), join.submit(_joined, readers, begun, pinned))
+            yield _Batch(number, before, k + size >= len(items), join.submit(_joined, readers, begun, pinned))
 
 
 def _joined(readers: _Readers, parts: Sequence[tuple[Sequence[Item], Future[Any]]], pinned: bool) -> Prepared:
@@ -135,17 +149,17 @@ def _ahead(batches: Iterator[_Batch]) -> Iterator[_Batch]:
 
 def computed(work: Work, number: int, items: Sequence[Item], size: int, threads: int = 1) -> Shard:
     """One shard, computed and not written."""
-    done: list[Shard] = []
-    explain_here(work, [(number, items)], size, threads, done.append, lambda: False, lambda *_: None)
-    return done[0]
+    done: list[Shard | Part] = []
+    explain_here(work, [(number, items, ())], size, threads, done.append, lambda: False, lambda *_: None)
+    return next(one for one in done if isinstance(one, Shard))
 
 
 class Writer:
     """Writes in a thread of its own, in order; what goes wrong there is raised here."""
 
-    def __init__(self, write: Callable[[Shard], None]) -> None:
+    def __init__(self, write: Callable[[Shard | Part], None]) -> None:
         self._write = write
-        self._waiting: queue.Queue[Shard | None] = queue.Queue(WAITING)
+        self._waiting: queue.Queue[Shard | Part | None] = queue.Queue(WAITING)
         self._failed: list[BaseException] = []
         self._thread = threading.Thread(target=self._work, name="deeptaylor-write", daemon=True)
 
@@ -157,7 +171,7 @@ class Writer:
                 except BaseException as error:  # noqa: BLE001  raised again where it is waited for
                     self._failed.append(error)
 
-    def put(self, shard: Shard) -> None:
+    def put(self, shard: Shard | Part) -> None:
         """Have a shard written; waits while too many are waiting already."""
         self._check()
         self._waiting.put(shard)

@@ -12,9 +12,9 @@ from typing import Any
 from torch import nn
 
 from deeptaylor.errors import DeepTaylorError
-from deeptaylor.runs.commits import LEDGER, Commits, Item, StoreError, lost
+from deeptaylor.runs.commits import LEDGER, Commits, Entered, Item, StoreError, damaged, lost
 from deeptaylor.runs.items import Entry
-from deeptaylor.runs.store import Field, fields_of
+from deeptaylor.runs.store import ABOUT, Field, create, digests_of, fields_of, files_of
 from deeptaylor.runs.work import Work
 from deeptaylor.shown import shown
 from deeptaylor.support.files import write_whole
@@ -25,19 +25,27 @@ __all__ = [
     "MANIFEST",
     "ChangedError",
     "about",
+    "as_bytes",
     "check",
     "check_ledger",
     "check_network",
     "check_settings",
+    "damaged_abouts",
     "fields_in",
     "grown",
+    "is_old",
+    "items_in",
     "listed",
     "read",
+    "restore",
     "save",
+    "shards_in",
+    "upgrade",
 ]
 
 MANIFEST = "manifest.json"
-_FORMAT = 2
+_FORMAT, _OLD = 3, 2  # the older one had no hashes of chunks and no seals in its ledger
+_SHOWN = 5  # class names that an error shows
 _WHAT = {"network": "network", "plan": "plan", "inputs": "input set"}
 
 
@@ -46,23 +54,66 @@ class ChangedError(DeepTaylorError, ValueError):
 
 
 def read(store: Path) -> dict[str, Any] | None:
-    """The manifest of a store; None where there is none (yet)."""
+    """Return the manifest of a store; None where there is none (yet). Raise where it is not what was written."""
     try:
-        found: dict[str, Any] = json.loads((store / MANIFEST).read_bytes())
+        data = (store / MANIFEST).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        return None
-    except ValueError as error:
+        data = b""
+    except OSError as error:
         raise StoreError(lost(store, MANIFEST, error)) from error
-    if not isinstance(found, dict):
-        raise StoreError(lost(store, MANIFEST))
+    if not (store / LEDGER).exists():
+        if data:
+            raise StoreError(lost(store, LEDGER))
+        return None
+    if is_old(store):
+        raise ChangedError(
+            f"{shown(store)} was written by an older release, which kept no checksums of its chunks. Say `deeptaylor "
+            f"verify --repair {shown(store)}`: it compares every file with the hash that was kept, and adds them."
+        )
+    try:
+        with Commits(store) as commits:
+            kept, begun = commits.kept(MANIFEST), commits.begun()
+    except StoreError:
+        if data:
+            raise
+        return None  # a run was killed before there was a store
+    if not data and not begun:
+        return None
+    if kept is None or data != kept:
+        raise StoreError(damaged(store, f"{MANIFEST} {'is missing' if not data else 'is not what was written'}"))
+    found: dict[str, Any] = json.loads(data)
     if found.get("format") != _FORMAT:
         raise ChangedError(f"{shown(store)} was written in format {found.get('format')}; this version reads {_FORMAT}.")
     return found
 
 
+def is_old(store: Path) -> bool:
+    """Was a store written by an older release, and is still as that left it?"""
+    try:
+        return bool(json.loads((store / MANIFEST).read_bytes())["format"] == _OLD)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def as_bytes(manifest: Mapping[str, Any]) -> bytes:
+    """Return the manifest as its file has it."""
+    return (json.dumps(manifest, indent=1) + "\n").encode()
+
+
 def save(store: Path, manifest: Mapping[str, Any]) -> None:
     """Write the manifest: from now on the folder is a store."""
-    write_whole(store / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
+    write_whole(store / MANIFEST, as_bytes(manifest))
+
+
+def shards_in(manifest: Mapping[str, Any]) -> int:
+    """Return how many shards a store has."""
+    return -(-int(manifest["items"]) // int(manifest["shard"]))
+
+
+def items_in(manifest: Mapping[str, Any], shard: int) -> range:
+    """Return the numbers of a shard's items."""
+    each = int(manifest["shard"])
+    return range(shard * each, min((shard + 1) * each, int(manifest["items"])))
 
 
 def about(work: Work, heat: Sequence[int], relevance: Sequence[int] | None, more: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,14 +180,77 @@ def check(store: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
             other = [name for name in old[key] if old[key][name] != new[key].get(name) and name != "fingerprint"]
             differ = f" They differ in: {', '.join(other)}." if other else ""
             raise ChangedError(_changed(store, key, was, now) + differ)
+    if old["classes"] != new["classes"]:
+        raise ChangedError(
+            f"{shown(store)} was begun with other class names: {_names(old['classes'], new['classes'])}, and they are "
+            f"{_names(new['classes'], old['classes'])} now. Write to another folder, or go on with the names it was "
+            "begun with."
+        )
     if new.get("shard") not in (None, old["shard"]):
         raise ChangedError(f"{shown(store)} was begun with shards of {old['shard']} items; leave shard= out to go on.")
 
 
-def check_ledger(store: Path, commits: Commits, manifest: Mapping[str, Any]) -> None:
+def _names(names: Sequence[str] | None, others: Sequence[str] | None) -> str:
+    """Say class names, of many those that differ from others."""
+    if names is None:
+        return "there were none"
+    other = others or ()
+    differ = [f"{k} {shown(n)}" for k, n in enumerate(names) if k >= len(other) or other[k] != n]
+    more = f", and {len(differ) - _SHOWN} more" if len(differ) > _SHOWN else ""
+    return f"{len(names)} ({', '.join(differ[:_SHOWN]) or 'the first ones of the others'}{more})"
+
+
+def check_ledger(commits: Commits, manifest: Mapping[str, Any]) -> None:
     """Refuse a ledger that does not have the items of the manifest."""
     if commits.listed() != manifest["items"]:
-        raise StoreError(lost(store, LEDGER))
+        raise StoreError(damaged(commits.store, f"its ledger lists {commits.listed()} of {manifest['items']} items"))
+
+
+def restore(store: Path, commits: Commits, manifest: Mapping[str, Any]) -> list[str]:
+    """Write again what zarr reads first, where it is not what was written; return the names of these files."""
+    fields = fields_in(manifest)
+    changed = damaged_abouts(store, commits, fields)
+    for name in changed:
+        (store / name).unlink(missing_ok=True)
+        if (kept := commits.kept(name)) is not None:
+            (store / name).parent.mkdir(exist_ok=True)
+            write_whole(store / name, kept)
+    if changed:
+        files = create(store, fields, manifest["items"], manifest["shard"])
+        commits.keep({name: files[name] for name in changed})
+    return changed
+
+
+def damaged_abouts(store: Path, commits: Commits, fields: Sequence[Field]) -> list[str]:
+    """Return the names of those files that zarr reads first that are not what was written."""
+    names = [ABOUT, *(f"{one.name}/{ABOUT}" for one in fields)]
+    return [name for name in names if _content(store / name) != (commits.kept(name) or b"")]
+
+
+def _content(file: Path) -> bytes | None:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return None
+
+
+def upgrade(store: Path) -> None:
+    """Bring a store of an older release into the format of this one; shards whose files are damaged are taken back."""
+    manifest = {**json.loads((store / MANIFEST).read_bytes()), "format": _FORMAT}
+    fields, each = fields_in(manifest), int(manifest["shard"])
+    with Commits(store, write=True) as commits:
+        if commits.is_old:
+            check_ledger(commits, manifest)
+            shards = [Entered(k, False, 0, {}, ()) for k in range(shards_in(manifest))]
+            for number, items, whole in commits.old_shards():
+                read = {name: _content(store / name) for name in files_of(number, fields, manifest["also"])}
+                if all(d is not None and hashlib.sha256(d).hexdigest() == whole.get(n) for n, d in read.items()):
+                    chunks = {one.name: one.chunks(each) for one in fields}
+                    digests = {n: digests_of(d or b"", chunks.get(n.partition("/")[0], 0)) for n, d in read.items()}
+                    shards[number] = Entered(number, True, items, digests, ())
+            files = create(store, fields, manifest["items"], each)
+            commits.upgrade(shards, each, files | {MANIFEST: as_bytes(manifest)})
+    save(store, manifest)
 
 
 def check_network(store: Path, old: Mapping[str, Any], network: nn.Module) -> None:

@@ -19,7 +19,7 @@ from deeptaylor.support.optional import optional_package
 __all__ = ["Parquet", "Tar"]
 
 _PICTURES = ("image", "img", "picture", "bytes", "jpg", "png")
-_CLASSES = ("label", "class", "cls", "target", "y")
+_CLASSES = ("label", "class", "cls", "target", "y", "label_name", "class_name", "category")
 _PIECES, _PIECE = 64, 2**16  # of a file, and bytes of each
 
 

@@ -45,9 +45,9 @@ class Reader:
         """Items of this shape in one tensor."""
         inputs: list[Tensor | None] = [None] * len(items)
         digests, labels, bad = [_NO_HASH] * len(items), [item.label for item in items], dict[int, Bad]()
-        for k, (item, content) in enumerate(zip(items, self._contents(items), strict=True)):
+        for k, (item, content) in enumerate(zip(items, self.contents(items), strict=True)):
             if isinstance(content, Content):
-                digests[k], labels[k] = content.digest, self._label(item, content)
+                digests[k], labels[k] = content.digest, self.label(item, content)
                 inputs[k], why = self._fitting(content, item, shape)
             else:
                 why = Bad(_UNREADABLE, said(content))
@@ -70,7 +70,7 @@ class Reader:
             return self._photo(Image.fromarray(data))
         return torch.as_tensor(data)
 
-    def _contents(self, items: Sequence[Item]) -> Sequence[Content | Exception]:
+    def contents(self, items: Sequence[Item]) -> Sequence[Content | Exception]:
         """What is read of each item, all at once where the source can; or what went wrong with it."""
         many = getattr(self.source, "read_many", None)
         if many is not None:
@@ -79,7 +79,8 @@ class Reader:
                 return found
         return [tried(self.source.read, item.name, item.place) for item in items]
 
-    def _label(self, item: Item, content: Content) -> int:
+    def label(self, item: Item, content: Content) -> int:
+        """The number of an item's class: as the list has it, or as it was read."""
         return item.label if content.label is None else self.label_of(content.label)
 
     def _fitting(self, content: Content, item: Item, shape: Sequence[int]) -> tuple[Tensor | None, Bad | None]:

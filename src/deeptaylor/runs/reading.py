@@ -17,9 +17,21 @@ from torch import Tensor
 from deeptaylor.errors import InputError
 from deeptaylor.models.networks.photo import opened
 from deeptaylor.runs import manifest as manifests
-from deeptaylor.runs.commits import Commits, Trouble
+from deeptaylor.runs.commits import Commits, Entered, Trouble
 from deeptaylor.runs.items import source_of
-from deeptaylor.runs.store import PARTS, STATUS, Array, zarr_package
+from deeptaylor.runs.store import (
+    PARTS,
+    STATUS,
+    Array,
+    Stored,
+    files_of,
+    is_there,
+    numbers_of,
+    observed,
+    read_checked,
+    totals,
+    unpacked,
+)
 from deeptaylor.runs.studied import Studied
 from deeptaylor.runs.view import taken
 from deeptaylor.shown import shown
@@ -31,13 +43,13 @@ __all__ = ["Maps", "Run", "open_run"]
 class Maps:
     """Heatmaps that are read as they are asked for: by a number, a slice, or numbers in a list or an array."""
 
-    def __init__(self, halves: Any, scale: Any) -> None:
+    def __init__(self, halves: Stored, scale: Stored) -> None:
         self._halves, self._scale = halves, scale
 
     @property
     def shape(self) -> tuple[int, ...]:
         """(items, height, width) of pictures."""
-        return tuple(self._halves.shape)
+        return self._halves.shape
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -46,42 +58,15 @@ class Maps:
         """float32, each map multiplied by its scale."""
         if which is ... or isinstance(which, tuple):
             return taken(self, which if isinstance(which, tuple) else (which,))
-        if isinstance(which, (int, np.integer)):
-            number = self._number(int(which))
-            one: Array = self._read(slice(number, number + 1))[0]
-            return one
-        if isinstance(which, slice):
-            first, last, step = which.indices(len(self))
-            if step > 0:
-                return self._read(slice(first, max(first, last)))[::step]
-            which = np.arange(first, last, step)
-        numbers = np.asarray(which)
-        if numbers.dtype == bool:
-            numbers = np.flatnonzero(numbers)
-        numbers = np.array([self._number(int(k)) for k in numbers], dtype=np.int64)
-        if not len(numbers):
-            return np.zeros((0, *self.shape[1:]), np.float32)
-        order = np.unique(numbers)
-        halves = np.asarray(self._halves.oindex[order]).astype(np.float32)
-        scale = np.asarray(self._scale[:])[order]
-        return _scaled(halves, scale)[np.searchsorted(order, numbers)]
+        numbers, alone = numbers_of(which, len(self))
+        halves, scale = self._halves.rows(numbers).astype(np.float32), self._scale.rows(numbers)
+        maps: Array = halves * scale.reshape(-1, *[1] * (halves.ndim - 1))
+        return maps[0] if alone else maps
 
     def __iter__(self) -> Iterator[Array]:
         """One after the other, read in larger pieces."""
         for k in range(0, len(self), 256):
             yield from self[k : k + 256]
-
-    def _number(self, k: int) -> int:
-        if not -len(self) <= k < len(self):
-            raise IndexError(f"There are {len(self)} maps; got {k}.")
-        return k % len(self)
-
-    def _read(self, part: slice) -> Array:
-        return _scaled(np.asarray(self._halves[part]).astype(np.float32), np.asarray(self._scale[part]))
-
-
-def _scaled(halves: Array, scale: Array) -> Array:
-    return halves * scale.reshape(-1, *[1] * (halves.ndim - 1))
 
 
 def open_run(store: str | os.PathLike[str]) -> Run:
@@ -106,7 +91,8 @@ class Run(Studied):
         if found is None:
             raise InputError(f"{shown(path)} is no store of a run: there is no {manifests.MANIFEST} in it.")
         self.manifest: dict[str, Any] = found
-        self._group = zarr_package().open_group(str(path), mode="r")
+        each = self.manifest["shard"]
+        self._arrays = {one.name: Stored(path, one, len(self), each) for one in manifests.fields_in(self.manifest)}
 
     def __len__(self) -> int:
         return int(self.manifest["items"])
@@ -117,40 +103,37 @@ class Run(Studied):
 
     # --- the ledger -----------------------------------------------------------------------------------------------
 
-    def _commits(self) -> Commits:
-        return Commits(self.path)
-
     @property
     def progress(self) -> tuple[int, int, int]:
         """Shards that are done, their items, and how many of these could not be explained."""
-        commits = self._commits()
-        try:
-            return commits.totals()
-        finally:
-            commits.close()
+        return totals(self._entered())
+
+    def _entered(self) -> list[Entered]:
+        with Commits(self.path) as commits:
+            return commits.shards(manifests.shards_in(self.manifest))
 
     @property
     def complete(self) -> bool:
-        """True once every item was explained, or recorded as one that cannot be."""
-        return self.progress[1] == len(self)
+        """True once every item was explained, or recorded as one that cannot be; False where a file is missing.
+
+        What files hold is compared as it is read, and all of it by `deeptaylor verify`.
+        """
+        entered = self._entered()
+        return all(one.done and is_there(self.path, one, self._files(one.number)) for one in entered)
+
+    def _files(self, shard: int) -> list[str]:
+        return files_of(shard, manifests.fields_in(self.manifest), self.manifest["also"])
 
     @cached_property
     def names(self) -> list[str]:
         """The name of every item, in order: of a file its path below the folder."""
-        commits = self._commits()
-        try:
-            return [item.name for item in commits.items()]
-        finally:
-            commits.close()
+        with Commits(self.path) as commits:
+            return [item.name for item in commits.items(0, len(self))]
 
     @property
     def errors(self) -> list[Trouble]:
         """Every item that could not be explained: its number, status and reason."""
-        commits = self._commits()
-        try:
-            return commits.troubles()
-        finally:
-            commits.close()
+        return [trouble for one in self._entered() for trouble in one.troubles]
 
     @property
     def classes(self) -> list[str] | None:
@@ -159,11 +142,11 @@ class Run(Studied):
 
     # --- arrays ---------------------------------------------------------------------------------------------------
 
-    def array(self, name: str) -> Any:
-        """One of the store's zarr arrays, by name."""
-        if name not in self._group:
-            raise InputError(f"There is no array {name!r} in {shown(self.path)}: {', '.join(sorted(self._group))}.")
-        return self._group[name]
+    def array(self, name: str) -> Stored:
+        """One of the store's arrays, by name: `run.array("score")[:100]`."""
+        if name not in self._arrays:
+            raise InputError(f"There is no array {name!r} in {shown(self.path)}: {', '.join(sorted(self._arrays))}.")
+        return self._arrays[name]
 
     @property
     def heatmaps(self) -> Maps:
@@ -181,14 +164,10 @@ class Run(Studied):
 
     def also(self, name: str) -> Iterator[dict[str, Array]]:
         """What an observer kept of each shard that is done, in order."""
-        commits = self._commits()
-        try:
-            done = sorted(commits.done())
-        finally:
-            commits.close()
-        for shard in done:
-            with np.load(self.path / "also" / name / f"{shard:05d}.npz", allow_pickle=False) as found:
-                yield {key: found[key] for key in found.files}
+        for shard in self._entered():
+            if shard.done:
+                with unpacked(read_checked(self.path, observed(name, shard.number), shard)) as found:
+                    yield {key: found[key] for key in found.files}
 
     # --- the table ------------------------------------------------------------------------------------------------
 
@@ -225,11 +204,8 @@ class Run(Studied):
     def picture(self, item: int, data: Any = None) -> Image.Image:
         """An item's picture, read again from where it was; `data`: the Dataset, or where the folder lies now."""
         number = range(len(self))[item]
-        commits = self._commits()
-        try:
+        with Commits(self.path) as commits:
             row = next(commits.items(number, number + 1))
-        finally:
-            commits.close()
         inputs = self.manifest["inputs"]
         if data is None and inputs["kind"] == "dataset":
             raise InputError(

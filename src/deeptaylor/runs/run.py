@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +23,38 @@ from torch import Tensor, nn
 from deeptaylor.domain import Domain
 from deeptaylor.errors import DeepTaylorWarning, InputError, TargetError, warn
 from deeptaylor.explainer import Explainer
+from deeptaylor.graph.eval_mode import eval_mode
 from deeptaylor.models.loading.load import load
 from deeptaylor.models.networks.pretrained import Pretrained
 from deeptaylor.pictures.axes import Axis
 from deeptaylor.run.inputs import first_float
 from deeptaylor.runs import manifest as manifests
-from deeptaylor.runs.commits import LEDGER, LOCK, Commits, Item, Lock, StoreError, lost
+from deeptaylor.runs.commits import LEDGER, LOCK, Commits, Entered, Item, Lock, StoreError, lost
 from deeptaylor.runs.items import source_of
 from deeptaylor.runs.labels import Labels
 from deeptaylor.runs.local import explain_here
-from deeptaylor.runs.progress import Progress, Stop, Told
+from deeptaylor.runs.progress import LOG, Progress, Stop, Told
 from deeptaylor.runs.reader import said, tried
 from deeptaylor.runs.reading import Run, open_run
 from deeptaylor.runs.store import (
     ABOUT,
+    PARTS_IN,
+    Array,
     Field,
+    Part,
+    Rows,
     Shard,
+    Stored,
     Written,
     create,
     encoded,
     fields_of,
+    files_of,
+    is_there,
     no_room,
+    rows_in,
+    save_part,
+    totals,
     written,
     zarr_package,
 )
@@ -53,6 +67,7 @@ __all__ = ["begin", "run", "work_of"]
 
 SHARD, BATCH = 512, 32
 _QUICK = 2048  # items of a shard where they are explained in no time, and waiting for the disk would take as long
+_COMPARED, _SAID = 64, 20.0  # items that a thread compares at once; seconds between two lines of the log
 _SMALL_MAPS, _SMALL_NETWORK = 2**14, 5_000_000  # bytes that are kept of an item; parameters
 
 
@@ -77,6 +92,7 @@ def run(
     progress: Callable[[Progress], None] | None = None,
     command: str = "",
     check_space: bool = True,
+    check_items: bool = True,
     **settings: Any,
 ) -> Run:
     """Explain a whole data set into a store; the same call goes on with one that was broken off.
@@ -101,9 +117,13 @@ def run(
     scheduler    the address of a Dask scheduler (tcp://…): its workers explain, this process writes
     progress     called with a `Progress` again and again
     check_space  False: begin also where the disk may be too small
+    check_items  False: go on without reading the items that are done again. They are read to compare them with the
+                 hashes that were kept: other data are refused, also where their names and sizes are the same
 
     Items that cannot be read or explained are recorded with the reason, and stop nothing. An interrupt (Ctrl-C,
-    SIGTERM) ends the run after the shard that is being explained.
+    SIGTERM) ends the run after the shard that is being explained. A run that is killed loses 20 seconds of work at
+    most (one batch, where that takes longer; with a scheduler, the shards that its workers are at). `run.log` in the
+    store says how far it is.
     """
     zarr_package()
     if batch < 1 or (shard is not None and shard < 1):
@@ -116,25 +136,127 @@ def run(
         manifest, fields = _begun(store, commits, work, relevance, shard, command, batch)
         work.fields = fields
         count, each = manifest["items"], manifest["shard"]
-        done = commits.done()
-        todo = [k for k in range(-(-count // each)) if k not in done]
+        entered = _those_there(store, commits, manifest, fields, [one.name for one in also])
+        todo = [one for one in entered if not one.done]
+        _, items, bad = totals(entered if scheduler is None else [one for one in entered if one.done])
         if check_space:
-            _space(store, fields, sum(min(each, count - k * each) for k in todo))
-        told = Told(commits, count, progress)
+            _space(store, fields, count - items)
+        told = Told(items, bad, count, store / LOG, progress)
+        with _logged(told):
+            if check_items:
+                _compare(store, commits, work, entered, manifest, threads or _threads(), told)
 
-        def write(made: Shard | Written) -> None:
-            written(store, encoded(made, fields, each) if isinstance(made, Shard) else made, commits)
-            told.entered()
+            def write(made: Shard | Written | Part) -> None:
+                if isinstance(made, Part):
+                    told.entered(save_part(store, made, commits))
+                    return
+                before = commits.shard(made.number).items if scheduler is None else 0
+                written(store, encoded(made, fields, each) if isinstance(made, Shard) else made, commits)
+                told.entered(made.items - before)
 
-        with Stop() as stop:
-            shards = ((k, list(commits.items(k * each, (k + 1) * each))) for k in todo)
-            if scheduler is None:
-                explain_here(work, shards, batch, threads or _threads(), write, stop, told.computed, processes)
-            else:
-                from deeptaylor.runs.cluster import explain_there
+            with Stop() as stop:
+                if scheduler is None:
+                    begun = (_begun_shard(store, commits, one, manifest) for one in todo)
+                    explain_here(work, begun, batch, threads or _threads(), write, stop, told.computed, processes)
+                else:
+                    from deeptaylor.runs.cluster import explain_there
 
-                explain_there(scheduler, work, shards, batch, each, threads or 1, write, stop, told.computed)
+                    shards = ((one.number, _items(commits, manifest, one.number)) for one in todo)
+                    explain_there(scheduler, work, shards, batch, each, threads or 1, write, stop, told.computed)
     return open_run(store)
+
+
+@contextmanager
+def _logged(told: Told) -> Iterator[None]:
+    """Say at the end of the log how the run ended."""
+    try:
+        yield
+    except BaseException as error:
+        told.write(f"The run ends: {type(error).__name__} {error}. What is saved stays; the same command goes on.")
+        raise
+    told.write("The run is done.")
+
+
+def _items(commits: Commits, manifest: Mapping[str, Any], shard: int, after: int = 0) -> list[Item]:
+    """Return a shard's items, those after the first ones."""
+    numbers = manifests.items_in(manifest, shard)[after:]
+    return list(commits.items(numbers.start, numbers.stop))
+
+
+def _begun_shard(
+    store: Path, commits: Commits, entered: Entered, manifest: Mapping[str, Any]
+) -> tuple[int, Sequence[Item], Sequence[Rows]]:
+    """Return a shard's number, its items that are to do, and the batches that were saved before."""
+    return entered.number, _items(commits, manifest, entered.number, entered.items), rows_in(store, entered)
+
+
+def _those_there(
+    store: Path, commits: Commits, manifest: Mapping[str, Any], fields: Sequence[Field], also: Sequence[str]
+) -> list[Entered]:
+    """Return what was entered of every shard; take back those of which a file is missing, or has another size."""
+    count = manifests.shards_in(manifest)
+    entered = commits.shards(count)
+    gone = [one.number for one in entered if not is_there(store, one, files_of(one.number, fields, also))]
+    if gone:
+        commits.forget(gone, count)
+        warn(
+            f"Damaged: files of {len(gone)} of the shards of {shown(store)} are missing or cut off "
+            f"({', '.join(map(str, gone[:10]))}{', …' * (len(gone) > 10)}); these shards are computed again."
+        )
+        entered = commits.shards(count)
+    saved = {name for one in entered if not one.done for name in one.digests}
+    for part in (store / PARTS_IN).glob("*"):  # of shards that are done, or that was not entered
+        if part.relative_to(store).as_posix() not in saved:
+            part.unlink(missing_ok=True)
+    return entered
+
+
+def _compare(
+    store: Path, commits: Commits, work: Work, entered: Sequence[Entered], manifest: Mapping[str, Any], threads: int,
+    told: Told,
+) -> None:  # fmt: skip
+    """Refuse data of which an item is not what was explained: each that is done is read, and its hash compared."""
+    of = {one.name: Stored(store, one, manifest["items"], manifest["shard"]) for one in manifests.fields_in(manifest)}
+    total = sum(one.items for one in entered)
+    if not total:
+        return
+    told.write(f"The {total} items that are done are compared with the data (check_items=False leaves that out).")
+    ready, said = 0, time.monotonic()
+    with ThreadPoolExecutor(threads, thread_name_prefix="deeptaylor-compare") as pool:
+        for shard in entered:
+            items = _items(commits, manifest, shard.number)[: shard.items]
+            numbers = np.array([item.number for item in items], dtype=np.int64)
+            if not len(numbers):
+                continue
+            hashes, labels = of["input_hash"].rows(numbers), of["label"].rows(numbers)
+            first = range(0, len(items), _COMPARED)
+            parts = [[values[k : k + _COMPARED] for k in first] for values in (items, hashes, labels)]
+            for found in pool.map(partial(_first_other, work), *parts):
+                if found is not None:
+                    raise manifests.ChangedError(
+                        f"{shown(store)} was begun with other data: {found} Write to another folder, or go on with "
+                        "the data it was begun with. A Dataset that draws at random gives other items each time."
+                    )
+            ready += len(items)
+            if time.monotonic() - said > _SAID:
+                said = time.monotonic()
+                told.write(f"{ready} of {total} items are compared.")
+
+
+def _first_other(work: Work, items: Sequence[Item], hashes: Array, labels: Array) -> str | None:
+    """Say which item is the first that is not what was explained, and what it was and is; None where all are."""
+    reader = work.reader
+    for item, content, was, label in zip(items, reader.contents(items), hashes, labels.tolist(), strict=True):
+        if not was.any():  # it could not be read
+            continue
+        name = f"item {item.number} ({shown(item.name)})"
+        if isinstance(content, Exception):
+            return f"{name} can no longer be read: {said(content)}"
+        if content.digest != was.tobytes():
+            return f"the hash of {name} was {was.tobytes().hex()}, and is {content.digest.hex()} now."
+        if (now := reader.label(item, content)) != label:
+            return f"the class of {name} was {label}, and is {now} now (−1: none)."
+    return None
 
 
 def _threads() -> int:
@@ -242,8 +364,6 @@ def _begun(
     """The manifest of the store: the one that is there, if it is of the same; or a new one, with its list of items."""
     old = manifests.read(store)
     if old is None:
-        if commits.done():
-            raise StoreError(lost(store, manifests.MANIFEST))
         count, inputs = commits.list_items(manifests.listed(work.source.entries(), work))
         if not count:
             raise InputError(f"There are no items in {work.source.about['place']}.")
@@ -256,10 +376,10 @@ def _begun(
     new = manifests.about(work, heat, raw if relevance else None, more)
     if old is not None:
         manifests.check(store, old, new)
-        manifests.check_ledger(store, commits, old)
+        manifests.check_ledger(commits, old)
         fields = manifests.fields_in(old)
         _clear(store, fields)
-        create(store, fields, old["items"], old["shard"])
+        manifests.restore(store, commits, old)
         new_items = manifests.grown(store, commits, work, old)
         if new_items:
             warn(
@@ -274,10 +394,15 @@ def _begun(
         "inputs": {**work.source.about, "fingerprint": inputs},
         "label_names": work.label_of.own,
     }
-    for one in [*fields, Field("also", "uint8")]:  # what a run left that was killed before it had a manifest
+    for one in [
+        *fields,
+        Field("also", "uint8"),
+        Field(PARTS_IN, "uint8"),
+    ]:  # what a run left that was killed before it had a manifest
         shutil.rmtree(store / one.name, ignore_errors=True)
     (store / ABOUT).unlink(missing_ok=True)
-    create(store, fields, count, new["shard"])
+    files = create(store, fields, count, new["shard"])
+    commits.plan(manifests.shards_in(new), files | {manifests.MANIFEST: manifests.as_bytes(new)})
     manifests.save(store, new)
     return new, fields
 
@@ -300,11 +425,26 @@ def _shapes(work: Work) -> tuple[tuple[int, ...], tuple[int, ...]]:
     Observers see it too, as a row to be left out: a layer that is not there is told before there is a store.
     """
     x = work.explainer.example[0][:1]
+    _check_names(work, x)
     with work.watching():
         e = work.explainer.explain(x, 0 if work.target == LABEL else work.target)
     for one in work.also:
         one.batch(np.array([-1]), x, e)
     return tuple(e.heatmap(axis=work.axis).shape[1:]), tuple(x.shape[1:])
+
+
+def _check_names(work: Work, x: Tensor) -> None:
+    """Refuse as many class names as the network has no outputs."""
+    names = None if work.model is None else work.model.class_names
+    if names is None:
+        return
+    with eval_mode(work.explainer.model), torch.no_grad():
+        output = work.explainer.model(x)
+    if isinstance(output, Tensor) and output.ndim == 2 and output.shape[1] > 1 and output.shape[1] != len(names):
+        raise InputError(
+            f"The network has {output.shape[1]} outputs, and there are {len(names)} class names. Give one name per "
+            "output, or none (class_names=None)."
+        )
 
 
 def _space(store: Path, fields: Sequence[Field], items: int) -> None:
@@ -340,6 +480,7 @@ def _quiet() -> Iterator[None]:
         warnings.simplefilter("ignore")
         warnings.filterwarnings("default", message="A (batch|sample) .*", category=DeepTaylorWarning)
         warnings.filterwarnings("default", message="New since", category=DeepTaylorWarning)
+        warnings.filterwarnings("default", message="Damaged", category=DeepTaylorWarning)
         warnings.filterwarnings("default", message="The class", category=DeepTaylorWarning)
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         yield

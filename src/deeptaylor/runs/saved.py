@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +12,6 @@ import numpy as np
 
 from deeptaylor import heatmap
 from deeptaylor.errors import InputError
-from deeptaylor.runs.commits import Commits, StoreError
 from deeptaylor.runs.reading import Run
 from deeptaylor.runs.store import STATUS
 from deeptaylor.shown import shown
@@ -25,7 +22,6 @@ from deeptaylor.support.optional import optional_package
 __all__ = ["KINDS", "save"]
 
 KINDS = (".png", ".html", ".npz", ".parquet")
-_TABLE, _MAPS = ("target", "prediction", "score", "label", "status", "ledger"), ("heatmap", "scale")
 _READ = 256  # maps that are read at once
 _SIDE = 112  # pixels that a map is enlarged to, where it is smaller
 
@@ -39,35 +35,7 @@ def save(run: Run, path: str | os.PathLike[str], most: int | None = None) -> Pat
     made = {".png": _png, ".html": _html, ".npz": _npz, ".parquet": _parquet}.get(file.suffix.lower())
     if made is None:
         raise InputError(f"{shown(file)}: a run is exported to {', '.join(KINDS)}.")
-    _refuse_damaged(run, len(run), _TABLE)
     return write_whole(file, made(run, most))
-
-
-def _refuse_damaged(run: Run, items: int, arrays: Sequence[str]) -> None:
-    """A file of the store that is gone reads as items that were never explained, and no reader would notice."""
-    commits = Commits(run.path)
-    try:
-        shards = [shard for shard in sorted(commits.done()) if shard * int(run.manifest["shard"]) < items]
-        files = {
-            shard: [f for f in commits.digests(shard).items() if f[0].partition("/")[0] in arrays] for shard in shards
-        }
-    finally:
-        commits.close()
-    damaged = [shard for shard in shards if not all(_is(run.path / name, digest) for name, digest in files[shard])]
-    if damaged:
-        raise StoreError(
-            f"{shown(run.path)} is damaged, so it is not exported: files of {len(damaged)} of its shards are missing "
-            "or not what was written. deeptaylor verify --repair takes these shards back, and the command of the run "
-            "computes them again."
-        )
-
-
-def _is(file: Path, digest: str) -> bool:
-    try:
-        with file.open("rb") as opened:
-            return hashlib.file_digest(opened, "sha256").hexdigest() == digest
-    except OSError:
-        return False
 
 
 class _Cell(NamedTuple):
@@ -86,7 +54,6 @@ def _cells(run: Run, most: int | None) -> list[_Cell]:
         raise InputError(f"Nothing was explained yet in {shown(run.path)}.")
     if len(run.heatmaps.shape) != 3:
         raise InputError(f"Pictures are drawn of maps with height and width; these are {run.heatmaps.shape[1:]}.")
-    _refuse_damaged(run, int(good[-1]) + 1, _MAPS)
     view, cells = run.view(good), []
     for k, number in enumerate(good.tolist()):
         heat = run.heatmap(number)
@@ -131,7 +98,6 @@ def _html(run: Run, most: int | None) -> bytes:
 def _npz(run: Run, most: int | None) -> bytes:
     """As numpy writes it, but some maps after the other: all of them at once may be more than there is memory."""
     count = len(run) if most is None else min(most, len(run))
-    _refuse_damaged(run, count, _MAPS)
     maps, data = run.heatmaps, io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as file:
         for name, values in {"name": np.array(run.names[:count]), **run.table}.items():

@@ -1,4 +1,8 @@
-"""The arrays of a store: zarr v3, one file per array and shard, written whole before the shard is entered."""
+"""The arrays of a store: zarr v3, one file per array and shard, written whole before the shard is entered.
+
+The ledger has the hash of every chunk. Whoever reads a chunk compares it first (`Stored`); what is missing or is not
+what was written is an error, and never reads as items that wait.
+"""
 
 from __future__ import annotations
 
@@ -17,28 +21,44 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deeptaylor.runs.commits import Commits, Trouble
+from deeptaylor.runs.commits import Commits, Digests, Entered, Item, StoreError, Trouble, damaged
 from deeptaylor.shown import shown
-from deeptaylor.support.files import DiskFullError, at_once, size, write_together
+from deeptaylor.support.files import DiskFullError, at_once, size, write_together, write_whole
 from deeptaylor.support.optional import optional_package
 
 __all__ = [
     "ABOUT",
     "PARTS",
+    "PARTS_IN",
     "STATUS",
     "Field",
+    "Part",
+    "Rows",
     "Shard",
+    "Stored",
     "Written",
     "create",
+    "damaged_files",
+    "digests_of",
     "encoded",
     "fields_of",
+    "files_of",
+    "is_there",
     "no_room",
+    "numbers_of",
+    "observed",
+    "read_checked",
     "room",
+    "rows_in",
+    "save_part",
+    "totals",
+    "unpacked",
     "written",
 ]
 
 PARTS = ("input", "bias", "dropped", "residual", "returned", "own", "shared")  # the columns of ledger/
 STATUS = ("waiting", "explained", "unreadable", "not finite", "refused")
+PARTS_IN = "parts"  # the folder of what was saved of shards that are not done
 ABOUT = "zarr.json"  # in the store and in every array: what zarr reads first
 _MAPS = 8  # heatmaps in a chunk, which is what is read at least; of small ones more
 _CHUNK = 2**17  # bytes that are compressed together at least, where a shard has as many
@@ -62,6 +82,10 @@ class Field:
     def bytes(self) -> int:
         """Of an item, before compression."""
         return np.dtype(self.dtype).itemsize * math.prod(self.shape)
+
+    def chunks(self, shard: int) -> int:
+        """How many chunks a shard of as many items has."""
+        return shard // self.chunk(shard)
 
     def chunk(self, shard: int) -> int:
         """How many items are compressed together: of maps a few, so that one can be read alone."""
@@ -95,13 +119,15 @@ def zarr_package() -> Any:
     return optional_package("zarr", "A run is kept in a zarr store", "runs")
 
 
-def create(store: Path, fields: Sequence[Field], items: int, shard: int) -> None:
-    """The arrays without their values, those that are not there yet: what zarr reads first."""
+def create(store: Path, fields: Sequence[Field], items: int, shard: int) -> dict[str, bytes]:
+    """Write the arrays without their values, those that are not there yet; return what zarr reads first, by file."""
     zarr = zarr_package()
     group = zarr.open_group(store=str(store), mode="a", attributes={"made_by": "deeptaylor run"})
     for one in fields:
         if not (store / one.name / ABOUT).exists():
             _array(group, one.name, one, items, shard)
+    names = [ABOUT, *(f"{one.name}/{ABOUT}" for one in fields)]
+    return {name: (store / name).read_bytes() for name in names}
 
 
 def _array(group: Any, name: str, one: Field, items: int, shard: int) -> Any:
@@ -114,12 +140,30 @@ def _array(group: Any, name: str, one: Field, items: int, shard: int) -> Any:
         dtype=one.dtype,
         shards=(shard, *one.shape),
         chunks=(one.chunk(shard), *one.shape),
-        compressors=[ZstdCodec(level=_LEVEL)],
+        compressors=[ZstdCodec(level=_LEVEL, checksum=True)],
         fill_value=one.fill,
     )
 
 
 # --- a shard ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Rows:
+    """What was computed of a batch, by field."""
+
+    arrays: dict[str, Array]
+    troubles: list[Trouble]
+    also: dict[str, Mapping[str, Array]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some batches of a shard that is not done: they are saved, so that they need not be computed again."""
+
+    number: int  # of the shard
+    first: int  # item in the shard
+    batches: Sequence[Rows]
 
 
 @dataclass
@@ -141,6 +185,7 @@ class Written:
     items: int
     files: dict[str, bytes]
     troubles: list[Trouble]
+    digests: Digests
 
     @property
     def size(self) -> int:
@@ -155,8 +200,37 @@ def encoded(shard: Shard, fields: Sequence[Field], size: int) -> Written:
     for name, state in shard.also.items():
         data = io.BytesIO()
         np.savez(data, allow_pickle=False, **{key: np.asarray(value) for key, value in state.items()})
-        files[f"also/{name}/{shard.number:05d}.npz"] = data.getvalue()
-    return Written(shard.number, shard.items, files, shard.troubles)
+        files[observed(name, shard.number)] = data.getvalue()
+    chunks = {_file(one, shard.number): one.chunks(size) for one in fields}
+    digests = {name: digests_of(data, chunks.get(name, 0)) for name, data in files.items()}
+    return Written(shard.number, shard.items, files, shard.troubles, digests)
+
+
+def digests_of(data: bytes, chunks: int) -> list[Any]:
+    """Return a file's size, and the hashes of its chunks and of the index behind them; 0 chunks: of the whole."""
+    view, ends = memoryview(data), [len(data)]
+    if chunks:
+        index = np.frombuffer(data[-_index_size(chunks) : -4], "<u8").reshape(-1, 2)
+        ends = [*np.cumsum(index[:, 1]).tolist(), len(data)]
+    return [len(data), *(_hash(view[a:b]) for a, b in zip([0, *ends], ends, strict=False))]
+
+
+def _index_size(chunks: int) -> int:
+    return 16 * chunks + 4
+
+
+def _hash(data: Any) -> str:
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def files_of(shard: int, fields: Iterable[Field], also: Iterable[str]) -> list[str]:
+    """Return the names of the files of a shard that is done."""
+    return [*(_file(one, shard) for one in fields), *(observed(name, shard) for name in also)]
+
+
+def observed(name: str, shard: int) -> str:
+    """Return the file in which an observer keeps what it saw of a shard."""
+    return f"also/{name}/{shard:05d}.npz"
 
 
 def _sharded(one: Field, values: Array, size: int, each: Callable[..., Iterable[bytes]]) -> bytes:
@@ -164,7 +238,7 @@ def _sharded(one: Field, values: Array, size: int, each: Callable[..., Iterable[
 
     zarr's own writer gives what reads the same and takes twenty times as long, for a shard has hundreds of chunks.
     """
-    zstd = optional_package("numcodecs.zstd", "A run is kept in a zarr store", "runs").Zstd(level=_LEVEL)
+    zstd = optional_package("numcodecs.zstd", "A run is kept in a zarr store", "runs").Zstd(level=_LEVEL, checksum=True)
     checksum = optional_package("google_crc32c", "A run is kept in a zarr store", "runs")
     whole = np.full((size, *one.shape), one.fill, dtype=np.dtype(one.dtype).newbyteorder("<"))
     whole[: len(values)] = values
@@ -188,8 +262,255 @@ def written(store: Path, shard: Written, commits: Commits) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     write_together(places, len(places))
     at_once(_settle, folders, len(folders))
-    digests = {name: hashlib.sha256(data).hexdigest() for name, data in shard.files.items()}
-    commits.commit(shard.number, shard.items, digests, shard.troubles)
+    before = commits.shard(shard.number)
+    commits.commit(shard.number, shard.items, shard.digests, shard.troubles)
+    if not before.done:
+        for name in before.digests:
+            (store / name).unlink(missing_ok=True)
+
+
+# --- a shard that is not done -----------------------------------------------------------------------------------------
+
+
+def save_part(store: Path, part: Part, commits: Commits) -> int:
+    """Write some batches of a shard to a file of their own, and enter it; return how many items they are of."""
+    values: dict[str, Array] = {}
+    for k, rows in enumerate(part.batches):
+        values |= {f"{k}/{name}": array for name, array in rows.arrays.items()}
+        values |= {f"{k}/also/{n}/{key}": np.asarray(v) for n, state in rows.also.items() for key, v in state.items()}
+    packed = io.BytesIO()
+    np.savez(packed, allow_pickle=False, **values)
+    data, name = packed.getvalue(), f"{PARTS_IN}/{part.number:05d}.{part.first:08d}.npz"
+    room(store, 2 * len(data))
+    (store / PARTS_IN).mkdir(exist_ok=True)
+    write_whole(store / name, data)
+    _settle(store / PARTS_IN)
+    before = commits.shard(part.number)
+    troubles = [*before.troubles, *(t for rows in part.batches for t in rows.troubles)]
+    items = sum(len(rows.arrays["status"]) for rows in part.batches)
+    digests = before.digests | {name: digests_of(data, 0)}
+    commits.commit(part.number, before.items + items, digests, troubles, done=False)
+    return items
+
+
+def rows_in(store: Path, shard: Entered) -> list[Rows]:
+    """Return the batches that were saved of a shard that is not done."""
+    if shard.done:
+        return []
+    found: list[Rows] = []
+    for name in sorted(shard.digests):
+        with unpacked(read_checked(store, name, shard)) as packed:
+            batches: dict[int, Rows] = {}
+            for key in packed.files:
+                k, _, what = key.partition("/")
+                rows = batches.setdefault(int(k), Rows({}, []))
+                if what.startswith("also/"):
+                    _, observer, part = what.split("/", 2)
+                    rows.also.setdefault(observer, {})[part] = packed[key]  # type: ignore[index]
+                else:
+                    rows.arrays[what] = packed[key]
+        found += [batches[k] for k in sorted(batches)]
+    if found:
+        found[0].troubles.extend(shard.troubles)
+    return found
+
+
+def totals(shards: Iterable[Entered]) -> tuple[int, int, int]:
+    """Return how many shards are done; the items in them, and in parts of others; and how many of these are bad."""
+    every = list(shards)
+    return sum(s.done for s in every), sum(s.items for s in every), sum(len(s.troubles) for s in every)
+
+
+def unpacked(data: bytes) -> Any:
+    """Return the arrays that were packed by `numpy.savez`; no pickle is loaded."""
+    return np.load(io.BytesIO(data), allow_pickle=False)
+
+
+def read_checked(store: Path, name: str, shard: Entered) -> bytes:
+    """Read a file of a shard as one piece; raise where it is not what was entered."""
+    what = f"{name}, of shard {shard.number},"
+    try:
+        data = (store / name).read_bytes()
+    except OSError as error:
+        raise StoreError(damaged(store, f"{what} cannot be read: {_why(error)}")) from error
+    if shard.digests.get(name) != digests_of(data, 0):
+        raise StoreError(damaged(store, f"{what} is not what was written"))
+    return data
+
+
+def damaged_files(store: Path, shard: Entered, names: Iterable[str]) -> list[str]:
+    """Return what is wrong with the files of a shard, each by its name; `names`: those that it has once it is done."""
+    wanted = names if shard.done else shard.digests
+    return [why for name in wanted if (why := _damage(store, name, shard.digests.get(name, [])))]
+
+
+def _damage(store: Path, name: str, digests: Sequence[Any]) -> str:
+    try:
+        data = (store / name).read_bytes()
+    except OSError as error:
+        return f"{name}: {_why(error)}"
+    if digests and len(data) == digests[0]:
+        with contextlib.suppress(ValueError, OverflowError):  # an index that says nonsense
+            if digests_of(data, len(digests) - 2) == list(digests):
+                return ""
+    return f"{name}: it is not what was written"
+
+
+def is_there(store: Path, shard: Entered, names: Iterable[str]) -> bool:
+    """Do the files of a shard exist, in their sizes? What they hold is not looked at."""
+    try:
+        return all((store / n).stat().st_size == shard.digests[n][0] for n in (names if shard.done else shard.digests))
+    except (OSError, KeyError):
+        return False
+
+
+def _why(error: OSError) -> str:
+    return "it is missing" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def numbers_of(which: Any, count: int) -> tuple[npt.NDArray[np.int64], bool]:
+    """Return the rows that an index chooses, and whether it chooses one alone: an int, a slice, a list, a mask."""
+    if isinstance(which, slice):
+        return np.arange(*which.indices(count), dtype=np.int64), False
+    numbers = np.asarray(which)
+    if numbers.dtype == bool:
+        if numbers.shape != (count,):
+            raise IndexError(f"A mask of {count} items has as many values; this one has the shape {numbers.shape}.")
+        numbers = np.flatnonzero(numbers)
+    if numbers.size and not np.issubdtype(numbers.dtype, np.integer):
+        raise IndexError(f"Items are chosen by whole numbers, slices or masks; got {which!r}.")
+    numbers = numbers.astype(np.int64)
+    out = numbers[(numbers < -count) | (numbers >= count)]
+    if out.size:
+        raise IndexError(f"There are {count} items; got {int(out.flat[0])}.")
+    if numbers.ndim > 1:
+        raise IndexError(f"Items are chosen by numbers in one row; these have the shape {numbers.shape}.")
+    return np.atleast_1d(numbers % max(count, 1)), numbers.ndim == 0
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An array of a store, read as it is asked for; every chunk is compared with its hash in the ledger."""
+
+    store: Path
+    field: Field
+    items: int
+    shard: int  # items of a shard
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """One row per item."""
+        return (self.items, *self.field.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of its values."""
+        return np.dtype(self.field.dtype)
+
+    @property
+    def ndim(self) -> int:
+        """How many axes there are."""
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        return self.items
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return self[:].astype(dtype or self.dtype, copy=False)
+
+    def __getitem__(self, which: Any) -> Array:
+        """Rows by a number, a slice, or numbers or a mask in a list or an array; other axes as NumPy has them."""
+        first, *rest = which if isinstance(which, tuple) else (which,)
+        if first is ...:
+            everything: Array = self[:][which]
+            return everything
+        numbers, alone = numbers_of(first, self.items)
+        found = self.rows(numbers)
+        chosen: Array = found[0][tuple(rest)] if alone else found[(slice(None), *rest)]
+        return chosen
+
+    def rows(self, numbers: npt.NDArray[np.int64]) -> Array:
+        """Return the rows of items; those of items that wait are empty."""
+        made = np.full((len(numbers), *self.field.shape), self.field.fill, dtype=self.dtype)
+        order = np.argsort(numbers // self.shard, kind="stable")
+        shards = (numbers // self.shard)[order]
+        ends = [*(np.flatnonzero(np.diff(shards)) + 1).tolist(), len(order)] if len(order) else []
+        with Commits(self.store) as commits:
+            for first, last in zip([0, *ends], ends, strict=False):
+                places = order[first:last]
+                self._read(commits, int(shards[first]), numbers[places] % self.shard, made, places)
+        return made
+
+    def _read(self, commits: Commits, shard: int, inside: Array, made: Array, places: Array) -> None:
+        """Put rows of a shard in their places; once more where a run wrote the shard meanwhile."""
+        entered = commits.shard(shard)
+        while True:
+            try:
+                if entered.done:
+                    self._read_chunks(commits, entered, inside, made, places)
+                elif entered.items:
+                    self._read_parts(entered, inside, made, places)
+                return
+            except StoreError:
+                before, entered = entered, commits.shard(shard)
+                if before == entered:
+                    raise
+
+    def _read_parts(self, entered: Entered, inside: Array, made: Array, places: Array) -> None:
+        saved = np.concatenate([rows.arrays[self.field.name] for rows in rows_in(self.store, entered)])
+        there = inside < len(saved)
+        made[places[there]] = saved[inside[there]]
+
+    def _read_chunks(self, commits: Commits, entered: Entered, inside: Array, made: Array, places: Array) -> None:
+        zstd = optional_package("numcodecs.zstd", "A run is kept in a zarr store", "runs").Zstd()
+        name = _file(self.field, entered.number)
+        kind = self.dtype.newbyteorder("<")
+        digests = entered.digests.get(name, [])
+        count = len(digests) - 2
+        if count < 1:
+            raise self._damaged(commits, entered.number, 0, self.shard, "the ledger has no hashes of it")
+        each = self.shard // count
+        try:
+            with (self.store / name).open("rb") as file:
+                if os.fstat(file.fileno()).st_size != digests[0]:
+                    raise self._damaged(commits, entered.number, 0, self.shard, "it has another size than was written")
+                file.seek(-_index_size(count), os.SEEK_END)
+                index = file.read()
+                if _hash(index) != digests[-1]:
+                    raise self._damaged(commits, entered.number, 0, self.shard, "its index is not what was written")
+                where = np.frombuffer(index[:-4], "<u8").reshape(-1, 2)
+                chunks = inside // each
+                for chunk in np.unique(chunks).tolist():
+                    file.seek(int(where[chunk, 0]))
+                    data = file.read(int(where[chunk, 1]))
+                    if _hash(data) != digests[1 + chunk]:
+                        first = chunk * each
+                        raise self._damaged(commits, entered.number, first, first + each, "it is not what was written")
+                    rows = np.frombuffer(zstd.decode(data), kind).reshape(each, *self.field.shape)
+                    of = np.flatnonzero(chunks == chunk)
+                    made[places[of]] = rows[inside[of] - chunk * each]
+        except OSError as error:
+            if isinstance(error, StoreError):
+                raise
+            raise self._damaged(commits, entered.number, 0, self.shard, _why(error)) from error
+
+    def _damaged(self, commits: Commits, shard: int, first: int, last: int, why: str) -> StoreError:
+        """Name what is damaged: the array, the shard, and the items of it."""
+        low, high = shard * self.shard + first, min(shard * self.shard + last, self.items) - 1
+        named = " to ".join(f"{k} ({shown(_name(commits, k))})" for k in dict.fromkeys((low, high)))
+        many = "item" if low == high else "items"
+        return StoreError(damaged(self.store, f"{self.field.name} of {many} {named}, in shard {shard}: {why}"))
+
+
+def _name(commits: Commits, number: int) -> str:
+    try:
+        item: Item = next(commits.items(number, number + 1))
+    except StoreError:
+        return "its name is damaged, too"
+    return item.name
 
 
 def _settle(folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 
 from deeptaylor.runs import manifest as manifests
-from deeptaylor.runs.commits import Commits, Lock, StoreError
+from deeptaylor.runs.commits import LEDGER, Commits, Item, Lock, StoreError, lost
+from deeptaylor.runs.items import Entry, source_of
+from deeptaylor.runs.labels import Labels
 from deeptaylor.runs.reading import Run, open_run
 from deeptaylor.runs.run import begin
-from deeptaylor.runs.store import ABOUT, STATUS
+from deeptaylor.runs.store import STATUS, damaged_files, files_of
 from deeptaylor.runs.work import Work
-from deeptaylor.shown import shown
+from deeptaylor.support.files import write_whole
 
-__all__ = ["TOLERANCE", "Verified", "damaged_shards", "recomputed", "take_back"]
+__all__ = ["TOLERANCE", "Verified", "examine", "recomputed", "repair"]
 
 TOLERANCE = 1e-3  # of a map's largest value: what float16 keeps
 
@@ -26,7 +28,8 @@ TOLERANCE = 1e-3  # of a map's largest value: what float16 keeps
 class Verified:
     """What a look at a store found; gaps are parts of a map's largest value, and of the score."""
 
-    damaged: tuple[int, ...]  # shards whose files are not what was entered
+    damaged: tuple[int, ...]  # shards that are not what was entered, in files or in the ledger
+    faults: tuple[str, ...] = ()  # all that is damaged, in words: a file, or a row of the ledger
     items: int = 0  # that were computed again
     changed: tuple[str, ...] = ()  # items whose files are no longer what was explained
     map_gap: float = 0.0
@@ -35,60 +38,108 @@ class Verified:
     @property
     def fine(self) -> bool:
         """True where nothing is wrong."""
-        return not (self.damaged or self.changed or self.map_gap > TOLERANCE or self.score_gap > TOLERANCE)
+        wrong = self.damaged or self.faults or self.changed
+        return not (wrong or self.map_gap > TOLERANCE or self.score_gap > TOLERANCE)
 
 
-def damaged_shards(store: Path) -> tuple[int, ...]:
-    """The shards whose files are missing, or do not have the hashes that were entered."""
-    manifest = open_run(store).manifest
-    for one in manifests.fields_in(manifest):
-        if not (store / one.name / ABOUT).exists():
-            raise StoreError(f"{shown(store / one.name / ABOUT)} is missing; the command of the run writes it again.")
-    commits = Commits(store)
+def examine(store: Path) -> Verified:
+    """Compare every file of a store with its hash, and every row of its ledger with its seal."""
+    if manifests.is_old(store) or not ((store / LEDGER).exists() or (store / manifests.MANIFEST).exists()):
+        open_run(store)  # which says what it is
+    if not (store / LEDGER).exists():
+        raise StoreError(lost(store, LEDGER))
+    with Commits(store) as commits:
+        manifest, faults = _manifest(store, commits)
+        fields, count = manifests.fields_in(manifest), manifests.shards_in(manifest)
+        if (wrong := commits.faults()) != "":
+            raise StoreError(lost(store, LEDGER, wrong))
+        faults += [f"{name}: it is not what was written" for name in manifests.damaged_abouts(store, commits, fields)]
+        faults += [
+            f"{LEDGER}: the row of item {k} is not what was entered" for k in commits.damaged_items(manifest["items"])
+        ]
+        faults += [f"{LEDGER}: there is a row for shard {k}, of {count}" for k in commits.other_shards(count)]
+        damaged: list[int] = []
+        for shard in range(count):
+            try:
+                entered = commits.shard(shard)
+            except StoreError:
+                found = [f"{LEDGER}: the row of shard {shard} is not what was entered"]
+            else:
+                found = damaged_files(store, entered, files_of(shard, fields, manifest["also"]))
+            faults += found
+            damaged += [shard] * bool(found)
+    return Verified(tuple(damaged), tuple(faults))
+
+
+def _manifest(store: Path, commits: Commits) -> tuple[dict[str, Any], list[str]]:
+    """Return the manifest, from its file or from the ledger, and what is wrong with one of them."""
+    kept = commits.kept(manifests.MANIFEST)
     try:
-        manifests.check_ledger(store, commits, manifest)
-        return tuple(
-            shard
-            for shard in sorted(commits.done())
-            if any(_hash(store / name) != digest for name, digest in commits.digests(shard).items())
-        )
-    finally:
-        commits.close()
-
-
-def _hash(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        data = (store / manifests.MANIFEST).read_bytes()
     except OSError:
-        return ""
+        data = b""
+    try:
+        manifest: dict[str, Any] = json.loads(data if kept is None else kept)
+        manifests.shards_in(manifest)
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(lost(store, manifests.MANIFEST)) from error
+    if kept is None:
+        return manifest, [f"{LEDGER}: the row of {manifests.MANIFEST} is not what was entered"]
+    return manifest, [f"{manifests.MANIFEST}: it is not what was written"] * (data != kept)
 
 
-def take_back(store: Path, shards: tuple[int, ...]) -> None:
-    """Take shards out of the ledger, so that the run computes them again."""
-    each = (manifests.read(store) or {})["shard"]
+def repair(store: Path) -> Verified:
+    """Restore a store: what it holds twice, and the list of its items; take damaged shards back; return what it found.
+
+    The same `dt.run` then computes the shards that were taken back. A store of an older release gets the checksums that
+    it lacks.
+    """
+    if not (store / LEDGER).exists():
+        return examine(store)  # which says that it cannot be done
     lock = Lock(store)
     try:
-        commits = Commits(store, write=True)
-        for shard in shards:
-            commits.forget(shard, shard * each, (shard + 1) * each)
-        commits.close()
+        if manifests.is_old(store):
+            manifests.upgrade(store)
+        found = examine(store)
+        if found.faults:
+            with Commits(store, write=True) as commits:
+                manifest, _ = _manifest(store, commits)
+                data = commits.kept(manifests.MANIFEST) or manifests.as_bytes(manifest)
+                write_whole(store / manifests.MANIFEST, data)
+                commits.keep({manifests.MANIFEST: data})
+                manifests.restore(store, commits, manifest)
+                if commits.damaged_items(manifest["items"]):
+                    _list_again(store, commits, manifest)
+                commits.forget(found.damaged, manifests.shards_in(manifest))
+        return found
     finally:
         lock.release()
 
 
+def _list_again(store: Path, commits: Commits, manifest: dict[str, Any]) -> None:
+    """Enter the items as the data set has them, if these are the ones that the run began with."""
+    inputs = manifest["inputs"]
+    labels = Labels(manifest["classes"])
+    labels.go_on(manifest.get("label_names"))
+    of_dataset = (Entry(str(k)) for k in range(manifest["items"]))
+    entries = of_dataset if inputs["kind"] == "dataset" else source_of(inputs["place"]).entries()
+    listed = (Item(k, e.name, e.place, e.size, labels.listed(e.label)) for k, e in enumerate(entries))
+    commits.list_items(listed, (manifest["items"], inputs["fingerprint"]))
+
+
 def recomputed(store: Path, work: Work, count: int, seed: int = 0) -> Verified:
     """Compute the batches of some random items again, in the batches of the run, and compare."""
+    looked = examine(store)
     run = open_run(store)
     manifests.check_network(store, run.manifest, work.explainer.model)
-    damaged = damaged_shards(store)
-    commits = Commits(store)
-    try:
+    with Commits(store) as commits:
         begin(work, commits.items())
         manifests.check_settings(store, run.manifest, work)
         each, size = run.manifest["shard"], run.manifest["batch"]
-        whole = [k for k in sorted(commits.done()) if k not in damaged]
-        items = [k for shard in whole for k in range(shard * each, min((shard + 1) * each, len(run)))]
+        whole = [
+            k for k in range(manifests.shards_in(run.manifest)) if k not in looked.damaged and commits.shard(k).done
+        ]
+        items = [k for shard in whole for k in manifests.items_in(run.manifest, shard)]
         drawn = np.random.default_rng(seed).permutation(items)[:count]
         batches = sorted({(k // each, (k % each) // size) for k in drawn.tolist()})
         work.fields = manifests.fields_in(run.manifest)
@@ -97,11 +148,10 @@ def recomputed(store: Path, work: Work, count: int, seed: int = 0) -> Verified:
             for shard, part in batches
             if (first := shard * each + part * size) is not None
         ]
-    finally:
-        commits.close()
     changed = tuple(name for _, _, names, _ in gaps for name in names)
     return Verified(
-        damaged,
+        looked.damaged,
+        looked.faults,
         sum(n for *_, n in gaps),
         changed,
         max((g for g, *_ in gaps), default=0.0),

@@ -28,9 +28,9 @@ from deeptaylor.runs.items import Source
 from deeptaylor.runs.labels import Labels
 from deeptaylor.runs.prepared import Bad, Prepared
 from deeptaylor.runs.reader import Reader, said
-from deeptaylor.runs.store import PARTS, STATUS, Array, Field, Shard
+from deeptaylor.runs.store import PARTS, STATUS, Array, Field, Rows, Shard
 
-__all__ = ["LABEL", "Observer", "Rows", "Work"]
+__all__ = ["LABEL", "Observer", "Work"]
 
 LABEL = "label"  # as a target: every item's own class
 EXPLAINED, NOT_FINITE, REFUSED = (STATUS.index(name) for name in ("explained", "not finite", "refused"))
@@ -56,15 +56,6 @@ class Observer(Protocol):
 
     def shard(self, parts: Sequence[Mapping[str, Array]]) -> Mapping[str, Array]:
         """What is kept of a shard."""
-
-
-@dataclass
-class Rows:
-    """What was computed of a batch, by field."""
-
-    arrays: dict[str, Array]
-    troubles: list[Trouble]
-    also: dict[str, Mapping[str, Array]] = field(default_factory=dict)
 
 
 @dataclass

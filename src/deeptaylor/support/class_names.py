@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
+from pathlib import PurePath
 
 from deeptaylor.errors import TargetError
 
-__all__ = ["class_number"]
+__all__ = ["class_number", "number_before"]
 
 _WORDS = re.compile(r"[\W_]+")
+_NUMBERED = re.compile(r"(\d+)[_-].+", re.ASCII)
 _NEAR = 8  # names that are offered in place of an unknown one
 
 
@@ -39,6 +41,16 @@ def class_number(class_names: Sequence[str] | None, text: str) -> int:
     hint = "".join(f"\n  {k}  {class_names[k]}" for k in offered)
     said = " Names like it:" if near else " The classes are:"
     raise TargetError(f"No class is called {text!r}." + (f"{said}{hint}" if offered else ""))
+
+
+def number_before(file: str) -> str | None:
+    """Return the number of a class before a file's name; None where there is none.
+
+    >>> number_before("207_dog.jpg"), number_before("dog.jpg")
+    ('207', None)
+    """
+    found = _NUMBERED.fullmatch(PurePath(file).stem)
+    return None if found is None else found[1]
 
 
 def _names_like(asked: str, names: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from cli_model import MODEL, said, write
 from deeptaylor.app.cli import run as verbs
-from small_runs import Squares, run
+from small_runs import Squares, arrays, run
 
 pytest.importorskip("zarr")
 
@@ -30,6 +30,30 @@ def test_verify_with_other_settings_says_what_differs(photos: str, capsys: pytes
     assert "another plan: bias was 'neuron', and is 'returned' now. Give the settings of the run" in error
     out, _ = said(capsys, 0, "verify", "store", *MODEL, "--bias", "neuron")
     assert "maps differ by at most 0.0e+00" in out
+
+
+def test_verify_repairs_and_computes_again(photos: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, 0, "run", photos, *MODEL, "--out", "store")
+    before = arrays(tmp_path / "store")
+    (tmp_path / "store" / "heatmap" / "c" / "0" / "0" / "0").write_bytes(b"else")
+    (tmp_path / "store" / "score" / "zarr.json").write_text("{}")
+    _, error = said(capsys, 2, "export", "store", "a.png")
+    assert "heatmap of item 0 (a.png), in shard 0: it has another size" in error
+    _, error = said(capsys, 1, "verify", "store")
+    assert "damaged: heatmap/c/0/0/0: it is not what was written" in error
+    assert "damaged: score/zarr.json" in error
+    out, _ = said(capsys, 0, "verify", "--repair", "store", *MODEL)
+    assert "was damaged: heatmap/c/0/0/0: it is not what was written" in out
+    assert "Shards 0 were taken back and computed again" in out
+    assert arrays(tmp_path / "store") == before
+    (tmp_path / "store" / "label" / "c" / "0").unlink()
+    out, error = said(capsys, 0, "status", "store")
+    assert "Files of it are missing: deeptaylor verify --repair store" in error
+    out, _ = said(capsys, 0, "verify", "--repair", "store")
+    assert "Shards 0 were taken back; the command of the run computes them again: deeptaylor" in out
+    said(capsys, 0, "run", photos, *MODEL, "--out", "store", "--trust-items")
+    assert arrays(tmp_path / "store") == before
+    assert "The run is done." in (tmp_path / "store" / "run.log").read_text()
 
 
 def test_in_a_file_progress_is_a_line_now_and_then(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,9 +17,9 @@ from deeptaylor.errors import InputError
 from deeptaylor.runs import run as runs
 from deeptaylor.runs.commits import Commits, at_work
 from deeptaylor.runs.manifest import check_ledger
-from deeptaylor.runs.progress import Progress
+from deeptaylor.runs.progress import LOG, Progress
 from deeptaylor.runs.reading import Run, open_run
-from deeptaylor.runs.verify import Verified, damaged_shards, recomputed, take_back
+from deeptaylor.runs.verify import Verified, examine, recomputed, repair
 from deeptaylor.shown import shown
 from deeptaylor.support.files import size
 
@@ -85,12 +84,18 @@ def run(
     ignore_space: Annotated[
         bool, typer.Option("--ignore-space", help="Begin also where the disk may be too small.")
     ] = False,
+    trust_items: Annotated[
+        bool,
+        typer.Option(
+            "--trust-items", help="Go on without comparing the pictures that are done with the hashes that were kept."
+        ),
+    ] = False,
 ) -> int:
     """Explain a whole data set into a store, and go on with one that was broken off: the same command again.
 
     Saves heatmaps, scores, ledgers and the hash of every picture as zarr arrays. Pictures that cannot be read or
-    explained are recorded with the reason. Ctrl-C or SIGTERM ends the run after the shard that it is at. With --json,
-    a line per step.
+    explained are recorded with the reason. Ctrl-C or SIGTERM ends the run after the shard that it is at; a run that is
+    killed loses 20 seconds of work at most. run.log in the store says how far it is. With --json, a line per step.
 
     \b
     Examples:
@@ -109,7 +114,8 @@ def run(
             data, model.load(source), out, target=target, contrast=contrast, relevance=relevance, batch=batch,
             shard=shard, threads=threads, processes=processes, device=device, compiled=compiled,
             scheduler=scheduler, progress=told,
-            command=shlex.join(["deeptaylor", *sys.argv[1:]]), check_space=not ignore_space, **chosen,
+            command=shlex.join(["deeptaylor", *sys.argv[1:]]), check_space=not ignore_space,
+            check_items=not trust_items, **chosen,
         )  # fmt: skip
     for note in notes:
         talk.say(f"note: {note}")
@@ -131,8 +137,7 @@ class _Told:
 
     def __call__(self, p: Progress) -> None:
         self.rate = f", {p.per_second:.3g} per second"
-        left = "" if p.seconds_left is None else f", {_time(p.seconds_left)} left"
-        said = f"{p.done} of {p.of}{self.rate}{left}, {p.bad} bad"
+        said = str(p)
         self._step(said, p.done, p.of)
         now = time.monotonic()
         if self._talk.as_json and now - self._last >= _EVERY:
@@ -148,11 +153,6 @@ def _are(items: int) -> str:
     return "1 item is" if items == 1 else f"{items} items are"
 
 
-def _time(seconds: float) -> str:
-    hours, rest = divmod(round(seconds), 3600)
-    return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s" if rest >= 60 else f"{rest} s"
-
-
 def status(store: Store, talk: Talk) -> int:
     """How far a run is, whether it is at work, and what could not be explained.
 
@@ -161,8 +161,8 @@ def status(store: Store, talk: Talk) -> int:
       deeptaylor status maps
     """  # noqa: D301
     found = open_run(store)
-    with closing(Commits(store)) as commits:
-        check_ledger(store, commits, found.manifest)
+    with Commits(store) as commits:
+        check_ledger(commits, found.manifest)
     shards, items, bad = found.progress
     reasons: dict[str, list[str]] = {}
     for t in found.errors:
@@ -179,6 +179,10 @@ def status(store: Store, talk: Talk) -> int:
     talk.say(f"{items} of {len(found)} items are done, in {shards} of {about['of_shards']} shards; {bad} of them bad.")
     talk.say("A run is at work on it." if busy else "No run is at work on it.")
     talk.say(f"It takes {size(about['bytes'])}.")
+    if items == len(found) and not found.complete:
+        talk.error(f"Files of it are missing: deeptaylor verify --repair {shown(store)}")
+    if (store / LOG).is_file():
+        talk.say(f"{shown(store / LOG)} says how it went.")
     for reason, names in sorted(reasons.items(), key=lambda one: -len(one[1]))[:_REASONS]:
         more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         talk.say(f"  {len(names)} × {reason} ({', '.join(map(shown, names[:_NAMED]))}{more})")
@@ -206,29 +210,46 @@ def verify(
     ] = None,
     sample: Annotated[int, typer.Option(help="How many items are computed again, at least.", min=1)] = 32,
     seed: Annotated[int, typer.Option(help="Of the items that are drawn.")] = 0,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Take damaged shards back: the command of the run does them again.")
+    mend: Annotated[
+        bool, typer.Option("--repair", help="Restore what is damaged; with --model, compute it again.")
     ] = False,
 ) -> int:
     """Is a store what it should be? Every file against its hash; with --model, a random sample computed again.
+
+    --repair restores manifest, ledger and the files that describe arrays, and takes back the shards that are damaged.
+    With --model (and the settings of the run) they are computed again at once; without it, the command of the run does
+    that. A store of an older release gets the checksums that it lacks.
 
     \b
     Examples:
       deeptaylor verify maps
       deeptaylor verify maps --model efficientnet-lite0 --sample 64
-      deeptaylor verify maps --repair
+      deeptaylor verify --repair maps --model efficientnet-lite0
     """  # noqa: D301
-    if source is None:
-        found = Verified(damaged_shards(store))
+    network = None if source is None else model.load(source)
+    mended = repair(store) if mend else Verified(())
+    if mended.damaged and network is not None:
+        _compute_again(open_run(store), network, how)
+    found = examine(store) if network is None else _again(open_run(store), network, how, sample, seed)
+    for fault in mended.faults:
+        talk.say(f"was damaged: {shown(fault)}")
+    if mended.damaged:
+        command = open_run(store).manifest["command"]
+        with_it = f": {shown(command)}" if command else " (dt.run with the same arguments)"
+        talk.say(
+            f"Shards {', '.join(map(str, mended.damaged))} were taken back"
+            + (
+                " and computed again."
+                if network is not None
+                else f"; the command of the run computes them again{with_it}."
+            )
+        )
+    for fault in found.faults:
+        talk.error(f"damaged: {shown(fault)}")
+    if found.faults:
+        talk.error(f"deeptaylor verify --repair {shown(store)} restores it.")
     else:
-        found = _again(open_run(store), model.load(source), how, sample, seed)
-    shards = open_run(store).progress[0]
-    talk.say(f"{shards - len(found.damaged)} of {shards} shards have the hashes that were entered.")
-    if found.damaged:
-        talk.error(f"damaged: shards {', '.join(map(str, found.damaged))}")
-        if repair:
-            take_back(store, found.damaged)
-            talk.say("They were taken back; the command of the run does them again.")
+        talk.say(f"{open_run(store).progress[0]} shards are done, and all files and rows are what was written.")
     if found.items:
         talk.say(
             f"{found.items} items were computed again: maps differ by at most {found.map_gap:.1e} of their largest "
@@ -237,8 +258,24 @@ def verify(
     for name in found.changed:
         talk.error(f"{shown(name)} is no longer what was explained")
     code = FINE if found.fine else CHECK_FAILED
-    talk.result({**vars(found), "repaired": bool(repair and found.damaged), "exit_code": code})
+    repaired = {"faults": mended.faults, "damaged": mended.damaged}
+    talk.result({**vars(found), "repaired": repaired if mended.faults else None, "exit_code": code})
     return code
+
+
+def _compute_again(run: Run, model: Any, how: How) -> None:
+    """Explain the shards that were taken back, as the run did."""
+    m = run.manifest
+    if m["also"]:
+        raise InputError(
+            f"Observers ({', '.join(m['also'])}) watched this run, which the command does not know: the damaged shards "
+            "were taken back; the same dt.run(..., also=...) computes them again."
+        )
+    ((_, chosen),) = how.settings().items()
+    runs.run(
+        m["inputs"]["place"], model, run.path, target=m["plan"]["target"], contrast=m["contrast"],
+        relevance=m["relevance"] is not None, axis=m["plan"]["axis"], batch=m["batch"], check_items=False, **chosen,
+    )  # fmt: skip
 
 
 def _again(run: Run, model: Any, how: How, sample: int, seed: int) -> Verified:
