@@ -24,6 +24,11 @@ from deeptaylor.support.out_of_memory import out_of_memory
 
 __all__ = ["Answer", "check_agreement", "different"]
 
+_MIXED = (
+    "A sample's output depends on the other samples of its batch (a mean, a roll or a product over the first axis?), "
+    "so that no sample has a map of its own. Explain a network that keeps samples apart; if the first axis of its "
+    "input is not the samples', explain a module that moves it."
+)
 _TF32 = 2.0**-10  # the digits of products on a GPU, which may be computed so in float32
 
 
@@ -54,11 +59,11 @@ class Answer:
 
 def check_agreement(
     model: nn.Module, ours: fx.GraphModule, captured: Captured, inputs: Sequence[Tensor], output: int | str | None,
-    known: Answer | None = None,
+    known: Answer | None = None, apart: bool = False,
 ) -> None:  # fmt: skip
     """Refuse a captured network that is not the user's, and one whose samples are not apart, with the numbers.
 
-    To be called in eval mode and without gradients.
+    To be called in eval mode and without gradients. `apart`: it is known that no operation mixes samples.
     """
     with _own_memory(model):
         trials = _trials(model, captured, inputs, output, known)
@@ -66,6 +71,8 @@ def check_agreement(
         whole = trials[-1]
         found = _in_rows(ours(*whole.inputs), whole.samples)
         allowed = _allowed(captured, whole.output)
+        if not apart:
+            _check_mixing(ours, trials, allowed)
         for trial in reversed(trials):
             theirs, mine = _in_rows(trial.output, trial.samples), found[: trial.samples]
             if _apart(mine, theirs) > allowed * _scale(theirs):
@@ -152,13 +159,40 @@ def _in_rows(output: Tensor, samples: int) -> Tensor:
     return output.reshape(samples, -1)
 
 
-def _mixes(ours: fx.GraphModule, whole: _Trial, allowed: float) -> bool:
-    """True if the first sample's output changes with the others."""
-    if whole.samples == 1:
+_FACTORS = (1, 10, -1)  # by which a sample is changed, once it is replaced by another
+
+
+def _check_mixing(ours: fx.GraphModule, trials: Sequence[_Trial], allowed: float) -> None:
+    """Raise if a sample's output changes with another sample: with the first, or with those after it."""
+    several = next((t for t in trials if t.samples > 1), None)
+    if several is not None and _mixes(ours, several, allowed):
+        raise MismatchError(_MIXED)
+
+
+def _mixes(ours: fx.GraphModule, trial: _Trial, allowed: float) -> bool:
+    """True if the first sample's output changes with the others, or theirs with the first."""
+    n = trial.samples
+    if n == 1:
         return False
-    others = [torch.cat([x[:1], different(x[1:])]) for x in whole.inputs]
-    first, now = (_in_rows(ours(*x), whole.samples)[:1] for x in (whole.inputs, others))
-    return _apart(first, now) > allowed * _scale(first)
+    before = _in_rows(ours(*trial.inputs), n)
+    for own, others in ((slice(0, 1), slice(1, n)), (slice(1, n), slice(0, 1))):
+        for factor in _FACTORS:
+            changed = [x.clone() for x in trial.inputs]
+            for x in changed:
+                x[others] = _scaled(different(x[others]), factor)
+            try:
+                now = _in_rows(ours(*changed), n)
+            except Exception as error:  # a network may raise anything for numbers that are not its own
+                if out_of_memory(error):
+                    raise
+                continue
+            if _apart(before[own], now[own]) > allowed * _scale(before[own]):
+                return True
+    return False
+
+
+def _scaled(x: Tensor, factor: int) -> Tensor:
+    return x * factor if x.is_floating_point() else x  # tokens and masks stay legal
 
 
 def _allowed(captured: Captured, output: Tensor) -> float:
@@ -202,11 +236,7 @@ def _cause(
             "Make it a function of its input alone."
         )
     if _mixes(ours, whole, allowed):
-        return (
-            "A sample's output depends on the other samples of its batch (a mean, a roll or a product over the first "
-            "axis?), so that no sample has a map of its own. Explain a network that keeps samples apart; if the first "
-            "axis of its input is not the samples', explain a module that moves it."
-        )
+        return _MIXED
     if trial is not whole:
         return (
             f"The network computes something else for {trial.samples} sample{'s' if trial.samples > 1 else ''} than "
