@@ -2,6 +2,7 @@
 
 check_agreement(model, ours, captured, inputs, output)
 ├── _trials            one sample, two, and the user's own batch; of the sizes that this capture is for
+├── _check_mixing      a sample is changed: do the outputs of others change? Where the graph did not tell (run/samples.py)
 ├── _check_samples     the output has its samples along the first axis, whatever their number
 ├── _check_values      the captured network gives what the network gives, with half of the type's digits
 └── _cause             why not: random numbers, samples that are mixed, the batch's size, writes in place
@@ -10,7 +11,7 @@ check_agreement(model, ours, captured, inputs, output)
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +73,7 @@ def check_agreement(
         found = _in_rows(ours(*whole.inputs), whole.samples)
         allowed = _allowed(captured, whole.output)
         if not apart:
-            _check_mixing(ours, trials, allowed)
+            _check_mixing(model, ours, trials, output, allowed)
         for trial in reversed(trials):
             theirs, mine = _in_rows(trial.output, trial.samples), found[: trial.samples]
             if _apart(mine, theirs) > allowed * _scale(theirs):
@@ -162,26 +163,34 @@ def _in_rows(output: Tensor, samples: int) -> Tensor:
 _FACTORS = (1, 10, -1)  # by which a sample is changed, once it is replaced by another
 
 
-def _check_mixing(ours: fx.GraphModule, trials: Sequence[_Trial], allowed: float) -> None:
+def _check_mixing(
+    model: nn.Module, ours: fx.GraphModule, trials: Sequence[_Trial], output: int | str | None, allowed: float
+) -> None:
     """Raise if a sample's output changes with another sample: with the first, or with those after it."""
+    run: Callable[..., Tensor] = ours
     several = next((t for t in trials if t.samples > 1), None)
-    if several is not None and _mixes(ours, several, allowed):
+    if several is None:  # captured for one sample alone; the network itself may take two
+        two = [torch.cat([x, different(x)]) for x in trials[0].inputs]
+        run = lambda *x: _output(model, x, output)  # noqa: E731
+        with contextlib.suppress(Exception):  # it may insist on one
+            several = _Trial(two, run(*two))
+    if several is not None and len(several.output) == several.samples and _mixes(run, several, allowed):
         raise MismatchError(_MIXED)
 
 
-def _mixes(ours: fx.GraphModule, trial: _Trial, allowed: float) -> bool:
+def _mixes(run: Callable[..., Tensor], trial: _Trial, allowed: float) -> bool:
     """True if the first sample's output changes with the others, or theirs with the first."""
     n = trial.samples
     if n == 1:
         return False
-    before = _in_rows(ours(*trial.inputs), n)
+    before = _in_rows(run(*trial.inputs), n)
     for own, others in ((slice(0, 1), slice(1, n)), (slice(1, n), slice(0, 1))):
         for factor in _FACTORS:
             changed = [x.clone() for x in trial.inputs]
             for x in changed:
                 x[others] = _scaled(different(x[others]), factor)
             try:
-                now = _in_rows(ours(*changed), n)
+                now = _in_rows(run(*changed), n)
             except Exception as error:  # a network may raise anything for numbers that are not its own
                 if out_of_memory(error):
                     raise

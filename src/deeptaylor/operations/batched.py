@@ -40,6 +40,7 @@ _RESHAPES = {
 _PRODUCTS = {aten.matmul, aten.bmm}
 _PADS = {aten.pad, aten.constant_pad_nd}
 _OTHERWISE = {aten.renorm, aten._weight_norm, aten._weight_norm_interface}  # `dim` names the axis that is left out
+_TO_THE_END = 2**63 - 1  # v[:]
 
 
 def is_pointwise(node: Node) -> bool:
@@ -120,6 +121,8 @@ def _after_dims(packet: Any, args: Mapping[str, Any], axis: int, rank: int, afte
     if packet is aten.stack:
         return axis + (listed[0] % after <= axis)
     dims = [d % rank for d in listed]
+    if packet is aten.slice and (args["start"], args["step"]) == (0, 1) and args["end"] == _TO_THE_END:
+        return axis
     if axis in dims or not dims:
         return None
     return {rank: axis, rank - len(dims): axis - sum(d < axis for d in dims)}.get(after)

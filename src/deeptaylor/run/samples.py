@@ -28,7 +28,7 @@ from deeptaylor.graph.editing import op_name, shape_of, source_of
 from deeptaylor.graph.outline import per_sample, sized
 from deeptaylor.graph.places import Node, where
 from deeptaylor.operations.batched import axis_after, is_pointwise, is_reshape
-from deeptaylor.operations.table import data_nodes
+from deeptaylor.operations.table import data_nodes, values_read
 from deeptaylor.run.values import Layout
 
 __all__ = ["check_mixing", "check_samples", "layouts"]
@@ -164,7 +164,7 @@ def check_mixing(captured: Captured) -> bool:
     axis in an unusual order), and the network must be probed as a whole.
     """
     if captured.batch == 1:
-        return True  # no other sample is ever there
+        return False  # captured for one sample alone, so that there is nothing to follow
     return _Following(captured).run()
 
 
@@ -195,13 +195,13 @@ class _Following:
         needed: set[Node] = {self.captured.output}
         for node in reversed(list(self.captured.graph.nodes)):
             if node in needed:
-                needed.update(node.all_input_nodes)
+                needed.update(values_read(node))
         return [node for node in self.captured.graph.nodes if node in needed]
 
     def _follow(self, node: Node) -> Layout | None:
         """Return where a node's samples are; None if that is not known. Raise if it mixes them."""
         value = node.meta.get("val")
-        operands = [n for n in source_of(node).all_input_nodes if n in self.data] if node.op == "call_function" else []
+        operands = [n for n in values_read(source_of(node)) if n in self.data]
         if not isinstance(value, Tensor):
             if isinstance(value, torch.SymFloat):
                 raise _mixing(node)  # .item() of a real number
@@ -295,6 +295,8 @@ class _Following:
     def _operand(self, operands: list[Node], second: int | None, node: Node) -> Any:
         if node not in self.data:
             return self._constant(node)
+        if node not in operands:
+            return self._empty(node)
         held = node.meta["val"]
         numbers = _made_up(self.layout[node], operands.index(node), held.is_floating_point(), self.batch, second)
         return numbers.to(held.device, held.dtype, copy=True)  # it may be written to
