@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
+from deeptaylor.errors import MismatchError
 from refusals import mlp, noisy, says
 
 HERE = __file__

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import deeptaylor as dt
+from deeptaylor.errors import MismatchError
 from deeptaylor.graph.capture import capture
 from deeptaylor.run.samples import check_mixing
 
@@ -149,6 +150,24 @@ def test_a_single_sample_does_not_hide_that_a_network_mixes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MIXING)
+def test_a_fixed_batch_size_does_not_hide_that_a_network_mixes(name: str) -> None:
+    network = Net(lambda v: MIXING[name](v.view(3, SIZE)))  # the size of the batch cannot be left free
+    with pytest.raises(dt.DeepTaylorError, match=MIXED):
+        dt.explain(network, values(3), 1, bias="neuron")
+
+
+def test_the_error_names_the_line_and_what_to_do() -> None:
+    class Scaled(nn.Module):
+        def forward(self, v: Tensor) -> Tensor:
+            return v / v.abs().max()
+
+    with pytest.raises(MismatchError) as info:
+        dt.explain(nn.Sequential(Scaled(), nn.Linear(SIZE, 2)), values(3))
+    for said in ("max computes across the samples", "module '0'", "v / v.abs().max()", "amax((1, 2, 3), keepdim=True)"):
+        assert said in str(info.value)
+
+
+@pytest.mark.parametrize("name", MIXING)
 def test_a_callable_that_mixes_samples_is_rejected(name: str) -> None:
     explainer, x, weights = dt.Explainer(Net(lambda v: v), bias="neuron"), values(5), torch.arange(1.0, SIZE + 1)
     with pytest.raises(dt.DeepTaylorError, match=MIXED):
@@ -181,7 +200,7 @@ def test_a_callable_that_reads_numbers_of_other_samples_is_rejected(score: Any, 
     [
         lambda o: o[:, 1] * torch.rand(1),
         lambda o: o[:, 1] + torch.randn(len(o)),
-        lambda o: o[:, 1] * random.random(),  # noqa: S311
+        lambda o: o[:, 1] * random.random(),
         lambda o: F.dropout(o, 0.5)[:, 1],
         lambda o: (o * torch.bernoulli(torch.full_like(o, 0.5))).sum(1),
         lambda o: o[:, int(torch.randint(6, ()))].exp(),
@@ -295,6 +314,12 @@ def test_a_harmless_network_is_explained_as_for_one_sample(name: str, place: str
     explainer = dt.Explainer(network, bias="neuron")
     together, alone = explainer.explain(x, dt.margin(1, 2)), explainer.explain(x[:1], dt.margin(1, 2))
     torch.testing.assert_close(together.relevance[:1], alone.relevance)
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_a_harmless_network_of_a_fixed_batch_size_is_explained(name: str) -> None:
+    network = Net(lambda v: HARMLESS[name](v.view(3, SIZE)))
+    assert dt.explain(network, values(3), dt.margin(1, 2), bias="neuron").relevance.isfinite().all()
 
 
 @pytest.mark.parametrize("name", HARMLESS)

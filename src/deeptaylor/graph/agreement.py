@@ -2,7 +2,7 @@
 
 check_agreement(model, ours, captured, inputs, output)
 ├── _trials            one sample, two, and the user's own batch; of the sizes that this capture is for
-├── _check_mixing      a sample is changed: do the outputs of others change? Where the graph did not tell (run/samples.py)
+├── _check_mixing      if the graph did not tell: do outputs change with the other samples? (run/samples.py)
 ├── _check_samples     the output has its samples along the first axis, whatever their number
 ├── _check_values      the captured network gives what the network gives, with half of the type's digits
 └── _cause             why not: random numbers, samples that are mixed, the batch's size, writes in place

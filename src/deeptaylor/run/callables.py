@@ -28,8 +28,8 @@ __all__ = ["ScoreFunction", "ScoreReading", "Scored", "one_number_a_sample", "re
 
 ScoreFunction = Callable[[Tensor], Tensor]
 _MIXES = (
-    "The callable target mixes samples: a sample's number depends on the other samples. Compute each number from its own "
-    "sample's row: output.amax(1) for output.max()."
+    "The callable target mixes samples: a sample's number depends on the other samples. Compute each number from its "
+    "own sample's row: output.amax(1) for output.max()."
 )
 
 

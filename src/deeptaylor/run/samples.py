@@ -229,9 +229,8 @@ class _Following:
         if self.fixed is None:
             had = any(n in self.lost or _has_samples(n) for n in operands)
             return had and not free
-        return bool(operands) and all(n in self.layout for n in operands) and not any(
-            size and size % self.fixed == 0 for size, _ in sizes
-        )
+        known = bool(operands) and all(n in self.layout or n in self.lost for n in operands)
+        return known and not any(size and size % self.fixed == 0 for size, _ in sizes)
 
     def _known(self, node: Node, operands: list[Node], sizes: Sized) -> Layout | None:
         """The layout of an operation that is known to treat every sample alone."""
