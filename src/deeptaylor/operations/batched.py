@@ -119,7 +119,7 @@ def _after_dims(packet: Any, args: Mapping[str, Any], axis: int, rank: int, afte
     if packet in _OTHERWISE or not isinstance(listed, (list, tuple)) or not all(isinstance(d, int) for d in listed):
         return None
     if packet is aten.stack:
-        return axis + (listed[0] % after <= axis)
+        return axis + int(listed[0] % after <= axis)
     dims = [d % rank for d in listed]
     if packet is aten.slice and (args["start"], args["step"]) == (0, 1) and args["end"] == _TO_THE_END:
         return axis

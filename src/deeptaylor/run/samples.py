@@ -282,7 +282,8 @@ class _Following:
             while node.target is operator.getitem:
                 path.append(node.args[1])
                 node = node.args[0]
-            return functools.reduce(operator.getitem, reversed(path), whole)  # type: ignore[return-value]
+            picked: Tensor = functools.reduce(operator.getitem, reversed(path), whole)
+            return picked
         result = self._call(node, partial(self._operand, operands, second))
         assert isinstance(result, Tensor)
         return result
