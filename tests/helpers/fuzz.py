@@ -6,7 +6,7 @@ import copy
 import random
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -172,6 +172,49 @@ def report(number: int) -> str:
     if gap <= EQUAL or key(pair.spelling) in DIFFER:
         return ""
     return f"pair {number} ({family(number // VARIANTS)}), {pair.place}, {key(pair.spelling)}: {gap:.2g} {said[:300]}"
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Random networks that mix samples
+# --------------------------------------------------------------------------------------------------------------------
+
+MIXING: tuple[Callable[[Tensor], Tensor], ...] = (
+    lambda v: v / (1 + v.abs().max()),
+    lambda v: v / (1 + v.norm()),
+    lambda v: v - v.mean(0, keepdim=True),
+    lambda v: v * v[:1].sigmoid(),
+    lambda v: v + 0.01 * v[-1],
+    lambda v: v * (v >= v.mean(0)),
+    lambda v: torch.where(v[:1] > 0, v, 0.5 * v),
+    lambda v: v + v.flip(0),
+    lambda v: v * v.softmax(0),
+    lambda v: v * v.cumsum(0).sigmoid(),
+    lambda v: v + v.roll(1, 0),
+    lambda v: v * (1 + (v > 0.5).any()),
+)
+
+
+class Mixed(nn.Module):
+    """An operation that mixes samples."""
+
+    def __init__(self, way: int) -> None:
+        super().__init__()
+        self.way = way
+
+    def forward(self, v: Tensor) -> Tensor:
+        return MIXING[self.way](v)
+
+
+def report_mixed(number: int) -> str:
+    """Say what is wrong if a random network that mixes samples at a random place is explained; else an empty text."""
+    network = build(number)
+    model, way = with_identity(network.model, random.Random(number)), number % len(MIXING)
+    model.add_module("same", Mixed(way))
+    with captured_once():
+        found = maps(model, network.example, package_domain(network.domain), BIASES[number % 2])
+    if isinstance(found, str) and "depends on the other samples" in found:
+        return ""
+    return f"network {number} ({family(number)}), way {way}: {found if isinstance(found, str) else 'explained'}"
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 check_agreement(model, ours, captured, inputs, output)
 ├── _trials            one sample, two, and the user's own batch; of the sizes that this capture is for
+├── _check_mixing      if the graph did not tell: do outputs change with the other samples? (run/samples.py)
 ├── _check_samples     the output has its samples along the first axis, whatever their number
 ├── _check_real        the output holds real numbers
 ├── _check_values      the captured network gives what the network gives, with half of the type's digits
@@ -11,7 +12,7 @@ check_agreement(model, ours, captured, inputs, output)
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,11 @@ from deeptaylor.support.out_of_memory import out_of_memory
 
 __all__ = ["Answer", "check_agreement", "different"]
 
+_MIXED = (
+    "A sample's output depends on the other samples of its batch (a mean, a roll or a product over the first axis?), "
+    "so that no sample has a map of its own. Explain a network that keeps samples apart; if the first axis of its "
+    "input is not the samples', explain a module that moves it."
+)
 _TF32 = 2.0**-10  # the digits of products on a GPU, which may be computed so in float32
 
 
@@ -55,11 +61,11 @@ class Answer:
 
 def check_agreement(
     model: nn.Module, ours: fx.GraphModule, captured: Captured, inputs: Sequence[Tensor], output: int | str | None,
-    known: Answer | None = None,
+    known: Answer | None = None, apart: bool = False,
 ) -> None:  # fmt: skip
     """Refuse a captured network that is not the user's, and one whose samples are not apart, with the numbers.
 
-    To be called in eval mode and without gradients.
+    To be called in eval mode and without gradients. `apart`: it is known that no operation mixes samples.
     """
     with _own_memory(model):
         trials = _trials(model, captured, inputs, output, known)
@@ -68,6 +74,8 @@ def check_agreement(
         _check_real(whole.output)
         found = _in_rows(ours(*whole.inputs), whole.samples)
         allowed = _allowed(captured, whole.output)
+        if not apart:
+            _check_mixing(model, ours, trials, output, allowed)
         for trial in reversed(trials):
             theirs, mine = _in_rows(trial.output, trial.samples), found[: trial.samples]
             if _apart(mine, theirs) > allowed * _scale(theirs):
@@ -165,13 +173,48 @@ def _in_rows(output: Tensor, samples: int) -> Tensor:
     return output.reshape(samples, -1)
 
 
-def _mixes(ours: fx.GraphModule, whole: _Trial, allowed: float) -> bool:
-    """True if the first sample's output changes with the others."""
-    if whole.samples == 1:
+_FACTORS = (1, 10, -1)  # by which a sample is changed, once it is replaced by another
+
+
+def _check_mixing(
+    model: nn.Module, ours: fx.GraphModule, trials: Sequence[_Trial], output: int | str | None, allowed: float
+) -> None:
+    """Raise if a sample's output changes with another sample: with the first, or with those after it."""
+    run: Callable[..., Tensor] = ours
+    several = next((t for t in trials if t.samples > 1), None)
+    if several is None:  # captured for one sample alone; the network itself may take two
+        two = [torch.cat([x, different(x)]) for x in trials[0].inputs]
+        run = lambda *x: _output(model, x, output)  # noqa: E731
+        with contextlib.suppress(Exception):  # it may insist on one
+            several = _Trial(two, run(*two))
+    if several is not None and len(several.output) == several.samples and _mixes(run, several, allowed):
+        raise MismatchError(_MIXED)
+
+
+def _mixes(run: Callable[..., Tensor], trial: _Trial, allowed: float) -> bool:
+    """True if the first sample's output changes with the others, or theirs with the first."""
+    n = trial.samples
+    if n == 1:
         return False
-    others = [torch.cat([x[:1], different(x[1:])]) for x in whole.inputs]
-    first, now = (_in_rows(ours(*x), whole.samples)[:1] for x in (whole.inputs, others))
-    return _apart(first, now) > allowed * _scale(first)
+    before = _in_rows(run(*trial.inputs), n)
+    for own, others in ((slice(0, 1), slice(1, n)), (slice(1, n), slice(0, 1))):
+        for factor in _FACTORS:
+            changed = [x.clone() for x in trial.inputs]
+            for x in changed:
+                x[others] = _scaled(different(x[others]), factor)
+            try:
+                now = _in_rows(run(*changed), n)
+            except Exception as error:  # a network may raise anything for numbers that are not its own
+                if out_of_memory(error):
+                    raise
+                continue
+            if _apart(before[own], now[own]) > allowed * _scale(before[own]):
+                return True
+    return False
+
+
+def _scaled(x: Tensor, factor: int) -> Tensor:
+    return x * factor if x.is_floating_point() else x  # tokens and masks stay legal
 
 
 def _allowed(captured: Captured, output: Tensor) -> float:
@@ -215,11 +258,7 @@ def _cause(
             "Make it a function of its input alone."
         )
     if _mixes(ours, whole, allowed):
-        return (
-            "A sample's output depends on the other samples of its batch (a mean, a roll or a product over the first "
-            "axis?), so that no sample has a map of its own. Explain a network that keeps samples apart; if the first "
-            "axis of its input is not the samples', explain a module that moves it."
-        )
+        return _MIXED
     if trial is not whole:
         return (
             f"The network computes something else for {trial.samples} sample{'s' if trial.samples > 1 else ''} than "

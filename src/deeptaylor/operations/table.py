@@ -43,6 +43,7 @@ __all__ = [
     "never_below_zero",
     "row_of",
     "run_fast",
+    "values_read",
 ]
 
 FAMILIES = (
@@ -74,12 +75,12 @@ def data_nodes(captured: Captured) -> set[Node]:
     """The nodes whose values depend on the values of an input."""
     data: set[Node] = set(captured.inputs)
     for node in captured.graph.nodes:
-        if node.op == "call_function" and any(n in data for n in _values_read(node)):
+        if node.op == "call_function" and any(n in data for n in values_read(node)):
             data.add(node)
     return data
 
 
-def _values_read(node: Node) -> list[Node]:
+def values_read(node: Node) -> list[Node]:
     """The nodes whose values, not only shapes, a node reads."""
     reads: list[Node] = node.all_input_nodes
     return {"values": reads, "first": reads[:1]}.get(row_of(node).reads, [])

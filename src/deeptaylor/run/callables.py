@@ -2,6 +2,7 @@
 
 read(score, output)
 ├── traced       the operations of the function on an output of this shape, by torch's tracer
+├── checked      on made-up outputs: it draws no random numbers, and no sample's number changes with another sample
 ├── weights      where it is linear, f = Σ v z: the same question as weights v, and the same answer
 └── signature    else a text that is another one if the function, or a tensor in it, is another
 
@@ -19,13 +20,17 @@ import torch
 from torch import Tensor, fx, nn
 
 from deeptaylor.errors import DeepTaylorError, TargetError
-from deeptaylor.graph.capture import pick_output
+from deeptaylor.graph.capture import draws, pick_output
 from deeptaylor.graph.eval_mode import LOCK
 from deeptaylor.operations.linear import is_linear
 
 __all__ = ["ScoreFunction", "ScoreReading", "Scored", "one_number_a_sample", "read"]
 
 ScoreFunction = Callable[[Tensor], Tensor]
+_MIXES = (
+    "The callable target mixes samples: a sample's number depends on the other samples. Compute each number from its "
+    "own sample's row: output.amax(1) for output.max()."
+)
 
 
 @dataclass(frozen=True)
@@ -42,13 +47,64 @@ def read(score: ScoreFunction, output: Tensor) -> ScoreReading:
 
     zeros = torch.zeros(output.shape, dtype=output.dtype, device=output.device)
     try:
-        with LOCK, torch.no_grad():
+        with LOCK, torch.no_grad(), torch.random.fork_rng(devices=[]):
             graph = make_fx(lambda z: one_number_a_sample(score(z), z))(zeros)
     except DeepTaylorError:
         raise
     except Exception:  # noqa: BLE001 - its control flow may depend on values: the capture will say so, in our words
-        return ScoreReading(None, None)
+        graph = None
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        made_up = torch.rand(output.shape, generator=torch.Generator().manual_seed(0)).to(zeros)
+        _check_random(score, made_up, graph)
+        _check_mixing(score, made_up)
+        if graph is None or not _gives_the_same(graph, score, made_up):
+            return ScoreReading(None, None)
     return ScoreReading(_weights(score, zeros) if _is_linear(graph) else None, _signature(graph))
+
+
+def _check_random(score: ScoreFunction, output: Tensor, graph: fx.GraphModule | None) -> None:
+    """Raise if a function gives another result at each call."""
+    drawn = graph is not None and any(n.users and n.op == "call_function" and draws(n) for n in graph.graph.nodes)
+    first, *again = (_try(score, output) for _ in range(4))
+    if drawn or any(first is not None and other is not None and not _same(first, other) for other in again):
+        raise TargetError(
+            "The callable target gives another result each time it is called: does it draw random numbers, or count "
+            "its calls? There is no one score to explain. Make it a function of the output alone, for example with "
+            "numbers that are drawn once, outside of it."
+        )
+
+
+def _check_mixing(score: ScoreFunction, output: Tensor) -> None:
+    """Raise if the number of one sample changes with the output of another."""
+    several = output if len(output) > 1 else torch.cat([output, output.flip(-1) * 0.7])
+    n, before = len(several), _try(score, several)
+    if before is None:
+        return  # the function may insist on one sample
+    for own, others in ((slice(0, 1), slice(1, n)), (slice(1, n), slice(0, 1))):
+        for factor in (1, 10, -1):
+            changed = several.clone()
+            changed[others] = (several[others].flip(-1) + 0.1) * factor
+            now = _try(score, changed)
+            if now is not None and not _same(before[own], now[own]):
+                raise TargetError(_MIXES)
+
+
+def _gives_the_same(graph: fx.GraphModule, score: ScoreFunction, output: Tensor) -> bool:
+    """False if numbers that the function read out of the output (.item(), NumPy) became constants of its graph."""
+    a, b = _try(graph, output), _try(score, output)
+    return a is None or b is None or _same(a, b)
+
+
+def _try(score: Callable[[Tensor], Any], output: Tensor) -> Tensor | None:
+    """A function's result; None if it fails on made-up values."""
+    try:
+        return one_number_a_sample(score(output.clone()), output).detach().reshape(-1)
+    except Exception:  # noqa: BLE001 - a function may raise anything; the capture will say so, in our words
+        return None
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return torch.allclose(a, b, rtol=1e-3, atol=1e-5, equal_nan=True)
 
 
 def one_number_a_sample(score: Any, output: Tensor) -> Tensor:
@@ -103,8 +159,10 @@ def _weights(score: ScoreFunction, zeros: Tensor) -> Tensor | None:
         places = torch.arange(1, len(value) + 1, dtype=z.dtype, device=z.device)
         plain = torch.autograd.grad(value.sum(), z, retain_graph=True)[0]
         told = torch.autograd.grad((value * places).sum(), z)[0]
-    if not torch.equal(told, plain * places.reshape(-1, *[1] * (z.ndim - 1))):
-        raise TargetError("The callable target mixes samples: each number must be computed from its own sample's row.")
+    expected = plain * places.reshape(-1, *[1] * (z.ndim - 1))  # its sums are rounded otherwise
+    allowed = torch.finfo(z.dtype).eps ** 0.5
+    if not torch.allclose(told, expected, rtol=allowed, atol=allowed * float(expected.abs().max())):
+        raise TargetError(_MIXES)
     return plain
 
 

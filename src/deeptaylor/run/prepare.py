@@ -3,6 +3,7 @@
 prepare(model, example, settings)
 ├── rebuilt            a network of our own as a flat graph, from its recipe
 ├── capture            any other, by torch.export; cut, where one of its layers is explained
+├── check_mixing       every sample is computed from its own alone; refused where an operation mixes them
 ├── rewrite … split    many spellings to few, one type, constants folded, packed projections apart
 ├── Planner            one step a boundary, each with its rule
 ├── layouts            where the samples are in every tensor; refused where they are not apart
@@ -34,7 +35,7 @@ from deeptaylor.passes.split_attention import split
 from deeptaylor.plan.planner import Planner, without_rules
 from deeptaylor.plan.table import Planned
 from deeptaylor.rules import Rule
-from deeptaylor.run.samples import check_samples, layouts
+from deeptaylor.run.samples import check_mixing, check_samples, layouts
 from deeptaylor.run.values import Layout
 
 __all__ = ["Prepared", "Settings", "prepare"]
@@ -95,6 +96,7 @@ def _prepared(
 ) -> Prepared:  # fmt: skip
     with exporting():
         whole = _cut(model, captured, settings.layer)
+        apart = check_mixing(captured)
         rewrite(captured)
         one_type(captured)
         boxes = {n for n, d in zip(captured.inputs, settings.domains, strict=True) if isinstance(d, Box)}
@@ -108,9 +110,9 @@ def _prepared(
     with exporting():
         ours = fx.GraphModule(captured.constants, rewritten)
         if whole is model:
-            check_agreement(model, ours, captured, own, settings.output, known)
+            check_agreement(model, ours, captured, own, settings.output, known, apart)
         else:
-            check_agreement(whole, ours, captured, own, None)
+            check_agreement(whole, ours, captured, own, None, apart=apart)
     fixed = captured.batch if isinstance(captured.batch, int) else None
     _forget_fake_tensors(captured)
     return Prepared(captured, planned, layout, settings, _one(captured, example), fixed)
