@@ -12,6 +12,7 @@ from torch import Tensor
 
 from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import bound_args, constant_of, insert, replace, shape_of
+from deeptaylor.graph.outline import per_sample
 from deeptaylor.graph.places import Node
 from deeptaylor.maps import selections
 from deeptaylor.maps import structural as st
@@ -20,7 +21,7 @@ from deeptaylor.operations.kinds import Moves
 from deeptaylor.operations.ranges import Range, Ranges, join, same
 from deeptaylor.operations.row import Row, Rows, same_as
 
-__all__ = ["ROWS", "put_permute", "put_reshape", "scalar"]
+__all__ = ["ROWS", "put_expand", "put_permute", "put_reshape", "scalar"]
 
 aten = torch.ops.aten
 
@@ -89,6 +90,19 @@ def put_permute(captured: Captured, like: Node, x: Node, order: Sequence[int], v
 
 def _expand(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap:
     return st.Expand(node.name, operands)
+
+
+def put_expand(captured: Captured, like: Node, x: Node) -> Node:
+    """Insert x expanded to the shape of a node before that node; return x itself if there is nothing to repeat."""
+    sizes = list(shape_of(like))
+    new = len(sizes) - len(shape_of(x))
+    own = [None] * new + list(shape_of(x))
+    # As text: asking a symbolic size for its number would fix the batch size.
+    repeated = [d for d, n in enumerate(sizes) if str(n) != str(own[d])]
+    if not repeated or any(not isinstance(sizes[d], int) or per_sample(sizes[d]) is not None for d in repeated):
+        return x
+    shape = [n if d in repeated else -1 for d, n in enumerate(sizes)]
+    return insert(captured, like, aten.expand.default, (x, shape), x.meta["val"].expand(sizes))
 
 
 def _repeat(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap:
