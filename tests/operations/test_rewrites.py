@@ -65,6 +65,7 @@ def softmax(x: Tensor) -> Tensor:
 Program = Callable[..., Tensor]
 CASES: list[tuple[ModuleType, Stage, str, Program, Tensor, list[str], dict[str, nn.Module]]] = [
     (activations, "spell", "glu", lambda x: F.glu(x, 2), LINE, ["slice", "slice", "sigmoid", "mul"], {}),
+    (activations, "name", "clip", lambda x: torch.clip(x, 0.0, 2.0), LINE, ["clamp"], {}),
     (activations, "shorten", "flat", lambda x: F.leaky_relu(x, 0.0), LINE, ["relu"], {}),
     (attention, "spell", "of heads", lambda x: F.scaled_dot_product_attention(x, x + 1, x), IMAGE,
      ["add", "attention_weights", "matmul"], {}),
@@ -99,6 +100,8 @@ CASES: list[tuple[ModuleType, Stage, str, Program, Tensor, list[str], dict[str, 
     (moves, "name", "view", lambda x: x.view(-1, 24), LINE, ["reshape"], {}),
     (moves, "name", "swapdims", lambda x: x.swapdims(1, 2), LINE, ["transpose"], {}),
     (moves, "name", "moveaxis", lambda x: x.moveaxis(1, 2), LINE, ["movedim"], {}),
+    (moves, "shorten", "padded twice", lambda x: torch.constant_pad_nd(torch.constant_pad_nd(x, (1, 0)), (0, 2, 1, 1)),
+     LINE, ["constant_pad_nd"], {}),
     (moves, "spell", "pad", lambda x: F.pad(x, (1, 2), value=0.5), LINE, ["constant_pad_nd"], {}),
     (norms, "unpack", "layer", lambda x: torch.native_layer_norm(x, (6,), None, None, 0.1)[0], LINE,
      ["layer_norm"], {}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -232,6 +233,17 @@ def _plain_pad(captured: Captured, node: Node, data: set[Node]) -> None:
         replace(captured, node, aten.constant_pad_nd.default, (a["self"], a["pad"], a["value"] or 0.0))
 
 
+def _pad_once(captured: Captured, node: Node, data: set[Node]) -> None:
+    """Padding of what was padded with the same number."""
+    outer, x = bound_args(node), node.args[0]
+    if x.target is not aten.constant_pad_nd.default or len(x.users) != 1:
+        return
+    inner = bound_args(x)
+    if inner["value"] == outer["value"] and min(*inner["pad"], *outer["pad"]) >= 0:
+        pads = [sum(pair) for pair in itertools.zip_longest(inner["pad"], outer["pad"], fillvalue=0)]
+        replace(captured, node, aten.constant_pad_nd.default, (inner["self"], pads, inner["value"]))
+
+
 def _pad_by_index(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap | None:
     """Reflecting, replicating and circular padding copy elements, axis by axis."""
     a = bound_args(node)
@@ -297,7 +309,7 @@ ROWS: Rows = {
     aten.pixel_shuffle.default: Row(Moves(_pixel_shuffle, whole=True), same),
     aten.pixel_unshuffle.default: Row(Moves(_pixel_shuffle, whole=True), same),
     aten.channel_shuffle.default: Row(Moves(_channel_shuffle, whole=True), same),
-    aten.constant_pad_nd.default: Row(Moves(_pad, copies=False), _pad_range),
+    aten.constant_pad_nd.default: Row(Moves(_pad, copies=False), _pad_range, {"shorten": _pad_once}),
     aten.pad.default: Row(Moves(_pad_by_index), same, {"spell": _plain_pad}),
     aten.reflection_pad1d.default: _BY_INDEX,
     aten.reflection_pad2d.default: _BY_INDEX,
