@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +15,8 @@ from deeptaylor.graph.places import Node, is_node
 from deeptaylor.maps import ops
 
 __all__ = [
-    "bound_args", "constant_of", "copied", "insert", "op_name", "operands_of", "put_scale_shift", "replace", "retire",
-    "shape_of", "source_of", "wide",
+    "bound_args", "constant_of", "copied", "insert", "may_be_infinite", "op_name", "operands_of", "put_scale_shift",
+    "replace", "retire", "shape_of", "source_of", "wide",
 ]  # fmt: skip
 
 
@@ -108,3 +109,11 @@ def constant_of(captured: Captured, node: Any) -> Tensor | None:
     if is_node(node) and node.op == "get_attr":
         return captured.constants[str(node.target)]
     return None
+
+
+def may_be_infinite(captured: Captured, node: Any) -> bool:
+    """True for a number or a tensor that holds an infinity, or of which that is not known before a pass."""
+    if node is None or isinstance(node, (int, float)):
+        return node is not None and math.isinf(node)
+    constant = constant_of(captured, node)
+    return constant is None or not bool(torch.isfinite(constant).all())

@@ -17,7 +17,7 @@ from torch import Tensor
 from deeptaylor.maps.at_places import Apart, AtPlaces
 from deeptaylor.maps.block import Block, Run
 from deeptaylor.maps.division import divide, weighted
-from deeptaylor.maps.linear_map import Context, Maybe, Reading, plus, reread
+from deeptaylor.maps.linear_map import Context, Maybe, Reading, bounded, plus, reread
 
 __all__ = ["AffineMap", "LocalMap", "PlacesMap", "ScoreMap"]
 
@@ -33,6 +33,9 @@ class AffineMap:
         self.x: list[Tensor] = [run.value(leaf) for leaf in block.leaves]
         self.non_negative, self.boxes = list(non_negative), list(boxes)
         self.b = block.b if block.constant else block.bias(run)
+        if block.may_be_infinite:
+            self.x = [bounded(x) for x in self.x]
+            self.b = None if self.b is None else bounded(self.b)
 
     @property
     def b_plus(self) -> Maybe:
@@ -43,7 +46,7 @@ class AffineMap:
     def z(self) -> Tensor:
         """The block's output, bias included."""
         z: Tensor = self.run.value(self.block.head)
-        return z
+        return bounded(z) if self.block.may_be_infinite else z
 
     def map(self, reading: Reading, xs: Sequence[Maybe]) -> Maybe:
         return self.block.map(reading, xs, self.run)

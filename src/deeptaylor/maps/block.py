@@ -59,6 +59,7 @@ class Block(nn.Module):
         self.maps = tuple(maps)
         self.registered = nn.ModuleList(maps)  # so that they move and convert with the block
         self.has_negative = any(m.has_negative for m in maps)
+        self.may_be_infinite = any(m.may_be_infinite for m in maps)
         self._prepared: tuple[Sequence[Reading], Sequence[bool]] | None = None
         self.constant = False  # the bias is known, and kept in two readings
         for name in ("b", "b_plus"):

@@ -65,6 +65,12 @@ def unbroadcast(s: Tensor, shape: Sequence[int]) -> Tensor:
     return s.sum(repeated, keepdim=True) if repeated else s
 
 
+def bounded(t: Tensor) -> Tensor:
+    """A tensor without infinities: what a mask of −∞ leaves is a very large constant, which can be divided by."""
+    most = torch.finfo(t.dtype).max / 4  # room for the sum of a few
+    return t.clamp(-most, most)
+
+
 def _named(*names: str | None) -> list[str]:
     return [name for name in names if name is not None]
 
@@ -74,6 +80,7 @@ class LinearMap(nn.Module):
 
     mixing = False
     has_negative = False
+    may_be_infinite = False  # its constants: masks of −∞
 
     def __init__(self, node: str, operands: Sequence[str]) -> None:
         super().__init__()
@@ -305,10 +312,11 @@ class Diagonal(LinearMap):
     """Multiplication by constants (the shift beside it belongs to the block's bias)."""
 
     def __init__(
-        self, node: str, operands: Sequence[str], scale: str | None, shift: str | None, has_negative: bool
-    ) -> None:
+        self, node: str, operands: Sequence[str], scale: str | None, shift: str | None, has_negative: bool,
+        infinite: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(node, operands)
-        self.scale, self.shift, self.has_negative = scale, shift, has_negative
+        self.scale, self.shift, self.has_negative, self.may_be_infinite = scale, shift, has_negative, infinite
 
     @property
     def reads(self) -> list[str]:

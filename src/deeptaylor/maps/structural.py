@@ -277,13 +277,15 @@ class Keep(Structural):
     """masked_fill and where: elements kept where a mask (a gate) says so, constants elsewhere."""
 
     def __init__(
-        self, node: str, operands: Sequence[str], mask: str, keep: Sequence[bool], other: str | Tensor | None
-    ) -> None:
+        self, node: str, operands: Sequence[str], mask: str, keep: Sequence[bool], other: str | Tensor | None,
+        infinite: bool,
+    ) -> None:  # fmt: skip
         super().__init__(node, operands)
         self.mask, self.keep = mask, tuple(keep)
         self.other = other if isinstance(other, str) else None
         self.register_buffer("fill", other if isinstance(other, Tensor) else None, persistent=False)
         self.fill: Tensor | None
+        self.may_be_infinite = infinite
 
     @property
     def reads(self) -> list[str]:
@@ -300,16 +302,16 @@ class Keep(Structural):
         mask: Tensor = ctx.value(self.mask)
         return torch.where(~mask if self.keep[0] else mask, constant, 0)  # a constant may be infinite
 
-    def _kept(self, value: bool, ctx: Context, like: Tensor) -> Tensor:
+    def _kept(self, x: Tensor, value: bool, ctx: Context) -> Tensor:
         mask: Tensor = ctx.value(self.mask)
-        return (mask if value else ~mask).to(like.dtype)
+        return torch.where(mask if value else ~mask, x, 0)  # what is not kept may be infinite
 
     def carry(self, xs: list[Tensor], ctx: Context) -> Tensor:
-        kept = [x * self._kept(k, ctx, x) for x, k in zip(xs, self.keep, strict=True)]
+        kept = [self._kept(x, k, ctx) for x, k in zip(xs, self.keep, strict=True)]
         return (kept[0] if len(kept) == 1 else kept[0] + kept[1]).expand(ctx.shape(self.node))
 
     def carry_back(self, s: Tensor, ctx: Context) -> Sequence[Maybe]:
         return [
-            unbroadcast(s * self._kept(k, ctx, s), ctx.shape(name))
+            unbroadcast(self._kept(s, k, ctx), ctx.shape(name))
             for k, name in zip(self.keep, self.operands, strict=True)
         ]

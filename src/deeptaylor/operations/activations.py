@@ -10,7 +10,7 @@ from deeptaylor.graph.places import Node
 from deeptaylor.operations.flow import Flow
 from deeptaylor.operations.kinds import Activation, Rectifier, Softmax
 from deeptaylor.operations.ranges import ANY, UNIT, Range, Ranges, always, bent, cut_at, dipped, join, same, times
-from deeptaylor.operations.row import Row, Rows
+from deeptaylor.operations.row import Row, Rows, same_as
 
 __all__ = ["ROWS", "put_relu"]
 
@@ -85,6 +85,7 @@ ROWS: Rows = {
     aten.relu6.default: Row(Rectifier(), bent),
     aten.hardtanh.default: Row(Activation(), bent, flow_for=_clamped),
     aten.clamp.default: Row(Activation(), bent, flow_for=_clamped),
+    aten.clip.default: same_as(aten.clamp.default),
     aten.clamp_min.default: Row(Activation(), bent, flow_for=_clamped),
     aten.clamp_max.default: _BENT,
     aten.threshold.default: Row(Activation(), _threshold, flow_for=_cut_off),

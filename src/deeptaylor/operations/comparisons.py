@@ -17,6 +17,7 @@ from deeptaylor.operations.activations import put_relu
 from deeptaylor.operations.kinds import Moves
 from deeptaylor.operations.ranges import ABOVE, UNIT, Range, Ranges, always, join, number, same
 from deeptaylor.operations.row import Row, Rows, same_as
+from deeptaylor.operations.scaling import broadcasts
 
 __all__ = ["NEGATIVE", "POSITIVE", "ROWS", "is_zero", "mask_of", "signs"]
 
@@ -136,7 +137,9 @@ _CAST = Row(range=_cast, rewrites={"drop": _drop_cast})
 _ONES, _NOTHING = always(Range(1.0, 1.0)), always(Range(0.0, 0.0))
 
 ROWS: Rows = {
-    aten.maximum.default: Row(Moves(_larger_of, copies=False), _larger, {"shorten": _rectifies}),
+    aten.maximum.default: Row(
+        Moves(_larger_of, copies=False), _larger, {"broadcast": broadcasts, "shorten": _rectifies}
+    ),
     aten.max.other: same_as(aten.maximum.default),
     aten.minimum.default: Row(Moves(_smaller_of, copies=False), _smaller),
     aten.min.other: same_as(aten.minimum.default),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from deeptaylor.graph.capture import Captured
-from deeptaylor.graph.editing import replace, shape_of
+from deeptaylor.graph.editing import may_be_infinite, replace, shape_of
 from deeptaylor.graph.places import Node, is_node
 from deeptaylor.maps import structural as st
 from deeptaylor.maps.linear_map import LinearMap
@@ -19,6 +19,7 @@ from deeptaylor.operations.kinds import Moves
 from deeptaylor.operations.moves import scalar
 from deeptaylor.operations.ranges import ANY, Range, Ranges, join, same
 from deeptaylor.operations.row import Row, Rows
+from deeptaylor.operations.scaling import broadcasts
 
 __all__ = ["ROWS"]
 
@@ -54,9 +55,10 @@ def _stack(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap
 def _where(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap:
     mask, a, b = node.args
     keep = [(n, k) for n, k in ((a, True), (b, False)) if n.name in operands]
-    other = [n.name for n in (a, b) if n.name not in operands]
+    other = next((n for n in (a, b) if n.name not in operands), None)
     names, kept = [n.name for n, _ in keep], [k for _, k in keep]
-    return st.Keep(node.name, names, mask.name, kept, other[0] if other else None)
+    constant = None if other is None else other.name
+    return st.Keep(node.name, names, mask.name, kept, constant, may_be_infinite(captured, other))
 
 
 def _where_rectifies(captured: Captured, node: Node, data: set[Node]) -> None:
@@ -72,7 +74,13 @@ def _where_rectifies(captured: Captured, node: Node, data: set[Node]) -> None:
 
 def _masked_fill(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap:
     _, mask, value = node.args
-    return st.Keep(node.name, operands, mask.name, [False], scalar(node, value))
+    return st.Keep(node.name, operands, mask.name, [False], scalar(node, value), may_be_infinite(captured, value))
+
+
+def _fill_by_tensor(captured: Captured, node: Node, data: set[Node]) -> None:
+    """masked_fill with a tensor of one number."""
+    x, mask, value = node.args
+    replace(captured, node, aten.where.self, (mask, value, x))
 
 
 def _filled(node: Node, ranges: Ranges) -> Range:
@@ -87,15 +95,20 @@ def _fill_rectifies(captured: Captured, node: Node, data: set[Node]) -> None:
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 
-_NUMBERS = Row(rewrites={"shorten": _where_rectifies})
+_NUMBERS = Row(rewrites={"broadcast": broadcasts, "shorten": _where_rectifies})
 
 ROWS: Rows = {
     aten.cat.default: Row(Moves(_cat), _hull),
     aten.concat.default: Row(Moves(_cat), _hull),
     aten.stack.default: Row(Moves(_stack), _hull),
-    aten.where.self: Row(Moves(_where, mask=0, copies=False), _hull, {"shorten": _where_rectifies}),
+    aten.where.self: Row(
+        Moves(_where, mask=0, copies=False), _hull, {"broadcast": broadcasts, "shorten": _where_rectifies}
+    ),
     aten.where.ScalarOther: _NUMBERS,
     aten.where.ScalarSelf: _NUMBERS,
     aten.where.Scalar: _NUMBERS,
-    aten.masked_fill.Scalar: Row(Moves(_masked_fill, mask=1, copies=False), _filled, {"shorten": _fill_rectifies}),
+    aten.masked_fill.Tensor: Row(rewrites={"spell": _fill_by_tensor}),
+    aten.masked_fill.Scalar: Row(
+        Moves(_masked_fill, mask=1, copies=False), _filled, {"broadcast": broadcasts, "shorten": _fill_rectifies}
+    ),
 }

@@ -79,12 +79,14 @@ def _sum(captured: Captured, node: Node, data: set[Node]) -> _Product | None:
     a, product = bound_args(node), node.args[0]
     if product.target is not aten.mul.Tensor or len(product.users) != 1 or not a.get("dim") or a.get("keepdim"):
         return None
-    for x, other in _both_ways(list(product.args)):
+    for factor, other in _both_ways(list(product.args)):
         constant = constant_of(captured, other)
-        if x not in data or constant is None or not constant.is_floating_point():
+        if factor not in data or constant is None or not constant.is_floating_point():
             continue
-        sizes, rank = list(shape_of(x)), len(shape_of(product))
+        rank = len(shape_of(product))
         wide = constant.reshape([1] * (rank - constant.ndim) + list(constant.shape))
+        x = _unexpanded(factor, wide)
+        sizes = list(shape_of(x))
         if len(sizes) != rank:
             return None
         summed = {d % rank for d in a["dim"]}
@@ -109,6 +111,14 @@ def _sum(captured: Captured, node: Node, data: set[Node]) -> _Product | None:
             "".join(letters[d] for d in range(rank) if d not in summed),
         )
     return None
+
+
+def _unexpanded(x: Node, wide: Tensor) -> Node:
+    """x before it was expanded along axes that the constant has too; x itself where it was along others."""
+    before = x.args[0] if x.target is aten.expand.default else x
+    grown = [str(a) != str(b) for a, b in zip(shape_of(before), shape_of(x), strict=False)]
+    same_rank = len(shape_of(before)) == len(shape_of(x)) == wide.ndim
+    return before if same_rank and all(n > 1 for n, g in zip(wide.shape, grown, strict=True) if g) else x
 
 
 def _rewriting(read: Callable[[Captured, Node, set[Node]], _Product | None]) -> Rewrite:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import bound_args, constant_of, insert, replace, shape_of
+from deeptaylor.graph.outline import per_sample
 from deeptaylor.graph.places import Node, is_node
 from deeptaylor.maps import selections
 from deeptaylor.maps import structural as st
@@ -20,7 +22,7 @@ from deeptaylor.operations.kinds import Moves
 from deeptaylor.operations.ranges import Range, Ranges, join, same
 from deeptaylor.operations.row import Row, Rows, same_as
 
-__all__ = ["ROWS", "put_permute", "put_reshape", "scalar"]
+__all__ = ["ROWS", "put_expand", "put_permute", "put_reshape", "scalar"]
 
 aten = torch.ops.aten
 
@@ -89,6 +91,19 @@ def put_permute(captured: Captured, like: Node, x: Node, order: Sequence[int], v
 
 def _expand(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap:
     return st.Expand(node.name, operands)
+
+
+def put_expand(captured: Captured, like: Node, x: Node) -> Node:
+    """Insert x expanded to the shape of a node before that node; return x itself if there is nothing to repeat."""
+    sizes = list(shape_of(like))
+    new = len(sizes) - len(shape_of(x))
+    own = [None] * new + list(shape_of(x))
+    # As text: asking a symbolic size for its number would fix the batch size.
+    repeated = [d for d, n in enumerate(sizes) if str(n) != str(own[d])]
+    if not repeated or any(not isinstance(sizes[d], int) or per_sample(sizes[d]) is not None for d in repeated):
+        return x
+    shape = [n if d in repeated else -1 for d, n in enumerate(sizes)]
+    return insert(captured, like, aten.expand.default, (x, shape), x.meta["val"].expand(sizes))
 
 
 def _repeat(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap:
@@ -218,6 +233,17 @@ def _plain_pad(captured: Captured, node: Node, data: set[Node]) -> None:
         replace(captured, node, aten.constant_pad_nd.default, (a["self"], a["pad"], a["value"] or 0.0))
 
 
+def _pad_once(captured: Captured, node: Node, data: set[Node]) -> None:
+    """Padding of what was padded with the same number."""
+    outer, x = bound_args(node), node.args[0]
+    if x.target is not aten.constant_pad_nd.default or len(x.users) != 1:
+        return
+    inner = bound_args(x)
+    if inner["value"] == outer["value"] and min(*inner["pad"], *outer["pad"]) >= 0:
+        pads = [sum(pair) for pair in itertools.zip_longest(inner["pad"], outer["pad"], fillvalue=0)]
+        replace(captured, node, aten.constant_pad_nd.default, (inner["self"], pads, inner["value"]))
+
+
 def _pad_by_index(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap | None:
     """Reflecting, replicating and circular padding copy elements, axis by axis."""
     a = bound_args(node)
@@ -283,7 +309,7 @@ ROWS: Rows = {
     aten.pixel_shuffle.default: Row(Moves(_pixel_shuffle, whole=True), same),
     aten.pixel_unshuffle.default: Row(Moves(_pixel_shuffle, whole=True), same),
     aten.channel_shuffle.default: Row(Moves(_channel_shuffle, whole=True), same),
-    aten.constant_pad_nd.default: Row(Moves(_pad, copies=False), _pad_range),
+    aten.constant_pad_nd.default: Row(Moves(_pad, copies=False), _pad_range, {"shorten": _pad_once}),
     aten.pad.default: Row(Moves(_pad_by_index), same, {"spell": _plain_pad}),
     aten.reflection_pad1d.default: _BY_INDEX,
     aten.reflection_pad2d.default: _BY_INDEX,

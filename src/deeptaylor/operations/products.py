@@ -16,7 +16,7 @@ from deeptaylor.operations.kinds import MatrixProduct, Product, Quotient
 from deeptaylor.operations.layers import layer_of_einsum, layer_of_matmul, layer_of_tensordot
 from deeptaylor.operations.ranges import Range, Ranges, inverse, many, times
 from deeptaylor.operations.row import Row, Rows, same_as
-from deeptaylor.operations.scaling import scales_by_product, scales_by_quotient
+from deeptaylor.operations.scaling import broadcasts, scales_by_product, scales_by_quotient
 
 __all__ = ["ROWS"]
 
@@ -96,10 +96,14 @@ def _addmm(captured: Captured, node: Node, data: set[Node]) -> None:
 _MATMUL = MatrixProduct(_matmul)
 
 ROWS: Rows = {
-    aten.mul.Tensor: Row(Product(), _multiplied, {"shorten": _rectifies, "scale": scales_by_product}),
+    aten.mul.Tensor: Row(
+        Product(), _multiplied, {"broadcast": broadcasts, "shorten": _rectifies, "scale": scales_by_product}
+    ),
     aten.mul.Scalar: Row(range=_multiplied, rewrites={"scale": scales_by_product}),
     aten.multiply.Tensor: same_as(aten.mul.Tensor),
-    aten.div.Tensor: Row(Quotient(), _divided, {"shorten": _softmax, "scale": scales_by_quotient}),
+    aten.div.Tensor: Row(
+        Quotient(), _divided, {"broadcast": broadcasts, "shorten": _softmax, "scale": scales_by_quotient}
+    ),
     aten.div.Scalar: Row(range=_divided, rewrites={"scale": scales_by_quotient}),
     aten.divide.Tensor: same_as(aten.div.Tensor),
     aten.true_divide.Tensor: same_as(aten.div.Tensor),

@@ -25,6 +25,7 @@ Stage = Literal[
     "name",  # another name of the same operation
     "spell",  # another operation, or several
     "pool",  # a pooling written out
+    "broadcast",  # data is expanded to the result's shape, constants are narrowed to the axes along which they vary
     "shorten",  # a rectifier or a sum written otherwise
     "centre",  # a centring written out
     "layer",  # a product with a constant is a linear layer

@@ -1,21 +1,110 @@
-"""+ − × ÷ by constants: one operation, scale · x + shift."""
+"""Data and constants, element by element: brought to one shape, and + − × ÷ as one operation, scale · x + shift."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from deeptaylor.graph.capture import Captured
-from deeptaylor.graph.editing import constant_of, insert, put_scale_shift, replace, shape_of
+from deeptaylor.graph.editing import constant_of, insert, operands_of, put_scale_shift, replace, shape_of
+from deeptaylor.graph.outline import FREE, sized
 from deeptaylor.graph.places import Node, is_node
 from deeptaylor.maps import ops
+from deeptaylor.operations.moves import put_expand
 from deeptaylor.operations.row import Rewrite
 
-__all__ = ["scales_by_product", "scales_by_quotient", "scales_by_sign", "scales_by_sum"]
+__all__ = ["broadcasts", "scales_by_product", "scales_by_quotient", "scales_by_sign", "scales_by_sum"]
 
 aten = torch.ops.aten
+
+# --- one shape --------------------------------------------------------------------------------------------------------
+
+
+def broadcasts(captured: Captured, node: Node, data: set[Node]) -> None:
+    """Expand the data of an element-wise operation to its shape, and narrow constants to the axes where they vary.
+
+    The result is the same however the two are written: repeated by hand or by broadcasting, filled or a number.
+    """
+    read = operands_of(node)
+    signals = {n for n in read if n in data}
+    if len(signals) == 1 and len(read) > 1 and _floats(node):
+        x = signals.pop()
+        wide = put_expand(captured, node, x)
+        node.replace_input_with(x, wide)
+        data.add(wide)
+        signals = {wide}
+    for operand in dict.fromkeys(n for n in read if n not in data):
+        narrow = _narrowed(captured, operand, node, signals, data)
+        if narrow is not None:
+            node.replace_input_with(operand, captured.constant(narrow, node, "constant"))
+
+
+def _narrowed(captured: Captured, c: Node, node: Node, signals: set[Node], data: set[Node]) -> Tensor | None:
+    """A constant without the axes along which it repeats itself; None if that is what it is already.
+
+    Axes are kept if no data has them: they decide the shape of the result.
+    """
+    known = constant_of(captured, c)
+    value = _of_each_sample(captured, c, data) if known is None else known
+    if value is None:
+        return None
+    for axis in range(-value.ndim, 0):
+        covered = any(str(_size(n, axis)) == str(_size(node, axis)) for n in signals)
+        if covered and value.shape[axis] > 1 and _repeats(value, axis):
+            value = value.narrow(axis, 0, 1)
+        elif not covered and str(value.shape[axis]) != str(_size(c, axis)):  # samples that no data has
+            return None
+    return None if value is known else value
+
+
+def _size(node: Node, axis: int) -> Any:
+    """The size of an axis that is counted from the last; 1 where broadcasting would add it."""
+    shape = shape_of(node)
+    return shape[axis] if -axis <= len(shape) else 1
+
+
+def _repeats(t: Tensor, axis: int) -> bool:
+    return bool((t == t.narrow(axis, 0, 1)).all())
+
+
+def _of_each_sample(captured: Captured, node: Node, data: set[Node]) -> Tensor | None:
+    """What depends on nothing but the batch size, with one sample for all; None if samples or batches differ."""
+    with contextlib.suppress(Exception):  # an operation may raise anything for a batch that is not its own
+        two, three = (_of_batch(captured, node, data, batch, {}) for batch in (2, 3))
+        for axis, size in enumerate(two.shape):
+            if size != three.shape[axis] and _repeats(two, axis) and _repeats(three, axis):
+                two, three = (t.narrow(axis, 0, 1) for t in (two, three))
+        return two.contiguous() if torch.equal(two, three) else None
+    return None
+
+
+def _of_batch(captured: Captured, node: Node, data: set[Node], batch: int, known: dict[Node, Any]) -> Any:
+    """The value of a node that reads shapes of data at most, for so many samples."""
+    if node not in known:
+        val, constant = node.meta["val"], constant_of(captured, node)
+        if constant is not None:
+            known[node] = constant
+        elif isinstance(val, (int, torch.SymInt)):
+            known[node] = _number(val, batch)
+        elif node in data:
+            sizes = [_number(n, batch) for n in val.shape]
+            known[node] = torch.empty(sizes, dtype=val.dtype, device=val.device)  # nobody reads its values
+        else:
+            args = fx.map_arg((node.args, node.kwargs), lambda n: _of_batch(captured, n, data, batch, known))
+            known[node] = node.target(*args[0], **args[1])
+    return known[node]
+
+
+def _number(size: Any, batch: int) -> int:
+    """A size for so many samples."""
+    follows = isinstance(size, int) and size and size % FREE == 0
+    return size // FREE * batch if follows else sized(size, batch)
+
+
+# --- one operation ----------------------------------------------------------------------------------------------------
 
 
 def scales_by_sign(captured: Captured, node: Node, data: set[Node]) -> None:

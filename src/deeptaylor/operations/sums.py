@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from deeptaylor.graph.capture import Captured
-from deeptaylor.graph.editing import bound_args, constant_of, insert, put_scale_shift, replace
+from deeptaylor.graph.editing import bound_args, constant_of, insert, may_be_infinite, put_scale_shift, replace
 from deeptaylor.graph.places import Node, is_node
 from deeptaylor.maps import linear_map as lm
 from deeptaylor.maps import ops
@@ -16,7 +16,7 @@ from deeptaylor.operations.centrings import centred
 from deeptaylor.operations.kinds import Diagonal, Sum
 from deeptaylor.operations.ranges import Range, Ranges, plus, same, times
 from deeptaylor.operations.row import Row, Rows, same_as
-from deeptaylor.operations.scaling import scales_by_sign, scales_by_sum
+from deeptaylor.operations.scaling import broadcasts, scales_by_sign, scales_by_sum
 from deeptaylor.operations.weighted import name_of
 
 __all__ = ["ROWS"]
@@ -64,7 +64,9 @@ def _scale_shift(node: Node, captured: Captured, operands: Sequence[str]) -> lm.
     scale: Any = node.args[1]
     known = constant_of(captured, scale)
     has_negative = scale is not None and (known is None or bool((known < 0).any()))
-    return lm.Diagonal(node.name, operands, name_of(scale), name_of(node.args[2]), has_negative)
+    shift: Any = node.args[2]
+    infinite = may_be_infinite(captured, shift)
+    return lm.Diagonal(node.name, operands, name_of(scale), name_of(shift), has_negative, infinite)
 
 
 def _scaled(node: Node, ranges: Ranges) -> Range:
@@ -80,12 +82,16 @@ def _negated(node: Node, ranges: Ranges) -> Range:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 ROWS: Rows = {
-    aten.add.Tensor: Row(Sum(_sum), _added, {"shorten": _twice, "scale": scales_by_sum(1)}),
+    aten.add.Tensor: Row(Sum(_sum), _added, {"broadcast": broadcasts, "shorten": _twice, "scale": scales_by_sum(1)}),
     aten.add.Scalar: Row(range=_added, rewrites={"scale": scales_by_sum(1)}),
-    aten.sub.Tensor: Row(Sum(_sum, adds=False), _added, {"centre": centred, "scale": scales_by_sum(-1)}),
+    aten.sub.Tensor: Row(
+        Sum(_sum, adds=False), _added, {"broadcast": broadcasts, "centre": centred, "scale": scales_by_sum(-1)}
+    ),
     aten.sub.Scalar: Row(range=_added, rewrites={"scale": scales_by_sum(-1)}),
     aten.subtract.Tensor: same_as(aten.sub.Tensor),
-    aten.rsub.Tensor: Row(rewrites={"shorten": _turned, "scale": scales_by_sum(-1, reverse=True)}),
+    aten.rsub.Tensor: Row(
+        rewrites={"broadcast": broadcasts, "shorten": _turned, "scale": scales_by_sum(-1, reverse=True)}
+    ),
     aten.rsub.Scalar: Row(rewrites={"scale": scales_by_sum(-1, reverse=True)}),
     aten.neg.default: Row(range=_negated, rewrites={"scale": scales_by_sign}),
     aten.negative.default: same_as(aten.neg.default),

@@ -8,6 +8,7 @@ rewrite(captured)
 ├── name, spell   norms, attention, pooling and convolution spellings become few
 ├── evaluate      whatever does not depend on the input is computed once
 ├── pool          power, average, root become L^p pooling
+├── broadcast     data meets constants in the result's shape, constants in their smallest
 ├── shorten       rectifiers and sums written otherwise become themselves
 ├── centre        x − mean(x) becomes one centring
 ├── layer         x @ constant, however written, becomes a linear layer
@@ -39,6 +40,7 @@ def rewrite(captured: Captured) -> None:
     _apply(captured, "spell")
     _evaluate(captured)
     _apply(captured, "pool", data_only=False)
+    _apply(captured, "broadcast")
     captured.graph.eliminate_dead_code()
     _apply(captured, "shorten")
     _apply(captured, "centre")

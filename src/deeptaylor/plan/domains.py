@@ -11,6 +11,7 @@ from torch import Tensor, fx
 from deeptaylor.domain import Box, Domain, NonNegative, Real
 from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import shape_of
+from deeptaylor.graph.outline import per_sample
 from deeptaylor.graph.places import Node
 from deeptaylor.maps import linear_map as lm
 from deeptaylor.maps import ops
@@ -96,8 +97,8 @@ def _move_box(node: Node, box: Box, captured: Captured) -> Box | None:
     constants = [None if n is None else captured.constants.get(str(n.target)) for n in (scale_node, shift_node)]
     if any(c is None and n is not None for c, n in zip(constants, (scale_node, shift_node), strict=True)):
         return None
-    if shape_of(x) != shape_of(node):
-        return None
+    if shape_of(x) != shape_of(node) or any(per_sample(n) is not None for n in shape_of(x)[1:]):
+        return None  # bounds are those of one sample along the first axis
     low, high = _wide(box.low, x), _wide(box.high, x)
     scale, shift = (None if c is None else c.detach().cpu().to(low.dtype) for c in constants)
     a, b = ops.scale_shift(low, scale, shift), ops.scale_shift(high, scale, shift)

@@ -14,7 +14,9 @@ from spellings.table import TABLE, Spelling
 
 __all__ = ["ALONE", "DIFFER", "TABLE", "Spelling", "key", "pair"]
 # Each adds its rows to the table, in this order.
-for _family in ("linear", "convolutions", "norms", "activations", "pooling", "shapes", "sums", "attention"):
+for _family in (
+    "linear", "convolutions", "norms", "constants", "activations", "pooling", "shapes", "sums", "attention",
+):  # fmt: skip
     importlib.import_module(f"spellings.{_family}")
 
 
@@ -47,6 +49,8 @@ DIFFER: dict[str, float] = {
     "Flatten: padded and cut": 0.32,
     "MergeHeads: heads side by side": 0.43,
     "Identity: where everywhere": 0.15,
+    "Pad: too much and cut": 0.14,
+    "LargerHalf: maximum of two halves": 0.46,
     "AvgPool2d: a constant kernel": 0.13,
     "AvgPool2d: first along, then across": 0.48,
     "Mean: a product with a constant vector": 0.28,

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from network_modules import MatMul, ScaledDotProduct, Scores
-from spellings.modules import GLU, Causal, SelfAttention, SwiGLU
+from spellings.modules import GLU, Causal, SelfAttention, SqueezeExcite, SwiGLU
 from spellings.table import Spelled, simple, spelling
 
 
@@ -143,3 +143,55 @@ def _(m: GLU, x: Tensor) -> nn.Module:
         return F.linear(x, s.w[:n], s.b[:n]) * torch.sigmoid(F.linear(x, s.w[n:], s.b[n:]))
 
     return Spelled(write, w=m.both.weight, b=m.both.bias)
+
+
+simple(
+    "attention",
+    Causal,
+    "masked_fill by a tensor",
+    lambda q, k, v: _causal(q, k, v, lambda a, seen: a.masked_fill(~seen, torch.tensor(-math.inf).to(a))),
+)
+simple(
+    "attention",
+    Causal,
+    "the least number",
+    lambda q, k, v: _causal(q, k, v, lambda a, seen: a.masked_fill(~seen, torch.finfo(a.dtype).min)),
+)
+simple(
+    "attention",
+    Causal,
+    "−∞ added to each sample",
+    lambda q, k, v: _causal(q, k, v, lambda a, seen: a + torch.zeros_like(a).masked_fill(~seen, -math.inf)),
+)
+simple(
+    "attention",
+    Causal,
+    "−∞ above the diagonal",
+    lambda q, k, v: _causal(q, k, v, lambda a, seen: a + torch.full_like(a, -math.inf).triu(1)),
+)
+simple(
+    "attention",
+    Causal,
+    "a mask of numbers given",
+    lambda q, k, v: F.scaled_dot_product_attention(
+        q, k, v, torch.full((q.shape[-2], k.shape[-2]), -math.inf).to(q).triu(1)
+    ),
+)
+
+
+def excite(name: str, write: Callable[[Tensor, Tensor], Tensor], average: Callable[[Tensor], Tensor]) -> None:
+    """A spelling of squeeze and excite: `write(x, gate)` of the layer on `average(x)`."""
+    spelling("gates", SqueezeExcite, name)(
+        lambda m, x: Spelled(lambda s, x: write(x, torch.sigmoid(s.gate(average(x)))), gate=m.gate)
+    )
+
+
+def _averages(x: Tensor) -> Tensor:
+    return x.mean((2, 3))
+
+
+excite("the gate first", lambda x, g: g.unsqueeze(-1).unsqueeze(-1) * x, _averages)
+excite("the gate expanded", lambda x, g: x * g[:, :, None, None].expand_as(x), _averages)
+excite("channels last", lambda x, g: (x.movedim(1, -1) * g[:, None, None]).movedim(-1, 1), _averages)
+excite("adaptive", lambda x, g: x * g.view(*g.shape, 1, 1), lambda x: F.adaptive_avg_pool2d(x, 1).flatten(1))
+excite("places in one row", lambda x, g: (x.flatten(2) * g.unsqueeze(2)).view_as(x), _averages)

@@ -26,7 +26,21 @@ from network_modules import (
     Subtract,
     Token,
 )
-from spellings.modules import GLU, Causal, SelfAttention, SwiGLU
+from spellings.modules import (
+    GLU,
+    Causal,
+    LargerHalf,
+    OuterProduct,
+    OuterSum,
+    SelfAttention,
+    SpreadDivide,
+    SpreadFirst,
+    SpreadMinus,
+    SpreadPlus,
+    SpreadTimes,
+    SqueezeExcite,
+    SwiGLU,
+)
 from spellings.table import Respell, Spelling, noise
 
 
@@ -92,6 +106,15 @@ USUAL: dict[type[nn.Module], list[Usual]] = {
     SelfAttention: [Usual(TOKENS, lambda s: SelfAttention(s[-1]))],
     SwiGLU: [Usual(VECTOR, lambda s: SwiGLU(s[-1]))],
     GLU: [Usual(VECTOR, lambda s: GLU(s[-1]))],
+    SpreadTimes: [Usual(VECTOR, lambda s: SpreadTimes())],
+    SpreadPlus: [Usual(VECTOR, lambda s: SpreadPlus())],
+    SpreadMinus: [Usual(TOKENS, lambda s: SpreadMinus())],
+    SpreadDivide: [Usual(TOKENS, lambda s: SpreadDivide())],
+    SpreadFirst: [Usual(TOKENS, lambda s: SpreadFirst())],
+    OuterSum: [Usual(VECTOR, lambda s: OuterSum(), ("layer",))],
+    OuterProduct: [Usual(VECTOR, lambda s: OuterProduct(), ("gate",))],
+    LargerHalf: [Usual(IMAGE, lambda s: LargerHalf())],
+    SqueezeExcite: [Usual(IMAGE, lambda s: SqueezeExcite(s[0]))],
 }
 
 

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from spellings.modules import GlobalMax, LargerHalf, Total
 from spellings.table import Spelled, simple, spelling
 
 
@@ -97,3 +98,19 @@ lp("sqrt", lambda x, p, k, t: (F.avg_pool2d(x.pow(2), k, t) * k**2).sqrt(), _two
 lp("sqrt of squares", lambda x, p, k, t: torch.sqrt(k**2 * F.avg_pool2d(x * x, k, t)), _two)
 lp("square, sum, sqrt", lambda x, p, k, t: F.avg_pool2d(torch.square(x), k, t, divisor_override=1).sqrt(), _two)
 lp("sqrt of an average, scaled", lambda x, p, k, t: F.avg_pool2d(x.pow(2), k, t).sqrt() * k, _two)
+simple("max", GlobalMax, "max of a flat tensor", lambda x: x.flatten(2).max(-1).values)
+simple("max", GlobalMax, "amax of a flat tensor", lambda x: x.flatten(2).amax(2))
+simple("max", GlobalMax, "adaptive", lambda x: F.adaptive_max_pool2d(x, 1).flatten(1))
+simple("max", GlobalMax, "a large window", lambda x: F.max_pool2d(x, x.shape[-1]).flatten(1))
+simple("max", GlobalMax, "channels last", lambda x: x.permute(0, 2, 3, 1).flatten(1, 2).amax(1))
+simple("max", LargerHalf, "max of a view", lambda x: x.unflatten(1, (2, -1)).max(1).values)
+simple("max", LargerHalf, "pairs at the end", lambda x: x.unflatten(1, (2, -1)).movedim(1, -1).amax(-1))
+simple(
+    "max", LargerHalf, "windows", lambda x: F.max_pool3d(x.unflatten(1, (2, -1)).transpose(1, 2), (2, 1, 1)).squeeze(2)
+)
+simple("max", LargerHalf, "maximum of two halves", lambda x: torch.maximum(*x.chunk(2, 1)))
+simple("sum", Total, "of a flat tensor", lambda x: x.flatten(2).sum(-1))
+simple("sum", Total, "one axis after the other", lambda x: x.sum(3).sum(2))
+simple("sum", Total, "a mean and a factor", lambda x: x.mean((2, 3)) * x[0, 0].numel())
+simple("sum", Total, "einsum", lambda x: torch.einsum("bchw->bc", x))
+simple("sum", Total, "a divisor of one", lambda x: F.avg_pool2d(x, x.shape[-1], divisor_override=1).flatten(1))

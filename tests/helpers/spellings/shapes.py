@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from network_modules import Concat, Heads, MergeHeads, PrependToken, Token
+from spellings.modules import Crop, Halve, Pad, Reflect
 from spellings.table import Spelled, simple, spelling
 
 simple("shape", nn.Flatten, "flatten(1)", lambda x: x.flatten(1))
@@ -63,3 +64,39 @@ def _(m: PrependToken, x: Tensor) -> nn.Module:
 def _(m: nn.Upsample, x: Tensor) -> nn.Module | None:
     write = lambda s, x: x.repeat_interleave(2, 2).repeat_interleave(2, 3)  # noqa: E731
     return Spelled(write) if m.mode == "nearest" else None
+
+
+simple("indexing", Crop, "narrow", lambda x: x.narrow(2, 1, x.shape[2] - 2).narrow(3, 1, x.shape[3] - 2))
+simple("indexing", Crop, "negative padding", lambda x: F.pad(x, [-1, -1, -1, -1]))
+simple("indexing", Crop, "one axis after the other", lambda x: x[..., 1:-1][:, :, 1:-1])
+simple("indexing", Crop, "split", lambda x: x.split([1, x.shape[2] - 2, 1], 2)[1].split([1, x.shape[3] - 2, 1], 3)[1])
+simple("indexing", Crop, "index_select", lambda x: _chosen(_chosen(x, 2), 3))
+simple("indexing", Halve, "one axis after the other", lambda x: x[:, :, ::2][..., ::2])
+simple(
+    "indexing",
+    Halve,
+    "a view and its first",
+    lambda x: x.unflatten(3, (-1, 2))[..., 0].unflatten(2, (-1, 2))[:, :, :, 0],
+)
+simple("indexing", Halve, "by a list", lambda x: x[:, :, list(range(0, x.shape[2], 2))][..., ::2])
+simple("padding", Pad, "ZeroPad2d", nn.ZeroPad2d(1))
+simple("padding", Pad, "one axis after the other", lambda x: F.pad(F.pad(x, [1, 1]), [0, 0, 1, 1]))
+simple("padding", Pad, "a constant of zero", lambda x: torch.constant_pad_nd(x, [1, 1, 1, 1], 0.0))
+simple("padding", Pad, "too much and cut", lambda x: F.pad(x, [2, 2, 2, 2])[:, :, 1:-1, 1:-1])
+simple("padding", Reflect, "ReflectionPad2d", nn.ReflectionPad2d(1))
+simple(
+    "padding",
+    Reflect,
+    "one axis after the other",
+    lambda x: F.pad(F.pad(x, [1, 1, 0, 0], mode="reflect"), [0, 0, 1, 1], mode="reflect"),
+)
+simple("padding", Reflect, "by places", lambda x: _mirrored(_mirrored(x, 2), 3))
+
+
+def _chosen(x: Tensor, axis: int) -> Tensor:
+    return x.index_select(axis, torch.arange(1, x.shape[axis] - 1))
+
+
+def _mirrored(x: Tensor, axis: int) -> Tensor:
+    n = x.shape[axis]
+    return x.index_select(axis, torch.tensor([1, *range(n), n - 2]))
