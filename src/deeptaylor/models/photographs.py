@@ -154,9 +154,10 @@ def _asked(
 ) -> _Answer:
     """What an explainer says; that of a `Pretrained` is kept, but with rules of one's own, which may change."""
     make = partial(Explainer, model, None, domain, **settings)
-    if isinstance(model, nn.Module) or domain is not None or settings["rules"] or settings["first"]:
+    kept = None if isinstance(model, nn.Module) else getattr(model, "kept", None)
+    if kept is None or domain is not None or settings["rules"] or settings["first"]:
         return ask(make())
-    return model.kept.asked(repr(settings), make, ask)
+    return kept.asked(repr(settings), make, ask)
 
 
 # --- photographs ------------------------------------------------------------------------------------------------------
