@@ -134,6 +134,10 @@ def _instead(model: Any) -> str:
     return "See dt.load for files, and for networks by name."
 
 
+def _is_empty(module: LazyModuleMixin) -> bool:
+    return bool(module.has_uninitialized_params())  # type: ignore[no-untyped-call]
+
+
 def check_initialised(model: nn.Module) -> None:
     """Raise a PlanError for lazy layers that have no weights yet."""
     lazy = [
