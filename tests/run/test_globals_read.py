@@ -81,7 +81,8 @@ class Direct(nn.Module):
         return self.inner(x) if FLAG else x
 
     def inner(self, x: Tensor) -> Tensor:
-        return (lambda v: self.net(v) * K)(x)
+        times = lambda v: v * K  # noqa: E731 - a code object inside another
+        return times(self.net(x))  # type: ignore[no-any-return]
 
 
 def _closing() -> Callable[[Tensor], Any]:
@@ -109,7 +110,7 @@ CHANGES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any], str]] = {
         lambda: Net(lambda x: x.sum(1, keepdim=True).clamp(max=LIMIT)),
         _set("LIMIT", 9.0),
         "LIMIT",
-    ),  # fmt: skip # noqa: E501
+    ),
     "tensor": (lambda: Net(lambda x: SCALE[:3]), _set("SCALE", torch.full((4,), 2.0)), "SCALE"),
     "tensor in place": (lambda: Net(lambda x: SCALE[:3]), lambda: SCALE.mul_(2), "SCALE"),
     "tensor data": (lambda: Net(lambda x: SCALE[:3]), lambda: SCALE.data.mul_(2), "SCALE"),
@@ -118,7 +119,7 @@ CHANGES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any], str]] = {
         lambda: Net(lambda x: TABLE["deep"]["more"][1]),
         lambda: TABLE["deep"]["more"].append(9.0) or TABLE["deep"]["more"].__setitem__(1, 9.0),
         "TABLE",
-    ),  # type: ignore[index, attr-defined] # fmt: skip # noqa: E501
+    ),  # type: ignore[index, attr-defined]
     "function": (lambda: Net(lambda x: helper(x[:, :3])), _set("helper", lambda x, times=3.0: x * times), "helper"),
     "default": (lambda: Net(lambda x: helper(x[:, :3])), lambda: setattr(helper, "__defaults__", (3.0,)), "helper"),
     "closure": (lambda: Net(CLOSED), lambda: CLOSED.factor.__setitem__(0, 3.0), "f"),  # type: ignore[attr-defined]

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import dis
 import functools
+import os
 import sys
-import sysconfig
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,12 +31,7 @@ _MOST = 300  # functions that are followed
 _LOADS = {"LOAD_GLOBAL", "LOAD_NAME"}
 _ATTRIBUTES = {"LOAD_ATTR", "LOAD_METHOD"}
 _LIBRARIES = tuple(
-    f"{folder}/"
-    for folder in (
-        *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")},
-        str(Path(nn.__file__).parents[2]),
-        str(Path(__file__).parents[1]),
-    )
+    f"{Path(file).parents[up]}{os.sep}" for file, up in ((os.__file__, 0), (nn.__file__, 2), (__file__, 1))
 )
 Place = tuple[str, Mapping[Any, Any], Any]
 
@@ -99,7 +94,7 @@ def _functions(values: Iterable[Any]) -> Iterator[types.FunctionType]:
 @functools.lru_cache(4096)
 def _is_users(file: str) -> bool:
     """Return False for the files of Python, torch, this package and whatever is installed beside them."""
-    return not file.startswith((*_LIBRARIES, "<frozen")) and "/site-packages/" not in file
+    return not file.startswith((*_LIBRARIES, "<frozen")) and "site-packages" not in Path(file).parts
 
 
 @functools.lru_cache(4096)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from deeptaylor.domain import Domain
 from deeptaylor.errors import InputError, PlanError
+from deeptaylor.graph.exporting import is_compiling
 from deeptaylor.run import target as targets
 from deeptaylor.run.callables import Scored, read
 from deeptaylor.run.engine import Engine
@@ -130,7 +131,7 @@ class Reading(CapturedNetwork):
 
     def begin_with(self, x: Any, whose: str) -> None:
         """Capture the network with the first inputs that there are: an example, or the first that are explained."""
-        if torch.compiler.is_compiling():
+        if is_compiling():
             super().begin_unasked()
         inputs = as_tuple(x)
         check_initialised(self.model)

@@ -157,8 +157,9 @@ def check_samples(captured: Captured, layout: Mapping[str, Layout], explained: I
     odd = next(filter(_has_odd_size, captured.graph.nodes), None)
     if odd is not None:
         raise PlanError(
-            f"Samples are cut off or joined along the first axis, which counts them: the shape is "
-            f"{tuple(shape_of(odd))} at {where(odd)}. Explain a network that computes every sample by itself, from its own row."
+            "Samples are cut off or joined along the first axis, which counts them: the shape is "
+            f"{tuple(shape_of(odd))} at {where(odd)}. Explain a network that computes every sample by itself, from its "
+            "own row."
         )
     lost = next((name for name in explained if not layout[name].apart(batch)), None)
     if lost is not None:
