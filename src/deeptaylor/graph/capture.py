@@ -215,7 +215,8 @@ def _refuse_empty(captured: Captured) -> None:
 def _is_empty(node: Node) -> bool:
     """Return True if an axis has length 0, whatever the size of the batch is."""
     val = node.meta.get("val")
-    return isinstance(val, Tensor) and any(isinstance(n, int) and n == 0 for n in val.shape)
+    sizes: tuple[Any, ...] = tuple(val.shape) if isinstance(val, Tensor) else ()
+    return any(isinstance(n, int) and n == 0 for n in sizes)
 
 
 def draws(node: Node) -> bool:

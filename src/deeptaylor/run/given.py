@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import is_lazy
 
 from deeptaylor.errors import InputError, PlanError
 
@@ -134,15 +134,13 @@ def _instead(model: Any) -> str:
     return "See dt.load for files, and for networks by name."
 
 
-def _is_empty(module: LazyModuleMixin) -> bool:
-    return bool(module.has_uninitialized_params())  # type: ignore[no-untyped-call]
-
-
 def check_initialised(model: nn.Module) -> None:
     """Raise a PlanError for lazy layers that have no weights yet."""
     lazy = [
-        name for name, m in model.named_modules() if isinstance(m, LazyModuleMixin) and m.has_uninitialized_params()
-    ]  # type: ignore[no-untyped-call]
+        name
+        for name, m in model.named_modules()
+        if any(is_lazy(t) for t in (*m._parameters.values(), *m._buffers.values()))
+    ]
     if lazy:
         raise PlanError(
             f"The module {lazy[0]!r} is lazy and has no weights yet. Call the network once, model(x), then train it or "

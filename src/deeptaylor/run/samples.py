@@ -147,7 +147,8 @@ def _has_odd_size(node: Node) -> bool:
     """
     if node.op != "call_function" or not isinstance(node.meta.get("val"), Tensor):
         return False
-    free = [n for n in shape_of(node) if not isinstance(n, int)]
+    sizes: tuple[Any, ...] = tuple(shape_of(node))
+    free = [n for n in sizes if not isinstance(n, int)]
     return any(sized(n, k) != k * sized(n, 1) for n in free for k in (2, 3))
 
 

@@ -76,7 +76,10 @@ def test_a_caller_who_leaves_frees_its_place(live: Live) -> None:
     assert status == 200
 
 
-@pytest.mark.parametrize("path", ["/api/explain?model=two-layer", "/api/networks?name=a.onnx", "/api/text"])
+DROPPED = "file=a.onnx&size=8&resize=8&channels=RGB&white=1&mean=0&std=1&interpolation=bilinear&names=none"
+
+
+@pytest.mark.parametrize("path", ["/api/explain?model=two-layer", f"/api/networks?{DROPPED}"])
 def test_two_hundred_slow_uploads_hold_up_nobody(live: Live, path: str) -> None:
     host, port = live.host.split(":")
     head = (
