@@ -63,6 +63,40 @@ def test_threads_share_an_explainer_and_capture_one_network() -> None:
     assert not any(m.training for m in model.modules())
 
 
+class Slow(nn.Module):
+    """A network whose export lasts until others have asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.exported = nn.Linear(4, 3), threading.Event()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.compiler.is_exporting():
+            self.exported.set()
+            time.sleep(0.5)
+        return self.layer(x)
+
+
+def test_threads_that_each_capture_a_network_of_their_own() -> None:
+    torch.manual_seed(1)
+    networks = [nn.Sequential(nn.Linear(4, 5 + k), nn.ReLU(), nn.Linear(5 + k, 3)).eval() for k in range(THREADS - 1)]
+    slow, x = Slow(), torch.rand(2, 4)
+    ready = dt.Explainer(networks[0], x, bias="neuron")
+    expected = [dt.explain(network, x, 1, bias="neuron").relevance for network in (*networks, slow)]
+    slow.exported.clear()
+
+    def captured(k: int) -> Tensor:
+        """One thread exports, and meanwhile the others begin."""
+        if k == THREADS - 1:
+            return dt.explain(slow, x, 1, bias="neuron").relevance
+        slow.exported.wait(60)
+        if k == 0:
+            return ready(x, 1)[1]
+        return dt.explain(networks[k], x, 1, bias="neuron").relevance
+
+    at_once(captured, expected)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["default", "own handler", "alarm"])
 def test_every_interrupt_of_a_capture_is_one(how: str) -> None:

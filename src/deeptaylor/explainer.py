@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from deeptaylor.domain import Domain
 from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.graph.autocast import AUTOCAST_NOTE, autocasting, without_autocast
+from deeptaylor.graph.exporting import is_compiling
 from deeptaylor.ledger import Ledger, held
 from deeptaylor.rules import Rule
 from deeptaylor.run import contrast as contrasts
@@ -97,7 +98,7 @@ class Explainer(Comparing):
         if autocasting(x):
             with without_autocast(x):
                 return self.forward(x, target)
-        if not torch.compiler.is_compiling():
+        if not is_compiling():
             x = self.read(x)[0]
             target = self.asked_for(target, x)
             if not self.begun:
@@ -105,18 +106,18 @@ class Explainer(Comparing):
         elif self.scaling is not None:
             x = self.scaling(x)
         inputs = (x,) if isinstance(x, Tensor) else tuple(x)
-        if not torch.compiler.is_compiling():
+        if not is_compiling():
             self.original.look(self.follow)
             check_batch(inputs)
         engine = self.engine_for(inputs)
         target = self.weights_of(target, engine, inputs)
         if other := self.elsewhere(target, engine, inputs):
             return other[0].forward(x, other[1])
-        if not torch.compiler.is_compiling():
+        if not is_compiling():
             self.check_target(engine, target, inputs, values=False)
         check_precision(engine, inputs, target, values=False)
         result = self.run_batch(engine, inputs, target, DROPPED if engine.redistributes else None)
-        if not torch.compiler.is_compiling():
+        if not is_compiling():
             check_half(result, inputs)
         result = engine.redistribute(result)
         relevance = result.relevance if result.rivals is None else contrasts.split(result, contrasts.POWER)[0]

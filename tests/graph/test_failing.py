@@ -15,12 +15,14 @@ def test_a_network_that_does_not_fail_has_nothing_to_say() -> None:
     assert why_it_fails(cnn(), [torch.rand(1, 3, 4, 4)]) is None
 
 
-def test_what_the_code_of_a_network_raises_is_its_own_affair() -> None:
+def test_what_the_code_of_a_network_raises_is_not_about_the_input() -> None:
     class Raises(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             raise ValueError("no weights were loaded")
 
-    assert why_it_fails(Raises(), [torch.rand(1, 3)]) is None
+    said = why_it_fails(Raises(), [torch.rand(1, 3)])
+    assert isinstance(said, dt.CaptureError)
+    says(said, "own forward pass raises ValueError: no weights were loaded, at ", "test_failing.py:")
 
 
 @pytest.mark.parametrize(

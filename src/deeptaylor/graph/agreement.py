@@ -21,7 +21,7 @@ from torch import Tensor, fx, nn
 
 from deeptaylor.errors import InputError, MismatchError, PlanError
 from deeptaylor.graph.capture import Captured, pick_output
-from deeptaylor.graph.failing import first_line
+from deeptaylor.graph.failing import name_failure
 from deeptaylor.support.out_of_memory import out_of_memory
 
 __all__ = ["Answer", "check_agreement", "different"]
@@ -122,9 +122,7 @@ def _trials(
             if out_of_memory(error) and made:
                 break
             if trial is fitting[-1]:
-                raise InputError(
-                    f"The network itself fails on this input: {type(error).__name__}: {first_line(error)}"
-                ) from error
+                raise InputError(f"The network itself fails on this input: {name_failure(error)}.") from error
     return made
 
 

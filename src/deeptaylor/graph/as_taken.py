@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from deeptaylor.errors import CaptureError, InputError
 from deeptaylor.graph.eval_mode import eval_mode
+from deeptaylor.graph.failing import describe_failure
 
 __all__ = ["as_taken"]
 
@@ -47,6 +49,8 @@ def as_taken(model: nn.Module, inputs: Tensor | Sequence[Tensor]) -> nn.Module:
     >>> dt.explain(taken, x, target=0, domain=dt.NonNegative()).relevance.sum()
     tensor(1.)
     """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"dt.as_taken wants a torch.nn.Module; got {type(model).__name__}.")
     given = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     if not given or not all(isinstance(x, Tensor) for x in given):
         raise InputError("dt.as_taken wants the network's inputs as tensors: dt.as_taken(model, x).")
@@ -57,17 +61,23 @@ def as_taken(model: nn.Module, inputs: Tensor | Sequence[Tensor]) -> nn.Module:
         return copy.copy(read[-1])
 
     with eval_mode(model), torch.no_grad(), _AtReads(noted):
-        model(*given)
+        try:
+            model(*given)
+        except Exception as error:
+            raise describe_failure(model, given, error) from error
     forward = model.forward
 
     @functools.wraps(forward)
     def straight(*args: Any, **named: Any) -> Any:
-        known = iter(read)
+        known = deque(read)
 
-        def told(_ask: Callable[[], Any]) -> Any:
+        def told(ask: Callable[[], Any]) -> Any:
             try:
-                return copy.copy(next(known))
-            except StopIteration:
+                # A tensor that is being exported answers tolist() itself, and asks for every number with item().
+                while isinstance(known[0], list) and getattr(ask, "func", None) is not Tensor.tolist:
+                    known.extendleft(reversed(known.popleft()))
+                return copy.copy(known.popleft())
+            except IndexError:
                 raise CaptureError(
                     "This network reads more values than it did when dt.as_taken followed it: it depends on something "
                     "other than its input, such as a counter or the time."

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from deeptaylor.errors import CaptureError, DeepTaylorError, PlanError
+from deeptaylor.errors import CaptureError, DeepTaylorError, PlanError, UnsupportedOpError
 from deeptaylor.graph.eval_mode import eval_mode
 from deeptaylor.graph.exporting import exporting
 from deeptaylor.graph.functional import functionalise, inline_regions, mutates
@@ -98,6 +98,8 @@ def capture(model: nn.Module, inputs: Sequence[Tensor], output: int | str | None
     captured.batches = _batches(program, batch)
     _refuse_random(captured)
     _refuse_vmap(captured)
+    _refuse_control_flow(captured)
+    _refuse_empty(captured)
     return captured
 
 
@@ -108,12 +110,14 @@ def _export(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, Any, lis
     try:
         program = _quiet_export(model, doubled, free)
         return program, _batch_symbol(program), []
-    except DeepTaylorError:
-        raise
-    except Exception as dynamic_error:  # noqa: BLE001 - export raises many kinds; all mean that it failed
+    except Exception as dynamic_error:  # export raises many kinds; all mean that it failed
+        if isinstance(dynamic_error, DeepTaylorError) and not isinstance(dynamic_error, CaptureError):
+            raise
         try:
             program = _quiet_export(model, inputs, None)
         except Exception:  # noqa: BLE001
+            if isinstance(dynamic_error, CaptureError):
+                raise dynamic_error from None
             raise CaptureError(explain_failure(dynamic_error, model)) from short(dynamic_error)
         note = (
             f"The batch size could not be left free and is fixed at {inputs[0].shape[0]}; other sizes are "
@@ -184,6 +188,37 @@ def _refuse_vmap(captured: Captured) -> None:
         )
 
 
+def _refuse_control_flow(captured: Captured) -> None:
+    """Raise for torch.cond and its kind, in a gate too: their branches are graphs of their own."""
+    found = [n for n in captured.graph.nodes if isinstance(n.target, torch._ops.HigherOrderOperator)]
+    if found:
+        lines = "".join(f"\n  {n.target.name()}: at {where(n)}" for n in found)
+        raise UnsupportedOpError(
+            f"The network has control flow by the data's values, which cannot be explained:{lines}\n"
+            "What to do: write it with torch.where, or explain one branch."
+        )
+
+
+def _refuse_empty(captured: Captured) -> None:
+    """Raise a PlanError for a layer that has no inputs, such as Linear(0, 4): it reads an axis of length 0."""
+    for node in captured.graph.nodes:
+        read = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), Tensor)]
+        wide = [n for n in read if n.meta["val"].ndim > 1]
+        if len(wide) > 1 and all(map(_is_empty, wide)) and not _is_empty(node):
+            shape = tuple(wide[1].meta["val"].shape)
+            raise PlanError(
+                f"A layer has no inputs: its weights have shape {shape}, at {where(node)}. Nothing of the input passes "
+                "through it; take it out of the network."
+            )
+
+
+def _is_empty(node: Node) -> bool:
+    """Return True if an axis has length 0, whatever the size of the batch is."""
+    val = node.meta.get("val")
+    sizes: tuple[Any, ...] = tuple(val.shape) if isinstance(val, Tensor) else ()
+    return any(isinstance(n, int) and n == 0 for n in sizes)
+
+
 def draws(node: Node) -> bool:
     """True if an operation's result is random, with the arguments that it has."""
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
@@ -242,6 +277,7 @@ def _lift(program: Any, output: int | str | None, batch: Any, notes: list[str], 
             new[node] = graph.node_copy(node, lambda n: new[n])
     user = [o for o, spec in zip(outputs, signature.output_specs, strict=True) if spec.kind.name == "USER_OUTPUT"]
     chosen, name = _choose(user, program.call_spec.out_spec, output)
+    _check_numbers(chosen)
     graph.output(new[chosen])
     graph.eliminate_dead_code()
     captured = Captured(graph, constants, inputs, new[chosen], name, batch, notes=notes)
@@ -250,6 +286,21 @@ def _lift(program: Any, output: int | str | None, batch: Any, notes: list[str], 
     captured.note_modules()
     notes += [f"input {node.name!r} does not reach the output" for node in inputs if not node.users]
     return captured
+
+
+def _check_numbers(output: Node) -> None:
+    """Raise a PlanError for an output that holds no real numbers."""
+    val = output.meta.get("val")
+    if not isinstance(val, Tensor):
+        return
+    if not val.is_floating_point():
+        kind = "complex numbers" if val.is_complex() else f"{val.dtype} values"
+        raise PlanError(
+            f"The network's output holds {kind}; a score is a real number. Explain a module that returns the scores "
+            "before they are compared, rounded or made complex."
+        )
+    if _is_empty(output):
+        raise PlanError(f"The network's output has shape {tuple(val.shape)}: it is empty, and there is no score.")
 
 
 def narrowest(graph: fx.Graph) -> tuple[torch.dtype, str] | None:
@@ -289,6 +340,9 @@ def pick_output(returned: Any, wanted: int | str | None, kind: type) -> tuple[An
     tensors = [(".".join(map(_key_text, path)), leaf) for path, leaf in flat if isinstance(leaf, kind)]
     if wanted is None and len(tensors) == 1:
         return tensors[0][1], tensors[0][0]
+    if not tensors:
+        got = type(returned).__name__
+        raise PlanError(f"The network returns no tensor, but {got}: there is no score to explain. Return the scores.")
     names = ", ".join(f"{k}: {p or 'output'}" for k, (p, _) in enumerate(tensors))
     if wanted is None:
         raise PlanError(

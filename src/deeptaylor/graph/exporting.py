@@ -17,16 +17,33 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
-__all__ = ["exporting", "interrupts_kept", "unlogged"]
+import torch
+
+__all__ = ["exporting", "interrupts_kept", "is_compiling", "unlogged"]
 
 _LOUD = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor")  # logs that write pages
+
+
+_exporters: list[int] = []  # threads that call torch.export, once for each call that goes on
 
 
 @contextmanager
 def exporting() -> Iterator[None]:
     """Around a call of torch.export."""
-    with interrupts_kept(), _hushed():
-        yield
+    own = threading.get_ident()
+    _exporters.append(own)
+    try:
+        with interrupts_kept(), _hushed():
+            yield
+    finally:
+        _exporters.remove(own)
+
+
+def is_compiling() -> bool:
+    """Return True if this thread compiles or exports; torch says so of all threads while one of them exports."""
+    if torch.compiler.is_dynamo_compiling() or not torch.compiler.is_compiling():
+        return torch.compiler.is_dynamo_compiling()
+    return not _exporters or threading.get_ident() in _exporters
 
 
 @contextmanager

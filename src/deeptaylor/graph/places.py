@@ -46,6 +46,7 @@ def _user_line(trace: str) -> str:
         for k, line in enumerate(lines)
         if line.strip().startswith("File ")
     ]
+    frames = [f for f in frames if '"<' not in f[0]]  # code that torch made, and wrote to no file
     own = [f for f in frames if _TORCH not in f[0]] or frames
     if not own:
         return ""
@@ -73,7 +74,7 @@ def explain_failure(error: Exception, model: nn.Module | None = None) -> str:
             line = f"{filename}:{tb.tb_lineno}"
         tb = tb.tb_next
     line = _user_line(text) or line
-    if any(word in text for word in ("data-dependent", "GuardOnDataDependent", "Could not guard")):
+    if decides_by_data(error):
         first = "its control flow depends on the values of the data (an `if`, `.item()`, or a Python loop over values)"
         advice = (
             "Explain the way that it takes for your input: dt.explain(dt.as_taken(model, x), x). Or replace the "
@@ -91,6 +92,12 @@ def explain_failure(error: Exception, model: nn.Module | None = None) -> str:
         )
     at = f"\n  at: {line}" if line else ""
     return f"The network cannot be captured: {first}{at}\n  What to do: {advice}"
+
+
+def decides_by_data(error: Exception) -> bool:
+    """Return True for an error of torch that says: a size, or a decision, depends on the values of the data."""
+    text = f"{type(error).__name__} {error}"
+    return any(word in text for word in ("data-dependent", "GuardOnDataDependent", "Could not guard"))
 
 
 def recurrent_modules(model: nn.Module | None) -> str:

@@ -31,6 +31,7 @@ from deeptaylor.run.returned import RETURNED
 from deeptaylor.run.target import Margin, Negative
 from deeptaylor.run.unit import Unit
 from deeptaylor.support.class_names import class_number
+from deeptaylor.support.kept import Kept
 from deeptaylor.text.explanation import TextExplanation
 from deeptaylor.text.model import TextModel
 
@@ -183,9 +184,10 @@ def _asked(
 ) -> _Answer:
     """What an explainer says; that of a `Pretrained` is kept, but with rules of one's own, which may change."""
     make = partial(Explainer, model, None, domain, **settings)
-    if isinstance(model, nn.Module) or domain is not None or settings["rules"] or settings["first"]:
+    kept: Kept[Explainer] | None = None if isinstance(model, nn.Module) else getattr(model, "kept", None)
+    if kept is None or domain is not None or settings["rules"] or settings["first"]:
         return ask(make())
-    return model.kept.asked(repr(settings), make, ask)
+    return kept.asked(repr(settings), make, ask)
 
 
 # --- photographs ------------------------------------------------------------------------------------------------------

@@ -44,6 +44,14 @@ def _cat(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap:
     return st.Cat(node.name, list(dict.fromkeys(operands)), parts, dim)
 
 
+def _drop_empty(captured: Captured, node: Node, data: set[Node]) -> None:
+    """Leave out parts of shape (0,), which torch.cat ignores whatever the rank of the others is."""
+    parts: Any = node.args[0]
+    left = [p for p in parts if tuple(shape_of(p)) != (0,)]
+    if left and len(left) < len(parts) and len(shape_of(node)) > 1:
+        node.args = (left, *node.args[1:])
+
+
 def _stack(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap:
     parts, dim = _parts_of(node)
     return st.Stack(node.name, list(dict.fromkeys(operands)), parts, dim)
@@ -98,8 +106,8 @@ def _fill_rectifies(captured: Captured, node: Node, data: set[Node]) -> None:
 _NUMBERS = Row(rewrites={"broadcast": broadcasts, "shorten": _where_rectifies})
 
 ROWS: Rows = {
-    aten.cat.default: Row(Moves(_cat), _hull),
-    aten.concat.default: Row(Moves(_cat), _hull),
+    aten.cat.default: Row(Moves(_cat), _hull, {"drop": _drop_empty}),
+    aten.concat.default: Row(Moves(_cat), _hull, {"drop": _drop_empty}),
     aten.stack.default: Row(Moves(_stack), _hull),
     aten.where.self: Row(
         Moves(_where, mask=0, copies=False), _hull, {"broadcast": broadcasts, "shorten": _where_rectifies}

@@ -46,12 +46,6 @@ class _Finder:
         """For every node that receives relevance, the operands it goes to (with repetition)."""
         signals: dict[Node, list[Node]] = {}
         active = {self.output}
-        # In a gate too: their branches are graphs of their own, which nothing here looks into.
-        self.problems += [
-            (n, "control flow by the data's values; write it with torch.where")
-            for n in self.captured.graph.nodes
-            if isinstance(n.target, torch._ops.HigherOrderOperator)
-        ]
         for node in reversed(list(self.captured.graph.nodes)):
             if node not in active or node.op == "placeholder":
                 continue
@@ -67,9 +61,8 @@ class _Finder:
         return flow.signals(node, [n for n in read if _is_number(n.meta["val"].dtype)], self)
 
     def problem(self, node: Node, reason: str) -> None:
-        """Note what has no rule; control flow is named once for all."""
-        if not isinstance(source_of(node).target, torch._ops.HigherOrderOperator):
-            self.problems.append((node, reason))
+        """Note what has no rule."""
+        self.problems.append((node, reason))
 
     def factor(self, node: Node, operands: list[Node]) -> list[Node]:
         """Which factor carries the signal (docs/theory.md, section 6)."""

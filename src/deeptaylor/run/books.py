@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from deeptaylor.graph.exporting import is_compiling
 from deeptaylor.maps.division import undivided
 from deeptaylor.maps.linear_map import Maybe, plus
 from deeptaylor.run.values import ForwardValues
@@ -69,7 +70,7 @@ class Books:
         """
         pictures = t.ndim == 4 and t.shape == self.run.shape(node) and self.run.layout[node].plain
         by_channel = pictures and weight.shape[-3:] == (t.shape[1], 1, 1) and weight.numel() == t.shape[1]
-        if self._by_step or not by_channel or torch.compiler.is_compiling():
+        if self._by_step or not by_channel or is_compiling():
             return False
         self._products.append((t.sum((2, 3), dtype=torch.promote_types(t.dtype, torch.float32)), weight.reshape(-1)))
         return True

@@ -22,6 +22,7 @@ from torch import Tensor, fx, nn
 from deeptaylor.errors import DeepTaylorError, TargetError
 from deeptaylor.graph.capture import draws, pick_output
 from deeptaylor.graph.eval_mode import LOCK
+from deeptaylor.graph.failing import name_failure
 from deeptaylor.operations.linear import is_linear
 
 __all__ = ["ScoreFunction", "ScoreReading", "Scored", "one_number_a_sample", "read"]
@@ -116,6 +117,12 @@ def one_number_a_sample(score: Any, output: Tensor) -> Tensor:
             "A callable target must return one number per sample: a tensor of shape (batch,) or (batch, 1); "
             f"for an output of shape {tuple(output.shape)} it returned {got}."
         )
+    if not score.is_floating_point():
+        kind = "complex numbers" if score.is_complex() else str(score.dtype)
+        raise TargetError(
+            f"A callable target must return real numbers; it returned {kind}. Return the scores before they are "
+            "compared, rounded or made complex."
+        )
     return score
 
 
@@ -130,7 +137,21 @@ class Scored(nn.Module):
     def forward(self, *inputs: Tensor) -> Tensor:
         """The score of a batch."""
         chosen, _ = pick_output(self.model(*inputs), self.output, Tensor)
-        return one_number_a_sample(self.score(chosen), chosen)
+        return one_number_a_sample(self._score(chosen), chosen)
+
+    def _score(self, output: Tensor) -> Tensor:
+        """Return the function's result; what it raises on real values is an error of the target."""
+        try:
+            return self.score(output)
+        except DeepTaylorError:
+            raise
+        except Exception as error:
+            if type(output) is not Tensor:  # the exporter's own errors: torch must see them
+                raise
+            raise TargetError(
+                f"The callable target raises {name_failure(error)}. It is called with the network's output, here of "
+                f"shape {tuple(output.shape)}."
+            ) from error
 
 
 def _is_linear(module: fx.GraphModule) -> bool:

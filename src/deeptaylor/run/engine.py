@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from deeptaylor.graph.exporting import is_compiling
 from deeptaylor.maps.convolution import channels_last
 from deeptaylor.operations.table import flow_of
 from deeptaylor.plan import guard
@@ -154,7 +155,7 @@ class Engine(nn.Module):
         v, many = targets.weights(asked, run.values[self.planned.output])
         if many:
             return replace(reverse_many(self, run, v, books, keep, against), values=values)
-        look = v.device.type == "cpu" and not torch.compiler.is_compiling()
+        look = v.device.type == "cpu" and not is_compiling()
         result = reverse(self, run, v, books, keep, look, against)
         answer = books is not None and asked is None and v.ndim == 2
         return replace(result, chosen=v.argmax(1) if answer else None, values=values)

@@ -30,6 +30,7 @@ from deeptaylor.graph.agreement import Answer
 from deeptaylor.graph.eval_mode import eval_mode
 from deeptaylor.graph.hooks import global_hooks, hooks_of
 from deeptaylor.run.checksum import Together, checksums
+from deeptaylor.run.globals_read import GLOBAL, outside
 from deeptaylor.run.traits import Seen, traits
 
 __all__ = ["Known"]
@@ -75,6 +76,11 @@ class Watch:
             if not type(m).__module__.startswith("torch.")
             for name, value in m.__dict__.items()
             if isinstance(value, _SCALARS) and name != "training" and f"{path}.{name}".lstrip(".") not in volatile
+        ]
+        self._parts += [
+            (holder, key, holder[key])
+            for name, holder, key in outside(model)
+            if isinstance(holder[key], _SCALARS) and name not in volatile
         ]
         self._classes = [(c, c.forward) for c in {type(m) for m in modules.values()}]
         own = tensors_of(model)
@@ -180,8 +186,10 @@ class Known:
         """What differs in traits, if it makes the network's answers differ."""
         now = traits(self.model)
         changed = [k for k in {**now, **self._traits} if k not in self._volatile and now.get(k) != self._traits.get(k)]
-        if changed and not _close(self._ask(), self._answers):
-            return changed
+        # A number that the code reads may matter for other inputs than those that are asked here.
+        numbers = [k for k in changed if k.endswith(GLOBAL) and _is_scalar(self._traits.get(k), now.get(k))]
+        if numbers or (changed and not _close(self._ask(), self._answers)):
+            return numbers or changed
         self.answer()
         self._traits = now
         return []
@@ -258,6 +266,11 @@ def _print(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, tuple[Any,
     for (name, t), number in zip(tensors.items(), checksums(list(tensors.values())), strict=True):
         found[name] = (t.shape, t.dtype, t.device, number)
     return found
+
+
+def _is_scalar(*traits: Any) -> bool:
+    """Return True if a value was a number or a word before and after; traits begin with its type."""
+    return all(isinstance(t, tuple) and t and t[0] in _SCALARS for t in traits)
 
 
 def _like(x: Tensor, like: Tensor) -> Tensor:

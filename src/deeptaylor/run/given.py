@@ -11,16 +11,27 @@ from __future__ import annotations
 
 import inspect
 import numbers
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from deeptaylor.errors import InputError
+from deeptaylor.errors import InputError, PlanError
 
-__all__ = ["ByName", "arguments", "by_name", "check_arguments", "given", "names_of"]
+__all__ = [
+    "ByName",
+    "arguments",
+    "by_name",
+    "check_arguments",
+    "check_initialised",
+    "check_network",
+    "given",
+    "names_of",
+]
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -75,6 +86,66 @@ def _tensor(x: Any, name: str, like: Tensor | None) -> Any:
     if like is None:
         return t.to(torch.get_default_dtype()) if t.is_floating_point() else t
     return t.to(like) if t.is_floating_point() else t.to(like.device)
+
+
+# --- the network ------------------------------------------------------------------------------------------------------
+
+
+def check_network(model: Any) -> None:
+    """Raise a PlanError for anything that is not a torch.nn.Module with a forward pass in Python; say what to give."""
+    if not isinstance(model, nn.Module):
+        raise PlanError(
+            f"The network must be a torch.nn.Module, or what dt.load returns; got {_kind(model)}. {_instead(model)}"
+        )
+    scripted = [name for name, m in model.named_modules() if isinstance(m, torch.jit.ScriptModule)]
+    if scripted:
+        part = f"Its module {scripted[0]!r}" if scripted[0] else "The network"
+        raise PlanError(
+            f"{part} is compiled by TorchScript (torch.jit), which cannot be captured. Give the torch.nn.Module that "
+            "it was made from; load the weights into one: network.load_state_dict(scripted.state_dict())."
+        )
+    if getattr(type(model).forward, "__name__", "") == "_forward_unimplemented" and "forward" not in vars(model):
+        raise PlanError(
+            f"{type(model).__name__} has no forward method, so it computes nothing. Give a module that calls its parts "
+            "in forward(self, x), such as torch.nn.Sequential."
+        )
+
+
+def _kind(model: Any) -> str:
+    if isinstance(model, type):
+        return f"the class {model.__name__}"
+    return f"the {type(model).__name__} {model!r}" if isinstance(model, (str, os.PathLike)) else type(model).__name__
+
+
+def _instead(model: Any) -> str:
+    """Return what to give in place of something that is not a network."""
+    if isinstance(model, type):
+        return f"Give an instance: {model.__name__}(…)."
+    if isinstance(model, (str, os.PathLike)):
+        return "Load it first: dt.load(…)."
+    if isinstance(model, torch.export.ExportedProgram):
+        return "Give program.module()."
+    if hasattr(model, "predict"):
+        return "Of scikit-learn, dt.load(…) takes linear models and multilayer perceptrons; others have no layers."
+    if isinstance(model, Mapping) and model and all(isinstance(v, Tensor) for v in model.values()):
+        return "Weights alone are not a network: build it, and call network.load_state_dict(…)."
+    if callable(model):
+        return "Put the function into a torch.nn.Module, as its forward."
+    return "See dt.load for files, and for networks by name."
+
+
+def check_initialised(model: nn.Module) -> None:
+    """Raise a PlanError for lazy layers that have no weights yet."""
+    lazy = [
+        name
+        for name, m in model.named_modules()
+        if any(is_lazy(t) for t in (*m._parameters.values(), *m._buffers.values()))
+    ]
+    if lazy:
+        raise PlanError(
+            f"The module {lazy[0]!r} is lazy and has no weights yet. Call the network once, model(x), then train it or "
+            "load its weights, and explain it after that."
+        )
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from deeptaylor.graph.exporting import is_compiling
 from deeptaylor.run.result import Result
 from deeptaylor.run.values import ForwardValues
 
@@ -26,7 +27,7 @@ def lift_of(f: Tensor) -> Tensor | None:
     """
     if f.dtype is torch.float16:
         return torch.exp2(torch.floor(_HALF - torch.log2(f.clamp(min=torch.finfo(f.dtype).tiny))).clamp(max=15))
-    if f.device.type != "cpu" or f.dtype is not torch.float32 or torch.compiler.is_compiling():
+    if f.device.type != "cpu" or f.dtype is not torch.float32 or is_compiling():
         return None
     _, exponent = torch.frexp(f.clamp(min=0))
     return torch.ldexp(torch.ones_like(f), (_LIFTED - exponent).clamp(min=0, max=_HIGHEST))

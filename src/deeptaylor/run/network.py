@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from deeptaylor.errors import CaptureError, InputError, MismatchError, warn
 from deeptaylor.graph.agreement import Answer
+from deeptaylor.graph.exporting import is_compiling
 from deeptaylor.graph.failing import why_it_fails
 from deeptaylor.plan.table import Plan
 from deeptaylor.run.books import Kept
@@ -233,7 +234,7 @@ class CapturedNetwork(nn.Module):
         keep: frozenset[str] = frozenset(),
     ) -> Result:  # fmt: skip
         """Run a batch; what does not fit into memory is explained in parts, or keeping less, and that is said."""
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return engine.run(inputs, target, books, keep)
         batch = Batch(tuple(inputs), target, books, keep)
         return explain_in_parts(engine, batch, lambda: self._runner(engine), self.recompute)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from deeptaylor.domain import Box, Domain
+from deeptaylor.errors import CaptureError
 from deeptaylor.graph.agreement import Answer, check_agreement
 from deeptaylor.graph.autocast import without_autocast
 from deeptaylor.graph.capture import Captured, capture
@@ -27,6 +28,7 @@ from deeptaylor.graph.cutting import cut
 from deeptaylor.graph.editing import copied
 from deeptaylor.graph.eval_mode import eval_mode
 from deeptaylor.graph.exporting import exporting, interrupts_kept
+from deeptaylor.graph.places import decides_by_data, explain_failure, short
 from deeptaylor.graph.recipe import rebuilt
 from deeptaylor.passes.fold import fold
 from deeptaylor.passes.one_type import one_type
@@ -87,7 +89,12 @@ def prepare(
                 return _prepared(model, recipe, example, settings, whole, known)
         with exporting():
             captured = capture(model, example, settings.output, settings.root)
-        return _prepared(model, captured, example, settings, whole, known)
+        try:
+            return _prepared(model, captured, example, settings, whole, known)
+        except Exception as error:
+            if not decides_by_data(error):
+                raise
+            raise CaptureError(explain_failure(error, model)) from short(error)
 
 
 def _prepared(

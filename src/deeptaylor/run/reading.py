@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 from deeptaylor.domain import Domain
 from deeptaylor.errors import InputError, PlanError
+from deeptaylor.graph.exporting import is_compiling
 from deeptaylor.run import target as targets
 from deeptaylor.run.callables import Scored, read
 from deeptaylor.run.engine import Engine
 from deeptaylor.run.freshness import Look
-from deeptaylor.run.given import ByName, by_name, check_arguments, given, names_of
+from deeptaylor.run.given import ByName, by_name, check_arguments, check_initialised, check_network, given, names_of
 from deeptaylor.run.inputs import (
     Inputs,
     as_domains,
@@ -81,10 +82,10 @@ class Reading(CapturedNetwork):
     ) -> None:
         trained = None if isinstance(model, nn.Module) else model
         network = model if isinstance(model, nn.Module) else getattr(model, "network", None)
-        if not isinstance(network, nn.Module):
-            raise PlanError(
-                f"The network must be a torch.nn.Module, or what dt.load returns; got {type(model).__name__}."
-            )
+        check_network(model if network is None else network)
+        assert isinstance(network, nn.Module)
+        if isinstance(network, CapturedNetwork):
+            raise PlanError("This is an explainer already: call its own explain(x).")
         if trained is not None and domain is not None:
             raise InputError("The domain belongs to the Pretrained already; leave it out.")
         check_choice("bias", settings.bias, (RETURNED, "neuron", "spread"))
@@ -139,9 +140,10 @@ class Reading(CapturedNetwork):
 
     def begin_with(self, x: Any, whose: str) -> None:
         """Capture the network with the first inputs that there are: an example, or the first that are explained."""
-        if torch.compiler.is_compiling():
+        if is_compiling():
             super().begin_unasked()
         inputs = as_tuple(x)
+        check_initialised(self.model)
         check_arguments(self.model, inputs)
         domains = as_domains(self.domain, inputs)
         check_place(inputs, first_float(self.model.parameters()), whose, "model")

@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
-import torch
 from torch import Tensor, fx
 
 from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import bound_args
+from deeptaylor.graph.exporting import is_compiling
 from deeptaylor.graph.places import Node
 from deeptaylor.maps.linear_map import Context
 from deeptaylor.operations.table import convolves, flow_of, run_fast
@@ -56,7 +56,7 @@ class Recomputed:
     def values(self, run: Context, one: Tensor) -> dict[str, Any]:
         """The values, by name."""
         given = {name: run.value(name) for name in self.reads}
-        if torch.compiler.is_compiling():
+        if is_compiling():
             for name in self.reads:
                 if name in self._hidden and isinstance(given[name], Tensor) and given[name].is_floating_point():
                     given[name] = given[name] * one

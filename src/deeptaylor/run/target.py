@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from deeptaylor.errors import TargetError
+from deeptaylor.graph.exporting import is_compiling
 from deeptaylor.run.unit import Unit
 
 Target = Any  # None, int, integer tensor (B,) or (B, K), float tensor like the output, Margin, Negative, Unit, callable
@@ -193,7 +194,7 @@ def _check_rivals(shape: tuple[int, ...]) -> None:
 
 def may_look(t: Tensor, values: bool) -> bool:
     """True if a tensor's values are there to be looked at; without `values`, only if no GPU is waited for."""
-    hidden = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(t)
+    hidden = is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(t)
     return not hidden and (values or not t.is_cuda)
 
 

@@ -1,4 +1,4 @@
-"""What a network's forward pass may read besides parameters and buffers: attributes, hooks, and its own code.
+"""What a network's forward pass may read besides parameters and buffers: attributes, hooks, its own code, and globals.
 
 `traits(model)` names each with a value that compares equal as long as nothing changed: numbers and words by themselves,
 tensors by their bits, lists, dicts and the user's objects by what they hold, anything else by identity. Long
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from deeptaylor.graph.hooks import global_hooks, hooks_of
 from deeptaylor.run.checksum import checksums
+from deeptaylor.run.globals_read import outside
 
 __all__ = ["Seen", "traits"]
 
@@ -96,6 +97,7 @@ def _places(model: nn.Module) -> Iterator[tuple[str, Mapping[Any, Any], Any]]:
             seen.add(type(module))
             yield from _of_class(type(module))
     yield from _hooks("global hooks", global_hooks())
+    yield from outside(model)
 
 
 def _hooks(whose: str, places: tuple[dict[Any, Any], ...]) -> Iterator[tuple[str, Mapping[Any, Any], Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
@@ -52,12 +53,12 @@ def test_a_caller_who_leaves_frees_its_place(live: Live) -> None:
     host, port = live.host.split(":")
     head = (
         f"POST /api/explain?model=two-layer HTTP/1.1\r\nHost: {live.host}\r\nX-Deeptaylor-Token: {live.token}\r\n"
-        "Content-Length: 100000\r\n\r\n"
+        "Content-Length: 1000000\r\n\r\n"
     ).encode()
     held = []
     for _ in range(32):  # every place: half a request each
         s = socket.create_connection((host, int(port)))
-        s.sendall(head + bytes(1000))
+        s.sendall(head + bytes(500_000))
         held.append(s)
     for _ in range(100):
         status, answer = live.ask("/api/explain", digits(0), model="two-layer")
@@ -73,6 +74,33 @@ def test_a_caller_who_leaves_frees_its_place(live: Live) -> None:
             break
         time.sleep(0.05)
     assert status == 200
+
+
+DROPPED = "file=a.onnx&size=8&resize=8&channels=RGB&white=1&mean=0&std=1&interpolation=bilinear&names=none"
+
+
+@pytest.mark.parametrize("path", ["/api/explain?model=two-layer", f"/api/networks?{DROPPED}"])
+def test_two_hundred_slow_uploads_hold_up_nobody(live: Live, path: str) -> None:
+    host, port = live.host.split(":")
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: {live.host}\r\nX-Deeptaylor-Token: {live.token}\r\n"
+        "Content-Length: 100000\r\n\r\n"
+    ).encode()
+    assert live.ask("/api/explain", digits(0), model="two-layer")[0] == 200  # captured
+    held = [socket.create_connection((host, int(port))) for _ in range(200)]
+    try:
+        for _ in range(3):
+            for s in held:
+                with contextlib.suppress(OSError):
+                    s.sendall(head or b"x")
+            head = b""
+            began = time.perf_counter()
+            status, _answer = live.ask("/api/explain", digits(0), model="two-layer")
+            assert (status, time.perf_counter() - began < 2) == (200, True)
+            time.sleep(0.2)
+    finally:
+        for s in held:
+            s.close()
 
 
 def test_a_large_body_sent_to_a_refusal_still_gets_its_words(live: Live) -> None:

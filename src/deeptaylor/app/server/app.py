@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Annotated, Any, TypeVar
@@ -43,6 +43,7 @@ from deeptaylor.rules.parse import RULES
 __all__ = ["Bounds", "make_app"]
 
 T = TypeVar("T")
+_HEAD = 64 * 2**10  # bytes of a body that are read before it takes a place
 
 NETWORKS = "/api/networks"  # where a network is dropped
 _TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
@@ -109,10 +110,10 @@ class Page:
 
     async def explained(self, request: Request, options: Options, then: Callable[[Explained], T]) -> T:
         """Read the picture, wait for a turn, explain, and make of it what was asked for."""
-        async with self.jobs.place():
+        async with AsyncExitStack() as place:
             loaded = self.models.ready(options.model)
             picture = bytearray()
-            await self.read(request, picture.extend)
+            await self.read(request, picture.extend, place)
 
             def work() -> T:
                 return then(self.explaining.explain(loaded, picture, options))
@@ -129,26 +130,45 @@ class Page:
 
     async def dropped(self, request: Request, said: Dropped) -> Model:
         """Read a network into a file, and begin to load it."""
-        async with self.jobs.place():
-            file = File(said)
-            try:
-                await self.read(request, file.write)
-            except BaseException:
-                file.forget()
-                raise
+        async with AsyncExitStack() as place, AsyncExitStack() as written:
+            made: list[File] = []
+
+            def take(piece: bytes) -> None:
+                if not made:
+                    made.append(File(said))
+                    written.callback(made[0].forget)
+                made[0].write(piece)
+
+            await self.read(request, take, place)
+            written.pop_all()
+            file = made[0]
             model, gone = self.models.drop(file.title, file.load)
             for name in gone:
                 self.explaining.forget(name)
             return model
 
-    async def read(self, request: Request, take: Callable[[bytes], object]) -> None:
-        """The body, piece by piece, as long as it keeps coming."""
+    async def read(self, request: Request, take: Callable[[bytes], object], place: AsyncExitStack) -> None:
+        """Read the body piece by piece, as long as it keeps coming; take a place once much of it, or all, is here.
+
+        Callers who send slowly would otherwise hold every place, and nobody else would be answered.
+        """
+        head: bytearray | None = bytearray()
         until, size = asyncio.get_running_loop().time() + self.bounds.read_seconds, 0
         async with asyncio.timeout_at(until) as clock:
             async for piece in request.stream():
-                take(piece)
                 size += len(piece)
+                if head is None:
+                    take(piece)
+                else:
+                    head.extend(piece)
+                    if size > _HEAD:
+                        await place.enter_async_context(self.jobs.place())
+                        take(bytes(head))
+                        head = None
                 clock.reschedule(until + size / self.bounds.read_rate)
+        if head is not None:
+            await place.enter_async_context(self.jobs.place())
+            take(bytes(head))
 
 
 async def _gone(request: Request) -> None:

@@ -1,6 +1,7 @@
 """One explanation at a time, and a bounded number of requests that wait for their turn.
 
-A place is taken before the picture is read, so that what waits is bounded in memory too: places × the largest upload.
+A place is taken once the first 64 KiB of a picture were read, or all of it, so that what waits is bounded in memory
+too, places × the largest upload, and callers who send slowly hold no place.
 A request that finds no place is refused at once (429), and the browser asks again later.
 """
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
@@ -35,16 +37,16 @@ def add_text_api(
     app: FastAPI,
     texts: Texts | None,
     jobs: Jobs,
-    read: Callable[[Request, Callable[[bytes], object]], Awaitable[None]],
+    read: Callable[..., Awaitable[None]],
     gone: Callable[[Request], Awaitable[None]],
 ) -> None:
     """Add what answers questions about texts; without a network they are refused in words."""
 
     async def answered(request: Request, then: Callable[[Texts, TextQuestion], T]) -> T:
-        async with jobs.place():
+        async with AsyncExitStack() as place:
             if texts is None:
                 raise InputError(NONE)
-            asked = await _question(request, read)
+            asked = await _question(request, partial(read, place=place))
             return await jobs.run(lambda: then(texts, asked), lambda: gone(request))
 
     @app.post(PATHS[0], openapi_extra=_QUESTION)
@@ -63,9 +65,7 @@ def add_text_api(
         return Png(await answered(request, Texts.picture))
 
 
-async def _question(
-    request: Request, read: Callable[[Request, Callable[[bytes], object]], Awaitable[None]]
-) -> TextQuestion:
+async def _question(request: Request, read: Callable[..., Awaitable[None]]) -> TextQuestion:
     body = bytearray()
 
     def take(piece: bytes) -> None:

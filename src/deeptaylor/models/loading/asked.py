@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from deeptaylor.domain import Domain
-from deeptaylor.errors import LoadError
+from deeptaylor.errors import DeepTaylorError, LoadError
 from deeptaylor.graph.eval_mode import eval_mode
+from deeptaylor.graph.failing import name_failure, rejects_input
 from deeptaylor.models.networks.named import NAMED
 from deeptaylor.models.networks.preparation import Preparation
 from deeptaylor.models.networks.pretrained import Pretrained
@@ -144,7 +145,11 @@ class Asked:
         try:
             with eval_mode(model.network), torch.no_grad():
                 output = model.network(x)
-        except (RuntimeError, TypeError, ValueError, AssertionError) as error:
+        except DeepTaylorError:
+            raise
+        except Exception as error:
+            if not rejects_input(error):
+                raise LoadError(f"{self.name}: its own forward pass raises {name_failure(error)}.") from error
             raise LoadError(
                 f"{self.name} does not take an input of shape {tuple(x.shape)}, as it is prepared: "
                 + (str(error).strip().splitlines() or [type(error).__name__])[0]
