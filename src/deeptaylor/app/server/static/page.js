@@ -123,7 +123,7 @@ var METHODS = [
   ["taylor", "Taylor at the nearest root", "compares with the nearest picture that the network does not care for; takes some seconds"]
 ];
 var BIASES = [
-  ["returned", "hand their share back at the end"],
+  ["returned", "redistribute their share to the pixels"],
   ["neuron", "keep their share, as in the paper"],
   ["spread", "give it back to the inputs of each neuron"]
 ];
@@ -1146,7 +1146,7 @@ var Ledger = class {
       );
     }
     if (account2.returned > 0) {
-      words2.append(make("li", {}, `Of what the picture holds, biases handed back ${percent(account2.returned, account2.score)}.`));
+      words2.append(make("li", {}, `Of what the picture holds, ${percent(account2.returned, account2.score)} was absorbed by biases and redistributed.`));
     }
     this.element.append(
       make("h3", {}, "Where the score went"),
