@@ -110,7 +110,7 @@ def test_an_exception_of_the_network_itself_is_passed_on_with_its_place() -> Non
 
     with pytest.raises(dt.CaptureError) as info:
         dt.Explainer(Fails().eval(), torch.rand(2, 4), bias="neuron")
-    says(info.value, "no weights were loaded", f"{HERE}:", "What to do")
+    says(info.value, "no weights were loaded", f"{HERE}:", "Correct the network")
 
 
 class Packed(nn.Module):

@@ -151,7 +151,7 @@ def test_photographs_follow_a_network_that_moved_and_that_is_noted() -> None:
 def test_the_domain_is_not_given_twice() -> None:
     with pytest.raises(dt.InputError, match="belongs to the Pretrained already"):
         dt.Explainer(flowers(), domain=dt.Real())
-    with pytest.raises(dt.PlanError, match=r"or what dt\.load returns; got str"):
+    with pytest.raises(dt.PlanError, match=r"or what dt\.load returns; got the str"):
         dt.Explainer("squeezenet1_1")  # type: ignore[arg-type]
 
 
