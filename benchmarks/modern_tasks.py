@@ -86,7 +86,9 @@ def _digits(lot: np.random.Generator, split: str, count: int) -> Pictures:
     from deeptaylor.paper.data.digits import load_digits
 
     mnist = load_digits()
-    ink, labels = (mnist.test_images, mnist.test_labels) if split == "test" else (mnist.train_images, mnist.train_labels)
+    ink, labels = (
+        (mnist.test_images, mnist.test_labels) if split == "test" else (mnist.train_images, mnist.train_labels)
+    )
     if split != "test":
         part = slice(0, 50_000) if split == "train" else slice(50_000, None)
         ink, labels = ink[part], labels[part]
