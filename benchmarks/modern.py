@@ -1,6 +1,6 @@
 """Judge maps on small modern networks whose truth is known: two tasks (modern_tasks.py), seven networks each.
 
-    python benchmarks/modern_networks.py                          train them first (about 25 minutes on one core)
+    python benchmarks/modern_networks.py                          train them first (one to seven minutes each)
     python benchmarks/modern.py [--split validation] [--json FILE] [--pictures 60] [--networks vit,swin] [--only WORD]
 
 disc        positive relevance in the object's own box / (own box + the other object's); chance .50
