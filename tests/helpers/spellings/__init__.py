@@ -52,6 +52,8 @@ DIFFER: dict[str, float] = {
     "Pad: too much and cut": 0.14,
     "LargerHalf: maximum of two halves": 0.46,
     "AvgPool2d: a constant kernel": 0.13,
+    "AvgPool2d: mean of tiles": 0.011,
+    "AvgPool2d: sum of tiles": 0.011,
     "AvgPool2d: first along, then across": 0.48,
     "Mean: a product with a constant vector": 0.28,
     "Token: product with a unit vector": 0.6,
