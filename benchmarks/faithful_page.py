@@ -177,8 +177,8 @@ def biases(found: dict[str, Record]) -> str:
 
 BIASES = """\
 In networks with BatchNorm the paper's bias neurons take nearly all of the score: the map that is left is sharp, and holds 0.002 % of it. Spreading each bias's share over the inputs of its own
-unit gives all of the score to the pixels, and looks like a red wash. These ways were tried on a GPU, and looked at. The one that was taken hands back at the end what biases took,
-place by place ([theory, section 10](theory.md#10-what-biases-took-handed-back)): in the second table, on the two networks with BatchNorm, it is first by flipping and within .002 of the first by pointing; it is twice as concentrated as spread, complete, and takes no further pass. The tables have different photographs: compare each row with spread in its own. By that measure three ways of the first table gain a little more by flipping on MobileNet v2, and point less well; they look washed. (These trials were run before it was built in, with code that is not in the repository.)"""
+unit gives all of the score to the pixels, and looks like a red wash. These ways were tried on a GPU, and looked at. The one that was taken gives pixels at the end what biases absorbed,
+place by place ([theory, section 10](theory.md#10-redistribution-of-what-biases-absorbed)): in the second table, on the two networks with BatchNorm, it is first by flipping and within .002 of the first by pointing; it is twice as concentrated as spread, complete, and takes no further pass. The tables have different photographs: compare each row with spread in its own. By that measure three ways of the first table gain a little more by flipping on MobileNet v2, and point less well; they look washed. (These trials were run before it was built in, with code that is not in the repository.)"""
 
 
 # --- where the truth is known ----------------------------------------------------------------------------------------

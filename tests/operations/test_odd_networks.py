@@ -224,8 +224,8 @@ REFUSED: list[tuple[Callable[..., Tensor], Callable[[], Tensor], list[str]]] = [
     (lambda net, x: torch.einsum("bi,bi->b", x, x), rows, ["einsum: a matrix times itself"]),
     (lambda net, x: torch.bmm(x, x).flatten(1), lambda: torch.rand(2, 4, 4), ["bmm: a matrix times itself"]),
     (lambda net, x: (x @ x).flatten(1), lambda: torch.rand(2, 4, 4), ["matmul: a matrix times itself"]),
-    (two_branches, rows, ["cond: control flow", "torch.where"]),
-    (gated_by_branches, rows, ["cond: control flow", "torch.where"]),
+    (two_branches, rows, ["control flow by the data's values", "cond: at cond", "torch.where"]),
+    (gated_by_branches, rows, ["control flow by the data's values", "cond: at cond", "torch.where"]),
     (lambda net, x: net.b(F.relu(net.a(x)).sort(-1)[0]), rows, ["sort: no rule for sort; at sort ("]),
     (lambda net, x: net.b(F.relu(net.a(x)).topk(6)[0]), rows, ["topk: no rule for topk"]),
     (lambda net, x: net.b(net.a(x).min(1)[0]), words, ["min: no rule for min"]),
@@ -277,13 +277,15 @@ def unbatched(net: Net, x: Tensor) -> Tensor:
     ids=["sequence first", "one row", "one image"],
 )
 def test_samples_that_are_not_along_the_first_axis(forward: Any, x: Tensor) -> None:
-    with pytest.raises(dt.PlanError, match=r"apart.*one, x\.unsqueeze\(0\); .*transpose\(0, 1.*unsqueeze\(0\)\."):
+    with pytest.raises(
+        dt.MismatchError, match=r"(?s)other samples.*transpose\(0, 1.*batch of one, x\.unsqueeze\(0\)\."
+    ):
         dt.explain(Net(forward), x, bias="neuron")
 
 
-def test_a_product_of_a_vector_is_named() -> None:
+def test_a_picture_without_a_batch_is_named() -> None:
     forward = lambda net, x: F.relu(F.conv2d(x, torch.ones(5, 3, 3, 3))).flatten() @ torch.ones(180, 3)  # noqa: E731
-    with pytest.raises(dt.UnsupportedOpError, match="matmul: used in a form that has no rule"):
+    with pytest.raises(dt.MismatchError, match="conv2d computes across the samples"):
         dt.explain(Net(forward), torch.rand(3, 8, 8), bias="neuron")
 
 

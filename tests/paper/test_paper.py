@@ -309,7 +309,7 @@ def test_no_object_no_relevance(bias: str) -> None:
     assert (report.negative, report.empty, report.samples) == (1, 2, 4)
     assert report.consistent
     assert "1 of 4 scores are negative" in str(report)
-    assert "dt.margin" in str(report)
+    assert "dt.negative()" in str(report)
 
 
 def test_trivial_heatmaps_pass_the_check() -> None:

@@ -128,7 +128,9 @@ def test_it_shows_itself(e: dt.TextExplanation, tmp_path: Path) -> None:
     assert "Red speaks" not in (tmp_path / "x.txt").read_text()  # there are no colours
     with Image.open(tmp_path / "x.png") as picture:
         assert picture.width == 720
-    many = replace(e, asked=e.asked * 5, lines=e.lines * 5, relevance=e.relevance * 5)
+    many = replace(
+        e, asked=e.asked * 5, lines=e.lines * 5, relevance=e.relevance * 5, probabilities=e.probabilities * 5
+    )
     assert "… and 2 more" in replace(many, answer=_repeated(e))._repr_html_()
 
 

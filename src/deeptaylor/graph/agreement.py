@@ -4,7 +4,6 @@ check_agreement(model, ours, captured, inputs, output)
 ├── _trials            one sample, two, and the user's own batch; of the sizes that this capture is for
 ├── _check_mixing      if the graph did not tell: do outputs change with the other samples? (run/samples.py)
 ├── _check_samples     the output has its samples along the first axis, whatever their number
-├── _check_real        the output holds real numbers
 ├── _check_values      the captured network gives what the network gives, with half of the type's digits
 └── _cause             why not: random numbers, samples that are mixed, the batch's size, writes in place
 """
@@ -71,7 +70,6 @@ def check_agreement(
         trials = _trials(model, captured, inputs, output, known)
         _check_samples([(t.samples, tuple(t.output.shape)) for t in trials])
         whole = trials[-1]
-        _check_real(whole.output)
         found = _in_rows(ours(*whole.inputs), whole.samples)
         allowed = _allowed(captured, whole.output)
         if not apart:
@@ -153,17 +151,6 @@ def _check_samples(shapes: Sequence[tuple[int, tuple[int, ...]]]) -> None:
         f"The network's output has shape {said}. It must have its samples along the first axis: (batch,) or "
         f"(batch, classes, …). Explain a module that calls the network and returns {way} instead."
     )
-
-
-def _check_real(output: Tensor) -> None:
-    """Refuse an output that has no real numbers to explain."""
-    if not output.is_floating_point():
-        raise PlanError(
-            f"The network's output is {output.dtype}; only real numbers are explained. Explain a module that returns "
-            "what is computed before it is rounded, compared or cast."
-        )
-    if not output.numel():
-        raise PlanError(f"The network's output has the shape {tuple(output.shape)}: there is nothing to explain.")
 
 
 def _in_rows(output: Tensor, samples: int) -> Tensor:

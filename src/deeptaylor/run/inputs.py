@@ -107,8 +107,6 @@ def _check_tensor(x: Any, name: str) -> None:
         raise InputError(f"Input {name!r} has no batch dimension; add one: x.unsqueeze(0).")
     if x.shape[0] == 0:
         raise InputError(f"Input {name!r} is an empty batch: there is nothing to explain.")
-    if x.numel() == 0:
-        raise InputError(f"Input {name!r} has shape {tuple(x.shape)}: an axis of length 0 holds nothing to explain.")
     if x.is_complex() or x.dtype == torch.bool:
         raise InputError(f"Input {name!r} is {x.dtype}; real or integer values are needed.")
 

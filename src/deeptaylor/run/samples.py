@@ -399,32 +399,14 @@ def _mixing(node: Node) -> MismatchError:
         f"{op_name(node)} computes across the samples, at {where(node)}\n"
         "What to do: compute it for each sample, over the other axes alone: v.abs().amax((1, 2, 3), keepdim=True) "
         "for v.abs().max(), v.mean(1) for v.mean(0). Give what belongs to no sample as a buffer of the network. If the "
-        "first axis of the input does not count samples, explain a module that moves it: network(x.transpose(0, 1))."
+        "first axis of the input does not count samples, explain a module that moves it, network(x.transpose(0, 1)); "
+        "give a single sample as a batch of one, x.unsqueeze(0)."
     )
-
-
-def _has_odd_size(node: Node) -> bool:
-    """Return True for a tensor that holds one sample less than there are, or a row more, so that no sample has a share.
-
-    Samples were cut or joined along their axis: torch.cat([x[1:], x[:1]]).
-    """
-    if node.op != "call_function" or not isinstance(node.meta.get("val"), Tensor):
-        return False
-    sizes: tuple[Any, ...] = tuple(shape_of(node))
-    free = [n for n in sizes if not isinstance(n, int)]
-    return any(sized(n, k) != k * sized(n, 1) for n in free for k in (2, 3))
 
 
 def check_samples(captured: Captured, layout: Mapping[str, Layout], explained: Iterable[str]) -> None:
     """Refuse a tensor that does not hold the samples apart: they are not along the input's first axis."""
     batch = captured.batch if isinstance(captured.batch, int) else None
-    odd = next(filter(_has_odd_size, captured.graph.nodes), None)
-    if odd is not None:
-        raise PlanError(
-            "Samples are cut off or joined along the first axis, which counts them: the shape is "
-            f"{tuple(shape_of(odd))} at {where(odd)}. Explain a network that computes every sample by itself, from its "
-            "own row."
-        )
     lost = next((name for name in explained if not layout[name].apart(batch)), None)
     if lost is not None:
         node = next(n for n in captured.graph.nodes if n.name == lost)
