@@ -300,7 +300,6 @@ def test_rrelu_in_training_mode_draws() -> None:
         lambda n, v: n(torch.cat([v[-1:], v[:-1]])),
         lambda n, v: torch.cat([n(v)[1:], n(v)[:1]]),
         lambda n, v: n(torch.cat([v[1:], torch.zeros(1, 4)])),
-        lambda n, v: n(torch.cat([torch.zeros(1, 4), v])[1:]),
         lambda n, v: n(torch.cat([torch.zeros(1, 4), v])[:-1]),
         lambda n, v: n(torch.cat([v[:1], v[1:]])),
         lambda n, v: n(torch.cat([v[::2], v[1::2]])),
@@ -311,7 +310,7 @@ def test_rrelu_in_training_mode_draws() -> None:
 def test_samples_that_are_cut_off_and_joined_are_refused(
     f: Callable[[nn.Module, Tensor], Tensor], samples: int
 ) -> None:
-    with pytest.raises((dt.PlanError, dt.MismatchError, dt.CaptureError), match="sample"):
+    with pytest.raises((dt.PlanError, dt.CaptureError), match="sample"):
         dt.explain(Of(f), torch.rand(samples, 4))
 
 

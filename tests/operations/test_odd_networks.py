@@ -277,15 +277,13 @@ def unbatched(net: Net, x: Tensor) -> Tensor:
     ids=["sequence first", "one row", "one image"],
 )
 def test_samples_that_are_not_along_the_first_axis(forward: Any, x: Tensor) -> None:
-    with pytest.raises(
-        dt.MismatchError, match=r"(?s)other samples.*transpose\(0, 1.*batch of one, x\.unsqueeze\(0\)\."
-    ):
+    with pytest.raises(dt.CaptureError, match=r"(?s)other samples.*transpose\(0, 1.*batch of one, x\.unsqueeze\(0\)\."):
         dt.explain(Net(forward), x, bias="neuron")
 
 
 def test_a_picture_without_a_batch_is_named() -> None:
     forward = lambda net, x: F.relu(F.conv2d(x, torch.ones(5, 3, 3, 3))).flatten() @ torch.ones(180, 3)  # noqa: E731
-    with pytest.raises(dt.MismatchError, match="conv2d computes across the samples"):
+    with pytest.raises(dt.CaptureError, match="conv2d computes across the samples"):
         dt.explain(Net(forward), torch.rand(3, 8, 8), bias="neuron")
 
 

@@ -162,7 +162,8 @@ def _by_place(parts: Parts, places: Parts, absorbed: Tensor, lead: int, patches:
     times = torch.where(some, G / torch.where(some, r, 1), 0)
     for d, (_, by_pixel) in enumerate(under, start=lead):
         times = sum_windows(times, d, *by_pixel)
-    given = _whole(torch.where(some, G, 0), lead)
+    everywhere = (some | (G == 0)).flatten(lead).all(-1)
+    given = torch.where(everywhere, absorbed, _whole(torch.where(some, G, 0), lead))
     return ((parts[0] * (1 + times).unsqueeze(lead)).to(parts[0].dtype),), given
 
 
