@@ -147,3 +147,18 @@ def test_the_check_can_still_ask_the_network() -> None:
     plain = explainer.explain(x, 0)
     assert explainer.explain(x, dt.logit(0)).check(faithful=True).flipping == plain.check(faithful=True).flipping
     assert explainer.between(x, "zeros", dt.probability(0)).check(faithful=True).flipping is not None
+
+
+def test_a_probability_without_a_rule_says_what_to_ask() -> None:
+    net, _, x = network(nn.LogSoftmax(1))
+    explainer = dt.Explainer(net, domain=dt.NonNegative())
+    for ask in (explainer.explain, explainer):
+        with pytest.raises(dt.UnsupportedOpError, match=r"explainer\.between\(x, reference, dt\.probability\(c\)\)"):
+            ask(x, dt.probability(0))
+
+
+@pytest.mark.parametrize("target", [dt.logit(0), dt.probability(0)])
+def test_methods_that_see_a_function_from_outside_refuse_them(target: Target) -> None:
+    net, _, x = network(nn.Softmax(1))
+    with pytest.raises(dt.TargetError, match="lambda"):
+        dt.sensitivity(net, x, target)

@@ -100,3 +100,11 @@ def test_a_network_that_changed_is_refused() -> None:
         net.weight.mul_(2)
     with pytest.raises(dt.StaleModelError):
         e.overlap()
+
+
+def test_maps_that_are_parts_or_means_have_no_overlap_of_their_own() -> None:
+    net = nn.Sequential(classifier([[3.0, 1.0, 0], [0, 1.0, 1.0]]), nn.ReLU(), classifier([[1.0, 0], [0, 1.0]]))
+    explainer = dt.Explainer(net, domain=dt.NonNegative())
+    for answer in (dt.averaged(explainer, ONE, 0), explainer.explain(ONE, 0).channels("1").map(0)):
+        with pytest.raises(dt.InputError):
+            answer.overlap()

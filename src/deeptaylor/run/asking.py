@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from deeptaylor.errors import StaleModelError
+from deeptaylor.errors import StaleModelError, UnsupportedOpError
 from deeptaylor.run import target as targets
 from deeptaylor.run.callables import Scored, ScoreFunction, WithProbabilities, of_logits, read
 from deeptaylor.run.engine import Engine
@@ -46,9 +46,7 @@ class Asking(Reading):
         if isinstance(target, Unit) and target.layer != self.settings.layer:
             return self.cut_at(target.layer), target
         if isinstance(target, targets.Probability):
-            return self.scored(
-                "probability", partial(self._with_probabilities, engine.planned.set_aside)
-            ), target.target
+            return self._of_probabilities(engine.planned.set_aside), target.target
         if targets.is_callable(target):
             signature = read(target, output_like(engine, inputs)).signature
             return self.scored(signature, partial(self._with_function, target)), None
@@ -63,6 +61,16 @@ class Asking(Reading):
     def _with_function(self, score: ScoreFunction) -> Self:
         whole = Scored(self.model, score, self.settings.output)
         return self.made_with(whole, replace(self.settings, output=None, keeps_final=True))
+
+    def _of_probabilities(self, final: Sequence[str]) -> Self:
+        """The cached explainer of the probabilities; raise if deep Taylor has no rule for them."""
+        try:
+            return self.scored("probability", partial(self._with_probabilities, final))
+        except UnsupportedOpError as error:
+            raise UnsupportedOpError(
+                f"{error}\nOr explain the logit, target=c; or compare with a reference, which needs no rules: "
+                "explainer.between(x, reference, dt.probability(c))."
+            ) from error
 
     def _with_probabilities(self, final: Sequence[str]) -> Self:
         """The same network with probabilities as its output; `final`: what it ends in, the last operation first."""

@@ -322,6 +322,11 @@ def weights(target: Target, output: Tensor) -> tuple[Tensor, bool]:
         return target.weights(output), isinstance(target.channel, tuple)
     if isinstance(target, Margin):
         return _margin_weights(target, output), False
+    if isinstance(target, (Logit, Probability)):
+        raise TargetError(
+            f"dt.{type(target).__name__.lower()}(c) is a target of explain and between alone. Here, give a class, or a "
+            "function of the network's output: lambda o: o[:, c]."
+        )
     if isinstance(target, Negative):
         return -weights(target.target, output)[0], False
     if isinstance(target, Tensor) and target.is_floating_point():
