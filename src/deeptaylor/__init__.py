@@ -62,7 +62,7 @@ from deeptaylor.models.photographs import contrast, explain, similarity
 from deeptaylor.properties import Check
 from deeptaylor.root_point import RootPoint, root_point
 from deeptaylor.run.contrast import HARD
-from deeptaylor.run.target import margin, negative
+from deeptaylor.run.target import logit, margin, negative, probability
 from deeptaylor.run.unit import unit
 from deeptaylor.runs.concepts import Concepts
 from deeptaylor.runs.reading import Run, open_run
@@ -118,10 +118,12 @@ __all__ = [
     "examples",
     "explain",
     "load",
+    "logit",
     "margin",
     "nearest_root",
     "negative",
     "open_run",
+    "probability",
     "relevance_models",
     "root_point",
     "rules",

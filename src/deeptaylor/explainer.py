@@ -19,6 +19,7 @@ from deeptaylor.ledger import Ledger, held
 from deeptaylor.rules import Rule
 from deeptaylor.run import contrast as contrasts
 from deeptaylor.run import target as targets
+from deeptaylor.run.asking import PROBABILITY_NOTE
 from deeptaylor.run.books import DROPPED, Kept
 from deeptaylor.run.engine import Engine
 from deeptaylor.run.freshness import Look
@@ -131,7 +132,8 @@ class Explainer(Comparing):
                  (B,) or (B, K): one class a sample, or K; real numbers shaped like the output: weights;
                  dt.margin(a, b): a logit difference; dt.negative(c): what speaks against a class; dt.unit(layer, c):
                  the activation of an inner unit; a callable on the output. A class is a number, or a name, where the
-                 network has names
+                 network has names. If the network ends in softmax or sigmoid, a class means its logit, as dt.logit(c)
+                 does. dt.probability(c) and callables such as lambda o: o[:, c] ask about the output itself
 
         >>> import torch, deeptaylor as dt
         >>> explainer = dt.Explainer(torch.nn.Linear(2, 3), domain=dt.NonNegative())
@@ -151,8 +153,12 @@ class Explainer(Comparing):
         with torch.no_grad():
             asked = self.weights_of(target, engine, inputs)
             if other := self.elsewhere(asked, engine, inputs):
-                return replace(other[0].explain(x, other[1]), outputs=None)
+                answer = other[0].explain(x, other[1])
+                if isinstance(asked, targets.Probability):
+                    return answer.noting(PROBABILITY_NOTE)
+                return replace(answer, outputs=None, next_class=None)
             result, notes = self._answer(engine, inputs, asked, look)
+        target = asked if isinstance(target, targets.Logit) else target
         return self._explanation(engine, inputs, target, result, engine.redistribute(result), notes)
 
     def contrast(self, x: Any, target: Any = None, against: Any = None, power: float = contrasts.POWER) -> Contrast:
@@ -251,6 +257,18 @@ class Explainer(Comparing):
                 return other[0]._inside(other[0].captures, inputs, other[1], layer, axis)
             return Through(engine, inputs, asked, layer, axis, partial(self.check_fresh, captures))
 
+    def _next_class(self, captures: int, inputs: tuple[Tensor, ...], target: Any) -> tuple[Tensor, Tensor]:
+        """The best class of each sample other than the one that was explained, and the overlap of both maps."""
+        self.check_fresh(captures)
+        with without_autocast(inputs), torch.no_grad():
+            engine = self.engine_for(inputs)
+            output = engine.forward_pass(inputs).values[engine.planned.output]
+            contrasts.check_one_class(target, output)
+            classes = contrasts.next_class(targets.weights(target, output)[0], output)
+            against = targets.Against(target, classes[:, None], torch.ones_like(output[:, :1]))
+            result = self.run_batch(engine, inputs, targets.settled(against, inputs[0]), DROPPED)
+            return classes, contrasts.overlap(engine.redistribute(result))
+
     def _at(self, name: str | None, inputs: tuple[Tensor, ...], target: Any) -> Tensor:
         """The relevance at an inner boundary; or, of no name, the books of every step."""
         with without_autocast(inputs), torch.no_grad():
@@ -309,6 +327,7 @@ class Explainer(Comparing):
             flips=partial(self.flips, inputs, target),
             inside=partial(self._inside, self.captures, inputs, target),
             outputs=math.prod(engine.layout[engine.planned.output].shape(1)[1:]),
+            next_class=partial(self._next_class, self.captures, inputs, target),
             seen=seen_layers(engine, result, self._watched, lambda layer: self.activations(layer, inputs)),
         )
 
@@ -323,7 +342,7 @@ def _contrast(whole: Explanation, result: Result, power: float) -> Contrast:
     assert result.rivals is not None
     return Contrast(
         **{f.name: getattr(whole, f.name) for f in fields(whole)}
-        | {"relevance": maps[0], "ledger": replace(whole.ledger, input=distinctive, shared=shared)},
+        | {"next_class": None, "relevance": maps[0], "ledger": replace(whole.ledger, input=distinctive, shared=shared)},
         shared=maps[1],
         rivals=contrasts.named(result.rivals),
         difference=maps[2],
@@ -346,7 +365,9 @@ def _made_again(
         local=chosen.local,
         output=chosen.output,
     )
-    explainer.settings = replace(explainer.settings, layer=chosen.layer, planned=chosen.planned)
+    explainer.settings = replace(
+        explainer.settings, layer=chosen.layer, planned=chosen.planned, keeps_final=chosen.keeps_final
+    )
     if example is not None:
         explainer.begin_with(example, "example")
     return explainer.brought_to(state)

@@ -54,6 +54,7 @@ class Explanation(Pictured):
     feature_names: tuple[str, ...] = ()  # of the columns, where the input is a table's row that has names
     seen: Mapping[str, Seen] = field(default_factory=dict, repr=False)  # by layer that is watched (Explainer.watch)
     outputs: int | None = None  # how many numbers the network gives per sample, if that is known
+    next_class: Callable[[], tuple[Tensor, Tensor]] | None = None  # the next class of each sample, and the overlap
     mean_of: str = ""  # "16 noisy copies", where map, score and ledger are means over them
 
     def at(self, name: str) -> Tensor:
@@ -75,7 +76,14 @@ class Explanation(Pictured):
         # A file holds the answer; the network that could be asked for more stays behind, and so does a function that
         # was the target, where it has no name to be found by.
         target = told(self.target) if callable(self.target) else self.target
-        return {**self.__dict__, "source": _left_behind, "flips": None, "inside": None, "target": target}
+        return {
+            **self.__dict__,
+            "source": _left_behind,
+            "flips": None,
+            "inside": None,
+            "next_class": None,
+            "target": target,
+        }
 
     def __repr__(self) -> str:
         maps = self.relevance if isinstance(self.relevance, tuple) else (self.relevance,)
@@ -89,12 +97,36 @@ class Explanation(Pictured):
         mean = self.mean_of and f"mean of {self.mean_of}, "
         return f"<{type(self).__name__}{of}: {mean}relevance {shapes}, f = {scores}{more}; print it for the check>"
 
-    def check(self, faithful: bool = False, axis: Axis = None) -> Check:
+    def overlap(self) -> Tensor:
+        """Return how much of each map is the same for the next class, 0 to 1: Σ min(N_a, N_b), one number per sample.
+
+        N_a and N_b are the heatmaps of the explained class and of the best other class, each divided by its sum. Near 1
+        the map does not depend on the class: `explainer.contrast(x)` then shows what sets the class apart. An empty
+        map overlaps with none. Takes one more forward and backward pass.
+        """
+        return self._next()[1]
+
+    def _next(self) -> tuple[Tensor, Tensor]:
+        if self.next_class is None:
+            raise InputError(
+                "The overlap with the next class is measured for classes that explain(x) or explain(x, c) explained; "
+                "this answer is another, or was loaded from a file."
+            )
+        return self.next_class()
+
+    def _next_named(self) -> tuple[tuple[float, ...], tuple[str, ...]]:
+        """Overlap and name of each sample's next class."""
+        classes, shares = self._next()
+        names = [repr(self.class_names[k]) if self.class_names else str(k) for k in classes.tolist()]
+        return tuple(shares.tolist()), tuple(names)
+
+    def check(self, faithful: bool = False, axis: Axis = None, classes: bool = False) -> Check:
         """Conservative, positive, consistent, accounted: with the measured gaps.
 
         `faithful`: the network is asked, too. Patches are taken away, the least relevant first and the most relevant
         first; the mean difference of the class's probability is 0 for a map that knows nothing (`metrics.flipping`).
         `axis` is that of `heatmap`, for this question alone.
+        `classes`: measure also how much of the map is the same for the next class (`overlap`).
         """
         parts = self.relevance if isinstance(self.relevance, tuple) else (self.relevance,)
         ledger = self.ledger
@@ -102,7 +134,8 @@ class Explanation(Pictured):
             parts, self.score, ledger.held, ledger.bias, ledger.dropped, self.notes, ledger.residual, self.method,
             ledger.own, self._flipping(axis) if faithful else None, ledger.returned,
         )  # fmt: skip
-        return replace(found, outputs=self.outputs)
+        shares, names = self._next_named() if classes else (None, ())
+        return replace(found, outputs=self.outputs, overlap=shares, next_classes=names)
 
     def _flipping(self, axis: Axis) -> Tensor:
         if self.flips is None:

@@ -19,6 +19,7 @@ from deeptaylor.shown import percent
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 1e-1}
 
 
+SAME = 0.98  # a map that shares more than this with the next class's does not depend on the class
 DEEP_TAYLOR = "deep Taylor"
 _BY_RULES = (DEEP_TAYLOR, "cp-lrp")  # what the input does not hold, biases took, or was dropped
 _SENSITIVITY = (
@@ -50,6 +51,8 @@ class Check:
     notes: tuple[str, ...] = ()
     flipping: float | None = None  # where it was asked for: the area, a mean over the batch
     rescaled: bool = False  # the map shows what biases absorbed, too: it was redistributed to the pixels
+    overlap: tuple[float, ...] | None = None  # if measured: the part of each map that is the same for the next class
+    next_classes: tuple[str, ...] = ()  # these classes, one per sample
     outputs: int | None = None  # how many numbers the network gives per sample, if that is known
 
     def __repr__(self) -> str:
@@ -66,7 +69,24 @@ class Check:
         lines = [_SENSITIVITY] if self.method == "sensitivity" else self._account()
         if self.flipping is not None:
             lines.append(self._faithful_text())
+        if self.overlap is not None:
+            lines.insert(0 if self.same_for_classes else len(lines), self._overlap_text(self.overlap))
         return "\n".join([*lines, *[f"note: {n}" for n in self.notes]])
+
+    @property
+    def same_for_classes(self) -> int:
+        """How many maps do not depend on the class; 0 if that was not measured."""
+        return sum(share > SAME for share in self.overlap or ())
+
+    def _overlap_text(self, shares: tuple[float, ...]) -> str:
+        several, same = len(shares) > 1, self.same_for_classes
+        part = f"{'up to ' if several else ''}{percent(max(shares))} of {'a' if several else 'the'} map"
+        shared = f"{part} is the same for the next class{'' if several else f' {self.next_classes[0]}'}."
+        if not same:
+            return f"Classes: {shared}"
+        maps = f"{same} of {len(shares)} maps do" if several else "This map does"
+        shared = shared if several else shared.replace("the map", "it", 1)
+        return f"{maps} not depend on the class: {shared} Ask what sets the class apart: explainer.contrast(x)."
 
     def _account(self) -> list[str]:
         lines = []

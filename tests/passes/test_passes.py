@@ -27,7 +27,7 @@ def test_the_final_softmax_is_set_aside_with_a_note(final: str) -> None:
         "softmax": lambda z: z.softmax(-1), "log_softmax": lambda z: z.log_softmax(-1), "sigmoid": torch.sigmoid,
     }  # fmt: skip
     captured = captured_of(lambda s, x: finals[final](s.a(x)), x, a=layer)
-    output, notes = final_softmax.set_aside(captured)
+    output, notes, _ = final_softmax.set_aside(captured)
     assert output is node_of(captured, "linear")
     assert notes == [f"the final {final} ({captured.output.name}) is set aside: its input, the logit, is explained"]
 
@@ -35,7 +35,7 @@ def test_the_final_softmax_is_set_aside_with_a_note(final: str) -> None:
 def test_a_softmax_below_a_reshape_is_set_aside_and_the_reshape_stays() -> None:
     x, layer = drawn(2, 3), nn.Linear(3, 4).double()
     captured = captured_of(lambda s, x: s.a(x).softmax(-1).reshape(-1, 2, 2), x, a=layer)
-    output, notes = final_softmax.set_aside(captured)
+    output, notes, _ = final_softmax.set_aside(captured)
     assert output is node_of(captured, "reshape")
     assert len(notes) == 1
     torch.testing.assert_close(value_of(captured, x), layer(x).detach().reshape(2, 2, 2))
@@ -43,7 +43,7 @@ def test_a_softmax_below_a_reshape_is_set_aside_and_the_reshape_stays() -> None:
 
 def test_a_softmax_further_down_stays() -> None:
     captured = captured_of(lambda x: x.softmax(-1) + x, drawn(2, 3))
-    output, notes = final_softmax.set_aside(captured)
+    output, notes, _ = final_softmax.set_aside(captured)
     assert output is captured.output
     assert notes == []
     assert operations(captured) == ["softmax", "add"]
@@ -51,7 +51,7 @@ def test_a_softmax_further_down_stays() -> None:
 
 def test_every_one_of_several_at_the_end_is_set_aside() -> None:
     captured = captured_of(lambda x: x.exp().sigmoid().softmax(-1), drawn(2, 3))
-    output, notes = final_softmax.set_aside(captured)
+    output, notes, _ = final_softmax.set_aside(captured)
     assert output is node_of(captured, "exp")
     assert [note.split()[2] for note in notes] == ["softmax", "sigmoid"]
 

@@ -140,7 +140,7 @@ class Channels(Generic[E]):
         relevance = part.relevance[0] if len(part.relevance) == 1 else part.relevance
         return replace(
             self.explanation, relevance=relevance, score=score, ledger=ledger, titles=titles, source=_only_a_part,
-            inside=None, seen={},
+            inside=None, next_class=None, seen={},
         )  # fmt: skip
 
     # --- how it shows itself --------------------------------------------------------------------------------------

@@ -269,7 +269,7 @@ class AttnLRP(Explanation):
 
     ledger: AttnLRPLedger
 
-    def check(self, faithful: bool = False, axis: Axis = None) -> Check:
+    def check(self, faithful: bool = False, axis: Axis = None, classes: bool = False) -> Check:
         """Whether the account adds up, and how much of the score the map holds."""
         maps = self.relevance if isinstance(self.relevance, tuple) else (self.relevance,)
         ledger, f = self.ledger, torch.where(self.score == 0, 1, self.score)
@@ -286,5 +286,5 @@ class AttnLRP(Explanation):
             input_share=float((ledger.input / f).min()), own_share=float((ledger.input / f).min()),
             bias_share=most(ledger.bias), dropped_share=0.0, empty=int((self.score == 0).sum()), negative=0,
             samples=self.score.numel(), residual_share=most(ledger.residual), method=self.method, notes=self.notes,
-            flipping=super().check(faithful, axis).flipping,
+            flipping=super().check(faithful, axis, classes).flipping,
         )  # fmt: skip

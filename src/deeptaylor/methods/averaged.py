@@ -176,6 +176,7 @@ class _Sums:
             ledger=ledger,
             notes=(*notes, *of_x.notes),
             source=source,
+            next_class=None,
             seen={},
             mean_of=copied.name,
         )

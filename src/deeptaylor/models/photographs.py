@@ -28,7 +28,7 @@ from deeptaylor.rules import Rule
 from deeptaylor.run.contrast import POWER
 from deeptaylor.run.inputs import first_float
 from deeptaylor.run.returned import RETURNED
-from deeptaylor.run.target import Margin, Negative
+from deeptaylor.run.target import Logit, Margin, Negative, Probability
 from deeptaylor.run.unit import Unit
 from deeptaylor.support.class_names import class_number
 from deeptaylor.support.kept import Kept
@@ -320,6 +320,8 @@ def _titles(model: Pretrained, x: Tensor, target: Any) -> tuple[tuple[str, ...],
         if len(ends) < 2 or not all(ends):
             return ()
         return tuple((f"{a[0]} rather than {b[0]}",) for a, b in zip(*ends, strict=True))
+    if isinstance(target, (Logit, Probability)):
+        return _titles(model, x, target.target)
     if isinstance(target, Negative):
         return tuple((f"the negative of {name}",) for (name,) in _titles(model, x, target.target))
     like = first_float(model.network.parameters())

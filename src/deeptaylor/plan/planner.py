@@ -25,7 +25,7 @@ from deeptaylor.maps.block import Block
 from deeptaylor.maps.structural import Structural
 from deeptaylor.operations.flow import Flow
 from deeptaylor.operations.table import data_nodes, flow_of
-from deeptaylor.passes.final_softmax import set_aside
+from deeptaylor.passes.final_softmax import explained_output
 from deeptaylor.plan import guard
 from deeptaylor.plan.blocks import Blocks
 from deeptaylor.plan.choice import Choice, warn_of_box
@@ -49,11 +49,12 @@ class Planner:
         spread: bool,
         winner: bool,
         local: bool,
+        keeps_final: bool = False,
     ) -> None:
         self.captured, self.spread, self.winner, self.local = captured, spread, winner, local
         self.choice = Choice(captured, overrides, first)
         self.nodes = {n.name: n for n in captured.graph.nodes}
-        self.output, self.notes = set_aside(captured)
+        self.output, self.notes, self.final = explained_output(captured, keeps_final)
         data = data_nodes(captured)
         given = dict(zip(captured.inputs, domains, strict=True))
         self.domain, self.pixels = infer_domains(captured, given, data)
@@ -86,7 +87,7 @@ class Planner:
             tuple(n.name for n in self.captured.inputs),
             inside,
             never_negative=not any(isinstance(step, steps.BlockStep) and step.rule.cancels for step in made),
-            set_aside=bool(self.notes),
+            set_aside=tuple(self.final),
             watched=watched,
         )
 
@@ -257,9 +258,9 @@ def _same_size(a: Node, b: Node) -> bool:
     return str(math.prod(shape_of(a))) == str(math.prod(shape_of(b)))
 
 
-def without_rules(captured: Captured) -> Planned:
+def without_rules(captured: Captured, keeps_final: bool = False) -> Planned:
     """What is explained, and nothing on how: for a decomposition that needs no rules."""
-    output, notes = set_aside(captured)
+    output, notes, final = explained_output(captured, keeps_final)
     inputs = tuple(n.name for n in captured.inputs)
     plan = Plan((), (*captured.notes, *notes))
-    return Planned(plan, (), output.name, inputs, {}, never_negative=True, set_aside=bool(notes), watched={})
+    return Planned(plan, (), output.name, inputs, {}, never_negative=True, set_aside=tuple(final), watched={})

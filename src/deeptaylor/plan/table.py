@@ -60,5 +60,5 @@ class Planned:
     inputs: tuple[str, ...]
     boundary_of: Mapping[str, str]  # a node inside a block -> the boundary to ask instead
     never_negative: bool  # no step hands out negative relevance
-    set_aside: bool  # the network's output is not what is explained: a final softmax or its like was set aside
+    set_aside: tuple[str, ...]  # names of final operations (softmax, sigmoid) that were set aside, the last one first
     watched: Mapping[str, str]  # tensors whose sign is taken for granted -> where they are made (guard.py)

@@ -25,7 +25,9 @@ from deeptaylor.graph.eval_mode import LOCK
 from deeptaylor.graph.failing import name_failure
 from deeptaylor.operations.linear import is_linear
 
-__all__ = ["ScoreFunction", "ScoreReading", "Scored", "one_number_a_sample", "read"]
+__all__ = [
+    "ScoreFunction", "ScoreReading", "Scored", "WithProbabilities", "of_logits", "one_number_a_sample", "read",
+]  # fmt: skip
 
 ScoreFunction = Callable[[Tensor], Tensor]
 _MIXES = (
@@ -152,6 +154,20 @@ class Scored(nn.Module):
                 f"The callable target raises {name_failure(error)}. It is called with the network's output, here of "
                 f"shape {tuple(output.shape)}."
             ) from error
+
+
+class WithProbabilities(Scored):
+    """A network whose output is turned into probabilities by a function."""
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """The probabilities of a batch."""
+        chosen, _ = pick_output(self.model(*inputs), self.output, Tensor)
+        return self._score(chosen)
+
+
+def of_logits(output: Tensor) -> Tensor:
+    """Softmax over the classes; sigmoid of one number per sample."""
+    return output.softmax(1) if output.ndim > 1 and output.shape[1] > 1 else output.sigmoid()
 
 
 def _is_linear(module: fx.GraphModule) -> bool:

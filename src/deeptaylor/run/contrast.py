@@ -18,8 +18,8 @@ from deeptaylor.run.result import Result, Rivals
 from deeptaylor.run.target import Against
 
 __all__ = [
-    "HARD", "POWER", "asked", "check_rivals", "difference", "named", "names_classes", "no_rival", "split",
-    "without_rivals",
+    "HARD", "POWER", "asked", "check_one_class", "check_rivals", "difference", "named", "names_classes", "next_class",
+    "no_rival", "overlap", "split", "without_rivals",
 ]  # fmt: skip
 
 POWER = 6.0  # by default: where rivals have the same share, 1.6 % counts as the class's own (docs/faithful.md)
@@ -128,6 +128,31 @@ def difference(result: Result) -> tuple[Parts, Tensor]:
     size = _total([d.abs() for d in apart], lead) / 2
     size = torch.where(_total(others, lead) > 0, size, 1)  # without rivals all of it is the class's
     return tuple(d * held.reshape(*held.shape, *[1] * (d.ndim - lead)) for d in apart), size
+
+
+def overlap(result: Result) -> Tensor:
+    """Σ min(N_c, N_q) of each sample: 1 for the same heatmap, 0 if nothing is in common, or if one is empty."""
+    lead = result.score.ndim
+    smaller = []
+    for a, b in zip(*_normalised(result), strict=True):
+        pixels = a.ndim - lead >= 3  # channels of one pixel are one place
+        smaller.append(torch.minimum(a.sum(lead), b.sum(lead)) if pixels else torch.minimum(a, b))
+    return _total(smaller, lead).clamp(0, 1)
+
+
+def next_class(v: Tensor, output: Tensor) -> Tensor:
+    """The best class of each sample other than the one that v chooses."""
+    return output.masked_fill(v > 0, float("-inf")).argmax(1)
+
+
+def check_one_class(target: Any, output: Tensor) -> None:
+    """Raise unless one class of several is explained per sample."""
+    one = target is None or (names_classes(target) and getattr(target, "ndim", 1) < 2)
+    if not one or output.ndim != 2 or output.shape[1] < 2:
+        raise TargetError(
+            "The overlap with the next class needs one class per sample, of a network with several: explain(x) or "
+            "explain(x, c)."
+        )
 
 
 def named(rivals: Rivals) -> tuple[tuple[tuple[int, float], ...], ...]:

@@ -57,6 +57,7 @@ class Settings:
     root: str = ""  # the module that paths are named from, where the network was wrapped
     layer: str = ""  # the layer at which the network is cut: what it gives is explained
     planned: bool = True  # False: captured alone, for what needs no rules
+    keeps_final: bool = False  # True: a final softmax or sigmoid is not set aside
 
     @property
     def as_it_is(self) -> bool:
@@ -135,7 +136,7 @@ def _cut(model: nn.Module, captured: Captured, layer: str) -> nn.Module:
 
 def _planned(captured: Captured, settings: Settings) -> Planned:
     if not settings.planned:
-        return without_rules(captured)
+        return without_rules(captured, settings.keeps_final)
     return Planner(
         captured,
         settings.domains,
@@ -144,6 +145,7 @@ def _planned(captured: Captured, settings: Settings) -> Planned:
         settings.bias == "spread",
         settings.max_pool == "winner",
         settings.local,
+        settings.keeps_final,
     ).make()
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from deeptaylor.domain import Domain
-from deeptaylor.errors import InputError, PlanError
+from deeptaylor.errors import InputError, PlanError, TargetError
 from deeptaylor.graph.exporting import is_compiling
 from deeptaylor.run import target as targets
 from deeptaylor.run.callables import Scored, read
@@ -181,7 +181,16 @@ class Reading(CapturedNetwork):
             return self.engine_for(inputs), inputs, look
 
     def weights_of(self, target: Any, engine: Engine, inputs: Sequence[Tensor]) -> Any:
-        """A function of the output as weights over it, where it is linear; anything else as it is."""
+        """A linear function of the output as weights over it, a logit as its class; anything else as it is."""
+        if isinstance(target, (targets.Logit, targets.Probability)):
+            self.check_target(engine, target, inputs, values=not inputs[0].is_cuda)
+        if isinstance(target, targets.Logit):
+            if not engine.planned.set_aside:
+                raise TargetError(
+                    "dt.logit(c) asks for the input of a final softmax or sigmoid, but the network does not end in "
+                    "one: its output is explained as it is. Give the class alone: target=c."
+                )
+            return target.target
         if not targets.is_callable(target) or engine.planned.set_aside:
             return target
         weights = read(target, output_like(engine, inputs)).weights

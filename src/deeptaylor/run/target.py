@@ -15,7 +15,9 @@ from deeptaylor.errors import TargetError
 from deeptaylor.graph.exporting import is_compiling
 from deeptaylor.run.unit import Unit
 
-Target = Any  # None, int, integer tensor (B,) or (B, K), float tensor like the output, Margin, Negative, Unit, callable
+# None, int, integer tensor (B,) or (B, K), float tensor like the output, Margin, Negative, Logit, Probability, Unit,
+# callable
+Target = Any
 Number = Callable[[str], int]  # of a class, by its name
 
 
@@ -57,6 +59,47 @@ def negative(target: int | str | Tensor = 0) -> Negative:
     return Negative(target)
 
 
+@dataclass(frozen=True)
+class Logit:
+    """The logit of a class, before the final softmax or sigmoid."""
+
+    target: Any = None
+
+
+def logit(target: Any = None) -> Logit:
+    """Explain the input of the final softmax, log-softmax or sigmoid. A class alone asks the same of such a network.
+
+    target   a class or several, as for `explain`; None: the top class
+
+    A network without such an operation at its end raises: its output is the logit already.
+
+    >>> logit("cat")
+    Logit(target='cat')
+    """
+    return Logit(target)
+
+
+@dataclass(frozen=True)
+class Probability:
+    """The probability of a class."""
+
+    target: Any = None
+
+
+def probability(target: Any = None) -> Probability:
+    """Explain a probability: the output of the final softmax or sigmoid, and not the logit before it.
+
+    target   a class or several, as for `explain`; None: the top class
+
+    If the network ends in log-softmax, its exponential is explained. If it ends in logits, their softmax over the
+    classes is; for a network with one output, their sigmoid.
+
+    >>> probability(3)
+    Probability(target=3)
+    """
+    return Probability(target)
+
+
 RIVALS = 8  # of the network's own: those that it considers most
 
 
@@ -72,7 +115,13 @@ class Against:
     weights: Tensor | None = None
 
 
-for _kind in (Margin, Negative, Against):  # so that their tensors are seen by what compiles and exports
+for _kind in (
+    Margin,
+    Negative,
+    Logit,
+    Probability,
+    Against,
+):  # so that their tensors are seen by what compiles and exports
     pytree.register_dataclass(_kind)
 
 
@@ -90,6 +139,8 @@ def plain(target: Any, batch: int, number: Number | None = None) -> Target:
         return Margin(numbered(target.target, number), numbered(target.other, number))
     if isinstance(target, Negative):
         return Negative(numbered(target.target, number))
+    if isinstance(target, (Logit, Probability)):
+        return type(target)(plain(target.target, batch, number))
     if not isinstance(target, Mapping):
         target = numbered(target, number)
     if not isinstance(target, (list, tuple)) or not target:
@@ -149,13 +200,8 @@ def check(target: Target, shape: tuple[int, ...], values: bool = True) -> None:
     if isinstance(target, Margin):
         _check_margin(target, shape, values)
         return
-    if isinstance(target, Negative):
-        if not _is_integer(target.target) or getattr(target.target, "ndim", 1) > 1:
-            raise TargetError(
-                "dt.negative(target) takes one class: a number, its name, or an integer tensor with one class per "
-                f"sample; got {_type_name(target.target)}."
-            )
-        check(target.target, shape, values)
+    if isinstance(target, (Negative, Logit, Probability)):
+        check(_inner_class(target), shape, values)
         return
     if isinstance(target, Tensor) and target.is_floating_point():
         if tuple(target.shape) != shape:
@@ -166,7 +212,7 @@ def check(target: Target, shape: tuple[int, ...], values: bool = True) -> None:
     if not _is_integer(target):
         raise TargetError(
             "A target is None, an int, a list of them, an integer tensor, a float tensor, dt.margin(…), "
-            f"dt.negative(…), dt.unit(…) or a callable; got {_type_name(target)}."
+            f"dt.negative(…), dt.logit(…), dt.probability(…), dt.unit(…) or a callable; got {_type_name(target)}."
         )
     if len(shape) == 1 and (isinstance(target, Tensor) or target != 0):
         raise TargetError("The network gives one number per sample; there is no class to choose. Leave target out.")
@@ -174,6 +220,22 @@ def check(target: Target, shape: tuple[int, ...], values: bool = True) -> None:
         raise TargetError(_no_classes(shape))
     if len(shape) == 2:
         _check_classes(target, shape, "target", (1, 2), values)
+
+
+def _inner_class(target: Negative | Logit | Probability) -> Target:
+    """Return the class that a target wraps; raise if it wraps anything else."""
+    found = target.target
+    if isinstance(target, Negative) and (not _is_integer(found) or getattr(found, "ndim", 1) > 1):
+        raise TargetError(
+            "dt.negative(target) takes one class: a number, its name, or an integer tensor with one class per "
+            f"sample; got {_type_name(found)}."
+        )
+    if found is not None and not _is_integer(found):
+        raise TargetError(
+            f"dt.{type(target).__name__.lower()}(target) takes a class, several, or None for the top class; got "
+            f"{_type_name(found)}."
+        )
+    return found
 
 
 def _check_margin(target: Margin, shape: tuple[int, ...], values: bool) -> None:
@@ -260,6 +322,11 @@ def weights(target: Target, output: Tensor) -> tuple[Tensor, bool]:
         return target.weights(output), isinstance(target.channel, tuple)
     if isinstance(target, Margin):
         return _margin_weights(target, output), False
+    if isinstance(target, (Logit, Probability)):
+        raise TargetError(
+            f"dt.{type(target).__name__.lower()}(c) is a target of explain and between alone. Here, give a class, or a "
+            "function of the network's output: lambda o: o[:, c]."
+        )
     if isinstance(target, Negative):
         return -weights(target.target, output)[0], False
     if isinstance(target, Tensor) and target.is_floating_point():

@@ -110,7 +110,7 @@ class Between(Explanation):
         """What lowers the score, as positive numbers."""
         return _each(self.relevance, lambda R: (-R).clamp(min=0))
 
-    def check(self, faithful: bool = False, axis: Axis = None) -> Check:
+    def check(self, faithful: bool = False, axis: Axis = None, classes: bool = False) -> Check:
         """Whether all adds up; `faithful` asks the network, as for an explanation without a reference."""
         maps = self.relevance if isinstance(self.relevance, tuple) else (self.relevance,)
         lowest, ledger = min(float(R.min()) for R in maps), self.ledger
@@ -119,7 +119,7 @@ class Between(Explanation):
             conservative=right, positive=lowest >= 0, consistent=right and lowest >= 0, accounted=right,
             conservation_gap=gap, most_negative=lowest, accounting_gap=gap, input_share=1.0, own_share=1.0,
             bias_share=0.0, dropped_share=0.0, empty=0, negative=0, samples=self.score.numel(), residual_share=gap,
-            method=self.method, notes=self.notes, flipping=super().check(faithful, axis).flipping,
+            method=self.method, notes=self.notes, flipping=super().check(faithful, axis, classes).flipping,
         )  # fmt: skip
 
     def __repr__(self) -> str:

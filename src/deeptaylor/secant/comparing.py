@@ -16,10 +16,11 @@ from torch import Tensor
 from deeptaylor.errors import UnsupportedOpError
 from deeptaylor.graph.autocast import without_autocast
 from deeptaylor.pictures.axes import Axis
-from deeptaylor.run.asking import Asking
+from deeptaylor.run.asking import PROBABILITY_NOTE, Asking
 from deeptaylor.run.engine import Engine
 from deeptaylor.run.faithful import flipping_area
 from deeptaylor.run.inputs import Inputs
+from deeptaylor.run.target import Logit, Probability
 from deeptaylor.secant.between import Between
 from deeptaylor.secant.compare import answered, compared, one
 from deeptaylor.secant.references import references
@@ -40,7 +41,9 @@ class Comparing(Asking):
         reference   "zeros"; of pictures also "blur" or "mean"; a tensor like x, or like one sample of it; of tokens
                     other tokens, or vectors; a tuple or {name: …}, one an input (None: as in x); a list of several, of
                     which the mean is taken
-        target      as for `explain`; None: the top class of x
+        target      as for `explain`; None: the top class of x. If the network ends in softmax or sigmoid, a class
+                    means its logit: score, reference_score and Σ R are of logits. dt.probability(c), or a callable,
+                    asks about the network's own output
 
         The network runs at both points, and the difference is taken back once, with secants in the place of slopes
         (docs/theory.md, section 12). No rules are needed, and no domain. What has no secant is refused by name.
@@ -77,13 +80,16 @@ class Comparing(Asking):
         engine, inputs, look = self.opened(x)
         asked = self.weights_of(target, engine, inputs)
         if other := self.elsewhere(asked, engine, inputs):
-            return other[0]._between(x, reference, other[1])
+            answer = other[0]._between(x, reference, other[1])
+            return answer.noting(PROBABILITY_NOTE) if isinstance(asked, Probability) else answer
         self.check_target(engine, asked, inputs)
         others = references(reference, inputs, engine, lambda given: self.read(given)[0])
         found = compared(engine, self._comparison(engine), inputs, others, asked)
         if inputs[0].is_cuda:
             self.original.check(look)
-        return answered(found, target, partial(self.flips, inputs, target), self.moves())
+        target = asked if isinstance(target, Logit) else target
+        notes = (*self.moves(), *map(_logit_note, engine.planned.set_aside))
+        return answered(found, target, partial(self.flips, inputs, target), notes)
 
     def _comparison(self, engine: Engine) -> Walk:
         """How one comparison is run: step by step, or compiled, if that was asked for."""
@@ -118,3 +124,11 @@ class Comparing(Asking):
     def unplanned(self) -> Comparing:
         """The same network for what needs no rules, captured with the same example, if there was one."""
         raise NotImplementedError
+
+
+def _logit_note(operation: str) -> str:
+    """What is said of a final operation that was set aside."""
+    return (
+        f"the final {operation} is set aside: score, reference_score and the sum of the relevance are of its input, "
+        "the logit; target=dt.probability(c) explains the network's own output"
+    )

@@ -149,6 +149,9 @@ class TextExplainer:
                 for end in (chosen.target, chosen.other)
             )
             return (f"{a} rather than {b}",)
+        if isinstance(chosen, (targets.Logit, targets.Probability)) and chosen.target is not None:
+            kind = type(chosen).__name__.lower()
+            return tuple(f"the {kind} of {name}" for name in self._classes(chosen.target, sample))
         if isinstance(chosen, targets.Negative):
             return tuple(f"the negative of {name}" for name in self._classes(chosen.target, sample))
         if isinstance(chosen, int):

@@ -62,6 +62,20 @@ def test_what_is_said_and_written(capsys: pytest.CaptureFixture[str]) -> None:
     check_record(json.loads(Path("new/folder/photo_record.json").read_text()), Path("new/folder/photo_relevance.npz"))
 
 
+def test_the_check_says_how_much_of_the_map_the_next_class_shares(capsys: pytest.CaptureFixture[str]) -> None:
+    shared = r"[\d.]+ % of (it|the map) is the same for the next class '(daisy|rose)'"
+    out, _ = said(capsys, 0, "explain", "photo.png", *MODEL, "--check", "--out", "one")
+    assert re.search(shared, out)
+    assert "explainer.contrast" not in out
+    record = json.loads(Path("one/photo_record.json").read_text())
+    assert 0 <= record["explanations"][0]["check"]["overlap"][0] <= 1
+    for k, more in enumerate((["--against", "rivals", "--check"], ["--target", "all-top-2", "--check"], [])):
+        out, _ = said(capsys, 0, "explain", "photo.png", *MODEL, *more, "--out", f"other{k}")
+        assert "next class" not in out
+        (file,) = Path(f"other{k}").glob("*record.json")
+        assert json.loads(file.read_text())["explanations"][0]["check"]["overlap"] is None
+
+
 def check_record(record: dict[str, object], raw: Path) -> None:
     """The record and the raw relevance are those of the same computation by hand."""
     network = flower_net()

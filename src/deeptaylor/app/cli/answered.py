@@ -94,7 +94,7 @@ class Answered:
 
     def little(self) -> list[str]:
         """What must be said first: where the input holds less than half of a score."""
-        some = {b: c for b, c in self.checks.items() if c.own_share < 0.5}
+        some = {b: replace(c, overlap=None) for b, c in self.checks.items() if c.own_share < 0.5}
         return [f"bias={bias}: {as_options(str(check).splitlines()[0])}" for bias, check in some.items()]
 
     def record(
@@ -169,13 +169,24 @@ def _original(preparation: dt.Preparation, photo: Prepared) -> Photograph:
         return preparation.original(photo.path, np.asarray(photo.seen)).at_most(_LARGEST)
 
 
-def answered(asked: Asked, network: dt.Pretrained, explainers: Mapping[str, dt.Explainer], flip: bool) -> Answered:
-    """Explain what was asked, once for each way to treat biases; `flip`: and ask the network whether it is right."""
+def answered(
+    asked: Asked, network: dt.Pretrained, explainers: Mapping[str, dt.Explainer], flip: bool, check: bool = False
+) -> Answered:
+    """Explain what was asked, once for each way to treat biases.
+
+    flip    measure also whether the network agrees with the map
+    check   measure also how much of the map of one class is the same for the next class
+    """
     seen = (np.asarray(asked.photo.seen.convert("RGB")),)
     assert network.preparation is not None  # a photograph was prepared by it
     original = partial(_original, network.preparation, asked.photo)
     found = {b: replace(asked.answer(e), photos=seen, originals=(original,)) for b, e in explainers.items()}
-    return Answered(asked, found, {b: e.check(faithful=flip) for b, e in found.items()})
+    shares = check and asked.one_class
+
+    def checked(e: dt.Explanation) -> dt.Check:
+        return replace(e, class_names=tuple(network.class_names or ())).check(faithful=flip, classes=shares)
+
+    return Answered(asked, found, {b: checked(e) for b, e in found.items()})
 
 
 def _share(part: float, score: float) -> str:

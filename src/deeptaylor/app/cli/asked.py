@@ -60,6 +60,11 @@ class Asked:
         numbers = [index for index, _ in self.classes]
         return numbers[0] if len(numbers) == 1 else torch.tensor([numbers])
 
+    @property
+    def one_class(self) -> bool:
+        """True if the plain map of one class of several is asked for."""
+        return self.against is None and not self.negative and [i is None for i, _ in self.classes] == [False]
+
     def answer(self, explainer: dt.Explainer) -> dt.Explanation:
         """The explanation, or the contrast."""
         if self.against is None:

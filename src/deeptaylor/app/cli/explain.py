@@ -154,7 +154,7 @@ def _explain_photos(
                 for bias in settings.keys() - explainers.keys():
                     step(f"capturing and planning {source}, bias={bias}", n, len(paths))
                     explainers[bias] = dt.Explainer(network.network, asked.photo.x, network.domain, **settings[bias])
-                done = answered(asked, network, {bias: explainers[bias] for bias in settings}, flip)
+                done = answered(asked, network, {bias: explainers[bias] for bias in settings}, flip, check)
             except DeepTaylorError as error:
                 if len(paths) == 1:
                     raise

@@ -144,6 +144,7 @@ _BACK: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"dt\.load\(…, trust=True\)", "--trust"),
     (r"\btrust=True\b", "--trust"),
     (r"\btarget=dt\.margin\(a, b\)", "--target A --against B"),
+    (r"explainer\.contrast\(x\)", "--against rivals"),
     (r"\bdomain=dt\.Real\(\)", "--domain real"),
     (r"explainer\.refresh\(\)|print\(explainer\.plan\)", "`deeptaylor check MODEL --plan`"),
     (r"give a list of names, None, or \"imagenet\"", "give a file of names, `none` or `imagenet`"),
