@@ -481,6 +481,7 @@ class _Sample:
         if not self.local or len(leaves) != 1 or not block.kinds() & MIXING:
             return None
         (leaf,) = leaves
+        leaf, factor = self._behind_gates(leaf)
         average = self.graph.nodes[leaf]
         if len(self.readers[leaf]) != 1 or average.kind != "average" or average.gates or len(average.operands) != 1:
             return None
@@ -496,7 +497,19 @@ class _Sample:
         whole = first.shape[1] == np.prod([shape[d] for d in axes])
         if not whole or len(axes) in (0, len(shape)) or len(features) > 1:
             return None
-        return Average(operand, A, np.ravel_multi_index([at[d] for d in axes], [shape[d] for d in axes]))
+        return Average(operand, factor * A, np.ravel_multi_index([at[d] for d in axes], [shape[d] for d in axes]))
+
+    def _behind_gates(self, leaf: str) -> tuple[str, float]:
+        """What a leaf is one number times, where gates alone stand between that nothing else reads, and the number."""
+        factor = 1.0
+        while self.graph.nodes[leaf].kind == "gate" and len(self.readers[leaf]) == 1:
+            (below,) = self.graph.nodes[leaf].operands
+            y, x = self.x[leaf], self.x[below]
+            number = float(y @ x / (x @ x))
+            if len(y) != len(x) or not np.allclose(y, number * x, rtol=1e-12, atol=1e-14):
+                break
+            leaf, factor = below, factor * number
+        return leaf, factor
 
     def _places_score(self, average: Average, u: Array, b: float, R: Array) -> None:
         """The score's block behind an average: a unit at every place."""

@@ -16,6 +16,7 @@ from deeptaylor.maps.block import Block
 from deeptaylor.maps.linear_map import Linear, Reduce, Separable
 from deeptaylor.rules.steps import BlockStep, LocalScoreStep, LocalStep
 from graphs import Function, Values
+from reference import Domain, Graph
 
 PLACES = torch.tensor([[[4.0, 2.0], [1.0, 1.0]]], dtype=torch.float64)  # (1, two channels, two places)
 
@@ -285,7 +286,223 @@ def test_a_rule_for_the_average_alone_is_heeded() -> None:
     assert isinstance(step.rule, dt.rules.Epsilon)
 
 
+# --- behind a norm ----------------------------------------------------------------------------------------------------
+
+
+class Normed(nn.Module):
+    """A convolution, a norm of its average over places, and classes; or a hidden layer before the classes."""
+
+    def __init__(self, body: Callable[[Normed, Tensor], Tensor], inside: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.inside = body, inside
+        self.first, self.layer, self.last = nn.Conv2d(3, 6, 3), nn.Linear(6, 7), nn.Linear(7, 5)
+        self.norm, self.rms, self.group = nn.LayerNorm(6, 1e-3), nn.RMSNorm(6, 1e-3), nn.GroupNorm(1, 6, 1e-3)
+        self.batch = nn.BatchNorm1d(6)
+        self.point, self.two = nn.Conv2d(6, 7, 1), nn.GroupNorm(2, 6, 1e-3)
+        with torch.no_grad():
+            for norm in (self.norm, self.rms):
+                norm.weight.copy_(1 + torch.randn(6) / 2)
+            for target, source in ((self.norm.bias, 0.3 * torch.randn(6)), (self.batch.running_mean, torch.rand(6))):
+                target.copy_(source)
+            self.group.load_state_dict(self.norm.state_dict())
+            self.point.weight.copy_(self.layer.weight[:, :, None, None])
+            self.point.bias.copy_(self.layer.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.body(self, torch.relu(self.first(x)))
+        return self.last(F.gelu(y)) if self.inside else y
+
+
+def _by_squares(s: Normed, m: Tensor) -> Tensor:
+    c = m - m.mean(-1, keepdim=True)
+    return s.layer(c * torch.rsqrt(c.pow(2).mean(-1, keepdim=True) + s.norm.eps) * s.norm.weight + s.norm.bias)
+
+
+def _deviation(s: Normed, m: Tensor) -> Tensor:
+    return torch.sqrt(m.var(-1, unbiased=False, keepdim=True) + s.norm.eps)
+
+
+LAYER_NORMS: dict[str, Callable[[Normed, Tensor], Tensor]] = {
+    "means": lambda s, a: s.layer(s.norm(a.mean((2, 3)))),
+    "convnext": lambda s, a: s.layer(
+        s.norm(F.adaptive_avg_pool2d(a, 1).permute(0, 2, 3, 1)).permute(0, 3, 1, 2).flatten(1)
+    ),
+    "tokens": lambda s, a: s.layer(s.norm(a.flatten(2).mT.mean(1))),
+    "one token": lambda s, a: s.layer(s.norm(a.flatten(2).mT.mean(1, keepdim=True))).squeeze(1),
+    "one group": lambda s, a: s.layer(s.group(a.mean((2, 3)))),
+    "one group of maps": lambda s, a: s.layer(s.group(F.adaptive_avg_pool2d(a, 1)).flatten(1)),
+    "one group, pointwise": lambda s, a: s.point(s.group(F.avg_pool2d(a, a.shape[-1]))).flatten(1),
+    "by hand": lambda s, a: s.layer(
+        ((m := a.mean((2, 3))) - m.mean(-1, keepdim=True)) / _deviation(s, m) * s.norm.weight + s.norm.bias
+    ),
+    "by squares": lambda s, a: _by_squares(s, a.mean((2, 3))),
+    "a sum": lambda s, a: s.layer(s.norm(a.sum((2, 3)) / a.shape[-1] ** 2)),
+}
+RMS_NORMS: dict[str, Callable[[Normed, Tensor], Tensor]] = {
+    "module": lambda s, a: s.layer(s.rms(a.mean((2, 3)))),
+    "by hand": lambda s, a: s.layer(
+        (m := a.mean((2, 3))) * torch.rsqrt(m.pow(2).mean(-1, keepdim=True) + s.rms.eps) * s.rms.weight
+    ),
+    "by division": lambda s, a: s.layer(
+        (m := a.mean((2, 3))) / torch.sqrt((m * m).mean(-1, keepdim=True) + s.rms.eps) * s.rms.weight
+    ),
+}
+NORMS = {f"{kind}: {name}": (kind, body) for kind, bodies in (("layer", LAYER_NORMS), ("rms", RMS_NORMS))
+         for name, body in bodies.items()}  # fmt: skip
+
+
+def normed(body: Callable[[Normed, Tensor], Tensor], inside: bool, **settings: object) -> dt.Explainer:
+    return dt.Explainer(Normed(body, inside).double().eval(), pictures(), dt.Box(0.0, 1.0), **settings)
+
+
+def frozen_weights(s: Normed, m: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+    """W diag(γ) C / σ and W β + b of one sample's average, σ at its value."""
+    if kind == "rms":
+        return s.layer.weight * s.rms.weight / (m.square().mean() + s.rms.eps).sqrt(), s.layer.bias
+    centring = torch.eye(len(m), dtype=m.dtype) - 1 / len(m)
+    W = s.layer.weight * s.norm.weight @ centring / (m.var(correction=0) + s.norm.eps).sqrt()
+    return W, s.layer.weight @ s.norm.bias + s.layer.bias
+
+
+def place_by_place(s: Normed, a: Tensor, R: Tensor, units: Tensor, kind: str) -> tuple[Tensor, float]:
+    """Section 8 as it stands, for one sample: the relevance of its features, and what the bias neurons absorb."""
+    m = a.mean((1, 2))
+    W, b = frozen_weights(s, m, kind)
+    W, b = units @ W, units @ b
+    places = [(i, j) for i in range(a.shape[1]) for j in range(a.shape[2])]
+    found, bias = torch.zeros_like(a), 0.0
+    for k in range(len(W)):
+        t = torch.stack([W[k] @ a[:, i, j] + b[k] for i, j in places])
+        sign = 1.0 if t.sum() >= 0 else -1.0
+        here = (sign * t).clamp(min=0)
+        for share, (i, j) in zip(here / here.sum(), places, strict=True):
+            q, beta = (sign * W[k] * a[:, i, j]).clamp(min=0), (sign * b[k]).clamp(min=0)
+            if share > 0:
+                found[:, i, j] += R[k] * share * q / (q.sum() + beta)
+                bias += float(R[k] * share * beta / (q.sum() + beta))
+    return found, bias
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["score", "inside"])
+@pytest.mark.parametrize("name", NORMS)
+def test_behind_a_norm_each_place_detects_as_the_definition_says(name: str, inside: bool) -> None:
+    kind, body = NORMS[name]
+    explainer, x = normed(body, inside, bias="neuron"), pictures()
+    s = explainer.model
+    step = explainer.engine.planned.steps[0]
+    assert len(local_steps(explainer)) == 1 if inside else isinstance(step, LocalScoreStep)
+    e = explainer.explain(x)
+    with torch.no_grad():
+        torch.testing.assert_close(e.score, s(x).amax(1), rtol=1e-12, atol=0)
+    found = e.at("relu").detach()
+    with torch.no_grad():
+        a, target = torch.relu(s.first(x)), s(x).argmax(1)
+        for n in range(len(x)):
+            units, above = torch.eye(7, dtype=x.dtype), 0.0
+            if inside:
+                W, b = frozen_weights(s, a[n].mean((1, 2)), kind)
+                h = F.gelu(W @ a[n].mean((1, 2)) + b)
+                q = (s.last.weight[target[n]] * h).clamp(min=0)
+                beta = s.last.bias[target[n]].clamp(min=0)
+                R, above = e.score[n] * q / (q.sum() + beta), float(e.score[n] * beta / (q.sum() + beta))
+            else:
+                units, R = units[target[n]][None], e.score[n][None]
+            wanted, bias = place_by_place(s, a[n], R, units, kind)
+            torch.testing.assert_close(found[n], wanted, rtol=1e-10, atol=1e-12)
+            assert float(found[n].sum()) + bias + above == pytest.approx(float(e.score[n]), rel=1e-10)
+
+
+@pytest.mark.parametrize("bias", ["neuron", "spread"])
+@pytest.mark.parametrize("inside", [False, True], ids=["score", "inside"])
+@pytest.mark.parametrize("name", NORMS)
+def test_behind_a_norm_all_formulations_are_the_same_and_the_ledger_closes(name: str, inside: bool, bias: str) -> None:
+    kind, body = NORMS[name]
+    usual = LAYER_NORMS["means"] if kind == "layer" else RMS_NORMS["module"]
+    for local in (True, False):
+        explainer, x = normed(body, inside, bias=bias, local=local), pictures()
+        e, first = explainer.explain(x), normed(usual, inside, bias=bias, local=local).explain(x)
+        torch.testing.assert_close(e.relevance, first.relevance, rtol=1e-9, atol=1e-12)
+        assert float(e.relevance.min()) >= 0
+        assert float(e.ledger.dropped.max()) == 0
+        total = e.relevance.flatten(1).sum(1) + e.ledger.bias + e.ledger.dropped
+        torch.testing.assert_close(total, e.score, rtol=1e-12, atol=0)
+        if local:
+            relevance = e.relevance
+    assert float((relevance - e.relevance).abs().max()) > 1e-6
+
+
+LEFT_NORMS: dict[str, Callable[[Normed, Tensor], Tensor]] = {
+    "several groups": lambda s, a: s.layer(s.two(a.mean((2, 3)))),
+    "read twice": lambda s, a: s.layer(s.norm(m := a.mean((2, 3)))) + m.sum(1, keepdim=True),
+    "a norm at every place": lambda s, a: s.layer(s.norm(a.movedim(1, -1)).amax((1, 2))),
+    "a norm of windows": lambda s, a: s.layer(s.norm(F.adaptive_avg_pool2d(a, 2).flatten(2).mT)).amax(1),
+    "a gate per feature": lambda s, a: s.layer((m := a.mean((2, 3))) * torch.sigmoid(m)),
+}
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["score", "inside"])
+@pytest.mark.parametrize("name", LEFT_NORMS)
+def test_what_is_no_norm_of_an_average_is_left_as_it_is(name: str, inside: bool) -> None:
+    explainer = normed(LEFT_NORMS[name], inside, bias="neuron")
+    assert not any(isinstance(s, (LocalScoreStep, LocalStep)) for s in explainer.engine.planned.steps)
+
+
+def test_a_rule_for_the_average_below_a_norm_is_heeded() -> None:
+    body = lambda s, a: s.layer(s.norm(s.pool(a).flatten(1)))  # noqa: E731
+    network = Normed(body).double().eval()
+    network.add_module("pool", nn.AdaptiveAvgPool2d(1))
+    explainer = dt.Explainer(network, pictures(), dt.Box(0.0, 1.0), rules={"pool": dt.rules.Flat()}, bias="neuron")
+    assert not isinstance(explainer.engine.planned.steps[0], LocalScoreStep)
+    explainer = dt.Explainer(network, pictures(), dt.Box(0.0, 1.0), bias="neuron")
+    assert isinstance(explainer.engine.planned.steps[0], LocalScoreStep)
+
+
+def test_behind_a_batch_norm_it_was_local_before() -> None:
+    explainer = normed(lambda s, a: s.layer(s.batch(a.mean((2, 3)))), False, bias="neuron")
+    assert isinstance(explainer.engine.planned.steps[0], LocalScoreStep)
+
+
+@pytest.mark.parametrize("bias", ["neuron", "spread"])
+@pytest.mark.parametrize("inside", [False, True], ids=["score", "inside"])
+def test_behind_a_norm_the_reference_agrees(inside: bool, bias: str) -> None:
+    explainer, x = normed(LAYER_NORMS["means"], inside, bias=bias), pictures()
+    s, graph = explainer.model, Graph()
+    h = graph.input("input", Domain("box", 0.0, 1.0))
+    h = graph.affine("first", s.first, h, kind="convolution")
+    h = graph.activation("relu", torch.relu, h, rectifier=True)
+    h = graph.affine("mean", lambda t: t.mean((2, 3)), h, kind="average")
+    h = graph.norm("norm", h, 1, s.norm.weight, s.norm.bias, s.norm.eps, kind="layer_norm")
+    h = graph.affine("layer", s.layer, h, kind="linear")
+    if inside:
+        h = graph.activation("gelu", F.gelu, h)
+        graph.affine("last", s.last, h, kind="linear")
+    wanted, e = graph.explain(x, bias=bias), explainer.explain(x)
+    torch.testing.assert_close(e.relevance, torch.from_numpy(wanted.at["input"]), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(e.ledger.bias, torch.from_numpy(wanted.bias), rtol=1e-9, atol=1e-11)
+    other = graph.explain(x, bias=bias, local=False)
+    assert abs(other.at["input"] - wanted.at["input"]).max() > 1e-6
+
+
 # --- in every way of running ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["score", "inside"])
+def test_behind_a_norm_every_way_of_running_is_the_same(inside: bool) -> None:
+    explainer, x = normed(LAYER_NORMS["convnext"], inside), pictures()
+    before = explainer.explain(x).relevance
+    torch.testing.assert_close(explainer.explain(x[1:]).relevance, before[1:], rtol=1e-12, atol=1e-15)
+    classes = torch.tensor([[0, 2], [3, 4]])
+    both = explainer.explain(x, classes).relevance
+    for k in range(2):
+        torch.testing.assert_close(both[:, k], explainer.explain(x, classes[:, k]).relevance, rtol=1e-12, atol=1e-15)
+    batch = torch.export.Dim("batch", min=1, max=64)
+    program = torch.export.export(explainer, (x,), dynamic_shapes=({0: batch},)).module()
+    torch.testing.assert_close(program(pictures(5))[1], explainer(pictures(5))[1], rtol=1e-10, atol=1e-13)
+    explainer.recompute()
+    assert torch.equal(explainer.explain(x).relevance, before)
+    coarse = explainer.to(torch.bfloat16).explain(x.bfloat16()).relevance
+    assert float((coarse.double() - before).abs().sum() / before.sum()) < 0.1
 
 
 def test_several_targets_at_once_are_those_one_by_one() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from deeptaylor.maps.at_places import Apart
-from deeptaylor.maps.linear_map import LinearMap
+from deeptaylor.maps.linear_map import Gate, LinearMap
 from deeptaylor.maps.structural import Keep, Structural
 from deeptaylor.rules.steps import BlockStep, CarryStep
 from deeptaylor.run.values import ForwardValues
@@ -143,7 +143,7 @@ def test_structural_maps_say_whether_they_bring_constants(name: str) -> None:
 
 
 def test_every_kind_of_linear_map_is_tried() -> None:
-    tried = {type(m) for name in BY_NAME for m, _ in maps_of(name)} | {Apart}  # of blocks: test_at_places.py
+    tried = {type(m) for name in BY_NAME for m, _ in maps_of(name)} | {Apart, Gate}  # of blocks: test_at_places.py
     assert {c.__name__ for c in leaves_of(LinearMap)} - {c.__name__ for c in tried} == set()
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from deeptaylor.maps.at_places import Apart, AtPlaces
 from deeptaylor.maps.block import Block, Run
 from deeptaylor.maps.division import divide, weighted
-from deeptaylor.maps.linear_map import Context, Maybe, Reading, bounded, plus, reread
+from deeptaylor.maps.linear_map import Context, Gate, Maybe, Reading, bounded, plus, reread
 
 __all__ = ["AffineMap", "LocalMap", "PlacesMap", "ScoreMap"]
 
@@ -207,7 +207,8 @@ class LocalMap(AffineMap):
     ) -> None:  # fmt: skip
         apart = block.maps[0]
         assert isinstance(apart, Apart)
-        super().__init__(block, AtPlaces(run, apart), non_negative, boxes, rectified, spread)
+        gates = {name for m in block.maps if isinstance(m, Gate) for name in m.reads}
+        super().__init__(block, AtPlaces(run, apart, gates), non_negative, boxes, rectified, spread)
         self.count = apart.count(run)
         self.b = None if self.b is None else self.b / apart.weight(run)
         t = self.map("signed", self.x)

@@ -6,7 +6,7 @@ Local evidence (docs/theory.md, section 8) reads a block so.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -62,10 +62,13 @@ class Apart(Structural):
 
 
 class AtPlaces:
-    """A pass as a block sees it behind `Apart`: every place is a sample, but in the tensor that is averaged."""
+    """A pass as a block sees it behind `Apart`: every place is a sample, but in the tensor that is averaged.
 
-    def __init__(self, run: Context, apart: Apart) -> None:
-        self._run, self._averaged, self._count = run, apart.operands[0], apart.count(run)
+    `gates` names the values of a sample that all of its places share.
+    """
+
+    def __init__(self, run: Context, apart: Apart, gates: Collection[str]) -> None:
+        self._run, self._averaged, self._count, self._gates = run, apart.operands[0], apart.count(run), gates
         self.never_negative = run.never_negative
 
     def shape(self, name: str) -> torch.Size:
@@ -73,4 +76,5 @@ class AtPlaces:
         return shape if name == self._averaged else torch.Size([shape[0] * self._count, *shape[1:]])
 
     def value(self, name: str) -> Any:
-        return self._run.value(name)
+        value = self._run.value(name)
+        return value.repeat_interleave(self._count, 0) if name in self._gates else value

@@ -214,7 +214,11 @@ class Block(nn.Module):
             return [unbroadcast(r * a / total, ctx.shape(n)) for a, n in zip(alive, m.operands, strict=True)]
         if m.mixing:
             whole = mass[m.node]
-            return [None] * len(m.operands) if whole is None else m.transpose("squared", divide(r, whole), ctx)
+            if whole is None:
+                return [None] * len(m.operands)
+            back = m.transpose("squared", divide(r, whole), ctx)
+            # Factors below, such as those of a norm's gate, are part of the weights; those of leaves come last.
+            return [t if n in self.leaves else times(t, mass[n]) for n, t in zip(m.operands, back, strict=True)]
         return m.transpose("flat", r, ctx)
 
 

@@ -8,7 +8,7 @@ zero, so that branches which a domain makes zero are never computed. `ctx` gives
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 import torch
@@ -330,7 +330,11 @@ class Diagonal(LinearMap):
             return None
         if self.scale is None or reading == "flat":
             return x
-        return times(x, self.read(ctx.value(self.scale), reading))
+        return times(x, self.read(self.factor(ctx.value(self.scale)), reading))
+
+    def factor(self, value: Tensor) -> Tensor:
+        """Return the factor, made of the value that `scale` names."""
+        return value
 
     def map(self, reading: Reading, xs: Sequence[Maybe], ctx: Context) -> Maybe:
         return None if xs[0] is None else self._times(reading, xs[0], ctx)
@@ -338,6 +342,20 @@ class Diagonal(LinearMap):
     def transpose(self, reading: Reading, s: Tensor, ctx: Context) -> list[Maybe]:
         y = self._times(reading, s, ctx)
         return [None if y is None else unbroadcast(y, ctx.shape(self.operands[0]))]
+
+
+class Gate(Diagonal):
+    """Multiplication by one number per sample, made of a value of the pass and held fixed: 1/σ of a norm."""
+
+    def __init__(
+        self, node: str, operands: Sequence[str], made_of: str, factor: Callable[[Tensor], Tensor] | None,
+        has_negative: bool,
+    ) -> None:  # fmt: skip
+        super().__init__(node, operands, made_of, None, has_negative)
+        self._factor = factor
+
+    def factor(self, value: Tensor) -> Tensor:
+        return value if self._factor is None else self._factor(value)
 
 
 class Sum(LinearMap):

@@ -28,10 +28,13 @@ def divide_by_std(x: Tensor, eps: float, axes: int, groups: int) -> Tensor:
     """u = x / σ, the standardisation of layer norm (over the last `axes` axes) and group norm, without the centring."""
     if groups:
         g = _groups(x, groups)
-        sigma = torch.sqrt(g.var(-1, correction=0, keepdim=True) + eps)
-        return (g / sigma).reshape(x.shape)
-    dims = tuple(range(-axes, 0))
-    return x / torch.sqrt(x.var(dims, correction=0, keepdim=True) + eps)
+        return (g / deviation(g, eps, 1)).reshape(x.shape)
+    return x / deviation(x, eps, axes)
+
+
+def deviation(x: Tensor, eps: float, axes: int) -> Tensor:
+    """σ = sqrt(var(x) + ε) over the last `axes` axes."""
+    return torch.sqrt(x.var(tuple(range(-axes, 0)), correction=0, keepdim=True) + eps)
 
 
 def group_sum(x: Tensor, axes: int, groups: int) -> Tensor:
@@ -60,8 +63,13 @@ def centre(u: Tensor, weight: Tensor | None, shift: Tensor | None, axes: int, gr
 
 def divide_by_rms(x: Tensor, eps: float | None, axes: int) -> Tensor:
     """x / sqrt(mean(x²) + ε), the gate of RMSNorm."""
+    return x * inverse_rms(x, eps, axes)
+
+
+def inverse_rms(x: Tensor, eps: float | None, axes: int) -> Tensor:
+    """1 / sqrt(mean(x²) + ε) over the last `axes` axes."""
     eps = torch.finfo(x.dtype).eps if eps is None else eps
-    return x * torch.rsqrt(x.square().mean(tuple(range(-axes, 0)), keepdim=True) + eps)
+    return torch.rsqrt(x.square().mean(tuple(range(-axes, 0)), keepdim=True) + eps)
 
 
 def attention_weights(

@@ -88,6 +88,10 @@ class Flow:
         """The linear map of an affine operation; `above`: whether a tensor is never negative."""
         raise NotImplementedError
 
+    def gate_map(self, node: Node, signal: Node) -> Any:
+        """Return the linear map of a gate that is one number per sample; None for any other operation."""
+        return None
+
     def step(self, node: Node, inputs: list[Node], plan: Planning) -> Planned:
         """The step of an operation that is no part of a block."""
         raise NotImplementedError

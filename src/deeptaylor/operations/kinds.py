@@ -21,15 +21,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, fx
 
 from deeptaylor.graph.capture import Captured
-from deeptaylor.graph.editing import op_name, operands_of
+from deeptaylor.graph.editing import op_name, operands_of, shape_of
 from deeptaylor.graph.places import Node
-from deeptaylor.maps.linear_map import LinearMap
+from deeptaylor.maps.linear_map import Gate, LinearMap
 from deeptaylor.operations.flow import Asking, Flow, Layer, Planned, Planning
 from deeptaylor.rules import pooling, steps
 
@@ -131,6 +132,16 @@ class Sum(_Built):
 # --- gates ------------------------------------------------------------------------------------------------------------
 
 
+def _one_number(node: Node, signal: Node, factor: Callable[[Tensor], Tensor] | None) -> Gate | None:
+    """The map of x times a factor made of the gate, if that is one number per sample."""
+    gate = next((n for n in operands_of(node) if n is not signal), None)
+    sizes = [] if gate is None else [str(n) for n in shape_of(gate)]  # as text: the batch size stays free
+    whole = [str(n) for n in shape_of(signal)]
+    if gate is None or sizes != whole[:1] + ["1"] * (len(whole) - 1) or [str(n) for n in shape_of(node)] != whole:
+        return None
+    return Gate(node.name, [signal.name], gate.name, factor, has_negative=True)
+
+
 class Product(Flow):
     """Element by element: x · gate."""
 
@@ -139,6 +150,9 @@ class Product(Flow):
 
     def signals(self, node: Node, operands: list[Node], ask: Asking) -> list[Node]:
         return ask.factor(node, operands)
+
+    def gate_map(self, node: Node, signal: Node) -> Any:
+        return _one_number(node, signal, None)
 
     def step(self, node: Node, inputs: list[Node], plan: Planning) -> Planned:
         gate = next((n.name for n in operands_of(node) if n is not inputs[0]), None)
@@ -175,12 +189,24 @@ class Quotient(Flow):
         ask.problem(node, "a constant divided by data: nothing carries the signal")
         return operands
 
+    def gate_map(self, node: Node, signal: Node) -> Any:
+        return _one_number(node, signal, torch.reciprocal)
+
     def step(self, node: Node, inputs: list[Node], plan: Planning) -> Planned:
         return Product().step(node, inputs, plan)
 
 
+@dataclass(frozen=True)
 class Normaliser(Flow):
-    """x times one number for a whole group, held fixed."""
+    """x times one number for a whole group, held fixed: factor(x, eps, axes)."""
+
+    factor: Callable[..., Tensor]
+
+    def gate_map(self, node: Node, signal: Node) -> Any:
+        eps, axes, *groups = node.args[1:]
+        if any(groups) or any(str(n) != "1" for n in shape_of(node)[1:-axes]):
+            return None
+        return Gate(node.name, [signal.name], signal.name, partial(self.factor, eps=eps, axes=axes), has_negative=False)
 
     def step(self, node: Node, inputs: list[Node], plan: Planning) -> Planned:
         return _pass(node, inputs, "The normaliser counts as a constant.")

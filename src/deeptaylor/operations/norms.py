@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from deeptaylor.graph.capture import Captured
 from deeptaylor.graph.editing import bound_args, constant_of, insert, put_scale_shift, replace, shape_of
@@ -111,8 +112,10 @@ def _rms_norm(captured: Captured, node: Node, data: set[Node]) -> None:
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 
-# Divided by something positive: the sign stays.
-_DIVIDED = Row(Normaliser(), summed)
+
+def _inverse_deviation(x: Tensor, eps: float, axes: int) -> Tensor:
+    return 1 / ops.deviation(x, eps, axes)
+
 
 ROWS: Rows = {
     aten.batch_norm.default: Row(rewrites={"spell": _batch_norm}),
@@ -123,6 +126,7 @@ ROWS: Rows = {
     aten.instance_norm.default: Row(rewrites={"spell": _instance_norm}),
     aten.rms_norm.default: Row(rewrites={"spell": _rms_norm}),
     ops.centre: Row(Mixing(_centre)),
-    ops.divide_by_std: _DIVIDED,
-    ops.divide_by_rms: _DIVIDED,
+    # Divided by something positive: the sign stays.
+    ops.divide_by_std: Row(Normaliser(_inverse_deviation), summed),
+    ops.divide_by_rms: Row(Normaliser(ops.inverse_rms), summed),
 }

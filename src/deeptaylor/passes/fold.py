@@ -14,6 +14,8 @@ constants are carried through them (rearrangements.py).
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -287,13 +289,17 @@ def _fold_centre(captured: Captured, norm: Node, moves: list[Node], layer: Node)
     """W(γ ⊙ C u + β) + b = (W diag(γ) C) u + (Wβ + b), with C = I − 11ᵀ/n."""
     u, gamma_node, beta_node, axes, groups = norm.args
     parts = _parts(captured, layer)
-    if parts is None or axes != 1 or groups or not _of_one_place(layer, parts[0]):
+    if parts is None or groups or not _of_one_place(layer, parts[0]):
         return False
     weight, bias, _, _ = parts
-    n, rank = int(shape_of(norm)[-1]), len(shape_of(layer.args[0]))
+    members, rank = [int(size) for size in shape_of(norm)[len(shape_of(norm)) - axes :]], len(shape_of(layer.args[0]))
+    n = math.prod(members)
+    if max(members) != n:  # of several axes, all but one have a single member, as behind global pooling
+        return False
     axis = rank - _layer(layer).places - 1
     # The layer reads what was normalised, in any order, and nothing else.
-    places = upwards(norm, moves, torch.arange(n)) if moves else torch.arange(n)
+    own = torch.arange(n).reshape(members)
+    places = upwards(norm, moves, own) if moves else own
     if places is None or weight.shape[1] != n or not _along(places, rank, axis):
         return False
     order = places.reshape(-1)
@@ -302,7 +308,8 @@ def _fold_centre(captured: Captured, norm: Node, moves: list[Node], layer: Node)
     vectors: list[Tensor | None] = []
     for node in (gamma_node, beta_node):
         constant = constant_of(captured, node)
-        vectors.append(_channel_vector(constant, weight, len(shape_of(norm)), len(shape_of(norm)) - 1, n))
+        varies = len(shape_of(norm)) - axes + members.index(n)
+        vectors.append(_channel_vector(constant, weight, len(shape_of(norm)), varies, n))
         if node is not None and vectors[-1] is None:
             return False
     gamma, beta = (None if v is None else v[order.to(v.device)] for v in vectors)

@@ -37,8 +37,15 @@ class Blocks:
 
     def map(self, node: Node) -> lm.LinearMap:
         """The linear map of an affine node."""
-        built = self._maps[node]
+        built = self._maps[node] if node in self._maps else self._gate(node)
         assert built is not None  # refused before
+        return built
+
+    def _gate(self, node: Node) -> lm.LinearMap | None:
+        """The linear map of a gate that is one number per sample, such as 1/σ of a norm."""
+        built: lm.LinearMap | None = None
+        if not flow_of(node).affine and len(self.signals.get(node, ())) == 1:
+            built = flow_of(node).gate_map(node, self.signals[node][0])
         return built
 
     def takes(self, node: Node) -> bool:
@@ -63,6 +70,25 @@ class Blocks:
 
         visit(head, False)
         return sorted(members, key=self.order.__getitem__), sorted(leaves, key=self.order.__getitem__)
+
+    def above_average(self, leaf: Node) -> tuple[Node, list[Node]]:
+        """What a leaf is but for gates of one number per sample, and these with moves and constants below, in order.
+
+        Such gates are held fixed, so that they commute with an average over places: a norm of the average is affine.
+        """
+        way: list[Node] = []
+        if self._gate(leaf) is None:
+            return leaf, way
+        node = leaf
+        while len(self.readers.get(node, [])) == 1 and (self._gate(node) is not None or self._one_to_one(node)):
+            way.insert(0, node)
+            node = self.signals[node][0]
+        return node, way
+
+    def _one_to_one(self, node: Node) -> bool:
+        """True if elements of one tensor are moved, or take constants, each by itself."""
+        flow = flow_of(node)
+        return (flow.moves or flow.scales) and self.takes(node) and len(self.signals[node]) == 1
 
     def averaged(self, leaf: Node, members: list[Node]) -> tuple[Node, tuple[int, ...]] | None:
         """What a leaf is the average of and over which axes, if only a block of these members reads it; features stay.

@@ -138,22 +138,27 @@ class Planner:
         self, members: list[Node], leaves: list[Node], score: bool
     ) -> tuple[list[Node], list[Node], tuple[int, ...]]:
         """Members and leaves of a block; with the average below it and its places, where it has one: local evidence."""
-        below = self._below(members, leaves, score) if self.local else None
-        return (members, leaves, ()) if below is None else ([leaves[0], *members], [below[0]], below[1])
+        if not self.local or len(leaves) != 1 or not any(flow_of(m).mixes for m in members):
+            return members, leaves, ()
+        average, way = self.blocks.above_average(leaves[0])
+        below = self._below(average, way, members, score)
+        return (members, leaves, ()) if below is None else ([average, *way, *members], [below[0]], below[1])
 
-    def _below(self, members: list[Node], leaves: list[Node], score: bool) -> tuple[Node, tuple[int, ...]] | None:
-        """What an affine map is behind the average of, and over which axes."""
-        if len(leaves) != 1 or not any(flow_of(m).mixes for m in members):
+    def _below(
+        self, average: Node, way: list[Node], members: list[Node], score: bool
+    ) -> tuple[Node, tuple[int, ...]] | None:
+        """What an affine map, with gates on the way, is behind the average of, and over which axes."""
+        given = [self.choice.given(m) for m in members]
+        own = [rule for rule in map(self.choice.given, (average, *way)) if not isinstance(rule, rules.Signal)]
+        if any(rule is not None and rule not in given for rule in own):
             return None
-        own, given = self.choice.given(leaves[0]), [self.choice.given(m) for m in members]
-        if own is not None and own not in given:
-            return None
-        below = self.blocks.averaged(leaves[0], members)
+        below = self.blocks.averaged(average, [*way, *members])
         if below is None or score:
             return below
         # Inside, units are computed at every place: not with values of a sample, nor copies of one unit each.
-        by_sample = self._runtime_needs([self.blocks.map(m) for m in members])
-        return None if by_sample or any(self.blocks.grows(m) for m in members if not flow_of(m).mixes) else below
+        by_sample = self._runtime_needs([self.blocks.map(m) for m in (*way, *members) if flow_of(m).affine])
+        grows = any(self.blocks.grows(m) for m in (*way, *members) if not flow_of(m).mixes)
+        return None if by_sample or grows else below
 
     def _row(self, node: Node, op: str, domain: str, rule: str, why: str) -> Row:
         return Row(node.name, module_path(node), op, domain, rule, why)
