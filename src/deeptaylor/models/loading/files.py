@@ -31,10 +31,11 @@ from deeptaylor.errors import LoadError
 from deeptaylor.support.files import special_kind
 from deeptaylor.support.optional import optional_package
 
-__all__ = ["Kind", "check_memory", "fill", "kind_of", "pickled_names", "read_state", "unwrapped"]
+__all__ = ["COUNTS", "Kind", "check_memory", "fill", "kind_of", "listed", "pickled_names", "read_state", "unwrapped"]
 
 _COPIES = 2  # the file's tensors, and the network that they are copied into
 _SHOWN = 6
+COUNTS = "num_batches_tracked"  # only counted in training, and left out by old files
 _LARGEST_PICKLE = 2**26  # names and shapes of a state dict; its numbers lie beside it
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "weights")
 # What a pickle of names and tensors needs; torch's own restricted reader decides, this is for telling them apart.
@@ -282,8 +283,7 @@ def fill(network: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
     """Put weights into a network; refused, with every difference, where they do not fit it exactly."""
     wanted = network.state_dict()
     state = _without_wrappers(state, wanted)
-    # Only counted in training, and left out by old files.
-    missing = [k for k in wanted if k not in state and not k.endswith("num_batches_tracked")]
+    missing = [k for k in wanted if k not in state and not k.endswith(COUNTS)]
     unexpected = [k for k in state if k not in wanted]
     shapes = [
         f"{k}: {tuple(state[k].shape)} in the file, {tuple(wanted[k].shape)} in the network"
@@ -298,15 +298,15 @@ def fill(network: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
     if missing or unexpected or shapes or numbers:
         raise LoadError(
             f"the weights in {source} do not fit {type(network).__name__}:"
-            + _listed("the network needs and the file lacks", missing)
-            + _listed("the file has and the network does not know", unexpected)
-            + _listed("of another shape", shapes)
-            + _listed("not plain real numbers: quantised, sparse, complex or without data", numbers)
+            + listed("the network needs and the file lacks", missing)
+            + listed("the file has and the network does not know", unexpected)
+            + listed("of another shape", shapes)
+            + listed("not plain real numbers: quantised, sparse, complex or without data", numbers)
             + "\nIs this the architecture, with as many classes, that the file was saved from?"
         )
     broken = [k for k, v in state.items() if v.is_floating_point() and not bool(v.isfinite().all())]
     if broken:
-        raise LoadError(f"the weights in {source} are damaged:" + _listed("not finite", broken))
+        raise LoadError(f"the weights in {source} are damaged:" + listed("not finite", broken))
     network.load_state_dict(dict(state), strict=False)
 
 
@@ -326,7 +326,8 @@ def _is_real(tensor: Tensor) -> bool:
     return plain and tensor.is_floating_point() and tensor.element_size() > 1  # a float8 is nothing without its scale
 
 
-def _listed(title: str, lines: list[str]) -> str:
+def listed(title: str, lines: list[str]) -> str:
+    """List lines under a title, the first of them; "" if there are none."""
     if not lines:
         return ""
     more = [f"… and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
