@@ -77,6 +77,39 @@ def test_classifiers_are_the_same_function(made: Any) -> None:
         assert np.abs(torch.from_numpy(scores).softmax(1).numpy() - made.predict_proba(X)).max() <= 1e-10
 
 
+SEVERAL = np.stack([NUMBER > 0, NUMBER > 2, X[:, 0] > 3], 1).astype(int)
+
+
+@pytest.mark.parametrize("labels", [TWO, THREE, SEVERAL, SEVERAL[:, :2]], ids=["two", "three", "several", "both"])
+@pytest.mark.parametrize(
+    "made",
+    [
+        linear_model.LogisticRegression(), linear_model.LogisticRegression(solver="liblinear"),
+        linear_model.SGDClassifier(loss="log_loss", alpha=1, random_state=0),
+        linear_model.SGDClassifier(loss="modified_huber", alpha=1, random_state=0),
+        linear_model.SGDClassifier(random_state=0), svm.LinearSVC(), linear_model.RidgeClassifier(),
+        linear_model.Perceptron(), perceptron("Classifier"),
+    ],
+    ids=lambda m: f"{type(m).__name__}-{getattr(m, 'loss', '')}-{getattr(m, 'solver', '')}",
+)  # fmt: skip
+def test_a_probability_is_that_of_predict_proba_or_none(made: Any, labels: Any) -> None:
+    made = make_pipeline(StandardScaler(), made)
+    try:
+        made.fit(X, labels)
+    except ValueError:  # scikit-learn has no such model
+        assert labels.ndim == 2 or "liblinear" in str(made)
+        return
+    p = dt.load(made)
+    rows = p.top(X, 3)
+    first = said(p).argmax(1)
+    assert [row[0].index for row in rows] == first.tolist()
+    told = [[r.probability for r in sorted(row, key=lambda r: r.index)] for row in rows]
+    if type(made[-1]).__name__ in ("LogisticRegression", "MLPClassifier") or "log_loss" in str(made):
+        assert np.abs(np.array(told, dtype=float) - made.predict_proba(X)).max() <= 1e-10
+    else:
+        assert {one for row in told for one in row} == {None}
+
+
 @pytest.mark.parametrize(
     "made",
     [

@@ -121,7 +121,7 @@ def _transformers(name: str) -> Found:
     # Said each time: left unsaid, transformers asks at the terminal whether a repository's own Python files may run.
     safe = {"trust_remote_code": False}
     automatic = library.AutoModelForImageClassification
-    network = read_folder(automatic, name, **safe)
+    network = read_folder(automatic, name, (), **safe)
     labels = {int(index): str(label) for index, label in network.config.id2label.items()}
     named = any(label != f"LABEL_{index}" for index, label in labels.items())
     names = tuple(labels[index] for index in sorted(labels)) if named else ...
@@ -138,7 +138,7 @@ def _transformers(name: str) -> Found:
     return Found(_Logits(network), _prepared(said, own), names)
 
 
-def read_folder(automatic: Any, name: str, unused: tuple[str, ...] = (), **settings: Any) -> nn.Module:
+def read_folder(automatic: Any, name: str, unused: tuple[str, ...], **settings: Any) -> Any:
     """Return the network of ``hf:name`` in eval mode; raise if weights are missing, which transformers draws at random.
 
     unused   how the names of weights begin that what is explained does not depend on
@@ -152,8 +152,7 @@ def read_folder(automatic: Any, name: str, unused: tuple[str, ...] = (), **setti
             + listed("the file has and the network does not know", sorted(found["unexpected_keys"]))
             + "\nIs the file whole, and was it saved from this kind of network?"
         )
-    made: nn.Module = network.eval()
-    return made
+    return network.eval()
 
 
 def _from_processor(config: Mapping[str, Any]) -> dict[str, Any]:
