@@ -321,6 +321,54 @@ def test_tables_are_compared_with_the_mean_of_given_data() -> None:
         p.explainer().explain(TABLE[:5, :3])
 
 
+COLUMNS = ["age", "debt", "cards", "rent"]
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_a_row_of_a_data_frame_is_a_table_of_one_row(scaled: bool) -> None:
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame(X, columns=COLUMNS)
+    made = linear_model.LogisticRegression()
+    p = dt.load((make_pipeline(StandardScaler(), made) if scaled else made).fit(table, TWO), domain=dt.Real())
+    wanted = dt.explain(p, table[:1], "yes", background=table)
+    for row in (table.iloc[0], table[COLUMNS[::-1]].iloc[0]):
+        found = dt.explain(p, row, "yes", background=table)
+        assert torch.equal(found.relevance, wanted.relevance)
+        assert found.feature_names == tuple(COLUMNS)
+        assert p.top(row) == p.top(table[:1])
+    with pytest.raises(dt.InputError, match="no column called rent"):
+        p.top(table[COLUMNS[:3]].iloc[0])
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_values_that_are_no_numbers_are_named_with_their_column(scaled: bool) -> None:
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame(X, columns=COLUMNS)
+    made = linear_model.LogisticRegression()
+    p = dt.load((make_pipeline(StandardScaler(), made) if scaled else made).fit(table, TWO), domain=dt.Real())
+    missing = table.astype("Float64")
+    missing.iloc[3, 1] = pd.NA
+    bad = {
+        r"Column 'debt' .* in row 0: 'red' \(str\)": table.assign(debt="red"),
+        r"Column 'debt' .* in row 3: '<NA>' \(NAType\)": missing,
+        r"Column 'cards' .* in row 0: '2020-01-01.*\(Timestamp\)": table.assign(cards=pd.Timestamp("2020-01-01")),
+        r"Column 'age' .*j\)?' \(complex\)": X * 1j,
+        r"lists of 4 real numbers each; got list": [[1.0, 2.0, 3.0, 4.0], [1.0]],
+        r"lists of 4 real numbers each; got str": "a row",
+    }
+    for message, rows in bad.items():
+        with pytest.raises(dt.InputError, match=message):
+            dt.explain(p, rows, "yes", background=table)
+        with pytest.raises(dt.InputError, match=message):
+            dt.explain(p, table[:1], "yes", background=rows)
+        with pytest.raises(dt.InputError, match=message):
+            p.top(rows)
+    with pytest.raises(dt.InputError, match=r"background= has values that are missing .* in column 'rent'"):
+        dt.explain(p, table[:1], "yes", background=table.assign(rent=np.nan))
+    with pytest.raises(dt.InputError):
+        dt.explain(p, {"age": 1.0}, "yes", background=table)
+
+
 def test_evaluate_and_run_know_of_the_scaler(tmp_path: Path) -> None:
     pipeline = make_pipeline(StandardScaler(), perceptron("Classifier")).fit(TABLE, TWO)
     p, (_, scaled) = dt.load(pipeline), behind(pipeline)
