@@ -41,6 +41,7 @@ from deeptaylor.models.networks import detection_pooling
 from deeptaylor.models.networks.named import NAMED, Named, imagenet_names
 from deeptaylor.models.networks.preparation import Preparation
 from deeptaylor.models.networks.pretrained import Pretrained
+from deeptaylor.support.files import check_path
 from deeptaylor.text.model import TextModel
 
 if TYPE_CHECKING:
@@ -85,6 +86,9 @@ def load(
     A network of transformers that reads texts (``"hf:folder"``, or a module with ``tokenizer``) comes as a `TextModel`.
     ``kind`` says what it does, where its name does not: "classifier", "language model", "encoder–decoder", "embedding".
     """
+    for path in (source, weights, prototxt):
+        if isinstance(path, (str, os.PathLike)):
+            check_path(os.fspath(path).removeprefix("hf:"), LoadError)
     if (text := text_network(source, tokenizer, kind, class_names)) is not None:
         return text
     if preparation is not None and domain is not None:
