@@ -27,7 +27,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor, nn
 
-from deeptaylor.errors import LoadError
+from deeptaylor.errors import LoadError, warn
 from deeptaylor.support.files import special_kind
 from deeptaylor.support.optional import optional_package
 
@@ -235,8 +235,8 @@ def _globals(file: IO[bytes]) -> Iterator[str]:
             return  # its end; or damaged, and whoever reads it for good will say so
 
 
-def read_state(path: Path, kind: Kind) -> dict[str, Tensor] | None:
-    """The tensors of a state dict, or None where a file of torch.save holds other objects too."""
+def read_state(path: Path, kind: Kind) -> tuple[dict[str, Tensor], tuple[str, ...]] | None:
+    """Return the tensors of a state dict, and notes; or None if a file of torch.save holds other objects too."""
     if kind is Kind.SAFETENSORS:
         why = f"{path} is a safetensors file"
         safetensors = optional_package("safetensors", why)
@@ -245,7 +245,7 @@ def read_state(path: Path, kind: Kind) -> dict[str, Tensor] | None:
             tensors: dict[str, Tensor] = reader.load_file(path)
         except (safetensors.SafetensorError, OSError) as error:
             raise LoadError(f"{path} is damaged or cut short: {error}") from error
-        return tensors
+        return tensors, ()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of a newer pickle protocol: it works, or it raises
@@ -257,18 +257,36 @@ def read_state(path: Path, kind: Kind) -> dict[str, Tensor] | None:
     return unwrapped(path, saved)
 
 
-def unwrapped(path: Path, saved: Any) -> dict[str, Tensor]:
-    """The state dict itself, where a training program put it beside other things."""
+def unwrapped(path: Path, saved: Any) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Return the state dict itself, also out of a checkpoint of a training program; and a note if it is one of several.
+
+    Beside it lie, for example, the means of the weights over the training ("ema").
+    """
     if isinstance(saved, Mapping):
-        inside = [key for key in _WRAPPERS if _is_state(saved.get(key))]
-        if not _is_state(saved) and len(inside) == 1:
-            saved = saved[inside[0]]
         if _is_state(saved):
-            return dict(saved)
+            return dict(saved), ()
+        inside = [key for key in _WRAPPERS if _is_state(saved.get(key))]
+        if len(inside) > 1:
+            raise LoadError(
+                f"{path} holds several state dicts: {', '.join(map(repr, inside))}. Save the one that you mean in a "
+                "file of its own."
+            )
+        if inside:
+            others = [repr(key) for key, value in saved.items() if key != inside[0] and _holds_state(value)]
+            note = f"{path.name} holds several state dicts: {inside[0]!r} was taken, and not {', '.join(others)}"
+            if others:
+                warn(f"{note}. Save the other one in a file of its own to explain it.")
+            return dict(saved[inside[0]]), (note,) if others else ()
         held = f"a dict with the keys {', '.join(map(repr, list(saved)[:_SHOWN]))}"
     else:
         held = f"a {type(saved).__name__}"
     raise LoadError(f"{path} holds no state dict (names and tensors), but {held}.")
+
+
+def _holds_state(value: Any) -> bool:
+    """True for a state dict, also in one more wrapper; that of an optimizer is none: it has numbers for names."""
+    inner = (value.get(key) for key in (*_WRAPPERS, "module", "shadow")) if isinstance(value, Mapping) else ()
+    return _is_state(value) or any(map(_is_state, inner))
 
 
 def _is_state(value: Any) -> bool:

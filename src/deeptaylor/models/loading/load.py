@@ -232,21 +232,22 @@ def _from_file(path: Path, architecture: Architecture | None, asked: Asked) -> F
             raise LoadError(f"{path} is {kind.value}, which is read with an example of its input; give preparation=.")
         network, free = programs.torchscript(path, gray(asked.preparation))
         return Found(network, notes=() if free else (f"{path.name}: its batch size is fixed at one",))
-    state = read_state(path, kind)
-    if state is None and not asked.trust:
+    read = read_state(path, kind)
+    if read is None and not asked.trust:
         names = pickled_names(path)
         raise _distrusted(path, f"it holds Python objects ({_shown(names)}), and to unpickle them is to run code")
-    if state is None:
+    if read is None:
         held = programs.unpickled(path)
         if isinstance(held, nn.Module) and architecture is None:
             return Found(held.eval())
         if isinstance(held, nn.Module):
             raise LoadError(f"an architecture belongs to a state dict; {path} holds a whole {type(held).__name__}.")
-        state = unwrapped(path, held)
+        read = unwrapped(path, held)
+    state, notes = read
     asked.require(architecture=architecture is None)
     network = _built(architecture)
     fill(network, state, str(path))
-    return Found(network.eval())
+    return Found(network.eval(), notes=notes)
 
 
 def _weights_alone(path: Path, kind: Kind) -> LoadError:
