@@ -326,3 +326,8 @@ def test_a_negative_output_is_sent_to_what_explains_it(shape: tuple[int, ...]) -
     assert "dt.negative" not in str(dt.Explainer(many, x, dt.Box(0, 1)).explain(x, dt.margin(0, 1)).check())
     outside = str(dt.sensitivity(model, x).check())
     assert "dt.margin" not in outside
+
+
+def test_a_margin_of_a_class_and_itself_is_refused() -> None:
+    with pytest.raises(dt.TargetError, match="both of these are class 1"):
+        dt.explain(torch.nn.Linear(2, 3), torch.rand(2, 2), dt.margin(1, 1), dt.Box(0, 1))

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
+import deeptaylor as dt
 from deeptaylor.support.files import special_kind
 
 _LOAD = "import deeptaylor as dt; dt.load({path!r}, domain=dt.Real(), class_names=None)"
@@ -66,3 +68,24 @@ def test_plain_files_are_read(tmp_path: Path) -> None:
     from deeptaylor.models.networks.photo import upright
 
     assert upright(tmp_path / "a.png", "RGB").size == (3, 2)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "a/" * 3000, "\ud800"], ids=["NUL", "long", "deep", "no text"])
+def test_names_that_no_file_can_have(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    p = dt.Pretrained(torch.nn.Linear(3, 2), None, None, domain=dt.Box(0, 1))
+    message = "cannot be the name of a file"
+    for source in (name, f"{name}.pth", f"{name}.onnx", f"hf:{name}", f"hf:./{name}"):
+        with pytest.raises(dt.LoadError, match=message):
+            dt.load(source)
+    with pytest.raises(dt.LoadError, match=message):
+        dt.load("squeezenet1_1", weights=f"{name}.pth")
+    pytest.importorskip("zarr")
+    with pytest.raises(dt.InputError, match=message):
+        dt.run(torch.rand(2, 3), p, name)
+    with pytest.raises(dt.InputError, match=message):
+        dt.run(name, p, "out")
+    with pytest.raises(dt.InputError, match=message) as raised:
+        dt.open_run(name)
+    assert len(str(raised.value)) < 200
+    assert not list(tmp_path.iterdir())

@@ -157,3 +157,25 @@ def test_settings_of_the_one_kind_are_refused_by_the_other(p: dt.TextModel) -> N
         dt.similarity(p, "a film", "a plot")
     with pytest.raises(dt.TargetError, match="say continuation="):
         llama().explain("the film", "positive")
+
+
+def test_a_class_is_not_set_against_itself() -> None:
+    explainer = classifier().explainer()
+    for target, against in (("positive", "positive"), (1, "positive"), ("negative", 0)):
+        with pytest.raises(dt.TargetError, match=r"^target and against are the same class, '(posi|nega)tive'"):
+            explainer.explain(TEXT, target, against=against)
+    answer = explainer.guesses(TEXT)[0].index
+    with pytest.raises(dt.TargetError, match=r"^the network's answer and against are the same class"):
+        explainer.explain(TEXT, against=answer)
+    assert explainer.explain(TEXT, against=1 - answer).score.item() > 0
+
+
+def test_a_continuation_is_not_set_against_itself() -> None:
+    explainer = llama().explainer()
+    with pytest.raises(dt.InputError, match="are the same, 'paris': their difference is zero"):
+        explainer.explain("capital of france is", continuation="paris", against="paris")
+    with pytest.raises(dt.InputError, match="are the same, 'paris and'"):
+        explainer.explain("capital of france is", continuation="paris and", against="paris and")
+    following = explainer.guesses("capital of france is")[0].index
+    with pytest.raises(dt.InputError, match="their difference is zero"):
+        explainer.explain("capital of france is", against=[[following]])

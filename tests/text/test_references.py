@@ -98,3 +98,11 @@ def test_a_reference_must_be_had_and_fit() -> None:
         Reference("", ids=((1, 5, 2),)).of(lines, ids, Table())
     with pytest.raises(dt.InputError, match="holds 3 texts, and 2 are explained"):
         Reference("", ids=((1,), (1,), (1,))).of(lines, ids, Table())
+
+
+def test_a_word_that_the_tokenizer_does_not_know_is_said_to_be_the_unknown_token() -> None:
+    own = tokenizer()
+    found = reference_for(own, "zzzz")
+    assert found == Reference("'zzzz', which the tokenizer does not know: the unknown token [UNK]", own.unk_token_id)
+    assert reference_for(own, "[UNK]").said == "'[UNK]'"
+    assert reference_for(own, "film").said == "'film'"

@@ -91,7 +91,7 @@ def _explainer(model: dt.Pretrained, example: torch.Tensor) -> dt.Explainer:
 def _explain(model: dt.Pretrained, explainer: dt.Explainer, name: str, photo: Image.Image) -> Subject:
     x, seen = model.preprocess(photo)
     best = model.top(x, 5)[0]
-    recognised = [(found.name, found.probability) for found in best]
+    recognised = [(found.name, found.probability) for found in best if found.probability is not None]
     print("  recognised: " + ", ".join(f"{label} {percent(p)}" for label, p in recognised))
     target = class_index(model, BOTH[name]) if name in BOTH else best[0].index
     asked, explained = model.class_name(target), []

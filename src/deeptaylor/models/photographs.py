@@ -127,10 +127,17 @@ def _mean_row(model: Pretrained, background: Any, by_rules: bool) -> npt.NDArray
             f"was fitted on or others like them. {rules}"
         )
     assert model.feature_names is not None
-    rows = np.asarray(_rows(background, model.feature_names)[0], dtype=np.float64)
+    found, columns = _rows(background, model.feature_names)
+    rows = _numbers(found.detach().cpu().numpy() if isinstance(found, Tensor) else found, columns)
     if rows.ndim != 2 or not len(rows) or rows.shape[1] != len(model.feature_names):
         raise InputError(
             f"background= is rows of {len(model.feature_names)} columns, such as X_train; got shape {rows.shape}."
+        )
+    if not np.isfinite(rows).all():
+        k = int((~np.isfinite(rows)).any(0).argmax())
+        raise InputError(
+            f"background= has values that are missing (NaN) or infinite, the first in column {columns[k]!r}: leave "
+            "those rows out, or fill them in as you did to fit the model."
         )
     mean: npt.NDArray[np.float64] = rows.mean(0, keepdims=True)
     return mean
@@ -219,7 +226,10 @@ def _rows(x: Any, names: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
     """Rows of a table as real numbers, and the names of its columns.
 
     Of a data frame the columns that the network knows, in its order; of one that was fitted without names all of them.
+    One row of a data frame, such as df.iloc[0], is a table of one row.
     """
+    if hasattr(x, "to_frame") and hasattr(x, "to_numpy"):
+        x = x.to_frame().T
     if hasattr(x, "columns") and hasattr(x, "to_numpy"):
         named = {str(column): column for column in x.columns}
         missing = [name for name in names if name not in named]
@@ -235,8 +245,39 @@ def _rows(x: Any, names: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
         else:
             x = x[[named[name] for name in names]]
         x = x.to_numpy()
-    rows = np.array(x, dtype=np.float64) if isinstance(x, (list, np.ndarray)) else x
+    rows = x if isinstance(x, (Tensor, tuple, Mapping)) else _numbers(x, names)
     return rows, tuple(names)
+
+
+def _numbers(rows: Any, names: Sequence[str]) -> npt.NDArray[np.float64]:
+    """Return rows of a table as an array of real numbers; raise an InputError for anything else in it."""
+    try:
+        if not np.iscomplexobj(rows):  # numpy would drop the imaginary part, with a warning
+            return np.array(rows, dtype=np.float64)
+    except (TypeError, ValueError):
+        pass
+    raise InputError(_no_numbers(rows, names))
+
+
+def _no_numbers(rows: Any, names: Sequence[str]) -> str:
+    """Say which value of a table is not a real number, or what is not a table."""
+    try:
+        values = np.array(rows, dtype=object)
+    except ValueError:
+        values = np.zeros((0, 0))
+    for place, value in np.ndenumerate(values) if values.ndim == 2 and values.shape[1] == len(names) else ():
+        try:
+            float(value)
+        except (TypeError, ValueError):
+            return (
+                f"Column {names[place[1]]!r} has a value that is not a real number, in row {place[0]}: "
+                f"{str(value)[:40]!r} ({type(value).__name__}). Encode texts, and fill in what is missing, as you did "
+                "to fit the model."
+            )
+    return (
+        f"Rows of a table are a data frame, an array or lists of {len(names)} real numbers each; got "
+        f"{type(rows).__name__}{f' of shape {values.shape}' if values.ndim else ''}."
+    )
 
 
 def unnamed(count: int) -> tuple[str, ...]:

@@ -107,7 +107,13 @@ def coloured(t: Heat, scale: Scale, cmap: str | Colormap | None) -> Picture:
     """A map t in [−1, 1] in red and blue, or in the colours of a colour map of matplotlib."""
     if cmap is None:
         return shades(t)
-    found = mpl.colormaps.get_cmap(cmap)
+    try:
+        found = mpl.colormaps.get_cmap(cmap)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"cmap={cmap!r}: matplotlib has no such colour map; it is a Colormap or a name such as 'viridis', and "
+            "matplotlib.colormaps lists them."
+        ) from error
     return np.asarray(np.rint(255 * found((t + 1) / 2 if scale.signed else t)[..., :3])).astype(np.uint8)
 
 

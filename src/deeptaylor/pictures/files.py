@@ -13,6 +13,7 @@ from PIL import Image
 from deeptaylor.errors import InputError
 from deeptaylor.heatmap import Picture, png_bytes
 from deeptaylor.shown import shown
+from deeptaylor.support.files import check_path
 
 __all__ = ["FIGURES", "PAGE", "PIXELS", "html_figure", "jpeg_bytes", "kind_of", "pixel_bytes"]
 
@@ -22,17 +23,22 @@ PAGE = ".html"  # page.py
 
 
 def kind_of(path: str | os.PathLike[str], kinds: Sequence[str]) -> str:
-    """The suffix of a file, which says what is written; one that is not among these is refused.
+    """Return the suffix of a file to be written, which says what it holds; raise if nothing can be written there.
 
     >>> kind_of("map.PNG", PIXELS)
     '.png'
     """
+    check_path(path, InputError)
     suffix = Path(path).suffix.lower()
     if suffix not in kinds:
         ends = f"ends in {suffix}" if suffix else "has no ending"
         raise InputError(
             f"{shown(Path(path))} {ends}; the ending says what is written, and there are {', '.join(kinds)}."
         )
+    if not Path(path).parent.is_dir():
+        raise InputError(f"{shown(Path(path))} cannot be written: there is no folder {shown(Path(path).parent)}.")
+    if Path(path).is_dir():
+        raise InputError(f"{shown(Path(path))} cannot be written: it is a folder.")
     return suffix
 
 

@@ -244,6 +244,8 @@ def _check_margin(target: Margin, shape: tuple[int, ...], values: bool) -> None:
     for name, value in (("target", target.target), ("other", target.other)):
         if value is not None:
             _check_classes(value, shape, name, (1,), values)
+    if isinstance(target.target, int) and isinstance(target.other, int) and target.target == target.other:
+        raise TargetError(f"A margin is of two classes; both of these are class {target.other}.")
 
 
 def _check_rivals(shape: tuple[int, ...]) -> None:

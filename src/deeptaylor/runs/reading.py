@@ -35,6 +35,7 @@ from deeptaylor.runs.store import (
 from deeptaylor.runs.studied import Studied
 from deeptaylor.runs.view import taken
 from deeptaylor.shown import shown
+from deeptaylor.support.files import check_path
 from deeptaylor.support.optional import optional_package
 
 __all__ = ["Maps", "Run", "open_run"]
@@ -71,6 +72,7 @@ class Maps:
 
 def open_run(store: str | os.PathLike[str]) -> Run:
     """Read the store that `dt.run` or `deeptaylor run` writes; also while it is being written."""
+    check_path(store, InputError)
     return Run(Path(store))
 
 

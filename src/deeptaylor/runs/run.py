@@ -61,7 +61,7 @@ from deeptaylor.runs.store import (
 from deeptaylor.runs.work import LABEL, Observer, Work
 from deeptaylor.shown import shown
 from deeptaylor.support.class_names import class_number
-from deeptaylor.support.files import FULL, DiskFullError, size
+from deeptaylor.support.files import FULL, DiskFullError, check_path, size
 
 __all__ = ["begin", "run", "work_of"]
 
@@ -128,6 +128,9 @@ def run(
     zarr_package()
     if batch < 1 or (shard is not None and shard < 1):
         raise InputError(f"batch={batch}, shard={shard}: at least one item.")
+    for path in (data, out):
+        if isinstance(path, (str, os.PathLike)):
+            check_path(path, InputError)
     work = work_of(data, model, target, domain, contrast, also, axis, device, settings)
     if compiled:
         work.explainer.compile()

@@ -31,6 +31,7 @@ __all__ = [
     "Outputs",
     "OverwriteError",
     "at_once",
+    "check_path",
     "outputs",
     "size",
     "special_kind",
@@ -76,7 +77,7 @@ def write_together(files: Mapping[Path, bytes], threads: int = 1) -> list[Path]:
 @contextlib.contextmanager
 def _part(path: Path) -> Iterator[Path]:
     """A place beside the one that is meant; what lies there is gone afterwards, whatever happened."""
-    part = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
+    part = path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}.part")
     try:
         yield part
     finally:
@@ -126,6 +127,22 @@ def size(count: float) -> str:
         return f"{count:.0f} bytes"
     unit, name = next((u, n) for u, n in ((1e3, "kB"), (1e6, "MB"), (1e9, "GB")) if count < 999.5 * u or n == "GB")
     return f"{count / unit:.3g} {name}"
+
+
+def check_path(path: str | os.PathLike[str], error: type[DeepTaylorError]) -> None:
+    """Raise an error of this kind if no file can have this name: it holds NUL, or is too long. It need not be there."""
+    try:
+        Path(path).stat()
+    except ValueError as found:
+        raise error(f"{_short(path)} cannot be the name of a file: {found}.") from found
+    except OSError as found:
+        if found.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise error(f"{_short(path)} cannot be the name of a file: {found.strerror}.") from found
+
+
+def _short(path: str | os.PathLike[str]) -> str:
+    text = shown(path)
+    return text if len(text) <= 80 else f"{text[:40]}…{text[-20:]} ({len(text)} characters)"
 
 
 def special_kind(path: Path) -> str:

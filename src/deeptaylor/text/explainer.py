@@ -114,6 +114,8 @@ class TextExplainer:
         plain = self._batch(lines)
         network, inputs = self._opened("classes", made, plain)
         asked = targets.plain(margin(target, against) if against is not None else target, len(lines), model.class_index)
+        if isinstance(asked, targets.Margin):
+            self._check_rival(asked, plain)
         answer, compared = self._answer(network, lines, inputs, (), asked)
         chosen = answer.classes if asked is None else asked
         names = [self._classes(chosen, k) for k in range(len(lines))]
@@ -128,6 +130,17 @@ class TextExplainer:
         chances = told.gather(1, classes.reshape(len(lines), -1).long()).tolist()
         found = self._explained(answer, compared, lines, names, "logit")
         return replace(found, probabilities=tuple(map(tuple, chances)))
+
+    def _check_rival(self, asked: targets.Margin, inputs: Any) -> None:
+        """Refuse a class that is set against itself, also where it is the network's answer: all would be zero."""
+        if not isinstance(asked.other, int) or not (asked.target is None or isinstance(asked.target, int)):
+            return
+        same = asked.target == asked.other
+        if same or (asked.target is None and bool((self._class_scores(inputs).argmax(1) == asked.other).any())):
+            what = "target and against" if same else "the network's answer and against"
+            raise TargetError(
+                f"{what} are the same class, {self.model.class_name(asked.other)!r}: their difference is zero."
+            )
 
     def _class_scores(self, inputs: Any) -> Tensor:
         """What the network says of each text, one number per class."""
@@ -168,6 +181,12 @@ class TextExplainer:
         if continuation is None:
             continuation = [[token] for token in self._next(lines)]
         asked = questions(model.tokenizer, lines, continuation, against, spaced=not model.decoder)
+        for wanted, rival in zip(asked.wanted, asked.rivals or (), strict=False):
+            if wanted == rival:
+                raise InputError(
+                    f"The continuation and the one against it are the same, {self._text(rival)!r}: their difference is "
+                    "zero."
+                )
         if asked.two and self.method != SECANT:
             raise InputError("Two continuations that are not one token each are compared by the method 'secant' alone.")
         rows = asked.rows(model.decoder_start)

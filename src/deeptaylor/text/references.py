@@ -147,4 +147,8 @@ def _named(tokenizer: Any, asked: str) -> Reference:
             f"The reference {asked!r} is {len(ids)} tokens, and one is needed, which is put in the place of every "
             "word; or 'mask', 'pad', 'mean', 'hidden'."
         )
+    if ids[0] == tokenizer.unk_token_id and asked != tokenizer.unk_token:
+        return Reference(
+            f"{asked!r}, which the tokenizer does not know: the unknown token {tokenizer.unk_token}", ids[0]
+        )
     return Reference(repr(asked), ids[0])

@@ -77,6 +77,39 @@ def test_classifiers_are_the_same_function(made: Any) -> None:
         assert np.abs(torch.from_numpy(scores).softmax(1).numpy() - made.predict_proba(X)).max() <= 1e-10
 
 
+SEVERAL = np.stack([NUMBER > 0, NUMBER > 2, X[:, 0] > 3], 1).astype(int)
+
+
+@pytest.mark.parametrize("labels", [TWO, THREE, SEVERAL, SEVERAL[:, :2]], ids=["two", "three", "several", "both"])
+@pytest.mark.parametrize(
+    "made",
+    [
+        linear_model.LogisticRegression(), linear_model.LogisticRegression(solver="liblinear"),
+        linear_model.SGDClassifier(loss="log_loss", alpha=1, random_state=0),
+        linear_model.SGDClassifier(loss="modified_huber", alpha=1, random_state=0),
+        linear_model.SGDClassifier(random_state=0), svm.LinearSVC(), linear_model.RidgeClassifier(),
+        linear_model.Perceptron(), perceptron("Classifier"),
+    ],
+    ids=lambda m: f"{type(m).__name__}-{getattr(m, 'loss', '')}-{getattr(m, 'solver', '')}",
+)  # fmt: skip
+def test_a_probability_is_that_of_predict_proba_or_none(made: Any, labels: Any) -> None:
+    made = make_pipeline(StandardScaler(), made)
+    try:
+        made.fit(X, labels)
+    except ValueError:  # scikit-learn has no such model
+        assert labels.ndim == 2 or "liblinear" in str(made)
+        return
+    p = dt.load(made)
+    rows = p.top(X, 3)
+    first = said(p).argmax(1)
+    assert [row[0].index for row in rows] == first.tolist()
+    told = [[r.probability for r in sorted(row, key=lambda r: r.index)] for row in rows]
+    if type(made[-1]).__name__ in ("LogisticRegression", "MLPClassifier") or "log_loss" in str(made):
+        assert np.abs(np.array(told, dtype=float) - made.predict_proba(X)).max() <= 1e-10
+    else:
+        assert {one for row in told for one in row} == {None}
+
+
 @pytest.mark.parametrize(
     "made",
     [
@@ -286,6 +319,54 @@ def test_tables_are_compared_with_the_mean_of_given_data() -> None:
         dt.explain(torch.nn.Linear(4, 2), TABLE[:5], domain=dt.Real(), background=TABLE)
     with pytest.raises(dt.InputError, match="4 columns"):
         p.explainer().explain(TABLE[:5, :3])
+
+
+COLUMNS = ["age", "debt", "cards", "rent"]
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_a_row_of_a_data_frame_is_a_table_of_one_row(scaled: bool) -> None:
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame(X, columns=COLUMNS)
+    made = linear_model.LogisticRegression()
+    p = dt.load((make_pipeline(StandardScaler(), made) if scaled else made).fit(table, TWO), domain=dt.Real())
+    wanted = dt.explain(p, table[:1], "yes", background=table)
+    for row in (table.iloc[0], table[COLUMNS[::-1]].iloc[0]):
+        found = dt.explain(p, row, "yes", background=table)
+        assert torch.equal(found.relevance, wanted.relevance)
+        assert found.feature_names == tuple(COLUMNS)
+        assert p.top(row) == p.top(table[:1])
+    with pytest.raises(dt.InputError, match="no column called rent"):
+        p.top(table[COLUMNS[:3]].iloc[0])
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_values_that_are_no_numbers_are_named_with_their_column(scaled: bool) -> None:
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame(X, columns=COLUMNS)
+    made = linear_model.LogisticRegression()
+    p = dt.load((make_pipeline(StandardScaler(), made) if scaled else made).fit(table, TWO), domain=dt.Real())
+    missing = table.astype("Float64")
+    missing.iloc[3, 1] = pd.NA
+    bad = {
+        r"Column 'debt' .* in row 0: 'red' \(str\)": table.assign(debt="red"),
+        r"Column 'debt' .* in row 3: '<NA>' \(NAType\)": missing,
+        r"Column 'cards' .* in row 0: '2020-01-01.*\(Timestamp\)": table.assign(cards=pd.Timestamp("2020-01-01")),
+        r"Column 'age' .*j\)?' \(complex\)": X * 1j,
+        r"lists of 4 real numbers each; got list": [[1.0, 2.0, 3.0, 4.0], [1.0]],
+        r"lists of 4 real numbers each; got str": "a row",
+    }
+    for message, rows in bad.items():
+        with pytest.raises(dt.InputError, match=message):
+            dt.explain(p, rows, "yes", background=table)
+        with pytest.raises(dt.InputError, match=message):
+            dt.explain(p, table[:1], "yes", background=rows)
+        with pytest.raises(dt.InputError, match=message):
+            p.top(rows)
+    with pytest.raises(dt.InputError, match=r"background= has values that are missing .* in column 'rent'"):
+        dt.explain(p, table[:1], "yes", background=table.assign(rent=np.nan))
+    with pytest.raises(dt.InputError):
+        dt.explain(p, {"age": 1.0}, "yes", background=table)
 
 
 def test_evaluate_and_run_know_of_the_scaler(tmp_path: Path) -> None:

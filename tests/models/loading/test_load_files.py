@@ -169,6 +169,22 @@ def test_a_checkpoint_with_other_objects_beside_its_state_dict(folder: Path) -> 
     refused("a.pt holds a whole Sequential.", "a.pt", architecture=small, trust=True, **SAID)
 
 
+@pytest.mark.parametrize("wrapped", [lambda state: state, lambda state: {"module": state, "decay": 0.99}])
+def test_of_two_state_dicts_the_one_that_was_taken_is_named(folder: Path, wrapped: Any) -> None:
+    taken, mean = small().state_dict(), {k: v + 1 for k, v in small().state_dict().items()}
+    optimizer = {"state": {0: {"step": torch.tensor(1.0)}}, "param_groups": [{"lr": 0.1}]}
+    torch.save({"model": taken, "ema": wrapped(mean), "optimizer": optimizer, "epoch": 3}, "a.pth")
+    note = "a.pth holds several state dicts: 'model' was taken, and not 'ema'"
+    with pytest.warns(dt.DeepTaylorWarning, match=f"^{note}. Save the other one"):
+        p = dt.load("a.pth", architecture=small, **SAID)
+    assert p.notes == (note,)
+    assert all(torch.equal(w, taken[k]) for k, w in p.network.state_dict().items())
+    torch.save({"model": taken, "optimizer": optimizer, "epoch": 3}, "a.pth")
+    assert dt.load("a.pth", architecture=small, **SAID).notes == ()
+    torch.save({"model": taken, "net": mean}, "a.pth")
+    refused("a.pth holds several state dicts: 'model', 'net'.", "a.pth", architecture=small, **SAID)
+
+
 def test_a_pickle_that_unpacks_to_more_than_a_network_needs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile("a.pth", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a/data.pkl", b"N0" * 2**26)

@@ -182,6 +182,25 @@ def test_transformers_without_class_names_or_without_a_model(transformers: Any, 
     refused("hf:net: transformers needs its own folder with config.json", "a.pth", architecture="hf:net", **SAID)
 
 
+def test_weights_that_are_missing_are_listed(transformers: Any, folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    resnet_folder(
+        transformers, STANDARD | {"image_processor_type": "ViTImageProcessor", "size": {"height": 32, "width": 32}}
+    )
+    state = load_file("net/model.safetensors")
+    counts = {k for k in state if k.endswith("num_batches_tracked")}
+    assert counts
+    save_file({k: v for k, v in state.items() if k not in counts}, "net/model.safetensors", {"format": "pt"})
+    dt.load("hf:net")
+    inner = next(k for k in state if k.endswith("convolution.weight"))
+    for names in ({"classifier.1.weight"}, {inner}):
+        save_file({k: v for k, v in state.items() if k not in names}, "net/model.safetensors", {"format": "pt"})
+        with pytest.raises(dt.LoadError, match="the file lacks") as raised:
+            dt.load("hf:net")
+        assert all(name in str(raised.value) for name in names)
+
+
 def test_the_code_of_a_repository_is_not_run_whatever_is_answered(
     transformers: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import torch as safetensors
 
 import deeptaylor as dt
-from small_texts import classifier, embedder, llama, tokenizer
+from small_texts import classifier, embedder, llama, t5, tokenizer
 
 
 def saved(p: dt.TextModel, folder: Path) -> str:
@@ -79,6 +80,47 @@ def test_weights_that_hold_code_are_not_read(folder: Path, transformers: Any) ->
     (folder / "model.safetensors").unlink()
     torch.save({}, folder / "pytorch_model.bin")
     with pytest.raises(dt.LoadError, match="could not be had"):
+        dt.load(source)
+
+
+def without(folder: Path, *names: str) -> None:
+    """Take weights out of a folder's safetensors file."""
+    place = folder / "model.safetensors"
+    state = safetensors.load_file(place)
+    assert set(names) <= state.keys()
+    safetensors.save_file({k: v.clone() for k, v in state.items() if k not in names}, place, {"format": "pt"})
+
+
+INNER = "bert.encoder.layer.0.intermediate.dense.weight"
+
+
+@pytest.mark.parametrize("names", [("classifier.weight",), (INNER,), ("classifier.weight", INNER)])
+def test_weights_that_are_missing_are_listed(folder: Path, transformers: Any, names: tuple[str, ...]) -> None:
+    source = saved(classifier(), folder)
+    without(folder, *names)
+    with pytest.raises(dt.LoadError, match=r"do not fit BertForSequenceClassification") as raised:
+        dt.load(source)
+    assert f"the file lacks ({len(names)}):" in str(raised.value)
+    assert all(name in str(raised.value) for name in names)
+
+
+def test_a_classifier_of_a_folder_without_one_is_refused(folder: Path, transformers: Any) -> None:
+    with pytest.raises(dt.LoadError, match=r"classifier\.weight"):
+        dt.load(saved(embedder(), folder), kind="classifier")
+
+
+@pytest.mark.parametrize("made", [llama, t5])
+def test_tied_weights_are_not_missing(folder: Path, transformers: Any, made: Any) -> None:
+    p = dt.load(saved(made(), folder))
+    assert isinstance(p, dt.TextModel)
+
+
+def test_an_embedding_needs_no_pooler(folder: Path, transformers: Any) -> None:
+    source = saved(embedder(), folder)
+    without(folder, "pooler.dense.weight", "pooler.dense.bias")
+    assert dt.load(source).kind == "embedding"
+    without(folder, "encoder.layer.0.output.dense.bias")
+    with pytest.raises(dt.LoadError, match=r"lacks \(1\):\n    encoder\.layer\.0\.output\.dense\.bias"):
         dt.load(source)
 
 

@@ -154,7 +154,7 @@ def not_explained(called: str, error: DeepTaylorError, text: str) -> Shown:
 
 def recognised(photo: Prepared) -> list[tuple[str, float]]:
     """What the network takes a photograph for."""
-    return [(r.name, r.probability) for r in photo.recognised]
+    return [(r.name, r.probability) for r in photo.recognised if r.probability is not None]
 
 
 def _maps(e: dt.Explanation) -> Any:

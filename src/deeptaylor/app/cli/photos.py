@@ -195,6 +195,7 @@ def prepared(model: dt.Pretrained, path: Path, best: int = 5) -> Prepared:
         every = model.recognised(outputs, classes)[0] if classes > 1 else []
     probabilities = torch.zeros(len(every))
     for r in every:
+        assert r.probability is not None  # scores alone are of tables
         probabilities[r.index] = r.probability
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return Prepared(path, digest, x, seen, every[:best], notes, outputs[0].reshape(-1), probabilities)

@@ -98,7 +98,11 @@ class Explained:
             against=self.question.rival,
             against_name=rival,
             question="apart" if self.question.apart else "evidence",
-            classes=[Found(index=c.index, name=c.name, probability=c.probability) for c in self.shown.classes],
+            classes=[
+                Found(index=c.index, name=c.name, probability=c.probability)
+                for c in self.shown.classes
+                if c.probability is not None
+            ],
             score=score,
             title=words.title(method, e, name, rival),
             sentences=words.sentences(method, e, name, rival),

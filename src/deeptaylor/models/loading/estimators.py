@@ -3,13 +3,14 @@
 An estimator is told by its class's name and what it has learnt, so that scikit-learn need not be installed. The network
 is the model in float64. Scalers before it are the preprocessing: rows are given in their own units, and relevance is
 that of the scaled columns, which does not depend on the units.
-A classifier of two classes with the decision function z has the scores −z/2 and z/2: their difference is z, and their
-softmax is what predict_proba says.
+A classifier of two classes with the decision function z has the scores −z/2 and z/2: their difference is z.
+Probabilities are those of predict_proba (`_probabilities`); a model without any has scores alone.
 """
 
 from __future__ import annotations
 
-from functools import reduce
+from collections.abc import Callable
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,7 @@ def from_estimator(
         (f"{kind} of scikit-learn, as a network in float64",),
         _features(source, layers[0]),
         reduce(Scaling.then, scalings) if scalings else None,
+        _probabilities(model, len(layers[-1][0])),
     )
 
 
@@ -188,6 +190,29 @@ def _classes(model: Any, last: _Layer) -> list[Any] | None:
     if any(isinstance(c, np.ndarray) for c in classes):  # a list of them, where there are several labels
         return list(range(len(last[0])))
     return classes
+
+
+def _probabilities(model: Any, outputs: int) -> Callable[[Tensor], Tensor] | None:
+    """Return what makes predict_proba of a classifier's scores; None if it has none, or one of another form."""
+    kind, apart = type(model).__name__, False  # apart: each class against the rest
+    if kind == "MLPClassifier":
+        if model.out_activation_ == "logistic" and outputs == model.n_outputs_:  # labels that exclude nothing
+            return torch.sigmoid
+    elif kind in ("LogisticRegression", "LogisticRegressionCV"):
+        way = getattr(model, "multi_class", "auto")
+        if way == "multinomial" and outputs == 2:
+            return None  # of older versions: the softmax of −z and z
+        apart = way == "ovr" or (way != "multinomial" and getattr(model, "solver", "") == "liblinear")
+    elif kind == "SGDClassifier" and model.loss in ("log_loss", "log"):
+        apart = True
+    else:
+        return None
+    return _each_against_the_rest if apart and outputs > 2 else partial(torch.softmax, dim=1)
+
+
+def _each_against_the_rest(output: Tensor) -> Tensor:
+    each = output.sigmoid()
+    return each / each.sum(dim=1, keepdim=True)
 
 
 def _domain(scalers: list[Any], scalings: list[Scaling], kind: str) -> Domain:

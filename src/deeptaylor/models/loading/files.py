@@ -27,14 +27,15 @@ from typing import IO, Any
 import torch
 from torch import Tensor, nn
 
-from deeptaylor.errors import LoadError
+from deeptaylor.errors import LoadError, warn
 from deeptaylor.support.files import special_kind
 from deeptaylor.support.optional import optional_package
 
-__all__ = ["Kind", "check_memory", "fill", "kind_of", "pickled_names", "read_state", "unwrapped"]
+__all__ = ["COUNTS", "Kind", "check_memory", "fill", "kind_of", "listed", "pickled_names", "read_state", "unwrapped"]
 
 _COPIES = 2  # the file's tensors, and the network that they are copied into
 _SHOWN = 6
+COUNTS = "num_batches_tracked"  # only counted in training, and left out by old files
 _LARGEST_PICKLE = 2**26  # names and shapes of a state dict; its numbers lie beside it
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "weights")
 # What a pickle of names and tensors needs; torch's own restricted reader decides, this is for telling them apart.
@@ -234,8 +235,8 @@ def _globals(file: IO[bytes]) -> Iterator[str]:
             return  # its end; or damaged, and whoever reads it for good will say so
 
 
-def read_state(path: Path, kind: Kind) -> dict[str, Tensor] | None:
-    """The tensors of a state dict, or None where a file of torch.save holds other objects too."""
+def read_state(path: Path, kind: Kind) -> tuple[dict[str, Tensor], tuple[str, ...]] | None:
+    """Return the tensors of a state dict, and notes; or None if a file of torch.save holds other objects too."""
     if kind is Kind.SAFETENSORS:
         why = f"{path} is a safetensors file"
         safetensors = optional_package("safetensors", why)
@@ -244,7 +245,7 @@ def read_state(path: Path, kind: Kind) -> dict[str, Tensor] | None:
             tensors: dict[str, Tensor] = reader.load_file(path)
         except (safetensors.SafetensorError, OSError) as error:
             raise LoadError(f"{path} is damaged or cut short: {error}") from error
-        return tensors
+        return tensors, ()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of a newer pickle protocol: it works, or it raises
@@ -256,18 +257,36 @@ def read_state(path: Path, kind: Kind) -> dict[str, Tensor] | None:
     return unwrapped(path, saved)
 
 
-def unwrapped(path: Path, saved: Any) -> dict[str, Tensor]:
-    """The state dict itself, where a training program put it beside other things."""
+def unwrapped(path: Path, saved: Any) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Return the state dict itself, also out of a checkpoint of a training program; and a note if it is one of several.
+
+    Beside it lie, for example, the means of the weights over the training ("ema").
+    """
     if isinstance(saved, Mapping):
-        inside = [key for key in _WRAPPERS if _is_state(saved.get(key))]
-        if not _is_state(saved) and len(inside) == 1:
-            saved = saved[inside[0]]
         if _is_state(saved):
-            return dict(saved)
+            return dict(saved), ()
+        inside = [key for key in _WRAPPERS if _is_state(saved.get(key))]
+        if len(inside) > 1:
+            raise LoadError(
+                f"{path} holds several state dicts: {', '.join(map(repr, inside))}. Save the one that you mean in a "
+                "file of its own."
+            )
+        if inside:
+            others = [repr(key) for key, value in saved.items() if key != inside[0] and _holds_state(value)]
+            note = f"{path.name} holds several state dicts: {inside[0]!r} was taken, and not {', '.join(others)}"
+            if others:
+                warn(f"{note}. Save the other one in a file of its own to explain it.")
+            return dict(saved[inside[0]]), (note,) if others else ()
         held = f"a dict with the keys {', '.join(map(repr, list(saved)[:_SHOWN]))}"
     else:
         held = f"a {type(saved).__name__}"
     raise LoadError(f"{path} holds no state dict (names and tensors), but {held}.")
+
+
+def _holds_state(value: Any) -> bool:
+    """True for a state dict, also in one more wrapper; that of an optimizer is none: it has numbers for names."""
+    inner = (value.get(key) for key in (*_WRAPPERS, "module", "shadow")) if isinstance(value, Mapping) else ()
+    return _is_state(value) or any(map(_is_state, inner))
 
 
 def _is_state(value: Any) -> bool:
@@ -282,8 +301,7 @@ def fill(network: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
     """Put weights into a network; refused, with every difference, where they do not fit it exactly."""
     wanted = network.state_dict()
     state = _without_wrappers(state, wanted)
-    # Only counted in training, and left out by old files.
-    missing = [k for k in wanted if k not in state and not k.endswith("num_batches_tracked")]
+    missing = [k for k in wanted if k not in state and not k.endswith(COUNTS)]
     unexpected = [k for k in state if k not in wanted]
     shapes = [
         f"{k}: {tuple(state[k].shape)} in the file, {tuple(wanted[k].shape)} in the network"
@@ -298,15 +316,15 @@ def fill(network: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
     if missing or unexpected or shapes or numbers:
         raise LoadError(
             f"the weights in {source} do not fit {type(network).__name__}:"
-            + _listed("the network needs and the file lacks", missing)
-            + _listed("the file has and the network does not know", unexpected)
-            + _listed("of another shape", shapes)
-            + _listed("not plain real numbers: quantised, sparse, complex or without data", numbers)
+            + listed("the network needs and the file lacks", missing)
+            + listed("the file has and the network does not know", unexpected)
+            + listed("of another shape", shapes)
+            + listed("not plain real numbers: quantised, sparse, complex or without data", numbers)
             + "\nIs this the architecture, with as many classes, that the file was saved from?"
         )
     broken = [k for k, v in state.items() if v.is_floating_point() and not bool(v.isfinite().all())]
     if broken:
-        raise LoadError(f"the weights in {source} are damaged:" + _listed("not finite", broken))
+        raise LoadError(f"the weights in {source} are damaged:" + listed("not finite", broken))
     network.load_state_dict(dict(state), strict=False)
 
 
@@ -326,7 +344,8 @@ def _is_real(tensor: Tensor) -> bool:
     return plain and tensor.is_floating_point() and tensor.element_size() > 1  # a float8 is nothing without its scale
 
 
-def _listed(title: str, lines: list[str]) -> str:
+def listed(title: str, lines: list[str]) -> str:
+    """List lines under a title, the first of them; "" if there are none."""
     if not lines:
         return ""
     more = [f"… and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from deeptaylor.errors import InputError, LoadError
 from deeptaylor.models.loading.asked import ClassNames, Found
+from deeptaylor.models.loading.files import COUNTS, listed
 from deeptaylor.models.networks.preparation import Preparation
 from deeptaylor.support.optional import optional_package
 
-__all__ = ["HUBS", "called", "from_hub", "package", "untrained"]
+__all__ = ["HUBS", "called", "from_hub", "package", "read_folder", "untrained"]
 
 HUBS = ("timm", "torchvision", "hf")
 _TOLERANCE = 0.02  # of the box: a pixel's shift on the test picture is a third of it
@@ -120,7 +121,7 @@ def _transformers(name: str) -> Found:
     # Said each time: left unsaid, transformers asks at the terminal whether a repository's own Python files may run.
     safe = {"trust_remote_code": False}
     automatic = library.AutoModelForImageClassification
-    network = called(f"hf:{name}", lambda: automatic.from_pretrained(name, **safe)).eval()
+    network = read_folder(automatic, name, (), **safe)
     labels = {int(index): str(label) for index, label in network.config.id2label.items()}
     named = any(label != f"LABEL_{index}" for index, label in labels.items())
     names = tuple(labels[index] for index in sorted(labels)) if named else ...
@@ -135,6 +136,23 @@ def _transformers(name: str) -> Found:
         return pixels
 
     return Found(_Logits(network), _prepared(said, own), names)
+
+
+def read_folder(automatic: Any, name: str, unused: tuple[str, ...], **settings: Any) -> Any:
+    """Return the network of ``hf:name`` in eval mode; raise if weights are missing, which transformers draws at random.
+
+    unused   how the names of weights begin that what is explained does not depend on
+    """
+    network, found = called(f"hf:{name}", lambda: automatic.from_pretrained(name, output_loading_info=True, **settings))
+    missing = sorted(k for k in found["missing_keys"] if not k.endswith(COUNTS) and not k.startswith(unused))
+    if missing:
+        raise LoadError(
+            f"the weights in hf:{name} do not fit {type(network).__name__}:"
+            + listed("the network needs and the file lacks", missing)
+            + listed("the file has and the network does not know", sorted(found["unexpected_keys"]))
+            + "\nIs the file whole, and was it saved from this kind of network?"
+        )
+    return network.eval()
 
 
 def _from_processor(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from deeptaylor.models.networks import detection_pooling
 from deeptaylor.models.networks.named import NAMED, Named, imagenet_names
 from deeptaylor.models.networks.preparation import Preparation
 from deeptaylor.models.networks.pretrained import Pretrained
+from deeptaylor.support.files import check_path
 from deeptaylor.text.model import TextModel
 
 if TYPE_CHECKING:
@@ -85,6 +86,9 @@ def load(
     A network of transformers that reads texts (``"hf:folder"``, or a module with ``tokenizer``) comes as a `TextModel`.
     ``kind`` says what it does, where its name does not: "classifier", "language model", "encoder–decoder", "embedding".
     """
+    for path in (source, weights, prototxt):
+        if isinstance(path, (str, os.PathLike)):
+            check_path(os.fspath(path).removeprefix("hf:"), LoadError)
     if (text := text_network(source, tokenizer, kind, class_names)) is not None:
         return text
     if preparation is not None and domain is not None:
@@ -228,21 +232,22 @@ def _from_file(path: Path, architecture: Architecture | None, asked: Asked) -> F
             raise LoadError(f"{path} is {kind.value}, which is read with an example of its input; give preparation=.")
         network, free = programs.torchscript(path, gray(asked.preparation))
         return Found(network, notes=() if free else (f"{path.name}: its batch size is fixed at one",))
-    state = read_state(path, kind)
-    if state is None and not asked.trust:
+    read = read_state(path, kind)
+    if read is None and not asked.trust:
         names = pickled_names(path)
         raise _distrusted(path, f"it holds Python objects ({_shown(names)}), and to unpickle them is to run code")
-    if state is None:
+    if read is None:
         held = programs.unpickled(path)
         if isinstance(held, nn.Module) and architecture is None:
             return Found(held.eval())
         if isinstance(held, nn.Module):
             raise LoadError(f"an architecture belongs to a state dict; {path} holds a whole {type(held).__name__}.")
-        state = unwrapped(path, held)
+        read = unwrapped(path, held)
+    state, notes = read
     asked.require(architecture=architecture is None)
     network = _built(architecture)
     fill(network, state, str(path))
-    return Found(network.eval())
+    return Found(network.eval(), notes=notes)
 
 
 def _weights_alone(path: Path, kind: Kind) -> LoadError:

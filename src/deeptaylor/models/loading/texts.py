@@ -15,7 +15,7 @@ from torch import nn
 
 from deeptaylor.errors import LoadError
 from deeptaylor.models.loading.asked import ClassNames
-from deeptaylor.models.loading.hubs import called, package
+from deeptaylor.models.loading.hubs import called, package, read_folder
 from deeptaylor.text.model import TextModel, kind_named
 
 __all__ = ["text_network"]
@@ -57,7 +57,9 @@ def _from_folder(name: str, config: Any, kind: str | None, tokenizer: Any, class
         raise LoadError(f"kind={kind!r}: one of {', '.join(map(repr, _AUTOMATIC))}.")
     automatic = getattr(library, _AUTOMATIC[kind])
     with _without_bar(library, name):
-        network = called(f"hf:{name}", lambda: automatic.from_pretrained(name, use_safetensors=True, **_SAFE)).eval()
+        # An embedding pools the vectors of tokens itself, and many such folders leave the network's own pooler out.
+        unused = ("pooler.",) if kind == "embedding" else ()
+        network = read_folder(automatic, name, unused, use_safetensors=True, **_SAFE)
     if tokenizer is None:
         tokenizer = called(f"hf:{name}", lambda: library.AutoTokenizer.from_pretrained(name, **_SAFE))
     pooling, notes = _pooling(name) if kind == "embedding" else ("mean", ())

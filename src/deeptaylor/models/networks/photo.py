@@ -19,7 +19,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from deeptaylor.errors import InputError, warn
 from deeptaylor.models.networks.jpeg import is_whole
 from deeptaylor.shown import shown
-from deeptaylor.support.files import special_kind
+from deeptaylor.support.files import check_path, special_kind
 
 __all__ = ["opened", "upright"]
 
@@ -77,6 +77,7 @@ def opened(
 
 @contextlib.contextmanager
 def _from_path(path: Path) -> Iterator[Image.Image]:
+    check_path(path, InputError)
     try:
         if path.is_dir():
             raise InputError(f"{shown(path)} is a folder, not a picture.")

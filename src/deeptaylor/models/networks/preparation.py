@@ -216,7 +216,10 @@ class Scaling:
 
     def __call__(self, rows: Any, like: Tensor | None = None) -> Tensor:
         """Return raw rows (a tensor or an array) as the network takes them, with the dtype and device of `like`."""
-        x = torch.as_tensor(rows)
+        try:
+            x = torch.as_tensor(rows)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"Rows of a table are numbers; got {type(rows).__name__}: {error}.") from error
         x = x.to(torch.promote_types(x.dtype, self.factor.dtype))
         if x.ndim == 0 or x.shape[-1] != len(self.factor):
             raise InputError(f"Rows of this table have {len(self.factor)} columns; got shape {tuple(x.shape)}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -28,11 +28,19 @@ __all__ = ["Pretrained", "Recognised"]
 
 @dataclass(frozen=True)
 class Recognised:
-    """A class, and how probable the network holds it to be."""
+    """A class, and how probable the network holds it to be; None if the model has no probabilities, only scores."""
 
     name: str
-    probability: float
+    probability: float | None
     index: int
+
+
+def _probabilities(output: Tensor) -> Tensor:
+    """Softmax of logits; outputs that are a distribution already, after a softmax inside the network, stay."""
+    sums = output.sum(dim=1)
+    if bool((output >= 0).all()) and torch.allclose(sums, torch.ones_like(sums), atol=1e-4):
+        return output
+    return output.softmax(dim=1)
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,7 @@ class Pretrained:
     notes: tuple[str, ...] = ()  # what was found out about the file, such as its hash
     feature_names: tuple[str, ...] | None = None  # of the columns, where the input is a table's row
     scaling: Scaling | None = None  # of the columns: rows are given in their own units, the network takes scaled ones
+    probabilities: Callable[[Tensor], Tensor] | None = _probabilities  # of outputs; None: they are scores alone
     kept: Kept[Explainer] = field(init=False, repr=False, compare=False, default_factory=partial(Kept, 1))
 
     def __post_init__(self) -> None:
@@ -138,7 +147,10 @@ class Pretrained:
         return output
 
     def top(self, x: Any, k: int = 5) -> list[list[Recognised]]:
-        """The k most probable classes of each sample, or photograph, or row of a table; the first one first."""
+        """Return the k most probable classes of each sample, or photograph, or row of a table; the first one first.
+
+        Where the model has no probabilities, as a LinearSVC, they are those of the highest scores.
+        """
         like = first_float(self.network.parameters())
         inputs = torch.as_tensor(self.read(x, like)[0])
         return self.recognised(self.answer(inputs if like is None else inputs.to(like)), k)
@@ -150,10 +162,11 @@ class Pretrained:
                 f"The network's output has shape {tuple(output.shape)}; classes are told from (batch, classes)."
             )
         self.check_outputs(output.shape)
-        probability, index = _probabilities(output).topk(min(k, output.shape[1]))
+        likely = None if self.probabilities is None else self.probabilities(output)
+        value, index = (output if likely is None else likely).topk(min(k, output.shape[1]))
         return [
-            [Recognised(self.class_name(i), p, i) for p, i in zip(ps, indices, strict=True)]
-            for ps, indices in zip(probability.tolist(), index.tolist(), strict=True)
+            [Recognised(self.class_name(i), None if likely is None else v, i) for v, i in zip(vs, indices, strict=True)]
+            for vs, indices in zip(value.tolist(), index.tolist(), strict=True)
         ]
 
     def check_outputs(self, shape: Sequence[int]) -> None:
@@ -164,11 +177,3 @@ class Pretrained:
     def class_name(self, index: int) -> str:
         """What a class is called; its number where classes have no names."""
         return self.class_names[index] if self.class_names is not None else f"class {index}"
-
-
-def _probabilities(output: Tensor) -> Tensor:
-    """Softmax of logits; outputs that are a distribution already, after a softmax inside the network, stay."""
-    sums = output.sum(dim=1)
-    if bool((output >= 0).all()) and torch.allclose(sums, torch.ones_like(sums), atol=1e-4):
-        return output
-    return output.softmax(dim=1)
