@@ -347,3 +347,44 @@ def test_a_mask_of_whole_numbers_has_no_type_to_hand_on(dtype: torch.dtype) -> N
     assert e.check().accounted
     b = dt.Explainer(network).between((tokens, mask), (torch.zeros_like(tokens), None), 0)
     assert b.check().accounted
+
+
+# --- norms with parameters that are computed --------------------------------------------------------------------------
+
+MEAN, VAR = (torch.linspace(a, b, 6, dtype=torch.float64) for a, b in ((-1, 1), (0.5, 2)))
+WIDE = torch.tensor([1.0, -0.5, 2.0], dtype=torch.float64)
+COMPUTED: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "group norm, scaled": lambda s, x: F.group_norm(x, 2, s.b.weight[0] * 3, s.b.weight[1] * 2),
+    "group norm, scaled a little": lambda s, x: F.group_norm(x, 2, s.b.weight[0] * 1.001, None),
+    "group norm, repeated": lambda s, x: F.group_norm(x, 3, s.b.weight[0, :3].repeat_interleave(2)),
+    "one group, joined": lambda s, x: F.group_norm(x, 1, torch.cat([s.b.weight[0, :3], s.b.weight[1, :3]])),
+    "batch norm": lambda s, x: F.batch_norm(x, MEAN, VAR, s.b.weight[0] * 2, s.b.weight[1] * 2),
+    "batch norm, bias alone": lambda s, x: F.batch_norm(x, MEAN, VAR, None, s.b.weight[1] * 2),
+    "batch norm, statistics": lambda s, x: F.batch_norm(x, MEAN * 2, VAR + 1),
+    "instance norm": lambda s, x: F.instance_norm(
+        x[..., None] * WIDE, None, None, s.b.weight[0] * 2, s.b.weight[1] * 2
+    ).amax(2),
+    "instance norm, statistics": lambda s, x: F.instance_norm(
+        x[..., None] * WIDE, MEAN * 2, VAR + 1, s.b.weight[0] * 2, use_input_stats=False
+    ).amax(2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_a_norm_reads_parameters_that_are_computed(name: str) -> None:
+    network = Net(lambda s, x: s.b(COMPUTED[name](s, s.a(x)))).double()
+    x = rows(torch.float64)
+    expected = network(x)[:, 1].detach()
+    torch.testing.assert_close(dt.explain(network, x, 1, bias="neuron").score, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_norm_with_parameters_of_the_batch_size_is_refused() -> None:
+    for norm in (
+        lambda s, x: F.group_norm(x, 2, s.b.weight[0] * x.shape[0]),
+        lambda s, x: F.batch_norm(x, MEAN, VAR, None, s.b.weight[0] * x.shape[0]),
+        lambda s, x: F.instance_norm(x[..., None] * WIDE, None, None, s.b.weight[0] * x.shape[0]).amax(2),
+    ):
+        with pytest.raises(dt.UnsupportedOpError, match="norm"):
+            dt.explain(
+                Net(lambda s, x, norm=norm: s.b(norm(s, s.a(x)))).double(), rows(torch.float64), 1, bias="neuron"
+            )
