@@ -388,3 +388,14 @@ def test_a_norm_with_parameters_of_the_batch_size_is_refused() -> None:
             dt.explain(
                 Net(lambda s, x, norm=norm: s.b(norm(s, s.a(x)))).double(), rows(torch.float64), 1, bias="neuron"
             )
+
+
+# --- division by zero -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("zero", [0, 0.0, -0.0, torch.tensor(0.0)], ids=["int", "float", "negative", "tensor"])
+def test_a_division_by_zero_is_refused_in_words(zero: Any) -> None:
+    with pytest.raises(dt.DeepTaylorError, match="infinite numbers or NaN"):
+        dt.explain(Net(lambda s, x: s.b(s.a(x)) / zero), rows(), 1, bias="neuron")
+    with pytest.raises(dt.DeepTaylorError, match="not finite"):
+        dt.explain(Net(lambda s, x: s.b(s.a(x))), rows(), lambda o: o[:, 0] / zero, bias="neuron")

@@ -86,7 +86,7 @@ def check_agreement(
                 if trial is not whole and not _mixes(ours, whole, allowed):  # it may follow the size of the batch
                     mine = _in_rows(ours(*trial.inputs), trial.samples)
                 if _apart(mine, theirs) > allowed * _scale(theirs):
-                    cause = _cause(model, ours, captured, trial, whole, output, allowed)
+                    cause = _cause(model, ours, captured, trial, whole, mine, output, allowed)
                     raise MismatchError(f"{cause} {_numbers(mine, theirs)}")
         if _answers_anew(model, trials[0], output, min(allowed, ROUNDING * allowed**2)):
             raise MismatchError(_ANEW)
@@ -246,7 +246,7 @@ def _answers_anew(model: nn.Module, trial: _Trial, output: int | str | None, all
 
 
 def _cause(
-    model: nn.Module, ours: fx.GraphModule, captured: Captured, trial: _Trial, whole: _Trial,
+    model: nn.Module, ours: fx.GraphModule, captured: Captured, trial: _Trial, whole: _Trial, mine: Tensor,
     output: int | str | None, allowed: float,
 ) -> str:  # fmt: skip
     """The likely reason, and what to do."""
@@ -266,6 +266,13 @@ def _cause(
             f"The network itself gives NaN for this input, and the captured network, in {own} throughout, does not: "
             f"the network converts to {narrow} on the way, where the lowest number of {own} is infinite, and a softmax "
             f"of what is masked whole by it is NaN. Explain network.to({narrow})."
+        )
+    theirs = _in_rows(trial.output, trial.samples)
+    numbers = theirs.isfinite()
+    if not bool(numbers.all()) and _apart(mine.where(numbers, 0), theirs.where(numbers, 0)) <= allowed * _scale(theirs):
+        return (
+            "The network itself gives infinite numbers or NaN for this input, which no map explains: does it divide by "
+            "zero, or overflow?"
         )
     if captured.in_place:
         return (

@@ -197,7 +197,7 @@ def _as_tensor(captured: Captured, value: Node, before: Node) -> Node:
 
 def _reciprocal(captured: Captured, value: Any, before: Node) -> Node:
     if not is_node(value):
-        return captured.constant(torch.tensor(1.0 / value, dtype=torch.float64), before, "number")
+        return captured.constant(torch.tensor(value, dtype=torch.float64).reciprocal(), before, "number")
     value = _as_tensor(captured, value, before)
     known = constant_of(captured, value)
     if known is not None:
