@@ -399,3 +399,19 @@ def test_a_division_by_zero_is_refused_in_words(zero: Any) -> None:
         dt.explain(Net(lambda s, x: s.b(s.a(x)) / zero), rows(), 1, bias="neuron")
     with pytest.raises(dt.DeepTaylorError, match="not finite"):
         dt.explain(Net(lambda s, x: s.b(s.a(x))), rows(), lambda o: o[:, 0] / zero, bias="neuron")
+
+
+# --- sums with a factor -----------------------------------------------------------------------------------------------
+
+FACTORS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "number": (lambda h: torch.rsub(h, 2, alpha=3), lambda h: 2 - 3 * h),
+    "tensor": (lambda h: torch.rsub(h, V, alpha=3), lambda h: V - 3 * h),
+    "data": (lambda h: torch.rsub(h, h.flip(1), alpha=3), lambda h: torch.sub(h.flip(1), h, alpha=3)),
+    "itself": (lambda h: torch.rsub(h, h, alpha=3), lambda h: torch.sub(h, h, alpha=3)),
+}
+
+
+@pytest.mark.parametrize("name", FACTORS)
+def test_a_turned_difference_has_its_factor(name: str) -> None:
+    one, other = FACTORS[name]
+    same_map(lambda s, x: s.b(one(s.a(x))), lambda s, x: s.b(other(s.a(x))), rows())
