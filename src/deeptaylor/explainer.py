@@ -23,7 +23,7 @@ from deeptaylor.run.asking import PROBABILITY_NOTE
 from deeptaylor.run.books import DROPPED, Kept
 from deeptaylor.run.engine import Engine
 from deeptaylor.run.freshness import Look
-from deeptaylor.run.inputs import Inputs, check_batch
+from deeptaylor.run.inputs import Inputs, as_tuple
 from deeptaylor.run.network import State
 from deeptaylor.run.precision import check_half, check_precision, sound
 from deeptaylor.run.prepare import Settings
@@ -106,10 +106,10 @@ class Explainer(Comparing):
                 self.begin_with(x, "input")
         elif self.scaling is not None:
             x = self.scaling(x)
-        inputs = (x,) if isinstance(x, Tensor) else tuple(x)
+        inputs = as_tuple(x) if not is_compiling() else (x,) if isinstance(x, Tensor) else tuple(x)
         if not is_compiling():
             self.original.look(self.follow)
-            check_batch(inputs)
+            self.check_kind(inputs)
         engine = self.engine_for(inputs)
         target = self.weights_of(target, engine, inputs)
         if other := self.elsewhere(target, engine, inputs):

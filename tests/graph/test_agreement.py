@@ -126,6 +126,28 @@ def test_random_numbers_that_torch_does_not_see_are_noticed() -> None:
         dt.Explainer(Net(way), inputs(2), bias="neuron")
 
 
+def _counted(net: Any, x: Tensor) -> Tensor:
+    net.calls = getattr(net, "calls", 0) + 1
+    return net.c(net.a(x)) + net.calls
+
+
+def _counted_finely(net: Any, x: Tensor) -> Tensor:
+    net.calls = getattr(net, "calls", 0) + 1
+    return net.c(net.a(x)) * (1 + 2e-5 * net.calls)
+
+
+def _counted_in_a_list(net: Any, x: Tensor) -> Tensor:
+    net.__dict__.setdefault("seen", []).append(1)
+    return net.c(net.a(x)) * len(net.seen)
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("way", [_counted, _counted_finely, _counted_in_a_list])
+def test_a_network_that_counts_its_calls_is_refused(way: Callable[[Any, Tensor], Tensor], batch: int) -> None:
+    with pytest.raises(MismatchError, match="another result each time"):
+        dt.Explainer(Net(way), inputs(batch), bias="neuron")
+
+
 def test_random_operations_that_are_not_used_are_no_hindrance() -> None:
     network = Net(lambda net, x: (torch.randn(3), net.c(F.relu(net.a(x))))[1])
     torch.testing.assert_close(scores(network, inputs(2)), network(inputs(2)).detach())
@@ -227,11 +249,11 @@ def test_the_users_own_values_are_compared(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(agreement, "_output", watching)
     x = inputs(6)
     dt.Explainer(Net(lambda net, x: net.c(F.relu(net.a(x)))), x, bias="neuron")
-    assert [len(t) for t in seen] == [1, 2, 6]
+    assert [len(t) for t in seen] == [1, 2, 6, 1]  # the first once more: is it answered as before?
     assert all(torch.equal(t, x[: len(t)]) for t in seen)
 
 
-def test_the_network_is_not_asked_the_same_twice() -> None:
+def test_the_network_is_asked_twice_for_one_sample_alone() -> None:
     asked: list[Tensor] = []
 
     def forward(net: Any, x: Tensor) -> Tensor:
@@ -241,7 +263,7 @@ def test_the_network_is_not_asked_the_same_twice() -> None:
 
     dt.Explainer(Net(forward), inputs(6), bias="neuron")
     real = [len(x) for x in asked if x.untyped_storage().nbytes() and not torch._is_functional_tensor(x)]
-    assert sorted(real) == [1, 2, 6]
+    assert sorted(real) == [1, 1, 2, 6]
 
 
 # --- types --------------------------------------------------------------------------------------------------------

@@ -345,3 +345,71 @@ def test_a_mask_of_whole_numbers_has_no_type_to_hand_on(dtype: torch.dtype) -> N
     assert e.check().accounted
     b = dt.Explainer(network).between((tokens, mask), (torch.zeros_like(tokens), None), 0)
     assert b.check().accounted
+
+
+# --- norms with parameters that are computed --------------------------------------------------------------------------
+
+MEAN, VAR = (torch.linspace(a, b, 6, dtype=torch.float64) for a, b in ((-1, 1), (0.5, 2)))
+WIDE = torch.tensor([1.0, -0.5, 2.0], dtype=torch.float64)
+COMPUTED: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "group norm, scaled": lambda s, x: F.group_norm(x, 2, s.b.weight[0] * 3, s.b.weight[1] * 2),
+    "group norm, scaled a little": lambda s, x: F.group_norm(x, 2, s.b.weight[0] * 1.001, None),
+    "group norm, repeated": lambda s, x: F.group_norm(x, 3, s.b.weight[0, :3].repeat_interleave(2)),
+    "one group, joined": lambda s, x: F.group_norm(x, 1, torch.cat([s.b.weight[0, :3], s.b.weight[1, :3]])),
+    "batch norm": lambda s, x: F.batch_norm(x, MEAN, VAR, s.b.weight[0] * 2, s.b.weight[1] * 2),
+    "batch norm, bias alone": lambda s, x: F.batch_norm(x, MEAN, VAR, None, s.b.weight[1] * 2),
+    "batch norm, statistics": lambda s, x: F.batch_norm(x, MEAN * 2, VAR + 1),
+    "instance norm": lambda s, x: F.instance_norm(
+        x[..., None] * WIDE, None, None, s.b.weight[0] * 2, s.b.weight[1] * 2
+    ).amax(2),
+    "instance norm, statistics": lambda s, x: F.instance_norm(
+        x[..., None] * WIDE, MEAN * 2, VAR + 1, s.b.weight[0] * 2, use_input_stats=False
+    ).amax(2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_a_norm_reads_parameters_that_are_computed(name: str) -> None:
+    network = Net(lambda s, x: s.b(COMPUTED[name](s, s.a(x)))).double()
+    x = rows(torch.float64)
+    expected = network(x)[:, 1].detach()
+    torch.testing.assert_close(dt.explain(network, x, 1, bias="neuron").score, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_norm_with_parameters_of_the_batch_size_is_refused() -> None:
+    for norm in (
+        lambda s, x: F.group_norm(x, 2, s.b.weight[0] * x.shape[0]),
+        lambda s, x: F.batch_norm(x, MEAN, VAR, None, s.b.weight[0] * x.shape[0]),
+        lambda s, x: F.instance_norm(x[..., None] * WIDE, None, None, s.b.weight[0] * x.shape[0]).amax(2),
+    ):
+        with pytest.raises(dt.UnsupportedOpError, match="norm"):
+            dt.explain(
+                Net(lambda s, x, norm=norm: s.b(norm(s, s.a(x)))).double(), rows(torch.float64), 1, bias="neuron"
+            )
+
+
+# --- division by zero -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("zero", [0, 0.0, -0.0, torch.tensor(0.0)], ids=["int", "float", "negative", "tensor"])
+def test_a_division_by_zero_is_refused_in_words(zero: Any) -> None:
+    with pytest.raises(dt.DeepTaylorError, match="infinite numbers or NaN"):
+        dt.explain(Net(lambda s, x: s.b(s.a(x)) / zero), rows(), 1, bias="neuron")
+    with pytest.raises(dt.DeepTaylorError, match="not finite"):
+        dt.explain(Net(lambda s, x: s.b(s.a(x))), rows(), lambda o: o[:, 0] / zero, bias="neuron")
+
+
+# --- sums with a factor -----------------------------------------------------------------------------------------------
+
+FACTORS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "number": (lambda h: torch.rsub(h, 2, alpha=3), lambda h: 2 - 3 * h),
+    "tensor": (lambda h: torch.rsub(h, V, alpha=3), lambda h: V - 3 * h),
+    "data": (lambda h: torch.rsub(h, h.flip(1), alpha=3), lambda h: torch.sub(h.flip(1), h, alpha=3)),
+    "itself": (lambda h: torch.rsub(h, h, alpha=3), lambda h: torch.sub(h, h, alpha=3)),
+}
+
+
+@pytest.mark.parametrize("name", FACTORS)
+def test_a_turned_difference_has_its_factor(name: str) -> None:
+    one, other = FACTORS[name]
+    same_map(lambda s, x: s.b(one(s.a(x))), lambda s, x: s.b(other(s.a(x))), rows())

@@ -58,6 +58,29 @@ def test_a_call_refuses_an_empty_batch() -> None:
         explainer(torch.rand(0, 4))
 
 
+@pytest.mark.parametrize(
+    ("x", "what"),
+    [
+        (torch.rand(2, 4, dtype=torch.float64), "computes in torch.float32"),
+        (torch.rand(2, 4).half(), "computes in torch.float32"),
+        ("abc", "must be"),
+        (None, "must be"),
+        (torch.rand(2, 4, device="meta"), "meta"),
+        ((torch.rand(2, 4), torch.rand(2, 4)), "takes 1 input"),
+        (torch.ones(2, 4, dtype=torch.bool), "torch.bool"),
+        (torch.tensor(1.0), "no batch dimension"),
+        (torch.ones(2, 4, dtype=torch.long), "holds integers"),
+        (torch.rand(2, 5), "expected 4 features"),
+    ],
+    ids=["float64", "half", "word", "nothing", "meta", "two", "bool", "scalar", "integers", "features"],
+)
+def test_a_call_refuses_the_inputs_that_explain_refuses(x: Any, what: str) -> None:
+    explainer = dt.Explainer(mlp(), torch.rand(2, 4), dt.NonNegative(), bias="neuron")
+    for refused in (explainer, explainer.explain):
+        with pytest.raises(dt.InputError, match=what):
+            refused(x, 0)
+
+
 def test_vmap_over_an_explainer() -> None:
     """Values are not there to be looked at, and nothing looks."""
     explainer, x = dt.Explainer(mlp(), torch.rand(2, 4), dt.NonNegative(), bias="neuron"), torch.rand(3, 2, 4)

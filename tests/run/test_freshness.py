@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import logging
 import types
 import warnings
@@ -343,3 +344,70 @@ def test_a_copy_knows_attributes_too() -> None:
     net.scale = 3.0
     with pytest.raises(dt.StaleModelError, match="scale"):
         copy.deepcopy(explainer).explain(x, 0)
+
+
+# --- what the network's own objects hold ------------------------------------------------------------------------------
+
+FACTOR = 1.0
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    gain: float = 1.0
+
+
+class Derived(Slotted):
+    __slots__ = ("more",)
+
+
+class Holder:
+    inner = Slotted()
+    gain = 1.0
+
+    @property
+    def computed(self) -> float:
+        return self.inner.gain
+
+    @property
+    def outside(self) -> float:
+        return FACTOR
+
+    def method(self) -> float:
+        return 1.0
+
+
+class Held(nn.Module):
+    """A layer, times a number that some object has."""
+
+    def __init__(self, made: Any, read: Callable[[Any], float]) -> None:
+        super().__init__()
+        self.layer, self.made, self.factor = nn.Linear(4, 3), made, read
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * self.factor(self.made)
+
+
+HELD: dict[str, tuple[Callable[[], Any], Callable[[Any], float], Callable[[Any, Any], None]]] = {
+    "slot": (Slotted, lambda o: o.gain, lambda o, m: m.setattr(o, "gain", 6.0)),
+    "inherited slot": (Derived, lambda o: o.gain, lambda o, m: m.setattr(o, "gain", 6.0)),
+    "slot in a list": (lambda: [Slotted()], lambda o: o[0].gain, lambda o, m: m.setattr(o[0], "gain", 6.0)),
+    "class attribute": (Holder, lambda o: o.gain, lambda o, m: m.setattr(Holder, "gain", 6.0)),
+    "in a class attribute": (Holder, lambda o: o.inner.gain, lambda o, m: m.setattr(Holder.inner, "gain", 6.0)),
+    "property": (Holder, lambda o: o.computed, lambda o, m: m.setattr(Holder.inner, "gain", 6.0)),
+    "property of a global": (Holder, lambda o: o.outside, lambda o, m: m.setitem(globals(), "FACTOR", 6.0)),
+    "method": (Holder, lambda o: o.method(), lambda o, m: m.setattr(Holder, "method", lambda self: 6.0)),
+    "of a class": (lambda: Holder, lambda o: o.gain, lambda o, m: m.setattr(Holder, "gain", 6.0)),
+}
+
+
+@pytest.mark.parametrize("kind", HELD)
+def test_what_an_object_or_its_class_holds_is_noticed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, read, change = HELD[kind]
+    net, x = Held(make(), read).eval(), torch.rand(2, 4)
+    explainer = dt.Explainer(net, x, bias="neuron")
+    explainer.explain(x, 0)
+    explainer.explain(x, 0)
+    change(net.made, monkeypatch)
+    with pytest.raises(dt.StaleModelError, match="refresh"):
+        explainer.explain(x, 0)
+    assert torch.allclose(explainer.refresh().explain(x, 0).score, net(x)[:, 0])

@@ -5,6 +5,7 @@ check_agreement(model, ours, captured, inputs, output)
 ├── _check_mixing      if the graph did not tell: do outputs change with the other samples? (run/samples.py)
 ├── _check_samples     the output has its samples along the first axis, whatever their number
 ├── _check_values      the captured network gives what the network gives, with half of the type's digits
+├── _answers_anew      asked once more, the network says the same
 └── _cause             why not: random numbers, samples that are mixed, the batch's size, writes in place
 """
 
@@ -23,13 +24,18 @@ from deeptaylor.graph.capture import Captured, pick_output
 from deeptaylor.graph.failing import name_failure
 from deeptaylor.support.out_of_memory import out_of_memory
 
-__all__ = ["Answer", "check_agreement", "different"]
+__all__ = ["ROUNDING", "Answer", "check_agreement", "different"]
 
 _MIXED = (
     "A sample's output depends on the other samples of its batch (a mean, a roll or a product over the first axis?), "
     "so that no sample has a map of its own. Explain a network that keeps samples apart; if the first axis of its "
     "input is not the samples', explain a module that moves it."
 )
+_ANEW = (
+    "The network gives another result each time it is called: does it draw random numbers, or count its calls? "
+    "Make it a function of its input alone."
+)
+ROUNDING = 100  # times the spacing of a type's numbers: as far as two equal passes may be apart on a GPU
 _TF32 = 2.0**-10  # the digits of products on a GPU, which may be computed so in float32
 
 
@@ -80,8 +86,10 @@ def check_agreement(
                 if trial is not whole and not _mixes(ours, whole, allowed):  # it may follow the size of the batch
                     mine = _in_rows(ours(*trial.inputs), trial.samples)
                 if _apart(mine, theirs) > allowed * _scale(theirs):
-                    cause = _cause(model, ours, captured, trial, whole, output, allowed)
+                    cause = _cause(model, ours, captured, trial, whole, mine, output, allowed)
                     raise MismatchError(f"{cause} {_numbers(mine, theirs)}")
+        if _answers_anew(model, trials[0], output, min(allowed, ROUNDING * allowed**2)):
+            raise MismatchError(_ANEW)
 
 
 @contextlib.contextmanager
@@ -231,17 +239,19 @@ def _numbers(mine: Tensor, theirs: Tensor) -> str:
     )
 
 
+def _answers_anew(model: nn.Module, trial: _Trial, output: int | str | None, allowed: float) -> bool:
+    """Return True if the network, asked once more, says something else."""
+    again = _output(model, trial.inputs, output)
+    return again.shape != trial.output.shape or _apart(again, trial.output) > allowed * _scale(trial.output)
+
+
 def _cause(
-    model: nn.Module, ours: fx.GraphModule, captured: Captured, trial: _Trial, whole: _Trial,
+    model: nn.Module, ours: fx.GraphModule, captured: Captured, trial: _Trial, whole: _Trial, mine: Tensor,
     output: int | str | None, allowed: float,
 ) -> str:  # fmt: skip
     """The likely reason, and what to do."""
-    again = _output(model, trial.inputs, output)
-    if _apart(again, trial.output) > allowed * _scale(trial.output):
-        return (
-            "The network gives another result each time it is called: does it draw random numbers, or count its calls? "
-            "Make it a function of its input alone."
-        )
+    if _answers_anew(model, trial, output, allowed):
+        return _ANEW
     if _mixes(ours, whole, allowed):
         return _MIXED
     if trial is not whole:
@@ -256,6 +266,13 @@ def _cause(
             f"The network itself gives NaN for this input, and the captured network, in {own} throughout, does not: "
             f"the network converts to {narrow} on the way, where the lowest number of {own} is infinite, and a softmax "
             f"of what is masked whole by it is NaN. Explain network.to({narrow})."
+        )
+    theirs = _in_rows(trial.output, trial.samples)
+    numbers = theirs.isfinite()
+    if not bool(numbers.all()) and _apart(mine.where(numbers, 0), theirs.where(numbers, 0)) <= allowed * _scale(theirs):
+        return (
+            "The network itself gives infinite numbers or NaN for this input, which no map explains: does it divide by "
+            "zero, or overflow?"
         )
     if captured.in_place:
         return (

@@ -41,12 +41,17 @@ def _batch_norm(captured: Captured, node: Node, data: set[Node]) -> None:
 def _running_norm(captured: Captured, node: Node, a: dict[str, Any]) -> None:
     mean, var = constant_of(captured, a["running_mean"]), constant_of(captured, a["running_var"])
     gamma, beta = constant_of(captured, a["weight"]), constant_of(captured, a["bias"])
-    if mean is None or var is None:
+    if mean is None or var is None or not _has_known_parameters(captured, a):
         return
     scale = torch.rsqrt(var + a["eps"]) if gamma is None else gamma * torch.rsqrt(var + a["eps"])
     shift = -mean * scale if beta is None else beta - mean * scale
     shape = [1, -1] + [1] * (len(shape_of(node)) - 2)
     put_scale_shift(captured, node, a["input"], scale.reshape(shape), shift.reshape(shape))
+
+
+def _has_known_parameters(captured: Captured, a: dict[str, Any]) -> bool:
+    """Return False for a weight or bias that is computed from the input or the batch size: then there is no rule."""
+    return all(a[name] is None or constant_of(captured, a[name]) is not None for name in ("weight", "bias"))
 
 
 def _native_batch_norm(captured: Captured, node: Node, data: set[Node]) -> None:
@@ -85,6 +90,8 @@ def _channelwise(captured: Captured, node: Node, parameter: Any) -> Any:
 
 def _group_norm(captured: Captured, node: Node, data: set[Node]) -> None:
     a = bound_args(node)
+    if not _has_known_parameters(captured, a):
+        return
     weight, bias = _channelwise(captured, node, a["weight"]), _channelwise(captured, node, a["bias"])
     # One group is a layer norm over all axes but the first.
     axes, groups = (len(shape_of(node)) - 1, 0) if a["num_groups"] == 1 else (0, a["num_groups"])
@@ -95,6 +102,8 @@ def _instance_norm(captured: Captured, node: Node, data: set[Node]) -> None:
     a = bound_args(node)
     if not a["use_input_stats"]:
         _running_norm(captured, node, a)
+        return
+    if not _has_known_parameters(captured, a):
         return
     weight, bias = _channelwise(captured, node, a["weight"]), _channelwise(captured, node, a["bias"])
     _centred(captured, node, a["input"], weight, bias, a["eps"], 0, int(shape_of(node)[1]))

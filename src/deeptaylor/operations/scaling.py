@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from deeptaylor.graph.capture import Captured
-from deeptaylor.graph.editing import constant_of, insert, operands_of, put_scale_shift, replace, shape_of
+from deeptaylor.graph.editing import bound_args, constant_of, insert, operands_of, put_scale_shift, replace, shape_of
 from deeptaylor.graph.outline import FREE, sized
 from deeptaylor.graph.places import Node, is_node
 from deeptaylor.maps import ops
@@ -134,7 +134,7 @@ def scales_by_sum(sign: int, reverse: bool = False) -> Rewrite:
         if not _by_constant(node, data):
             return
         a, b = node.args[1::-1] if reverse else node.args[:2]
-        alpha = sign * node.kwargs.get("alpha", 1)
+        alpha = sign * bound_args(node)["alpha"]  # of numbers, torch names it third
         if a in data:
             _put(captured, node, data, a, None, _as_node(captured, b, node, alpha))
         else:
@@ -197,7 +197,7 @@ def _as_tensor(captured: Captured, value: Node, before: Node) -> Node:
 
 def _reciprocal(captured: Captured, value: Any, before: Node) -> Node:
     if not is_node(value):
-        return captured.constant(torch.tensor(1.0 / value, dtype=torch.float64), before, "number")
+        return captured.constant(torch.tensor(value, dtype=torch.float64).reciprocal(), before, "number")
     value = _as_tensor(captured, value, before)
     known = constant_of(captured, value)
     if known is not None:

@@ -28,12 +28,12 @@ _DIFFERENCES = (aten.sub.Tensor, aten.sub.Scalar)
 
 
 def _sum(node: Node, captured: Captured, operands: Sequence[str]) -> lm.LinearMap:
-    alpha: Any = node.kwargs.get("alpha", 1)
+    alpha: Any = bound_args(node)["alpha"]
     return lm.Sum(node.name, operands, (1.0, float(-alpha if node.target in _DIFFERENCES else alpha)))
 
 
 def _added(node: Node, ranges: Ranges) -> Range:
-    alpha = float(node.kwargs.get("alpha", 1))
+    alpha = float(bound_args(node)["alpha"])
     factor = -alpha if node.target in _DIFFERENCES else alpha
     return plus(ranges.of(node.args[0]), times(ranges.of(node.args[1]), Range(factor, factor)))
 
@@ -53,8 +53,8 @@ def _twice(captured: Captured, node: Node, data: set[Node]) -> None:
 
 def _turned(captured: Captured, node: Node, data: set[Node]) -> None:
     a, b = node.args[:2]
-    if a in data and b in data and bound_args(node)["alpha"] == 1:
-        replace(captured, node, aten.sub.Tensor, (b, a))
+    if a in data and b in data:
+        replace(captured, node, aten.sub.Tensor, (b, a), {"alpha": bound_args(node)["alpha"]})
 
 
 # --- with constants ---------------------------------------------------------------------------------------------------

@@ -5,8 +5,10 @@ What is rewritten how, the rows of operations/ say, stage by stage:
 rewrite(captured)
 ├── unpack        tuples (split, chunk, max with indices, …) become single tensors
 ├── drop          identities (dropout in eval mode, clone, …) disappear
-├── name, spell   norms, attention, pooling and convolution spellings become few
-├── evaluate      whatever does not depend on the input is computed once
+├── name          one name for each operation
+├── evaluate      whatever does not depend on the input is computed once: parameters, before they are read
+├── spell         norms, attention, pooling and convolution spellings become few
+├── evaluate      what they left to compute
 ├── pool          power, average, root become L^p pooling
 ├── broadcast     data meets constants in the result's shape, constants in their smallest
 ├── shorten       rectifiers and sums written otherwise become themselves
@@ -37,6 +39,7 @@ def rewrite(captured: Captured) -> None:
     _unpack(captured)
     _apply(captured, "drop", data_only=False)
     _apply(captured, "name", data_only=False)
+    _evaluate(captured)
     _apply(captured, "spell")
     _evaluate(captured)
     _apply(captured, "pool", data_only=False)

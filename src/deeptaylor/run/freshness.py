@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 
 from deeptaylor.domain import Box, Domain
 from deeptaylor.errors import DeepTaylorWarning
-from deeptaylor.graph.agreement import Answer
+from deeptaylor.graph.agreement import ROUNDING, Answer
 from deeptaylor.graph.eval_mode import eval_mode
 from deeptaylor.graph.hooks import global_hooks, hooks_of
 from deeptaylor.run.checksum import Together, checksums
@@ -35,7 +35,6 @@ from deeptaylor.run.traits import Seen, traits
 
 __all__ = ["Known"]
 
-_ROUNDING = 100  # times the spacing of a type's numbers: as far as two equal passes may be apart on a GPU
 _SCALARS = (type(None), bool, int, float, str)
 
 
@@ -330,4 +329,4 @@ def _near(x: Tensor, y: Tensor) -> bool:
     if not x.is_floating_point():
         return torch.equal(x, y)
     size = float(torch.nan_to_num(y.float()).abs().max()) if y.numel() else 0.0
-    return torch.allclose(x, y, rtol=0, atol=_ROUNDING * torch.finfo(y.dtype).eps * size, equal_nan=True)
+    return torch.allclose(x, y, rtol=0, atol=ROUNDING * torch.finfo(y.dtype).eps * size, equal_nan=True)

@@ -24,7 +24,7 @@ from torch import nn
 
 from deeptaylor.graph.hooks import global_hooks, hooks_of
 
-__all__ = ["GLOBAL", "outside"]
+__all__ = ["GLOBAL", "is_users_class", "outside"]
 
 GLOBAL = " (global)"  # how the name of such a value ends
 _MOST = 300  # functions that are followed
@@ -65,7 +65,10 @@ def _members(model: nn.Module) -> Iterator[Any]:
     for kind in {type(m) for m in model.modules()}:
         yield from (parent for parent in kind.__mro__ if parent not in nn.Module.__mro__)
     for module in model.modules():
-        yield from module.__dict__.values()
+        for value in module.__dict__.values():
+            yield value
+            if not isinstance(value, type):
+                yield from type(value).__mro__
         for hooks in hooks_of(module):
             yield from hooks.values()
     for hooks in global_hooks():
@@ -80,7 +83,7 @@ def _functions(values: Iterable[Any]) -> Iterator[types.FunctionType]:
             if isinstance(inner := getattr(value, "__wrapped__", None), types.FunctionType):
                 yield inner
         elif isinstance(value, type):
-            if _is_users(getattr(sys.modules.get(value.__module__), "__file__", None) or "<"):
+            if is_users_class(value):
                 made = ("__init__",) if issubclass(value, nn.Module) else ()  # a network is there already
                 yield from _functions(v for k, v in vars(value).items() if k not in made and not isinstance(v, type))
         elif isinstance(value, (staticmethod, classmethod, types.MethodType)):
@@ -89,6 +92,13 @@ def _functions(values: Iterable[Any]) -> Iterator[types.FunctionType]:
             yield from _functions([value.fget])
         elif isinstance(value, functools.partial):
             yield from _functions([value.func])
+
+
+def is_users_class(value: type) -> bool:
+    """Return True for a class that is written in the user's own code."""
+    if value.__module__ == "builtins":
+        return False
+    return _is_users(getattr(sys.modules.get(value.__module__), "__file__", None) or "<")
 
 
 @functools.lru_cache(4096)

@@ -129,20 +129,25 @@ def _check_stored(x: Tensor, name: str) -> None:
 def checked(x: Any, example: Sequence[Tensor], domains: Sequence[Domain], engine: Engine) -> tuple[Tensor, ...]:
     """The inputs, or a clear error before any work."""
     inputs, names = as_tuple(x), engine.planned.inputs
-    if len(inputs) != len(example):
-        more = " A list is one tensor for each input; several samples are one tensor: torch.cat(list)."
-        raise InputError(
-            f"The network takes {len(example)} input(s), got {len(inputs)}.{more * (len(inputs) > len(example))}"
-        )
-    for x_k, example_k, name in zip(inputs, example, names, strict=True):
-        check_like(x_k, example_k, name)
-    check_batch(inputs)
-    check_place(inputs, first_float(engine.network.buffers()), "input", "explainer")
+    check_kind(inputs, example, engine)
     check_values(inputs, domains, names)
     for x_k, name in zip(inputs, names, strict=True):
         if name in engine.token_limits:
             check_tokens(x_k, name, engine.token_limits[name])
     return inputs
+
+
+def check_kind(inputs: Sequence[Tensor], example: Sequence[Tensor], engine: Engine) -> None:
+    """Number, sizes, type and place: what is seen without a look at values, for which a GPU would be waited for."""
+    if len(inputs) != len(example):
+        more = " A list is one tensor for each input; several samples are one tensor: torch.cat(list)."
+        raise InputError(
+            f"The network takes {len(example)} input(s), got {len(inputs)}.{more * (len(inputs) > len(example))}"
+        )
+    for x, example_k, name in zip(inputs, example, engine.planned.inputs, strict=True):
+        check_like(x, example_k, name)
+    check_batch(inputs)
+    check_place(inputs, first_float(engine.network.buffers()), "input", "explainer")
 
 
 def first_float(tensors: Iterable[Tensor]) -> Tensor | None:

@@ -29,6 +29,7 @@ from deeptaylor.run.inputs import (
     as_domains,
     as_tuple,
     check_choice,
+    check_kind,
     check_place,
     check_processor,
     check_rules,
@@ -201,6 +202,10 @@ class Reading(CapturedNetwork):
     def checked(self, x: Inputs) -> tuple[Tensor, ...]:
         """The inputs, or a clear error before any work."""
         return checked(x, self.example, self.settings.domains, self.engine)
+
+    def check_kind(self, inputs: tuple[Tensor, ...]) -> None:
+        """Refuse inputs of another type, place or number than the network takes; their values are not looked at."""
+        check_kind(inputs, self.example, self.engine)
 
     def check_target(self, engine: Engine, target: Any, inputs: Sequence[Tensor], values: bool = True) -> None:
         """Refuse a target that does not fit the output."""

@@ -1,8 +1,8 @@
 """What a network's forward pass may read besides parameters and buffers: attributes, hooks, its own code, and globals.
 
 `traits(model)` names each with a value that compares equal as long as nothing changed: numbers and words by themselves,
-tensors by their bits, lists, dicts and the user's objects by what they hold, anything else by identity. Long
-containers, and what lies behind a great many others, are known by identity and length alone: to read a vocabulary
+tensors by their bits, lists, dicts and the user's objects and classes by what they hold, anything else by identity.
+Long containers, and what lies behind a great many others, are known by identity and length alone: to read a vocabulary
 before every explanation would take longer than the explanation.
 
 `Seen(model)` sees before every explanation whether any of them may have changed. Most are numbers and words, which
@@ -11,6 +11,7 @@ cannot change themselves: for these it is enough that they are still there.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import sys
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 
 from deeptaylor.graph.hooks import global_hooks, hooks_of
 from deeptaylor.run.checksum import checksums
-from deeptaylor.run.globals_read import outside
+from deeptaylor.run.globals_read import is_users_class, outside
 
 __all__ = ["Seen", "traits"]
 
@@ -82,7 +83,9 @@ def _unchanging(value: Any) -> bool:
     """True for what cannot change itself, and is known by identity."""
     if isinstance(value, tuple):
         return all(map(_unchanging, value))
-    return isinstance(value, (*_PLAIN, float, type, types.ModuleType))
+    if isinstance(value, type):
+        return not any(map(is_users_class, value.__mro__))
+    return isinstance(value, (*_PLAIN, float, types.ModuleType))
 
 
 def _places(model: nn.Module) -> Iterator[tuple[str, Mapping[Any, Any], Any]]:
@@ -138,8 +141,10 @@ class _Reader:
             return type(value), value
         if isinstance(value, float):
             return float, repr(value)  # a number that is no number is equal to itself
-        if isinstance(value, (type, types.ModuleType)):
+        if isinstance(value, types.ModuleType):
             return _Same(value)
+        if isinstance(value, type):
+            return _Same(value), [self._class(c, depth) for c in value.__mro__ if is_users_class(c)]
         if isinstance(value, types.MethodType):
             return _Same(value.__self__), self.read(value.__func__, depth + 1)
         if id(value) in self._known:
@@ -178,8 +183,15 @@ class _Reader:
         theirs = home == "torch" and not isinstance(value, nn.Module)  # a module that is not registered is looked into
         if theirs or (home in sys.stdlib_module_names and not isinstance(value, types.SimpleNamespace)):
             return _Same(value)
-        held = {k: v for k, v in getattr(value, "__dict__", {}).items() if k != "training"}
-        return (_Same(type(value)), self.read(held, depth + 1)) if held else _Same(value)
+        held = {k: v for k, v in getattr(value, "__dict__", {}).items() if k != "training"} | _slots(value)
+        return self.read(type(value), depth + 1), self.read(held, depth + 1) if held else _Same(value)
+
+    def _class(self, value: type, depth: int) -> Any:
+        """What a class of the user's holds, but for what Python keeps there."""
+        if id(value) in self._known or depth > _DEEP or self._read > _MOST:
+            return _Same(value)
+        self._known[id(value)] = len(self._known)
+        return [(k, self.read(v, depth + 1)) for k, v in vars(value).items() if not k.startswith("__")]
 
     def _tensor(self, t: Tensor) -> Any:
         plain = t.layout is torch.strided and t.device.type != "meta" and not t.is_quantized
@@ -187,3 +199,14 @@ class _Reader:
             return _Same(t)
         self._tensors.append((f"{self._at} (tensor {len(self._tensors)})", t))
         return tuple(t.shape), t.dtype, t.device
+
+
+def _slots(value: Any) -> dict[str, Any]:
+    """What an object holds in `__slots__`, those that are set."""
+    named = [(k, d) for c in type(value).__mro__ if "__slots__" in vars(c) for k, d in vars(c).items()]
+    slots = [(k, d) for k, d in named if isinstance(d, types.MemberDescriptorType)]
+    found = {}
+    for name, slot in slots:
+        with contextlib.suppress(AttributeError):
+            found[name] = slot.__get__(value)
+    return found
