@@ -83,7 +83,7 @@ CASES: list[tuple[ModuleType, Stage, str, Program, Tensor, list[str], dict[str, 
     (comparisons, "broadcast", "max with a row", lambda x: torch.maximum(x[..., :1], torch.ones(3)), LINE,
      ["slice", "expand", "maximum"], {}),
     (comparisons, "shorten", "max with zeros", lambda x: torch.maximum(torch.zeros_like(x), x), LINE, ["relu"], {}),
-    (joins, "drop", "an empty part", lambda x: torch.cat([torch.zeros(0), x], 1) + 1, LINE, ["add"], {}),
+    (joins, "drop", "an empty part", lambda x: torch.cat([torch.zeros(0), x], 1) + 1, LINE, ["cat", "add"], {}),
     (identities, "drop", "dropout", lambda x: F.dropout(x, 0.5, False).clone() + 1, LINE, ["add"], {}),
     (identities, "unpack", "dropout", lambda x: torch.native_dropout(x, 0.5, False)[0] + 1, LINE,
      ["native_dropout", "add"], {}),  # read by nothing: it may only be dropped
