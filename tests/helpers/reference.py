@@ -505,8 +505,10 @@ class _Sample:
         while self.graph.nodes[leaf].kind == "gate" and len(self.readers[leaf]) == 1:
             (below,) = self.graph.nodes[leaf].operands
             y, x = self.x[leaf], self.x[below]
+            if len(y) != len(x) or not x.any():
+                break
             number = float(y @ x / (x @ x))
-            if len(y) != len(x) or not np.allclose(y, number * x, rtol=1e-12, atol=1e-14):
+            if not np.allclose(y, number * x, rtol=1e-12, atol=1e-14):
                 break
             leaf, factor = below, factor * number
         return leaf, factor
