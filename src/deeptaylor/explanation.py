@@ -102,7 +102,7 @@ class Explanation(Pictured):
 
         N_a and N_b are the heatmaps of the explained class and of the best other class, each divided by its sum. Near 1
         the map does not depend on the class: `explainer.contrast(x)` then shows what sets the class apart. An empty
-        map overlaps with none. Takes one more forward and backward pass.
+        map overlaps with none. Costs a forward pass and a contrast.
         """
         return self._next()[1]
 

@@ -43,7 +43,8 @@ def test_what_is_said_and_written(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0] == "photo.png:"
     # Whenever the input holds less than half of the score, that comes first.
     assert re.fullmatch(
-        r"  biases neuron, tulip [\d.]+ %: the pixels account for only [\d.]+ % of the score; biases absorbed .* %\.",
+        r"  biases neuron, tulip [\d.]+ %: the pixels account for only [\d.]+ % of the score; "
+        r"biases absorbed [\d.]+ %\.",
         lines[1],
     )
     assert re.search(r" %: the pixels account for 100(\.0)? % of the score; biases absorbed 0 %\.", lines[2])
@@ -131,7 +132,7 @@ def test_a_class_by_name_another_rule_and_a_logit_difference(capsys: pytest.Capt
     assert not list(Path("o").glob("*.npz"))
     out, _ = said(capsys, 0, "explain", "photo.png", *MODEL, "--against", "next", "--out", "o2")
     assert re.search(
-        r"tulip [\d.]+ %, against daisy: .*\. Hardly anything sets tulip apart: 2\.\d % of its relevance", out
+        r"tulip [\d.]+ %, against daisy: .*\. Hardly anything sets tulip apart: 2\.2 % of its relevance", out
     )
 
 
