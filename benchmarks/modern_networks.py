@@ -1,6 +1,6 @@
 """Small modern networks, trained here with seeds; weights go to a cache folder as safetensors.
 
-    python benchmarks/modern_networks.py [--tasks digits,textures] [--networks vit,...] [--seed 0] [--cache FOLDER]
+    python benchmarks/modern_networks.py [--tasks digits,textures] [--networks vit,...] [--seed 0] [--cache FOLDER] [--device cuda]
 
 vit           patches of 6, class token, four blocks            vit-mean     the same, mean of all tokens
 convnext      depthwise 7 × 7, LayerNorm, GELU, layer scale      mobilenetv3  inverted residuals, SE, hardswish
@@ -319,7 +319,7 @@ def hooked(layer: nn.Module, keep: list[Tensor]) -> Iterator[None]:
 
 def labels_of(side: int, boxes: Tensor, classes: Tensor, none: int) -> Tensor:
     """The class of the box that holds the middle of each cell (B, side, side), or none."""
-    middle = (torch.arange(side) + 0.5) * SIDE / side
+    middle = (torch.arange(side, device=boxes.device) + 0.5) * SIDE / side
     top, left, bottom, right = (boxes[:, :, k, None] for k in range(4))
     inside = ((middle > top) & (middle < bottom))[..., :, None] & ((middle > left) & (middle < right))[..., None, :]
     return torch.where(
@@ -327,15 +327,16 @@ def labels_of(side: int, boxes: Tensor, classes: Tensor, none: int) -> Tensor:
     )
 
 
-def train(task: str, name: str, seed: int, data: Pictures, held: Pictures) -> nn.Module:
-    """Train one network; print its progress.
+def train(task: str, name: str, seed: int, data: Pictures, held: Pictures, device: str) -> nn.Module:
+    """Train one network on a device and print its progress; return it on the CPU.
 
     Token labelling (Jiang et al., 2021) in the first half of the steps lets transformers learn from few pictures.
     """
     torch.manual_seed(seed)
     kind, count = NETWORKS[name], len(data.x) // BATCH
-    model, none = kind.build(CHANNELS[task], CLASSES[task]), CLASSES[task]
-    at_cells = nn.LazyLinear(none + 1)
+    model, none = kind.build(CHANNELS[task], CLASSES[task]).to(device), CLASSES[task]
+    at_cells = nn.LazyLinear(none + 1).to(device)
+    data, held = data.to(device), held.to(device)
     epochs = kind.epochs if task == "digits" else -(-kind.epochs // 2)  # textures are learned sooner
     steps, step, began = epochs * count, 0, time.perf_counter()
     kept: list[Tensor] = []
@@ -346,12 +347,12 @@ def train(task: str, name: str, seed: int, data: Pictures, held: Pictures) -> nn
     rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps, pct_start=0.15)
     for epoch in range(epochs):
         model.train()
-        order, mean = torch.randperm(len(data.x)), 0.0
+        order, mean = torch.randperm(len(data.x)).to(device), torch.zeros((), device=device)
         for k in order.split(BATCH)[:count]:
             kept.clear()
             with hooked(kind.cells(model), kept):
                 loss = loss_of(task, model(data.x[k]), data.classes[k])
-            mean += float(loss.detach()) / count
+            mean += loss.detach() / count
             if kind.labelled and 2 * step < steps:
                 cells = as_grid(kept[0])
                 truth = labels_of(cells.shape[1], data.boxes[k], data.classes[k], none)
@@ -368,7 +369,7 @@ def train(task: str, name: str, seed: int, data: Pictures, held: Pictures) -> nn
             f"right {accuracy(model, held):.3f}  {time.perf_counter() - began:.0f} s",
             flush=True,
         )
-    return model.eval()
+    return model.eval().cpu()
 
 
 def main() -> None:
@@ -377,6 +378,7 @@ def main() -> None:
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cache", type=Path, default=default_cache())
+    parser.add_argument("--device", default="cpu")
     asked = parser.parse_args()
     asked.cache.mkdir(parents=True, exist_ok=True)
     for task in asked.tasks.split(","):
@@ -384,7 +386,7 @@ def main() -> None:
         for name in asked.networks.split(","):
             file = weights_file(asked.cache, task, name, asked.seed)
             if not file.exists():
-                save_file(train(task, name, asked.seed, data, held).state_dict(), file)
+                save_file(train(task, name, asked.seed, data, held, asked.device).state_dict(), file)
 
 
 if __name__ == "__main__":

@@ -40,9 +40,12 @@ class Pictures:
     def __getitem__(self, which: slice) -> Pictures:
         return Pictures(self.x[which], self.classes[which], self.boxes[which], self.ground[which])
 
+    def to(self, device: str) -> Pictures:
+        return Pictures(*[t.to(device) for t in (self.x, self.classes, self.boxes, self.ground)])
+
     def masks(self) -> Tensor:
         """True inside each box, (N, 2, 48, 48)."""
-        at = torch.arange(SIDE)
+        at = torch.arange(SIDE, device=self.boxes.device)
         top, left, bottom, right = (self.boxes[..., k, None] for k in range(4))
         rows, columns = (at >= top) & (at < bottom), (at >= left) & (at < right)
         return rows[..., :, None] & columns[..., None, :]

@@ -47,7 +47,7 @@ from deeptaylor.explainer import Explainer
 from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.graph.as_taken import as_taken
 from deeptaylor.ledger import Ledger
-from deeptaylor.methods import relevance_models
+from deeptaylor.methods import relevance_models, words
 from deeptaylor.methods.averaged import averaged
 from deeptaylor.methods.examples import Examples, examples
 from deeptaylor.methods.root_search import Root, nearest_root
@@ -62,7 +62,7 @@ from deeptaylor.models.photographs import contrast, explain, similarity
 from deeptaylor.properties import Check
 from deeptaylor.root_point import RootPoint, root_point
 from deeptaylor.run.contrast import HARD
-from deeptaylor.run.target import logit, margin, negative, probability
+from deeptaylor.run.target import log_odds, logit, margin, negative, probability
 from deeptaylor.run.unit import unit
 from deeptaylor.runs.concepts import Concepts
 from deeptaylor.runs.reading import Run, open_run
@@ -118,6 +118,7 @@ __all__ = [
     "examples",
     "explain",
     "load",
+    "log_odds",
     "logit",
     "margin",
     "nearest_root",

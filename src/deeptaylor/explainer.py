@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any, Self
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from deeptaylor.domain import Domain
+from deeptaylor.errors import InputError, UnsupportedOpError
 from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.graph.autocast import AUTOCAST_NOTE, autocasting, without_autocast
 from deeptaylor.graph.exporting import is_compiling
@@ -29,22 +30,43 @@ from deeptaylor.run.precision import check_half, check_precision, sound
 from deeptaylor.run.prepare import Settings
 from deeptaylor.run.reading import Trained
 from deeptaylor.run.result import Result
-from deeptaylor.run.returned import RETURNED
 from deeptaylor.run.seen import seen_layers, watched_nodes
 from deeptaylor.run.short_of_memory import Batch
 from deeptaylor.run.through import Through
 from deeptaylor.run.unit import Unit
+from deeptaylor.secant.between import Between
 from deeptaylor.secant.comparing import Comparing
+from deeptaylor.secant.front_door import (
+    AUTO,
+    DEEP_TAYLOR,
+    PRESETS,
+    SECANT,
+    TESTED,
+    Choice,
+    choose_by_graph,
+    choose_by_test,
+    has_pixels,
+    read_settings,
+    unusual_operation,
+)
+from deeptaylor.secant.references import mean_of_data, usual_reference
+
+# Methods that stand above this module (deeptaylor.methods.words adds them): explainer, inputs, target → answer.
+ANSWERS: dict[str, Callable[[Explainer, Inputs, Any], Explanation]] = {}
 
 
 class Explainer(Comparing):
-    """Explains the decisions of a network by deep Taylor decomposition.
+    """Explains the decisions of a network.
 
     model     any exportable network; it is never changed. Or what dt.load returns: then photographs are inputs, and
               names of classes are targets
     example   an input (or a tuple of inputs) as the network takes it; without one, the network is captured with the
               first input that is explained
     domain    what values the input may take: Real(), NonNegative() or Box(low, high); a tuple for several inputs
+    method    "auto": the method that fits; `reason` of every answer says which one and why. Or by name: "deep-taylor",
+              "paper" (deep Taylor as in the paper), "secant", "attnlrp", "cp-lrp", "sensitivity", "taylor"
+    reference, background    what secants compare with: an input or several, "mean", "blur", "zeros", see `between`; or
+              data, whose mean is the reference. Naming either means secants
     rules     {node name, module path or pattern: rule} in place of the rules that follow from the domains
     first     the rule of the blocks that read the input
     bias      "neuron": biases keep the relevance that they absorb, as in the paper; "returned": the same, and at the
@@ -53,6 +75,9 @@ class Explainer(Comparing):
     max_pool  "proportional" to activations, as in the paper, or "winner" takes all
     local     a layer behind an average is read as a detector at every place; False: as one of the averages
     output    which output to explain, where the network has several: its number or name
+
+    rules, first, bias, max_pool and local are settings of deep Taylor: naming one of them means that method. Left out,
+    they are bias="returned", max_pool="proportional", local=True.
 
     An input is a tensor, an array of NumPy, numbers in lists; several are a tuple, or {name of the argument: input}, as
     a tokenizer of transformers returns them. The first axis counts the samples.
@@ -70,23 +95,139 @@ class Explainer(Comparing):
         example: Any = None,
         domain: Domain | Sequence[Domain] | None = None,
         *,
+        method: str = AUTO,
+        reference: Any = None,
+        background: Any = None,
         rules: Mapping[str, Rule] | None = None,
         first: Rule | None = None,
-        bias: str = RETURNED,
-        max_pool: str = "proportional",
-        local: bool = True,
+        bias: str | None = None,
+        max_pool: str | None = None,
+        local: bool | None = None,
         output: int | str | None = None,
     ) -> None:
-        super().__init__(model, domain, Settings((), dict(rules or {}), first, bias, max_pool, local, output))
+        named = {"rules": rules or None, "first": first, "bias": bias, "max_pool": max_pool, "local": local}
+        super().__init__(model, domain, read_settings(method, reference, background, output, **named))
         if example is not None:
-            self.begin_with(self.read(example)[0], "example")
+            self._capture_example(self.read(example)[0])
 
     _watched: tuple[str, ...] = ()
+    _choice: Choice | None = None  # what `auto` came to
+    _without_rule: UnsupportedOpError | None = None  # why deep Taylor cannot explain this network
+
+    def _capture_example(self, example: Any) -> None:
+        try:
+            self.begin_with(example, "example")
+        except UnsupportedOpError as error:
+            self._go_without_rules(example, "example", error)
 
     def __reduce__(self) -> Any:
         """To a file goes what an explainer was made of; it is captured again when it is read."""
         made_of = (self.model, self.domain) if self.trained is None else (self.trained, None)
         return _made_again, (*made_of, self.example if self.begun else None, self.settings, self.state())
+
+    # --- which method ---------------------------------------------------------------------------------------------
+
+    @property
+    def choice(self) -> Choice | None:
+        """The method that answers, why, and what a test measured; None before the first input decided it."""
+        return _named_choice(self.settings) or self._choice
+
+    def choose(self, x: Inputs, target: Any, reference: Any = None) -> Choice:
+        """Return the method that answers this question; test both on x if the network does not decide it."""
+        chosen = self.settings.method
+        if reference is not None and chosen not in (AUTO, SECANT):
+            raise InputError(f"A reference belongs to the method 'secant'; this explainer has method={chosen!r}.")
+        if reference is not None and chosen == AUTO:
+            return Choice(SECANT, "a reference was given")
+        if named := _named_choice(self.settings):
+            return named
+        if self._choice is None:
+            with self.lock:
+                found = self._choice or self._choose(x, target)
+            if found is None:
+                engine, inputs, _ = self.opened(x)
+                other = self.elsewhere(self.weights_of(target, engine, inputs), engine, inputs)
+                assert other is not None
+                return other[0].choose(x, other[1])
+            self._choice = found
+        return self._choice
+
+    def _choose(self, x: Inputs, target: Any) -> Choice | None:
+        """Choose by graph or by test; None if the question is about another output, whose explainer chooses."""
+        try:
+            engine, inputs, _ = self.opened(x)
+        except UnsupportedOpError as error:
+            return self._go_without_rules(x, "input", error)
+        if found := choose_by_graph(engine, inputs):
+            return found
+        asked = self.weights_of(target, engine, inputs)
+        if self.elsewhere(asked, engine, inputs):
+            return None
+        few = (inputs[0][:TESTED],)
+        part = targets.part(asked, slice(0, TESTED))
+
+        def heatmap(answer: Explanation) -> Tensor:
+            maps: Tensor = answer.relevance
+            return (maps[:, 0] if answer.score.ndim == 2 else maps).sum(1)
+
+        try:
+            by_secants = self._by_secants(few[0], part, None)
+        except UnsupportedOpError:
+            return Choice(DEEP_TAYLOR, "secants do not support an operation of this network")
+        maps = {DEEP_TAYLOR: heatmap(self._explain(few[0], part)), SECANT: heatmap(by_secants)}
+
+        def output(some: Tensor) -> Tensor:
+            with torch.no_grad():
+                ready = self.engine_for((some,))
+                return ready.forward_pass((some,)).values[ready.planned.output]
+
+        return choose_by_test(output, few[0], part, maps, unusual_operation(engine))
+
+    def _go_without_rules(self, x: Any, whose: str, error: UnsupportedOpError) -> Choice:
+        """Capture the network for secants alone, where deep Taylor has no rule for it; raise if none is to be had."""
+        first = as_tuple(x)[0]
+        chosen = self.settings
+        if chosen.method != AUTO or self.begun or not first.is_floating_point() or first.ndim < 3:
+            raise error
+        self.settings = replace(chosen, planned=False)
+        self.begin_with(x, whose)
+        if not has_pixels(self.engine, first):
+            self.settings, self.engines = chosen, nn.ModuleDict()
+            raise error
+        self._without_rule = error
+        self._choice = Choice(SECANT, "deep Taylor has no rule for an operation of this network; secants need none")
+        return self._choice
+
+    def _by_method(self, x: Inputs, target: Any, reference: Any) -> Explanation:
+        """Explain by the method that was named or chosen."""
+        choice = self.choose(x, target, reference)
+        if choice.method == SECANT:
+            answer: Explanation = self._by_secants(x, target, reference)
+        elif choice.method in PRESETS:
+            answer = self._explain(x, target)
+        else:
+            answer = ANSWERS[choice.method](self, x, target)
+        return replace(answer, reason=_sentence(choice, answer))
+
+    def _by_secants(self, x: Inputs, target: Any, reference: Any) -> Between:
+        with without_autocast(x):
+            try:
+                return self._between(x, self._reference_for(as_tuple(x), reference), target, smoothed=True)
+            except UnsupportedOpError as error:
+                if self._without_rule is None:
+                    raise
+                raise UnsupportedOpError(f"{self._without_rule}\nSecants: {error}") from error
+
+    def _reference_for(self, inputs: tuple[Tensor, ...], reference: Any) -> Any:
+        """Return what secants compare with: the reference of the call, of the explainer, or the usual one."""
+        chosen = self.settings
+        if reference is None and chosen.reference is not None:
+            reference = chosen.reference
+        if reference is not None:
+            return reference
+        if chosen.background is not None:
+            return mean_of_data(self.read(chosen.background)[0], inputs)
+        return usual_reference(inputs)
 
     # --- explain --------------------------------------------------------------------------------------------------
 
@@ -110,6 +251,8 @@ class Explainer(Comparing):
         if not is_compiling():
             self.original.look(self.follow)
             self.check_kind(inputs)
+        if self._settled_method(x, target) not in PRESETS:
+            return self._forward_without_rules(x, inputs, target)
         engine = self.engine_for(inputs)
         target = self.weights_of(target, engine, inputs)
         if other := self.elsewhere(target, engine, inputs):
@@ -124,7 +267,25 @@ class Explainer(Comparing):
         relevance = result.relevance if result.rivals is None else contrasts.split(result, contrasts.POWER)[0]
         return result.score, relevance[0] if len(inputs) == 1 else relevance
 
-    def explain(self, x: Any, target: Any = None) -> Explanation:
+    def _settled_method(self, x: Any, target: Any) -> str:
+        """Return the method of a plain call; raise if it would have to be tested while the call is traced."""
+        if not is_compiling():
+            return self.choose(x, target).method
+        choice = self.choice or choose_by_graph(self.engine, as_tuple(x))
+        if choice is None:
+            raise InputError(
+                "No method was chosen for this network yet: explain one input first, or name the method, "
+                "dt.Explainer(model, example, method='secant')."
+            )
+        return choice.method
+
+    def _forward_without_rules(self, x: Any, inputs: tuple[Tensor, ...], target: Any) -> tuple[Tensor, Any]:
+        if is_compiling():
+            return self.compare_traced(inputs, self._reference_for(inputs, None), target)
+        answer = self._by_method(x, target, None)
+        return answer.score, answer.relevance
+
+    def explain(self, x: Any, target: Any = None, *, reference: Any = None) -> Explanation:
         """Explain a batch: relevance, score, ledger and what there is to say about them.
 
         x        inputs; or photographs (files, Pillow images, arrays of uint8), where the network came from dt.load
@@ -134,6 +295,7 @@ class Explainer(Comparing):
                  the activation of an inner unit; a callable on the output. A class is a number, or a name, where the
                  network has names. If the network ends in softmax or sigmoid, a class means its logit, as dt.logit(c)
                  does. dt.probability(c) and callables such as lambda o: o[:, c] ask about the output itself
+        reference   what to compare with, see `between`; naming one means secants
 
         >>> import torch, deeptaylor as dt
         >>> explainer = dt.Explainer(torch.nn.Linear(2, 3), domain=dt.NonNegative())
@@ -142,7 +304,7 @@ class Explainer(Comparing):
         """
         x, seen = self.read(x)
         asked = self.asked_for(target, x)
-        answer = self._explain(x, asked)
+        answer = self._by_method(x, asked, reference)
         return answer if self.trained is None else self.trained.shown(answer, x, seen, asked)
 
     def _explain(self, x: Inputs, target: Any) -> Explanation:
@@ -153,7 +315,7 @@ class Explainer(Comparing):
         with torch.no_grad():
             asked = self.weights_of(target, engine, inputs)
             if other := self.elsewhere(asked, engine, inputs):
-                answer = other[0].explain(x, other[1])
+                answer = other[0]._explain(x, other[1])
                 if isinstance(asked, targets.Probability):
                     return answer.noting(PROBABILITY_NOTE)
                 return replace(answer, outputs=None, next_class=None)
@@ -305,7 +467,8 @@ class Explainer(Comparing):
         model = self.model if self.trained is None else self.trained
         domain = self.domain if self.trained is None else None
         example = self.example if self.begun else None
-        return _made_again(model, domain, example, replace(self.settings, planned=False), self.state())
+        settings = replace(self.settings, planned=False, method=SECANT)
+        return _made_again(model, domain, example, settings, self.state())
 
     def _explanation(
         self, engine: Engine, inputs: tuple[Tensor, ...], target: Any, result: Result, whole: Result, notes: list[str]
@@ -354,20 +517,23 @@ def _made_again(
     model: nn.Module | Trained, domain: Any, example: tuple[Tensor, ...] | None, chosen: Settings, state: State
 ) -> Explainer:
     """An explainer with the settings of another, moved and run like it; also one that was read from a file."""
-    explainer = Explainer(
-        model,
-        None,
-        domain,
-        rules=chosen.rules,
-        first=chosen.first,
-        bias=chosen.bias,
-        max_pool=chosen.max_pool,
-        local=chosen.local,
-        output=chosen.output,
-    )
-    explainer.settings = replace(
-        explainer.settings, layer=chosen.layer, planned=chosen.planned, keeps_final=chosen.keeps_final
-    )
+    explainer = Explainer(model, None, domain)
+    explainer.settings = replace(chosen, domains=(), root="")
     if example is not None:
         explainer.begin_with(example, "example")
     return explainer.brought_to(state)
+
+
+def _named_choice(settings: Settings) -> Choice | None:
+    """Return the choice that the settings are; None for `auto`."""
+    if settings.method != AUTO:
+        return Choice(settings.method, "as asked")
+    if settings.reference is not None or settings.background is not None:
+        return Choice(SECANT, "a reference was given")
+    return None
+
+
+def _sentence(choice: Choice, answer: Explanation) -> str:
+    """Say which method answered and why."""
+    joint = ", " if choice.reason == "as asked" else ", because "
+    return f"Method: {answer.method}{joint}{choice.reason}."

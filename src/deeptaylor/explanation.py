@@ -55,6 +55,7 @@ class Explanation(Pictured):
     seen: Mapping[str, Seen] = field(default_factory=dict, repr=False)  # by layer that is watched (Explainer.watch)
     outputs: int | None = None  # how many numbers the network gives per sample, if that is known
     next_class: Callable[[], tuple[Tensor, Tensor]] | None = None  # the next class of each sample, and the overlap
+    reason: str = ""  # which method answered, and why, in one sentence
     mean_of: str = ""  # "16 noisy copies", where map, score and ledger are means over them
 
     def at(self, name: str) -> Tensor:
@@ -199,7 +200,7 @@ class Explanation(Pictured):
         return np.asarray(self.relevance.detach().cpu())
 
     def __str__(self) -> str:
-        return f"{self.check()}\n{self.ledger}"
+        return "\n".join([*[self.reason] * bool(self.reason), str(self.check()), str(self.ledger)])
 
 
 @dataclass(frozen=True, repr=False)

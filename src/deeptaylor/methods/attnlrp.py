@@ -35,7 +35,7 @@ from deeptaylor.run.values import Layout
 from deeptaylor.secant.pair import RefusedError
 from deeptaylor.secant.walk import number_type
 
-__all__ = ["METHOD", "AttnLRP", "AttnLRPLedger", "attnlrp"]
+__all__ = ["METHOD", "AttnLRP", "AttnLRPLedger", "answer_by_attnlrp", "attnlrp"]
 
 METHOD = "attnlrp"
 
@@ -55,15 +55,16 @@ def attnlrp(explainer: Explainer, x: Any, target: Any = None) -> AttnLRP:
     x, seen = explainer.read(x)
     asked = explainer.asked_for(target, x)
     with without_autocast(x):
-        answer = _answered(explainer, x, asked)
+        answer = answer_by_attnlrp(explainer, x, asked)
     return answer if explainer.trained is None else explainer.trained.shown(answer, x, seen, asked)
 
 
-def _answered(explainer: Explainer, x: Any, target: Any) -> AttnLRP:
+def answer_by_attnlrp(explainer: Explainer, x: Any, target: Any) -> AttnLRP:
+    """The same of inputs that were read and a target in numbers."""
     engine, inputs, look = explainer.opened(x)
     asked = explainer.weights_of(target, engine, inputs)
     if other := explainer.elsewhere(asked, engine, inputs):
-        return _answered(other[0], x, other[1])
+        return answer_by_attnlrp(other[0], x, other[1])
     explainer.check_target(engine, asked, inputs)
     with torch.inference_mode(False), torch.enable_grad():
         way = _Walk(engine, [t.detach().clone() for t in inputs])

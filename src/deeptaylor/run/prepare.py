@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -58,6 +59,9 @@ class Settings:
     layer: str = ""  # the layer at which the network is cut: what it gives is explained
     planned: bool = True  # False: captured alone, for what needs no rules
     keeps_final: bool = False  # True: a final softmax or sigmoid is not set aside
+    method: str = "auto"  # one of the words of secant/front_door.py
+    reference: Any = None  # what secants compare with, if the user named it
+    background: Any = None  # data; secants compare with its mean
 
     @property
     def as_it_is(self) -> bool:

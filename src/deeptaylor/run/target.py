@@ -100,6 +100,27 @@ def probability(target: Any = None) -> Probability:
     return Probability(target)
 
 
+@dataclass(frozen=True)
+class LogOdds:
+    """The log-odds of a class against all others."""
+
+    target: Any = None
+
+
+def log_odds(target: Any = None) -> LogOdds:
+    """Explain the log-odds of a class, log p / (1 − p), where p is its probability by softmax.
+
+    target   a class or several, as for `explain`; None: the top class
+
+    Log-odds depend on all other classes, so they answer "why this class and no other?". A logit alone does not: adding
+    a number to all logits changes no probability. Secants explain log-odds, and `Explainer.contrast` does with them.
+
+    >>> log_odds(3)
+    LogOdds(target=3)
+    """
+    return LogOdds(target)
+
+
 RIVALS = 8  # of the network's own: those that it considers most
 
 
@@ -120,6 +141,7 @@ for _kind in (
     Negative,
     Logit,
     Probability,
+    LogOdds,
     Against,
 ):  # so that their tensors are seen by what compiles and exports
     pytree.register_dataclass(_kind)
@@ -139,7 +161,7 @@ def plain(target: Any, batch: int, number: Number | None = None) -> Target:
         return Margin(numbered(target.target, number), numbered(target.other, number))
     if isinstance(target, Negative):
         return Negative(numbered(target.target, number))
-    if isinstance(target, (Logit, Probability)):
+    if isinstance(target, (Logit, Probability, LogOdds)):
         return type(target)(plain(target.target, batch, number))
     if not isinstance(target, Mapping):
         target = numbered(target, number)
@@ -200,7 +222,9 @@ def check(target: Target, shape: tuple[int, ...], values: bool = True) -> None:
     if isinstance(target, Margin):
         _check_margin(target, shape, values)
         return
-    if isinstance(target, (Negative, Logit, Probability)):
+    if isinstance(target, (Negative, Logit, Probability, LogOdds)):
+        if isinstance(target, LogOdds) and (len(shape) != 2 or shape[1] < 2):
+            raise TargetError(f"Log-odds need an output of shape (batch, classes ≥ 2); this one has {shape}.")
         check(_inner_class(target), shape, values)
         return
     if isinstance(target, Tensor) and target.is_floating_point():
@@ -212,7 +236,8 @@ def check(target: Target, shape: tuple[int, ...], values: bool = True) -> None:
     if not _is_integer(target):
         raise TargetError(
             "A target is None, an int, a list of them, an integer tensor, a float tensor, dt.margin(…), "
-            f"dt.negative(…), dt.logit(…), dt.probability(…), dt.unit(…) or a callable; got {_type_name(target)}."
+            f"dt.negative(…), dt.logit(…), dt.probability(…), dt.log_odds(…), dt.unit(…) or a callable; got "
+            f"{_type_name(target)}."
         )
     if len(shape) == 1 and (isinstance(target, Tensor) or target != 0):
         raise TargetError("The network gives one number per sample; there is no class to choose. Leave target out.")
@@ -222,7 +247,7 @@ def check(target: Target, shape: tuple[int, ...], values: bool = True) -> None:
         _check_classes(target, shape, "target", (1, 2), values)
 
 
-def _inner_class(target: Negative | Logit | Probability) -> Target:
+def _inner_class(target: Negative | Logit | Probability | LogOdds) -> Target:
     """Return the class that a target wraps; raise if it wraps anything else."""
     found = target.target
     if isinstance(target, Negative) and (not _is_integer(found) or getattr(found, "ndim", 1) > 1):
@@ -232,10 +257,15 @@ def _inner_class(target: Negative | Logit | Probability) -> Target:
         )
     if found is not None and not _is_integer(found):
         raise TargetError(
-            f"dt.{type(target).__name__.lower()}(target) takes a class, several, or None for the top class; got "
+            f"dt.{_function_name(target)}(target) takes a class, several, or None for the top class; got "
             f"{_type_name(found)}."
         )
     return found
+
+
+def _function_name(target: Logit | Probability | LogOdds | Negative) -> str:
+    """Return the public function that makes a target."""
+    return "log_odds" if isinstance(target, LogOdds) else type(target).__name__.lower()
 
 
 def _check_margin(target: Margin, shape: tuple[int, ...], values: bool) -> None:
@@ -304,14 +334,14 @@ def _check_classes(value: Any, shape: tuple[int, ...], name: str, ranks: tuple[i
 
 def part(target: Target, samples: slice) -> Target:
     """The target of some of the samples."""
-    if isinstance(target, (Margin, Negative, Against)):
+    if isinstance(target, (Margin, Negative, LogOdds, Against)):
         return pytree.tree_map(lambda t: part(t, samples), target)
     return target[samples] if isinstance(target, Tensor) and target.ndim else target
 
 
 def settled(target: Target, x: Tensor) -> Target:
     """The same target with tensors for numbers, beside the input: compiled code would be made anew for each number."""
-    if isinstance(target, (Margin, Negative, Against)):
+    if isinstance(target, (Margin, Negative, LogOdds, Against)):
         return pytree.tree_map(lambda t: settled(t, x), target)
     if isinstance(target, int):
         return torch.full((x.shape[0],), target, device=x.device)
@@ -329,6 +359,10 @@ def weights(target: Target, output: Tensor) -> tuple[Tensor, bool]:
             f"dt.{type(target).__name__.lower()}(c) is a target of explain and between alone. Here, give a class, or a "
             "function of the network's output: lambda o: o[:, c]."
         )
+    if isinstance(target, LogOdds):
+        raise TargetError(
+            "Log-odds are explained by secants: between(x, reference, dt.log_odds(c)), or explain with method='secant'."
+        )
     if isinstance(target, Negative):
         return -weights(target.target, output)[0], False
     if isinstance(target, Tensor) and target.is_floating_point():
@@ -341,6 +375,34 @@ def weights(target: Target, output: Tensor) -> tuple[Tensor, bool]:
     if classes.ndim == 0:
         classes = classes.expand(output.shape[0])
     return one_hot(classes.movedim(-1, 0), output), classes.ndim == 2
+
+
+def log_odds_of(own: Tensor, output: Tensor) -> Tensor:
+    """Return z_c − log Σ exp z_k over the other classes; `own` is 1 at c and 0 elsewhere."""
+    others = output.masked_fill(own > 0, float("-inf"))
+    return (own * output).sum(-1) - others.logsumexp(-1)
+
+
+_NODES = 32  # points between both outputs at which softmax is taken
+
+
+def log_odds_weights(own: Tensor, output: Tensor, output0: Tensor) -> Tensor:
+    """Return weights v over the classes with Σ v (z − z0) = the difference of the log-odds, exactly.
+
+    v = 1 at the class, −q elsewhere; q is the mean of the softmax without the class on the line from z0 to z. Sums over
+    points of that line leave a small rest, which goes to the classes by their distance from the mean difference.
+    """
+    change = output - output0
+    at = (torch.arange(_NODES, dtype=output.dtype, device=output.device) + 0.5) / _NODES
+    line = output0 + at.reshape(-1, *[1] * output.ndim) * change
+    q = line.masked_fill(own > 0, float("-inf")).softmax(-1).mean(0)
+    others = (output, output0)
+    rise, rise0 = (z.masked_fill(own > 0, float("-inf")).logsumexp(-1, keepdim=True) for z in others)
+    middle = (q * change).sum(-1, keepdim=True)
+    apart = change - middle
+    spread = (q * apart.square()).sum(-1, keepdim=True)
+    q = q * (1 + apart * (rise - rise0 - middle) / torch.where(spread > 0, spread, 1))
+    return own - q
 
 
 def rivals(asked: Against, v: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,10 +12,11 @@ from deeptaylor.errors import BoundaryError, InputError
 from deeptaylor.run import target as targets
 from deeptaylor.run.engine import Engine
 from deeptaylor.secant.between import METHOD, Between, BetweenLedger
+from deeptaylor.secant.front_door import smooth
 from deeptaylor.secant.narrow import is_fast
 from deeptaylor.secant.together import compared_together, grouped
 from deeptaylor.secant.traced import Found, Walk
-from deeptaylor.secant.walk import number_type, taken_back, walked
+from deeptaylor.secant.walk import Walked, number_type, taken_back, walked
 
 __all__ = ["Compared", "answered", "compared", "means_note", "one"]
 
@@ -30,9 +31,14 @@ class Compared(NamedTuple):
 
 
 def compared(
-    engine: Engine, run: Walk, inputs: Sequence[Tensor], references: Sequence[Sequence[Tensor]], target: Any
-) -> Compared:
-    """The mean over all references; `run`: how one is compared."""
+    engine: Engine, run: Walk, inputs: Sequence[Tensor], references: Sequence[Sequence[Tensor]], target: Any,
+    width: float = 0.0,
+) -> Compared:  # fmt: skip
+    """Compare with every reference and return the mean.
+
+    run     how one reference is compared
+    width   the standard deviation, in pixels, by which the relevance of pictures is smoothed; 0: not at all
+    """
     with torch.inference_mode(False), torch.enable_grad():
         x = [t.detach().clone() if t.is_inference() else t.detach() for t in inputs]
         others = [[_own(t0, t, own) for t0, t, own in zip(x0, inputs, x, strict=True)] for x0 in references]
@@ -40,6 +46,8 @@ def compared(
         each = [found for group in groups for found in compared_together(run, x, group, target)]
     relevance = tuple(torch.stack(maps).mean(0) for maps in zip(*(e[0] for e in each), strict=True))
     score, reference = each[0][1], torch.stack([e[2] for e in each]).mean(0)
+    if width:
+        relevance = tuple(smooth(R, width, x.ndim - 2) for R, x in zip(relevance, inputs, strict=True))
     _check_finite(score, reference, relevance)
     lead = score.ndim
     sums = [torch.stack([_sum(s * R, lead) for R in relevance]).sum(0) for s in (1, -1)]
@@ -93,6 +101,8 @@ def _own(reference: Tensor, x: Tensor, own: Tensor) -> Tensor:
 def one(engine: Engine, x: Sequence[Tensor], x0: Sequence[Tensor], target: Any) -> Found:
     """One comparison, step by step."""
     way = walked(engine, x, x0)
+    if isinstance(target, targets.LogOdds):
+        return _by_log_odds(way, target)
     v, many = targets.weights(target, way.output.detach())
     layout, batch = engine.layout[engine.planned.output], len(x[0])
 
@@ -107,6 +117,20 @@ def one(engine: Engine, x: Sequence[Tensor], x0: Sequence[Tensor], target: Any) 
     maps = [taken_back(way, f, keep=k < len(fs) - 1) for k, f in enumerate(fs)]
     relevance = tuple(torch.stack(of_input, 1) for of_input in zip(*maps, strict=True))
     return relevance, torch.stack(fs, 1).detach(), torch.stack([score(w, way.output0) for w in v], 1), None
+
+
+def _by_log_odds(way: Walked, target: targets.LogOdds) -> Found:
+    """One comparison of the log-odds of a class, or of K classes."""
+    z, z0 = way.output.detach(), way.output0
+    own, many = targets.weights(target.target, z)
+    classes = own if many else own.unsqueeze(0)
+    v = [targets.log_odds_weights(c, z, z0) for c in classes]
+    maps = [taken_back(way, (w * way.output).sum(1), keep=k < len(v) - 1) for k, w in enumerate(v)]
+    scores = [targets.log_odds_of(classes, at) for at in (z, z0)]
+    if not many:
+        return maps[0], scores[0][0], scores[1][0], own.argmax(1) if target.target is None else None
+    relevance = tuple(torch.stack(of_input, 1) for of_input in zip(*maps, strict=True))
+    return relevance, scores[0].movedim(0, 1), scores[1].movedim(0, 1), None
 
 
 def answered(found: Compared, target: Any, flips: Any, notes: Sequence[str]) -> Between:

@@ -23,6 +23,7 @@ from deeptaylor.run.inputs import Inputs
 from deeptaylor.run.target import Logit, Probability
 from deeptaylor.secant.between import Between
 from deeptaylor.secant.compare import answered, compared, one
+from deeptaylor.secant.front_door import smoothing_width
 from deeptaylor.secant.references import references
 from deeptaylor.secant.traced import Traced, Walk
 
@@ -63,32 +64,33 @@ class Comparing(Asking):
             answer = self._between(x, reference, asked)
         return answer if self.trained is None else self.trained.shown(answer, x, seen, asked)
 
-    def _between(self, x: Inputs, reference: Any, target: Any) -> Between:
+    def _between(self, x: Inputs, reference: Any, target: Any, smoothed: bool = False) -> Between:
         if self._alone:
-            return self._alone[0]._between(x, reference, target)
+            return self._alone[0]._between(x, reference, target, smoothed)
         try:
-            return self._compared(x, reference, target)
+            return self._compared(x, reference, target, smoothed)
         except UnsupportedOpError:
             if not self.settings.planned:
                 raise
         twin = self.unplanned()
-        answer = twin._between(x, reference, target)
+        answer = twin._between(x, reference, target, smoothed)
         self._alone = (twin,)
         return answer
 
-    def _compared(self, x: Inputs, reference: Any, target: Any) -> Between:
+    def _compared(self, x: Inputs, reference: Any, target: Any, smoothed: bool) -> Between:
         engine, inputs, look = self.opened(x)
         asked = self.weights_of(target, engine, inputs)
         if other := self.elsewhere(asked, engine, inputs):
-            answer = other[0]._between(x, reference, other[1])
+            answer = other[0]._between(x, reference, other[1], smoothed)
             return answer.noting(PROBABILITY_NOTE) if isinstance(asked, Probability) else answer
         self.check_target(engine, asked, inputs)
         others = references(reference, inputs, engine, lambda given: self.read(given)[0])
-        found = compared(engine, self._comparison(engine), inputs, others, asked)
+        width = smoothing_width(inputs[0]) if smoothed and len(inputs) == 1 else 0.0
+        found = compared(engine, self._comparison(engine), inputs, others, asked, width)
         if inputs[0].is_cuda:
             self.original.check(look)
         target = asked if isinstance(target, Logit) else target
-        notes = (*self.moves(), *map(_logit_note, engine.planned.set_aside))
+        notes = (*self.moves(), *[_smoothing_note(width)] * (width > 0), *map(_logit_note, engine.planned.set_aside))
         return answered(found, target, partial(self.flips, inputs, target), notes)
 
     def _comparison(self, engine: Engine) -> Walk:
@@ -124,6 +126,14 @@ class Comparing(Asking):
     def unplanned(self) -> Comparing:
         """The same network for what needs no rules, captured with the same example, if there was one."""
         raise NotImplementedError
+
+
+def _smoothing_note(width: float) -> str:
+    """Say that a map was smoothed."""
+    return (
+        f"smoothed: each pixel's relevance is spread over its neighbours (standard deviation {width:.3g} pixels); the "
+        "sum is unchanged. between(x, reference) gives the relevance of single pixels"
+    )
 
 
 def _logit_note(operation: str) -> str:

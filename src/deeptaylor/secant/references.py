@@ -20,7 +20,7 @@ from deeptaylor.errors import InputError
 from deeptaylor.run.engine import Engine
 from deeptaylor.run.inputs import check_tokens
 
-__all__ = ["NAMED", "references"]
+__all__ = ["NAMED", "mean_of_data", "references", "usual_reference"]
 
 Reference = tuple[Tensor, ...]  # one tensor an input, of x's shape (of tokens also their vectors)
 _WIDTH = 1 / 16  # of a picture's side: the standard deviation of the blur
@@ -56,13 +56,36 @@ def _named(name: str, inputs: Sequence[Tensor]) -> Reference:
         raise InputError(f"A reference by name is one of {', '.join(map(repr, NAMED))}; got {name!r}.")
     if not any(x.is_floating_point() for x in inputs):
         raise InputError(f"Tokens have no {name!r}: give other token numbers of the same length as the reference.")
-    flat = next((x for x in inputs if x.is_floating_point() and x.ndim < 4), None)
+    flat = next((x for x in inputs if x.is_floating_point() and x.ndim < 3), None)
     if name != "zeros" and flat is not None:
         raise InputError(
-            f"The reference {name!r} is one for pictures (batch, channels, height, width); the input has shape "
-            f"{tuple(flat.shape)}: give a tensor."
+            f"The reference {name!r} is for pictures (batch, channels, height, width) and signals (batch, channels, "
+            f"length); the input has shape {tuple(flat.shape)}: give a tensor."
         )
     return tuple(NAMED[name](x) if x.is_floating_point() else x for x in inputs)
+
+
+def usual_reference(inputs: Sequence[Tensor]) -> str:
+    """Return the reference that is used if none is named: the mean of the picture or signal."""
+    x = inputs[0]
+    if len(inputs) > 1 or not x.is_floating_point() or x.ndim < 3:
+        shapes = ", ".join(str(tuple(t.shape)) for t in inputs)
+        raise InputError(
+            f"Secants compare with a reference, and none is known for inputs of shape {shapes}: give reference=…, or "
+            "background=…, such as the training data."
+        )
+    return "mean"
+
+
+def mean_of_data(rows: Any, inputs: Sequence[Tensor]) -> Tensor:
+    """Return the mean of data (N, …) as one sample of the input."""
+    x = inputs[0]
+    if not isinstance(rows, Tensor) or rows.ndim != x.ndim or rows.shape[1:] != x.shape[1:] or not len(rows):
+        got = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
+        raise InputError(f"background= is data like the input, of shape (N, {str(tuple(x.shape[1:]))[1:]}; got {got}.")
+    if not bool(torch.isfinite(rows).all()):
+        raise InputError("background= has values that are NaN or infinite; leave those samples out.")
+    return rows.to(x).mean(0, keepdim=True)
 
 
 # --- given ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,214 @@
+"""Which method answers a question, and why.
+
+METHODS             the words that `method=` takes
+read_settings       a method and settings of deep Taylor, as one object
+Choice              the method that answers, and the reason in one sentence
+choose_by_graph     what the inputs and the operations of the network decide by themselves
+choose_by_test      deep Taylor against secants on the first inputs: the network is run while patches are hidden
+smooth              spread relevance over neighbouring pixels; its sum stays the same
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from deeptaylor.errors import InputError
+from deeptaylor.graph.editing import op_name
+from deeptaylor.graph.places import Node
+from deeptaylor.metrics.case import Case
+from deeptaylor.metrics.flipping import Flipping
+from deeptaylor.operations.kinds import Max
+from deeptaylor.operations.table import convolves, data_nodes, flow_of
+from deeptaylor.rules import Z
+from deeptaylor.run import target as targets
+from deeptaylor.run.engine import Engine
+from deeptaylor.run.prepare import Settings
+from deeptaylor.run.returned import RETURNED
+
+__all__ = [
+    "AUTO", "DEEP_TAYLOR", "METHODS", "PRESETS", "SECANT", "TESTED", "Choice", "choose_by_graph", "choose_by_test",
+    "has_pixels", "read_settings", "smooth", "smoothing_width", "unusual_operation",
+]  # fmt: skip
+
+AUTO, DEEP_TAYLOR, PAPER, SECANT, ATTNLRP, CP_LRP = "auto", "deep-taylor", "paper", "secant", "attnlrp", "cp-lrp"
+METHODS: Mapping[str, str] = {
+    AUTO: "the method that fits the network and the input; the answer says which one and why",
+    DEEP_TAYLOR: "deep Taylor decomposition with local evidence, biases redistributed to the pixels",
+    PAPER: "deep Taylor decomposition as in the paper: biases keep their share, averages are pooling",
+    SECANT: "the difference to a reference, exact and of both signs",
+    ATTNLRP: "AttnLRP (Achtibat et al., 2024)",
+    CP_LRP: "CP-LRP: attention weights and norms as constants, the z rule everywhere",
+    "sensitivity": "the squared gradient",
+    "taylor": "a first-order expansion at the nearest root",
+}
+_WITHOUT_RULES = (SECANT, ATTNLRP, "sensitivity", "taylor")  # they need no plan
+PRESETS = (DEEP_TAYLOR, PAPER, CP_LRP)  # deep Taylor's engine with different settings
+_USUAL: Mapping[str, Any] = {
+    "rules": {}, "first": None, "bias": RETURNED, "max_pool": "proportional", "local": True,
+}  # fmt: skip
+_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    PAPER: {"bias": "neuron", "local": False},
+    CP_LRP: {"bias": "neuron", "rules": {"*": Z(bias=True)}},
+}
+TESTED = 4  # samples of the first batch
+_STEPS = (0.04, 0.1, 0.2, 0.35, 0.55)  # shares of the patches that are hidden
+_WIDTH = 1 / 20  # of a picture's shorter side: the standard deviation of the smoothing
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The method that answers, the reason in one sentence, and the areas that a test measured, if there was one."""
+
+    method: str
+    reason: str
+    areas: Mapping[str, float] = field(default_factory=dict)
+
+
+def read_settings(method: str, reference: Any, background: Any, output: int | str | None, **named: Any) -> Settings:
+    """Return the settings of an explainer; `named`: those of deep Taylor, None for each that was left out."""
+    if method not in METHODS:
+        raise InputError(f"method={method!r} is not known; the methods are {', '.join(map(repr, METHODS))}.")
+    if reference is not None and background is not None:
+        raise InputError("Give reference= or background=, not both: the mean of the background is the reference.")
+    compared = "reference" if reference is not None else "background" if background is not None else ""
+    if compared and method not in (AUTO, SECANT):
+        raise InputError(f"{compared}= belongs to the method 'secant'; method={method!r} compares with nothing.")
+    rules = [name for name, value in named.items() if value is not None]
+    if rules and compared:
+        raise InputError(
+            f"{rules[0]}= is a setting of deep Taylor and {compared}= one of secants; leave one of them out."
+        )
+    if rules and method not in (AUTO, DEEP_TAYLOR):
+        raise InputError(f"{rules[0]}= is a setting of method='deep-taylor'; it does not go with method={method!r}.")
+    method = DEEP_TAYLOR if rules else method
+    chosen = {**_USUAL, **_PRESETS.get(method, {}), **{name: named[name] for name in rules}}
+    chosen["rules"] = dict(chosen["rules"])
+    return Settings(
+        (), **chosen, output=output, planned=method not in _WITHOUT_RULES, method=method, reference=reference,
+        background=background,
+    )  # fmt: skip
+
+
+# --- by the graph -----------------------------------------------------------------------------------------------------
+
+
+def choose_by_graph(engine: Engine, inputs: Sequence[Tensor]) -> Choice | None:
+    """Return the choice that inputs and operations decide; None if only a test can tell."""
+    if len(inputs) > 1 or not inputs[0].is_floating_point():
+        return Choice(DEEP_TAYLOR, "no reference is known for networks with several inputs or with tokens")
+    if not has_pixels(engine, inputs[0]):
+        return Choice(
+            DEEP_TAYLOR,
+            "no reference is known for rows of numbers; background=… (such as the training data) or reference=… "
+            "compares with one, by secants",
+        )
+    unusual = _first_unusual(engine)
+    if unusual is None:
+        return Choice(DEEP_TAYLOR, "the network consists of rectified detectors and pooling, which its rules are for")
+    if engine.fixed_batch is not None:
+        return Choice(DEEP_TAYLOR, "the network takes a fixed number of samples, so no other method was tested")
+    return None
+
+
+def has_pixels(engine: Engine, x: Tensor) -> bool:
+    """True for pictures and volumes (B, C, H, W, …), and for signals (B, C, L) that a convolution reads."""
+    if x.ndim == 3:
+        nodes = [n for n in engine.captured.graph.nodes if n.op == "call_function"]
+        return any(convolves(n) and engine.captured.inputs[0] in n.all_input_nodes for n in nodes)
+    return x.ndim > 3
+
+
+def _first_unusual(engine: Engine) -> Node | None:
+    """Return the first operation that networks of rectified detectors and pooling do not have."""
+    graph, data = engine.captured.graph, data_nodes(engine.captured)
+    needed = {next(n for n in graph.nodes if n.name == engine.planned.output)}
+    for node in reversed(graph.nodes):
+        if node in needed:
+            needed.update(n for n in node.all_input_nodes if n in data)
+    for node in graph.nodes:
+        if node in needed and node.op == "call_function" and not _is_usual(node, data):
+            return node
+    return None
+
+
+def _is_usual(node: Node, data: set[Node]) -> bool:
+    flow = flow_of(node)
+    if flow.factors:
+        return sum(n in data for n in node.all_input_nodes) < 2
+    return flow.affine or flow.rectifies or isinstance(flow, Max)
+
+
+# --- by a test --------------------------------------------------------------------------------------------------------
+
+
+class _Watched(nn.Module):
+    """The probability of the explained class, or the explained score where there is no class; one number per sample."""
+
+    def __init__(self, output: Callable[[Tensor], Tensor], v: Tensor) -> None:
+        super().__init__()
+        self.output, self.v = output, v
+
+    def forward(self, x: Tensor) -> Tensor:
+        z, v = self.output(x), self.v
+        if v.ndim == 2 and v.shape[1] > 1 and int((v != 0).sum()) == 1:
+            z = z.softmax(1)
+        return (z * v).flatten(1).sum(1, keepdim=True) if z.ndim > 1 else (z * v)[:, None]
+
+
+def choose_by_test(
+    output: Callable[[Tensor], Tensor], x: Tensor, target: targets.Target, maps: Mapping[str, Tensor], unusual: str
+) -> Choice:
+    """Hide patches in the order of each map, most and least relevant first; take the map with the larger area.
+
+    output    the network: inputs → outputs, without a final softmax
+    maps      relevance (B, …) without channels, by method
+    unusual   the operation because of which the graph did not decide
+    """
+    v, many = targets.weights(target, output(x))
+    v = v[0] if many else v
+    areas = {method: 0.0 for method in maps}
+    for k in range(len(x)):
+        case = Case(_Watched(output, v[k : k + 1]), x[k : k + 1], torch.zeros(1, dtype=torch.long), softmax=False)
+        flipping = Flipping(fill="blur" if x.ndim == 4 else "mean", shares=_STEPS)
+        orders = [s * R[k : k + 1] for R in maps.values() for s in (1, -1)]
+        curves = flipping.curves(case, *orders)
+        for method, most, least in zip(maps, curves[::2], curves[1::2], strict=True):
+            areas[method] += float((least - most).mean()) / len(x)
+    best = max(areas, key=lambda method: areas[method])
+    compared = ", ".join(f"{a:.2f} by {method}" for method, a in areas.items())
+    return Choice(
+        best,
+        f"the network has {unusual}, so both methods were tested on the first {len(x)} input(s): hiding the most "
+        f"relevant patches lowers the answer more than hiding the least relevant, by {compared}",
+        areas,
+    )
+
+
+def unusual_operation(engine: Engine) -> str:
+    """Return the name of the operation because of which the graph does not decide."""
+    found = _first_unusual(engine)
+    return "" if found is None else op_name(found)
+
+
+# --- smoothing --------------------------------------------------------------------------------------------------------
+
+
+def smoothing_width(x: Tensor) -> float:
+    """Return the standard deviation, in pixels, by which secants of a picture are smoothed; 0 for other inputs."""
+    return min(x.shape[2:]) * _WIDTH if x.ndim > 3 else 0.0
+
+
+def smooth(R: Tensor, width: float, axes: int) -> Tensor:
+    """Spread relevance over neighbouring pixels along the last axes; every pixel's relevance is kept in the picture."""
+    if not width:
+        return R
+    for d in range(R.ndim - axes, R.ndim):
+        at = torch.arange(R.shape[d], dtype=R.dtype, device=R.device)
+        bell = torch.exp(-((at[:, None] - at) / width).square() / 2)
+        R = (R.movedim(d, -1) @ (bell / bell.sum(1, keepdim=True))).movedim(-1, d)
+    return R
