@@ -61,6 +61,7 @@ def test_public_names() -> None:
         "examples",
         "explain",
         "load",
+        "log_odds",
         "logit",
         "margin",
         "nearest_root",
@@ -92,20 +93,24 @@ def test_public_rules() -> None:
 def test_signatures() -> None:
     explainer = inspect.signature(dt.Explainer).parameters
     assert list(explainer) == [
-        "model", "example", "domain", "rules", "first", "bias", "max_pool", "local", "output"
+        "model", "example", "domain", "method", "reference", "background", "rules", "first", "bias", "max_pool",
+        "local", "output",
     ]  # fmt: skip
     defaults = {k: p.default for k, p in explainer.items() if p.default is not inspect.Parameter.empty}
     assert defaults == {
         "example": None,
         "domain": None,
+        "method": "auto",
+        "reference": None,
+        "background": None,
         "rules": None,
         "first": None,
-        "bias": "returned",
-        "max_pool": "proportional",
-        "local": True,
+        "bias": None,
+        "max_pool": None,
+        "local": None,
         "output": None,
     }
-    assert list(inspect.signature(dt.Explainer.explain).parameters) == ["self", "x", "target"]
+    assert list(inspect.signature(dt.Explainer.explain).parameters) == ["self", "x", "target", "reference"]
     assert list(inspect.signature(dt.Explainer.forward).parameters) == ["self", "x", "target"]
     contrast = list(inspect.signature(dt.Explainer.contrast).parameters)
     assert contrast == ["self", "x", "target", "against", "power"]

@@ -139,11 +139,13 @@ class Explainer(Comparing):
             raise InputError(f"A reference belongs to the method 'secant'; this explainer has method={chosen!r}.")
         if reference is not None and chosen == AUTO:
             return Choice(SECANT, "a reference was given")
+        if isinstance(target, targets.LogOdds) and chosen == AUTO:
+            return Choice(SECANT, "they explain log-odds")
         if named := _named_choice(self.settings):
             return named
         if self._choice is None:
             with self.lock:
-                found = self._choice or self._choose(x, target)
+                found = self._choose(x, target)
             if found is None:
                 engine, inputs, _ = self.opened(x)
                 other = self.elsewhere(self.weights_of(target, engine, inputs), engine, inputs)
@@ -158,6 +160,7 @@ class Explainer(Comparing):
             engine, inputs, _ = self.opened(x)
         except UnsupportedOpError as error:
             return self._go_without_rules(x, "input", error)
+        found: Choice | None
         if found := choose_by_graph(engine, inputs):
             return found
         asked = self.weights_of(target, engine, inputs)
@@ -179,7 +182,8 @@ class Explainer(Comparing):
         def output(some: Tensor) -> Tensor:
             with torch.no_grad():
                 ready = self.engine_for((some,))
-                return ready.forward_pass((some,)).values[ready.planned.output]
+                found: Tensor = ready.forward_pass((some,)).values[ready.planned.output]
+            return found
 
         return choose_by_test(output, few[0], part, maps, unusual_operation(engine))
 
@@ -212,7 +216,7 @@ class Explainer(Comparing):
     def _by_secants(self, x: Inputs, target: Any, reference: Any) -> Between:
         with without_autocast(x):
             try:
-                return self._between(x, self._reference_for(as_tuple(x), reference), target, smoothed=True)
+                return self.compare(x, self._reference_for(as_tuple(x), reference), target, usual=True)
             except UnsupportedOpError as error:
                 if self._without_rule is None:
                     raise
@@ -281,9 +285,19 @@ class Explainer(Comparing):
 
     def _forward_without_rules(self, x: Any, inputs: tuple[Tensor, ...], target: Any) -> tuple[Tensor, Any]:
         if is_compiling():
-            return self.compare_traced(inputs, self._reference_for(inputs, None), target)
+            return self._forward_traced(inputs, target)
         answer = self._by_method(x, target, None)
         return answer.score, answer.relevance
+
+    def _forward_traced(self, inputs: tuple[Tensor, ...], target: Any) -> tuple[Tensor, Any]:
+        """Compare with one reference while the call is traced."""
+        reference = self._reference_for(inputs, None)
+        if self._settled_method(None, target) != SECANT or isinstance(reference, list):
+            raise InputError(
+                "Tracing and export support deep Taylor and secants with one reference: name method='deep-taylor' or "
+                "'secant', dt.Explainer(model, example, method=…)."
+            )
+        return self.compare_traced(inputs, reference, target)
 
     def explain(self, x: Any, target: Any = None, *, reference: Any = None) -> Explanation:
         """Explain a batch: relevance, score, ledger and what there is to say about them.
@@ -323,8 +337,13 @@ class Explainer(Comparing):
         target = asked if isinstance(target, targets.Logit) else target
         return self._explanation(engine, inputs, target, result, engine.redistribute(result), notes)
 
-    def contrast(self, x: Any, target: Any = None, against: Any = None, power: float = contrasts.POWER) -> Contrast:
-        """What sets a class apart from its rivals: its map in two parts that are never negative and add up to it.
+    def contrast(
+        self, x: Any, target: Any = None, against: Any = None, power: float = contrasts.POWER
+    ) -> Contrast | Between:
+        """Explain what sets a class apart from its rivals.
+
+        By deep Taylor: the map of the class in two parts that are never negative and add up to it. By secants: the
+        logit of the class minus the mean logit of its rivals, of both signs (without `power`).
 
         x         as for `explain`
         target    None: the top class; a class; a list of K classes; an integer tensor or array (B,) or (B, K)
@@ -340,9 +359,23 @@ class Explainer(Comparing):
         True
         """
         x, seen = self.read(x)
-        asked = self.asked_for(target, x)
-        answer = self._contrast(x, asked, targets.numbered(against, self.number), power)
+        asked, rivals = self.asked_for(target, x), targets.numbered(against, self.number)
+        choice = self.choose(x, asked)
+        if choice.method not in (*PRESETS, SECANT):
+            raise InputError(
+                f"method={choice.method!r} has no contrast; deep Taylor and secants have one: method='deep-taylor' or "
+                "'secant'."
+            )
+        by_secants = choice.method == SECANT
+        answer = self._contrast_by_secants(x, asked, rivals) if by_secants else self._contrast(x, asked, rivals, power)
+        answer = replace(answer, reason=_sentence(choice, answer))
         return answer if self.trained is None else self.trained.shown(answer, x, seen, asked)
+
+    def _contrast_by_secants(self, x: Inputs, target: Any, against: Any) -> Between:
+        engine, inputs, _ = self.opened(x)
+        shape = tuple(engine.layout[engine.planned.output].shape(inputs[0].shape[0]))
+        targets.check(targets.Against(), shape)
+        return self._by_secants(x, contrasts.asked(target, against, shape[0], shape[1], contrasts.POWER), None)
 
     def _contrast(self, x: Inputs, target: Any, against: Any, power: float) -> Contrast:
         if autocasting(x):

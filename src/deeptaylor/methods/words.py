@@ -1,7 +1,7 @@
 """The methods that `method=` names and that stand above the explainer: AttnLRP, sensitivity, Taylor at a root.
 
-Each takes an explainer, inputs that were read, and a target in numbers; importing this module adds them to the table
-of the explainer.
+Each takes an explainer, inputs that were read, and a target in numbers. They import the explainer, so the package adds
+them to its table.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deeptaylor.methods.sensitivity import sensitivity
 from deeptaylor.methods.taylor import taylor
 from deeptaylor.run.inputs import as_tuple
 
-__all__ = ["ROOT_LEVEL"]
+__all__ = ["ROOT_LEVEL", "add_methods"]
 
 ROOT_LEVEL = 0.1  # of the score, where the nearest root is looked for, as in the paper
 Function = Callable[[Tensor], Tensor]
@@ -74,10 +74,12 @@ def _taylor(explainer: Explainer, f: Function, x: Tensor, target: Any) -> Explan
     return taylor(f, x, target, root=nearest_root(f, x, target, domain=domain, level=ROOT_LEVEL))
 
 
-ANSWERS.update(
-    {
-        "attnlrp": answer_by_attnlrp,
-        "sensitivity": _from_outside(_sensitivity, "sensitivity"),
-        "taylor": _from_outside(_taylor, "taylor"),
-    }
-)
+def add_methods() -> None:
+    """Add these methods to the table of the explainer."""
+    ANSWERS.update(
+        {
+            "attnlrp": answer_by_attnlrp,
+            "sensitivity": _from_outside(_sensitivity, "sensitivity"),
+            "taylor": _from_outside(_taylor, "taylor"),
+        }
+    )

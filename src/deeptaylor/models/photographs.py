@@ -30,6 +30,7 @@ from deeptaylor.run.inputs import first_float
 from deeptaylor.run.returned import RETURNED
 from deeptaylor.run.target import Logit, Margin, Negative, Probability
 from deeptaylor.run.unit import Unit
+from deeptaylor.secant.between import Between
 from deeptaylor.support.class_names import class_number
 from deeptaylor.support.kept import Kept
 from deeptaylor.text.explanation import TextExplanation
@@ -172,7 +173,7 @@ def contrast(
     max_pool: str = "proportional",
     local: bool = True,
     output: int | str | None = None,
-) -> Contrast:
+) -> Contrast | Between:
     """What sets a class apart from its rivals, in one call (see `Explainer.contrast`); classes may be names.
 
     With a `Pretrained`, ``x`` may be photographs, as for `explain`. The settings are those of `Explainer`.

@@ -18,8 +18,19 @@ from deeptaylor.run.result import Result, Rivals
 from deeptaylor.run.target import Against
 
 __all__ = [
-    "HARD", "POWER", "asked", "check_one_class", "check_rivals", "difference", "named", "names_classes", "next_class",
-    "no_rival", "overlap", "split", "without_rivals",
+    "HARD",
+    "POWER",
+    "asked",
+    "check_one_class",
+    "check_rivals",
+    "difference",
+    "named",
+    "names_classes",
+    "next_class",
+    "no_rival",
+    "overlap",
+    "split",
+    "without_rivals",
 ]  # fmt: skip
 
 POWER = 6.0  # by default: where rivals have the same share, 1.6 % counts as the class's own (docs/faithful.md)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,8 @@ from deeptaylor.errors import TargetError
 from deeptaylor.graph.exporting import is_compiling
 from deeptaylor.run.unit import Unit
 
-# None, int, integer tensor (B,) or (B, K), float tensor like the output, Margin, Negative, Logit, Probability, Unit,
-# callable
+# None, int, integer tensor (B,) or (B, K), float tensor like the output, Margin, Negative, Logit, Probability,
+# LogOdds, Unit, callable
 Target = Any
 Number = Callable[[str], int]  # of a class, by its name
 
@@ -67,11 +67,9 @@ class Logit:
 
 
 def logit(target: Any = None) -> Logit:
-    """Explain the input of the final softmax, log-softmax or sigmoid. A class alone asks the same of such a network.
+    """Explain a logit: the input of the final softmax, log-softmax or sigmoid, or the output of a network without one.
 
     target   a class or several, as for `explain`; None: the top class
-
-    A network without such an operation at its end raises: its output is the logit already.
 
     >>> logit("cat")
     Logit(target='cat')
@@ -377,10 +375,39 @@ def weights(target: Target, output: Tensor) -> tuple[Tensor, bool]:
     return one_hot(classes.movedim(-1, 0), output), classes.ndim == 2
 
 
+def as_log_odds(target: Target, shape: Sequence[int], set_aside: Sequence[str]) -> Target:
+    """Return the log-odds of a class in place of the class; anything else as it is.
+
+    shape       of the output; without several classes there are no odds
+    set_aside   the final operations that are set aside: a sigmoid says that classes do not compete
+    """
+    is_class = target is None or (_is_integer(target) and (isinstance(target, int) or target.ndim < 3))
+    competes = len(shape) == 2 and shape[1] > 1 and "sigmoid" not in set_aside
+    return LogOdds(target) if is_class and competes else target
+
+
+def _without(own: Tensor, output: Tensor) -> Tensor:
+    """Return the output with minus infinity at the class itself; `own` is 1 there and 0 elsewhere."""
+    return output.masked_fill(own > 0, float("-inf"))
+
+
 def log_odds_of(own: Tensor, output: Tensor) -> Tensor:
     """Return z_c − log Σ exp z_k over the other classes; `own` is 1 at c and 0 elsewhere."""
-    others = output.masked_fill(own > 0, float("-inf"))
-    return (own * output).sum(-1) - others.logsumexp(-1)
+    return (own * output).sum(-1) - _without(own, output).logsumexp(-1)
+
+
+def against_weights(asked: Against, output: Tensor) -> tuple[Tensor, bool]:
+    """Return weights v = 1 at the class, −q at its rivals, and whether there are K classes per sample.
+
+    q is the softmax without the class, or the weights that the user named, without the class.
+    """
+    own, many = weights(asked.target, output)
+    if asked.rivals is None or asked.weights is None:
+        return own - _without(own, output).softmax(-1), many
+    q = torch.zeros_like(output).scatter_(1, asked.rivals, asked.weights.to(output))
+    q = torch.where(own > 0, 0, q)
+    total = q.sum(-1, keepdim=True)
+    return own - q / torch.where(total > 0, total, 1), many
 
 
 _NODES = 32  # points between both outputs at which softmax is taken
@@ -395,9 +422,8 @@ def log_odds_weights(own: Tensor, output: Tensor, output0: Tensor) -> Tensor:
     change = output - output0
     at = (torch.arange(_NODES, dtype=output.dtype, device=output.device) + 0.5) / _NODES
     line = output0 + at.reshape(-1, *[1] * output.ndim) * change
-    q = line.masked_fill(own > 0, float("-inf")).softmax(-1).mean(0)
-    others = (output, output0)
-    rise, rise0 = (z.masked_fill(own > 0, float("-inf")).logsumexp(-1, keepdim=True) for z in others)
+    q = _without(own, line).softmax(-1).mean(0)
+    rise, rise0 = (_without(own, z).logsumexp(-1, keepdim=True) for z in (output, output0))
     middle = (q * change).sum(-1, keepdim=True)
     apart = change - middle
     spread = (q * apart.square()).sum(-1, keepdim=True)

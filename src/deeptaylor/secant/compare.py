@@ -103,7 +103,8 @@ def one(engine: Engine, x: Sequence[Tensor], x0: Sequence[Tensor], target: Any) 
     way = walked(engine, x, x0)
     if isinstance(target, targets.LogOdds):
         return _by_log_odds(way, target)
-    v, many = targets.weights(target, way.output.detach())
+    against = isinstance(target, targets.Against)
+    v, many = (targets.against_weights if against else targets.weights)(target, way.output.detach())
     layout, batch = engine.layout[engine.planned.output], len(x[0])
 
     def score(weights: Tensor, output: Tensor) -> Tensor:
@@ -111,7 +112,8 @@ def one(engine: Engine, x: Sequence[Tensor], x0: Sequence[Tensor], target: Any) 
 
     if not many:
         f = score(v, way.output)
-        chosen = v.argmax(1) if target is None and v.ndim == 2 else None
+        top = target.target if against else target
+        chosen = v.argmax(1) if top is None and v.ndim == 2 else None
         return taken_back(way, f), f.detach(), score(v, way.output0), chosen
     fs = [score(w, way.output) for w in v]
     maps = [taken_back(way, f, keep=k < len(fs) - 1) for k, f in enumerate(fs)]

@@ -22,7 +22,6 @@ from deeptaylor.graph.editing import op_name
 from deeptaylor.graph.places import Node
 from deeptaylor.metrics.case import Case
 from deeptaylor.metrics.flipping import Flipping
-from deeptaylor.operations.kinds import Max
 from deeptaylor.operations.table import convolves, data_nodes, flow_of
 from deeptaylor.rules import Z
 from deeptaylor.run import target as targets
@@ -110,6 +109,8 @@ def choose_by_graph(engine: Engine, inputs: Sequence[Tensor]) -> Choice | None:
     unusual = _first_unusual(engine)
     if unusual is None:
         return Choice(DEEP_TAYLOR, "the network consists of rectified detectors and pooling, which its rules are for")
+    if len(engine.layout[engine.planned.output].sizes) > 2:
+        return Choice(DEEP_TAYLOR, "the output has places, and its relevance starts at the place that is asked about")
     if engine.fixed_batch is not None:
         return Choice(DEEP_TAYLOR, "the network takes a fixed number of samples, so no other method was tested")
     return None
@@ -140,7 +141,7 @@ def _is_usual(node: Node, data: set[Node]) -> bool:
     flow = flow_of(node)
     if flow.factors:
         return sum(n in data for n in node.all_input_nodes) < 2
-    return flow.affine or flow.rectifies or isinstance(flow, Max)
+    return flow.affine or flow.rectifies or flow.pools
 
 
 # --- by a test --------------------------------------------------------------------------------------------------------
@@ -171,9 +172,10 @@ def choose_by_test(
     """
     v, many = targets.weights(target, output(x))
     v = v[0] if many else v
-    areas = {method: 0.0 for method in maps}
+    areas = dict.fromkeys(maps, 0.0)
+    none = torch.zeros(1, dtype=torch.long, device=x.device)
     for k in range(len(x)):
-        case = Case(_Watched(output, v[k : k + 1]), x[k : k + 1], torch.zeros(1, dtype=torch.long), softmax=False)
+        case = Case(_Watched(output, v[k : k + 1]), x[k : k + 1], none, softmax=False)
         flipping = Flipping(fill="blur" if x.ndim == 4 else "mean", shares=_STEPS)
         orders = [s * R[k : k + 1] for R in maps.values() for s in (1, -1)]
         curves = flipping.curves(case, *orders)
