@@ -48,6 +48,7 @@ from deeptaylor.secant.front_door import (
     has_pixels,
     read_settings,
     unusual_operation,
+    with_alternatives,
 )
 from deeptaylor.secant.references import mean_of_data, usual_reference
 
@@ -191,13 +192,14 @@ class Explainer(Comparing):
         """Capture the network for secants alone, where deep Taylor has no rule for it; raise if none is to be had."""
         first = as_tuple(x)[0]
         chosen = self.settings
+        named = DEEP_TAYLOR if chosen.method == AUTO else chosen.method
         if chosen.method != AUTO or self.begun or not first.is_floating_point() or first.ndim < 3:
-            raise error
+            raise with_alternatives(error, named) from error
         self.settings = replace(chosen, planned=False)
         self.begin_with(x, whose)
         if not has_pixels(self.engine, first):
             self.settings, self.engines = chosen, nn.ModuleDict()
-            raise error
+            raise with_alternatives(error, named) from error
         self._without_rule = error
         self._choice = Choice(SECANT, "deep Taylor has no rule for an operation of this network; secants need none")
         return self._choice
@@ -205,12 +207,15 @@ class Explainer(Comparing):
     def _by_method(self, x: Inputs, target: Any, reference: Any) -> Explanation:
         """Explain by the method that was named or chosen."""
         choice = self.choose(x, target, reference)
-        if choice.method == SECANT:
-            answer: Explanation = self._by_secants(x, target, reference)
-        elif choice.method in PRESETS:
-            answer = self._explain(x, target)
-        else:
-            answer = ANSWERS[choice.method](self, x, target)
+        try:
+            if choice.method == SECANT:
+                answer: Explanation = self._by_secants(x, target, reference)
+            elif choice.method in PRESETS:
+                answer = self._explain(x, target)
+            else:
+                answer = ANSWERS[choice.method](self, x, target)
+        except UnsupportedOpError as error:
+            raise with_alternatives(error, choice.method) from error
         return replace(answer, reason=_sentence(choice, answer))
 
     def _by_secants(self, x: Inputs, target: Any, reference: Any) -> Between:
@@ -562,7 +567,8 @@ def _named_choice(settings: Settings) -> Choice | None:
     if settings.method != AUTO:
         return Choice(settings.method, "as asked")
     if settings.reference is not None or settings.background is not None:
-        return Choice(SECANT, "a reference was given")
+        given = "a reference" if settings.reference is not None else "a background"
+        return Choice(SECANT, f"{given} was given")
     return None
 
 

@@ -35,8 +35,12 @@ def _from_outside(explain: FromOutside, name: str) -> Callable[[Explainer, Any, 
 
     def answer(explainer: Explainer, x: Any, target: Any) -> Explanation:
         inputs = as_tuple(x)
-        if len(inputs) > 1:
-            raise InputError(f"method={name!r} takes one input; this network has {len(inputs)}.")
+        if len(inputs) > 1 or not inputs[0].is_floating_point():
+            raise InputError(
+                f"method={name!r} takes one input of real numbers; this network has {len(inputs)}, of "
+                f"{', '.join(str(t.dtype) for t in inputs)}. These methods take several inputs and tokens: "
+                "'deep-taylor', 'paper', 'cp-lrp', 'attnlrp', and 'secant' with reference=…."
+            )
         engine, (own,), look = explainer.opened(inputs[0])
         asked = explainer.weights_of(target, engine, (own,))
         if other := explainer.elsewhere(asked, engine, (own,)):
