@@ -54,6 +54,7 @@ def test_public_names() -> None:
         "TextModel",
         "UnsupportedOpError",
         "as_taken",
+        "at_step",
         "averaged",
         "channel_examples",
         "contrast",

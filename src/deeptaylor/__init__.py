@@ -63,7 +63,7 @@ from deeptaylor.models.photographs import contrast, explain, similarity
 from deeptaylor.properties import Check
 from deeptaylor.root_point import RootPoint, root_point
 from deeptaylor.run.contrast import HARD
-from deeptaylor.run.target import log_odds, logit, margin, negative, probability
+from deeptaylor.run.target import at_step, log_odds, logit, margin, negative, probability
 from deeptaylor.run.unit import unit
 from deeptaylor.runs.concepts import Concepts
 from deeptaylor.runs.reading import Run, open_run
@@ -114,6 +114,7 @@ __all__ = [
     "TextModel",
     "UnsupportedOpError",
     "as_taken",
+    "at_step",
     "averaged",
     "channel_examples",
     "contrast",

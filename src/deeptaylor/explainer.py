@@ -261,7 +261,8 @@ class Explainer(Comparing):
             self.original.look(self.follow)
             self.check_kind(inputs)
         if self._settled_method(x, target) not in PRESETS:
-            return self._forward_without_rules(x, inputs, target)
+            answer = self._by_method(x, target, None)
+            return answer.score, answer.relevance
         engine = self.engine_for(inputs)
         target = self.weights_of(target, engine, inputs)
         if other := self.elsewhere(target, engine, inputs):
@@ -277,32 +278,21 @@ class Explainer(Comparing):
         return result.score, relevance[0] if len(inputs) == 1 else relevance
 
     def _settled_method(self, x: Any, target: Any) -> str:
-        """Return the method of a plain call; raise if it would have to be tested while the call is traced."""
+        """Return the method of a plain call; raise while the call is traced, if it is not deep Taylor."""
         if not is_compiling():
             return self.choose(x, target).method
         choice = self.choice or choose_by_graph(self.engine, as_tuple(x))
-        if choice is None:
+        if choice is None or choice.method not in PRESETS:
+            answered = (
+                "no method was chosen for this network yet"
+                if choice is None
+                else f"this one answers by {choice.method}"
+            )
             raise InputError(
-                "No method was chosen for this network yet: explain one input first, or name the method, "
-                "dt.Explainer(model, example, method='secant')."
+                f"torch.export and torch.compile of an explainer support deep Taylor alone, and {answered}: name it, "
+                "dt.Explainer(model, example, method='deep-taylor'). explainer.compile() compiles secants, too."
             )
         return choice.method
-
-    def _forward_without_rules(self, x: Any, inputs: tuple[Tensor, ...], target: Any) -> tuple[Tensor, Any]:
-        if is_compiling():
-            return self._forward_traced(inputs, target)
-        answer = self._by_method(x, target, None)
-        return answer.score, answer.relevance
-
-    def _forward_traced(self, inputs: tuple[Tensor, ...], target: Any) -> tuple[Tensor, Any]:
-        """Compare with one reference while the call is traced."""
-        reference = self._reference_for(inputs, None)
-        if self._settled_method(None, target) != SECANT or isinstance(reference, list):
-            raise InputError(
-                "Tracing and export support deep Taylor and secants with one reference: name method='deep-taylor' or "
-                "'secant', dt.Explainer(model, example, method=…)."
-            )
-        return self.compare_traced(inputs, reference, target)
 
     def explain(self, x: Any, target: Any = None, *, reference: Any = None) -> Explanation:
         """Explain a batch: relevance, score, ledger and what there is to say about them.
@@ -310,10 +300,12 @@ class Explainer(Comparing):
         x        inputs; or photographs (files, Pillow images, arrays of uint8), where the network came from dt.load
         target   None: the top class; a class; a list of K classes: K maps of every sample; an integer tensor or array
                  (B,) or (B, K): one class a sample, or K; real numbers shaped like the output: weights;
-                 dt.margin(a, b): a logit difference; dt.negative(c): what speaks against a class; dt.unit(layer, c):
-                 the activation of an inner unit; a callable on the output. A class is a number, or a name, where the
-                 network has names. If the network ends in softmax or sigmoid, a class means its logit, as dt.logit(c)
-                 does. dt.probability(c) and callables such as lambda o: o[:, c] ask about the output itself
+                 dt.margin(a, b): a logit difference; dt.negative(c): what speaks against a class; dt.at_step(t, c): a
+                 class at a step of (batch, steps, classes); dt.log_odds(c): a class against all others;
+                 dt.unit(layer, c): the activation of an inner unit; a callable on the output. A class is a number, or a
+                 name, where the network has names. If the network ends in softmax or sigmoid, a class means its logit,
+                 as dt.logit(c) does; by secants a class of a picture or signal means its log-odds.
+                 dt.probability(c) and callables such as lambda o: o[:, c] ask about the output itself
         reference   what to compare with, see `between`; naming one means secants
 
         >>> import torch, deeptaylor as dt
@@ -378,7 +370,7 @@ class Explainer(Comparing):
 
     def _contrast_by_secants(self, x: Inputs, target: Any, against: Any) -> Between:
         engine, inputs, _ = self.opened(x)
-        shape = tuple(engine.layout[engine.planned.output].shape(inputs[0].shape[0]))
+        shape = targets.class_shape(target, engine.layout[engine.planned.output].shape(inputs[0].shape[0]))
         targets.check(targets.Against(), shape)
         return self._by_secants(x, contrasts.asked(target, against, shape[0], shape[1], contrasts.POWER), None)
 
@@ -387,8 +379,8 @@ class Explainer(Comparing):
             with without_autocast(x):
                 return self._contrast(x, target, against, power).noting(AUTOCAST_NOTE)
         engine, inputs, look = self.opened(x)
-        shape = engine.layout[engine.planned.output].shape(inputs[0].shape[0])
-        targets.check(targets.Against(), tuple(shape))
+        shape = targets.class_shape(target, engine.layout[engine.planned.output].shape(inputs[0].shape[0]))
+        targets.check(targets.Against(), shape)
         with torch.no_grad():
             asked = targets.settled(contrasts.asked(target, against, shape[0], shape[1], power), inputs[0])
             result, notes = self._answer(engine, inputs, asked, look)

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Self
 
-import torch
 from torch import Tensor
 
 from deeptaylor.errors import UnsupportedOpError
@@ -25,8 +24,7 @@ from deeptaylor.run.inputs import Inputs
 from deeptaylor.run.target import Against, Logit, LogOdds, Probability, as_log_odds
 from deeptaylor.secant.between import Between
 from deeptaylor.secant.compare import answered, compared, one
-from deeptaylor.secant.front_door import smooth, smoothing_width
-from deeptaylor.secant.pair import tracing
+from deeptaylor.secant.front_door import smoothing_width
 from deeptaylor.secant.references import references
 from deeptaylor.secant.traced import Traced, Walk
 
@@ -118,15 +116,6 @@ class Comparing(Asking):
             shape = engine.layout[engine.planned.output].shape(inputs[0].shape[0])
             asked = as_log_odds(asked, shape, engine.planned.set_aside)
         return asked, smoothing_width(inputs[0]) * (CONTRAST_WIDTH if isinstance(asked, Against) else 1)
-
-    def compare_traced(self, inputs: tuple[Tensor, ...], reference: Any, target: Any) -> tuple[Tensor, Tensor]:
-        """Return score and relevance of method="secant" for a network that is being traced or exported."""
-        engine = self.engine_for(inputs)
-        asked, width = self._read_usual(engine, inputs, self.weights_of(target, engine, inputs))
-        (other,) = references(reference, inputs, engine, lambda given: given)
-        with tracing(), torch.enable_grad():
-            (R,), score, _, _ = one(engine, inputs, other, asked)
-        return score.detach(), smooth(R.detach(), width, inputs[0].ndim - 2)
 
     def _comparison(self, engine: Engine) -> Walk:
         """How one comparison is run: step by step, or compiled, if that was asked for."""
