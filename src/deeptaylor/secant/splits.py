@@ -133,6 +133,7 @@ TABLE: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((aten.logical_not, aten.bitwise_not), choices.turned),
     **dict.fromkeys((aten.logical_and, aten.bitwise_and, aten.__and__), choices.both),
     **dict.fromkeys((aten.logical_or, aten.bitwise_or, aten.__or__), choices.either),
+    **dict.fromkeys((aten.to, aten._to_copy), choices.convert),
     aten.where: choices.where,
     aten.masked_fill: choices.fill,
     aten.embedding: choices.embedding,
