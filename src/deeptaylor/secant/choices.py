@@ -5,7 +5,7 @@ and a choice by it is mask · a + (1 − mask) · b, products that are split mid
 for that of an embedding: there tokens are the input, and a token's relevance is Σ m Δ over its vector.
 
 Where a mask that differs hides scores of a softmax, what stands for a hidden score is `FAR` at least: exp(FAR) is 0 as
-exp(−∞) is, and the change from a score to it is a number (`OF_SCORES`).
+exp(−∞) is, and the change from a score to it is a number (`where_of_scores`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from deeptaylor.secant.pair import Pair, RefusedError, attached, look, midway, s
 from deeptaylor.secant.products import linear, real, reals
 from deeptaylor.secant.unary import ratio
 
-__all__ = ["OF_SCORES", "both", "compare", "convert", "either", "embedding", "fill", "ordered", "turned", "where"]
+__all__ = [
+    "both", "compare", "convert", "either", "embedding", "fill", "fill_of_scores", "ordered", "turned", "where",
+    "where_of_scores",
+]  # fmt: skip
 
-aten = torch.ops.aten
 FAR = -1e4  # exp(FAR) is 0, and float32 has digits left for what it is added to
 
 
@@ -99,12 +101,14 @@ def fill(op: Any, args: Any, kwargs: Any) -> Pair:
     return where(op, (mask, value, x), kwargs) if isinstance(mask, Pair) else linear(op, args, kwargs)
 
 
-def _where_of_scores(op: Any, args: Any, kwargs: Any) -> Pair:
+def where_of_scores(op: Any, args: Any, kwargs: Any) -> Pair:
+    """The same of scores of a softmax."""
     mask, a, b = args
     return where(op, (mask, _bounded(a), _bounded(b)), kwargs)
 
 
-def _fill_of_scores(op: Any, args: Any, kwargs: Any) -> Pair:
+def fill_of_scores(op: Any, args: Any, kwargs: Any) -> Pair:
+    """The same of scores of a softmax."""
     x, mask, value = args
     return fill(op, (_bounded(x), mask, _bounded(value)), kwargs)
 
@@ -114,9 +118,6 @@ def _bounded(value: Any) -> Any:
     if isinstance(value, Pair):
         return value
     return value.clamp(min=FAR) if isinstance(value, Tensor) else max(value, FAR)
-
-
-OF_SCORES = {aten.where: _where_of_scores, aten.masked_fill: _fill_of_scores}
 
 
 # --- indices ----------------------------------------------------------------------------------------------------------

@@ -21,12 +21,11 @@ from deeptaylor.graph.places import Node, is_node
 from deeptaylor.maps import ops
 from deeptaylor.operations.table import flow_of, row_of
 from deeptaylor.run.engine import Engine
-from deeptaylor.secant.choices import OF_SCORES
 from deeptaylor.secant.composed import layer_norm
 from deeptaylor.secant.narrow import wide_layer, wide_type, wide_vectors
 from deeptaylor.secant.patterns import sooner_picked, whole_attention
 from deeptaylor.secant.products import picked_layer
-from deeptaylor.secant.splits import split_of
+from deeptaylor.secant.splits import OF_SCORES, split_of
 
 __all__ = ["Step", "steps_of"]
 
