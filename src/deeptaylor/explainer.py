@@ -37,7 +37,9 @@ from deeptaylor.run.unit import Unit
 from deeptaylor.secant.between import Between
 from deeptaylor.secant.comparing import Comparing
 from deeptaylor.secant.front_door import (
+    AS_ASKED,
     AUTO,
+    CP_LRP,
     DEEP_TAYLOR,
     PRESETS,
     SECANT,
@@ -46,6 +48,7 @@ from deeptaylor.secant.front_door import (
     choose_by_graph,
     choose_by_test,
     has_pixels,
+    method_sentence,
     read_settings,
     unusual_operation,
 )
@@ -123,14 +126,25 @@ class Explainer(Comparing):
     def __reduce__(self) -> Any:
         """To a file goes what an explainer was made of; it is captured again when it is read."""
         made_of = (self.model, self.domain) if self.trained is None else (self.trained, None)
-        return _made_again, (*made_of, self.example if self.begun else None, self.settings, self.state())
+        example = self.example if self.begun else None
+        return _made_again, (*made_of, example, self.settings, self.state(), self._choice)
 
     # --- which method ---------------------------------------------------------------------------------------------
 
     @property
     def choice(self) -> Choice | None:
         """The method that answers, why, and what a test measured; None before the first input decided it."""
-        return _named_choice(self.settings) or self._choice
+        return self.by_name or self._choice
+
+    @property
+    def by_name(self) -> Choice | None:
+        """The method that was named, by `method=` or by a reference; None for `auto`."""
+        return _named_choice(self.settings)
+
+    def settle(self, choice: Choice) -> Self:
+        """Answer by a choice that was made before, such as the one that a run recorded; a method by name stays."""
+        self._choice = choice
+        return self
 
     def choose(self, x: Inputs, target: Any, reference: Any = None) -> Choice:
         """Return the method that answers this question; test both on x if the network does not decide it."""
@@ -139,7 +153,7 @@ class Explainer(Comparing):
             raise InputError(f"A reference belongs to the method 'secant'; this explainer has method={chosen!r}.")
         if reference is not None and chosen == AUTO:
             return Choice(SECANT, "a reference was given")
-        if named := _named_choice(self.settings):
+        if named := self.by_name:
             return named
         if self._choice is None:
             with self.lock:
@@ -205,9 +219,10 @@ class Explainer(Comparing):
             answer: Explanation = self._by_secants(x, target, reference)
         elif choice.method in PRESETS:
             answer = self._explain(x, target)
+            answer = replace(answer, method=CP_LRP) if choice.method == CP_LRP else answer
         else:
             answer = ANSWERS[choice.method](self, x, target)
-        return replace(answer, reason=_sentence(choice, answer))
+        return replace(answer, reason=method_sentence(choice))
 
     def _by_secants(self, x: Inputs, target: Any, reference: Any) -> Between:
         with without_autocast(x):
@@ -252,7 +267,7 @@ class Explainer(Comparing):
             self.original.look(self.follow)
             self.check_kind(inputs)
         if self._settled_method(x, target) not in PRESETS:
-            return self._forward_without_rules(x, inputs, target)
+            return self._forward_without_rules(x, target)
         engine = self.engine_for(inputs)
         target = self.weights_of(target, engine, inputs)
         if other := self.elsewhere(target, engine, inputs):
@@ -279,9 +294,13 @@ class Explainer(Comparing):
             )
         return choice.method
 
-    def _forward_without_rules(self, x: Any, inputs: tuple[Tensor, ...], target: Any) -> tuple[Tensor, Any]:
+    def _forward_without_rules(self, x: Any, target: Any) -> tuple[Tensor, Any]:
         if is_compiling():
-            return self.compare_traced(inputs, self._reference_for(inputs, None), target)
+            raise InputError(
+                "torch.export and torch.compile take explainers by deep Taylor, 'paper' and 'cp-lrp'; this one answers "
+                f"by {self._settled_method(x, target)!r}. Call explainer.compile() to make its passes faster, or name "
+                "method='deep-taylor'."
+            )
         answer = self._by_method(x, target, None)
         return answer.score, answer.relevance
 
@@ -514,26 +533,23 @@ def _contrast(whole: Explanation, result: Result, power: float) -> Contrast:
 
 
 def _made_again(
-    model: nn.Module | Trained, domain: Any, example: tuple[Tensor, ...] | None, chosen: Settings, state: State
-) -> Explainer:
+    model: nn.Module | Trained, domain: Any, example: tuple[Tensor, ...] | None, chosen: Settings, state: State,
+    choice: Choice | None = None,
+) -> Explainer:  # fmt: skip
     """An explainer with the settings of another, moved and run like it; also one that was read from a file."""
     explainer = Explainer(model, None, domain)
     explainer.settings = replace(chosen, domains=(), root="")
     if example is not None:
         explainer.begin_with(example, "example")
+    if choice is not None:
+        explainer.settle(choice)
     return explainer.brought_to(state)
 
 
 def _named_choice(settings: Settings) -> Choice | None:
     """Return the choice that the settings are; None for `auto`."""
     if settings.method != AUTO:
-        return Choice(settings.method, "as asked")
+        return Choice(settings.method, AS_ASKED)
     if settings.reference is not None or settings.background is not None:
         return Choice(SECANT, "a reference was given")
     return None
-
-
-def _sentence(choice: Choice, answer: Explanation) -> str:
-    """Say which method answered and why."""
-    joint = ", " if choice.reason == "as asked" else ", because "
-    return f"Method: {answer.method}{joint}{choice.reason}."
