@@ -93,7 +93,7 @@ def test_method_reference_and_background_are_part_of_what_a_store_is_of(tmp_path
         run(tmp_path / str(k), 2, **settings)
         run(tmp_path / str(k), 2, **copy.deepcopy(settings))  # the same again is gone on with
         other = asked[(k + 1) % len(asked)]
-        with pytest.raises(ChangedError, match="They differ in: .*(method|reference|background)"):
+        with pytest.raises(ChangedError, match=r"They differ in: .*(method|reference|background)"):
             run(tmp_path / str(k), 2, **other)
 
 

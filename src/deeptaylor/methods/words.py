@@ -71,6 +71,12 @@ def _sensitivity(_explainer: Explainer, f: Function, x: Tensor, target: Any) -> 
 
 
 def _taylor(explainer: Explainer, f: Function, x: Tensor, target: Any) -> Explanation:
+    if x.dtype in (torch.float16, torch.bfloat16):
+        name = str(x.dtype).removeprefix("torch.")
+        raise InputError(
+            f"method='taylor' searches for a root by small steps, and {name} is too coarse. Explain in float32: "
+            "explainer.float(), and x.float()."
+        )
     domain = explainer.settings.domains[0]
     return taylor(f, x, target, root=nearest_root(f, x, target, domain=domain, level=ROOT_LEVEL))
 

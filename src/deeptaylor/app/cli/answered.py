@@ -156,7 +156,16 @@ class Answered:
                 ledger = found["ledger"]
                 parts = (ledger["input"] + ledger.get("shared", 0.0), ledger["bias"], ledger["dropped"])
                 label = name if index is None else f"{name} ({index})"
-                rows.append(("", label, bias, f"{found['score']:.4g}", *[_share(p, found["score"]) for p in parts]))
+                kept = "neuron" if e.ledger.returned is None else "returned"
+                rows.append(
+                    (
+                        "",
+                        label,
+                        bias if len(self.explanations) > 1 else kept,
+                        f"{found['score']:.4g}",
+                        *[_share(p, found["score"]) for p in parts],
+                    )
+                )
         return rows
 
 
