@@ -92,6 +92,7 @@ def test_a_copy_in_a_file_answers_the_same_by_the_same_method(word: str) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("word", WORDS)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor's own imports
 def test_compiled_passes_say_the_same(word: str) -> None:
     made = dt.Explainer(network(), inputs(1), BOX, method=word)
     wanted = made.explain(inputs(), 1)
