@@ -120,8 +120,10 @@ def test_signatures() -> None:
     asked = ["model", "x", "target", "domain", *settings, *of_texts, "background"]
     assert list(inspect.signature(dt.explain).parameters) == asked
     asked = ["model", "x", "target", "against", "power", "domain"]
-    assert list(inspect.signature(dt.contrast).parameters) == [*asked, *settings]
-    assert list(inspect.signature(dt.Pretrained.explainer).parameters) == ["self", *settings]
+    assert list(inspect.signature(dt.contrast).parameters) == [*asked, *settings, "method", "reference"]
+    assert list(inspect.signature(dt.Pretrained.explainer).parameters) == [
+        "self", "method", "reference", "background", *settings
+    ]  # fmt: skip
     for made in (dt.explain, dt.contrast, dt.Pretrained.explainer):
         given = inspect.signature(made).parameters
         assert {name: given[name].default for name in settings} == {name: defaults[name] for name in settings}

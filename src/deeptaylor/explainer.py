@@ -37,7 +37,9 @@ from deeptaylor.run.unit import Unit
 from deeptaylor.secant.between import Between
 from deeptaylor.secant.comparing import Comparing
 from deeptaylor.secant.front_door import (
+    AS_ASKED,
     AUTO,
+    CP_LRP,
     DEEP_TAYLOR,
     PRESETS,
     SECANT,
@@ -46,6 +48,7 @@ from deeptaylor.secant.front_door import (
     choose_by_graph,
     choose_by_test,
     has_pixels,
+    method_sentence,
     read_settings,
     unusual_operation,
     with_alternatives,
@@ -124,14 +127,25 @@ class Explainer(Comparing):
     def __reduce__(self) -> Any:
         """To a file goes what an explainer was made of; it is captured again when it is read."""
         made_of = (self.model, self.domain) if self.trained is None else (self.trained, None)
-        return _made_again, (*made_of, self.example if self.begun else None, self.settings, self.state())
+        example = self.example if self.begun else None
+        return _made_again, (*made_of, example, self.settings, self.state(), self._choice)
 
     # --- which method ---------------------------------------------------------------------------------------------
 
     @property
     def choice(self) -> Choice | None:
         """The method that answers, why, and what a test measured; None before the first input decided it."""
-        return _named_choice(self.settings) or self._choice
+        return self.by_name or self._choice
+
+    @property
+    def by_name(self) -> Choice | None:
+        """The method that was named, by `method=` or by a reference; None for `auto`."""
+        return _named_choice(self.settings)
+
+    def settle(self, choice: Choice) -> Self:
+        """Answer by a choice that was made before, such as the one that a run recorded; a method by name stays."""
+        self._choice = choice
+        return self
 
     def choose(self, x: Inputs, target: Any, reference: Any = None) -> Choice:
         """Return the method that answers this question; test both on x if the network does not decide it."""
@@ -142,7 +156,7 @@ class Explainer(Comparing):
             return Choice(SECANT, "a reference was given")
         if isinstance(target, targets.LogOdds) and chosen == AUTO:
             return Choice(SECANT, "they explain log-odds")
-        if named := _named_choice(self.settings):
+        if named := self.by_name:
             return named
         if self._choice is None:
             with self.lock:
@@ -212,11 +226,12 @@ class Explainer(Comparing):
                 answer: Explanation = self._by_secants(x, target, reference)
             elif choice.method in PRESETS:
                 answer = self._explain(x, target)
+                answer = replace(answer, method=CP_LRP) if choice.method == CP_LRP else answer
             else:
                 answer = ANSWERS[choice.method](self, x, target)
         except UnsupportedOpError as error:
             raise with_alternatives(error, choice.method) from error
-        return replace(answer, reason=_sentence(choice, answer))
+        return replace(answer, reason=method_sentence(choice))
 
     def _by_secants(self, x: Inputs, target: Any, reference: Any) -> Between:
         with without_autocast(x):
@@ -286,7 +301,7 @@ class Explainer(Comparing):
             answered = (
                 "no method was chosen for this network yet"
                 if choice is None
-                else f"this one answers by {choice.method}"
+                else f"this one answers by {choice.method!r}"
             )
             raise InputError(
                 f"torch.export and torch.compile of an explainer support deep Taylor alone, and {answered}: name it, "
@@ -365,7 +380,7 @@ class Explainer(Comparing):
             )
         by_secants = choice.method == SECANT
         answer = self._contrast_by_secants(x, asked, rivals) if by_secants else self._contrast(x, asked, rivals, power)
-        answer = replace(answer, reason=_sentence(choice, answer))
+        answer = replace(answer, reason=method_sentence(choice))
         return answer if self.trained is None else self.trained.shown(answer, x, seen, asked)
 
     def _contrast_by_secants(self, x: Inputs, target: Any, against: Any) -> Between:
@@ -544,27 +559,24 @@ def _contrast(whole: Explanation, result: Result, power: float) -> Contrast:
 
 
 def _made_again(
-    model: nn.Module | Trained, domain: Any, example: tuple[Tensor, ...] | None, chosen: Settings, state: State
-) -> Explainer:
+    model: nn.Module | Trained, domain: Any, example: tuple[Tensor, ...] | None, chosen: Settings, state: State,
+    choice: Choice | None = None,
+) -> Explainer:  # fmt: skip
     """An explainer with the settings of another, moved and run like it; also one that was read from a file."""
     explainer = Explainer(model, None, domain)
     explainer.settings = replace(chosen, domains=(), root="")
     if example is not None:
         explainer.begin_with(example, "example")
+    if choice is not None:
+        explainer.settle(choice)
     return explainer.brought_to(state)
 
 
 def _named_choice(settings: Settings) -> Choice | None:
     """Return the choice that the settings are; None for `auto`."""
     if settings.method != AUTO:
-        return Choice(settings.method, "as asked")
+        return Choice(settings.method, AS_ASKED)
     if settings.reference is not None or settings.background is not None:
         given = "a reference" if settings.reference is not None else "a background"
         return Choice(SECANT, f"{given} was given")
     return None
-
-
-def _sentence(choice: Choice, answer: Explanation) -> str:
-    """Say which method answered and why."""
-    joint = ", " if choice.reason == "as asked" else ", because "
-    return f"Method: {answer.method}{joint}{choice.reason}."

@@ -21,7 +21,7 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 3e-2, torc
 
 SAME = 0.98  # a map that shares more than this with the next class's does not depend on the class
 DEEP_TAYLOR = "deep Taylor"
-_BY_RULES = (DEEP_TAYLOR, "cp-lrp")  # what the input does not hold, biases took, or was dropped
+BY_RULES = (DEEP_TAYLOR, "cp-lrp")  # what the input does not hold, biases took, or was dropped
 _SENSITIVITY = (
     "Sensitivity does not split the score: its values, squared slopes, say where a small change would matter most. "
     "They need not add up to anything."
@@ -133,7 +133,7 @@ class Check:
         held = f"{'only ' if little else ''}{'at least ' if several and not little else ''}{percent(self.input_share)}"
         worst = f" in the worst of the {self.samples} scores" if several and little else ""
         rest = ""
-        if self.method not in _BY_RULES:
+        if self.method not in BY_RULES:
             rest = f"; {self.method} does not redistribute the rest" if little else ""
         elif little or abs(self.conservation_gap - self.bias_share) < 1e-3:
             rest = f"; biases absorbed {'at most ' if several else ''}{percent(self.bias_share)}"
@@ -146,7 +146,7 @@ class Check:
         )
 
     def _account_text(self) -> str:
-        if self.method not in _BY_RULES:
+        if self.method not in BY_RULES:
             return f"Residual: {_part(self.residual_share)} of the score, which {self.method} does not redistribute."
         answer = "yes" if self.accounted else "NO"  # in capitals: this one is a failure
         return (

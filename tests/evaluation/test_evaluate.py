@@ -22,6 +22,7 @@ from deeptaylor.evaluation.result import Evaluation, read
 from deeptaylor.metrics.case import Case, Maps, Measured, Metric
 from deeptaylor.metrics.flipping import Deletion, Flipping
 from deeptaylor.metrics.interval import bootstrap
+from deeptaylor.secant.front_door import METHODS as WORDS
 from known_truth import CLASSES, SIDE, Quarters, case, random_maps, true_maps
 from untouched import changes, snapshot
 
@@ -106,6 +107,22 @@ def test_our_methods_and_opponents_by_name() -> None:
     assert found.failed == {}
 
 
+def test_every_word_of_a_method_is_judged_and_the_reason_of_auto_is_told() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.GELU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 3)).eval()
+    with torch.no_grad():
+        net[4].bias.add_(1)  # type: ignore[index, operator, union-attr]
+    x = torch.rand(3, 1, 12, 12)
+    found = evaluate(net, x, list(WORDS), [Flipping(patch=4)], domain=dt.Box(0, 1))
+    assert found.failed == {}
+    assert [s.method for s in found.scores] == list(WORDS)
+    (note,) = found.notes
+    assert note.startswith("auto: Method: ")
+    assert "because the network has gelu, so both methods were tested on the first 3 input(s)" in note
+    by = {s.method: s.values for s in found.scores}
+    chosen = "secant" if "Method: secants" in note else "deep-taylor"
+    np.testing.assert_array_equal(by["auto"], by[chosen])
+
+
 def test_a_comparison_with_the_blurred_picture_is_a_method() -> None:
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3))
     x, classes = torch.rand(2, 1, 8, 8), torch.tensor([2, 0])
@@ -136,7 +153,9 @@ def test_progress_is_told() -> None:
 
 
 def test_unknown_methods_are_refused_with_those_that_there_are() -> None:
-    with pytest.raises(InputError, match="There is no method called 'deep tailor'; there are deep Taylor, ") as caught:
+    with pytest.raises(
+        InputError, match="There is no method called 'deep tailor'; there are auto, deep-taylor, "
+    ) as caught:
         run(["deep tailor"])
     for name in (*OURS, *OPPONENTS):
         assert name in str(caught.value)

@@ -32,6 +32,20 @@ def doubt_net() -> nn.Module:
     return nn.Sequential(*list(flower_net())[:-1], nn.Linear(16, 1)).eval()
 
 
+def soft_net() -> nn.Module:
+    """A network that rectified detectors and pooling do not describe: its methods are tested."""
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 5, stride=2), nn.GELU(), nn.Conv2d(6, 8, 3), nn.GELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(8, 3),
+    ).eval()  # fmt: skip
+
+
+def plain_net() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 5, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3)
+    ).eval()
+
+
 class Sums(nn.Module):
     """An operation without a rule."""
 

@@ -214,7 +214,7 @@ def test_a_step_that_does_not_exist_is_named() -> None:
 
 def test_deep_taylor_alone_can_be_exported() -> None:
     x = pictures()
-    for method, said in (("auto", "no method was chosen"), ("secant", "by secant"), ("attnlrp", "by attnlrp")):
+    for method, said in (("auto", "no method was chosen"), ("secant", "by 'secant'"), ("attnlrp", "by 'attnlrp'")):
         with pytest.raises(dt.InputError, match=f"{said}.*method='deep-taylor'"):
             torch.export.export(dt.Explainer(cnn(nn.GELU), x, method=method), (x,))
     explainer = dt.Explainer(cnn(nn.GELU), x, method="deep-taylor")

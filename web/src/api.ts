@@ -69,6 +69,7 @@ export interface Apart {
 export interface Answer {
   model: string;
   method: string;
+  reason: string;
   bias: string | null;
   target: number | null;
   target_name: string;
@@ -79,6 +80,7 @@ export interface Answer {
   score: number;
   title: string;
   sentences: string[];
+  same: string;
   warning: string;
   consistent: string;
   account: Account | null;

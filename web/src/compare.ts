@@ -2,7 +2,7 @@
 
 import type { Answer, Model, Options } from "./api";
 import { byId, make } from "./dom";
-import { BIASES, METHODS } from "./settings";
+import { APART, BIASES, METHODS } from "./settings";
 
 const KINDS: [string, string][] = [
   ["", "nothing"],
@@ -60,8 +60,9 @@ export class Compare {
     const target = answer.target === null ? "" : String(answer.target);
     if (kind === "target") return { target: this.beside.value, against: "" };
     if (kind === "model") return { model: this.beside.value, target: answer.target_name };
-    if (kind === "method" && this.beside.value !== "deep-taylor") return { method: this.beside.value, target, question: "evidence", against: "" };
-    return { target, [kind]: this.beside.value, against: asked["against"] ?? "" };
+    if (kind === "method" && !APART.has(this.beside.value)) return { method: this.beside.value, target, question: "evidence", against: "" };
+    const deep: Options = kind === "bias" ? { method: "deep-taylor" } : {};
+    return { ...deep, target, [kind]: this.beside.value, against: asked["against"] ?? "" };
   }
 
   // One scale for both, where both are parts of the same network's scores; null where each has its own.
@@ -78,7 +79,7 @@ export class Compare {
       case "model":
         return this.models().filter(({ name }) => name !== answer.model).map(({ name, title }) => [name, title]);
       case "method":
-        return METHODS.filter(([value]) => value !== answer.method).map(([value, words]) => [value, words]);
+        return METHODS.filter(([value]) => value !== answer.method && value !== "auto").map(([value, words]) => [value, words]);
       case "bias":
         return BIASES.filter(([value]) => value !== bias);
       default:

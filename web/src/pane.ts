@@ -5,7 +5,7 @@ import { choice, chosen } from "./choice";
 import { context, paintOverlay, robustScale, type Heat } from "./colours";
 import { make, newId, percent, shown } from "./dom";
 import { Ledger } from "./ledger";
-import { made } from "./settings";
+import { OF_ANY_SCORE, made } from "./settings";
 import { Picture, type Look, type Painted } from "./picture";
 import { Taking } from "./taking";
 
@@ -146,7 +146,7 @@ export class Pane {
       const { heat, node } = this.layer;
       return { heat, scale: heat.scale, what: `relevance at ${node}`, unit, whole };
     }
-    if (answer.score <= 0 && answer.method !== "sensitivity") return null;
+    if (answer.score <= 0 && !OF_ANY_SCORE.has(answer.method)) return null;
     if (answer.apart && showing.map === "difference") {
       const heat = answer.apart.difference;
       return this.scaled({ heat, scale: heat.scale, what: `${answer.title}, as a difference`, unit: "difference of relevances", whole });
@@ -171,6 +171,7 @@ export class Pane {
     const [above, below] = this.aboutPixels;
     above.replaceChildren();
     below.replaceChildren();
+    if (answer.same) above.append(make("p", { class: "warning same" }, answer.same));
     if (answer.apart) {
       above.append(make("p", { class: "apart" }, make("strong", { class: "size" }, answer.apart.percent), ` ${answer.apart.sentence}`));
       if (answer.apart.nothing) above.append(make("p", { class: "nothing warning" }, answer.apart.nothing));
@@ -178,8 +179,9 @@ export class Pane {
     for (const words of answer.sentences) above.append(make("p", { class: "says" }, words));
     if (answer.warning) above.append(make("p", { class: "warning" }, answer.warning));
     if (answer.apart && answer.against === null) above.append(rivals(answer.apart));
+    if (answer.reason) below.append(make("p", { class: "reason soft" }, answer.reason));
     if (answer.consistent) below.append(make("p", { class: "consistent" }, answer.consistent));
-    if (answer.classes.length && (answer.score > 0 || answer.method === "sensitivity")) below.append(this.believing());
+    if (answer.classes.length && (answer.score > 0 || OF_ANY_SCORE.has(answer.method))) below.append(this.believing());
     if (answer.notes.length) below.append(make("ul", { class: "notes soft" }, ...answer.notes.map((note) => make("li", {}, note))));
     this.ledger.show(answer.account, answer.layers);
     this.taking.show(answer, this.asked!.options, this.asked!.picture);

@@ -4,6 +4,7 @@
 import type { Answer, Options, Swap } from "./api";
 import { byId, make } from "./dom";
 import { showGuesses } from "./guesses";
+import { APART } from "./settings";
 
 export class Question {
   newlyAsked = true; // whether another question than before was asked, and not another setting
@@ -49,7 +50,7 @@ export class Question {
   }
 
   options(method: string): Options {
-    if (method !== "deep-taylor") return { target: this.target };
+    if (!APART.has(method)) return { target: this.target };
     return { target: this.target, against: this.against, question: this.apart ? "apart" : "evidence" };
   }
 
@@ -66,12 +67,12 @@ export class Question {
     this.setNames([]);
   }
 
-  // Only deep Taylor decomposition sets classes apart.
+  // Not every method sets classes apart.
   withMethod(method: string): void {
-    const deep = method === "deep-taylor";
-    this.section.querySelector<HTMLElement>(".switch")!.hidden = !deep;
-    byId("rather").hidden = !deep;
-    if (!deep) {
+    const can = APART.has(method);
+    this.section.querySelector<HTMLElement>(".switch")!.hidden = !can;
+    byId("rather").hidden = !can;
+    if (!can) {
       this.apart = false;
       this.against = "";
     }

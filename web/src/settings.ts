@@ -4,7 +4,12 @@ import type { Options } from "./api";
 import { byId, make, newId } from "./dom";
 
 export const METHODS: [string, string, string][] = [
+  ["auto", "Automatic", "the method that fits this network; the answer says which one and why"],
   ["deep-taylor", "Deep Taylor decomposition", "splits the score, layer by layer, down to the pixels"],
+  ["paper", "Deep Taylor, as in the paper", "biases keep their share of the score, averages are pooling"],
+  ["secant", "Secants", "the exact difference from the picture’s own mean colour: red raises the score, blue lowers it"],
+  ["attnlrp", "AttnLRP", "for attention: products give half to each factor, the softmax is taken by its tangent"],
+  ["cp-lrp", "CP-LRP", "attention and norms are constants, and every layer hands on in proportion (the z rule)"],
   ["sensitivity", "Sensitivity", "where a small change would matter most: the squared gradient"],
   ["taylor", "Taylor at the nearest root", "compares with the nearest picture that the network does not care for; takes some seconds"],
 ];
@@ -13,6 +18,10 @@ export const BIASES: [string, string][] = [
   ["neuron", "keep their share, as in the paper"],
   ["spread", "give it back to the inputs of each neuron"],
 ];
+// Methods whose map of a score below zero is not empty.
+export const OF_ANY_SCORE = new Set(["secant", "attnlrp", "sensitivity"]);
+// Methods that set a class apart from others.
+export const APART = new Set(["auto", "deep-taylor", "paper", "cp-lrp", "secant"]);
 const DEEP = ["bias", "max_pool", "first", "above", "rules"];
 
 export class Settings {

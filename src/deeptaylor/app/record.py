@@ -58,9 +58,14 @@ def about_plan(plan: Plan) -> dict[str, Any]:
 
 
 def about_explainer(explainer: Explainer) -> dict[str, Any]:
-    """Settings and plan."""
-    chosen = explainer.settings
+    """Method, settings and plan."""
+    chosen, found = explainer.settings, explainer.choice
     return {
+        "method": {
+            "asked": chosen.method,
+            "chosen": None if found is None else found.method,
+            "areas": {} if found is None else dict(found.areas),
+        },
         "settings": {
             "bias": chosen.bias,
             "max_pool": chosen.max_pool,

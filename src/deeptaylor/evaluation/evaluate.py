@@ -22,7 +22,7 @@ from deeptaylor.domain import Domain
 from deeptaylor.errors import InputError
 from deeptaylor.evaluation.data import photographs
 from deeptaylor.evaluation.opponents import OPPONENTS, installed
-from deeptaylor.evaluation.ours import ours
+from deeptaylor.evaluation.ours import Ours, ours
 from deeptaylor.evaluation.result import Evaluation, Scores
 from deeptaylor.graph.eval_mode import eval_mode
 from deeptaylor.metrics.case import BATCH, Case, Maps, Measured, Metric, flat_map, gives_probabilities
@@ -60,6 +60,7 @@ METRICS: Mapping[str, Callable[[], Metric]] = {
 }
 # Ours, and the usual opponents that can be had without asking for much time.
 USUAL = (
+    "auto",
     "deep Taylor",
     "deep Taylor, spread",
     "contrast",
@@ -145,7 +146,9 @@ def evaluate(
         gathered = _Gathered(begun, known, progress or _silent, keep or (lambda so_far: None))
         for case, of in cases:
             gathered.judge(case, of, chosen, explained)
-    return gathered.now
+    reasons = [f"{name}: {method.reason}" for name, method in chosen.items() if isinstance(method, Ours)]
+    said = [reason for reason in reasons if not reason.endswith(": ") and reason not in gathered.now.notes]
+    return replace(gathered.now, notes=(*gathered.now.notes, *said))
 
 
 def _case(network: nn.Module, x: Tensor, classes: Any, masks: Tensor | None, batch: int, seed: int) -> Case:

@@ -59,7 +59,12 @@ def _taylor(network: nn.Module, _example: Tensor, domain: Domain) -> Explain:
 METHODS: Mapping[str, Method] = {
     m.key: m
     for m in (
-        Method("deep-taylor", "Deep Taylor", _engine()),
+        Method("auto", "The method that fits", _engine()),
+        Method("deep-taylor", "Deep Taylor", _engine(method="deep-taylor")),
+        Method("paper", "Deep Taylor, as in the paper", _engine(method="paper")),
+        Method("secant", "Secants", _engine(method="secant")),
+        Method("attnlrp", "AttnLRP", _engine(method="attnlrp")),
+        Method("cp-lrp", "CP-LRP", _engine(method="cp-lrp")),
         Method("deep-taylor-neuron", "Deep Taylor, biases keep", _engine(bias="neuron")),
         Method("deep-taylor-spread", "Deep Taylor, biases spread", _engine(bias="spread")),
         Method("lrp-alpha2beta1", "LRP, alpha 2, beta 1", _engine(rules={"*": AlphaBeta(2, 1)})),

@@ -49,9 +49,10 @@ def _from_outside(explain: FromOutside, name: str) -> Callable[[Explainer, Any, 
         explainer.original.check(look)
 
         def f(points: Tensor) -> Tensor:
-            ready = explainer.engine_for((points,))
-            output: Tensor = ready.forward_pass((points,)).values[ready.planned.output]
-            return output
+            some = points if len(points) else own[:1]  # a root search whose samples are all done asks for none
+            ready = explainer.engine_for((some,))
+            output: Tensor = ready.forward_pass((some,)).values[ready.planned.output]
+            return output[: len(points)]
 
         if isinstance(asked, Tensor) and not asked.is_floating_point() and asked.ndim == 2:
             return _together([explain(explainer, f, own, k) for k in asked.unbind(1)], target)
@@ -74,6 +75,12 @@ def _sensitivity(_explainer: Explainer, f: Function, x: Tensor, target: Any) -> 
 
 
 def _taylor(explainer: Explainer, f: Function, x: Tensor, target: Any) -> Explanation:
+    if x.dtype in (torch.float16, torch.bfloat16):
+        name = str(x.dtype).removeprefix("torch.")
+        raise InputError(
+            f"method='taylor' searches for a root by small steps, and {name} is too coarse. Explain in float32: "
+            "explainer.float(), and x.float()."
+        )
     domain = explainer.settings.domains[0]
     return taylor(f, x, target, root=nearest_root(f, x, target, domain=domain, level=ROOT_LEVEL))
 

@@ -27,10 +27,10 @@ from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.rules import Rule
 from deeptaylor.run.contrast import POWER
 from deeptaylor.run.inputs import first_float
-from deeptaylor.run.returned import RETURNED
 from deeptaylor.run.target import Logit, Margin, Negative, Probability
 from deeptaylor.run.unit import Unit
 from deeptaylor.secant.between import Between
+from deeptaylor.secant.front_door import AUTO, SECANT
 from deeptaylor.support.class_names import class_number
 from deeptaylor.support.kept import Kept
 from deeptaylor.text.explanation import TextExplanation
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Photo", "class_index", "contrast", "explain", "read", "shown", "similarity"]
 
+_OF_RULES = ("rules", "first", "bias", "max_pool", "local")
 _Answer = TypeVar("_Answer", bound=Explanation)
 Photo = str | os.PathLike[str] | Image.Image | npt.NDArray[np.uint8]
 
@@ -63,8 +64,9 @@ def explain(
 @overload
 def explain(
     model: nn.Module | Pretrained, x: Any, target: Any = None, domain: Domain | Sequence[Domain] | None = None, *,
-    rules: Mapping[str, Rule] | None = None, first: Rule | None = None, bias: str = RETURNED,
-    max_pool: str = "proportional", local: bool = True, output: int | str | None = None, background: Any = None,
+    rules: Mapping[str, Rule] | None = None, first: Rule | None = None, bias: str | None = None,
+    max_pool: str | None = None, local: bool | None = None, output: int | str | None = None,
+    method: str | None = None, reference: Any = None, background: Any = None,
 ) -> Explanation: ...  # fmt: skip
 
 
@@ -76,9 +78,9 @@ def explain(
     *,
     rules: Mapping[str, Rule] | None = None,
     first: Rule | None = None,
-    bias: str = RETURNED,
-    max_pool: str = "proportional",
-    local: bool = True,
+    bias: str | None = None,
+    max_pool: str | None = None,
+    local: bool | None = None,
     output: int | str | None = None,
     continuation: Any = None,
     against: Any = None,
@@ -93,39 +95,56 @@ def explain(
     `Explainer.explain`, the settings those of `Explainer`. With a `TextModel`, ``x`` is a text, a pair of texts or a
     list of them, and the settings are those of `TextModel.explain`: continuation, against, method, reference.
 
+    ``method``, ``reference`` and ``background`` are those of `Explainer`; the answer says which method it is and why.
     With a model of scikit-learn, ``x`` is a row of its table or several, and ``background`` is data such as X_train:
-    the answer is what took the score from that of the mean row to that of x (`Explainer.between`).
+    unless another method is named, the answer is what took the score from that of the mean row to that of x.
 
     >>> import torch, deeptaylor as dt
     >>> dt.explain(torch.nn.Linear(2, 3), [[1.0, 2.0]], target=0, domain=dt.NonNegative()).relevance.shape
     torch.Size([1, 2])
     """
-    of_texts = {"continuation": continuation, "against": against, "method": method, "reference": reference}
-    if background is not None and getattr(model, "feature_names", None) is None:
-        raise InputError("background= is for models of scikit-learn, as dt.load returns them.")
     if isinstance(model, TextModel):
         if domain is not None or rules or first is not None:
             raise InputError("Domain and rules are for other networks; one that reads texts is told its method=.")
-        return model.explain(x, target, **of_texts)
-    strange = [name for name, value in of_texts.items() if value is not None]
-    if strange:
-        raise InputError(f"{strange[0]}= is for networks that read texts; load one with its tokenizer: dt.load(…).")
-    settings = {"rules": rules, "first": first, "bias": bias, "max_pool": max_pool, "local": local, "output": output}
+        if background is not None:
+            raise InputError("background= is for tables; a text is compared with reference=, see dt.TextExplainer.")
+        return model.explain(
+            x, target, continuation=continuation, against=against, method=method, reference=reference
+        )  # fmt: skip
+    for name, value in (("continuation", continuation), ("against", against)):
+        if value is not None:
+            raise InputError(f"{name}= is for networks that read texts; load one with its tokenizer: dt.load(…).")
+    settings = {
+        "method": method or AUTO, "background": background, "rules": rules, "first": first, "bias": bias,
+        "max_pool": max_pool, "local": local, "output": output,
+    }  # fmt: skip
     if not isinstance(model, nn.Module) and getattr(model, "feature_names", None) is not None:
-        usual = _mean_row(model, background, by_rules=domain is not None or bool(rules) or first is not None)
-        return _asked(model, None, settings, lambda explainer: explainer.between(x, usual, target))
-    return _asked(model, domain, settings, lambda explainer: explainer.explain(x, target))
+        return _of_table(model, x, target, settings, domain, reference)
+    return _asked(model, domain, settings, lambda explainer: explainer.explain(x, target, reference=reference))
+
+
+def _of_table(
+    model: Pretrained, x: Any, target: Any, settings: dict[str, Any], domain: Any, reference: Any
+) -> Explanation:
+    """Explain rows of a table: by secants, with the mean row or the reference that is given, unless told otherwise."""
+    if settings["method"] not in (AUTO, SECANT):
+        return _asked(model, domain, settings, lambda explainer: explainer.explain(x, target, reference=reference))
+    by_rules = domain is not None or any(settings[name] is not None for name in _OF_RULES)
+    if reference is None or by_rules:
+        reference = _mean_row(model, settings["background"], by_rules)
+    settings["background"] = None
+    return _asked(model, None, settings, lambda explainer: explainer.explain(x, target, reference=reference))
 
 
 def _mean_row(model: Pretrained, background: Any, by_rules: bool) -> npt.NDArray[np.float64]:
     """The mean row of the data that a row of a table is compared with, in the table's own units."""
-    rules = "For a deep Taylor decomposition by rules, ask p.explainer(…).explain(x)."
+    rules = "For a deep Taylor decomposition by rules, say method='deep-taylor'."
     if by_rules:
         raise InputError(f"A row of a table is compared with the mean row, which takes no domain and no rules. {rules}")
     if background is None:
         raise InputError(
             "A row of a table is compared with the mean row of data: give background=X_train, the rows that the model "
-            f"was fitted on or others like them. {rules}"
+            f"was fitted on or others like them, or a row of your own, reference=. {rules}"
         )
     assert model.feature_names is not None
     found, columns = _rows(background, model.feature_names)
@@ -169,10 +188,12 @@ def contrast(
     *,
     rules: Mapping[str, Rule] | None = None,
     first: Rule | None = None,
-    bias: str = RETURNED,
-    max_pool: str = "proportional",
-    local: bool = True,
+    bias: str | None = None,
+    max_pool: str | None = None,
+    local: bool | None = None,
     output: int | str | None = None,
+    method: str = AUTO,
+    reference: Any = None,
 ) -> Contrast | Between:
     """What sets a class apart from its rivals, in one call (see `Explainer.contrast`); classes may be names.
 
@@ -183,19 +204,25 @@ def contrast(
             "A contrast is of networks that read pictures or numbers. What speaks for one class of a text rather than "
             "for another is dt.explain(p, text, target=…, against=…)."
         )
-    settings = {"rules": rules, "first": first, "bias": bias, "max_pool": max_pool, "local": local, "output": output}
+    settings = {
+        "method": method, "reference": reference, "rules": rules, "first": first, "bias": bias, "max_pool": max_pool,
+        "local": local, "output": output,
+    }  # fmt: skip
     return _asked(model, domain, settings, lambda explainer: explainer.contrast(x, target, against, power))
 
 
 def _asked(
     model: nn.Module | Pretrained, domain: Any, settings: Mapping[str, Any], ask: Callable[[Explainer], _Answer]
 ) -> _Answer:
-    """What an explainer says; that of a `Pretrained` is kept, but with rules of one's own, which may change."""
+    """What an explainer says; that of a `Pretrained` is kept, but with rules or data of one's own, which may change."""
     make = partial(Explainer, model, None, domain, **settings)
     kept: Kept[Explainer] | None = None if isinstance(model, nn.Module) else getattr(model, "kept", None)
-    if kept is None or domain is not None or settings["rules"] or settings["first"]:
+    data = [settings.get(name) for name in ("reference", "background")]
+    own_data = any(one is not None and not isinstance(one, str) for one in data)
+    if kept is None or domain is not None or settings["rules"] or settings["first"] or own_data:
         return ask(make())
-    return kept.asked(repr(settings), make, ask)
+    named = {name: value for name, value in sorted(settings.items()) if value is not None}
+    return kept.asked(repr(named), make, ask)
 
 
 # --- photographs ------------------------------------------------------------------------------------------------------

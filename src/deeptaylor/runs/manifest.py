@@ -9,13 +9,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import numpy as np
+from torch import Tensor, nn
 
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.runs.commits import LEDGER, Commits, Entered, Item, StoreError, damaged, lost
 from deeptaylor.runs.items import Entry
 from deeptaylor.runs.store import ABOUT, Field, create, digests_of, fields_of, files_of
 from deeptaylor.runs.work import Work
+from deeptaylor.secant.front_door import DEEP_TAYLOR, PRESETS, Choice, method_sentence
 from deeptaylor.shown import shown
 from deeptaylor.support.files import write_whole
 from deeptaylor.support.fingerprint import versions, weights_fingerprint
@@ -30,6 +32,7 @@ __all__ = [
     "check_ledger",
     "check_network",
     "check_settings",
+    "chosen_method",
     "damaged_abouts",
     "fields_in",
     "grown",
@@ -121,7 +124,9 @@ def about(work: Work, heat: Sequence[int], relevance: Sequence[int] | None, more
     explainer, model = work.explainer, work.model
     also = [f"{one.name} {getattr(one, 'settings', '')}".strip() for one in work.also]
     said = {**_settings(work), "relevance": relevance is not None, "also": also}
-    text = str(explainer.plan)
+    choice = chosen_method(work)
+    by_plan = choice.method in PRESETS
+    text = str(explainer.plan) if by_plan else ""
     named = None if model is None else model.class_names
     return {
         "format": _FORMAT,
@@ -135,7 +140,12 @@ def about(work: Work, heat: Sequence[int], relevance: Sequence[int] | None, more
             "fingerprint": weights_fingerprint(explainer.model),
             "parameters": sum(p.numel() for p in explainer.model.parameters()),
         },
-        "plan": {"fingerprint": _hash(said, text), "summary": explainer.plan.summary(), **said},
+        "method": {"asked": explainer.settings.method, **asdict(choice)},
+        "plan": {
+            "fingerprint": _hash(said, text),
+            "summary": explainer.plan.summary() if by_plan else method_sentence(choice),
+            **said,
+        },
         "versions": versions(),
         **more,
     }
@@ -158,8 +168,36 @@ def _settings(work: Work) -> dict[str, Any]:
         "axis": work.axis,
         "preparation": None if model is None or model.preparation is None else asdict(model.preparation),
     }
+    method = chosen_method(work).method
+    if method != DEEP_TAYLOR:  # left out, so that stores of older releases, which had no other, are gone on with
+        said |= {
+            "method": method,
+            "reference": _fingerprint(settings.reference),
+            "background": _fingerprint(settings.background),
+        }
     made: dict[str, Any] = json.loads(json.dumps(plain(said), default=str))
     return made
+
+
+def chosen_method(work: Work) -> Choice:
+    """Return the method by which every item of a run is explained."""
+    found = work.explainer.choice
+    assert found is not None  # it is settled before a manifest is written or read
+    return found
+
+
+def _fingerprint(given: Any) -> Any:
+    """Return what stands for a reference or a background in a fingerprint: words as they are, numbers by a hash."""
+    if given is None or (isinstance(given, str) and not Path(given).is_file()):
+        return given
+    if isinstance(given, Mapping):
+        return {str(name): _fingerprint(one) for name, one in given.items()}
+    if isinstance(given, (list, tuple)):
+        return [_fingerprint(one) for one in given]
+    if isinstance(given, (str, Path)):
+        return hashlib.sha256(Path(given).read_bytes()).hexdigest()
+    values = np.ascontiguousarray(given.detach().cpu().float() if isinstance(given, Tensor) else given)
+    return f"{hashlib.sha256(values.tobytes()).hexdigest()} {values.shape}"
 
 
 def _hash(*parts: Any) -> str:
@@ -177,7 +215,8 @@ def check(store: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     for key in ("network", "plan"):
         was, now = old[key]["fingerprint"], new[key]["fingerprint"]
         if was != now:
-            other = [name for name in old[key] if old[key][name] != new[key].get(name) and name != "fingerprint"]
+            names = [name for name in {**old[key], **new[key]} if name != "fingerprint"]
+            other = [name for name in names if old[key].get(name) != new[key].get(name)]
             differ = f" They differ in: {', '.join(other)}." if other else ""
             raise ChangedError(_changed(store, key, was, now) + differ)
     if old["classes"] != new["classes"]:
@@ -266,7 +305,12 @@ def check_network(store: Path, old: Mapping[str, Any], network: nn.Module) -> No
 def check_settings(store: Path, old: Mapping[str, Any], work: Work) -> None:
     """Refuse to compare a store with what other settings give."""
     was, now = old["plan"], _settings(work)
-    other = [f"{name} was {was[name]!r}, and is {now[name]!r} now" for name in now if was[name] != now[name]]
+    names = [name for name in {**was, **now} if name in now or name in ("method", "reference", "background")]
+    other = [
+        f"{name} was {was.get(name)!r}, and is {now.get(name)!r} now"
+        for name in names
+        if was.get(name) != now.get(name)
+    ]
     if other:
         raise ChangedError(
             f"{shown(store)} was explained with another plan: {'; '.join(other)}. Give the settings of the run."

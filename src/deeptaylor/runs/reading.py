@@ -34,6 +34,7 @@ from deeptaylor.runs.store import (
 )
 from deeptaylor.runs.studied import Studied
 from deeptaylor.runs.view import taken
+from deeptaylor.secant.front_door import Choice, method_sentence
 from deeptaylor.shown import shown
 from deeptaylor.support.files import check_path
 from deeptaylor.support.optional import optional_package
@@ -102,6 +103,12 @@ class Run(Studied):
     def __repr__(self) -> str:
         done, bad = self.progress[1:]
         return f"<Run of {len(self)} items in {shown(self.path)}: {done} done, {bad} of them could not be explained>"
+
+    @property
+    def reason(self) -> str:
+        """Which method answered, and why, in one sentence."""
+        kept = self.manifest.get("method")
+        return "" if kept is None else method_sentence(Choice(kept["method"], kept["reason"]))
 
     # --- the ledger -----------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -59,13 +60,16 @@ from deeptaylor.runs.store import (
     zarr_package,
 )
 from deeptaylor.runs.work import LABEL, Observer, Work
+from deeptaylor.secant.front_door import DEEP_TAYLOR, PRESETS, TESTED, Choice, choose_by_graph
+from deeptaylor.secant.references import NAMED
 from deeptaylor.shown import shown
 from deeptaylor.support.class_names import class_number
 from deeptaylor.support.files import FULL, DiskFullError, check_path, size
 
-__all__ = ["begin", "run", "work_of"]
+__all__ = ["begin", "run", "settle", "work_of"]
 
 SHARD, BATCH = 512, 32
+_LOOKED_AT = 1000  # items at most that are read to test methods
 _QUICK = 2048  # items of a shard where they are explained in no time, and waiting for the disk would take as long
 _COMPARED, _SAID = 64, 20.0  # items that a thread compares at once; seconds between two lines of the log
 _SMALL_MAPS, _SMALL_NETWORK = 2**14, 5_000_000  # bytes that are kept of an item; parameters
@@ -102,8 +106,9 @@ def run(
     model        what dt.load returns or takes, a network, or an `Explainer`
     out          the folder of the store; it is read with `dt.open_run`
     target       None: the network's answer to each item; "label": each item's own class; or a class
-    domain       of a network that comes without one, as for `Explainer`; so are the other settings: rules, first,
-                 bias, max_pool, local, output
+    domain       of a network that comes without one, as for `Explainer`; so are the other settings: method, reference,
+                 background, rules, first, bias, max_pool, local, output. "auto" is decided once, on the first items;
+                 the manifest has the choice and its reason, and a run that goes on keeps to it
     contrast     keep what sets the class apart from its rivals, too
     relevance    keep the relevance before it is summed over channels, too
     also         observers that watch every batch (`deeptaylor.runs.work.Observer`)
@@ -285,7 +290,7 @@ def work_of(
     elif trained is not None:
         if domain is not None:
             raise InputError("The domain belongs to the Pretrained already; leave it out.")
-        explainer = Explainer(trained.network, None, trained.domain, **settings)
+        explainer = Explainer(trained.network, None, trained.domain, **_referring(settings, trained.read))
     elif isinstance(model, nn.Module):
         explainer = Explainer(model, None, domain, **settings)
     else:
@@ -312,6 +317,17 @@ def work_of(
     return Work(source, explainer, trained, (), asked, contrast, axis, also, Labels(names))
 
 
+def _referring(settings: Mapping[str, Any], read: Callable[[Any], tuple[Any, Any]]) -> dict[str, Any]:
+    """Return settings with photographs among the references as inputs."""
+
+    def inputs(given: Any) -> Any:
+        if given is None or (isinstance(given, str) and given in NAMED):
+            return given
+        return [inputs(one) for one in given] if isinstance(given, list) else read(given)[0]
+
+    return {name: inputs(value) if name == "reference" else value for name, value in settings.items()}
+
+
 def begin(work: Work, items: Iterator[Item]) -> None:
     """Capture the network, if that was not done yet."""
     if not work.explainer.begun:
@@ -333,6 +349,55 @@ def _example(work: Work, items: Iterator[Item]) -> Tensor:
             return found
         why = said(found)
     raise InputError(f"None of the first items can be read: {why}")
+
+
+# --- the method -------------------------------------------------------------------------------------------------------
+
+
+def settle(work: Work, items: Iterator[Item], old: Mapping[str, Any] | None) -> None:
+    """Decide once by which method every item is explained; `old`: the manifest of the run that is gone on with."""
+    explainer = work.explainer
+    inner = "contrast=True" if work.contrast else next((one.name for one in work.also if hasattr(one, "layers")), "")
+    if explainer.by_name is None:
+        if old is not None:
+            explainer.settle(_recorded(old))
+        elif inner:
+            explainer.settle(Choice(DEEP_TAYLOR, f"{inner} reads relevance inside the network"))
+        elif explainer.choice is None:
+            explainer.settle(choose_by_graph(explainer.engine, explainer.example) or _tested(work, items))
+    method = manifests.chosen_method(work).method
+    if inner and method not in PRESETS:
+        raise InputError(
+            f"{inner} reads relevance inside the network, which method={method!r} does not have: leave it out, or say "
+            "method='deep-taylor'."
+        )
+
+
+def _recorded(manifest: Mapping[str, Any]) -> Choice:
+    """Return the choice of a run; older releases had deep Taylor alone."""
+    kept = manifest.get("method")
+    if kept is None:
+        return Choice(DEEP_TAYLOR, "the run began with an older release, which had no other method")
+    return Choice(kept["method"], kept["reason"], kept["areas"])
+
+
+def _tested(work: Work, items: Iterator[Item]) -> Choice:
+    """Choose by a test on the first items that can be explained."""
+    found: list[Tensor] = []
+    labels: list[int] = []
+    some = islice(items, _LOOKED_AT)
+    while len(found) < TESTED and (few := list(islice(some, TESTED))):
+        batch = work.prepared(few)
+        for k, x in enumerate(() if batch.x is None else batch.x):
+            whole = k not in batch.bad and bool(torch.isfinite(x).all())
+            if whole and (work.target != LABEL or batch.labels[k] >= 0):
+                found.append(x)
+                labels.append(batch.labels[k])
+    if not found:
+        return Choice(DEEP_TAYLOR, f"none of the first {_LOOKED_AT} items can be explained, so no method was tested")
+    first = work.moved(torch.stack(found[:TESTED]))
+    target = torch.tensor(labels[:TESTED], device=first.device) if work.target == LABEL else work.target
+    return work.explainer.choose(first, target)
 
 
 # --- the store --------------------------------------------------------------------------------------------------------
@@ -371,6 +436,7 @@ def _begun(
         if not count:
             raise InputError(f"There are no items in {work.source.about['place']}.")
     begin(work, commits.items())
+    settle(work, commits.items(), old)
     heat, raw = _shapes(work)
     more = {
         "shard": shard, "batch": batch, "device": str(getattr(work.explainer.like, "device", "cpu")),

@@ -14,7 +14,7 @@ from deeptaylor.runs.commits import LEDGER, Commits, Item, Lock, StoreError, los
 from deeptaylor.runs.items import Entry, source_of
 from deeptaylor.runs.labels import Labels
 from deeptaylor.runs.reading import Run, open_run
-from deeptaylor.runs.run import begin
+from deeptaylor.runs.run import begin, settle
 from deeptaylor.runs.store import STATUS, damaged_files, files_of
 from deeptaylor.runs.work import Work
 from deeptaylor.support.files import write_whole
@@ -134,6 +134,7 @@ def recomputed(store: Path, work: Work, count: int, seed: int = 0) -> Verified:
     manifests.check_network(store, run.manifest, work.explainer.model)
     with Commits(store) as commits:
         begin(work, commits.items())
+        settle(work, commits.items(), run.manifest)
         manifests.check_settings(store, run.manifest, work)
         each, size = run.manifest["shard"], run.manifest["batch"]
         whole = [

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 import numpy as np
 import torch
@@ -105,14 +105,14 @@ class Work:
         if self.target == LABEL:
             why = Bad(REFUSED, "The item has no class that the network knows, and its own was asked for.")
             batch.set_aside({k: why for k, label in enumerate(batch.labels) if label < 0 and k not in batch.bad})
-        x = self._moved(batch.x)
+        x = self.moved(batch.x)
         if x is None:
             return self._put(batch, None, None)
         try:
             return self._put(batch, x, self._explained(x, self._asked(batch, x)))
         except _NOT_EXPLAINED:
             batch.set_aside(self._culprits(batch, x))
-        x = self._moved(batch.x)
+        x = self.moved(batch.x)
         return self._put(batch, x, None if x is None else self._explained(x, self._asked(batch, x)))
 
     def _culprits(self, batch: Prepared, x: Tensor) -> dict[int, Bad]:
@@ -132,7 +132,13 @@ class Work:
                 bad[k] = Bad(NOT_FINITE if "finite" in str(error) else REFUSED, said(error))
         return bad
 
-    def _moved(self, x: Tensor | None) -> Tensor | None:
+    @overload
+    def moved(self, x: Tensor) -> Tensor: ...
+
+    @overload
+    def moved(self, x: None) -> None: ...
+
+    def moved(self, x: Tensor | None) -> Tensor | None:
         """Inputs where the network is, in its precision."""
         like = self.explainer.like
         if x is None or like is None:

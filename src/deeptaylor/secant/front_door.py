@@ -1,6 +1,7 @@
 """Which method answers a question, and why.
 
 METHODS             the words that `method=` takes
+method_sentence     say which method answers, and why
 read_settings       a method and settings of deep Taylor, as one object
 with_alternatives   an error about an unsupported operation, with the methods that may support it
 Choice              the method that answers, and the reason in one sentence
@@ -32,8 +33,9 @@ from deeptaylor.run.prepare import Settings
 from deeptaylor.run.returned import RETURNED
 
 __all__ = [
-    "AUTO", "DEEP_TAYLOR", "METHODS", "PRESETS", "SECANT", "TESTED", "Choice", "choose_by_graph", "choose_by_test",
-    "has_pixels", "read_settings", "smooth", "smoothing_width", "unusual_operation", "with_alternatives",
+    "AS_ASKED", "AUTO", "CP_LRP", "DEEP_TAYLOR", "METHODS", "PRESETS", "SECANT", "TESTED", "Choice", "choose_by_graph",
+    "choose_by_test", "has_pixels", "method_sentence", "read_settings", "smooth", "smoothing_width",
+    "unusual_operation", "with_alternatives",
 ]  # fmt: skip
 
 AUTO, DEEP_TAYLOR, PAPER, SECANT, ATTNLRP, CP_LRP = "auto", "deep-taylor", "paper", "secant", "attnlrp", "cp-lrp"
@@ -47,6 +49,7 @@ METHODS: Mapping[str, str] = {
     "sensitivity": "the squared gradient",
     "taylor": "a first-order expansion at the nearest root",
 }
+_TITLES = {DEEP_TAYLOR: "deep Taylor", PAPER: "deep Taylor as in the paper", SECANT: "secants"}
 _WITHOUT_RULES = (SECANT, ATTNLRP, "sensitivity", "taylor")  # they need no plan
 PRESETS = (DEEP_TAYLOR, PAPER, CP_LRP)  # deep Taylor's engine with different settings
 _USUAL: Mapping[str, Any] = {
@@ -61,6 +64,7 @@ _WITHOUT_AN_OPERATION = {  # what to say if a method does not support an operati
     ATTNLRP: "Other methods may support it: method='deep-taylor', or 'secant' with reference=… or background=….",
 }
 _WITHOUT_A_RULE = "Secants need no rules: method='secant' with reference=… or background=… (such as the training data)."
+AS_ASKED = "as asked"  # the reason of a method that was named
 TESTED = 4  # samples of the first batch
 _STEPS = (0.04, 0.1, 0.2, 0.35, 0.55)  # shares of the patches that are hidden
 _WIDTH = 1 / 20  # of a picture's shorter side: the standard deviation of the smoothing
@@ -73,6 +77,12 @@ class Choice:
     method: str
     reason: str
     areas: Mapping[str, float] = field(default_factory=dict)
+
+
+def method_sentence(choice: Choice) -> str:
+    """Say which method answers, and why."""
+    joint = ", " if choice.reason == AS_ASKED else ", because "
+    return f"Method: {_TITLES.get(choice.method, choice.method)}{joint}{choice.reason}."
 
 
 def read_settings(method: str, reference: Any, background: Any, output: int | str | None, **named: Any) -> Settings:

@@ -21,6 +21,7 @@ from deeptaylor.explanation import Explanation
 from deeptaylor.graph.eval_mode import eval_mode
 from deeptaylor.methods.attnlrp import METHOD as ATTNLRP
 from deeptaylor.methods.attnlrp import attnlrp
+from deeptaylor.properties import DEEP_TAYLOR
 from deeptaylor.rules import Z
 from deeptaylor.run import target as targets
 from deeptaylor.run.contrast import names_classes
@@ -38,16 +39,19 @@ from deeptaylor.text.trials import check_vectors, pads_freely, trial
 if TYPE_CHECKING:
     from deeptaylor.text.model import TextModel
 
-__all__ = ["METHODS", "SECANT", "TextExplainer"]
+__all__ = ["METHODS", "SECANT", "WORDS", "TextExplainer"]
 
 SECANT = "secant"
 # CP-LRP: attention weights and the scales of norms are constants, and every layer has the z rule with its bias.
 METHODS: Mapping[str, Mapping[str, Any]] = {
     SECANT: {},
-    "deep Taylor": {},
+    DEEP_TAYLOR: {"method": "deep-taylor"},
     "cp-lrp": {"rules": {"*": Z(bias=True)}, "bias": "neuron"},
     ATTNLRP: {},
 }
+WORDS: Mapping[str, str] = {
+    "auto": SECANT, SECANT: SECANT, "deep-taylor": DEEP_TAYLOR, "cp-lrp": "cp-lrp", ATTNLRP: ATTNLRP,
+}  # fmt: skip  # as `method=` names them for every network
 _WITHOUT_RULES = (SECANT, ATTNLRP)  # they need no plan: without one, networks are captured faster, and more of them
 
 
@@ -55,7 +59,7 @@ class TextExplainer:
     """Explains texts to a network with a tokenizer; keep it for many texts, since it captures once per length.
 
     model       what dt.load("hf:…") returns
-    method      None: "secant", which fits transformers; or by name "deep Taylor", "cp-lrp", "attnlrp"
+    method      "auto" or None: "secant", which fits transformers; or by name "deep-taylor", "cp-lrp", "attnlrp"
     reference   what words are compared with. None: the text without all of its words and without each half of them,
                 which are [MASK] (or padding, or the end of a text, by what the tokenizer has) and, in a second
                 comparison, hidden from the other tokens, where the network lets them be: the mean is taken. Or with
@@ -67,9 +71,9 @@ class TextExplainer:
     """
 
     def __init__(self, model: TextModel, method: str | None = None, reference: Any = None) -> None:
-        self.model, self.method = model, SECANT if method is None else method
+        self.model, self.method = model, SECANT if method is None else WORDS.get(method, method)
         if self.method not in METHODS:
-            raise InputError(f"A method is one of {', '.join(map(repr, METHODS))}; got {method!r}.")
+            raise InputError(f"Of texts, a method is one of {', '.join(map(repr, WORDS))}; got {method!r}.")
         if self.method != SECANT and reference is not None:
             raise InputError(f"A reference belongs to the method 'secant'; {self.method!r} has none.")
         asked = reference if isinstance(reference, tuple) else (reference,)

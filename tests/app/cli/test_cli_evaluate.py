@@ -131,7 +131,7 @@ def test_what_another_command_began_is_not_used(tmp_path: Path) -> None:
     [
         (["--metrics", "flip"], "There is no metric called 'flip'; there are flipping, deletion"),
         (["--metrics", ";"], "--metrics names none. There are: flipping; deletion"),
-        (["--methods", "gradients"], "There is no method called 'gradients'; there are deep Taylor, "),
+        (["--methods", "gradients"], "There is no method called 'gradients'; there are auto, deep-taylor, "),
         (["--fill", "grey"], "There is no fill called 'grey'; there are blur, mean, zero"),
         (["--device", "nonsense"], "--device nonsense: "),
     ],

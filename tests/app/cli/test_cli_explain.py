@@ -48,7 +48,8 @@ def test_what_is_said_and_written(capsys: pytest.CaptureFixture[str]) -> None:
         lines[1],
     )
     assert re.search(r" %: the pixels account for 100(\.0)? % of the score; biases absorbed 0 %\.", lines[2])
-    assert re.match(r"  recognised: \w+ [\d.]+ %, ", lines[3])
+    assert lines[3] == "  Method: deep Taylor, as asked."
+    assert re.match(r"  recognised: \w+ [\d.]+ %, ", lines[4])
     assert re.search(r"\(\d\) +neuron +[\d.]+ +[\d.e-]+ \([\d.e-]+ %\)", out)
     assert re.search(r"biases neuron:\n +The input accounts for only [\d.]+ % of the score; biases absorbed ", out)
     assert re.search(r"biases spread:\n +The input accounts for the whole score\.\n +Conservative: yes ", out)
@@ -116,9 +117,9 @@ def test_several_targets_and_safetensors(capsys: pytest.CaptureFixture[str]) -> 
     from safetensors.numpy import load_file
 
     arrays = load_file("o/photo_all_top_2_relevance.safetensors")
-    assert arrays["relevance_returned"].shape == (2, 3, 24, 24)
+    assert arrays["relevance"].shape == (2, 3, 24, 24)
     with np.load("o/photo_all_top_2_relevance.npz") as same:
-        assert np.array_equal(same["relevance_returned"], arrays["relevance_returned"])
+        assert np.array_equal(same["relevance"], arrays["relevance"])
 
 
 def test_a_class_by_name_another_rule_and_a_logit_difference(capsys: pytest.CaptureFixture[str]) -> None:

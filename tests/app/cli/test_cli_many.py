@@ -105,9 +105,10 @@ def test_a_folder_gives_a_line_each_a_report_and_a_contact_sheet(capsys: pytest.
     out, err = said(capsys, 3, "explain", "photos", *MODEL, "--out", "o")
     assert re.search(r"^error: .*bad\.png is not a picture that can be read", err)
     lines = out.splitlines()
-    assert [line.partition(":")[0] for line in lines[:2]] == ["photos/a.png", "photos/more/b.PNG"]
-    assert len(lines) == 3
-    assert lines[2] == (
+    assert [line.partition(":")[0] for line in lines[:3:2]] == ["photos/a.png", "photos/more/b.PNG"]
+    assert lines[1].startswith("  Method: deep Taylor, because the network consists of ")  # said once
+    assert len(lines) == 4
+    assert lines[3] == (
         "2 photographs were explained, 1 could not be. Saved to o: open o/report.html, or look at contact_sheet.png."
     )
     html = Path("o/report.html").read_text(encoding="utf-8")
@@ -174,8 +175,8 @@ def test_one_class_against_another_is_the_contrast(capsys: pytest.CaptureFixture
     out, _ = said(capsys, 0, "explain", "photo.png", *MODEL, "--target", "tulip", "--against", "daisy", "--out", "o")
     c = dt.contrast(network(), "photo.png", "tulip", "daisy")
     with np.load("o/photo_tulip_against_daisy_relevance.npz") as arrays:
-        assert np.array_equal(arrays["relevance_returned"][0], c.numpy()[0])
-        assert np.array_equal(arrays["shared_returned"][0], np.asarray(c.shared[0]))
+        assert np.array_equal(arrays["relevance"][0], c.numpy()[0])
+        assert np.array_equal(arrays["shared"][0], np.asarray(c.shared[0]))
     names = {f"photo_tulip_against_daisy_{kind}.png" for kind in ("heatmap", "overlay", "difference")}
     assert names < {p.name for p in Path("o").iterdir()}
     own = float(c.ledger.input / c.ledger.held)

@@ -63,6 +63,10 @@ def test_in_a_file_progress_is_a_line_now_and_then(
     assert error == ""
     assert out.startswith("1 item is done, ")
     assert "per second. Saved to store." in out
+    assert out.endswith(
+        "Method: deep Taylor, because the network consists of rectified detectors and pooling, which "
+        "its rules are for.\n"
+    )
     monkeypatch.setattr(verbs, "_SELDOM", 0.0)
     _, error = said(capsys, 0, "run", photos, *MODEL, "--out", "other")
     assert error.startswith("1 of 1, ")

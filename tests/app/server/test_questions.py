@@ -143,8 +143,8 @@ def test_a_rival_that_the_network_does_not_see(asked: TestClient) -> None:
         ({"target": "fourr"}, "No class is called 'fourr'. Names like it:\n  3  four"),
         ({"against": "17"}, "There is no class 17: the network has 4 classes, from 0 on."),
         ({"against": "four"}, "“four” cannot be set against itself; name another class."),
-        ({"against": "two", "method": "sensitivity"}, "Only deep Taylor decomposition sets a class apart"),
-        ({"question": "apart", "method": "taylor"}, "Only deep Taylor decomposition sets a class apart"),
+        ({"against": "two", "method": "sensitivity"}, "Only deep Taylor decomposition and secants set a class apart"),
+        ({"question": "apart", "method": "taylor"}, "Only deep Taylor decomposition and secants set a class apart"),
     ],
     ids=str,
 )

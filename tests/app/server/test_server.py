@@ -397,7 +397,8 @@ def test_errors_on_the_page_do_not_name_folders(network: nn.Module, said: str, o
     bad = dt.load(network.eval(), preparation=own.preparation, class_names=own.class_names)
     app = make_app(frozenset({HOST}), TOKEN, models=Models(bad), chosen=OWN, bounds=BOUNDS)
     with TestClient(app, base_url=ORIGIN, headers={"X-Deeptaylor-Token": TOKEN}) as made:
-        response = made.post("/api/explain", params={"model": OWN}, content=png())
+        asked = {"model": OWN, "method": "deep-taylor"}
+        response = made.post("/api/explain", params=asked, content=png())
     assert response.status_code == 422
     words = response.json()["error"]
     assert said in words

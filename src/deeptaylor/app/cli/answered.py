@@ -21,6 +21,7 @@ from deeptaylor.errors import DeepTaylorError
 from deeptaylor.pictures.explained import picture, whole_map
 from deeptaylor.pictures.photograph import Photograph, readable
 from deeptaylor.pictures.scale import scale_of
+from deeptaylor.properties import BY_RULES
 from deeptaylor.shown import percent
 
 __all__ = ["Answered", "answered", "not_explained"]
@@ -56,9 +57,10 @@ class Answered:
         made = {out / f"{stem}_{name}.png": heatmap.png_bytes(pixels) for name, pixels in drawn.items()}
         raw: dict[str, Any] = {"classes": [-1 if index is None else index for index, _ in self.asked.classes]}
         for bias, e in self.explanations.items():
-            raw[f"relevance_{bias}"], raw["score"] = _maps(e), e.score[0].reshape(-1).numpy()
+            way = f"_{bias}" if len(self.explanations) > 1 else ""
+            raw[f"relevance{way}"], raw["score"] = _maps(e), e.score[0].reshape(-1).numpy()
             if isinstance(e, dt.Contrast):
-                raw[f"shared_{bias}"] = e.shared[0].reshape(raw[f"relevance_{bias}"].shape).numpy()
+                raw[f"shared{way}"] = e.shared[0].reshape(raw[f"relevance{way}"].shape).numpy()
         if arrays in ("npz", "both"):
             made[out / f"{stem}{question}_relevance.npz"] = record.npz(raw)
         if arrays in ("safetensors", "both"):
@@ -76,10 +78,12 @@ class Answered:
         notes = [f"Note: {note}" for note in self.asked.photo.notes]
         return Shown(
             called,
-            [*self.lines(), *notes],
+            [*self.same_map(), *self.lines(), *dict.fromkeys(self.reasons()), *notes],
             recognised(self.asked.photo),
             pictures,
-            short=[*self.lines(short=True), *notes] if all(handed_back(e, k) for e, k in maps) else (),
+            short=[*self.same_map(), *self.lines(short=True), *dict.fromkeys(self.reasons()), *notes]
+            if all(handed_back(e, k) for e, k in maps)
+            else (),
             signed=any(scale_of(whole_map(e, 0, k)).signed for e, k in maps),
         )
 
@@ -92,10 +96,19 @@ class Answered:
             for k in range(len(self.asked.classes))
         ]
 
+    def reasons(self) -> list[str]:
+        """Which method answered, and why."""
+        return [as_options(e.reason) for e in self.explanations.values() if e.reason]
+
+    def same_map(self) -> list[str]:
+        """That a map does not depend on the class, and what to ask instead; if that was measured."""
+        return [as_options(str(c).splitlines()[0]) for c in self.checks.values() if c.same_for_classes]
+
     def little(self) -> list[str]:
         """What must be said first: where the input holds less than half of a score."""
         some = {b: replace(c, overlap=None) for b, c in self.checks.items() if c.own_share < 0.5}
-        return [f"bias={bias}: {as_options(str(check).splitlines()[0])}" for bias, check in some.items()]
+        several = len(self.checks) > 1
+        return [f"biases {bias}: " * several + as_options(str(check).splitlines()[0]) for bias, check in some.items()]
 
     def record(
         self, model: Mapping[str, Any], explainers: Mapping[str, dt.Explainer], files: list[str]
@@ -103,7 +116,7 @@ class Answered:
         """All of it, for programs."""
         photo = self.asked.photo
         return {
-            "said_first": self.little(),
+            "said_first": [*self.same_map(), *self.little()],
             "photo": str(photo.path),
             "sha256": photo.sha256,
             "notes": photo.notes,
@@ -113,6 +126,7 @@ class Answered:
             "explanations": [
                 {
                     **record.about_explainer(explainers[bias]),
+                    "reason": e.reason,
                     "check": record.about_check(self.checks[bias]),
                     "targets": [
                         {
@@ -132,15 +146,26 @@ class Answered:
         }
 
     def rows(self) -> list[tuple[str, ...]]:
-        """The ledger of each map, for a table."""
+        """The ledger of each map by rules, for a table."""
         rows = []
         for bias, e in self.explanations.items():
+            if e.method not in BY_RULES:
+                continue
             for k, (index, name) in enumerate(self.asked.classes):
                 found = record.about_explanation(e, 0, k)
                 ledger = found["ledger"]
                 parts = (ledger["input"] + ledger.get("shared", 0.0), ledger["bias"], ledger["dropped"])
                 label = name if index is None else f"{name} ({index})"
-                rows.append(("", label, bias, f"{found['score']:.4g}", *[_share(p, found["score"]) for p in parts]))
+                kept = "neuron" if e.ledger.returned is None else "returned"
+                rows.append(
+                    (
+                        "",
+                        label,
+                        bias if len(self.explanations) > 1 else kept,
+                        f"{found['score']:.4g}",
+                        *[_share(p, found["score"]) for p in parts],
+                    )
+                )
         return rows
 
 
@@ -184,7 +209,8 @@ def answered(
     shares = check and asked.one_class
 
     def checked(e: dt.Explanation) -> dt.Check:
-        return replace(e, class_names=tuple(network.class_names or ())).check(faithful=flip, classes=shares)
+        named = replace(e, class_names=tuple(network.class_names or ()))
+        return named.check(faithful=flip, classes=shares and e.next_class is not None)
 
     return Answered(asked, found, {b: checked(e) for b, e in found.items()})
 

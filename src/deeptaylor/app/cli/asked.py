@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,9 @@ from deeptaylor.errors import InputError, TargetError
 from deeptaylor.models.photographs import class_index
 from deeptaylor.pictures.contrasted import strength
 from deeptaylor.pictures.sentences import hardly_apart, rescaled, stronger
+from deeptaylor.properties import BY_RULES
+from deeptaylor.secant.between import Between
+from deeptaylor.secant.front_door import PRESETS, SECANT
 from deeptaylor.shown import percent
 
 __all__ = ["HANDED_BACK", "NEXT", "RIVALS", "Asked", "NoEvidenceError", "Question", "handed_back"]
@@ -60,15 +63,28 @@ class Asked:
         numbers = [index for index, _ in self.classes]
         return numbers[0] if len(numbers) == 1 else torch.tensor([numbers])
 
+    def _rather(self) -> Any:
+        """The same question for secants, which explain a difference of scores, or of log-odds, in one pass."""
+        assert self.against is not None
+        rival = self.against[0]
+        return dt.log_odds(self.argument) if rival is None else dt.margin(self.argument, rival)
+
     @property
     def one_class(self) -> bool:
         """True if the plain map of one class of several is asked for."""
         return self.against is None and not self.negative and [i is None for i, _ in self.classes] == [False]
 
     def answer(self, explainer: dt.Explainer) -> dt.Explanation:
-        """The explanation, or the contrast."""
+        """The explanation, or the contrast; by secants the difference to the rivals."""
         if self.against is None:
             return explainer.explain(self.photo.x, self.argument)
+        method = explainer.choose(self.photo.x, self.argument).method
+        if method == SECANT:
+            return explainer.explain(self.photo.x, self._rather())
+        if method not in PRESETS:
+            raise InputError(
+                f"--against sets classes apart by deep Taylor or by secants; --method {method} explains one class."
+            )
         return explainer.contrast(self.photo.x, self.argument, self.against[0])
 
     def title(self, k: int) -> str:
@@ -88,6 +104,9 @@ class Asked:
         """
         index, name = self.classes[k]
         named = name if index is None else f"{name} {percent(self.photo.probability(index))}"
+        if isinstance(e, Between):
+            rival = "" if self.against is None else f", against {self.against[1]}"
+            return f"{named}{rival}: {_difference(e, k)}."
         if self.against is None:
             return f"{named}: {_account(e, k, short)}."
         ledger = e.ledger
@@ -119,6 +138,11 @@ def handed_back(e: dt.Explanation, k: int) -> bool:
 
 def _account(e: dt.Explanation, k: int, short: bool) -> str:
     """What the pixels hold of the score, and biases."""
+    if e.method == "sensitivity":
+        return f"the map is the squared gradient of the score, {_of(e.score, k):.4g}, and does not split it"
+    if e.method not in BY_RULES:
+        part = percent(_of(e.ledger.held, k) / abs(_of(e.score, k) or 1e-30))
+        return f"the pixels sum to {part} of the score, {_of(e.score, k):.4g}; {e.method} leaves out the rest"
     ledger, score = e.ledger, max(_of(e.ledger.score, k), 1e-30)
     held, biases = _of(ledger.held, k) / score, _of(ledger.bias, k) / score
     if ledger.own is None or ledger.returned is None:
@@ -126,6 +150,17 @@ def _account(e: dt.Explanation, k: int, short: bool) -> str:
         return f"the pixels account for {only}{percent(held)} of the score; biases absorbed {percent(biases)}"
     absorbed = biases + _of(ledger.returned, k) / score
     return f"biases absorbed {percent(absorbed)}" if short and handed_back(e, k) else rescaled(absorbed, held)
+
+
+def _difference(e: Between, k: int) -> str:
+    """What raised and lowered the score from the reference's."""
+    ledger = e.ledger
+    numbers = (_of(t, k) for t in (ledger.score, ledger.reference, ledger.in_favour, ledger.against))
+    score, reference, raised, lowered = numbers
+    return (
+        f"the score is {score:.4g}, the reference's {reference:.4g}; pixels raise it by {raised:.4g} and lower it by "
+        f"{lowered:.4g}"
+    )
 
 
 def _slug(name: str) -> str:
@@ -163,22 +198,28 @@ class Question:
             if self.targets and class_index(network, self.targets[0]) == other:
                 raise InputError(f"--target and --against are the same class, {network.class_name(other)}.")
 
-    def of(self, network: dt.Pretrained, photo: Prepared) -> Asked:
-        """What that means for a photograph; refused where there would be nothing to see."""
+    def of(self, network: dt.Pretrained, photo: Prepared, explainers: Collection[dt.Explainer] = ()) -> Asked:
+        """Return what that means for a photograph; raise if there would be nothing to see.
+
+        explainers   those that will answer, if their methods may have maps of scores below zero, too
+        """
         if not photo.recognised:
-            return self._of_one_output(network, photo)
+            return self._of_one_output(network, photo, explainers)
         numbers = list(dict.fromkeys(n for text in self.targets for n in _numbers(network, photo, text)))
         if not numbers:
             numbers = [photo.recognised[0].index]
+        every = Asked(photo, [(n, network.class_name(n)) for n in numbers], self._rival(network, photo, numbers))
+        if _shows_negative(explainers, every):
+            return every
         some = [n for n in numbers if photo.score(n) > 0] or numbers
         without = [network.class_name(n) for n in numbers if n not in some]
         if without:
             photo.notes.append(f"no map for {', '.join(without)}: the score is not above zero.")
-        asked = Asked(photo, [(n, network.class_name(n)) for n in some], self._rival(network, photo, some))
+        asked = replace(every, classes=[one for one in every.classes if one[0] in some])
         _refuse_empty(asked)
         return asked
 
-    def _of_one_output(self, network: dt.Pretrained, photo: Prepared) -> Asked:
+    def _of_one_output(self, network: dt.Pretrained, photo: Prepared, explainers: Collection[dt.Explainer]) -> Asked:
         negative = len(self.targets) == 1 and _is_negative(network, self.targets[0])
         if (self.targets and not negative) or self.against is not None:
             raise InputError(
@@ -187,10 +228,11 @@ class Question:
             )
         name = "the negative of the network's output" if negative else "the network's output"
         score = -photo.score(0) if negative else photo.score(0)
-        if score < 0:
+        asked = Asked(photo, [(None, name)], negative=negative)
+        if score < 0 and not _shows_negative(explainers, asked):
             instead = "Leave out --target." if negative else "Ask what makes it negative: --target negative."
             raise NoEvidenceError(photo, [(name, score)], instead)
-        return Asked(photo, [(None, name)], negative=negative)
+        return asked
 
     def _rival(self, network: dt.Pretrained, photo: Prepared, numbers: list[int]) -> tuple[int | None, str] | None:
         if self.against is None:
@@ -204,6 +246,12 @@ class Question:
         if other in numbers:
             raise InputError(f"the network's answer is {network.class_name(other)} itself: name another --against.")
         return other, network.class_name(other)
+
+
+def _shows_negative(explainers: Collection[dt.Explainer], asked: Asked) -> bool:
+    """True if every method that will answer has a map of scores below zero, too."""
+    methods = [e.choose(asked.photo.x, asked.argument).method for e in explainers]
+    return bool(methods) and not any(method in (*PRESETS, "taylor") for method in methods)
 
 
 def _refuse_a_list(network: dt.Pretrained, text: str) -> None:

@@ -16,8 +16,10 @@ from deeptaylor.app.cli.exits import FINE
 from deeptaylor.app.cli.options import OUT, Model, Out, Overwrite, network_option, the_command
 from deeptaylor.app.cli.photos import folder, looked_at, prepared, saved, stem_beside, stems
 from deeptaylor.app.cli.show import Talk, noted
+from deeptaylor.app.cli.words import as_options
 from deeptaylor.errors import InputError
 from deeptaylor.methods import METHODS, USUAL, likeness, method
+from deeptaylor.secant.front_door import AUTO
 from deeptaylor.shown import percent, shown
 from deeptaylor.support.files import Outputs, outputs, write_together
 
@@ -78,7 +80,7 @@ def compare(
                 e = explain(seen.x, asked.argument)
             seconds = time.perf_counter() - began
             maps[how.key] = e.numpy()[0]
-            about = {"key": how.key, "title": how.title, "seconds": seconds, "notes": more}
+            about = {"key": how.key, "title": how.title, "seconds": seconds, "notes": more, "reason": e.reason}
             rows.append(about | {"check": record.about_check(e.check())} | record.about_explanation(e))
     heats = {key: heatmap.channel_sum(r) for key, r in maps.items()}
     first = heats[chosen[0].key]
@@ -108,6 +110,8 @@ def compare(
         f"share of the score. Same ranking: rank correlation with {chosen[0].title} (1 = same ranking, 0 = unrelated)."
     )
     for r in rows:
+        if r["key"] == AUTO:
+            talk.say(f"  {r['title']}: {as_options(r['reason'])}")
         for note in (*r["notes"], *r["check"]["notes"]):
             talk.say(f"  note, {r['title']}: {note}")
     talk.say(f"  {saved(files, own.replaced)}")

@@ -18,7 +18,7 @@ from deeptaylor.app.cli.answered import Answered, answered, not_explained
 from deeptaylor.app.cli.asked import Question
 from deeptaylor.app.cli.exits import BAD_INPUT, CHECK_FAILED, FINE, SOME_FAILED
 from deeptaylor.app.cli.many import CONTACT_SHEET, REPORT, Shown, contact_sheet, page
-from deeptaylor.app.cli.options import OUT, How, Model, Out, Overwrite, flags, network_option, the_command
+from deeptaylor.app.cli.options import OUT, How, Model, Out, Overwrite, flags, network_option, referring, the_command
 from deeptaylor.app.cli.photos import folder, labels, looked_at, prepared, saved, stem_beside, stems
 from deeptaylor.app.cli.show import Talk, noted
 from deeptaylor.app.cli.texts import Texts, explain_texts
@@ -101,7 +101,7 @@ def explain(
             raise InputError("Give photographs, or --text: not both.")
         given = [*flags(how, model), *["--flip"] * flip, *["--arrays"] * (arrays != ARRAYS[0])]
         texts.refuse_beside(source, given)
-        return explain_texts(source, model, texts, talk, target or [], against, out, overwrite, check)
+        return explain_texts(source, model, how, texts, talk, target or [], against, out, overwrite, check)
     texts.refuse_alone()
     if not photos:
         raise InputError('Nothing was given to explain: name photographs, or say --text "…".')
@@ -125,6 +125,7 @@ def _explain_photos(
     paths = looked_at(photos)
     names, called, failed, explainers = stems(paths), labels(paths, photos), 0, dict[str, dt.Explainer]()
     results: list[dict[str, Any]] = []
+    said = set[str]()  # which method answers: once for many photographs
     everything: list[Shown] = []
 
     def asked_of(path: Path) -> str:
@@ -150,11 +151,13 @@ def _explain_photos(
         for n, path in enumerate(paths):
             step(f"explaining {shown(path.name)}", n, len(paths))
             try:
-                asked = question.of(network, prepared(network, path))
-                for bias in settings.keys() - explainers.keys():
-                    step(f"capturing and planning {source}, bias={bias}", n, len(paths))
-                    explainers[bias] = dt.Explainer(network.network, asked.photo.x, network.domain, **settings[bias])
-                done = answered(asked, network, {bias: explainers[bias] for bias in settings}, flip, check)
+                photo = prepared(network, path)
+                for way in settings.keys() - explainers.keys():
+                    step(f"capturing and planning {source}, {way}", n, len(paths))
+                    chosen = referring(settings[way], network)
+                    explainers[way] = dt.Explainer(network.network, photo.x, network.domain, **chosen)
+                asked = question.of(network, photo, explainers.values())
+                done = answered(asked, network, {way: explainers[way] for way in settings}, flip, check)
             except DeepTaylorError as error:
                 if len(paths) == 1:
                     raise
@@ -173,7 +176,7 @@ def _explain_photos(
             here.check(list(made))
             with outputs(out, asked_of(path), overwrite) as own:
                 write_together(made)
-            _show(talk, done, check or flip)
+            _show(talk, done, check or flip, said)
             if len(paths) == 1:
                 talk.say(saved(list(made), own.replaced))
             elif n == 0:
@@ -244,7 +247,7 @@ def _code(results: list[dict[str, Any]], failed: int) -> int:
     return FINE if accounted else CHECK_FAILED
 
 
-def _show(talk: Talk, done: Answered, check: bool) -> None:
+def _show(talk: Talk, done: Answered, check: bool, said: set[str]) -> None:
     photo, lines = done.asked.photo, done.lines()
     if len(lines) == 1:
         talk.say(f"{shown(photo.path)}: {lines[0]}")
@@ -252,16 +255,20 @@ def _show(talk: Talk, done: Answered, check: bool) -> None:
         talk.say(f"{shown(photo.path)}:")
         for line in lines:
             talk.say(f"  {line}")
+    for line in dict.fromkeys(done.reasons()):
+        if line not in said:
+            talk.say(f"  {line}")
+    said.update(done.reasons())
     for note in photo.notes:
         talk.say(f"  note: {note}")
     if not check:
         return
     if photo.recognised:
         talk.say("  recognised: " + ", ".join(f"{r.name} {percent(r.probability)}" for r in photo.recognised))
-    for bias, found in done.checks.items():
-        talk.say(f"  biases {bias}:")
+    for way, found in done.checks.items():
+        talk.say(f"  biases {way}:" if len(done.checks) > 1 else "  checked:")
         for line in as_options(str(found)).splitlines():
             talk.say(f"    {line}")
-    talk.table(
-        ("", "explained", "biases", "score", "= pixels", "+ biases", "+ dropped"), done.rows(), right=(3, 4, 5, 6)
-    )
+    if rows := done.rows():
+        head = ("", "explained", "biases", "score", "= pixels", "+ biases", "+ dropped")
+        talk.table(head, rows, right=(3, 4, 5, 6))

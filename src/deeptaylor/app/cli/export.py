@@ -9,20 +9,23 @@ from typing import Annotated, Literal
 
 import torch
 import typer
+from torch import Tensor
 
 import deeptaylor as dt
 from deeptaylor.app import record
 from deeptaylor.app.cli.exits import FINE
 from deeptaylor.app.cli.inputs import example
-from deeptaylor.app.cli.options import How, Model, Overwrite, Shape, Source
+from deeptaylor.app.cli.options import How, Model, Overwrite, Shape, Source, referring
 from deeptaylor.app.cli.photos import looked_at, prepared
 from deeptaylor.app.cli.show import Talk, noted
+from deeptaylor.app.cli.words import as_options
 from deeptaylor.errors import InputError
 from deeptaylor.models.onnx.exporter import export_explainer
 from deeptaylor.models.photographs import class_index
 from deeptaylor.runs.manifest import MANIFEST
 from deeptaylor.runs.reading import open_run
 from deeptaylor.runs.saved import save
+from deeptaylor.secant.front_door import Choice, choose_by_graph, method_sentence
 from deeptaylor.shown import shown
 from deeptaylor.support.files import OverwriteError
 from deeptaylor.support.plain import plain
@@ -75,9 +78,7 @@ def export(
     """  # noqa: D301
     if (Path(source) / MANIFEST).is_file():
         return _export_run(Path(source), file, most, overwrite, talk)
-    settings = how.settings()
-    if len(settings) != 1:
-        raise InputError("--bias both makes two explainers; export each to a file of its own.")
+    chosen = how.single()
     if file.suffix.lower() != ".onnx":
         raise InputError(f"{shown(file)}: give a file that ends in .onnx.")
     if not file.parent.is_dir():
@@ -87,7 +88,6 @@ def export(
     if file.exists() and not overwrite:
         raise OverwriteError(f"{shown(file)} is there already; give another name, or say --overwrite.")
     paths = looked_at(photo or [])
-    ((_, chosen),) = settings.items()
     with talk.progress() as step, noted() as notes:
         step(f"loading {source}")
         network = model.load(source)
@@ -95,15 +95,18 @@ def export(
         what = target if target in ("top", "input") else class_index(network, target)  # type: ignore[assignment]
         x = torch.cat([prepared(network, path).x for path in paths]) if paths else example(network, shape)
         step(f"capturing and planning {source}")
-        explainer = dt.Explainer(network.network, x, network.domain, **chosen)
+        explainer = dt.Explainer(network.network, x, network.domain, **referring(chosen, network))
+        method = _settled(explainer, x if paths else None, None if isinstance(what, str) else what)
         step(f"exporting to {file}, and comparing")
         about = {
             "deeptaylor": dt.__version__,
+            "method": method.method,
             "fingerprint": record.weights_fingerprint(network.network),
             "model": json.dumps(plain(record.about_model(source, network)), default=str),
         }
         done = export_explainer(explainer, x, file, target=what, about=about)
     talk.say(f"wrote {shown(done.path)} ({done.size / 2**20:.1f} MiB)", style="bold green")
+    talk.say(f"  {as_options(method_sentence(method))}")
     for kind, values in (("in", done.inputs), ("out", done.outputs)):
         for name, sides in values.items():
             talk.say(f"  {kind:3}  {name} ({', '.join(map(str, sides))})")
@@ -118,5 +121,19 @@ def export(
         )
     for note in (*network.notes, *notes, *explainer.plan.notes):
         talk.say(f"  note: {note}")
-    talk.result(asdict(done) | {"plan": record.about_plan(explainer.plan), "notes": notes, "exit_code": FINE})
+    about_method = {"method": method.method, "reason": as_options(method_sentence(method))}
+    talk.result(
+        asdict(done) | about_method | {"plan": record.about_plan(explainer.plan), "notes": notes, "exit_code": FINE}
+    )
     return FINE
+
+
+def _settled(explainer: dt.Explainer, photos: Tensor | None, target: int | None) -> Choice:
+    """Return the method that is exported; it is tested on photographs if neither a name nor the network decides it."""
+    found = explainer.choice or choose_by_graph(explainer.engine, explainer.example)
+    if found is None and photos is None:
+        raise InputError(
+            "deep Taylor and secants both fit this network, and are tested on photographs of yours: give --photo FILE, "
+            "or name one, --method deep-taylor or --method secant."
+        )
+    return explainer.choose(explainer.example[0] if photos is None else photos, target)

@@ -1,7 +1,7 @@
 """Options that several verbs share, as groups: a verb that takes a group takes all of its options.
 
 Model    what the network is, and what its file does not say
-How      what is explained of it, and by which rules
+How      by which method, and by which rules
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -23,6 +23,8 @@ from deeptaylor.errors import InputError
 from deeptaylor.models.loading.load import load_pretrained
 from deeptaylor.models.networks.named import NAMED
 from deeptaylor.rules.parse import EXAMPLES, parse, placed
+from deeptaylor.secant.front_door import AUTO, METHODS, read_settings
+from deeptaylor.text.explainer import WORDS as TEXT_METHODS
 
 __all__ = [
     "OUT",
@@ -35,6 +37,7 @@ __all__ = [
     "flags",
     "network_option",
     "option",
+    "referring",
     "the_command",
 ]
 
@@ -208,34 +211,83 @@ class Model:
 
 @dataclass(frozen=True)
 class How:
-    """Rules and biases."""
+    """The method and its settings."""
 
-    bias: Annotated[
+    method: Annotated[
         str,
         option(
+            "--method",
+            "What answers. auto: the method that fits the network, named in the answer with the reason. Of texts: "
+            f"{', '.join(TEXT_METHODS)}.",
+            _HOW,
+            "|".join(METHODS),
+        ),
+    ] = AUTO
+    reference: Annotated[
+        str | None,
+        option(
+            "--reference",
+            "What secants compare with; naming one means secants. FILE: a photograph or an array (.npy). Of texts: "
+            "mask, pad, mean or hidden; by default the mean over texts that lack all or half of their words.",
+            _HOW,
+            "mean|blur|zeros|FILE",
+        ),
+    ] = None
+    bias: Annotated[
+        str | None,
+        option(
             "--bias",
-            "What biases absorb is redistributed to the pixels, kept by biases, or given to the inputs of each unit.",
+            "What biases absorb is redistributed to the pixels (the default), kept by biases, or given to the inputs "
+            "of each unit. This and the next three are settings of deep Taylor: naming one means that method.",
             _HOW,
             "returned|neuron|spread|both",
         ),
-    ] = "returned"
+    ] = None
     rule: Annotated[
         list[str] | None,
         option("--rule", f"A rule for some of the network, repeatable: {EXAMPLES}.", _HOW, "PATTERN=RULE"),
     ] = None
     first: Annotated[str | None, option("--first", "The rule of the layers that read the input.", _HOW, "RULE")] = None
     max_pool: Annotated[
-        str, option("--max-pool", "Who gets relevance at max pooling.", _HOW, "proportional|winner")
-    ] = "proportional"
+        str | None, option("--max-pool", "Who gets relevance at max pooling.", _HOW, "proportional|winner")
+    ] = None
 
     def settings(self) -> dict[str, dict[str, Any]]:
-        """The settings of an Explainer for each way to treat biases."""
+        """Return the settings of an Explainer for each way to treat biases; by bias, or by method if none was named.
+
+        The reference is still a word: `referring` reads a file.
+        """
         modes = {mode: [mode] for mode in ("returned", "neuron", "spread")} | {"both": ["neuron", "spread"]}
-        if self.bias not in modes:
+        if self.bias is not None and self.bias not in modes:
             raise InputError(f"--bias {self.bias}: returned, neuron, spread or both.")
-        if self.max_pool not in ("proportional", "winner"):
+        if self.max_pool not in (None, "proportional", "winner"):
             raise InputError(f"--max-pool {self.max_pool}: proportional or winner.")
-        common: dict[str, Any] = {"max_pool": self.max_pool, "rules": placed(self.rule or [])}
+        common: dict[str, Any] = {"method": self.method}
+        if self.reference is not None:
+            common["reference"] = self.reference
+        if self.max_pool is not None:
+            common["max_pool"] = self.max_pool
+        if self.rule:
+            common["rules"] = placed(self.rule)
         if self.first is not None:
             common["first"] = parse(self.first)
-        return {bias: {"bias": bias, **common} for bias in modes[self.bias]}
+        if self.bias is None:
+            found = {self.method: common}
+        else:
+            found = {bias: {"bias": bias, **common} for bias in modes[self.bias]}
+        named = {"rules": common.get("rules"), "first": common.get("first"), "max_pool": self.max_pool}
+        read_settings(self.method, self.reference, None, None, bias=self.bias, **named)  # refuses what does not fit
+        return found
+
+    def single(self) -> dict[str, Any]:
+        """Return the settings of the one Explainer that is meant."""
+        found = list(self.settings().values())
+        if len(found) > 1:
+            raise InputError("--bias both makes two explanations; say --bias neuron or --bias spread here.")
+        return found[0]
+
+
+def referring(settings: Mapping[str, Any], network: dt.Pretrained) -> dict[str, Any]:
+    """Return settings of an Explainer with the reference that they name: the word, or what the file holds."""
+    named = settings.get("reference")
+    return dict(settings) if named is None else {**settings, "reference": words.reference(named, network)}

@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from deeptaylor.app.cli.exits import CHECK_FAILED, FINE, SOME_FAILED
-from deeptaylor.app.cli.options import How, Model, network_option
+from deeptaylor.app.cli.options import How, Model, network_option, referring
 from deeptaylor.app.cli.show import Talk, noted
+from deeptaylor.app.cli.words import as_options
 from deeptaylor.errors import InputError
 from deeptaylor.runs import run as runs
 from deeptaylor.runs.commits import Commits, at_work
@@ -103,27 +104,26 @@ def run(
       deeptaylor run photos -m efficientnet-lite0 --out maps --device cuda --compile --batch 128 --processes 12
       deeptaylor run photos -m efficientnet-lite0 --out maps --scheduler tcp://10.0.0.1:8786
     """  # noqa: D301
-    settings = how.settings()
-    if len(settings) != 1:
-        raise InputError("--bias both makes two runs; give each a store of its own.")
-    ((_, chosen),) = settings.items()
+    chosen = how.single()
     with talk.progress() as step, noted() as notes:
         step(f"loading {source}")
-        told = _Told(talk, step)
+        told, network = _Told(talk, step), model.load(source)
         done = runs.run(
-            data, model.load(source), out, target=target, contrast=contrast, relevance=relevance, batch=batch,
+            data, network, out, target=target, contrast=contrast, relevance=relevance, batch=batch,
             shard=shard, threads=threads, processes=processes, device=device, compiled=compiled,
             scheduler=scheduler, progress=told,
             command=shlex.join(["deeptaylor", *sys.argv[1:]]), check_space=not ignore_space,
-            check_items=not trust_items, **chosen,
+            check_items=not trust_items, **referring(chosen, network),
         )  # fmt: skip
     for note in notes:
         talk.say(f"note: {note}")
     _, items, bad = done.progress
     failed = f"; {bad} of them could not be explained (deeptaylor status {shown(out)} says why)" if bad else ""
     talk.say(f"{_are(items)} done{told.rate}{failed}. Saved to {shown(out)}.")
+    talk.say(as_options(done.reason))
     code = SOME_FAILED if bad else FINE
-    talk.line({"event": "done", "items": items, "bad": bad, "store": str(out), "notes": notes, "exit_code": code})
+    about = {"store": str(out), "method": done.manifest.get("method"), "notes": notes, "exit_code": code}
+    talk.line({"event": "done", "items": items, "bad": bad, **about})
     return code
 
 
@@ -271,15 +271,15 @@ def _compute_again(run: Run, model: Any, how: How) -> None:
             f"Observers ({', '.join(m['also'])}) watched this run, which the command does not know: the damaged shards "
             "were taken back; the same dt.run(..., also=...) computes them again."
         )
-    ((_, chosen),) = how.settings().items()
     runs.run(
         m["inputs"]["place"], model, run.path, target=m["plan"]["target"], contrast=m["contrast"],
-        relevance=m["relevance"] is not None, axis=m["plan"]["axis"], batch=m["batch"], check_items=False, **chosen,
+        relevance=m["relevance"] is not None, axis=m["plan"]["axis"], batch=m["batch"], check_items=False,
+        **referring(how.single(), model),
     )  # fmt: skip
 
 
 def _again(run: Run, model: Any, how: How, sample: int, seed: int) -> Verified:
     plan, place = run.manifest["plan"], run.manifest["inputs"]["place"]
-    ((_, chosen),) = how.settings().items()
+    chosen = referring(how.single(), model)
     work = runs.work_of(place, model, plan["target"], None, plan["contrast"], (), plan["axis"], None, chosen)
     return recomputed(run.path, work, sample, seed)

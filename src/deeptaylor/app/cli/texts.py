@@ -10,7 +10,7 @@ import typer
 
 import deeptaylor as dt
 from deeptaylor.app.cli.exits import CHECK_FAILED, FINE
-from deeptaylor.app.cli.options import OUT, Model, flags, option, the_command
+from deeptaylor.app.cli.options import OUT, How, Model, flags, option, the_command
 from deeptaylor.app.cli.show import Talk, noted
 from deeptaylor.app.cli.words import as_options
 from deeptaylor.app.record import about_check, json_bytes
@@ -39,20 +39,6 @@ class Texts:
     similar_to: Annotated[
         str | None, option("--similar-to", "Another text, for networks that give embeddings.", _PANEL, "TEXT")
     ] = None
-    method: Annotated[
-        str | None,
-        option("--method", "How words are explained. Default: secant.", _PANEL, "secant|deep Taylor|cp-lrp|attnlrp"),
-    ] = None
-    reference: Annotated[
-        str | None,
-        option(
-            "--reference",
-            "What the text is compared with: all words replaced, or hidden from the others. Default: the mean over "
-            "texts that lack all or half of their words.",
-            _PANEL,
-            "mask|pad|mean|hidden",
-        ),
-    ] = None
 
     def refuse_alone(self) -> None:
         """Refuse what belongs to a text where none was given."""
@@ -66,7 +52,7 @@ class Texts:
             raise InputError(
                 f"{source} reads no texts: --text needs a network of transformers, hf:FOLDER or hf:NAME.{meant}"
             )
-        strange = [flag for flag in given if flag != "--class-names"]
+        strange = [flag for flag in given if flag not in ("--class-names", "--method", "--reference")]
         if strange:
             raise InputError(f"{strange[0]} is for photographs: leave it out with --text.")
 
@@ -79,7 +65,7 @@ class Texts:
 
 
 def explain_texts(
-    source: str, model: Model, texts: Texts, talk: Talk, target: list[str], against: str | None, out: Path,
+    source: str, model: Model, how: How, texts: Texts, talk: Talk, target: list[str], against: str | None, out: Path,
     overwrite: bool, check: bool = False,
 ) -> int:  # fmt: skip
     """Print coloured words and the account; write them to a file where one is asked for.
@@ -98,7 +84,7 @@ def explain_texts(
         if not isinstance(network, dt.TextModel):
             raise InputError(f"{source} reads no texts: give photographs in place of --text.")
         step("capturing the network and explaining")
-        found = _answer(network, texts, target, against)
+        found = _answer(network, how, texts, target, against)
     if not (talk.quiet or talk.as_json):
         typer.echo(str(found))
         if check:
@@ -108,7 +94,9 @@ def explain_texts(
     result = _record(source, network, found, given)
     if kind is not None:
         with outputs(
-            out.parent, the_command("explain", out, source, model, texts, target=target, against=against), overwrite
+            out.parent,
+            the_command("explain", out, source, model, how, texts, target=target, against=against),
+            overwrite,
         ):
             write_together({out: _file(found, kind, result)})
         talk.say(f"Saved to {shown(out)}.")
@@ -123,8 +111,10 @@ def _checked(found: dt.TextExplanation) -> str:
     return printable("\n\n".join([as_options(str(found.check())), *tables]))
 
 
-def _answer(network: dt.TextModel, texts: Texts, target: list[str], against: str | None) -> dt.TextExplanation:
-    explainer = network.explainer(texts.method, texts.reference)
+def _answer(
+    network: dt.TextModel, how: How, texts: Texts, target: list[str], against: str | None
+) -> dt.TextExplanation:
+    explainer = network.explainer(how.method, how.reference)
     given = list(texts.text or [])
     if texts.similar_to is not None:
         return explainer.similarity(given, [texts.similar_to] * len(given))

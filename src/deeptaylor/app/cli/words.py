@@ -1,6 +1,6 @@
 """From the words of a command line to the library's objects, and from the library's words back to options.
 
-sides("256x320")   numbers("0.5,0.4,0.3")   class_names("names.txt")   domain("box:0,1")
+sides("256x320")   numbers("0.5,0.4,0.3")   class_names("names.txt")   domain("box:0,1")   reference("blur", network)
 as_options("say white=255, mean=0")  ──►  "say --white 255, --mean 0"
 """
 
@@ -12,11 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from deeptaylor.domain import Box, Domain, NonNegative, Real
 from deeptaylor.errors import InputError, LoadError
 from deeptaylor.models.loading.asked import UnsaidError
+from deeptaylor.models.networks.pretrained import Pretrained
+from deeptaylor.run.inputs import first_float
+from deeptaylor.secant.references import NAMED
+from deeptaylor.shown import shown
 
-__all__ = ["as_options", "class_names", "domain", "numbers", "sides", "unsaid"]
+__all__ = ["as_options", "class_names", "domain", "numbers", "reference", "sides", "unsaid"]
 
 
 def sides(option: str, text: str) -> int | tuple[int, int]:
@@ -104,6 +111,23 @@ def domain(text: str) -> Domain:
     return Box(low, high)
 
 
+def reference(text: str, network: Pretrained) -> Any:
+    """Return what secants compare with: a word of the library, or the photograph or the array that a file holds."""
+    if text in NAMED:
+        return text
+    path = Path(text)
+    if not path.is_file():
+        raise InputError(f"--reference {shown(text)}: one of {', '.join(NAMED)}, or a file; there is no such file.")
+    if path.suffix.lower() != ".npy":
+        return network.preprocess(path)[0]
+    try:
+        values = torch.from_numpy(np.load(path, allow_pickle=False))
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"--reference {shown(text)}: it is not an array of numbers: {error}") from error
+    like = first_float(network.network.parameters())
+    return values if like is None else values.to(like)
+
+
 # --- and back ---------------------------------------------------------------------------------------------------------
 
 _SAY = {
@@ -137,7 +161,7 @@ def unsaid(error: UnsaidError) -> str:
 
 _ARGUMENTS = (
     "size|resize|channels|white|mean|std|interpolation|class_names|architecture|prototxt|weights|output|preparation"
-    "|domain|bias|max_pool"
+    "|domain|bias|max_pool|method|reference|rules|first"
 )
 _BACK: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r'dt\.load\("([^"]+)", weights="([^"]+)"\)', r"--model \1 --weights \2"),
@@ -145,6 +169,8 @@ _BACK: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\btrust=True\b", "--trust"),
     (r"\btarget=dt\.margin\(a, b\)", "--target A --against B"),
     (r"explainer\.contrast\(x\)", "--against rivals"),
+    (r"background=… \(such as the training data\) or reference=…", "--reference FILE"),
+    (r", or background=…, such as the training data", ""),
     (r"\bdomain=dt\.Real\(\)", "--domain real"),
     (r"explainer\.refresh\(\)|print\(explainer\.plan\)", "`deeptaylor check MODEL --plan`"),
     (r"give a list of names, None, or \"imagenet\"", "give a file of names, `none` or `imagenet`"),
@@ -165,4 +191,5 @@ def as_options(text: str) -> str:
     """
     for pattern, words in _BACK:
         text = re.sub(pattern, words, text)
-    return re.sub(r"--(\w+_\w+)", lambda m: f"--{m[1].replace('_', '-')}", text)
+    text = re.sub(r"--(\w+_\w+)", lambda m: f"--{m[1].replace('_', '-')}", text)
+    return re.sub(r"--rules\b", "--rule", text)

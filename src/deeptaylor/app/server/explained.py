@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,10 +34,11 @@ from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.models.networks.pretrained import Pretrained, Recognised
 from deeptaylor.pictures.explained import picture
 from deeptaylor.pictures.photograph import readable
-from deeptaylor.properties import Check
 from deeptaylor.rules import Rule
 from deeptaylor.run.faithful import flipping_area
 from deeptaylor.run.target import negative
+from deeptaylor.secant.between import BetweenLedger
+from deeptaylor.secant.front_door import DEEP_TAYLOR, PRESETS, SECANT
 from deeptaylor.shown import percent
 
 __all__ = ["Explained", "Question", "Shown"]
@@ -82,17 +83,26 @@ class Explained:
     shown: Shown
     e: Explanation
     notes: tuple[str, ...]
-    explainer: Explainer | None  # of deep Taylor; the other methods see the network from outside
+    explainer: Explainer | None  # none of methods that see the network from outside
+
+    @property
+    def method(self) -> str:
+        """The method that answered."""
+        choice = None if self.explainer is None else self.explainer.choice
+        return self.options.method if choice is None else choice.method
 
     def answer(self) -> Answer:
         """As the page takes it."""
-        e, method = self.e, self.options.method
+        e, method = self.e, self.method
+        by_rules, positive = method in PRESETS, method in PRESETS and float(self.e.score[0]) > 0
         name, rival, score = self._name(self.question.target), self._name(self.question.rival), float(self.e.score[0])
         check = e.check()
+        same, shared = self._overlap() if positive else ("", [])
         return Answer(
             model=self.options.model,
             method=method,
-            bias=self.options.bias if method == "deep-taylor" else None,
+            reason=words.reason(e.reason),
+            bias=self.options.settings.bias if method == DEEP_TAYLOR else None,
             target=self.question.target,
             target_name=name,
             against=self.question.rival,
@@ -105,19 +115,20 @@ class Explained:
             ],
             score=score,
             title=words.title(method, e, name, rival),
-            sentences=words.sentences(method, e, name, rival),
-            warning=words.warning(str(check)) if method == "deep-taylor" else "",
+            sentences=[*words.sentences(method, e, name, rival), *shared],
+            same=same,
+            warning=words.warning(str(check)) if by_rules else "",
             consistent=words.consistency(check, isinstance(e, Contrast))
-            if method != "sensitivity" and score > 0
+            if (by_rules or method == "taylor") and score > 0
             else "",
-            account=self._account() if method == "deep-taylor" and score > 0 else None,
+            account=self._account() if positive else None,
             check="" if method == "sensitivity" else str(check).replace("1 of 1 scores are", "The score is"),
             notes=[words.note(without_folders(note)) for note in self.notes],
             seen=base64.b64encode(self.shown.png).decode("ascii"),
             heat=_heat(e.heatmap()[0], self._whole_scale()),
             apart=self._apart() if isinstance(e, Contrast) and score > 0 else None,
-            layers=[] if self.explainer is None or score <= 0 else self._layers(),
-            plan="" if self.explainer is None else str(self.explainer.plan),
+            layers=self._layers() if positive else [],
+            plan=str(self.explainer.plan) if self.explainer is not None and by_rules else "",
             snippet=self._snippet(),
             command=self._command(),
         )
@@ -126,7 +137,7 @@ class Explained:
         """Relevance inside the network, and the channels that hold most of it."""
         relevance = self.e.at(node)[0].detach()
         shape, total = list(relevance.shape), float(relevance.sum())
-        returned = self.options.bias == "returned"
+        returned = self.e.ledger.returned is not None
         title = words.layer_title(self._called(node), self._name(self.question.target))
         said = words.layer(self.e, shape, total, returned)
         if relevance.ndim != 3:
@@ -158,7 +169,13 @@ class Explained:
             "score": e.score.numpy(),
             "target": np.array([-1 if self.question.target is None else self.question.target]),
         }
-        if self.options.method == "deep-taylor":
+        if isinstance(ledger, BetweenLedger):
+            parts = (ledger.reference, ledger.in_favour, ledger.against)
+            arrays |= {
+                "ledger": np.array([float(t[0]) for t in parts]),
+                "ledger_names": np.array(["reference", "in_favour", "against"]),
+            }
+        elif self.method in PRESETS:
             arrays |= {
                 "ledger": np.array([float(t[0]) for t in (ledger.held, ledger.bias, ledger.dropped)]),
                 "ledger_names": np.array(["input", "bias", "dropped"]),
@@ -184,8 +201,15 @@ class Explained:
         """A layer by the name of its module, where it has one."""
         return next((row[1] for row in self.e.ledger.rows if row[0] == node and row[1]), node)
 
-    def _consistent(self, check: Check) -> str:
-        return "" if self.options.method == "sensitivity" else words.consistency(check, isinstance(self.e, Contrast))
+    def _overlap(self) -> tuple[str, list[str]]:
+        """That the map does not depend on the class, or how much of it does not; nothing if that cannot be asked."""
+        if isinstance(self.e, Contrast) or self.question.target is None or not self.shown.classes:
+            return "", []
+        check = replace(self.e, class_names=tuple(self.loaded.class_names or ())).check(classes=True)
+        assert check.overlap is not None
+        (share,), (other,) = check.overlap, check.next_classes
+        said = words.overlap(share, self._name(self.question.target), other.strip("'"))
+        return (said, []) if check.same_for_classes else ("", [said])
 
     def _account(self) -> Account:
         ledger = self.e.ledger
@@ -232,7 +256,8 @@ class Explained:
         own = is_own(self.options.model)
         load = "p = dt.load(…)  # as you loaded it" if own else f"p = dt.load({self.options.model!r})"
         asked = "dt.negative()" if self.question.negative else self.question.target
-        return snippet(self.options, load, *self._rules(), asked, self.question.rival)
+        by_secants = self.method == SECANT
+        return snippet(self.options, load, *self._rules(), asked, self.question.rival, by_secants)
 
     def _command(self) -> str:
         model = "…" if is_own(self.options.model) else self.options.model
@@ -244,7 +269,7 @@ class Explained:
 
     def _rules(self) -> tuple[dict[str, Rule], Rule | None]:
         """Those that were chosen, not those that follow from the domains."""
-        if self.explainer is None:
+        if self.explainer is None or self.explainer.settings.method != DEEP_TAYLOR:
             return {}, None
         return dict(self.explainer.settings.rules), self.explainer.settings.first
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from deeptaylor import heatmap, rules
 from deeptaylor.app.server.explained import Explained, Question, Shown
-from deeptaylor.app.server.options import Options, Settings, parse_rules
+from deeptaylor.app.server.options import OUTSIDE, Options, Settings, parse_rules
 from deeptaylor.app.server.words import higher, no_rival_map
 from deeptaylor.errors import DeepTaylorWarning, InputError, TargetError
 from deeptaylor.explainer import Explainer
@@ -36,6 +36,9 @@ from deeptaylor.models.photographs import class_index
 from deeptaylor.plan.table import Row
 from deeptaylor.rules import Rule
 from deeptaylor.rules.parse import parse
+from deeptaylor.run.target import log_odds, margin
+from deeptaylor.secant.between import Between
+from deeptaylor.secant.front_door import DEEP_TAYLOR, SECANT, choose_by_graph
 from deeptaylor.shown import shown
 
 __all__ = ["Explaining", "PictureError", "RivalError"]
@@ -74,19 +77,22 @@ class Explaining:
         question = _question(loaded, options, shown.classes, shown.x)
         explainer = None
         with _warned() as said:
-            if options.method == "deep-taylor":
+            if options.method in OUTSIDE:
+                e = _from_outside(loaded, shown.x, question, options)
+            else:
                 explainer = self._explainer(loaded, shown.x, options.model, options.settings)
                 e = _explained(loaded, explainer, shown.x, question)
-            else:
-                e = _from_outside(loaded, shown.x, question, options)
-        notes = tuple(dict.fromkeys((*shown.notes, *said, *loaded.notes)))
+        own = e.notes if isinstance(e, Between) else ()
+        notes = tuple(dict.fromkeys((*shown.notes, *own, *said, *loaded.notes)))
         return Explained(options, loaded, question, shown, e, notes, explainer)
 
     def prepare(self, loaded: Pretrained, model: str) -> None:
         """Capture and plan a network as it is explained without further settings."""
         assert loaded.preparation is not None
         x = gray(loaded.preparation)
-        self._explainer(loaded, x, model, Settings()).explain(x)
+        explainer = self._explainer(loaded, x, model, Settings())
+        if choose_by_graph(explainer.engine, (x,)) is not None:  # else methods are tested on the first picture
+            explainer.explain(x)
 
     def forget(self, model: str) -> None:
         """Drop the explainers of a network that is gone."""
@@ -124,17 +130,19 @@ class Explaining:
                 self._kept.popitem(last=False)
             layers = parse_rules(settings.rules)
             first = parse(settings.first) if settings.first else None
+            deep = settings.method == DEEP_TAYLOR
             if settings.above:
-                plain = self._explainer(loaded, x, model, Settings())
+                plain = self._explainer(loaded, x, model, Settings(method="deep-taylor"))
                 layers |= _above(plain.plan.rows, layers, parse(settings.above))
             made = Explainer(
                 loaded.network,
                 x,
                 domain=loaded.domain,
+                method=settings.method,
                 rules=layers,
                 first=first,
-                bias=settings.bias,
-                max_pool=settings.max_pool,
+                bias=settings.bias if deep else None,
+                max_pool=settings.max_pool if deep else None,
             )
             while len(self._kept) >= KEPT:
                 self._kept.popitem(last=False)
@@ -167,10 +175,10 @@ def _question(loaded: Pretrained, options: Options, classes: Sequence[Recognised
     index = class_index(loaded, options.target) if options.target else classes[0].index if classes else None
     rival = class_index(loaded, options.against) if options.against else None
     apart = options.question == "apart" or rival is not None
-    if apart and options.method != "deep-taylor":
+    if apart and options.method in ("attnlrp", *OUTSIDE):
         raise InputError(
-            "Only deep Taylor decomposition sets a class apart from others; choose it as the method, or ask for the "
-            "evidence alone."
+            "Only deep Taylor decomposition and secants set a class apart from others; choose one of them as the "
+            "method, or ask for the evidence alone."
         )
     if apart and not classes:
         raise InputError("This network answers with one number: there are no classes to set apart from each other.")
@@ -182,6 +190,10 @@ def _question(loaded: Pretrained, options: Options, classes: Sequence[Recognised
 def _explained(loaded: Pretrained, explainer: Explainer, x: Tensor, asked: Question) -> Explanation:
     if not asked.apart:
         return explainer.explain(x, asked.argument)
+    if explainer.choose(x, asked.argument).method == SECANT:
+        return explainer.explain(
+            x, log_odds(asked.target) if asked.rival is None else margin(asked.target, asked.rival)
+        )
     if asked.rival is None:
         return explainer.contrast(x, asked.target)
     assert asked.target is not None

@@ -21,6 +21,7 @@ from deeptaylor.models.networks.pretrained import Pretrained
 from deeptaylor.pictures.crops import Crop
 from deeptaylor.runs.concepts import ChannelTable
 from deeptaylor.runs.view import View
+from deeptaylor.secant.front_door import DEEP_TAYLOR, PRESETS
 from deeptaylor.support.fingerprint import weights_fingerprint
 
 __all__ = ["Channels"]
@@ -108,6 +109,8 @@ class Channels:
         plan = manifest["plan"]
         if served.preparation is None or weights_fingerprint(served.network) != manifest["network"]["fingerprint"]:
             raise InputError("Pieces are cut with the run's own network, and the page serves another one.")
+        if (method := plan.get("method", DEEP_TAYLOR)) not in PRESETS:
+            raise InputError(f"The run was explained by {method!r}, which says nothing of the channels inside.")
         if plan["rules"] or plan["first"]:
             raise InputError("The run has rules of its own, with which the page does not cut pieces.")
         made = served.explainer(

@@ -14,13 +14,20 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from deeptaylor.rules import Rule
 from deeptaylor.rules.parse import placed, spelled
+from deeptaylor.secant.front_door import DEEP_TAYLOR
 from deeptaylor.shown import HIDDEN, shown
 
-__all__ = ["Options", "Settings", "command", "parse_rules", "snippet"]
+__all__ = ["OUTSIDE", "Options", "Settings", "Word", "command", "parse_rules", "snippet"]
 
+_CHECKED = ["print(e.check())", "print(e.ledger.table())"]
 _LEVEL = 0.1  # of the root, as the command has it
 
 Text = Annotated[str, Field(max_length=200)]
+
+
+Word = Literal["auto", "deep-taylor", "paper", "secant", "attnlrp", "cp-lrp", "sensitivity", "taylor"]
+OUTSIDE = ("sensitivity", "taylor")  # they see the network from outside
+_DEEP = ("bias", "max_pool", "first", "above", "rules")  # settings of deep Taylor
 
 
 class Settings(BaseModel):
@@ -28,6 +35,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    method: Word = Field(default="auto", description="the method; auto: the one that fits the network")
     bias: Literal["returned", "neuron", "spread"] = Field(
         default="returned", description="what becomes of the biases' share of the score"
     )
@@ -45,7 +53,6 @@ class Options(Settings):
     """Everything that is said with a picture."""
 
     model: Text = Field(description="the network, by name")
-    method: Literal["deep-taylor", "sensitivity", "taylor"] = Field(default="deep-taylor", description="the method")
     question: Literal["evidence", "apart"] = Field(
         default="evidence", description="all evidence for a class, or what sets it apart from its rivals"
     )
@@ -58,8 +65,15 @@ class Options(Settings):
 
     @property
     def settings(self) -> Settings:
-        """What of this an explainer depends on."""
-        return Settings(**{name: getattr(self, name) for name in Settings.model_fields})
+        """What of this an explainer depends on; naming a setting of deep Taylor means that method."""
+        if self.method == "auto" and not self.model_fields_set.isdisjoint(_DEEP):
+            return self._settings(method="deep-taylor")
+        if self.method == "deep-taylor":
+            return self._settings()
+        return Settings(method=self.method)
+
+    def _settings(self, **instead: Word) -> Settings:
+        return Settings(**{name: getattr(self, name) for name in Settings.model_fields} | instead)
 
 
 def parse_rules(text: str) -> dict[str, Rule]:
@@ -69,7 +83,7 @@ def parse_rules(text: str) -> dict[str, Rule]:
 
 def snippet(
     options: Options, load: str, layers: Mapping[str, Rule], first: Rule | None, target: int | str | None,
-    rival: int | None,
+    rival: int | None, by_secants: bool = False,
 ) -> str:  # fmt: skip
     """Python that gives the same explanation."""
     lines = ["import deeptaylor as dt", "", load, f"x, seen = p.preprocess({options.file!r})"]
@@ -80,12 +94,15 @@ def snippet(
         lines.append(f"root = dt.nearest_root(p.network, x{asked}, domain=p.domain, level={options.level!r})")
         lines += [f"e = dt.taylor(p.network, x{asked}, root=root)", "print(e.check())"]
     else:
-        lines += [*_explainer_lines(options, layers, first), _explain_line(options, asked, rival)]
-        lines += ["print(e.check())", "print(e.ledger.table())"]
+        lines += [*_explainer_lines(options, layers, first), _explain_line(options, asked, rival, by_secants)]
+        lines += ["print(e)"] if options.settings.method != DEEP_TAYLOR else _CHECKED
     return "\n".join([*lines, 'e.save("heatmap.png")', ""])
 
 
 def _explainer_lines(options: Options, layers: Mapping[str, Rule], first: Rule | None) -> list[str]:
+    if options.settings.method != DEEP_TAYLOR:
+        named = "" if options.method == "auto" else f", method={options.method!r}"
+        return [f"explainer = dt.Explainer(p.network, x, domain=p.domain{named})"]
     lines, more = [], f", bias={options.bias!r}"
     if options.max_pool != "proportional":
         more += f", max_pool={options.max_pool!r}"
@@ -97,7 +114,11 @@ def _explainer_lines(options: Options, layers: Mapping[str, Rule], first: Rule |
     return [*lines, f"explainer = dt.Explainer(p.network, x, domain=p.domain{more})"]
 
 
-def _explain_line(options: Options, asked: str, rival: int | None) -> str:
+def _explain_line(options: Options, asked: str, rival: int | None, by_secants: bool) -> str:
+    if by_secants and (rival is not None or options.question == "apart"):
+        target = asked.removeprefix(", target=")
+        rather = f"dt.log_odds({target})" if rival is None else f"dt.margin({target}, {rival})"
+        return f"e = explainer.explain(x, {rather})"
     if rival is None and options.question == "evidence":
         return f"e = explainer.explain(x{asked})"
     against = "" if rival is None else f", against={rival}"
@@ -109,7 +130,7 @@ def command(
     against: str | None = None,
 ) -> str:  # fmt: skip
     """The command that gives the same explanation; words where there is none."""
-    explains = options.method == "deep-taylor"
+    explains = options.method not in OUTSIDE
     if (options.method == "taylor" and options.level != _LEVEL) or (target == "negative" and not explains):
         return "# No command gives this one; the Python does."
     words = ["deeptaylor", "explain" if explains else "compare", options.file, "--model", model]
@@ -121,7 +142,9 @@ def command(
         words += ["--target", str(target)]
     if against is not None:
         words += ["--against", against]
-    if explains:
+    if explains and options.settings.method != DEEP_TAYLOR:
+        words += ["--method", options.method] if options.method != "auto" else []
+    elif explains:
         words += ["--bias", options.bias]
         if options.max_pool != "proportional":
             words += ["--max-pool", options.max_pool]

@@ -142,7 +142,8 @@ class Answer(BaseModel):
     """An explanation."""
 
     model: str
-    method: str
+    method: str = Field(description="the one that answered")
+    reason: str = Field(description="which method answered, and why")
     bias: Literal["returned", "neuron", "spread"] | None = Field(description="none where a method knows no biases")
     target: int | None
     target_name: str
@@ -153,6 +154,7 @@ class Answer(BaseModel):
     score: float = Field(description="the network's own number, f(x); its positive part is explained")
     title: str = Field(description="what was computed, in one line")
     sentences: list[str] = Field(description="what its numbers are")
+    same: str = Field(description="that the map does not depend on the class, and what to ask instead; or empty")
     warning: str = Field(description="what must be said first, such as that the input holds little; or empty")
     consistent: str = Field(description="whether the map is consistent, and why not; or empty")
     account: Account | None = Field(description="where the score went; none where a method does not split it")

@@ -11,9 +11,11 @@ import re
 
 from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.pictures import sentences as captions
-from deeptaylor.properties import Check
+from deeptaylor.properties import SAME, Check
 from deeptaylor.run.contrast import POWER
-from deeptaylor.run.target import Negative
+from deeptaylor.run.target import LogOdds, Negative
+from deeptaylor.secant.between import Between
+from deeptaylor.secant.front_door import AS_ASKED
 from deeptaylor.shown import number, percent
 
 __all__ = [
@@ -26,6 +28,8 @@ __all__ = [
     "no_rival_map",
     "note",
     "nothing_apart",
+    "overlap",
+    "reason",
     "sentences",
     "title",
     "warning",
@@ -44,6 +48,10 @@ def title(method: str, e: Explanation, name: str, rival: str) -> str:
         return f"Where a small change would alter the score of {what} most"
     if method == "taylor":
         return f"How {what} differs from the nearest picture with a low score"
+    if isinstance(e, Between):
+        return _difference_title(e, what, rival)
+    if method == "attnlrp":
+        return f"Which pixels speak for {what}, and which against"
     if score <= 0:
         return f"Nothing here speaks for {what}" if name else "The network’s answer is zero"
     if not isinstance(e, Contrast):
@@ -70,11 +78,56 @@ def sentences(method: str, e: Explanation, name: str, rival: str) -> list[str]:
         ]
     if method == "taylor":
         return [f"{has}{largest}.", _taylor(e)]
+    if isinstance(e, Between):
+        return [_difference(e, has, largest, rival)]
+    if method == "attnlrp":
+        held = f"{percent(float(e.ledger.input[0]) / score)} of it" if score else "nothing"
+        return [
+            f"{has}{largest}.",
+            f"Red pixels raise it, blue ones lower it. They sum to {held}; constants keep the rest.",
+        ]
     if score <= 0:
         return [f"{has}. Only a positive score can be handed out to the pixels, so there is no map."]
     if not isinstance(e, Contrast):
         return [f"{has}{largest}. Every pixel holds a part of it, its relevance: the redder, the more."]
     return [f"{has}{largest}.", *_contrast(e, what, rival)]
+
+
+def _difference_title(e: Between, what: str, rival: str) -> str:
+    if rival:
+        return f"{what} against {quoted(rival)}"
+    if isinstance(e.target, LogOdds):
+        return f"What speaks for {what} against all other classes"
+    return f"Which pixels raise the score of {what}, and which lower it"
+
+
+def _difference(e: Between, has: str, largest: str, rival: str) -> str:
+    """What took the score from the reference's to the picture's."""
+    score, ledger = float(e.score[0]), e.ledger
+    reference, raised, lowered = (float(t[0]) for t in (ledger.reference, ledger.in_favour, ledger.against))
+    if rival:
+        has, largest = f"The score is higher than that of {quoted(rival)} by {number(score)}", ""
+    elif isinstance(e.target, LogOdds):
+        has, largest = f"The log-odds of the class against all others are {number(score)}", ""
+    return (
+        f"{has}{largest}. Of the reference it is {number(reference)}: red pixels raise it by {number(raised)}, blue "
+        f"ones lower it by {number(lowered)}, and nothing is left over."
+    )
+
+
+def overlap(share: float, name: str, other: str) -> str:
+    """How much of a map is the same for the next class; of one that does not depend on the class, what to ask."""
+    if share > SAME:
+        return (
+            f"This map does not depend on the class: {percent(share)} of it is the same for the next class, "
+            f"{quoted(other)}. Ask what sets {quoted(name)} apart, or choose secants as the method."
+        )
+    return f"{percent(share)} of the map is the same for the next class, {quoted(other)}."
+
+
+def reason(text: str) -> str:
+    """Which method answered, and why; empty if it was named."""
+    return "" if text.endswith(f"{AS_ASKED}.") else text
 
 
 def _taylor(e: Explanation) -> str:

@@ -20,7 +20,7 @@ from deeptaylor.models import photographs
 from deeptaylor.models.networks.preparation import Preparation, Scaling
 from deeptaylor.rules import Rule
 from deeptaylor.run.inputs import first_float
-from deeptaylor.run.returned import RETURNED
+from deeptaylor.secant.front_door import AUTO
 from deeptaylor.support.kept import Kept
 
 __all__ = ["Pretrained", "Recognised"]
@@ -82,11 +82,14 @@ class Pretrained:
     def explainer(
         self,
         *,
+        method: str = AUTO,
+        reference: Any = None,
+        background: Any = None,
         rules: Mapping[str, Rule] | None = None,
         first: Rule | None = None,
-        bias: str = RETURNED,
-        max_pool: str = "proportional",
-        local: bool = True,
+        bias: str | None = None,
+        max_pool: str | None = None,
+        local: bool | None = None,
         output: int | str | None = None,
     ) -> Explainer:
         """An `Explainer` of this network, for many photographs: it captures once, and knows names and preparation.
@@ -99,7 +102,8 @@ class Pretrained:
         torch.Size([1, 2])
         """
         return Explainer(
-            self, rules=rules, first=first, bias=bias, max_pool=max_pool, local=local, output=output
+            self, method=method, reference=reference, background=background, rules=rules, first=first, bias=bias,
+            max_pool=max_pool, local=local, output=output,
         )  # fmt: skip
 
     def class_index(self, text: str) -> int:

@@ -24,6 +24,7 @@ from deeptaylor.errors import DeepTaylorError, InputError
 from deeptaylor.explainer import Explainer
 from deeptaylor.graph.eval_mode import eval_mode
 from deeptaylor.graph.exporting import interrupts_kept, unlogged
+from deeptaylor.secant.front_door import PRESETS
 from deeptaylor.support.files import write_whole
 from deeptaylor.support.optional import optional_package
 
@@ -72,6 +73,12 @@ def export_explainer(
         optional_package(name, _WHY, _EXTRA)
     if len(explainer.settings.domains) != 1 or not example.is_floating_point():
         raise InputError("An explainer with one input of real numbers can be exported; give such an example.")
+    method = explainer.choose(example, None if isinstance(target, str) else target).method
+    if method not in PRESETS:
+        raise InputError(
+            f"An ONNX file holds explainers by deep Taylor, 'paper' and 'cp-lrp'; this one answers by {method!r}, "
+            "whose reverse pass cannot be exported. Say method='deep-taylor', or keep the explainer in Python."
+        )
     if not path.parent.is_dir():
         raise InputError(f"there is no folder {path.parent} to write {path.name} to.")
     batches = _batches(explainer, example, target)

@@ -76,10 +76,12 @@ def test_a_photograph_of_too_many_pixels_is_shrunk_and_that_is_said(page: Any) -
 
 def test_little_in_the_input_is_said(page: Any) -> None:
     upload(page)
-    assert page.inner_text(".warning").startswith("The input itself holds only")
+    assert page.inner_text(".warning").startswith("Conservative: no. Biases absorbed ")
+    page.select_option("[name=method]", "deep-taylor")
+    settled(page)
     page.check("[value=neuron]")
     settled(page)
-    assert page.inner_text(".warning").startswith("The input holds only")
+    assert page.inner_text(".warning").startswith("The input accounts for only")
     page.check("[value=spread]")
     settled(page)
     assert page.locator(".warning").count() == 0
@@ -122,6 +124,8 @@ def test_two_classes_and_two_methods_side_by_side(page: Any, own: dt.Pretrained)
     assert np.abs(pixels(page, ".pane:nth-child(2) canvas.shown") - colours(e.heatmap()[0])).max() <= 1
     page.select_option("#compare", "method")
     settled(page, 2)
+    page.select_option("#beside", "sensitivity")
+    settled(page, 2)
     assert second.locator(".title").inner_text().startswith("Where a small change")
     # A squared gradient is no part of a score: there is no scale for both.
     assert page.locator("#same-label").is_hidden()
@@ -144,6 +148,8 @@ def test_two_networks_side_by_side(page: Any) -> None:
 
 def test_rules(page: Any) -> None:
     upload(page)
+    page.select_option("[name=method]", "deep-taylor")
+    settled(page)
     page.get_by_text("Rules", exact=True).click()
     ask(page, "[name=above]", "eps:0.25")
     page.locator(".layers", has_text="eps=0.25").wait_for()
@@ -255,6 +261,8 @@ def test_downloads(page: Any, own: dt.Pretrained, tmp_path: Path, monkeypatch: p
 def test_the_guesses_of_another_picture_do_not_stay(page: Any) -> None:
     """Where a new picture cannot be explained; what is wrong with a setting leaves them, for they are still true."""
     upload(page)
+    page.select_option("[name=method]", "deep-taylor")
+    settled(page)
     page.get_by_text("Rules", exact=True).click()
     ask(page, "[name=above]", "nonsense")
     page.get_by_text("no rule is called 'nonsense'").wait_for()

@@ -57,7 +57,7 @@ def test_that_nothing_sets_a_class_apart_is_said_beside_the_picture(page: Any, o
     settled(page)
     said = page.inner_text(".nothing")
     assert said == split(contrast(own, target=1, against=4).ledger, 0, 0)  # as a figure of the library has it
-    assert said.startswith("Nothing sets the class apart: 1.8 % of its relevance counts as its own")
+    assert said.startswith("Nothing sets the class apart: 1.7 % of its relevance counts as its own")
     ask(page, "#against", "star")
     page.locator(".title", has_text="“star”").wait_for()
     settled(page)
@@ -253,7 +253,7 @@ def test_sensitivity_has_no_ledger(page: Any) -> None:
     page.locator(SHOWN).first.hover()
     assert "squared gradient" in page.inner_text(".readout")
     assert "of the score" not in page.inner_text(".readout")
-    # Only deep Taylor decomposition sets classes apart.
+    # It sets no classes apart.
     assert page.locator("#rather").is_hidden()
     assert page.locator("[value=apart]").is_hidden()
     shoot(page, "sensitivity")
@@ -267,5 +267,17 @@ def test_the_network_is_asked_whether_it_believes_the_map(page: Any, own: dt.Pre
     area = dt.Explainer(own.network, x, domain=own.domain).explain(x).check(faithful=True).flipping
     assert page.inner_text(".believed .size") == f"{area:.2f}"
     assert "the most that is possible is 1" in page.inner_text(".believed")
-    assert page.inner_text(".consistent").startswith("Consistent: ")
+    assert page.inner_text(".consistent").startswith("Not consistent: before rescaling ")
     shoot(page, "believed")
+
+
+def test_secants_draw_both_signs_and_the_answer_says_which_method_it_is(page: Any) -> None:
+    upload(page)
+    assert page.inner_text(".reason").startswith("Method: deep Taylor, because the network consists of ")
+    page.select_option("[name=method]", "secant")
+    settled(page)
+    assert title(page).startswith("Which pixels raise the score of ")
+    assert page.locator(".reason").count() == 0
+    assert page.locator(".legend").first.get_attribute("aria-label") == "Colours from against to for"
+    assert page.locator("[value=apart]").is_visible()
+    shoot(page, "secants")

@@ -118,7 +118,12 @@ function newId(stem) {
 
 // src/settings.ts
 var METHODS = [
+  ["auto", "Automatic", "the method that fits this network; the answer says which one and why"],
   ["deep-taylor", "Deep Taylor decomposition", "splits the score, layer by layer, down to the pixels"],
+  ["paper", "Deep Taylor, as in the paper", "biases keep their share of the score, averages are pooling"],
+  ["secant", "Secants", "the exact difference from the picture’s own mean colour: red raises the score, blue lowers it"],
+  ["attnlrp", "AttnLRP", "for attention: products give half to each factor, the softmax is taken by its tangent"],
+  ["cp-lrp", "CP-LRP", "attention and norms are constants, and every layer hands on in proportion (the z rule)"],
   ["sensitivity", "Sensitivity", "where a small change would matter most: the squared gradient"],
   ["taylor", "Taylor at the nearest root", "compares with the nearest picture that the network does not care for; takes some seconds"]
 ];
@@ -127,6 +132,8 @@ var BIASES = [
   ["neuron", "keep their share, as in the paper"],
   ["spread", "give it back to the inputs of each neuron"]
 ];
+var OF_ANY_SCORE = /* @__PURE__ */ new Set(["secant", "attnlrp", "sensitivity"]);
+var APART = /* @__PURE__ */ new Set(["auto", "deep-taylor", "paper", "cp-lrp", "secant"]);
 var DEEP = ["bias", "max_pool", "first", "above", "rules"];
 var Settings = class {
   form = byId("settings");
@@ -257,8 +264,9 @@ var Compare = class {
     const target = answer.target === null ? "" : String(answer.target);
     if (kind === "target") return { target: this.beside.value, against: "" };
     if (kind === "model") return { model: this.beside.value, target: answer.target_name };
-    if (kind === "method" && this.beside.value !== "deep-taylor") return { method: this.beside.value, target, question: "evidence", against: "" };
-    return { target, [kind]: this.beside.value, against: asked["against"] ?? "" };
+    if (kind === "method" && !APART.has(this.beside.value)) return { method: this.beside.value, target, question: "evidence", against: "" };
+    const deep = kind === "bias" ? { method: "deep-taylor" } : {};
+    return { ...deep, target, [kind]: this.beside.value, against: asked["against"] ?? "" };
   }
   // One scale for both, where both are parts of the same network's scores; null where each has its own.
   shared(first, second) {
@@ -273,7 +281,7 @@ var Compare = class {
       case "model":
         return this.models().filter(({ name }) => name !== answer.model).map(({ name, title }) => [name, title]);
       case "method":
-        return METHODS.filter(([value]) => value !== answer.method).map(([value, words2]) => [value, words2]);
+        return METHODS.filter(([value]) => value !== answer.method && value !== "auto").map(([value, words2]) => [value, words2]);
       case "bias":
         return BIASES.filter(([value]) => value !== bias);
       default:
@@ -1513,7 +1521,7 @@ var Pane = class {
       const { heat, node } = this.layer;
       return { heat, scale: heat.scale, what: `relevance at ${node}`, unit, whole };
     }
-    if (answer.score <= 0 && answer.method !== "sensitivity") return null;
+    if (answer.score <= 0 && !OF_ANY_SCORE.has(answer.method)) return null;
     if (answer.apart && showing.map === "difference") {
       const heat = answer.apart.difference;
       return this.scaled({ heat, scale: heat.scale, what: `${answer.title}, as a difference`, unit: "difference of relevances", whole });
@@ -1535,6 +1543,7 @@ var Pane = class {
     const [above, below] = this.aboutPixels;
     above.replaceChildren();
     below.replaceChildren();
+    if (answer.same) above.append(make("p", { class: "warning same" }, answer.same));
     if (answer.apart) {
       above.append(make("p", { class: "apart" }, make("strong", { class: "size" }, answer.apart.percent), ` ${answer.apart.sentence}`));
       if (answer.apart.nothing) above.append(make("p", { class: "nothing warning" }, answer.apart.nothing));
@@ -1542,8 +1551,9 @@ var Pane = class {
     for (const words2 of answer.sentences) above.append(make("p", { class: "says" }, words2));
     if (answer.warning) above.append(make("p", { class: "warning" }, answer.warning));
     if (answer.apart && answer.against === null) above.append(rivals(answer.apart));
+    if (answer.reason) below.append(make("p", { class: "reason soft" }, answer.reason));
     if (answer.consistent) below.append(make("p", { class: "consistent" }, answer.consistent));
-    if (answer.classes.length && (answer.score > 0 || answer.method === "sensitivity")) below.append(this.believing());
+    if (answer.classes.length && (answer.score > 0 || OF_ANY_SCORE.has(answer.method))) below.append(this.believing());
     if (answer.notes.length) below.append(make("ul", { class: "notes soft" }, ...answer.notes.map((note) => make("li", {}, note))));
     this.ledger.show(answer.account, answer.layers);
     this.taking.show(answer, this.asked.options, this.asked.picture);
@@ -1798,7 +1808,7 @@ var Question = class {
     byId("class-names").replaceChildren(...options);
   }
   options(method) {
-    if (method !== "deep-taylor") return { target: this.target };
+    if (!APART.has(method)) return { target: this.target };
     return { target: this.target, against: this.against, question: this.apart ? "apart" : "evidence" };
   }
   // A new picture: its own best guess is asked about.
@@ -1812,12 +1822,12 @@ var Question = class {
     this.apart = false;
     this.setNames([]);
   }
-  // Only deep Taylor decomposition sets classes apart.
+  // Not every method sets classes apart.
   withMethod(method) {
-    const deep = method === "deep-taylor";
-    this.section.querySelector(".switch").hidden = !deep;
-    byId("rather").hidden = !deep;
-    if (!deep) {
+    const can = APART.has(method);
+    this.section.querySelector(".switch").hidden = !can;
+    byId("rather").hidden = !can;
+    if (!can) {
       this.apart = false;
       this.against = "";
     }
