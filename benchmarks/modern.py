@@ -39,6 +39,7 @@ from deeptaylor.metrics.case import Case
 from deeptaylor.metrics.flipping import Flipping
 from deeptaylor.metrics.interval import bootstrap
 from modern_networks import NETWORKS, as_grid, hooked
+from modern_rivals import attnlrp_gamma, chefer
 from modern_tasks import CLASSES, SIDE, Pictures, pictures
 
 AT_ONCE, STEPS, PATCH = 32, 16, 4
@@ -209,6 +210,12 @@ def grad_cam(q: Question) -> Tensor:
     return torch.cat(found)
 
 
+def by_attention(q: Question) -> Tensor:
+    """Chefer's relevance of patches, spread evenly over their pixels."""
+    parts = [chefer(q.model, q.x[k], q.classes[k], q.name == "vit") for k in q.batches()]
+    return F.interpolate(torch.cat(parts)[:, None], SIDE, mode="nearest")[:, 0]
+
+
 def occlusion(window: int, step: int, rivals: bool = False) -> Method:
     """The fall of the logit while a window shows the picture's mean, averaged over the windows at each pixel."""
 
@@ -249,7 +256,10 @@ METHODS: dict[str, Method] = {
     "occlusion, 8 px": occlusion(8, 4),
     "occlusion, 12 px": occlusion(12, 6),
     "AttnLRP": by_batch(lambda q, k: attnlrp(q.explainer().unplanned(), q.x[k], q.classes[k]).relevance),
+    "AttnLRP, γ": by_batch(lambda q, k: attnlrp_gamma(q.model, q.x[k], q.classes[k])),
+    "Chefer": by_attention,
 }
+OF_TRANSFORMERS = ("AttnLRP, γ", "Chefer")
 
 
 # --- maps made of maps ------------------------------------------------------------------------------------------------
@@ -305,7 +315,7 @@ def judge_all(q: Question, wanted: Callable[[str], bool], said: Callable[[str], 
     """Every method's values on one network; a method that raises is named and left out."""
     maps: dict[str, Tensor] = {}
     for name, method in METHODS.items():
-        if not wanted(name):
+        if not wanted(name) or (name in OF_TRANSFORMERS and not q.name.startswith("vit")):
             continue
         began = time.perf_counter()
         try:

@@ -2,6 +2,7 @@
 
     pip download --no-deps rapidocr==3.9.2        then take rapidocr/models/PP-OCRv6_rec_small.onnx out of the wheel
     python benchmarks/modern_ocr.py FILE.onnx [--letters 60] [--split validation] [--device cuda] [--json FILE]
+    python benchmarks/modern_ocr.py --join PART0.json PART1.json [--json FILE]
 
 Words are rendered in several fonts over crops of photographs (of scikit-image and scikit-learn, or of --photos). For
 each letter of a word that is read correctly, the logit of its character at its time step is explained. The test split
@@ -11,7 +12,6 @@ share        positive relevance in the glyph's box / all positive relevance
 own          positive relevance in the glyph's box / (its box + those of its neighbours)
 flip         insertion − deletion: patches of 6 px are replaced by the word's ground, least relevant first minus most
              relevant first; mean difference of the character's probability near its time step
-blur         the same with a blurred picture as the fill: what a self-test measures
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ import argparse
 import json
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,16 +176,6 @@ def blurred(x: Tensor, sigma: float) -> Tensor:
 Maps = Callable[[Letter], Tensor]  # a letter → a map (1, 3, H, W)
 
 
-def step_weights(logits: Tensor, q: Letter, rivals: bool) -> Tensor:
-    """Weights over the logits (1, steps, characters): the character at its step, perhaps minus its rivals there."""
-    at = logits[0, q.step].clone()
-    at[q.number] = float("-inf")
-    weights = torch.zeros_like(logits)
-    weights[0, q.step] = -at.softmax(0) if rivals else 0
-    weights[0, q.step, q.number] = 1
-    return weights
-
-
 def methods(network: nn.Module, example: Tensor) -> dict[str, Maps]:
     made: dict[str, dt.Explainer] = {}
 
@@ -196,16 +185,18 @@ def methods(network: nn.Module, example: Tensor) -> dict[str, Maps]:
             made[key] = dt.Explainer(network, example, dt.Box(-1.0, 1.0), **settings)
         return made[key]
 
-    def logits(q: Letter) -> Tensor:
-        with torch.no_grad():
-            return network(q.x[None]).clamp(min=1e-30).log()  # up to a number per step, which softmax forgets
-
     def explain(**settings: Any) -> Maps:
-        return lambda q: explainer(**settings).explain(q.x[None], step_weights(logits(q), q, False)).relevance
+        return lambda q: explainer(**settings).explain(q.x[None], dt.at_step(q.step, q.number)).relevance
 
-    def between(reference: Callable[[Letter], Any], rivals: bool = False) -> Maps:
-        weights = partial(step_weights, rivals=rivals)
-        return lambda q: explainer().between(q.x[None], reference(q), weights(logits(q), q)).relevance
+    def between(reference: Callable[[Letter], Any], odds: bool = False) -> Maps:
+        def make(q: Letter) -> Tensor:
+            target = dt.at_step(q.step, q.number)
+            return explainer().between(q.x[None], reference(q), dt.log_odds(target) if odds else target).relevance
+
+        return make
+
+    def contrast(q: Letter) -> Tensor:
+        return explainer(method="auto").contrast(q.x[None], dt.at_step(q.step, q.number)).relevance
 
     def integrated(q: Letter) -> Tensor:
         """Integrated gradients of the log-probability from the picture's mean, 16 steps."""
@@ -235,27 +226,23 @@ def methods(network: nn.Module, example: Tensor) -> dict[str, Maps]:
 
     return {
         "default": explain(method="auto"),
-        "deep Taylor": explain(method="deep-taylor"),
+        "default, contrast": contrast,
         "deep Taylor, neuron": explain(bias="neuron"),
         "deep Taylor, spread": explain(bias="spread"),
+        "secant": explain(method="secant"),
         "between, mean": between(lambda q: "mean"),
-        "between, mean, rivals": between(lambda q: "mean", True),
+        "between, mean, log-odds": between(lambda q: "mean", True),
         "between, blur": between(lambda q: blurred(q.x[None], 3.0)),
         "between, background": between(lambda q: q.ground[None]),
-        "between, background, rivals": between(lambda q: q.ground[None], True),
         "integrated gradients": integrated,
-        "AttnLRP": lambda q: attnlrp(explainer().unplanned(), q.x[None], step_weights(logits(q), q, False)).relevance,
+        "AttnLRP": lambda q: attnlrp(explainer().unplanned(), q.x[None], dt.at_step(q.step, q.number)).relevance,
         "occlusion": occlusion,
     }
 
 
-def derive(maps: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Maps smoothed."""
-    names = ("between, mean", "between, mean, rivals", "between, background, rivals", "integrated gradients", "AttnLRP")
-    return {
-        f"{name} | smooth {sigma:g}": blurred(maps[name][:, None], sigma)[:, 0]
-        for name in names if name in maps for sigma in (2.4, 4.8)
-    }  # fmt: skip
+def explainer_choice(network: nn.Module, q: Letter) -> str:
+    e = dt.Explainer(network, q.x[None], dt.Box(-1.0, 1.0)).explain(q.x[None], dt.at_step(q.step, q.number))
+    return e.reason
 
 
 def judge(network: nn.Module, q: Letter, R: Tensor) -> dict[str, float]:
@@ -266,17 +253,19 @@ def judge(network: nn.Module, q: Letter, R: Tensor) -> dict[str, float]:
     )
     fills = q.ground[None]
     flip = Flipping(patch=PATCH, fill=lambda _: fills, shares=SHARES).measure(case, R).values
-    blur = Flipping(patch=PATCH, fill=lambda x: blurred(x, 3.0), shares=SHARES).measure(case, R).values
     nan = float("nan")
     return {
         "share": own / whole if whole else nan, "own": own / (own + near) if own + near else nan,
-        "flip": float(flip), "blur": float(blur),
+        "flip": float(flip),
     }  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
+    parser.add_argument("file", type=Path, nargs="?")
+    parser.add_argument("--part", type=int, default=0, help="of --parts: letters part, part + parts, …")
+    parser.add_argument("--parts", type=int, default=1)
+    parser.add_argument("--join", type=Path, nargs="+", help="records of the parts; their letters are put together")
     parser.add_argument("--letters", type=int, default=60)
     parser.add_argument("--split", choices=sorted(WORDS), default="validation")
     parser.add_argument("--photos", type=Path, help="a folder of photographs for the ground")
@@ -284,6 +273,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
+    if asked.join:
+        join(asked.join, asked.json)
+        return
     warnings.simplefilter("ignore")
     import onnx
 
@@ -294,6 +286,7 @@ def main() -> None:
     photos, fonts = photographs(asked.photos), font_folder(asked.fonts)
     photos = photos[asked.split == "test" :: 2]
     shown = letters(network, characters, asked.split, asked.letters, fonts, photos, asked.device)
+    shown = shown[asked.part :: asked.parts]
     chance = float(torch.stack([q.own for q in shown]).float().mean())
     print(f"{len(shown)} letters, chance {chance:.3f}", flush=True)
     made, values, began = methods(network, shown[0].x[None]), {}, time.perf_counter()
@@ -305,19 +298,46 @@ def main() -> None:
             except DeepTaylorError as error:
                 print(f"{name}: {type(error).__name__}: {error}", flush=True)
                 del made[name]
-        for name, R in (maps | derive(maps)).items():
+        for name, R in maps.items():
             for measure, value in judge(network, q, R).items():
                 values.setdefault(name, {}).setdefault(measure, []).append(value)
-        if k % 10 == 9 or k + 1 == len(shown):
-            rows = {n: {m: bootstrap(np.array(v)) for m, v in by.items()} for n, by in values.items()}
-            print(f"{k + 1} letters, {time.perf_counter() - began:.0f} s")
-            for name, by in rows.items():
-                print(f"  {name:<34}" + "  ".join(f"{m} {i}" for m, i in by.items()), flush=True)
-            if asked.json:
-                plain = {n: {m: [round(v, 4) for v in (i.mean, i.low, i.high)] for m, i in by.items()}
-                         for n, by in rows.items()}  # fmt: skip
-                record = {"split": asked.split, "letters": k + 1, "chance": round(chance, 4), "rows": plain}
-                asked.json.write_text(json.dumps(record, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        if k % 10 == 9:
+            print(f"{k + 1} letters, {time.perf_counter() - began:.0f} s", flush=True)
+    record = {"split": asked.split, "chance": chance, "choice": explainer_choice(network, shown[0]), "values": values}
+    if asked.json:
+        asked.json.write_text(json.dumps(record) + "\n", encoding="utf-8")
+    print(table(values))
+
+
+def table(values: dict[str, dict[str, list[float]]]) -> str:
+    return "\n".join(
+        f"  {name:<30}" + "  ".join(f"{m} {bootstrap(np.array(v))}" for m, v in by.items())
+        for name, by in values.items()
+    )
+
+
+def join(parts: Sequence[Path], to: Path | None) -> None:
+    """Put the letters of several records together."""
+    records = [json.loads(part.read_text(encoding="utf-8")) for part in parts]
+    values: dict[str, dict[str, list[float]]] = {}
+    for record in records:
+        for name, by in record["values"].items():
+            for measure, found in by.items():
+                values.setdefault(name, {}).setdefault(measure, []).extend(found)
+    print(table(values))
+    rows = {
+        name: {
+            m: [round(v, 4) for v in (i.mean, i.low, i.high)] for m, f in by.items() if (i := bootstrap(np.array(f)))
+        }
+        for name, by in values.items()
+    }
+    first = records[0]
+    whole = {
+        "split": first["split"], "letters": len(next(iter(values.values()))["share"]), "choice": first["choice"],
+        "chance": round(float(np.mean([r["chance"] for r in records])), 4), "rows": rows,
+    }  # fmt: skip
+    if to is not None:
+        to.write_text(json.dumps(whole, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
