@@ -71,7 +71,7 @@ def test_the_answer_names_its_method(word: str) -> None:
 def test_low_precision(word: str, dtype: torch.dtype) -> None:
     made = dt.Explainer(network(dtype), inputs(1, dtype), BOX, method=word)
     if word in ("cp-lrp", "taylor"):
-        with pytest.raises((dt.InputError, dt.PlanError), match="is too coarse. Explain .*in float32"):
+        with pytest.raises((dt.InputError, dt.PlanError), match=r"is too coarse. Explain .*in float32"):
             made.explain(inputs(2, dtype), 1)
         return
     low, full = made.explain(inputs(2, dtype), 1), explainer(word).explain(inputs(), 1)
