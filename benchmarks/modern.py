@@ -1,7 +1,7 @@
 """Judge maps on small modern networks whose truth is known: two tasks (modern_tasks.py), seven networks each.
 
-    python benchmarks/modern_networks.py                          train them first (one to seven minutes each)
-    python benchmarks/modern.py [--split validation] [--json FILE] [--pictures 60] [--networks vit,swin] [--only WORD]
+    python benchmarks/modern_networks.py                          train them first (one to fifteen minutes each)
+    python benchmarks/modern.py [--split validation] [--json FILE] [--pictures 60] [--networks vit,swin] [--device cuda]
 
 disc        positive relevance in the object's own box / (own box + the other object's); chance .50
 flip        patches of 4 px are replaced by the ground of another picture, least relevant first minus most relevant
@@ -45,9 +45,7 @@ AT_ONCE, STEPS, PATCH = 32, 16, 4
 SHARES = (0.03, 0.06, 0.12, 0.2, 0.3, 0.45, 0.6, 0.8)  # of the patches that are gone
 SELF_TESTS = (
     ("explain", "between, mean"),
-    ("explain", "between, mean | smooth 3"),
-    ("explain", "between, mean, rivals | stride"),
-    ("contrast difference", "between, mean"),
+    ("explain", "secant"),
 )
 MEASURES = ("disc", "flip", "insertion", "apart", "blur")
 
@@ -82,6 +80,7 @@ class Question:
         return {}
 
     def explainer(self, **settings: Any) -> dt.Explainer:
+        settings = {"method": "deep-taylor"} | settings
         key = repr(sorted(settings.items()))
         if key not in self.explainers:
             self.explainers[key] = dt.Explainer(self.model, self.x[:2], dt.Box(0.0, 1.0), **settings)
@@ -92,9 +91,11 @@ class Question:
             yield slice(start, min(start + AT_ONCE, len(self.x)))
 
 
-def question(task: str, name: str, seed: int, cache: Path, shown: Pictures, count: int) -> tuple[Question, float]:
+def question(
+    task: str, name: str, seed: int, cache: Path, shown: Pictures, count: int, device: str
+) -> tuple[Question, float]:
     """Return the pictures that a network recognises, as questions, and its accuracy on all of them."""
-    model = modern_networks.load(task, name, seed, cache)
+    model, shown = modern_networks.load(task, name, seed, cache).to(device), shown.to(device)
     right = modern_networks.accuracy(model, shown)
     with torch.no_grad():
         top = torch.cat([model(x) for x in shown.x.split(250)]).topk(2).indices
@@ -125,7 +126,7 @@ def contrast(part: str, **settings: Any) -> Method:
 
 
 def blurred(x: Tensor, sigma: float) -> Tensor:
-    at = torch.arange(SIDE, dtype=x.dtype)
+    at = torch.arange(SIDE, dtype=x.dtype, device=x.device)
     bell = torch.exp(-((at[:, None] - at) / sigma).square() / 2)
     bell = bell / bell.sum(1, keepdim=True)
     return bell @ x @ bell.mT
@@ -137,6 +138,8 @@ def mean(x: Tensor) -> Tensor:
 
 REFERENCES: dict[str, Callable[[Question, slice], Any]] = {
     "mean": lambda q, k: mean(q.x[k]),
+    "median": lambda q, k: q.x[k].flatten(2).median(2).values[..., None, None].expand_as(q.x[k]),
+    "mean and median": lambda q, k: [REFERENCES["mean"](q, k), REFERENCES["median"](q, k)],
     "blur": lambda q, k: blurred(q.x[k], 3.0),
     "wide blur": lambda q, k: blurred(q.x[k], 8.0),
     "background": lambda q, k: q.ground[k],
@@ -144,21 +147,29 @@ REFERENCES: dict[str, Callable[[Question, slice], Any]] = {
 }
 
 
-def between(reference: str, rivals: bool = False) -> Method:
+ASKED: dict[str, Callable[[Question, slice], Any]] = {
+    "": lambda q, k: q.classes[k],
+    ", log-odds": lambda q, k: dt.log_odds(q.classes[k]),
+    ", rivals": lambda q, k: q.against_rivals[k],
+}
+
+
+def between(reference: str, asked: str) -> Method:
     def make(q: Question, k: slice) -> Tensor:
-        target = q.against_rivals[k] if rivals else q.classes[k]
+        target = ASKED[asked](q, k)
         return q.explainer().between(q.x[k], REFERENCES[reference](q, k), target).relevance
 
     return by_batch(make)
 
 
-def all_and_halves(reference: str, rivals: bool = False, cell: int = 8) -> Method:
+def all_and_halves(reference: str, asked: str, cell: int = 8) -> Method:
     """Half from the whole picture against the reference, half from the two halves of a checkerboard."""
     at = torch.arange(SIDE) // cell
-    board = (at[:, None] + at) % 2 == 0
+    squares = (at[:, None] + at) % 2 == 0
 
     def make(q: Question, k: slice) -> Tensor:
-        x, target = q.x[k], q.against_rivals[k] if rivals else q.classes[k]
+        board = squares.to(q.x.device)
+        x, target = q.x[k], ASKED[asked](q, k)
         hidden = REFERENCES[reference](q, k)
         whole = q.explainer().between(x, hidden, target).relevance
         halves = [q.explainer().between(x, torch.where(b, hidden, x), target).relevance for b in (board, ~board)]
@@ -202,7 +213,8 @@ def occlusion(window: int, step: int, rivals: bool = False) -> Method:
     """The fall of the logit while a window shows the picture's mean, averaged over the windows at each pixel."""
 
     def make(q: Question) -> Tensor:
-        even, total, times = mean(q.x), torch.zeros(len(q.x), SIDE, SIDE), torch.zeros(SIDE, SIDE)
+        even = mean(q.x)
+        total, times = torch.zeros_like(even[:, 0]), torch.zeros_like(even[0, 0])
         score = q.logits * q.against_rivals if rivals else q.logits.gather(1, q.classes[:, None])
         for top in range(0, SIDE - window + 1, step):
             for left in range(0, SIDE - window + 1, step):
@@ -220,14 +232,18 @@ def occlusion(window: int, step: int, rivals: bool = False) -> Method:
 
 
 METHODS: dict[str, Method] = {
+    "default": explain(method="auto"),
+    "secant": explain(method="secant"),
+    "default, contrast": by_batch(lambda q, k: q.explainer(method="auto").contrast(q.x[k], q.classes[k]).relevance),
     "explain": explain(),
+    "explain, neuron": explain(bias="neuron"),
     "explain, spread": explain(bias="spread"),
     "contrast": contrast("relevance"),
     "contrast difference": contrast("difference"),
-    **{f"between, {r}": between(r) for r in REFERENCES},
-    **{f"between, {r}, rivals": between(r, rivals=True) for r in REFERENCES},
-    "halves, mean": all_and_halves("mean"),
+    **{f"between, {r}{asked}": between(r, asked) for r in REFERENCES for asked in ASKED},
+    **{f"halves, mean{asked}": all_and_halves("mean", asked) for asked in ASKED},
     "integrated gradients": integrated("mean"),
+    "integrated gradients, rivals": integrated("mean", rivals=True),
     "gradient x input": by_batch(lambda q, k: gradient(q, q.x[k], k) * q.x[k]),
     "Grad-CAM": grad_cam,
     "occlusion, 8 px": occlusion(8, 4),
@@ -244,42 +260,21 @@ def summed(R: Tensor, patch: int) -> Tensor:
     return F.interpolate(F.avg_pool2d(R[:, None], patch), SIDE, mode="nearest")[:, 0]
 
 
-def boxed(R: Tensor, width: int) -> Tensor:
-    """Means over squares around each pixel."""
-    wide = F.pad(R[:, None], [width // 2, (width - 1) // 2] * 2)
-    return F.avg_pool2d(wide, width, 1)[:, 0]
-
-
 def smooth(R: Tensor, sigma: float) -> Tensor:
     return blurred(R[:, None], sigma)[:, 0]
 
 
-def normal(R: Tensor) -> Tensor:
-    """Positive part, of sum one."""
-    R = R.clamp(min=0)
-    return R / R.flatten(1).sum(1).clamp(min=1e-20)[:, None, None]
-
-
 def derive(maps: dict[str, Tensor], stride: int) -> dict[str, Tensor]:
-    """Maps that need no further pass: summed over patches of the first stride, smoothed, multiplied."""
+    """Maps that need no further pass: summed over patches of the first stride, or smoothed."""
     found: dict[str, Tensor] = {}
     for name in (
-        "between, mean", "between, mean, rivals", "between, background, rivals", "between, mean and blurs",
-        "between, mean and blurs, rivals", "integrated gradients", "AttnLRP",
+        "between, mean", "between, mean, log-odds", "between, mean, rivals", "halves, mean, log-odds",
+        "integrated gradients", "integrated gradients, rivals", "AttnLRP",
     ):  # fmt: skip
         if name in maps:
             found[f"{name} | stride"] = summed(maps[name], stride)
-    for name in ("between, mean", "between, mean, rivals", "between, mean and blurs"):
-        if name not in maps:
-            continue
-        for sigma in (2.0, 3.0, 4.5):
-            found[f"{name} | smooth {sigma:g}"] = smooth(maps[name], sigma)
-        strides = sorted({stride, 2 * stride, 4 * stride} & {2, 4, 6, 8, 12, 16})
-        found[f"{name} | strides"] = sum(boxed(maps[name], s) for s in strides) / len(strides)
-        if "explain" in maps:
-            prior, local = normal(maps["explain"]), smooth(maps[name], 3.0)
-            found[f"explain × {name}"] = prior * local.clamp(min=0)
-            found[f"sign({name}) × explain"] = prior * (local > 0)
+            for sigma in (1.5, 2.4, 3.0, 3.6, 4.8):
+                found[f"{name} | smooth {sigma:g}"] = smooth(maps[name], sigma)
     return found
 
 
@@ -318,6 +313,8 @@ def judge_all(q: Question, wanted: Callable[[str], bool], said: Callable[[str], 
         except DeepTaylorError as error:
             said(f"  {name}: {type(error).__name__}: {error}")
         said(f"  {name} {time.perf_counter() - began:.1f} s")
+    if "default" in maps:
+        said(f"  {q.explainer(method='auto').choice}")
     tested = {name for pair in SELF_TESTS for name in pair}
     return {name: judge(q, R, name in tested) for name, R in (maps | derive(maps, q.stride)).items()}
 
@@ -336,7 +333,7 @@ def choices(values: dict[str, dict[str, Tensor]], first: str, second: str) -> di
         chosen = (two[: groups * count].unflatten(0, (groups, count)).mean(1)
                   > one[: groups * count].unflatten(0, (groups, count)).mean(1))  # fmt: skip
         for measure in ("disc", "flip"):
-            better = float(np.nanmean(b[measure])) > float(np.nanmean(a[measure]))
+            better = float(b[measure].nanmean()) > float(a[measure].nanmean())
             found[f"{measure}, {count}"] = round(float((chosen == better).float().mean()), 3)
         found[f"second, {count}"] = round(float(chosen.float().mean()), 3)
     return found
@@ -345,7 +342,7 @@ def choices(values: dict[str, dict[str, Tensor]], first: str, second: str) -> di
 def row(values: dict[str, Tensor]) -> dict[str, list[float]]:
     """Mean and 95 % interval of each measure; pictures are drawn, not maps."""
     groups = np.arange(len(values["disc"])) // 2
-    intervals = {m: bootstrap(v.double().numpy(), groups=groups) for m, v in values.items()}
+    intervals = {m: bootstrap(v.double().cpu().numpy(), groups=groups) for m, v in values.items()}
     return {m: [round(i.mean, 4), round(i.low, 4), round(i.high, 4)] for m, i in intervals.items()}
 
 
@@ -366,6 +363,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="methods that contain one of these words, separated by |")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cache", type=Path, default=modern_networks.default_cache())
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -382,7 +380,7 @@ def main() -> None:
                 print(f"{task}, {name}: not trained", flush=True)
                 continue
             began = time.perf_counter()
-            q, right = question(task, name, asked.seed, asked.cache, shown, asked.pictures)
+            q, right = question(task, name, asked.seed, asked.cache, shown, asked.pictures, asked.device)
             values = judge_all(
                 q, lambda m: not words or any(w in m for w in words), lambda text: print(text, flush=True)
             )

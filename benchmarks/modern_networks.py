@@ -1,6 +1,6 @@
 """Small modern networks, trained here with seeds; weights go to a cache folder as safetensors.
 
-    python benchmarks/modern_networks.py [--tasks digits,textures] [--networks vit,...] [--seed 0] [--cache FOLDER] [--device cuda]
+    python benchmarks/modern_networks.py [--tasks digits,textures] [--networks vit,...] [--seed 0] [--device cuda]
 
 vit           patches of 6, class token, four blocks            vit-mean     the same, mean of all tokens
 convnext      depthwise 7 × 7, LayerNorm, GELU, layer scale      mobilenetv3  inverted residuals, SE, hardswish
@@ -256,8 +256,8 @@ class Kind:
 
 
 NETWORKS = {
-    "vit": Kind(lambda c, k: ViT(c, k, "token"), 6, 7, lambda m: m.blocks[-1], True),
-    "vit-mean": Kind(lambda c, k: ViT(c, k, "mean"), 6, 7, lambda m: m.blocks[-1], True),
+    "vit": Kind(lambda c, k: ViT(c, k, "token"), 6, 14, lambda m: m.blocks[-1], True),
+    "vit-mean": Kind(lambda c, k: ViT(c, k, "mean"), 6, 14, lambda m: m.blocks[-1], True),
     "convnext": Kind(ConvNeXt, 4, 6, lambda m: m.features, True),
     "mobilenetv3": Kind(mobilenet_v3, 2, 4, lambda m: m[9]),
     "swin": Kind(Swin, 4, 6, lambda m: m.second, True),

@@ -1,10 +1,11 @@
 """Judge maps on a trained attention network whose truth can be rendered: PP-OCRv6 text recognition.
 
     pip download --no-deps rapidocr==3.9.2        then take rapidocr/models/PP-OCRv6_rec_small.onnx out of the wheel
-    python benchmarks/modern_ocr.py FILE.onnx [--letters 60] [--split validation] [--json FILE]
+    python benchmarks/modern_ocr.py FILE.onnx [--letters 60] [--split validation] [--device cuda] [--json FILE]
 
-Words are rendered in several fonts over a soft ground. For each letter of a word that is read correctly, the logit of
-its character at its time step is explained.
+Words are rendered in several fonts over crops of photographs (of scikit-image and scikit-learn, or of --photos). For
+each letter of a word that is read correctly, the logit of its character at its time step is explained. The test split
+has other fonts, words and crops.
 
 share        positive relevance in the glyph's box / all positive relevance
 own          positive relevance in the glyph's box / (its box + those of its neighbours)
@@ -20,7 +21,8 @@ import json
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,6 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import deeptaylor as dt
 from deeptaylor.errors import DeepTaylorError
@@ -60,14 +61,45 @@ class Letter:
     own: Tensor
     neighbours: Tensor
 
+    def to(self, device: str) -> Letter:
+        moved = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Letter(**{name: v.to(device) if isinstance(v, Tensor) else v for name, v in moved.items()})
 
-def render(word: str, font_name: str, lot: np.random.Generator) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Return a word's picture in [−1, 1], the same without letters, and a mask for each glyph."""
+
+def photographs(folder: Path | None) -> list[Image.Image]:
+    """Photographs for the ground: of a folder, or those that come with scikit-image and scikit-learn."""
+    if folder is None:
+        from skimage.data import astronaut, chelsea, rocket
+        from sklearn.datasets import load_sample_images
+
+        found = [astronaut(), chelsea(), rocket(), *load_sample_images().images]
+        return [Image.fromarray(np.asarray(a)) for a in found]
+    return [Image.open(path).convert("RGB") for path in sorted(folder.iterdir())]
+
+
+def font_folder(folder: Path | None) -> Path:
+    if folder is not None:
+        return folder
     from matplotlib import get_data_path
 
-    font = ImageFont.truetype(str(Path(get_data_path()) / "fonts" / "ttf" / f"{font_name}.ttf"), 30)
-    coarse = torch.from_numpy(lot.random((1, 3, 3, 8), dtype=np.float32))
-    ground = 0.55 + 0.4 * F.interpolate(coarse, (HEIGHT, WIDTH), mode="bicubic")[0].clamp(0, 1)
+    return Path(get_data_path()) / "fonts" / "ttf"
+
+
+def ground_of(photo: Image.Image, lot: np.random.Generator) -> Tensor:
+    """A crop of a photograph, of random size and place, in pale colours."""
+    width = int(lot.integers(WIDTH, min(photo.width, 2 * WIDTH) + 1))
+    height = width * HEIGHT // WIDTH
+    left, top = int(lot.integers(photo.width - width + 1)), int(lot.integers(photo.height - height + 1))
+    crop = photo.crop((left, top, left + width, top + height)).resize((WIDTH, HEIGHT), Image.Resampling.BILINEAR)
+    return 0.5 + 0.45 * torch.from_numpy(np.asarray(crop, dtype=np.float32) / 255).permute(2, 0, 1)
+
+
+def render(
+    word: str, font_file: Path, photo: Image.Image, lot: np.random.Generator
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Return a word's picture in [−1, 1], the same without letters, and a mask for each glyph."""
+    font = ImageFont.truetype(str(font_file), 30)
+    ground = ground_of(photo, lot)
     ink = Image.new("L", (WIDTH, HEIGHT), 0)
     left, top = 8, 6
     ImageDraw.Draw(ink).text((left, top), word, fill=255, font=font)
@@ -85,16 +117,25 @@ def render(word: str, font_name: str, lot: np.random.Generator) -> tuple[Tensor,
     return whole, empty, masks
 
 
-def letters(network: nn.Module, characters: list[str], split: str, count: int) -> list[Letter]:
+def letters(
+    network: nn.Module,
+    characters: list[str],
+    split: str,
+    count: int,
+    fonts: Path,
+    photos: list[Image.Image],
+    device: str,
+) -> list[Letter]:
     """Letters of words that the network reads correctly."""
     lot = np.random.default_rng({"validation": 1, "test": 2}[split])
     found: list[Letter] = []
     words = WORDS[split].split()
     while len(found) < count:
-        word, font = lot.choice(words), lot.choice(FONTS[split])
-        x, ground, masks = render(str(word), str(font), lot)
+        word, font = str(lot.choice(words)), str(lot.choice(FONTS[split]))
+        photo = photos[int(lot.integers(len(photos)))]
+        x, ground, masks = render(word, fonts / f"{font}.ttf", photo, lot)
         with torch.no_grad():
-            said = network(x[None])[0]
+            said = network(x[None].to(device))[0].cpu()
         best, top = said.max(1)
         runs: list[list[int]] = []
         for t, number in enumerate(top.tolist()):
@@ -104,13 +145,13 @@ def letters(network: nn.Module, characters: list[str], split: str, count: int) -
                 runs[-1].append(t)
             else:
                 runs.append([t])
-        if [characters[int(top[r[0]])] for r in runs] != list(str(word)):
+        if [characters[int(top[r[0]])] for r in runs] != list(word):
             continue
         for k, run in enumerate(runs):
             step = max(run, key=lambda t: float(best[t]))
             beside = [masks[j] for j in (k - 1, k + 1) if 0 <= j < len(masks)]
             near = torch.stack(beside).any(0) & ~masks[k]
-            found.append(Letter(x, ground, step, int(top[step]), masks[k], near))
+            found.append(Letter(x, ground, step, int(top[step]), masks[k], near).to(device))
     return found[:count]
 
 
@@ -127,39 +168,65 @@ class NearStep(nn.Module):
 
 def blurred(x: Tensor, sigma: float) -> Tensor:
     for d in (2, 3):
-        at = torch.arange(x.shape[d], dtype=x.dtype)
+        at = torch.arange(x.shape[d], dtype=x.dtype, device=x.device)
         bell = torch.exp(-((at[:, None] - at) / sigma).square() / 2)
         x = (x.movedim(d, -1) @ (bell / bell.sum(1, keepdim=True)).mT).movedim(-1, d)
     return x
 
 
-Maps = Callable[[Letter, Tensor], Tensor]  # a letter and the weights of its logit → a map (1, 3, H, W)
+Maps = Callable[[Letter], Tensor]  # a letter → a map (1, 3, H, W)
+
+
+def step_weights(logits: Tensor, q: Letter, rivals: bool) -> Tensor:
+    """Weights over the logits (1, steps, characters): the character at its step, perhaps minus its rivals there."""
+    at = logits[0, q.step].clone()
+    at[q.number] = float("-inf")
+    weights = torch.zeros_like(logits)
+    weights[0, q.step] = -at.softmax(0) if rivals else 0
+    weights[0, q.step, q.number] = 1
+    return weights
 
 
 def methods(network: nn.Module, example: Tensor) -> dict[str, Maps]:
     made: dict[str, dt.Explainer] = {}
 
-    def explainer(bias: str = "returned") -> dt.Explainer:
-        if bias not in made:
-            made[bias] = dt.Explainer(network, example, dt.Box(-1.0, 1.0), bias=bias)
-        return made[bias]
+    def explainer(**settings: Any) -> dt.Explainer:
+        key = repr(settings)
+        if key not in made:
+            made[key] = dt.Explainer(network, example, dt.Box(-1.0, 1.0), **settings)
+        return made[key]
 
-    def between(reference: Callable[[Letter], Any]) -> Maps:
-        return lambda q, w: explainer().between(q.x[None], reference(q), w).relevance
+    def logits(q: Letter) -> Tensor:
+        with torch.no_grad():
+            return network(q.x[None]).clamp(min=1e-30).log()  # up to a number per step, which softmax forgets
 
-    def occlusion(q: Letter, w: Tensor) -> Tensor:
+    def explain(**settings: Any) -> Maps:
+        return lambda q: explainer(**settings).explain(q.x[None], step_weights(logits(q), q, False)).relevance
+
+    def between(reference: Callable[[Letter], Any], rivals: bool = False) -> Maps:
+        weights = partial(step_weights, rivals=rivals)
+        return lambda q: explainer().between(q.x[None], reference(q), weights(logits(q), q)).relevance
+
+    def integrated(q: Letter) -> Tensor:
+        """Integrated gradients of the log-probability from the picture's mean, 16 steps."""
+        x, even = q.x[None], q.x[None].mean((2, 3), keepdim=True)
+        total = torch.zeros_like(x)
+        for k in range(16):
+            at = (even + (k + 0.5) / 16 * (x - even)).requires_grad_()
+            score = network(at)[0, q.step, q.number].clamp(min=1e-30).log()
+            total += torch.autograd.grad(score, at)[0] / 16
+        return total * (x - even)
+
+    def occlusion(q: Letter) -> Tensor:
         """The fall of the probability while a window of 12 px shows the picture's mean."""
         windows = [(t, s) for t in range(0, HEIGHT - 11, 6) for s in range(0, WIDTH - 11, 6)]
         x = q.x.expand(len(windows), -1, -1, -1).clone()
-        even, total, times = (
-            q.x.mean((1, 2), keepdim=True),
-            torch.zeros(1, 1, HEIGHT, WIDTH),
-            torch.zeros(HEIGHT, WIDTH),
-        )
+        even, total = q.x.mean((1, 2), keepdim=True), torch.zeros_like(q.x[None, :1])
+        times = torch.zeros_like(q.x[0])
         for k, (t, s) in enumerate(windows):
             x[k, :, t : t + 12, s : s + 12] = even
         with torch.no_grad():
-            said = torch.cat([NearStep(network, q.step)(part)[:, q.number] for part in x.split(16)])
+            said = torch.cat([NearStep(network, q.step)(part)[:, q.number] for part in x.split(64)])
             fall = NearStep(network, q.step)(q.x[None])[0, q.number] - said
         for k, (t, s) in enumerate(windows):
             total[..., t : t + 12, s : s + 12] += fall[k]
@@ -167,37 +234,36 @@ def methods(network: nn.Module, example: Tensor) -> dict[str, Maps]:
         return total / times.clamp(min=1)
 
     return {
-        "explain": lambda q, w: explainer().explain(q.x[None], w).relevance,
-        "explain, neuron": lambda q, w: explainer("neuron").explain(q.x[None], w).relevance,
-        "explain, spread": lambda q, w: explainer("spread").explain(q.x[None], w).relevance,
+        "default": explain(method="auto"),
+        "deep Taylor": explain(method="deep-taylor"),
+        "deep Taylor, neuron": explain(bias="neuron"),
+        "deep Taylor, spread": explain(bias="spread"),
         "between, mean": between(lambda q: "mean"),
+        "between, mean, rivals": between(lambda q: "mean", True),
         "between, blur": between(lambda q: blurred(q.x[None], 3.0)),
         "between, background": between(lambda q: q.ground[None]),
-        "AttnLRP": lambda q, w: attnlrp(explainer().unplanned(), q.x[None], w).relevance,
+        "between, background, rivals": between(lambda q: q.ground[None], True),
+        "integrated gradients": integrated,
+        "AttnLRP": lambda q: attnlrp(explainer().unplanned(), q.x[None], step_weights(logits(q), q, False)).relevance,
         "occlusion": occlusion,
     }
 
 
 def derive(maps: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Maps smoothed, and multiplied by deep Taylor's."""
-    found = {}
-    for name in ("between, mean", "between, background", "explain, spread"):
-        if name in maps:
-            found[f"{name} | smooth 3"] = blurred(maps[name][:, None], 3.0)[:, 0]
-    if {"explain, neuron", "between, mean"} <= maps.keys():
-        local = blurred(maps["between, mean"][:, None], 3.0)[:, 0]
-        found["explain, neuron × between, mean"] = maps["explain, neuron"].clamp(min=0) * local.clamp(min=0)
-    if {"explain, neuron", "explain"} <= maps.keys():
-        one, two = (maps[n].clamp(min=0) / maps[n].clamp(min=0).sum() for n in ("explain", "explain, neuron"))
-        found["√(explain × neuron)"] = (one * two).sqrt()
-        found["explain + neuron"] = one + two
-    return found
+    """Maps smoothed."""
+    names = ("between, mean", "between, mean, rivals", "between, background, rivals", "integrated gradients", "AttnLRP")
+    return {
+        f"{name} | smooth {sigma:g}": blurred(maps[name][:, None], sigma)[:, 0]
+        for name in names if name in maps for sigma in (2.4, 4.8)
+    }  # fmt: skip
 
 
 def judge(network: nn.Module, q: Letter, R: Tensor) -> dict[str, float]:
     positive = R.clamp(min=0)
     own, near, whole = (float(p.sum()) for p in (positive[:, q.own], positive[:, q.neighbours], positive))
-    case = Case(NearStep(network, q.step), q.x[None], torch.tensor([q.number]), softmax=False, batch=9)
+    case = Case(
+        NearStep(network, q.step), q.x[None], torch.tensor([q.number], device=q.x.device), softmax=False, batch=9
+    )
     fills = q.ground[None]
     flip = Flipping(patch=PATCH, fill=lambda _: fills, shares=SHARES).measure(case, R).values
     blur = Flipping(patch=PATCH, fill=lambda x: blurred(x, 3.0), shares=SHARES).measure(case, R).values
@@ -213,6 +279,9 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--letters", type=int, default=60)
     parser.add_argument("--split", choices=sorted(WORDS), default="validation")
+    parser.add_argument("--photos", type=Path, help="a folder of photographs for the ground")
+    parser.add_argument("--fonts", type=Path, help="a folder of fonts; else those of matplotlib")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -221,19 +290,18 @@ def main() -> None:
     stored = {p.key: p.value for p in onnx.load(asked.file, load_external_data=False).metadata_props}
     characters = ["", *stored["character"].split("\n"), " "]
     network = dt.load(str(asked.file), domain=dt.Box(-1.0, 1.0), class_names=None).network.eval()
-    shown = letters(network, characters, asked.split, asked.letters)
+    network = network.to(asked.device)
+    photos, fonts = photographs(asked.photos), font_folder(asked.fonts)
+    photos = photos[asked.split == "test" :: 2]
+    shown = letters(network, characters, asked.split, asked.letters, fonts, photos, asked.device)
     chance = float(torch.stack([q.own for q in shown]).float().mean())
     print(f"{len(shown)} letters, chance {chance:.3f}", flush=True)
-    with torch.no_grad():
-        shape = network(shown[0].x[None]).shape
     made, values, began = methods(network, shown[0].x[None]), {}, time.perf_counter()
     for k, q in enumerate(shown):
-        weights = torch.zeros(shape)
-        weights[0, q.step, q.number] = 1
         maps = {}
         for name in list(made):
             try:
-                maps[name] = made[name](q, weights).detach().float().sum(1)
+                maps[name] = made[name](q).detach().float().sum(1)
             except DeepTaylorError as error:
                 print(f"{name}: {type(error).__name__}: {error}", flush=True)
                 del made[name]

@@ -12,12 +12,12 @@ import json
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import deeptaylor as dt
 from deeptaylor.evaluation.data import photographs
@@ -25,6 +25,7 @@ from deeptaylor.metrics.case import Case
 from deeptaylor.metrics.flipping import Flipping
 from deeptaylor.metrics.interval import bootstrap
 from deeptaylor.metrics.pointing import GridPointing, mosaics, well_recognised
+from deeptaylor.secant.front_door import choose_by_test
 
 SIGMAS = (4.0, 8.0, 14.0, 28.0)
 AT_ONCE = 4
@@ -33,39 +34,34 @@ AT_ONCE = 4
 def smooth(R: Tensor, sigma: float) -> Tensor:
     """Blur maps (B, H, W) so that their sums stay the same."""
     for d in (1, 2):
-        at = torch.arange(R.shape[d], dtype=R.dtype)
+        at = torch.arange(R.shape[d], dtype=R.dtype, device=R.device)
         bell = torch.exp(-((at[:, None] - at) / sigma).square() / 2)
         R = (R.movedim(d, -1) @ (bell / bell.sum(1, keepdim=True))).movedim(-1, d)
     return R
 
 
-def all_maps(explainer: dt.Explainer, case: Case) -> dict[str, Tensor]:
+def all_maps(explainer: dt.Explainer, secant: dt.Explainer, case: Case) -> dict[str, Tensor]:
     found: dict[str, list[Tensor]] = {}
     for start in range(0, len(case.x), AT_ONCE):
         k = slice(start, start + AT_ONCE)
         x, classes = case.x[k], case.classes[k]
-        with torch.no_grad():
-            logits = case.network(x)
-        own = F.one_hot(classes, logits.shape[1])
-        weights = own - logits.masked_fill(own.bool(), float("-inf")).softmax(1)
         c = explainer.contrast(x, classes)
         maps = {
             "explain": c.relevance + c.shared,
             "contrast": c.relevance,
             "contrast difference": c.difference,
-            "between, mean": explainer.between(x, "mean", classes).relevance,
-            "between, mean, rivals": explainer.between(x, "mean", weights).relevance,
-            "between, blur, rivals": explainer.between(x, "blur", weights).relevance,
+            "secant": secant.explain(x, classes).relevance,
+            "secant, contrast": secant.contrast(x, classes).relevance,
+            "between, mean": secant.between(x, "mean", classes).relevance,
+            "between, mean, log-odds": secant.between(x, "mean", dt.log_odds(classes)).relevance,
+            "between, blur, log-odds": secant.between(x, "blur", dt.log_odds(classes)).relevance,
         }
         for name, R in maps.items():
             found.setdefault(name, []).append(R.sum(1).detach())
     whole = {name: torch.cat(parts) for name, parts in found.items()}
-    for name in ("between, mean", "between, mean, rivals", "between, blur, rivals"):
+    for name in ("between, mean, log-odds", "between, blur, log-odds"):
         for sigma in SIGMAS:
             whole[f"{name} | smooth {sigma:g}"] = smooth(whole[name], sigma)
-    local = smooth(whole["between, mean, rivals"], 14.0).clamp(min=0)
-    whole["explain × between, mean, rivals"] = whole["explain"] * local
-    whole["contrast × between, mean, rivals"] = whole["contrast"] * local
     return whole
 
 
@@ -76,24 +72,36 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=60)
     parser.add_argument("--mosaics", type=int, default=12)
     parser.add_argument("--flipped", type=int, default=24)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     loaded = dt.load(asked.network)
-    network: nn.Module = loaded.network
+    network: nn.Module = loaded.network.to(asked.device)
     data = photographs(asked.photos, loaded, asked.most)
+    data = replace(data, x=data.x.to(asked.device), classes=data.classes.to(asked.device))
     began, record = time.perf_counter(), {}
 
     def judge(label: str, case: Case, metrics: dict[str, Callable[[Tensor], Tensor]]) -> None:
-        explainer = dt.Explainer(network, case.x[:2], loaded.domain)
-        maps = all_maps(explainer, case)
+        explainer = dt.Explainer(network, case.x[:2], loaded.domain, method="deep-taylor")
+        secant = dt.Explainer(network, case.x[:2], loaded.domain, method="secant")
+        maps = all_maps(explainer, secant, case)
         print(f"{label}: {len(case.x)} maps, {time.perf_counter() - began:.0f} s", flush=True)
         for name, R in maps.items():
-            found = {m: bootstrap(np.asarray(f(R), dtype=float), groups=case.groups) for m, f in metrics.items()}
+            found = {m: bootstrap(np.asarray(f(R).cpu(), dtype=float), groups=case.groups) for m, f in metrics.items()}
             record.setdefault(name, {}).update(
                 {m: [round(i.mean, 4), round(i.low, 4), round(i.high, 4)] for m, i in found.items()}
             )
             print(f"  {name:<40}" + "  ".join(f"{m} {i}" for m, i in found.items()), flush=True)
+        if label == "flipping":  # what the self-test would choose if the operations did not decide
+            pairs = zip(case.x.split(1), case.classes.split(1), maps["explain"], maps["secant"], strict=True)
+            tests = [
+                choose_by_test(network, x, c, {"deep-taylor": a[None].to(x), "secant": b[None].to(x)}, "").areas
+                for x, c, a, b in pairs
+            ]
+            areas = {name: float(np.mean([t[name] for t in tests])) for name in tests[0]}
+            ahead = float(np.mean([t["secant"] > t["deep-taylor"] for t in tests]))
+            print(f"  self-test: {areas}, secants ahead in {ahead:.2f}", flush=True)
 
     if asked.flipped:
         known = well_recognised(network, data.x, data.classes, 16, 0.5, True)[: asked.flipped]

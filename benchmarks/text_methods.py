@@ -5,7 +5,6 @@ A Task is a network, its texts, and what stands in for words: SENTIMENT and SMOL
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -75,7 +74,7 @@ class Task:
     @cached_property
     def planned(self) -> dt.Explainer:
         """For deep Taylor, of both answers raised."""
-        return _explainer(_Raised(self.network), (self.tokens[:2], self.mask[:2]))
+        return dt.Explainer(_Raised(self.network), (self.tokens[:2], self.mask[:2]))
 
     def between(self, *references: Any, start: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """Secants from these references: tokens, vectors, or pairs with a mask of their own; None: as in the texts."""
@@ -95,15 +94,6 @@ class _Raised(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         found: Tensor = self.network(x, mask) + RAISED
         return found
-
-
-def _explainer(network: nn.Module, example: tuple[Tensor, ...]) -> dt.Explainer:
-    """Where the mask multiplies the tokens, what is refused says by its name which operand to follow: the tokens."""
-    try:
-        return dt.Explainer(network, example)
-    except dt.UnsupportedOpError as refused:
-        named = re.findall(r"rules=\{'(\w+)': dt.rules.Signal\(0\)", str(refused))
-        return dt.Explainer(network, example, rules={name: dt.rules.Signal(0) for name in named})
 
 
 Method = Callable[[Task], Tensor]

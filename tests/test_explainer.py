@@ -54,6 +54,7 @@ def test_public_names() -> None:
         "TextModel",
         "UnsupportedOpError",
         "as_taken",
+        "at_step",
         "averaged",
         "channel_examples",
         "contrast",
@@ -61,6 +62,7 @@ def test_public_names() -> None:
         "examples",
         "explain",
         "load",
+        "log_odds",
         "logit",
         "margin",
         "nearest_root",
@@ -92,20 +94,24 @@ def test_public_rules() -> None:
 def test_signatures() -> None:
     explainer = inspect.signature(dt.Explainer).parameters
     assert list(explainer) == [
-        "model", "example", "domain", "rules", "first", "bias", "max_pool", "local", "output"
+        "model", "example", "domain", "method", "reference", "background", "rules", "first", "bias", "max_pool",
+        "local", "output",
     ]  # fmt: skip
     defaults = {k: p.default for k, p in explainer.items() if p.default is not inspect.Parameter.empty}
     assert defaults == {
         "example": None,
         "domain": None,
+        "method": "auto",
+        "reference": None,
+        "background": None,
         "rules": None,
         "first": None,
-        "bias": "returned",
-        "max_pool": "proportional",
-        "local": True,
+        "bias": None,
+        "max_pool": None,
+        "local": None,
         "output": None,
     }
-    assert list(inspect.signature(dt.Explainer.explain).parameters) == ["self", "x", "target"]
+    assert list(inspect.signature(dt.Explainer.explain).parameters) == ["self", "x", "target", "reference"]
     assert list(inspect.signature(dt.Explainer.forward).parameters) == ["self", "x", "target"]
     contrast = list(inspect.signature(dt.Explainer.contrast).parameters)
     assert contrast == ["self", "x", "target", "against", "power"]
@@ -114,8 +120,10 @@ def test_signatures() -> None:
     asked = ["model", "x", "target", "domain", *settings, *of_texts, "background"]
     assert list(inspect.signature(dt.explain).parameters) == asked
     asked = ["model", "x", "target", "against", "power", "domain"]
-    assert list(inspect.signature(dt.contrast).parameters) == [*asked, *settings]
-    assert list(inspect.signature(dt.Pretrained.explainer).parameters) == ["self", *settings]
+    assert list(inspect.signature(dt.contrast).parameters) == [*asked, *settings, "method", "reference"]
+    assert list(inspect.signature(dt.Pretrained.explainer).parameters) == [
+        "self", "method", "reference", "background", *settings
+    ]  # fmt: skip
     for made in (dt.explain, dt.contrast, dt.Pretrained.explainer):
         given = inspect.signature(made).parameters
         assert {name: given[name].default for name in settings} == {name: defaults[name] for name in settings}

@@ -47,7 +47,7 @@ from deeptaylor.explainer import Explainer
 from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.graph.as_taken import as_taken
 from deeptaylor.ledger import Ledger
-from deeptaylor.methods import relevance_models, words
+from deeptaylor.methods import relevance_models
 from deeptaylor.methods.averaged import averaged
 from deeptaylor.methods.examples import Examples, examples
 from deeptaylor.methods.root_search import Root, nearest_root
@@ -55,6 +55,7 @@ from deeptaylor.methods.sensitivity import sensitivity
 from deeptaylor.methods.shapley import shapley
 from deeptaylor.methods.smooth import SmoothReLU, smoothed
 from deeptaylor.methods.taylor import taylor
+from deeptaylor.methods.words import add_methods
 from deeptaylor.models.loading.load import load
 from deeptaylor.models.networks.preparation import Preparation
 from deeptaylor.models.networks.pretrained import Pretrained
@@ -62,7 +63,7 @@ from deeptaylor.models.photographs import contrast, explain, similarity
 from deeptaylor.properties import Check
 from deeptaylor.root_point import RootPoint, root_point
 from deeptaylor.run.contrast import HARD
-from deeptaylor.run.target import log_odds, logit, margin, negative, probability
+from deeptaylor.run.target import at_step, log_odds, logit, margin, negative, probability
 from deeptaylor.run.unit import unit
 from deeptaylor.runs.concepts import Concepts
 from deeptaylor.runs.reading import Run, open_run
@@ -73,6 +74,8 @@ from deeptaylor.text.explanation import TextExplanation
 from deeptaylor.text.model import TextModel
 
 __version__ = "0.1.0"
+
+add_methods()
 
 __all__ = [
     "HARD",
@@ -111,6 +114,7 @@ __all__ = [
     "TextModel",
     "UnsupportedOpError",
     "as_taken",
+    "at_step",
     "averaged",
     "channel_examples",
     "contrast",

@@ -51,6 +51,7 @@ from deeptaylor.secant.front_door import (
     method_sentence,
     read_settings,
     unusual_operation,
+    with_alternatives,
 )
 from deeptaylor.secant.references import mean_of_data, usual_reference
 
@@ -153,11 +154,13 @@ class Explainer(Comparing):
             raise InputError(f"A reference belongs to the method 'secant'; this explainer has method={chosen!r}.")
         if reference is not None and chosen == AUTO:
             return Choice(SECANT, "a reference was given")
+        if isinstance(target, targets.LogOdds) and chosen == AUTO:
+            return Choice(SECANT, "they explain log-odds")
         if named := self.by_name:
             return named
         if self._choice is None:
             with self.lock:
-                found = self._choice or self._choose(x, target)
+                found = self._choose(x, target)
             if found is None:
                 engine, inputs, _ = self.opened(x)
                 other = self.elsewhere(self.weights_of(target, engine, inputs), engine, inputs)
@@ -172,6 +175,7 @@ class Explainer(Comparing):
             engine, inputs, _ = self.opened(x)
         except UnsupportedOpError as error:
             return self._go_without_rules(x, "input", error)
+        found: Choice | None
         if found := choose_by_graph(engine, inputs):
             return found
         asked = self.weights_of(target, engine, inputs)
@@ -193,7 +197,8 @@ class Explainer(Comparing):
         def output(some: Tensor) -> Tensor:
             with torch.no_grad():
                 ready = self.engine_for((some,))
-                return ready.forward_pass((some,)).values[ready.planned.output]
+                found: Tensor = ready.forward_pass((some,)).values[ready.planned.output]
+            return found
 
         return choose_by_test(output, few[0], part, maps, unusual_operation(engine))
 
@@ -201,13 +206,14 @@ class Explainer(Comparing):
         """Capture the network for secants alone, where deep Taylor has no rule for it; raise if none is to be had."""
         first = as_tuple(x)[0]
         chosen = self.settings
+        named = DEEP_TAYLOR if chosen.method == AUTO else chosen.method
         if chosen.method != AUTO or self.begun or not first.is_floating_point() or first.ndim < 3:
-            raise error
+            raise with_alternatives(error, named) from error
         self.settings = replace(chosen, planned=False)
         self.begin_with(x, whose)
         if not has_pixels(self.engine, first):
             self.settings, self.engines = chosen, nn.ModuleDict()
-            raise error
+            raise with_alternatives(error, named) from error
         self._without_rule = error
         self._choice = Choice(SECANT, "deep Taylor has no rule for an operation of this network; secants need none")
         return self._choice
@@ -215,19 +221,22 @@ class Explainer(Comparing):
     def _by_method(self, x: Inputs, target: Any, reference: Any) -> Explanation:
         """Explain by the method that was named or chosen."""
         choice = self.choose(x, target, reference)
-        if choice.method == SECANT:
-            answer: Explanation = self._by_secants(x, target, reference)
-        elif choice.method in PRESETS:
-            answer = self._explain(x, target)
-            answer = replace(answer, method=CP_LRP) if choice.method == CP_LRP else answer
-        else:
-            answer = ANSWERS[choice.method](self, x, target)
+        try:
+            if choice.method == SECANT:
+                answer: Explanation = self._by_secants(x, target, reference)
+            elif choice.method in PRESETS:
+                answer = self._explain(x, target)
+                answer = replace(answer, method=CP_LRP) if choice.method == CP_LRP else answer
+            else:
+                answer = ANSWERS[choice.method](self, x, target)
+        except UnsupportedOpError as error:
+            raise with_alternatives(error, choice.method) from error
         return replace(answer, reason=method_sentence(choice))
 
     def _by_secants(self, x: Inputs, target: Any, reference: Any) -> Between:
         with without_autocast(x):
             try:
-                return self._between(x, self._reference_for(as_tuple(x), reference), target, smoothed=True)
+                return self.compare(x, self._reference_for(as_tuple(x), reference), target, usual=True)
             except UnsupportedOpError as error:
                 if self._without_rule is None:
                     raise
@@ -267,7 +276,8 @@ class Explainer(Comparing):
             self.original.look(self.follow)
             self.check_kind(inputs)
         if self._settled_method(x, target) not in PRESETS:
-            return self._forward_without_rules(x, target)
+            answer = self._by_method(x, target, None)
+            return answer.score, answer.relevance
         engine = self.engine_for(inputs)
         target = self.weights_of(target, engine, inputs)
         if other := self.elsewhere(target, engine, inputs):
@@ -283,26 +293,21 @@ class Explainer(Comparing):
         return result.score, relevance[0] if len(inputs) == 1 else relevance
 
     def _settled_method(self, x: Any, target: Any) -> str:
-        """Return the method of a plain call; raise if it would have to be tested while the call is traced."""
+        """Return the method of a plain call; raise while the call is traced, if it is not deep Taylor."""
         if not is_compiling():
             return self.choose(x, target).method
         choice = self.choice or choose_by_graph(self.engine, as_tuple(x))
-        if choice is None:
+        if choice is None or choice.method not in PRESETS:
+            answered = (
+                "no method was chosen for this network yet"
+                if choice is None
+                else f"this one answers by {choice.method!r}"
+            )
             raise InputError(
-                "No method was chosen for this network yet: explain one input first, or name the method, "
-                "dt.Explainer(model, example, method='secant')."
+                f"torch.export and torch.compile of an explainer support deep Taylor alone, and {answered}: name it, "
+                "dt.Explainer(model, example, method='deep-taylor'). explainer.compile() compiles secants, too."
             )
         return choice.method
-
-    def _forward_without_rules(self, x: Any, target: Any) -> tuple[Tensor, Any]:
-        if is_compiling():
-            raise InputError(
-                "torch.export and torch.compile take explainers by deep Taylor, 'paper' and 'cp-lrp'; this one answers "
-                f"by {self._settled_method(x, target)!r}. Call explainer.compile() to make its passes faster, or name "
-                "method='deep-taylor'."
-            )
-        answer = self._by_method(x, target, None)
-        return answer.score, answer.relevance
 
     def explain(self, x: Any, target: Any = None, *, reference: Any = None) -> Explanation:
         """Explain a batch: relevance, score, ledger and what there is to say about them.
@@ -310,10 +315,12 @@ class Explainer(Comparing):
         x        inputs; or photographs (files, Pillow images, arrays of uint8), where the network came from dt.load
         target   None: the top class; a class; a list of K classes: K maps of every sample; an integer tensor or array
                  (B,) or (B, K): one class a sample, or K; real numbers shaped like the output: weights;
-                 dt.margin(a, b): a logit difference; dt.negative(c): what speaks against a class; dt.unit(layer, c):
-                 the activation of an inner unit; a callable on the output. A class is a number, or a name, where the
-                 network has names. If the network ends in softmax or sigmoid, a class means its logit, as dt.logit(c)
-                 does. dt.probability(c) and callables such as lambda o: o[:, c] ask about the output itself
+                 dt.margin(a, b): a logit difference; dt.negative(c): what speaks against a class; dt.at_step(t, c): a
+                 class at a step of (batch, steps, classes); dt.log_odds(c): a class against all others;
+                 dt.unit(layer, c): the activation of an inner unit; a callable on the output. A class is a number, or a
+                 name, where the network has names. If the network ends in softmax or sigmoid, a class means its logit,
+                 as dt.logit(c) does; by secants a class of a picture or signal means its log-odds.
+                 dt.probability(c) and callables such as lambda o: o[:, c] ask about the output itself
         reference   what to compare with, see `between`; naming one means secants
 
         >>> import torch, deeptaylor as dt
@@ -342,8 +349,13 @@ class Explainer(Comparing):
         target = asked if isinstance(target, targets.Logit) else target
         return self._explanation(engine, inputs, target, result, engine.redistribute(result), notes)
 
-    def contrast(self, x: Any, target: Any = None, against: Any = None, power: float = contrasts.POWER) -> Contrast:
-        """What sets a class apart from its rivals: its map in two parts that are never negative and add up to it.
+    def contrast(
+        self, x: Any, target: Any = None, against: Any = None, power: float = contrasts.POWER
+    ) -> Contrast | Between:
+        """Explain what sets a class apart from its rivals.
+
+        By deep Taylor: the map of the class in two parts that are never negative and add up to it. By secants: the
+        logit of the class minus the mean logit of its rivals, of both signs (without `power`).
 
         x         as for `explain`
         target    None: the top class; a class; a list of K classes; an integer tensor or array (B,) or (B, K)
@@ -359,17 +371,31 @@ class Explainer(Comparing):
         True
         """
         x, seen = self.read(x)
-        asked = self.asked_for(target, x)
-        answer = self._contrast(x, asked, targets.numbered(against, self.number), power)
+        asked, rivals = self.asked_for(target, x), targets.numbered(against, self.number)
+        choice = self.choose(x, asked)
+        if choice.method not in (*PRESETS, SECANT):
+            raise InputError(
+                f"method={choice.method!r} has no contrast; deep Taylor and secants have one: method='deep-taylor' or "
+                "'secant'."
+            )
+        by_secants = choice.method == SECANT
+        answer = self._contrast_by_secants(x, asked, rivals) if by_secants else self._contrast(x, asked, rivals, power)
+        answer = replace(answer, reason=method_sentence(choice))
         return answer if self.trained is None else self.trained.shown(answer, x, seen, asked)
+
+    def _contrast_by_secants(self, x: Inputs, target: Any, against: Any) -> Between:
+        engine, inputs, _ = self.opened(x)
+        shape = targets.class_shape(target, engine.layout[engine.planned.output].shape(inputs[0].shape[0]))
+        targets.check(targets.Against(), shape)
+        return self._by_secants(x, contrasts.asked(target, against, shape[0], shape[1], contrasts.POWER), None)
 
     def _contrast(self, x: Inputs, target: Any, against: Any, power: float) -> Contrast:
         if autocasting(x):
             with without_autocast(x):
                 return self._contrast(x, target, against, power).noting(AUTOCAST_NOTE)
         engine, inputs, look = self.opened(x)
-        shape = engine.layout[engine.planned.output].shape(inputs[0].shape[0])
-        targets.check(targets.Against(), tuple(shape))
+        shape = targets.class_shape(target, engine.layout[engine.planned.output].shape(inputs[0].shape[0]))
+        targets.check(targets.Against(), shape)
         with torch.no_grad():
             asked = targets.settled(contrasts.asked(target, against, shape[0], shape[1], power), inputs[0])
             result, notes = self._answer(engine, inputs, asked, look)
@@ -551,5 +577,6 @@ def _named_choice(settings: Settings) -> Choice | None:
     if settings.method != AUTO:
         return Choice(settings.method, AS_ASKED)
     if settings.reference is not None or settings.background is not None:
-        return Choice(SECANT, "a reference was given")
+        given = "a reference" if settings.reference is not None else "a background"
+        return Choice(SECANT, f"{given} was given")
     return None

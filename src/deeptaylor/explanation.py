@@ -200,7 +200,7 @@ class Explanation(Pictured):
         return np.asarray(self.relevance.detach().cpu())
 
     def __str__(self) -> str:
-        return "\n".join([*[self.reason] * bool(self.reason), str(self.check()), str(self.ledger)])
+        return "\n".join([str(self.check()), str(self.ledger), *[self.reason] * bool(self.reason)])
 
 
 @dataclass(frozen=True, repr=False)

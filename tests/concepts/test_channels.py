@@ -106,7 +106,7 @@ def test_by_hand() -> None:
 
 
 def test_channels_of_a_unit_and_of_a_function() -> None:
-    explainer = dt.Explainer(small_cnn().double(), PICTURES, BOX)
+    explainer = dt.Explainer(small_cnn().double(), PICTURES, BOX, method="deep-taylor")
     for target in (dt.unit("3", 2, "max"), lambda out: torch.relu(out + 1).sum(1)):
         e = explainer.explain(PICTURES, target)
         c = e.channels("2")
@@ -216,7 +216,7 @@ def test_explanations_that_cannot_tell(made: Any, said: str) -> None:
     with torch.no_grad():
         model[8].bias.add_(1)
     with pytest.raises((dt.InputError, dt.TargetError), match=said):
-        made(dt.Explainer(model, PICTURES, BOX)).channels("2")
+        made(dt.Explainer(model, PICTURES, BOX, method="deep-taylor")).channels("2")
 
 
 def test_a_part_has_no_inner_relevance_of_its_own() -> None:

@@ -353,7 +353,8 @@ NORMS = {f"{kind}: {name}": (kind, body) for kind, bodies in (("layer", LAYER_NO
 
 
 def normed(body: Callable[[Normed, Tensor], Tensor], inside: bool, **settings: object) -> dt.Explainer:
-    return dt.Explainer(Normed(body, inside).double().eval(), pictures(), dt.Box(0.0, 1.0), **settings)
+    network = Normed(body, inside).double().eval()
+    return dt.Explainer(network, pictures(), dt.Box(0.0, 1.0), method="deep-taylor", **settings)
 
 
 def frozen_weights(s: Normed, m: Tensor, kind: str) -> tuple[Tensor, Tensor]:
@@ -521,7 +522,7 @@ def test_recomputed_it_is_the_same() -> None:
 
 
 def test_exported_for_any_batch_it_is_the_same() -> None:
-    explainer, x = explainer_of(APPLIES["mobilenet"]), pictures()
+    explainer, x = explainer_of(APPLIES["mobilenet"], method="deep-taylor"), pictures()
     batch = torch.export.Dim("batch", min=1, max=64)
     program = torch.export.export(explainer, (x,), dynamic_shapes=({0: batch},)).module()
     x = pictures(5)

@@ -17,7 +17,7 @@ BOX = dt.Box(0, 1)
 
 
 def explainer(**settings: Any) -> dt.Explainer:
-    return dt.Explainer(Net().double().eval(), batch(), BOX, **settings)
+    return dt.Explainer(Net().double().eval(), batch(), BOX, method="deep-taylor", **settings)
 
 
 def brighter(x: Tensor, k: int) -> Tensor:

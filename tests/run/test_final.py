@@ -55,12 +55,11 @@ def test_a_logit_asks_the_same_by_name(kind: str) -> None:
     assert repr(e) == repr(plain)
 
 
-def test_a_network_that_ends_in_logits_has_none_to_set_aside() -> None:
+def test_of_a_network_that_ends_in_logits_a_logit_is_the_output() -> None:
     net, _, x = network(None)
     explainer = dt.Explainer(net, domain=dt.NonNegative())
     for ask in (explainer.explain, lambda x, t: explainer.between(x, "zeros", t)):
-        with pytest.raises(dt.TargetError, match="softmax"):
-            ask(x, dt.logit(0))
+        assert torch.equal(ask(x, dt.logit(0)).relevance, ask(x, 0).relevance)
     assert not any("set aside" in n for n in explainer.between(x, "zeros", 0).notes)
 
 

@@ -188,7 +188,7 @@ def test_bad_references_of_pictures(pictures: dt.Explainer, x: Tensor, given: An
         (torch.zeros(2, 5, dtype=torch.int64), "has shape (2, 5)"),
         (torch.zeros(2, 4, dtype=torch.bool), "is torch.bool"),
         ((torch.zeros(3, 2, 4, dtype=torch.int64), None), "a list of tuples"),
-        ("blur", "one for pictures"),
+        ("blur", "is for pictures"),
     ],
 )
 def test_bad_references_of_tokens(text: dt.Explainer, given: Any, said: str) -> None:

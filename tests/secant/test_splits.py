@@ -188,6 +188,39 @@ def test_of_the_largest_both_winners_take_a_share_between_none_and_all() -> None
     assert m.tolist() == [0.5, 0.5]
 
 
+@pytest.mark.parametrize(("op", "more"), [(aten.amax, [-1]), (aten.amin, [-1]), (ops.adaptive_max_pool, [1])])
+def test_values_that_win_together_share_equally(op: Any, more: Any) -> None:
+    """The first and the third win at x; at the reference all are equal, where none has a change of its own."""
+    sign = -1.0 if op is aten.amin else 1.0
+    p = Pair((sign * torch.tensor([[[2.0, 1.0, 2.0, 0.5]]])).requires_grad_(), torch.zeros(1, 1, 4))
+    op = getattr(op, "default", op)
+    y = split_of(op)(op, (p, more), {})
+    (m,) = torch.autograd.grad(y.x.sum(), p.x)
+    assert m.tolist() == [[[0.5, 0.0, 0.5, 0.0]]]
+
+
+@pytest.mark.parametrize(
+    ("name", "now", "before", "wanted"),
+    [
+        ("maximum", (1.0, 1.0), (0.0, 0.0), (0.5, 0.5)),
+        ("maximum", (2.0, 1.0), (0.0, 0.0), (1.5, 0.5)),
+        ("minimum", (2.0, 1.0), (0.0, 0.0), (0.5, 0.5)),
+        ("maximum", (3.0, 1.0), (0.0, 2.0), (1.5, -0.5)),  # ½ ((3 − 2) + (3 − 1)), ½ ((1 − 2) + (3 − 3))
+        ("maximum", (3.0, -torch.inf), (2.0, -torch.inf), (1.0, 0.0)),
+    ],
+)
+def test_of_two_each_takes_the_mean_of_its_effects_in_both_orders(
+    name: str, now: tuple[float, float], before: tuple[float, float], wanted: tuple[float, float]
+) -> None:
+    a, b = (Pair(torch.tensor(x).requires_grad_(), torch.tensor(x0)) for x, x0 in zip(now, before, strict=True))
+    op = getattr(aten, name).default
+    y = split_of(op)(op, (a, b), {})
+    m = torch.autograd.grad(y.x, (a.x, b.x))
+    assert all(0 <= float(t) <= 1 for t in m)
+    change = [float((t * p.change).nan_to_num()) for t, p in zip(m, (a, b), strict=True)]
+    assert change == list(wanted)
+
+
 def test_softmax_does_not_see_what_is_added_to_all() -> None:
     p, v = points(3, 6), torch.randn(3, 6, dtype=F64)
     maps = []

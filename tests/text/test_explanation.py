@@ -93,7 +93,9 @@ def test_a_first_token_that_holds_nearly_all_is_said_to_be_a_sink() -> None:
 
 
 def test_where_the_words_explain_little_that_is_said() -> None:
-    answer = dt.Explainer(torch.nn.Linear(4, 1)).between(torch.ones(1, 4), torch.full((1, 4), 0.9), 0)
+    layer = torch.nn.Linear(4, 1, bias=False)
+    layer.weight.data.fill_(1.0)
+    answer = dt.Explainer(layer).between(torch.ones(1, 4), torch.full((1, 4), 0.9), 0)
     little = replace(told([0.0] * 4), answer=answer)
     assert "in the place of every word the score is nearly the same, " in little.notes[-1]
     assert "these words explain little of it" in str(little)

@@ -10,8 +10,8 @@ import torch
 
 import deeptaylor as dt
 from deeptaylor.text.encoding import encoded
-from deeptaylor.text.hiding import all_seen, hiding
-from deeptaylor.text.networks import SEEN, Classes, Spans, additive
+from deeptaylor.text.hiding import Hiding, all_seen, hiding
+from deeptaylor.text.networks import CAUSAL, SCORES, SEEN, Classes, Spans, additive
 from deeptaylor.text.references import parts, words_of
 from deeptaylor.text.trials import Trial, trial
 from small_texts import SIZES, classifier, llama, loaded, network, t5, tokenizer
@@ -29,10 +29,10 @@ def inputs(p: dt.TextModel, *texts: str) -> dict[str, Any]:
 
 
 def test_a_mask_of_numbers_is_the_network_s_own(p: dt.TextModel) -> None:
-    assert hiding(partial(Classes, p.network, vectors=False), trial(p.tokenizer, inputs(p, TEXT))) is False
+    assert hiding(partial(Classes, p.network, vectors=False), trial(p.tokenizer, inputs(p, TEXT))).how == SCORES
     speaks = llama()
     texts = trial(speaks.tokenizer, inputs(speaks, "the film"), [torch.tensor([[0]]), torch.tensor([[5]])])
-    assert hiding(partial(Spans, speaks.network, vectors=False, decoder=False, log=True), texts) is True
+    assert hiding(partial(Spans, speaks.network, vectors=False, decoder=False, log=True), texts).how == CAUSAL
 
 
 def test_a_network_that_takes_no_such_mask_hides_nothing() -> None:
@@ -44,8 +44,10 @@ def test_a_network_that_takes_no_such_mask_hides_nothing() -> None:
             return (ids * mask).sum(1, keepdim=True).float() + len(_)  # with one more input it says another thing
 
     given = {"input_ids": torch.ones(1, 3, dtype=torch.long), "attention_mask": torch.ones(1, 3, dtype=torch.long)}
-    assert hiding(lambda names, causal=False: Own(), Trial(given)) is None
-    assert hiding(lambda names, causal=False: Own(), Trial({"input_ids": given["input_ids"]})) is None
+    found = hiding(lambda names, hides="": Own(), Trial(given))
+    assert found.how is None
+    assert "neither as numbers" in found.why
+    assert hiding(lambda names, hides="": Own(), Trial({"input_ids": given["input_ids"]})).how is None
 
 
 def test_a_network_that_fails_hides_nothing() -> None:
@@ -53,7 +55,7 @@ def test_a_network_that_fails_hides_nothing() -> None:
         raise RuntimeError
 
     given = {"input_ids": torch.ones(1, 3, dtype=torch.long), "attention_mask": torch.ones(1, 3, dtype=torch.long)}
-    assert hiding(fails, Trial(given)) is None
+    assert hiding(fails, Trial(given)).how is None
 
 
 def plainly(p: dt.TextModel, text: str, token: int | None = None) -> float:
@@ -152,7 +154,7 @@ def test_a_longer_text_may_follow_a_short_one(p: dt.TextModel) -> None:
 def test_whether_words_can_be_hidden_is_tried_once_a_length(p: dt.TextModel, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
 
-    def counted(made: Any, texts: Trial) -> bool | None:
+    def counted(made: Any, texts: Trial) -> Hiding:
         tried.append(texts.inputs["input_ids"].shape[1])
         return hiding(made, texts)
 

@@ -1,7 +1,7 @@
 """The methods that `method=` names and that stand above the explainer: AttnLRP, sensitivity, Taylor at a root.
 
-Each takes an explainer, inputs that were read, and a target in numbers; importing this module adds them to the table
-of the explainer.
+Each takes an explainer, inputs that were read, and a target in numbers. They import the explainer, so the package adds
+them to its table.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deeptaylor.methods.sensitivity import sensitivity
 from deeptaylor.methods.taylor import taylor
 from deeptaylor.run.inputs import as_tuple
 
-__all__ = ["ROOT_LEVEL"]
+__all__ = ["ROOT_LEVEL", "add_methods"]
 
 ROOT_LEVEL = 0.1  # of the score, where the nearest root is looked for, as in the paper
 Function = Callable[[Tensor], Tensor]
@@ -35,8 +35,12 @@ def _from_outside(explain: FromOutside, name: str) -> Callable[[Explainer, Any, 
 
     def answer(explainer: Explainer, x: Any, target: Any) -> Explanation:
         inputs = as_tuple(x)
-        if len(inputs) > 1:
-            raise InputError(f"method={name!r} takes one input; this network has {len(inputs)}.")
+        if len(inputs) > 1 or not inputs[0].is_floating_point():
+            raise InputError(
+                f"method={name!r} takes one input of real numbers; this network has {len(inputs)}, of "
+                f"{', '.join(str(t.dtype) for t in inputs)}. These methods take several inputs and tokens: "
+                "'deep-taylor', 'paper', 'cp-lrp', 'attnlrp', and 'secant' with reference=…."
+            )
         engine, (own,), look = explainer.opened(inputs[0])
         asked = explainer.weights_of(target, engine, (own,))
         if other := explainer.elsewhere(asked, engine, (own,)):
@@ -81,10 +85,12 @@ def _taylor(explainer: Explainer, f: Function, x: Tensor, target: Any) -> Explan
     return taylor(f, x, target, root=nearest_root(f, x, target, domain=domain, level=ROOT_LEVEL))
 
 
-ANSWERS.update(
-    {
-        "attnlrp": answer_by_attnlrp,
-        "sensitivity": _from_outside(_sensitivity, "sensitivity"),
-        "taylor": _from_outside(_taylor, "taylor"),
-    }
-)
+def add_methods() -> None:
+    """Add these methods to the table of the explainer."""
+    ANSWERS.update(
+        {
+            "attnlrp": answer_by_attnlrp,
+            "sensitivity": _from_outside(_sensitivity, "sensitivity"),
+            "taylor": _from_outside(_taylor, "taylor"),
+        }
+    )

@@ -29,6 +29,7 @@ from deeptaylor.run.contrast import POWER
 from deeptaylor.run.inputs import first_float
 from deeptaylor.run.target import Logit, Margin, Negative, Probability
 from deeptaylor.run.unit import Unit
+from deeptaylor.secant.between import Between
 from deeptaylor.secant.front_door import AUTO, SECANT
 from deeptaylor.support.class_names import class_number
 from deeptaylor.support.kept import Kept
@@ -193,7 +194,7 @@ def contrast(
     output: int | str | None = None,
     method: str = AUTO,
     reference: Any = None,
-) -> Contrast:
+) -> Contrast | Between:
     """What sets a class apart from its rivals, in one call (see `Explainer.contrast`); classes may be names.
 
     With a `Pretrained`, ``x`` may be photographs, as for `explain`. The settings are those of `Explainer`.

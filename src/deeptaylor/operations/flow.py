@@ -65,6 +65,7 @@ class Flow:
     gates: ClassVar[bool] = False  # element by element, one operand gates the other
     factors: ClassVar[bool] = False  # rules.Signal says which of its operands carries the signal
     rectifies: ClassVar[bool] = False
+    pools: ClassVar[bool] = False  # it takes the largest of windows
     bends: ClassVar[bool] = False  # a factor that is made so is a gate
     exact: ClassVar[bool] = False  # it rounds nothing
     tokens: ClassVar[bool] = False  # it reads numbers of tokens

@@ -281,6 +281,7 @@ class Max(Flow):
     """The largest of each window."""
 
     exact: ClassVar[bool] = True
+    pools: ClassVar[bool] = True
     windows: Callable[[Node], pooling.Windows]
     cheap: bool = False
 

@@ -80,6 +80,7 @@ class _Finder:
                 self.problem(node, "a matrix times itself: which factor is the gate cannot be said")
             return [a]
         for gates in (
+            (self._counts(a), self._counts(b)),
             (self.domain[a].gate, self.domain[b].gate),
             (self._depends(a, b), self._depends(b, a)),
             (self._nonlinear(a), self._nonlinear(b)),
@@ -106,6 +107,20 @@ class _Finder:
                 seen.add(n)
                 todo += n.all_input_nodes
         return {n for n in seen if isinstance(n.meta.get("val"), Tensor) and n.meta["val"].is_floating_point()}
+
+    def _counts(self, node: Node) -> bool:
+        """True if a factor is computed from whole numbers alone, as an attention mask and its sum are.
+
+        Relevance cannot reach such inputs, except tokens, whose vectors are looked up.
+        """
+        seen, todo = set[Node](), [node]
+        while todo:
+            n = todo.pop()
+            if flow_of(n).tokens or (n.op == "placeholder" and _is_number(n.meta["val"].dtype)):
+                return False
+            seen.add(n)
+            todo += [m for m in n.all_input_nodes if m in self.data and m not in seen]
+        return True
 
     def any_tokens(self) -> bool:
         """True if the network has an embedding of an input."""

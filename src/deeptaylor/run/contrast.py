@@ -15,11 +15,22 @@ from torch import Tensor
 
 from deeptaylor.errors import TargetError
 from deeptaylor.run.result import Result, Rivals
-from deeptaylor.run.target import Against
+from deeptaylor.run.target import Against, class_of
 
 __all__ = [
-    "HARD", "POWER", "asked", "check_one_class", "check_rivals", "difference", "named", "names_classes", "next_class",
-    "no_rival", "overlap", "split", "without_rivals",
+    "HARD",
+    "POWER",
+    "asked",
+    "check_one_class",
+    "check_rivals",
+    "difference",
+    "named",
+    "names_classes",
+    "next_class",
+    "no_rival",
+    "overlap",
+    "split",
+    "without_rivals",
 ]  # fmt: skip
 
 POWER = 6.0  # by default: where rivals have the same share, 1.6 % counts as the class's own (docs/faithful.md)
@@ -31,7 +42,7 @@ def asked(target: Any, rivals: Any, batch: int, classes: int, power: float) -> A
     """What a user asks for, in tensors; refused where it makes no sense."""
     if not power > 0:
         raise TargetError(f"power is a number above zero, or dt.HARD; got {power!r}.")
-    if target is not None and not names_classes(target):
+    if class_of(target) is not None and not names_classes(target):
         raise TargetError(
             "A contrast sets a class apart from others: target is None, an int or an integer tensor; got "
             f"{type(target).__name__}."
@@ -41,6 +52,7 @@ def asked(target: Any, rivals: Any, batch: int, classes: int, power: float) -> A
 
 def names_classes(target: Any) -> bool:
     """True for the number of a class, or a tensor of such."""
+    target = class_of(target)
     whole = isinstance(target, Tensor) and not target.is_floating_point() and target.dtype is not torch.bool
     return isinstance(target, int) or whole
 

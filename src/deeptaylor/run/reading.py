@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from deeptaylor.domain import Domain
-from deeptaylor.errors import InputError, PlanError, TargetError
+from deeptaylor.errors import InputError, PlanError
 from deeptaylor.graph.exporting import is_compiling
 from deeptaylor.run import target as targets
 from deeptaylor.run.callables import Scored, read
@@ -186,11 +186,6 @@ class Reading(CapturedNetwork):
         if isinstance(target, (targets.Logit, targets.Probability)):
             self.check_target(engine, target, inputs, values=not inputs[0].is_cuda)
         if isinstance(target, targets.Logit):
-            if not engine.planned.set_aside:
-                raise TargetError(
-                    "dt.logit(c) asks for the input of a final softmax or sigmoid, but the network does not end in "
-                    "one: its output is explained as it is. Give the class alone: target=c."
-                )
             return target.target
         if not targets.is_callable(target) or engine.planned.set_aside:
             return target

@@ -99,6 +99,7 @@ class _Beside:
         self, run: ForwardValues, v: Tensor, output: str, asked: targets.Against, places: PlaceCollector
     ) -> None:
         self._run, self._output, self._places = run, run.values[output], places
+        self._asked, self._scores = asked.target, targets.class_scores(asked.target, self._output)
         self._page = Books(run, None, look=False).page(None, v, settled=False)
         self._classes, self._weights = targets.rivals(asked, v, self._output)
         self._arrived = Arrived(run, self._output)
@@ -115,8 +116,8 @@ class _Beside:
         """Each rival's share of what it begins with, summed."""
 
         def one(classes: Tensor, weights: Tensor) -> dict[int, Tensor]:
-            v = targets.one_hot(classes, self._output)
-            f = weighted(v, self._output).sum(1)
+            v = targets.over_output(self._asked, targets.one_hot(classes, self._scores), self._output)
+            f = weighted(v, self._output).flatten(1).sum(1)
             outs = step.start(weights * unit_of(f), v, f, self._run, self._page)
             return {k: out for k, out in enumerate(outs) if out is not None}
 
@@ -135,7 +136,7 @@ class _Beside:
 
     def rivals(self, inputs: Sequence[str]) -> Rivals:
         relevance = [self._arrived.take(name).expand(self._run.shape(name)) for name in inputs]
-        scores, began = self._output.gather(1, self._classes), self._weights.sum(1) * unit_of(self._output)
+        scores, began = self._scores.gather(1, self._classes), self._weights.sum(1) * unit_of(self._scores)
         return Rivals(self._classes, scores, self._weights, tuple(relevance), began, self._places.sums)
 
 

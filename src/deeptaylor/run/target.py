@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,8 @@ from deeptaylor.errors import TargetError
 from deeptaylor.graph.exporting import is_compiling
 from deeptaylor.run.unit import Unit
 
-# None, int, integer tensor (B,) or (B, K), float tensor like the output, Margin, Negative, Logit, Probability, Unit,
-# callable
+# None, int, integer tensor (B,) or (B, K), float tensor like the output, Margin, Negative, Logit, Probability,
+# LogOdds, Unit, callable
 Target = Any
 Number = Callable[[str], int]  # of a class, by its name
 
@@ -67,11 +67,9 @@ class Logit:
 
 
 def logit(target: Any = None) -> Logit:
-    """Explain the input of the final softmax, log-softmax or sigmoid. A class alone asks the same of such a network.
+    """Explain a logit: the input of the final softmax, log-softmax or sigmoid, or the output of a network without one.
 
     target   a class or several, as for `explain`; None: the top class
-
-    A network without such an operation at its end raises: its output is the logit already.
 
     >>> logit("cat")
     Logit(target='cat')
@@ -121,6 +119,26 @@ def log_odds(target: Any = None) -> LogOdds:
     return LogOdds(target)
 
 
+@dataclass(frozen=True)
+class AtStep:
+    """A class at one step of an output of shape (batch, steps, classes)."""
+
+    step: int | Tensor
+    target: Any = None
+
+
+def at_step(step: int | Tensor, target: Any = None) -> AtStep:
+    """Explain a class at one step of a sequence: a letter that a text recogniser reads there, the tag of a word.
+
+    step     the step; or an integer tensor (batch,), one per sample
+    target   a class or several, as for `explain`; None: the top class at that step
+
+    >>> at_step(5, 3)
+    AtStep(step=5, target=3)
+    """
+    return AtStep(step, target)
+
+
 RIVALS = 8  # of the network's own: those that it considers most
 
 
@@ -142,6 +160,7 @@ for _kind in (
     Logit,
     Probability,
     LogOdds,
+    AtStep,
     Against,
 ):  # so that their tensors are seen by what compiles and exports
     pytree.register_dataclass(_kind)
@@ -163,6 +182,8 @@ def plain(target: Any, batch: int, number: Number | None = None) -> Target:
         return Negative(numbered(target.target, number))
     if isinstance(target, (Logit, Probability, LogOdds)):
         return type(target)(plain(target.target, batch, number))
+    if isinstance(target, AtStep):
+        return AtStep(numbered(target.step), plain(target.target, batch, number))
     if not isinstance(target, Mapping):
         target = numbered(target, number)
     if not isinstance(target, (list, tuple)) or not target:
@@ -210,8 +231,11 @@ def check(target: Target, shape: tuple[int, ...], values: bool = True) -> None:
     Without `values`, tensors are looked into only where that costs nothing (`may_look`).
     """
     if isinstance(target, Against):
-        _check_rivals(shape)
+        _check_rivals(class_shape(target.target, shape))
         target = target.target
+    if isinstance(target, AtStep):
+        _check_step(target, shape, values)
+        target, shape = target.target, class_shape(target, shape)
     if target is None or is_callable(target):
         if target is None and len(shape) > 2:
             raise TargetError(_no_classes(shape))
@@ -223,21 +247,16 @@ def check(target: Target, shape: tuple[int, ...], values: bool = True) -> None:
         _check_margin(target, shape, values)
         return
     if isinstance(target, (Negative, Logit, Probability, LogOdds)):
-        if isinstance(target, LogOdds) and (len(shape) != 2 or shape[1] < 2):
-            raise TargetError(f"Log-odds need an output of shape (batch, classes ≥ 2); this one has {shape}.")
-        check(_inner_class(target), shape, values)
+        check(_inner_class(target, shape), shape, values)
         return
     if isinstance(target, Tensor) and target.is_floating_point():
-        if tuple(target.shape) != shape:
-            raise TargetError(f"Weights must have the output's shape {shape}; got {tuple(target.shape)}.")
-        if may_look(target, values) and not bool(torch.isfinite(target).all()):
-            raise TargetError("Weights must be finite: some are NaN or infinite.")
+        _check_weights(target, shape, values)
         return
     if not _is_integer(target):
         raise TargetError(
             "A target is None, an int, a list of them, an integer tensor, a float tensor, dt.margin(…), "
-            f"dt.negative(…), dt.logit(…), dt.probability(…), dt.log_odds(…), dt.unit(…) or a callable; got "
-            f"{_type_name(target)}."
+            "dt.negative(…), dt.logit(…), dt.probability(…), dt.log_odds(…), dt.at_step(…), dt.unit(…) or a callable; "
+            f"got {_type_name(target)}."
         )
     if len(shape) == 1 and (isinstance(target, Tensor) or target != 0):
         raise TargetError("The network gives one number per sample; there is no class to choose. Leave target out.")
@@ -247,9 +266,22 @@ def check(target: Target, shape: tuple[int, ...], values: bool = True) -> None:
         _check_classes(target, shape, "target", (1, 2), values)
 
 
-def _inner_class(target: Negative | Logit | Probability | LogOdds) -> Target:
+def _check_weights(target: Tensor, shape: tuple[int, ...], values: bool) -> None:
+    if tuple(target.shape) != shape:
+        raise TargetError(f"Weights must have the output's shape {shape}; got {tuple(target.shape)}.")
+    if may_look(target, values) and not bool(torch.isfinite(target).all()):
+        raise TargetError("Weights must be finite: some are NaN or infinite.")
+
+
+def _inner_class(target: Negative | Logit | Probability | LogOdds, shape: tuple[int, ...]) -> Target:
     """Return the class that a target wraps; raise if it wraps anything else."""
     found = target.target
+    if isinstance(target, LogOdds):
+        over = class_shape(found, shape)
+        if len(over) != 2 or over[1] < 2:
+            raise TargetError(f"Log-odds need an output of shape (batch, classes ≥ 2); this one has {shape}.")
+        if isinstance(found, AtStep):
+            return found
     if isinstance(target, Negative) and (not _is_integer(found) or getattr(found, "ndim", 1) > 1):
         raise TargetError(
             "dt.negative(target) takes one class: a number, its name, or an integer tensor with one class per "
@@ -278,11 +310,27 @@ def _check_margin(target: Margin, shape: tuple[int, ...], values: bool) -> None:
         raise TargetError(f"A margin is of two classes; both of these are class {target.other}.")
 
 
+def _check_step(target: AtStep, shape: tuple[int, ...], values: bool) -> None:
+    """Raise unless the output has steps, and this one among them."""
+    step = target.step
+    if target.target is not None and not _is_integer(target.target):
+        raise TargetError(f"dt.at_step(step, target) takes a class, several, or None; got {_type_name(target.target)}.")
+    if len(shape) != 3:
+        raise TargetError(f"dt.at_step needs an output of shape (batch, steps, classes); this one has {shape}.")
+    if not _is_integer(step) or (isinstance(step, Tensor) and tuple(step.shape) not in ((), (shape[0],))):
+        raise TargetError(
+            f"A step is a number, or an integer tensor of shape ({shape[0]},), one per sample; got {step!r}."
+        )
+    t = torch.as_tensor(step)
+    if may_look(t, values) and not bool(((t >= 0) & (t < shape[1])).all()):
+        raise TargetError(f"The step {step!r} is out of range: the output has {shape[1]} steps, 0 to {shape[1] - 1}.")
+
+
 def _check_rivals(shape: tuple[int, ...]) -> None:
     if len(shape) != 2 or shape[1] < 2:
         raise TargetError(
             f"A contrast needs rivals: an output of shape (batch, classes ≥ 2); this one has {shape}. Ask for "
-            "explain(x), which says what the number is made of."
+            "explain(x), which says what the number is made of; for (batch, steps, classes), dt.at_step(step, c)."
         )
 
 
@@ -334,14 +382,14 @@ def _check_classes(value: Any, shape: tuple[int, ...], name: str, ranks: tuple[i
 
 def part(target: Target, samples: slice) -> Target:
     """The target of some of the samples."""
-    if isinstance(target, (Margin, Negative, LogOdds, Against)):
+    if isinstance(target, (Margin, Negative, LogOdds, AtStep, Against)):
         return pytree.tree_map(lambda t: part(t, samples), target)
     return target[samples] if isinstance(target, Tensor) and target.ndim else target
 
 
 def settled(target: Target, x: Tensor) -> Target:
     """The same target with tensors for numbers, beside the input: compiled code would be made anew for each number."""
-    if isinstance(target, (Margin, Negative, LogOdds, Against)):
+    if isinstance(target, (Margin, Negative, LogOdds, AtStep, Against)):
         return pytree.tree_map(lambda t: settled(t, x), target)
     if isinstance(target, int):
         return torch.full((x.shape[0],), target, device=x.device)
@@ -352,6 +400,9 @@ def weights(target: Target, output: Tensor) -> tuple[Tensor, bool]:
     """The target as weights v over the output, f = Σ v z: shaped like it, or (K, …) for K targets; and whether K."""
     if isinstance(target, Unit):
         return target.weights(output), isinstance(target.channel, tuple)
+    if isinstance(target, AtStep):
+        v, many = weights(target.target, class_scores(target, output))
+        return over_output(target, v, output), many
     if isinstance(target, Margin):
         return _margin_weights(target, output), False
     if isinstance(target, (Logit, Probability)):
@@ -377,10 +428,76 @@ def weights(target: Target, output: Tensor) -> tuple[Tensor, bool]:
     return one_hot(classes.movedim(-1, 0), output), classes.ndim == 2
 
 
+# --- classes at a step ------------------------------------------------------------------------------------------------
+
+
+def class_shape(target: Target, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return (batch, classes) of an output of this shape."""
+    return (shape[0], *shape[2:]) if isinstance(target, AtStep) and len(shape) == 3 else tuple(shape)
+
+
+def class_of(target: Target) -> Target:
+    """Return the class alone, without its step."""
+    return target.target if isinstance(target, AtStep) else target
+
+
+def class_scores(target: Target, output: Tensor) -> Tensor:
+    """Return the scores of the classes, (batch, classes): the output, or one step of it."""
+    if not isinstance(target, AtStep):
+        return output
+    step = torch.as_tensor(target.step, device=output.device).expand(len(output))
+    return output.gather(1, step[:, None, None].expand(-1, 1, output.shape[2])).squeeze(1)
+
+
+def over_output(target: Target, v: Tensor, output: Tensor) -> Tensor:
+    """Return weights over classes (…, batch, classes) as weights over the whole output."""
+    if not isinstance(target, AtStep):
+        return v
+    step = torch.as_tensor(target.step, device=output.device).expand(len(output))
+    here = torch.arange(output.shape[1], device=output.device) == step[:, None]
+    return torch.where(here.unsqueeze(-1), v.unsqueeze(-2), 0)
+
+
+# --- a class against others -------------------------------------------------------------------------------------------
+
+
+def as_log_odds(target: Target, shape: Sequence[int], set_aside: Sequence[str]) -> Target:
+    """Return the log-odds of a class in place of the class; anything else as it is.
+
+    shape       of the output; without several classes there are no odds
+    set_aside   the final operations that are set aside: a sigmoid says that classes do not compete
+    """
+    asked = class_of(target)
+    is_class = asked is None or (_is_integer(asked) and (isinstance(asked, int) or asked.ndim < 3))
+    shape = class_shape(target, shape)
+    competes = len(shape) == 2 and shape[1] > 1 and "sigmoid" not in set_aside
+    return LogOdds(target) if is_class and competes else target
+
+
+def _without(own: Tensor, output: Tensor) -> Tensor:
+    """Return the output with minus infinity at the class itself; `own` is 1 there and 0 elsewhere."""
+    return output.masked_fill(own > 0, float("-inf"))
+
+
 def log_odds_of(own: Tensor, output: Tensor) -> Tensor:
     """Return z_c − log Σ exp z_k over the other classes; `own` is 1 at c and 0 elsewhere."""
-    others = output.masked_fill(own > 0, float("-inf"))
-    return (own * output).sum(-1) - others.logsumexp(-1)
+    return (own * output).sum(-1) - _without(own, output).logsumexp(-1)
+
+
+def against_weights(asked: Against, output: Tensor) -> tuple[Tensor, bool]:
+    """Return weights v = 1 at the class, −q at its rivals, and whether there are K classes per sample.
+
+    q is the softmax without the class, or the weights that the user named, without the class.
+    """
+    z = class_scores(asked.target, output)
+    own, many = weights(class_of(asked.target), z)
+    if asked.rivals is None or asked.weights is None:
+        q = _without(own, z).softmax(-1)
+    else:
+        q = torch.where(own > 0, 0, torch.zeros_like(z).scatter_(1, asked.rivals, asked.weights.to(z)))
+        total = q.sum(-1, keepdim=True)
+        q = q / torch.where(total > 0, total, 1)
+    return over_output(asked.target, own - q, output), many
 
 
 _NODES = 32  # points between both outputs at which softmax is taken
@@ -395,9 +512,8 @@ def log_odds_weights(own: Tensor, output: Tensor, output0: Tensor) -> Tensor:
     change = output - output0
     at = (torch.arange(_NODES, dtype=output.dtype, device=output.device) + 0.5) / _NODES
     line = output0 + at.reshape(-1, *[1] * output.ndim) * change
-    q = line.masked_fill(own > 0, float("-inf")).softmax(-1).mean(0)
-    others = (output, output0)
-    rise, rise0 = (z.masked_fill(own > 0, float("-inf")).logsumexp(-1, keepdim=True) for z in others)
+    q = _without(own, line).softmax(-1).mean(0)
+    rise, rise0 = (_without(own, z).logsumexp(-1, keepdim=True) for z in (output, output0))
     middle = (q * change).sum(-1, keepdim=True)
     apart = change - middle
     spread = (q * apart.square()).sum(-1, keepdim=True)
@@ -410,6 +526,7 @@ def rivals(asked: Against, v: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
 
     The network's own are weighted by its softmax without that class, among those with a positive score.
     """
+    v, output = class_scores(asked.target, v), class_scores(asked.target, output)
     if asked.rivals is not None and asked.weights is not None:
         own = v.gather(1, asked.rivals) > 0  # no class is its own rival
         return asked.rivals, torch.where(own, 0, asked.weights.to(output.dtype))

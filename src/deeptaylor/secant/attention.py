@@ -19,7 +19,7 @@ from deeptaylor.maps import ops
 from deeptaylor.secant import large
 from deeptaylor.secant.pair import Pair, RefusedError, changes, is_traced
 from deeptaylor.secant.products import linear, matmul
-from deeptaylor.secant.softmax import softmax
+from deeptaylor.secant.softmax import masked_softmax, softmax
 from deeptaylor.secant.unary import tanh_ratio
 
 __all__ = ["MOST", "attend", "attend_keys", "attended", "attended_keys", "attention_weights"]
@@ -55,8 +55,8 @@ def _from_keys(q: Any, k: Any, v: Any, scale: Any, mask: Any, causal: bool, grou
 
 
 def _added(mask: Any) -> Any:
-    """A mask as what is added to scores: nothing where it is true."""
-    if isinstance(mask, Pair) and not mask.x.is_floating_point():
+    """A mask as what is added to scores: nothing where it is true; as it is, where it differs."""
+    if isinstance(mask, Pair) and mask.x.dtype is torch.bool and mask.carrier is None:
         raise RefusedError("the attention mask differs between the input and the reference")
     if mask is None or isinstance(mask, Pair) or mask.is_floating_point():
         return mask
@@ -114,6 +114,8 @@ def _weights(q: Any, k: Any, scale: Any, mask: Any, causal: bool) -> Any:
     if causal:
         future = torch.ones(now.shape[-2:], dtype=torch.bool, device=now.device).triu(1)
         scores = _of(linear, torch.masked_fill, scores, future, float("-inf"))
+    if isinstance(mask, Pair) and mask.x.dtype is torch.bool:
+        return masked_softmax(scores if isinstance(scores, Pair) else Pair(scores, scores), mask, -1)
     if mask is not None:
         scores = _of(linear, torch.add, scores, mask)
     return _of(softmax, lambda s, dim: torch.softmax(s, dim).nan_to_num(0.0), scores, -1)

@@ -3,6 +3,9 @@
 A mask that is the same at both points is a constant. One that differs is a step: of d = a − b its secant is Δmask / Δd,
 and a choice by it is mask · a + (1 − mask) · b, products that are split midway. An index that differs is refused, but
 for that of an embedding: there tokens are the input, and a token's relevance is Σ m Δ over its vector.
+
+Where a mask that differs hides scores of a softmax, what stands for a hidden score is `FAR` at least: exp(FAR) is 0 as
+exp(−∞) is, and the change from a score to it is a number (`where_of_scores`).
 """
 
 from __future__ import annotations
@@ -16,7 +19,12 @@ from deeptaylor.secant.pair import Pair, RefusedError, attached, look, midway, s
 from deeptaylor.secant.products import linear, real, reals
 from deeptaylor.secant.unary import ratio
 
-__all__ = ["both", "compare", "either", "embedding", "fill", "ordered", "turned", "where"]
+__all__ = [
+    "both", "compare", "convert", "either", "embedding", "fill", "fill_of_scores", "ordered", "turned", "where",
+    "where_of_scores",
+]  # fmt: skip
+
+FAR = -1e4  # exp(FAR) is 0, and float32 has digits left for what it is added to
 
 
 # --- masks ------------------------------------------------------------------------------------------------------------
@@ -33,6 +41,15 @@ def compare(op: Any, args: Any, kwargs: Any) -> Pair:
     step = now.to(read[0].x.dtype)
     slope = ratio(step - before.to(step.dtype), torch.as_tensor(change), 0.0)
     return Pair(now, before, attached(step, *[(p.x, slope if p is a else -slope) for p in read]))
+
+
+def convert(op: Any, args: Any, kwargs: Any) -> Pair:
+    """Convert to another type; to booleans by the step at zero."""
+    x = args[0]
+    now, before = op(x.now, *args[1:], **kwargs), op(x.x0, *args[1:], **kwargs)
+    if now.dtype is not torch.bool:
+        return linear(op, args, kwargs)
+    return compare(torch.ne, (x, 0), {}) if x.x.is_floating_point() else Pair(now, before, x.carrier)
 
 
 def turned(op: Any, args: Any, kwargs: Any) -> Pair:
@@ -82,6 +99,25 @@ def fill(op: Any, args: Any, kwargs: Any) -> Pair:
     """A number where the mask says so, else x."""
     x, mask, value = args
     return where(op, (mask, value, x), kwargs) if isinstance(mask, Pair) else linear(op, args, kwargs)
+
+
+def where_of_scores(op: Any, args: Any, kwargs: Any) -> Pair:
+    """The same of scores of a softmax."""
+    mask, a, b = args
+    return where(op, (mask, _bounded(a), _bounded(b)), kwargs)
+
+
+def fill_of_scores(op: Any, args: Any, kwargs: Any) -> Pair:
+    """The same of scores of a softmax."""
+    x, mask, value = args
+    return fill(op, (_bounded(x), mask, _bounded(value)), kwargs)
+
+
+def _bounded(value: Any) -> Any:
+    """A constant, FAR at least; what depends on the input as it is."""
+    if isinstance(value, Pair):
+        return value
+    return value.clamp(min=FAR) if isinstance(value, Tensor) else max(value, FAR)
 
 
 # --- indices ----------------------------------------------------------------------------------------------------------

@@ -103,7 +103,8 @@ def one(engine: Engine, x: Sequence[Tensor], x0: Sequence[Tensor], target: Any) 
     way = walked(engine, x, x0)
     if isinstance(target, targets.LogOdds):
         return _by_log_odds(way, target)
-    v, many = targets.weights(target, way.output.detach())
+    against = isinstance(target, targets.Against)
+    v, many = (targets.against_weights if against else targets.weights)(target, way.output.detach())
     layout, batch = engine.layout[engine.planned.output], len(x[0])
 
     def score(weights: Tensor, output: Tensor) -> Tensor:
@@ -111,7 +112,8 @@ def one(engine: Engine, x: Sequence[Tensor], x0: Sequence[Tensor], target: Any) 
 
     if not many:
         f = score(v, way.output)
-        chosen = v.argmax(1) if target is None and v.ndim == 2 else None
+        top = target.target if against else target
+        chosen = v.argmax(1) if top is None and v.ndim == 2 else None
         return taken_back(way, f), f.detach(), score(v, way.output0), chosen
     fs = [score(w, way.output) for w in v]
     maps = [taken_back(way, f, keep=k < len(fs) - 1) for k, f in enumerate(fs)]
@@ -121,14 +123,15 @@ def one(engine: Engine, x: Sequence[Tensor], x0: Sequence[Tensor], target: Any) 
 
 def _by_log_odds(way: Walked, target: targets.LogOdds) -> Found:
     """One comparison of the log-odds of a class, or of K classes."""
-    z, z0 = way.output.detach(), way.output0
-    own, many = targets.weights(target.target, z)
+    asked, output = target.target, way.output.detach()
+    z, z0 = (targets.class_scores(asked, at) for at in (output, way.output0))
+    own, many = targets.weights(targets.class_of(asked), z)
     classes = own if many else own.unsqueeze(0)
-    v = [targets.log_odds_weights(c, z, z0) for c in classes]
-    maps = [taken_back(way, (w * way.output).sum(1), keep=k < len(v) - 1) for k, w in enumerate(v)]
+    v = [targets.over_output(asked, targets.log_odds_weights(c, z, z0), output) for c in classes]
+    maps = [taken_back(way, (w * way.output).flatten(1).sum(1), keep=k < len(v) - 1) for k, w in enumerate(v)]
     scores = [targets.log_odds_of(classes, at) for at in (z, z0)]
     if not many:
-        return maps[0], scores[0][0], scores[1][0], own.argmax(1) if target.target is None else None
+        return maps[0], scores[0][0], scores[1][0], own.argmax(1) if asked is None else None
     relevance = tuple(torch.stack(of_input, 1) for of_input in zip(*maps, strict=True))
     return relevance, scores[0].movedim(0, 1), scores[1].movedim(0, 1), None
 

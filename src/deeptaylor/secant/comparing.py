@@ -8,6 +8,7 @@ Comparing.between(x, reference, target)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -20,7 +21,7 @@ from deeptaylor.run.asking import PROBABILITY_NOTE, Asking
 from deeptaylor.run.engine import Engine
 from deeptaylor.run.faithful import flipping_area
 from deeptaylor.run.inputs import Inputs
-from deeptaylor.run.target import Logit, Probability
+from deeptaylor.run.target import Against, Logit, LogOdds, Probability, as_log_odds
 from deeptaylor.secant.between import Between
 from deeptaylor.secant.compare import answered, compared, one
 from deeptaylor.secant.front_door import smoothing_width
@@ -28,6 +29,15 @@ from deeptaylor.secant.references import references
 from deeptaylor.secant.traced import Traced, Walk
 
 __all__ = ["Comparing"]
+
+CONTRAST_WIDTH = 2  # a contrast is smoothed so many times as wide: it is asked where, rather than how much
+SCORES = {
+    LogOdds: (
+        "the score is the log-odds of the class against the others, log p / (1 − p) of the softmax; dt.logit(c) "
+        "explains the logit alone"
+    ),
+    Against: "the score is the logit of the class minus the mean logit of its rivals, weighted by their softmax",
+}
 
 
 class Comparing(Asking):
@@ -61,37 +71,51 @@ class Comparing(Asking):
         x, seen = self.read(x)
         asked = self.asked_for(target, x)
         with without_autocast(x):
-            answer = self._between(x, reference, asked)
+            answer = self.compare(x, reference, asked)
         return answer if self.trained is None else self.trained.shown(answer, x, seen, asked)
 
-    def _between(self, x: Inputs, reference: Any, target: Any, smoothed: bool = False) -> Between:
+    def compare(self, x: Inputs, reference: Any, target: Any, usual: bool = False) -> Between:
+        """Compare with references; `usual`: as method="secant" does, see `_read_usual`."""
         if self._alone:
-            return self._alone[0]._between(x, reference, target, smoothed)
+            return self._alone[0].compare(x, reference, target, usual)
         try:
-            return self._compared(x, reference, target, smoothed)
+            return self._compared(x, reference, target, usual)
         except UnsupportedOpError:
             if not self.settings.planned:
                 raise
         twin = self.unplanned()
-        answer = twin._between(x, reference, target, smoothed)
+        answer = twin.compare(x, reference, target, usual)
         self._alone = (twin,)
         return answer
 
-    def _compared(self, x: Inputs, reference: Any, target: Any, smoothed: bool) -> Between:
+    def _compared(self, x: Inputs, reference: Any, target: Any, usual: bool) -> Between:
         engine, inputs, look = self.opened(x)
-        asked = self.weights_of(target, engine, inputs)
+        asked, width = self.weights_of(target, engine, inputs), 0.0
+        if usual:
+            asked, width = self._read_usual(engine, inputs, asked, isinstance(target, Logit))
         if other := self.elsewhere(asked, engine, inputs):
-            answer = other[0]._between(x, reference, other[1], smoothed)
+            answer = other[0].compare(x, reference, other[1], usual)
             return answer.noting(PROBABILITY_NOTE) if isinstance(asked, Probability) else answer
         self.check_target(engine, asked, inputs)
         others = references(reference, inputs, engine, lambda given: self.read(given)[0])
-        width = smoothing_width(inputs[0]) if smoothed and len(inputs) == 1 else 0.0
         found = compared(engine, self._comparison(engine), inputs, others, asked, width)
         if inputs[0].is_cuda:
             self.original.check(look)
-        target = asked if isinstance(target, Logit) else target
-        notes = (*self.moves(), *[_smoothing_note(width)] * (width > 0), *map(_logit_note, engine.planned.set_aside))
+        about = [SCORES[type(asked)]] if type(asked) in SCORES else list(map(_logit_note, engine.planned.set_aside))
+        target = asked.target if type(asked) in SCORES else asked if isinstance(target, Logit) else target
+        notes = (*self.moves(), *about, *[_smoothing_note(width)] * (width > 0))
         return answered(found, target, partial(self.flips, inputs, target), notes)
+
+    def _read_usual(
+        self, engine: Engine, inputs: Sequence[Tensor], asked: Any, keep_class: bool = False
+    ) -> tuple[Any, float]:
+        """Return the target and the smoothing of method="secant": of pictures and signals a class means log-odds."""
+        if len(inputs) > 1 or inputs[0].ndim < 3 or not inputs[0].is_floating_point():
+            return asked, 0.0
+        if not keep_class:
+            shape = engine.layout[engine.planned.output].shape(inputs[0].shape[0])
+            asked = as_log_odds(asked, shape, engine.planned.set_aside)
+        return asked, smoothing_width(inputs[0]) * (CONTRAST_WIDTH if isinstance(asked, Against) else 1)
 
     def _comparison(self, engine: Engine) -> Walk:
         """How one comparison is run: step by step, or compiled, if that was asked for."""

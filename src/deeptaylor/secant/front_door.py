@@ -3,6 +3,7 @@
 METHODS             the words that `method=` takes
 method_sentence     say which method answers, and why
 read_settings       a method and settings of deep Taylor, as one object
+with_alternatives   an error about an unsupported operation, with the methods that may support it
 Choice              the method that answers, and the reason in one sentence
 choose_by_graph     what the inputs and the operations of the network decide by themselves
 choose_by_test      deep Taylor against secants on the first inputs: the network is run while patches are hidden
@@ -11,6 +12,7 @@ smooth              spread relevance over neighbouring pixels; its sum stays the
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,12 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deeptaylor.errors import InputError
+from deeptaylor.errors import InputError, UnsupportedOpError
 from deeptaylor.graph.editing import op_name
 from deeptaylor.graph.places import Node
 from deeptaylor.metrics.case import Case
 from deeptaylor.metrics.flipping import Flipping
-from deeptaylor.operations.kinds import Max
 from deeptaylor.operations.table import convolves, data_nodes, flow_of
 from deeptaylor.rules import Z
 from deeptaylor.run import target as targets
@@ -34,7 +35,7 @@ from deeptaylor.run.returned import RETURNED
 __all__ = [
     "AS_ASKED", "AUTO", "CP_LRP", "DEEP_TAYLOR", "METHODS", "PRESETS", "SECANT", "TESTED", "Choice", "choose_by_graph",
     "choose_by_test", "has_pixels", "method_sentence", "read_settings", "smooth", "smoothing_width",
-    "unusual_operation",
+    "unusual_operation", "with_alternatives",
 ]  # fmt: skip
 
 AUTO, DEEP_TAYLOR, PAPER, SECANT, ATTNLRP, CP_LRP = "auto", "deep-taylor", "paper", "secant", "attnlrp", "cp-lrp"
@@ -58,6 +59,11 @@ _PRESETS: Mapping[str, Mapping[str, Any]] = {
     PAPER: {"bias": "neuron", "local": False},
     CP_LRP: {"bias": "neuron", "rules": {"*": Z(bias=True)}},
 }
+_WITHOUT_AN_OPERATION = {  # what to say if a method does not support an operation of the network
+    SECANT: "Deep Taylor may support it, without a reference: method='deep-taylor'.",
+    ATTNLRP: "Other methods may support it: method='deep-taylor', or 'secant' with reference=… or background=….",
+}
+_WITHOUT_A_RULE = "Secants need no rules: method='secant' with reference=… or background=… (such as the training data)."
 AS_ASKED = "as asked"  # the reason of a method that was named
 TESTED = 4  # samples of the first batch
 _STEPS = (0.04, 0.1, 0.2, 0.35, 0.55)  # shares of the patches that are hidden
@@ -81,13 +87,18 @@ def method_sentence(choice: Choice) -> str:
 
 def read_settings(method: str, reference: Any, background: Any, output: int | str | None, **named: Any) -> Settings:
     """Return the settings of an explainer; `named`: those of deep Taylor, None for each that was left out."""
-    if method not in METHODS:
-        raise InputError(f"method={method!r} is not known; the methods are {', '.join(map(repr, METHODS))}.")
+    if method not in tuple(METHODS):  # also if it cannot be hashed
+        near = difflib.get_close_matches(str(method).lower().replace("_", "-"), METHODS, 1)
+        meant = f" Did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"method={method!r} is not known; the methods are {', '.join(map(repr, METHODS))}.{meant}")
     if reference is not None and background is not None:
         raise InputError("Give reference= or background=, not both: the mean of the background is the reference.")
     compared = "reference" if reference is not None else "background" if background is not None else ""
     if compared and method not in (AUTO, SECANT):
-        raise InputError(f"{compared}= belongs to the method 'secant'; method={method!r} compares with nothing.")
+        raise InputError(
+            f"{compared}= belongs to the method 'secant'; method={method!r} compares with nothing. Leave one of them "
+            "out."
+        )
     rules = [name for name, value in named.items() if value is not None]
     if rules and compared:
         raise InputError(
@@ -104,6 +115,11 @@ def read_settings(method: str, reference: Any, background: Any, output: int | st
     )  # fmt: skip
 
 
+def with_alternatives(error: UnsupportedOpError, method: str) -> UnsupportedOpError:
+    """Return the error with a sentence about methods that may support the network."""
+    return UnsupportedOpError(f"{error}\n{_WITHOUT_AN_OPERATION.get(method, _WITHOUT_A_RULE)}")
+
+
 # --- by the graph -----------------------------------------------------------------------------------------------------
 
 
@@ -114,12 +130,14 @@ def choose_by_graph(engine: Engine, inputs: Sequence[Tensor]) -> Choice | None:
     if not has_pixels(engine, inputs[0]):
         return Choice(
             DEEP_TAYLOR,
-            "no reference is known for rows of numbers; background=… (such as the training data) or reference=… "
-            "compares with one, by secants",
+            "no background was given. To rank columns, give data, background=X_train: secants then compare with its "
+            "mean and answer in both signs",
         )
     unusual = _first_unusual(engine)
     if unusual is None:
         return Choice(DEEP_TAYLOR, "the network consists of rectified detectors and pooling, which its rules are for")
+    if len(engine.layout[engine.planned.output].sizes) > 2:
+        return Choice(DEEP_TAYLOR, "the output has places, and its relevance starts at the place that is asked about")
     if engine.fixed_batch is not None:
         return Choice(DEEP_TAYLOR, "the network takes a fixed number of samples, so no other method was tested")
     return None
@@ -150,7 +168,7 @@ def _is_usual(node: Node, data: set[Node]) -> bool:
     flow = flow_of(node)
     if flow.factors:
         return sum(n in data for n in node.all_input_nodes) < 2
-    return flow.affine or flow.rectifies or isinstance(flow, Max)
+    return flow.affine or flow.rectifies or flow.pools
 
 
 # --- by a test --------------------------------------------------------------------------------------------------------
@@ -181,9 +199,10 @@ def choose_by_test(
     """
     v, many = targets.weights(target, output(x))
     v = v[0] if many else v
-    areas = {method: 0.0 for method in maps}
+    areas = dict.fromkeys(maps, 0.0)
+    none = torch.zeros(1, dtype=torch.long, device=x.device)
     for k in range(len(x)):
-        case = Case(_Watched(output, v[k : k + 1]), x[k : k + 1], torch.zeros(1, dtype=torch.long), softmax=False)
+        case = Case(_Watched(output, v[k : k + 1]), x[k : k + 1], none, softmax=False)
         flipping = Flipping(fill="blur" if x.ndim == 4 else "mean", shares=_STEPS)
         orders = [s * R[k : k + 1] for R in maps.values() for s in (1, -1)]
         curves = flipping.curves(case, *orders)

@@ -70,19 +70,37 @@ def usual_reference(inputs: Sequence[Tensor]) -> str:
     x = inputs[0]
     if len(inputs) > 1 or not x.is_floating_point() or x.ndim < 3:
         shapes = ", ".join(str(tuple(t.shape)) for t in inputs)
+        real = all(t.is_floating_point() for t in inputs)
+        data = ", or background=…, such as the training data" if real else ", such as other tokens of the same length"
         raise InputError(
-            f"Secants compare with a reference, and none is known for inputs of shape {shapes}: give reference=…, or "
-            "background=…, such as the training data."
+            f"Secants compare with a reference, and none is known for inputs of shape {shapes}: give reference=…{data}."
         )
     return "mean"
 
 
-def mean_of_data(rows: Any, inputs: Sequence[Tensor]) -> Tensor:
-    """Return the mean of data (N, …) as one sample of the input."""
-    x = inputs[0]
+def mean_of_data(data: Any, inputs: Sequence[Tensor]) -> Tensor | Reference:
+    """Return the mean of data (N, …) as one sample; of several inputs, the mean of each one's data, as a tuple."""
+    each = data if isinstance(data, tuple) else (data,)
+    if len(each) != len(inputs):
+        raise InputError(
+            f"background= is data for each input, as a tuple: the network has {len(inputs)} input(s), and data for "
+            f"{len(each)} was given."
+        )
+    means = tuple(_mean_sample(rows, x) for rows, x in zip(each, inputs, strict=True))
+    return means if len(means) > 1 else means[0]
+
+
+def _mean_sample(rows: Any, x: Tensor) -> Tensor:
+    if not x.is_floating_point():
+        raise InputError(
+            f"background= is for inputs of real numbers, and the input holds {x.dtype}: tokens have no mean. Give "
+            "other tokens of the same length as reference=…."
+        )
     if not isinstance(rows, Tensor) or rows.ndim != x.ndim or rows.shape[1:] != x.shape[1:] or not len(rows):
         got = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
-        raise InputError(f"background= is data like the input, of shape (N, {str(tuple(x.shape[1:]))[1:]}; got {got}.")
+        values = " Give its numbers: background=data.to_numpy()." if got == "DataFrame" else ""
+        sample = ", ".join(map(str, x.shape[1:]))
+        raise InputError(f"background= is data like the input, of shape (N, {sample}); got {got}.{values}")
     if not bool(torch.isfinite(rows).all()):
         raise InputError("background= has values that are NaN or infinite; leave those samples out.")
     return rows.to(x).mean(0, keepdim=True)

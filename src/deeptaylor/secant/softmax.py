@@ -13,9 +13,12 @@ import torch
 from torch import Tensor
 
 from deeptaylor.secant.pair import Pair, RefusedError, attached
+from deeptaylor.secant.products import real
 from deeptaylor.secant.unary import tanh_ratio
 
-__all__ = ["log_softmax", "log_sum_exp", "softmax"]
+__all__ = ["log_softmax", "log_sum_exp", "masked_softmax", "softmax"]
+
+_NONE = float("-inf")  # the logarithm of zero
 
 
 class _Softmax(torch.autograd.Function):
@@ -55,6 +58,25 @@ def softmax(op: Any, args: Any, kwargs: Any) -> Pair:
     share, total = _shares(log_p, log_p0, torch.lerp(p0, p, 0.5), dim)
     recorded: Tensor = _Softmax.apply(p, s.x, share, total, dim)  # type: ignore[no-untyped-call]
     return Pair(recorded, p0)
+
+
+def masked_softmax(s: Pair, mask: Pair, dim: int) -> Pair:
+    """The softmax of the scores where a mask that differs is true: the limit of a score that falls to −∞.
+
+    Of what the mask shows at one point alone, Δp = p Δmask, and L = 0. As all p sum to one, Δ log Z has the part
+    Σ p Δmask / Σ L of these. A row that is masked whole is zero.
+    """
+    m = real(mask)
+    log_p, log_p0 = (
+        torch.log_softmax(scores.masked_fill(~shown, _NONE), dim).nan_to_num(_NONE, neginf=_NONE)
+        for scores, shown in ((s.now, mask.now), (s.x0, mask.x0))
+    )
+    p, p0 = log_p.exp(), log_p0.exp()
+    share, total = _shares(log_p, log_p0, torch.lerp(p0, p, 0.5), dim)
+    by_scores: Tensor = _Softmax.apply(p, s.x, share, total, dim)  # type: ignore[no-untyped-call]
+    shown = torch.where(mask.now != mask.x0, p + p0, 0) * m.x
+    by_mask = shown - share * shown.sum(dim, keepdim=True)
+    return Pair(attached(p, (by_scores, None), (by_mask, None)), p0)
 
 
 def log_softmax(op: Any, args: Any, kwargs: Any) -> Pair:

@@ -24,7 +24,7 @@ from deeptaylor.secant.pair import Pair, RefusedError, changes, midway
 from deeptaylor.secant.products import linear, real
 from deeptaylor.secant.unary import bent, of_form, smooth
 
-__all__ = ["BENT", "FORMS", "KINKED", "LINEAR", "SMOOTH", "split_of"]
+__all__ = ["BENT", "FORMS", "KINKED", "LINEAR", "OF_SCORES", "SMOOTH", "split_of"]
 
 aten = torch.ops.aten
 
@@ -133,9 +133,16 @@ TABLE: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((aten.logical_not, aten.bitwise_not), choices.turned),
     **dict.fromkeys((aten.logical_and, aten.bitwise_and, aten.__and__), choices.both),
     **dict.fromkeys((aten.logical_or, aten.bitwise_or, aten.__or__), choices.either),
+    **dict.fromkeys((aten.to, aten._to_copy), choices.convert),
     aten.where: choices.where,
     aten.masked_fill: choices.fill,
     aten.embedding: choices.embedding,
+}
+
+
+OF_SCORES: dict[Any, Callable[..., Any]] = {  # of scores that go to a softmax alone
+    aten.where: choices.where_of_scores,
+    aten.masked_fill: choices.fill_of_scores,
 }
 
 

@@ -25,12 +25,14 @@ from deeptaylor.secant.composed import layer_norm
 from deeptaylor.secant.narrow import wide_layer, wide_type, wide_vectors
 from deeptaylor.secant.patterns import sooner_picked, whole_attention
 from deeptaylor.secant.products import picked_layer
-from deeptaylor.secant.splits import split_of
+from deeptaylor.secant.splits import OF_SCORES, split_of
 
 __all__ = ["Step", "steps_of"]
 
 aten = torch.ops.aten
 _LAYERS = (aten.linear.default, ops.linear)
+_SOFTMAX = (aten.softmax, aten._softmax)
+_KEEPS_SCORES = (aten.add, aten.to, aten._to_copy, aten.baddbmm, aten.where, aten.masked_fill)
 _JOINS = (aten.cat, aten.stack, aten.copy, aten.slice_scatter, aten.select_scatter)
 _Call = tuple[Any, tuple[Any, ...], dict[str, Any]]  # an operation, its arguments, its keywords
 
@@ -100,8 +102,11 @@ def _step(node: Node, call: _Call | None, done: tuple[Node, ...], as_it_is: bool
     op = wide_layer if target in _LAYERS else wide_vectors(op) if flow.tokens else op
     op = _written if target is aten.copy.default else op
     split = None if op is operator.getitem else split_of(target)
+    packet = getattr(target, "overloadpacket", target)
+    if packet in OF_SCORES and _leads_to_softmax(node):
+        split = OF_SCORES[packet]
     reads, tokens, moves = str(row.reads), bool(flow.tokens), bool(flow.moves)
-    joins = getattr(target, "overloadpacket", None) in _JOINS
+    joins = packet in _JOINS
     return Step(node, node.op, op, args, kwargs, split, reads, tokens, moves, joins, False, done)
 
 
@@ -114,6 +119,17 @@ def _read(call: _Call) -> list[Node]:
     found: list[Node] = []
     torch.fx.map_arg(call[1:], found.append)
     return found
+
+
+def _leads_to_softmax(node: Node) -> bool:
+    """True if a value is read as scores of a softmax, or as a number that is added to them, and nowhere else."""
+    for user in node.users:
+        packet = getattr(user.target, "overloadpacket", user.target)
+        ends = packet in _SOFTMAX or (packet is ops.attention_weights and user.args[2] is node)
+        goes_on = flow_of(user).moves or packet in _KEEPS_SCORES
+        if not (ends or (goes_on and _leads_to_softmax(user))):
+            return False
+    return bool(node.users)
 
 
 # --- whole norms ------------------------------------------------------------------------------------------------------

@@ -31,8 +31,8 @@ from deeptaylor.text.continuations import Asked, combined, questions, tensors
 from deeptaylor.text.encoding import Line, batch, encoded, pieces_of
 from deeptaylor.text.explanation import TextExplanation
 from deeptaylor.text.guesses import Guess, guesses, probabilities
-from deeptaylor.text.hiding import Hidings, all_seen, folded
-from deeptaylor.text.networks import SEEN, Classes, Similarity, Spans, logits_of
+from deeptaylor.text.hiding import Hidings, all_seen, folded, keeps_tokens
+from deeptaylor.text.networks import MASK, SEEN, Classes, Similarity, Spans, logits_of
 from deeptaylor.text.references import HIDDEN, Compared, Reference, all_said, parts, reference_for, words_of
 from deeptaylor.text.trials import check_vectors, pads_freely, trial
 
@@ -116,7 +116,7 @@ class TextExplainer:
         model, lines = self.model, encoded(self.model.tokenizer, texts)
         made = partial(Classes, model.network, vectors=self._vectors)
         plain = self._batch(lines)
-        network, inputs = self._opened("classes", made, plain)
+        network, inputs = self._opened("classes", made, lines, plain)
         asked = targets.plain(margin(target, against) if against is not None else target, len(lines), model.class_index)
         if isinstance(asked, targets.Margin):
             self._check_rival(asked, plain)
@@ -198,8 +198,8 @@ class TextExplainer:
         more, signs = tensors(rows)
         more = [self._placed(t) for t in more]
         made = partial(Spans, model.network, vectors=self._vectors, decoder=model.decoder, log=log)
-        network, inputs = self._opened(("spans", log), made, inputs, more)
         weights, own = signs.to(next(model.network.parameters())), [row.line for row in rows]
+        network, inputs = self._opened(("spans", log), made, own, inputs, more)
         answer, compared = self._answer(network, own, inputs, more, weights)
         if asked.two:
             answer = combined(answer, len(lines))
@@ -324,28 +324,40 @@ class TextExplainer:
         return self._explainers[key]
 
     def _opened(
-        self, key: Any, made: Callable[..., nn.Module], inputs: dict[str, Tensor], more: Sequence[Tensor] = ()
+        self,
+        key: Any,
+        made: Callable[..., nn.Module],
+        lines: Sequence[Line],
+        inputs: dict[str, Tensor],
+        more: Sequence[Tensor] = (),
     ) -> tuple[Explainer, dict[str, Tensor]]:
         """The explainer of a question, and its inputs: one more, where words can be hidden and are to be.
 
-        `made`: the network of some names of inputs; and `causal`, or not.
+        `made`: the network of some names of inputs; and `hides`, how words are hidden.
         """
         asked, length = any(reference.hidden for reference in self.references), inputs["input_ids"].shape[1]
         texts = partial(trial, self.model.tokenizer, inputs, more, self._pads)
         if self._vectors and key not in self._checked:
             check_vectors(made, texts())
             self._checked.add(key)
-        causal = self._hidings.of(key, made, texts, length) if self.by_parts or asked else None
-        if causal is not None:
-            inputs = {**inputs, SEEN: all_seen(inputs, next(self.model.network.parameters()))}
-        elif asked:
+        if not (self.by_parts or asked):
+            return self._network((key, None, None), made(names=tuple(inputs))), inputs
+        names = (*inputs, SEEN)
+
+        def hidden(how: str) -> Explainer:
+            """Numbers, as `seen` holds them, have one shape for each explainer; tokens may have any."""
+            return self._network((key, how, length), made(names=names, hides=how))
+
+        how, why = self._hidings.of(key, made, texts, length, lambda *given: hidden(MASK).between(*given))
+        if how == MASK and not keeps_tokens(lines, inputs, first=self.model.kind == "language model"):
+            how, why = None, "a text begins with a word or has no other tokens, so that nothing would be left to read"
+        if how is not None:
+            return hidden(how), {**inputs, SEEN: all_seen(inputs, next(self.model.network.parameters()))}
+        if asked:
             raise InputError(
-                "Words cannot be hidden from this network: it does not take an attention mask as numbers that are "
-                "added to the scores of attention. Ask for a reference such as 'mask', 'pad' or 'mean'."
+                f"Words cannot be hidden from this network: {why}. Ask for a reference such as 'mask', 'pad' or 'mean'."
             )
-        # Numbers, as `seen` holds them, have one shape for each explainer; tokens may have any.
-        key = key, causal, None if causal is None else length
-        return self._network(key, made(names=tuple(inputs), causal=bool(causal))), inputs
+        return self._network((key, None, None), made(names=tuple(inputs))), inputs
 
     def _answer(
         self,

@@ -16,10 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["SEEN", "Classes", "Similarity", "Spans", "additive", "embeddings_of", "logits_of"]
+__all__ = [
+    "CAUSAL", "MASK", "SCORES", "SEEN", "Classes", "Similarity", "Spans", "additive", "embeddings_of", "logits_of",
+]  # fmt: skip
 
 
 SEEN = "seen"  # the name of one more input: 1 for tokens that others read, 0 for those that are hidden
+# How words are hidden: by numbers that are added to the scores of attention (and nobody reads what comes later); or by
+# the attention mask itself, as real numbers, wherever the network reads it.
+SCORES, CAUSAL, MASK = "scores", "causal scores", "mask"
 _FAR = -1e4  # exp(_FAR) is 0, and there are digits left for what it is added to
 
 
@@ -43,11 +48,11 @@ def embeddings_of(network: nn.Module) -> nn.Module:
 
 
 class _Reading(nn.Module):
-    """A network that is given its inputs by name; `causal`: where words are hidden, they see nothing later, either."""
+    """A network that is given its inputs by name; `hides`: how words are hidden, if `seen` is among them."""
 
-    def __init__(self, network: nn.Module, names: Sequence[str], vectors: bool, causal: bool = False) -> None:
+    def __init__(self, network: nn.Module, names: Sequence[str], vectors: bool, hides: str = SCORES) -> None:
         super().__init__()
-        self.network, self.names, self.vectors, self.causal = network, tuple(names), vectors, causal
+        self.network, self.names, self.vectors, self.hides = network, tuple(names), vectors, hides
         self.training = network.training
 
     def called(self, network: nn.Module, inputs: Sequence[Tensor], **more: Any) -> Any:
@@ -56,7 +61,8 @@ class _Reading(nn.Module):
         if self.vectors:
             given["inputs_embeds"] = embeddings_of(self.network)(given.pop("input_ids"))
         if (seen := given.pop(SEEN, None)) is not None:
-            given["attention_mask"] = additive(seen * given["attention_mask"], self.causal)
+            mask = seen * given["attention_mask"]
+            given["attention_mask"] = mask if self.hides == MASK else additive(mask, self.hides == CAUSAL)
         return network(**given, **more)
 
 
@@ -83,9 +89,9 @@ class Spans(_Reading):
     """
 
     def __init__(
-        self, network: nn.Module, names: Sequence[str], vectors: bool, decoder: bool, log: bool, causal: bool = False
+        self, network: nn.Module, names: Sequence[str], vectors: bool, decoder: bool, log: bool, hides: str = SCORES
     ) -> None:
-        super().__init__(network, names, vectors, causal)
+        super().__init__(network, names, vectors, hides)
         self.decoder, self.log = decoder, log
 
     def forward(self, *inputs: Tensor) -> Tensor:

@@ -1,0 +1,236 @@
+"""Which method answers, what secants explain then, and that every way of calling says the same."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import deeptaylor as dt
+from deeptaylor.secant.front_door import smooth
+
+SIDE = 24
+
+
+def pictures(count: int = 3, seed: int = 0) -> Tensor:
+    return torch.rand(count, 2, SIDE, SIDE, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def cnn(activation: type[nn.Module], *end: nn.Module) -> nn.Module:
+    torch.manual_seed(1)
+    layers = [nn.Conv2d(2, 8, 3, 2), activation(), nn.Conv2d(8, 8, 3, 2), activation()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5), *end).double().eval()
+
+
+class Recogniser(nn.Module):
+    """Five classes at each of six steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.features, self.layer = nn.Conv2d(2, 8, 3, padding=1), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.nn.functional.gelu(self.features(x))
+        return self.layer(torch.nn.functional.adaptive_avg_pool2d(y, (1, 6)).flatten(2).mT)
+
+
+class OneStep(nn.Module):
+    def __init__(self, network: nn.Module, step: int) -> None:
+        super().__init__()
+        self.network, self.step = network, step
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.network(x)
+        return out[:, self.step]
+
+
+def odds(z: Tensor, c: Tensor) -> Tensor:
+    p = z.softmax(1).gather(1, c[:, None])[:, 0]
+    return (p / (1 - p)).log()
+
+
+# --- the choice -------------------------------------------------------------------------------------------------------
+
+
+def test_rectified_detectors_and_pooling_are_for_deep_taylor() -> None:
+    explainer = dt.Explainer(cnn(nn.ReLU), pictures(), dt.Box(0.0, 1.0))
+    e = explainer.explain(pictures())
+    assert e.method == "deep Taylor"
+    assert "rectified detectors and pooling" in e.reason
+    assert explainer.choice is not None
+    assert not explainer.choice.areas
+
+
+def test_any_other_network_is_tested_once_on_the_first_inputs() -> None:
+    x = pictures()
+    explainers = [dt.Explainer(cnn(nn.GELU), x, dt.Box(0.0, 1.0)) for _ in range(2)]
+    assert explainers[0].choice is None
+    one, two = (e.explain(x) for e in explainers)
+    first, second = (e.choice for e in explainers)
+    assert first is not None
+    assert first == second
+    assert set(first.areas) == {"deep-taylor", "secant"}
+    assert first.areas[first.method] == max(first.areas.values())
+    assert torch.equal(one.relevance, two.relevance)
+    assert "gelu" in one.reason
+    assert f"{first.areas['secant']:.2f} by secant" in one.reason
+    explainers[0].explain(pictures(seed=5))
+    assert explainers[0].choice is first
+    named = dt.Explainer(cnn(nn.GELU), x, dt.Box(0.0, 1.0), method=first.method).explain(x)
+    torch.testing.assert_close(named.relevance, one.relevance, rtol=0, atol=0)
+
+
+def test_an_output_with_steps_is_for_deep_taylor() -> None:
+    e = dt.Explainer(Recogniser().double(), pictures(), dt.Box(0.0, 1.0)).explain(pictures(), dt.at_step(2))
+    assert e.method == "deep Taylor"
+    assert "the output has places" in e.reason
+
+
+def test_log_odds_are_for_secants() -> None:
+    explainer = dt.Explainer(cnn(nn.ReLU), pictures(), dt.Box(0.0, 1.0))
+    assert explainer.explain(pictures(), dt.log_odds(1)).method == "secants"
+    assert explainer.explain(pictures(), 1).method == "deep Taylor"
+    with pytest.raises(dt.TargetError, match="explained by secants"):
+        dt.Explainer(cnn(nn.ReLU), pictures(), method="deep-taylor").explain(pictures(), dt.log_odds(1))
+
+
+# --- what secants explain ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", [None, 3, [0, 4], torch.tensor([1, 2, 0])], ids=["top", "one", "several", "each"])
+def test_a_class_of_a_picture_means_its_log_odds(target: Any) -> None:
+    network, x = cnn(nn.GELU), pictures()
+    with torch.no_grad():
+        z, z0 = network(x), network(x.mean((2, 3), keepdim=True).expand_as(x))
+    e = dt.Explainer(network, x, method="secant").explain(x, target)
+    if isinstance(target, Tensor):
+        classes = target[:, None]
+    else:
+        classes = z.argmax(1, keepdim=True) if target is None else torch.tensor([target]).reshape(1, -1).expand(3, -1)
+    wanted = torch.stack([odds(z, c) for c in classes.T], 1)
+    before = torch.stack([odds(z0, c) for c in classes.T], 1)
+    score, total = e.score.reshape(len(x), -1), e.relevance.flatten(-3).sum(-1).reshape(len(x), -1)
+    torch.testing.assert_close(score, wanted, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(total, wanted - before, rtol=1e-9, atol=1e-12)
+    assert any("log-odds" in note for note in e.notes)
+
+
+def test_two_classes_are_the_difference_of_their_logits() -> None:
+    network, x = nn.Sequential(cnn(nn.GELU), nn.Linear(5, 2).double()), pictures()
+    explainer = dt.Explainer(network, x)
+    by_odds = explainer.between(x, "mean", dt.log_odds(1)).relevance
+    torch.testing.assert_close(by_odds, explainer.between(x, "mean", dt.margin(1, 0)).relevance)
+
+
+def test_a_logit_is_asked_by_name() -> None:
+    network, x = cnn(nn.GELU), pictures()
+    explainer = dt.Explainer(network, x, method="secant")
+    plain = explainer.between(x, "mean", 2).relevance
+    width = SIDE / 20
+    asked = explainer.explain(x, dt.logit(2))
+    torch.testing.assert_close(asked.relevance, smooth(plain, width, 2))
+    with torch.no_grad():
+        torch.testing.assert_close(asked.score, network(x)[:, 2])
+
+
+def test_after_a_sigmoid_classes_do_not_compete() -> None:
+    network, x = cnn(nn.GELU, nn.Sigmoid()), pictures()
+    e = dt.Explainer(network, x, method="secant").explain(x, 2)
+    with torch.no_grad():
+        torch.testing.assert_close(e.score, network(x)[:, 2].logit())
+
+
+def test_smoothing_is_a_gaussian_that_keeps_the_sum() -> None:
+    R = pictures(1)[0] - 0.5
+    wide = smooth(R, 1.5, 2)
+    wanted = torch.zeros_like(R)
+    for i in range(SIDE):
+        for j in range(SIDE):
+            bell = torch.tensor(
+                [[math.exp(-((i - a) ** 2 + (j - b) ** 2) / 4.5) for b in range(SIDE)] for a in range(SIDE)],
+                dtype=torch.float64,
+            )
+            wanted += R[:, i, j, None, None] * bell / bell.sum()
+    torch.testing.assert_close(wide, wanted)
+    torch.testing.assert_close(wide.sum((1, 2)), R.sum((1, 2)))
+
+
+def test_a_contrast_is_the_class_minus_its_rivals() -> None:
+    network, x = cnn(nn.GELU), pictures()
+    with torch.no_grad():
+        z, z0 = network(x), network(x.mean((2, 3), keepdim=True).expand_as(x))
+    explainer = dt.Explainer(network, x, method="secant")
+    for against, q in (
+        (None, z.clone().index_fill_(1, torch.tensor(2), float("-inf")).softmax(1)),
+        ({0: 3.0, 4: 1.0}, torch.tensor([0.75, 0, 0, 0, 0.25]).double().expand(3, -1)),
+    ):
+        c = explainer.contrast(x, 2, against)
+        torch.testing.assert_close(c.score, z[:, 2] - (q * z).sum(1))
+        torch.testing.assert_close(c.relevance.flatten(1).sum(1), c.score - (z0[:, 2] - (q * z0).sum(1)))
+        weights = -q.clone()
+        weights[:, 2] = 1
+        plain = explainer.between(x, "mean", weights).relevance
+        torch.testing.assert_close(c.relevance, smooth(plain, SIDE / 10, 2))
+        assert "secants" in c.reason
+
+
+@pytest.mark.parametrize("method", ["deep-taylor", "secant"])
+def test_a_step_of_a_sequence_is_as_a_network_of_that_step(method: str) -> None:
+    network, x = Recogniser().double().eval(), pictures()
+    whole = dt.Explainer(network, x, dt.Box(0.0, 1.0), method=method)
+    alone = dt.Explainer(OneStep(network, 4), x, dt.Box(0.0, 1.0), method=method, local=None)
+    for target, steps in ((None, 4), (3, 4), ([0, 1], 4), (2, torch.tensor([4, 4, 4]))):
+        for ask in ("explain", "contrast"):
+            one, two = getattr(whole, ask)(x, dt.at_step(steps, target)), getattr(alone, ask)(x, target)
+            torch.testing.assert_close(one.score, two.score)
+            if method == "secant" or ask == "contrast":
+                torch.testing.assert_close(one.relevance.sum((-3, -2, -1)), two.relevance.sum((-3, -2, -1)))
+            torch.testing.assert_close(one.relevance, two.relevance)
+
+
+def test_a_step_that_does_not_exist_is_named() -> None:
+    explainer, x = dt.Explainer(Recogniser().double().eval(), pictures(), dt.Box(0.0, 1.0)), pictures()
+    for target, said in (
+        (dt.at_step(6, 0), "6 is out of range: the output has 6 steps"),
+        (dt.at_step(0, 5), "5 classes"),
+        (dt.at_step(0, lambda o: o), "takes a class"),
+        (dt.at_step(torch.tensor([0, 1]), 0), r"integer tensor of shape \(3,\)"),
+    ):
+        with pytest.raises(dt.TargetError, match=said):
+            explainer.explain(x, target)
+    with pytest.raises(dt.TargetError, match=r"dt\.at_step"):
+        explainer.contrast(x, 0)
+    with pytest.raises(dt.TargetError, match=r"\(batch, steps, classes\)"):
+        dt.Explainer(cnn(nn.ReLU), x).explain(x, dt.at_step(0, 1))
+
+
+# --- other ways to run ------------------------------------------------------------------------------------------------
+
+
+def test_deep_taylor_alone_can_be_exported() -> None:
+    x = pictures()
+    for method, said in (("auto", "no method was chosen"), ("secant", "by 'secant'"), ("attnlrp", "by 'attnlrp'")):
+        with pytest.raises(dt.InputError, match=f"{said}.*method='deep-taylor'"):
+            torch.export.export(dt.Explainer(cnn(nn.GELU), x, method=method), (x,))
+    explainer = dt.Explainer(cnn(nn.GELU), x, method="deep-taylor")
+    torch.testing.assert_close(torch.export.export(explainer, (x,)).module()(x)[1], explainer(x)[1])
+
+
+def test_a_plain_call_and_a_copy_answer_by_the_same_method() -> None:
+    x = pictures()
+    explainer = dt.Explainer(cnn(nn.GELU), x, method="secant")
+    wanted = explainer.explain(x, 1)
+    score, relevance = explainer(x, 1)
+    assert torch.equal(score, wanted.score)
+    assert torch.equal(relevance, wanted.relevance)
+    again = pickle.loads(pickle.dumps(explainer))
+    torch.testing.assert_close(again.explain(x, 1).relevance, wanted.relevance)
+    with torch.no_grad():
+        explainer.model[0].weight.mul_(1.5)
+    explainer.refresh()
+    assert float((explainer.explain(x, 1).relevance - wanted.relevance).abs().max()) > 1e-6
