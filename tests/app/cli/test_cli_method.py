@@ -83,7 +83,8 @@ def test_secants_say_what_raised_and_lowered_the_score_and_draw_both_signs(capsy
     rose = ["explain", "photo.png", *PLAIN, "--target", "rose", "--out", "o"]
     assert "not above zero" in said(capsys, 2, *rose)[1]
     out, _ = said(capsys, 0, *rose, "--method", "secant")
-    assert "pixels raise it by" in out
+    assert "the log-odds against all other classes are -" in out
+    assert "; pixels raise them by " in out
     assert "biases" not in out
     with Image.open("o/photo_rose_heatmap.png") as picture:
         colours = np.asarray(picture.convert("RGB"), dtype=int).reshape(-1, 3)
@@ -106,14 +107,14 @@ def test_a_reference_is_a_word_or_a_file_and_means_secants(word: str, capsys: py
 
 def test_secants_against_a_class_and_against_all_rivals(capsys: pytest.CaptureFixture[str]) -> None:
     network = dt.load("plain.pth", architecture=plain_net, class_names=["daisy", "rose", "tulip"], preparation=_prep())
-    for against, target in (("rose", dt.margin(2, 1)), ("rivals", dt.log_odds(2))):
+    for against, rival in (("rose", 1), ("rivals", None)):
         words = ["--target", "tulip", "--against", against, "--method", "secant", "--out", f"o-{against}"]
         said(capsys, 0, "explain", "photo.png", *PLAIN, *words)
-        wanted = dt.explain(network, "photo.png", target, method="secant").numpy()[0]
+        wanted = dt.contrast(network, "photo.png", 2, rival, method="secant").numpy()[0]
         with np.load(next(Path(f"o-{against}").glob("*.npz"))) as arrays:
             assert np.allclose(arrays["relevance"][0], wanted, atol=1e-6)
     _, err = said(capsys, 2, "explain", "photo.png", *PLAIN, "--against", "rose", "--method", "attnlrp", "--out", "o")
-    assert "--against sets classes apart by deep Taylor or by secants; --method attnlrp explains one class." in err
+    assert "--method attnlrp has no contrast; deep Taylor and secants have one" in err
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from deeptaylor.app.server.models import OWN, Models
 from deeptaylor.runs.clusters import Clusters
 from deeptaylor.shown import percent
 from page_client import BOUNDS, HOST, ORIGIN, TOKEN, Small, explain
-from small_runs import Squares, run
+from small_runs import Squares, network, run
 
 COUNT = 60
 BAD = {7: ValueError("the file /home/jo/secret/7.png is broken")}
@@ -151,6 +151,15 @@ def test_an_item_is_told_in_sentences_whose_shares_are_the_ledgers(client: TestC
     assert 0.01 < row["own"] / row["score"] < 0.99
     assert f"is {row['score']:.3g}. Biases absorbed {absorbed} of the score; the" in said["sentences"][1]
     assert len(said["sentences"]) == 2
+
+
+def test_an_item_of_a_run_by_secants_is_told_with_the_references_score(tmp_path: Path) -> None:
+    made = dt.run(Squares(3), network(), tmp_path / "store", domain=dt.Box(0, 1), method="secant")
+    with opened(Gallery(made, Squares(3))) as asked:
+        said = get(asked, "items/0")["sentences"][1]
+    row = {name: float(column[0]) for name, column in made.table.items()}
+    assert f"is {row['score']:.3g}. The reference's is {row['score'] - row['input']:.3g}; the pixels make" in said
+    assert "biases" not in said
 
 
 def test_of_biases_that_took_nearly_all_it_says_how_little_is_left(photos: dt.Run) -> None:

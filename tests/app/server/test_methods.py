@@ -82,6 +82,7 @@ def test_secants_explain_scores_below_zero_with_both_signs(soft: TestClient) -> 
     heat = values(found["heat"])
     assert heat.min() < 0 < heat.max()
     assert found["title"] == "Which pixels raise the score of “three”, and which lower it"
+    assert found["sentences"][0].startswith("The log-odds of “three” against all other classes are -")
     assert "blue ones lower it by" in found["sentences"][0]
     with np.load(io.BytesIO(_npz(soft, method="secant"))) as arrays:
         reference, raised, lowered = arrays["ledger"]
@@ -97,11 +98,12 @@ def test_secants_set_a_class_apart_by_the_difference_of_scores(soft: TestClient,
     found = explain(soft, png(3), method="secant", target="one", question="apart", against=against)
     preparation = dt.Preparation(size=8, resize=8, channels="RGB", white=1, mean=0.5, std=0.5, interpolation="bilinear")
     x, _ = preparation(Image.open(io.BytesIO(png(3))))
-    target = dt.margin(0, 1) if against else dt.log_odds(0)
-    wanted = dt.Explainer(Soft().eval(), x, preparation.domain, method="secant").explain(x, target)
+    explainer = dt.Explainer(Soft().eval(), x, preparation.domain, method="secant")
+    wanted = explainer.contrast(x, 0, 1 if against else None)
     assert np.allclose(values(found["heat"]), wanted.heatmap()[0].numpy(), atol=1e-6)
-    assert found["title"] == ("“one” against “two”" if against else "What speaks for “one” against all other classes")
-    assert ("dt.margin(0, 1)" if against else "dt.log_odds(0)") in found["snippet"]
+    assert found["title"] == ("“one” against “two”" if against else "What sets “one” apart")
+    assert found["sentences"][0].startswith("The score of “one” minus ")
+    assert "apart_text" not in found["snippet"]
 
 
 def test_a_map_that_does_not_depend_on_the_class_says_so_first() -> None:

@@ -215,7 +215,7 @@ def test_the_words_as_files(client: TestClient) -> None:
         ({"target": "positve"}, "No class is called 'positve'. Names like it:\n  1  positive"),
         ({"target": "7"}, "There is no class 7: the network has 2 classes"),
         ({"against": "nobody"}, "No class is called 'nobody'."),
-        ({"method": "guess"}, "A method is one of"),
+        ({"method": "guess"}, "a method is one of"),
         ({"reference": "a film"}, "is 2 tokens, and one is needed"),
         ({"weights": "/etc/passwd"}, "weights: Extra inputs are not permitted"),
     ],

@@ -316,7 +316,7 @@ def test_tables_are_compared_with_the_mean_of_given_data() -> None:
     with pytest.raises(dt.InputError, match=r"takes no domain and no rules. .* say method='deep-taylor'"):
         dt.explain(p, TABLE[:5], background=TABLE, first=dt.rules.WSquare())
     plain = dt.explain(torch.nn.Linear(4, 2).double(), TABLE[:5], domain=dt.Real(), background=TABLE)
-    assert plain.reason == "Method: secants, because a reference was given."
+    assert plain.reason == "Method: secants, because a background was given."
     with pytest.raises(dt.InputError, match="4 columns"):
         p.explainer().explain(TABLE[:5, :3])
 

@@ -19,8 +19,10 @@ from deeptaylor.models.photographs import class_index
 from deeptaylor.pictures.contrasted import strength
 from deeptaylor.pictures.sentences import hardly_apart, rescaled, stronger
 from deeptaylor.properties import BY_RULES
+from deeptaylor.run.target import Against, LogOdds
 from deeptaylor.secant.between import Between
-from deeptaylor.secant.front_door import PRESETS, SECANT
+from deeptaylor.secant.comparing import SCORES
+from deeptaylor.secant.front_door import PRESETS
 from deeptaylor.shown import percent
 
 __all__ = ["HANDED_BACK", "NEXT", "RIVALS", "Asked", "NoEvidenceError", "Question", "handed_back"]
@@ -63,28 +65,15 @@ class Asked:
         numbers = [index for index, _ in self.classes]
         return numbers[0] if len(numbers) == 1 else torch.tensor([numbers])
 
-    def _rather(self) -> Any:
-        """The same question for secants, which explain a difference of scores, or of log-odds, in one pass."""
-        assert self.against is not None
-        rival = self.against[0]
-        return dt.log_odds(self.argument) if rival is None else dt.margin(self.argument, rival)
-
     @property
     def one_class(self) -> bool:
         """True if the plain map of one class of several is asked for."""
         return self.against is None and not self.negative and [i is None for i, _ in self.classes] == [False]
 
     def answer(self, explainer: dt.Explainer) -> dt.Explanation:
-        """The explanation, or the contrast; by secants the difference to the rivals."""
+        """The explanation, or the contrast."""
         if self.against is None:
             return explainer.explain(self.photo.x, self.argument)
-        method = explainer.choose(self.photo.x, self.argument).method
-        if method == SECANT:
-            return explainer.explain(self.photo.x, self._rather())
-        if method not in PRESETS:
-            raise InputError(
-                f"--against sets classes apart by deep Taylor or by secants; --method {method} explains one class."
-            )
         return explainer.contrast(self.photo.x, self.argument, self.against[0])
 
     def title(self, k: int) -> str:
@@ -157,8 +146,11 @@ def _difference(e: Between, k: int) -> str:
     ledger = e.ledger
     numbers = (_of(t, k) for t in (ledger.score, ledger.reference, ledger.in_favour, ledger.against))
     score, reference, raised, lowered = numbers
+    is_log_odds, is_contrast = (SCORES[kind] in e.notes for kind in (LogOdds, Against))
+    what = "log-odds against all other classes are" if is_log_odds else "difference is" if is_contrast else "score is"
+    it = "them" if is_log_odds else "it"
     return (
-        f"the score is {score:.4g}, the reference's {reference:.4g}; pixels raise it by {raised:.4g} and lower it by "
+        f"the {what} {score:.4g}, the reference's {reference:.4g}; pixels raise {it} by {raised:.4g} and lower {it} by "
         f"{lowered:.4g}"
     )
 

@@ -36,7 +36,6 @@ from deeptaylor.models.photographs import class_index
 from deeptaylor.plan.table import Row
 from deeptaylor.rules import Rule
 from deeptaylor.rules.parse import parse
-from deeptaylor.run.target import log_odds, margin
 from deeptaylor.secant.between import Between
 from deeptaylor.secant.front_door import DEEP_TAYLOR, SECANT, choose_by_graph
 from deeptaylor.shown import shown
@@ -190,13 +189,11 @@ def _question(loaded: Pretrained, options: Options, classes: Sequence[Recognised
 def _explained(loaded: Pretrained, explainer: Explainer, x: Tensor, asked: Question) -> Explanation:
     if not asked.apart:
         return explainer.explain(x, asked.argument)
-    if explainer.choose(x, asked.argument).method == SECANT:
-        return explainer.explain(
-            x, log_odds(asked.target) if asked.rival is None else margin(asked.target, asked.rival)
-        )
     if asked.rival is None:
         return explainer.contrast(x, asked.target)
     assert asked.target is not None
+    if explainer.choose(x, asked.target).method == SECANT:  # a difference of scores may have either sign
+        return explainer.contrast(x, asked.target, asked.rival)
     output = loaded.output(x)[0]
     if max(asked.target, asked.rival) >= len(output):
         raise TargetError(f"There is no such class: the network has {len(output)}, from 0 on.")

@@ -32,6 +32,7 @@ from deeptaylor.pictures import sentences
 from deeptaylor.runs.reading import Maps, Run
 from deeptaylor.runs.store import PARTS, STATUS
 from deeptaylor.runs.view import View
+from deeptaylor.secant.front_door import DEEP_TAYLOR, PRESETS, SECANT
 from deeptaylor.shown import number as digits
 from deeptaylor.shown import percent, shown
 
@@ -250,10 +251,21 @@ def _said(view: View, row: dict[str, Any]) -> list[str]:
     said = [f"The network says {_quoted(view, answer)}{rest}."] * (answer >= 0)
     ledger = _ledger(row)
     has = f"The score of {_quoted(view, target)}" if target >= 0 else "The network’s answer"
-    said.append(f"{has} is {digits(float(row['score']))}. {sentences.account(ledger, 0, 0, 'pixels')}")
+    said.append(f"{has} is {digits(float(row['score']))}. {_account(view, ledger, float(row['score']))}")
     if ledger.shared is not None and (apart := sentences.split(ledger, 0, 0)):
         said.append(f"{apart} The heatmap shows all of it.")
     return said
+
+
+def _account(view: View, ledger: Ledger, score: float) -> str:
+    """What the pixels hold of the score; by secants, what took it from the reference's."""
+    method = view.run.manifest.get("method", {}).get("method", DEEP_TAYLOR)
+    if method == SECANT:
+        return (
+            f"The reference's is {digits(score - float(ledger.input))}; the pixels make the difference: red ones raise "
+            "the score, blue ones lower it."
+        )
+    return sentences.account(ledger, 0, 0, "pixels", *[method] * (method not in PRESETS))
 
 
 def _quoted(view: View, number: int) -> str:

@@ -115,14 +115,11 @@ def _explainer_lines(options: Options, layers: Mapping[str, Rule], first: Rule |
 
 
 def _explain_line(options: Options, asked: str, rival: int | None, by_secants: bool) -> str:
-    if by_secants and (rival is not None or options.question == "apart"):
-        target = asked.removeprefix(", target=")
-        rather = f"dt.log_odds({target})" if rival is None else f"dt.margin({target}, {rival})"
-        return f"e = explainer.explain(x, {rather})"
     if rival is None and options.question == "evidence":
         return f"e = explainer.explain(x{asked})"
     against = "" if rival is None else f", against={rival}"
-    return f"e = explainer.contrast(x{asked}{against})\nprint(e.apart_text())"
+    line = f"e = explainer.contrast(x{asked}{against})"
+    return line if by_secants else f"{line}\nprint(e.apart_text())"
 
 
 def command(

@@ -13,8 +13,9 @@ from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.pictures import sentences as captions
 from deeptaylor.properties import SAME, Check
 from deeptaylor.run.contrast import POWER
-from deeptaylor.run.target import LogOdds, Negative
+from deeptaylor.run.target import Against, LogOdds, Negative
 from deeptaylor.secant.between import Between
+from deeptaylor.secant.comparing import SCORES
 from deeptaylor.secant.front_door import AS_ASKED
 from deeptaylor.shown import number, percent
 
@@ -79,7 +80,7 @@ def sentences(method: str, e: Explanation, name: str, rival: str) -> list[str]:
     if method == "taylor":
         return [f"{has}{largest}.", _taylor(e)]
     if isinstance(e, Between):
-        return [_difference(e, has, largest, rival)]
+        return [_difference(e, has, largest, what, rival)]
     if method == "attnlrp":
         held = f"{percent(float(e.ledger.input[0]) / score)} of it" if score else "nothing"
         return [
@@ -94,21 +95,20 @@ def sentences(method: str, e: Explanation, name: str, rival: str) -> list[str]:
 
 
 def _difference_title(e: Between, what: str, rival: str) -> str:
-    if rival:
-        return f"{what} against {quoted(rival)}"
-    if isinstance(e.target, LogOdds):
-        return f"What speaks for {what} against all other classes"
-    return f"Which pixels raise the score of {what}, and which lower it"
+    if SCORES[Against] not in e.notes:
+        return f"Which pixels raise the score of {what}, and which lower it"
+    return f"{what} against {quoted(rival)}" if rival else f"What sets {what} apart"
 
 
-def _difference(e: Between, has: str, largest: str, rival: str) -> str:
+def _difference(e: Between, has: str, largest: str, what: str, rival: str) -> str:
     """What took the score from the reference's to the picture's."""
     score, ledger = float(e.score[0]), e.ledger
     reference, raised, lowered = (float(t[0]) for t in (ledger.reference, ledger.in_favour, ledger.against))
-    if rival:
-        has, largest = f"The score is higher than that of {quoted(rival)} by {number(score)}", ""
-    elif isinstance(e.target, LogOdds):
-        has, largest = f"The log-odds of the class against all others are {number(score)}", ""
+    if SCORES[Against] in e.notes:
+        others = f"that of {quoted(rival)}" if rival else "the mean of its rivals"
+        has, largest = f"The score of {what} minus {others} is {number(score)}", ""
+    elif SCORES[LogOdds] in e.notes:
+        has = f"The log-odds of {what} against all other classes are {number(score)}"
     return (
         f"{has}{largest}. Of the reference it is {number(reference)}: red pixels raise it by {number(raised)}, blue "
         f"ones lower it by {number(lowered)}, and nothing is left over."
