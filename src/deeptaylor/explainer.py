@@ -319,7 +319,8 @@ class Explainer(Comparing):
                  class at a step of (batch, steps, classes); dt.log_odds(c): a class against all others;
                  dt.unit(layer, c): the activation of an inner unit; a callable on the output. A class is a number, or a
                  name, where the network has names. If the network ends in softmax or sigmoid, a class means its logit,
-                 as dt.logit(c) does; by secants a class of a picture or signal means its log-odds.
+                 as dt.logit(c) does; by secants a class of a picture or signal means the class against
+                 its rivals: its logit minus the mean logit of the others, weighted by their softmax.
                  dt.probability(c) and callables such as lambda o: o[:, c] ask about the output itself
         reference   what to compare with, see `between`; naming one means secants
 

@@ -25,7 +25,7 @@ def explainer() -> dt.Explainer:
     model = small_cnn()
     with torch.no_grad():
         model[8].bias.add_(1)  # so that every score is positive
-    return dt.Explainer(model, X, BOX)
+    return dt.Explainer(model, X, BOX, method="deep-taylor")
 
 
 def wanted(values: Tensor, top: int) -> list[list[int]]:

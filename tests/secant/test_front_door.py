@@ -54,6 +54,12 @@ def odds(z: Tensor, c: Tensor) -> Tensor:
     return (p / (1 - p)).log()
 
 
+def against(z: Tensor, c: Tensor, rivals: Tensor) -> Tensor:
+    """The logit of c minus the mean logit of the others, weighted by their softmax in `rivals`."""
+    others = rivals.scatter(1, c[:, None], float("-inf")).softmax(1)
+    return z.gather(1, c[:, None])[:, 0] - (others * z).sum(1)
+
+
 # --- the choice -------------------------------------------------------------------------------------------------------
 
 
@@ -103,21 +109,22 @@ def test_log_odds_are_for_secants() -> None:
 
 
 @pytest.mark.parametrize("target", [None, 3, [0, 4], torch.tensor([1, 2, 0])], ids=["top", "one", "several", "each"])
-def test_a_class_of_a_picture_means_its_log_odds(target: Any) -> None:
+@pytest.mark.parametrize("by_odds", [False, True], ids=["class", "log-odds"])
+def test_a_class_of_a_picture_means_against_its_rivals(target: Any, by_odds: bool) -> None:
     network, x = cnn(nn.GELU), pictures()
     with torch.no_grad():
         z, z0 = network(x), network(x.mean((2, 3), keepdim=True).expand_as(x))
-    e = dt.Explainer(network, x, method="secant").explain(x, target)
+    e = dt.Explainer(network, x, method="secant").explain(x, dt.log_odds(target) if by_odds else target)
     if isinstance(target, Tensor):
         classes = target[:, None]
     else:
         classes = z.argmax(1, keepdim=True) if target is None else torch.tensor([target]).reshape(1, -1).expand(3, -1)
-    wanted = torch.stack([odds(z, c) for c in classes.T], 1)
-    before = torch.stack([odds(z0, c) for c in classes.T], 1)
+    wanted = torch.stack([odds(z, c) if by_odds else against(z, c, z) for c in classes.T], 1)
+    before = torch.stack([odds(z0, c) if by_odds else against(z0, c, z) for c in classes.T], 1)
     score, total = e.score.reshape(len(x), -1), e.relevance.flatten(-3).sum(-1).reshape(len(x), -1)
     torch.testing.assert_close(score, wanted, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(total, wanted - before, rtol=1e-9, atol=1e-12)
-    assert any("log-odds" in note for note in e.notes)
+    assert any(("log-odds" if by_odds else "minus the mean logit of its rivals") in note for note in e.notes)
 
 
 def test_two_classes_are_the_difference_of_their_logits() -> None:
@@ -131,7 +138,7 @@ def test_a_logit_is_asked_by_name() -> None:
     network, x = cnn(nn.GELU), pictures()
     explainer = dt.Explainer(network, x, method="secant")
     plain = explainer.between(x, "mean", 2).relevance
-    width = SIDE / 20
+    width = SIDE / 16
     asked = explainer.explain(x, dt.logit(2))
     torch.testing.assert_close(asked.relevance, smooth(plain, width, 2))
     with torch.no_grad():

@@ -185,6 +185,6 @@ def inside(ask: Callable[[str, int | None], Through] | None, ledger: Ledger, lay
     if ask is None:
         raise InputError(
             "This explanation cannot ask its network about channels: it was loaded from a file, is a part of another, "
-            "or was made by a method that sees the network from outside."
+            "or was made by a method without relevance inside the network: name method='deep-taylor'."
         )
     return ask(layer, axis)

@@ -461,17 +461,17 @@ def over_output(target: Target, v: Tensor, output: Tensor) -> Tensor:
 # --- a class against others -------------------------------------------------------------------------------------------
 
 
-def as_log_odds(target: Target, shape: Sequence[int], set_aside: Sequence[str]) -> Target:
-    """Return the log-odds of a class in place of the class; anything else as it is.
+def against_rivals(target: Target, shape: Sequence[int], set_aside: Sequence[str]) -> Target:
+    """Return a class against its rivals in place of the class; anything else as it is.
 
-    shape       of the output; without several classes there are no odds
+    shape       of the output; without several classes there are no rivals
     set_aside   the final operations that are set aside: a sigmoid says that classes do not compete
     """
     asked = class_of(target)
     is_class = asked is None or (_is_integer(asked) and (isinstance(asked, int) or asked.ndim < 3))
     shape = class_shape(target, shape)
     competes = len(shape) == 2 and shape[1] > 1 and "sigmoid" not in set_aside
-    return LogOdds(target) if is_class and competes else target
+    return Against(target) if is_class and competes else target
 
 
 def _without(own: Tensor, output: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from deeptaylor.run.asking import PROBABILITY_NOTE, Asking
 from deeptaylor.run.engine import Engine
 from deeptaylor.run.faithful import flipping_area
 from deeptaylor.run.inputs import Inputs
-from deeptaylor.run.target import Against, Logit, LogOdds, Probability, as_log_odds
+from deeptaylor.run.target import Against, Logit, LogOdds, Probability, against_rivals
 from deeptaylor.secant.between import Between
 from deeptaylor.secant.compare import answered, compared, one
 from deeptaylor.secant.front_door import smoothing_width
@@ -30,13 +30,13 @@ from deeptaylor.secant.traced import Traced, Walk
 
 __all__ = ["Comparing"]
 
-CONTRAST_WIDTH = 2  # a contrast is smoothed so many times as wide: it is asked where, rather than how much
+CONTRAST_WIDTH = 1.6  # a contrast is smoothed so many times as wide: it is asked where, rather than how much
 SCORES = {
-    LogOdds: (
-        "the score is the log-odds of the class against the others, log p / (1 − p) of the softmax; dt.logit(c) "
-        "explains the logit alone"
+    LogOdds: "the score is the log-odds of the class against the others, log p / (1 − p) of the softmax",
+    Against: (
+        "the score is the logit of the class minus the mean logit of its rivals, weighted by their softmax; "
+        "dt.logit(c) explains the logit alone"
     ),
-    Against: "the score is the logit of the class minus the mean logit of its rivals, weighted by their softmax",
 }
 
 
@@ -109,13 +109,14 @@ class Comparing(Asking):
     def _read_usual(
         self, engine: Engine, inputs: Sequence[Tensor], asked: Any, keep_class: bool = False
     ) -> tuple[Any, float]:
-        """Return the target and the smoothing of method="secant": of pictures and signals a class means log-odds."""
+        """Return target and smoothing of method="secant": a class of a picture or signal is set against its rivals."""
         if len(inputs) > 1 or inputs[0].ndim < 3 or not inputs[0].is_floating_point():
             return asked, 0.0
+        width = smoothing_width(inputs[0]) * (CONTRAST_WIDTH if isinstance(asked, Against) else 1)
         if not keep_class:
             shape = engine.layout[engine.planned.output].shape(inputs[0].shape[0])
-            asked = as_log_odds(asked, shape, engine.planned.set_aside)
-        return asked, smoothing_width(inputs[0]) * (CONTRAST_WIDTH if isinstance(asked, Against) else 1)
+            asked = against_rivals(asked, shape, engine.planned.set_aside)
+        return asked, width
 
     def _comparison(self, engine: Engine) -> Walk:
         """How one comparison is run: step by step, or compiled, if that was asked for."""

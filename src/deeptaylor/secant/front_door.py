@@ -68,7 +68,7 @@ AS_ASKED = "as asked"  # the reason of a method that was named
 TESTED = 4  # samples of the first batch
 _STEPS = (0.05, 0.15, 0.35)  # shares of the patches that are hidden
 _AT_ONCE = 2**18  # numbers in a batch of the self-test: few, so that values stay in the cache of a processor
-_WIDTH = 1 / 20  # of a picture's shorter side: the standard deviation of the smoothing
+_WIDTH = 1 / 16  # of a picture's shorter side: the standard deviation of the smoothing
 
 
 @dataclass(frozen=True)

@@ -83,8 +83,8 @@ def test_secants_say_what_raised_and_lowered_the_score_and_draw_both_signs(capsy
     rose = ["explain", "photo.png", *PLAIN, "--target", "rose", "--out", "o"]
     assert "not above zero" in said(capsys, 2, *rose)[1]
     out, _ = said(capsys, 0, *rose, "--method", "secant")
-    assert "the log-odds against all other classes are -" in out
-    assert "; pixels raise them by " in out
+    assert "the score against its rivals is -" in out
+    assert "; pixels raise it by " in out
     assert "biases" not in out
     with Image.open("o/photo_rose_heatmap.png") as picture:
         colours = np.asarray(picture.convert("RGB"), dtype=int).reshape(-1, 3)

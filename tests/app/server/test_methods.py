@@ -81,8 +81,8 @@ def test_secants_explain_scores_below_zero_with_both_signs(soft: TestClient) -> 
     found = explain(soft, png(3), target=2, method="secant")
     heat = values(found["heat"])
     assert heat.min() < 0 < heat.max()
-    assert found["title"] == "Which pixels raise the score of “three”, and which lower it"
-    assert found["sentences"][0].startswith("The log-odds of “three” against all other classes are -")
+    assert found["title"] == "Which pixels speak for “three”, and which for its rivals"
+    assert found["sentences"][0].startswith("The score of “three” minus the mean of its rivals is -")
     assert "blue ones lower it by" in found["sentences"][0]
     with np.load(io.BytesIO(_npz(soft, method="secant"))) as arrays:
         reference, raised, lowered = arrays["ledger"]
@@ -101,7 +101,9 @@ def test_secants_set_a_class_apart_by_the_difference_of_scores(soft: TestClient,
     explainer = dt.Explainer(Soft().eval(), x, preparation.domain, method="secant")
     wanted = explainer.contrast(x, 0, 1 if against else None)
     assert np.allclose(values(found["heat"]), wanted.heatmap()[0].numpy(), atol=1e-6)
-    assert found["title"] == ("“one” against “two”" if against else "What sets “one” apart")
+    assert found["title"] == (
+        "“one” against “two”" if against else "Which pixels speak for “one”, and which for its rivals"
+    )
     assert found["sentences"][0].startswith("The score of “one” minus ")
     assert "apart_text" not in found["snippet"]
 

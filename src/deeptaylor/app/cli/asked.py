@@ -147,7 +147,13 @@ def _difference(e: Between, k: int) -> str:
     numbers = (_of(t, k) for t in (ledger.score, ledger.reference, ledger.in_favour, ledger.against))
     score, reference, raised, lowered = numbers
     is_log_odds, is_contrast = (SCORES[kind] in e.notes for kind in (LogOdds, Against))
-    what = "log-odds against all other classes are" if is_log_odds else "difference is" if is_contrast else "score is"
+    what = (
+        "log-odds against all other classes are"
+        if is_log_odds
+        else "score against its rivals is"
+        if is_contrast
+        else "score is"
+    )
     it = "them" if is_log_odds else "it"
     return (
         f"the {what} {score:.4g}, the reference's {reference:.4g}; pixels raise {it} by {raised:.4g} and lower {it} by "

@@ -97,7 +97,7 @@ def sentences(method: str, e: Explanation, name: str, rival: str) -> list[str]:
 def _difference_title(e: Between, what: str, rival: str) -> str:
     if SCORES[Against] not in e.notes:
         return f"Which pixels raise the score of {what}, and which lower it"
-    return f"{what} against {quoted(rival)}" if rival else f"What sets {what} apart"
+    return f"{what} against {quoted(rival)}" if rival else f"Which pixels speak for {what}, and which for its rivals"
 
 
 def _difference(e: Between, has: str, largest: str, what: str, rival: str) -> str:
