@@ -117,7 +117,7 @@ def test_every_word_of_a_method_is_judged_and_the_reason_of_auto_is_told() -> No
     assert [s.method for s in found.scores] == list(WORDS)
     (note,) = found.notes
     assert note.startswith("auto: Method: ")
-    assert "because the network has gelu, so both methods were tested on the first 3 input(s)" in note
+    assert "because the network has gelu, so both methods were tested on the first 3 inputs" in note
     by = {s.method: s.values for s in found.scores}
     chosen = "secant" if "Method: secants" in note else "deep-taylor"
     np.testing.assert_array_equal(by["auto"], by[chosen])

@@ -65,6 +65,7 @@ _WITHOUT_AN_OPERATION = {  # what to say if a method does not support an operati
 }
 _WITHOUT_A_RULE = "Secants need no rules: method='secant' with reference=… or background=… (such as the training data)."
 AS_ASKED = "as asked"  # the reason of a method that was named
+_IN_WORDS = {"divide_by_std": "layer_norm"}  # functions that stand for several operations
 TESTED = 4  # samples of the first batch
 _STEPS = (0.05, 0.15, 0.35)  # shares of the patches that are hidden
 _AT_ONCE = 2**18  # numbers in a batch of the self-test: few, so that values stay in the cache of a processor
@@ -210,11 +211,12 @@ def choose_by_test(
         for method, most, least in zip(maps, curves[::2], curves[1::2], strict=True):
             areas[method] += float((least - most).mean()) / len(x)
     best = max(areas, key=lambda method: areas[method])
+    first = "first input" if len(x) == 1 else f"first {len(x)} inputs"
     compared = ", ".join(f"{a:.2f} by {method}" for method, a in areas.items())
     return Choice(
         best,
-        f"the network has {unusual}, so both methods were tested on the first {len(x)} input(s): hiding the most "
-        f"relevant patches lowers the answer more than hiding the least relevant, by {compared}",
+        f"the network has {unusual}, so both methods were tested on the {first}: hiding the most relevant patches "
+        f"lowers the answer more than hiding the least relevant ones, by {compared}",
         areas,
     )
 
@@ -222,7 +224,8 @@ def choose_by_test(
 def unusual_operation(engine: Engine) -> str:
     """Return the name of the operation because of which the graph does not decide."""
     found = _first_unusual(engine)
-    return "" if found is None else op_name(found)
+    name = "" if found is None else op_name(found)
+    return _IN_WORDS.get(name, name)
 
 
 # --- smoothing --------------------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def _prep() -> dt.Preparation:
 
 def test_a_network_that_does_not_decide_is_tested_and_the_numbers_are_said(capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = said(capsys, 0, "explain", "photo.png", *SOFT, "--out", "o")
-    assert "because the network has gelu, so both methods were tested on the first 1 input(s)" in out
+    assert "because the network has gelu, so both methods were tested on the first input" in out
     assert set(record()["method"]["areas"]) == {"deep-taylor", "secant"}  # type: ignore[index]
 
 
@@ -180,7 +180,7 @@ def test_check_says_that_methods_will_be_tested(capsys: pytest.CaptureFixture[st
 def test_a_run_keeps_to_the_method_that_it_began_with(capsys: pytest.CaptureFixture[str]) -> None:
     out = said(capsys, 0, "run", "photos", *SOFT, "--out", "store")[0]
     kept = json.loads(Path("store/manifest.json").read_text())["method"]
-    assert "because the network has gelu, so both methods were tested on the first 4 input(s)" in out
+    assert "because the network has gelu, so both methods were tested on the first 4 inputs" in out
     assert set(kept["areas"]) == {"deep-taylor", "secant"}
     assert said(capsys, 0, "verify", "store", *SOFT)[1] == ""
     other = "secant" if kept["method"] == "deep-taylor" else "deep-taylor"
