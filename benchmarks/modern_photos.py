@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import deeptaylor as dt
 from deeptaylor.evaluation.data import photographs
@@ -96,7 +97,9 @@ def main() -> None:
         if label == "flipping":  # what the self-test would choose if the operations did not decide
             pairs = zip(case.x.split(1), case.classes.split(1), maps["explain"], maps["secant"], strict=True)
             tests = [
-                choose_by_test(network, x, c, {"deep-taylor": a[None].to(x), "secant": b[None].to(x)}, "").areas
+                choose_by_test(
+                    network, x, F.one_hot(c, 1000).to(x), {"deep-taylor": a[None].to(x), "secant": b[None].to(x)}, ""
+                ).areas
                 for x, c, a, b in pairs
             ]
             areas = {name: float(np.mean([t[name] for t in tests])) for name in tests[0]}

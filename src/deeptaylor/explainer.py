@@ -39,6 +39,7 @@ from deeptaylor.secant.comparing import Comparing
 from deeptaylor.secant.front_door import (
     AS_ASKED,
     AUTO,
+    BLIND,
     CP_LRP,
     DEEP_TAYLOR,
     PRESETS,
@@ -54,6 +55,7 @@ from deeptaylor.secant.front_door import (
     with_alternatives,
 )
 from deeptaylor.secant.references import mean_of_data, usual_reference
+from deeptaylor.shown import percent
 
 # Methods that stand above this module (deeptaylor.methods.words adds them): explainer, inputs, target → answer.
 ANSWERS: dict[str, Callable[[Explainer, Inputs, Any], Explanation]] = {}
@@ -184,15 +186,10 @@ class Explainer(Comparing):
         few = (inputs[0][:TESTED],)
         part = targets.part(asked, slice(0, TESTED))
 
-        def heatmap(answer: Explanation) -> Tensor:
-            maps: Tensor = answer.relevance
-            return (maps[:, 0] if answer.score.ndim == 2 else maps).sum(1)
-
         try:
             by_secants = self._by_secants(few[0], part, None)
         except UnsupportedOpError:
             return Choice(DEEP_TAYLOR, "secants do not support an operation of this network")
-        maps = {DEEP_TAYLOR: heatmap(self._explain(few[0], part)), SECANT: heatmap(by_secants)}
 
         def output(some: Tensor) -> Tensor:
             with torch.no_grad():
@@ -200,7 +197,33 @@ class Explainer(Comparing):
                 found: Tensor = ready.forward_pass((some,)).values[ready.planned.output]
             return found
 
-        return choose_by_test(output, few[0], part, maps, unusual_operation(engine))
+        answered = output(few[0])
+        by_rules, same = self._map_and_overlap(engine, few, part, answered)
+        if same is not None and same >= BLIND:
+            return Choice(
+                SECANT,
+                f"deep Taylor's map hardly depends on the class here: {percent(same)} of it is the same for the least "
+                "likely class",
+            )
+        maps = {DEEP_TAYLOR: by_rules, SECANT: _one_map(by_secants.relevance, by_secants.score)}
+        v, many = targets.weights(part, answered)
+        return choose_by_test(output, few[0], v[0] if many else v, maps, unusual_operation(engine))
+
+    def _map_and_overlap(
+        self, engine: Engine, x: tuple[Tensor], asked: Any, output: Tensor
+    ) -> tuple[Tensor, float | None]:
+        """Return deep Taylor's map (B, …), and the share that is the same for the least likely class.
+
+        The share is a mean over the samples; None if the question is not about one class of several.
+        """
+        with without_autocast(x), torch.no_grad():
+            if not contrasts.is_one_class(asked, output):
+                answer = self._explain(x[0], asked)
+                return _one_map(answer.relevance, answer.score), None
+            other = contrasts.least_likely(targets.weights(asked, output)[0], output)
+            against = targets.Against(asked, other[:, None], torch.ones_like(output[:, :1]))
+            result = engine.redistribute(self.run_batch(engine, x, targets.settled(against, x[0]), DROPPED))
+        return result.relevance[0].sum(1), float(contrasts.overlap(result).mean())
 
     def _go_without_rules(self, x: Any, whose: str, error: UnsupportedOpError) -> Choice:
         """Capture the network for secants alone, where deep Taylor has no rule for it; raise if none is to be had."""
@@ -571,6 +594,11 @@ def _made_again(
     if choice is not None:
         explainer.settle(choice)
     return explainer.brought_to(state)
+
+
+def _one_map(relevance: Tensor, score: Tensor) -> Tensor:
+    """Return maps without channels, (B, …); of K targets the first."""
+    return (relevance[:, 0] if score.ndim == 2 else relevance).sum(1)
 
 
 def _named_choice(settings: Settings) -> Choice | None:

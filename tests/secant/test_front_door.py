@@ -91,6 +91,24 @@ def test_any_other_network_is_tested_once_on_the_first_inputs() -> None:
     torch.testing.assert_close(named.relevance, one.relevance, rtol=0, atol=0)
 
 
+def test_where_deep_taylor_is_blind_to_the_class_secants_answer() -> None:
+    torch.manual_seed(0)
+    mixing = [nn.Flatten(), nn.Linear(2 * SIDE**2, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 5)]
+    network = nn.Sequential(*mixing).double().eval()
+    with torch.no_grad():
+        for layer in (network[1], network[3], network[5]):
+            layer.weight.abs_()
+    explainer = dt.Explainer(network, pictures(), dt.Box(0.0, 1.0))
+    assert explainer.explain(pictures(1)).method == "secants"  # one input is enough
+    choice = explainer.choice
+    assert choice is not None
+    assert not choice.areas
+    by_rules = dt.Explainer(network, pictures(), dt.Box(0.0, 1.0), method="deep-taylor")
+    share = float(by_rules.explain(pictures(1)).overlap()[0])
+    assert share > 0.8
+    assert "hardly depends on the class" in choice.reason
+
+
 def test_an_output_with_steps_is_for_deep_taylor() -> None:
     e = dt.Explainer(Recogniser().double(), pictures(), dt.Box(0.0, 1.0)).explain(pictures(), dt.at_step(2))
     assert e.method == "deep Taylor"

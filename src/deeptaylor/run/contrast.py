@@ -24,6 +24,8 @@ __all__ = [
     "check_one_class",
     "check_rivals",
     "difference",
+    "is_one_class",
+    "least_likely",
     "named",
     "names_classes",
     "next_class",
@@ -157,10 +159,22 @@ def next_class(v: Tensor, output: Tensor) -> Tensor:
     return output.masked_fill(v > 0, float("-inf")).argmax(1)
 
 
+def least_likely(v: Tensor, output: Tensor) -> Tensor:
+    """The least likely class with a positive score other than the one that v chooses; if there is none, the next."""
+    none = (v > 0) | (output <= 0)
+    least = output.masked_fill(none, float("inf")).argmin(1)
+    return torch.where(none.all(1), next_class(v, output), least)
+
+
+def is_one_class(target: Any, output: Tensor) -> bool:
+    """True if one class of several is explained per sample."""
+    one = target is None or (names_classes(target) and getattr(target, "ndim", 1) < 2)
+    return one and output.ndim == 2 and output.shape[1] > 1
+
+
 def check_one_class(target: Any, output: Tensor) -> None:
     """Raise unless one class of several is explained per sample."""
-    one = target is None or (names_classes(target) and getattr(target, "ndim", 1) < 2)
-    if not one or output.ndim != 2 or output.shape[1] < 2:
+    if not is_one_class(target, output):
         raise TargetError(
             "The overlap with the next class needs one class per sample, of a network with several: explain(x) or "
             "explain(x, c)."
