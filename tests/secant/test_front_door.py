@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.secant.front_door import smooth
+from deeptaylor.secant.front_door import better_of, smooth
 
 SIDE = 24
 
@@ -81,7 +81,7 @@ def test_any_other_network_is_tested_once_on_the_first_inputs() -> None:
     assert first is not None
     assert first == second
     assert set(first.areas) == {"deep-taylor", "secant"}
-    assert first.areas[first.method] == max(first.areas.values())
+    assert first.method == better_of(first.areas)
     assert torch.equal(one.relevance, two.relevance)
     assert "gelu" in one.reason
     assert f"{first.areas['secant']:.2f} by secant" in one.reason
@@ -89,6 +89,20 @@ def test_any_other_network_is_tested_once_on_the_first_inputs() -> None:
     assert explainers[0].choice is first
     named = dt.Explainer(cnn(nn.GELU), x, dt.Box(0.0, 1.0), method=first.method).explain(x)
     torch.testing.assert_close(named.relevance, one.relevance, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("by_rules", "by_secants", "method"),
+    [
+        (1.0, 0.6, "deep-taylor"),
+        (1.0, 0.7, "secant"),
+        (0.2, -1.0, "deep-taylor"),
+        (0.0, -1.0, "secant"),
+        (0, 0, "secant"),
+    ],
+)
+def test_deep_taylor_has_to_be_clearly_ahead(by_rules: float, by_secants: float, method: str) -> None:
+    assert better_of({"deep-taylor": by_rules, "secant": by_secants}) == method
 
 
 def test_where_deep_taylor_is_blind_to_the_class_secants_answer() -> None:
