@@ -145,6 +145,28 @@ def test_a_logit_is_asked_by_name() -> None:
         torch.testing.assert_close(asked.score, network(x)[:, 2])
 
 
+@pytest.mark.parametrize("end", [(), (nn.Softmax(1),), (nn.LogSoftmax(1),)], ids=["logits", "softmax", "log-softmax"])
+@pytest.mark.parametrize("target", [None, 3, [0, 4]], ids=["top", "one", "several"])
+def test_a_probability_is_not_set_against_rivals(end: tuple[nn.Module, ...], target: Any) -> None:
+    network, x = cnn(nn.GELU, *end), pictures()
+    with torch.no_grad():
+        p, p0 = (cnn(nn.GELU)(some).softmax(1) for some in (x, x.mean((2, 3), keepdim=True).expand_as(x)))
+    classes = p.argmax(1, keepdim=True) if target is None else torch.tensor([target]).reshape(1, -1).expand(3, -1)
+    e = dt.Explainer(network, x, method="secant").explain(x, dt.probability(target))
+    torch.testing.assert_close(e.score.reshape(3, -1), p.gather(1, classes))
+    total = e.relevance.flatten(-3).sum(-1).reshape(3, -1)
+    torch.testing.assert_close(total, (p - p0).gather(1, classes), rtol=1e-9, atol=1e-12)
+    assert not any("rivals" in note for note in e.notes)
+
+
+def test_log_odds_are_of_a_softmax() -> None:
+    explainer, x = dt.Explainer(cnn(nn.GELU, nn.Sigmoid())), pictures()
+    with pytest.raises(dt.TargetError, match=r"ends in sigmoid.*dt\.logit\(c\)"):
+        explainer.explain(x, dt.log_odds(1))
+    with pytest.raises(dt.TargetError, match="ends in sigmoid"):
+        explainer.between(x, "mean", dt.log_odds(1))
+
+
 def test_after_a_sigmoid_classes_do_not_compete() -> None:
     network, x = cnn(nn.GELU, nn.Sigmoid()), pictures()
     e = dt.Explainer(network, x, method="secant").explain(x, 2)
@@ -184,6 +206,7 @@ def test_a_contrast_is_the_class_minus_its_rivals() -> None:
         plain = explainer.between(x, "mean", weights).relevance
         torch.testing.assert_close(c.relevance, smooth(plain, SIDE / 10, 2))
         assert "secants" in c.reason
+        assert f"weighted by {'their softmax' if against is None else 'the numbers in against='}" in c.notes[0]
 
 
 @pytest.mark.parametrize("method", ["deep-taylor", "secant"])
@@ -241,3 +264,15 @@ def test_a_plain_call_and_a_copy_answer_by_the_same_method() -> None:
         explainer.model[0].weight.mul_(1.5)
     explainer.refresh()
     assert float((explainer.explain(x, 1).relevance - wanted.relevance).abs().max()) > 1e-6
+
+
+@pytest.mark.parametrize("method", ["auto", "secant"])
+def test_a_network_may_be_captured_in_inference_mode(method: str) -> None:
+    torch.manual_seed(6)
+    network, x = nn.Sequential(nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2), cnn(nn.GELU)).double().eval(), pictures()
+    wanted = dt.Explainer(network, x, method=method).explain(x, 1).relevance
+    with torch.inference_mode():
+        explainer = dt.Explainer(network, method=method)
+        inside = explainer.explain(x, 1).relevance
+    for found in (inside, explainer.explain(x, 1).relevance):
+        torch.testing.assert_close(found, wanted)
