@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.secant.front_door import smooth
+from deeptaylor.secant.front_door import Choice, choose_by_test, smooth
 
 SIDE = 24
 
@@ -89,6 +90,65 @@ def test_any_other_network_is_tested_once_on_the_first_inputs() -> None:
     assert explainers[0].choice is first
     named = dt.Explainer(cnn(nn.GELU), x, dt.Box(0.0, 1.0), method=first.method).explain(x)
     torch.testing.assert_close(named.relevance, one.relevance, rtol=0, atol=0)
+
+
+def count_tests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that grows by the number of samples of every self-test."""
+    tested: list[int] = []
+
+    def counted(*args: Any) -> Choice:
+        tested.append(len(args[1]))
+        return choose_by_test(*args)
+
+    monkeypatch.setattr("deeptaylor.explainer.choose_by_test", counted)
+    return tested
+
+
+def test_threads_that_share_a_new_explainer_wait_for_one_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    tested, explainer = count_tests(monkeypatch), dt.Explainer(cnn(nn.GELU))
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda seed: explainer.explain(pictures(seed=seed)), range(4)))
+    assert tested == [3]
+    assert len({e.reason for e in answers}) == 1
+
+
+def test_functions_of_the_output_need_one_test_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    tested, explainer = count_tests(monkeypatch), dt.Explainer(cnn(nn.GELU))
+    for target in (lambda o: o[:, 0] ** 2, lambda o: o[:, 1] ** 2, dt.probability(1), 3):
+        explainer.explain(pictures(), target)
+    assert tested == [3]
+
+
+def test_a_unit_decides_nothing_for_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    tested, explainer = count_tests(monkeypatch), dt.Explainer(cnn(nn.GELU))
+    assert "the output has places" in explainer.explain(pictures(), dt.unit("2", 1)).reason
+    assert "both methods were tested" in explainer.explain(pictures(), 1).reason
+    assert tested == [3]
+
+
+def test_after_a_refresh_the_method_is_chosen_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, tested = cnn(nn.GELU), count_tests(monkeypatch)
+    explainer = dt.Explainer(network)
+    explainer.explain(pictures())
+    before = explainer.choice
+    with torch.no_grad():
+        network[0].weight.mul_(-1.5)
+    explainer.refresh().explain(pictures())
+    assert tested == [3, 3]
+    again = dt.Explainer(network)
+    again.explain(pictures())
+    assert explainer.choice == again.choice != before
+
+
+def test_an_even_picture_decides_nothing_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    tested, explainer, even = count_tests(monkeypatch), dt.Explainer(cnn(nn.GELU)), torch.ones_like(pictures())
+    assert "does not tell which is better" in explainer.explain(even).reason
+    wanted = dt.Explainer(cnn(nn.GELU))
+    wanted.explain(pictures())
+    for _ in range(2):
+        explainer.explain(pictures())
+        assert explainer.choice == wanted.choice
+    assert tested == [3, 3, 3]  # of the even picture, of `wanted`, and once more
 
 
 def test_an_output_with_steps_is_for_deep_taylor() -> None:
