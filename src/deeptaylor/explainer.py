@@ -118,6 +118,7 @@ class Explainer(Comparing):
 
     _watched: tuple[str, ...] = ()
     _choice: Choice | None = None  # what `auto` came to
+    _is_tied: bool = False  # True: the test could not tell on those inputs, so the next ones are tested, too
     _without_rule: UnsupportedOpError | None = None  # why deep Taylor cannot explain this network
 
     def _capture_example(self, example: Any) -> None:
@@ -130,7 +131,7 @@ class Explainer(Comparing):
         """To a file goes what an explainer was made of; it is captured again when it is read."""
         made_of = (self.model, self.domain) if self.trained is None else (self.trained, None)
         example = self.example if self.begun else None
-        return _made_again, (*made_of, example, self.settings, self.state(), self._choice)
+        return _made_again, (*made_of, example, self.settings, self.state(), self._lasting_choice)
 
     # --- which method ---------------------------------------------------------------------------------------------
 
@@ -146,8 +147,19 @@ class Explainer(Comparing):
 
     def settle(self, choice: Choice) -> Self:
         """Answer by a choice that was made before, such as the one that a run recorded; a method by name stays."""
-        self._choice = choice
+        self._is_tied, self._choice = False, choice
         return self
+
+    @property
+    def _lasting_choice(self) -> Choice | None:
+        """The choice of `auto` that later questions keep; None if there is none yet."""
+        return None if self._is_tied else self._choice
+
+    def refresh(self) -> Self:
+        """Capture the network again, after its parameters changed; method="auto" chooses anew."""
+        if self.settings.planned:  # else only secants can answer
+            self._is_tied, self._choice = False, None
+        return super().refresh()
 
     def choose(self, x: Inputs, target: Any, reference: Any = None) -> Choice:
         """Return the method that answers this question; test both on x if the network does not decide it."""
@@ -160,19 +172,18 @@ class Explainer(Comparing):
             return Choice(SECANT, "they explain log-odds")
         if named := self.by_name:
             return named
-        if self._choice is None:
-            with self.lock:
-                found = self._choose(x, target)
-            if found is None:
-                engine, inputs, _ = self.opened(x)
-                other = self.elsewhere(self.weights_of(target, engine, inputs), engine, inputs)
-                assert other is not None
-                return other[0].choose(x, other[1])
-            self._choice = found
-        return self._choice
+        if (made := self._lasting_choice) is not None:
+            return made
+        with self.lock:  # threads that share a new explainer wait for one test
+            if (made := self._lasting_choice) is not None:
+                return made
+            found = self._choose(x, target.target if isinstance(target, targets.Probability) else target)
+            if not isinstance(target, Unit) or target.layer == self.settings.layer:
+                self._is_tied, self._choice = found.is_tie, found
+            return found
 
-    def _choose(self, x: Inputs, target: Any) -> Choice | None:
-        """Choose by graph or by test; None if the question is about another output, whose explainer chooses."""
+    def _choose(self, x: Inputs, target: Any) -> Choice:
+        """Choose by graph or by test; for a question about another output, its explainer does."""
         try:
             engine, inputs, _ = self.opened(x)
         except UnsupportedOpError as error:
@@ -181,8 +192,8 @@ class Explainer(Comparing):
         if found := choose_by_graph(engine, inputs):
             return found
         asked = self.weights_of(target, engine, inputs)
-        if self.elsewhere(asked, engine, inputs):
-            return None
+        if other := self.elsewhere(asked, engine, inputs):
+            return other[0].choose(x, other[1])
         few = (inputs[0][:TESTED],)
         part = targets.part(asked, slice(0, TESTED))
 

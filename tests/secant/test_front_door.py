@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.secant.front_door import better_of, smooth
+from deeptaylor.secant.front_door import Choice, better_of, choose_by_test, smooth
 
 SIDE = 24
 
@@ -123,6 +124,65 @@ def test_where_deep_taylor_is_blind_to_the_class_secants_answer() -> None:
     assert "hardly depends on the class" in choice.reason
 
 
+def count_tests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that grows by the number of samples of every self-test."""
+    tested: list[int] = []
+
+    def counted(*args: Any) -> Choice:
+        tested.append(len(args[1]))
+        return choose_by_test(*args)
+
+    monkeypatch.setattr("deeptaylor.explainer.choose_by_test", counted)
+    return tested
+
+
+def test_threads_that_share_a_new_explainer_wait_for_one_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    tested, explainer = count_tests(monkeypatch), dt.Explainer(cnn(nn.GELU))
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda seed: explainer.explain(pictures(seed=seed)), range(4)))
+    assert tested == [3]
+    assert len({e.reason for e in answers}) == 1
+
+
+def test_functions_of_the_output_need_one_test_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    tested, explainer = count_tests(monkeypatch), dt.Explainer(cnn(nn.GELU))
+    for target in (lambda o: o[:, 0] ** 2, lambda o: o[:, 1] ** 2, dt.probability(1), 3):
+        explainer.explain(pictures(), target)
+    assert tested == [3]
+
+
+def test_a_unit_decides_nothing_for_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    tested, explainer = count_tests(monkeypatch), dt.Explainer(cnn(nn.GELU))
+    assert "the output has places" in explainer.explain(pictures(), dt.unit("2", 1)).reason
+    assert "both methods were tested" in explainer.explain(pictures(), 1).reason
+    assert tested == [3]
+
+
+def test_after_a_refresh_the_method_is_chosen_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, tested = cnn(nn.GELU), count_tests(monkeypatch)
+    explainer = dt.Explainer(network)
+    explainer.explain(pictures())
+    before = explainer.choice
+    with torch.no_grad():
+        network[0].weight.mul_(-1.5)
+    explainer.refresh().explain(pictures())
+    assert tested == [3, 3]
+    again = dt.Explainer(network)
+    again.explain(pictures())
+    assert explainer.choice == again.choice != before
+
+
+def test_an_even_picture_decides_nothing_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    tested, explainer, even = count_tests(monkeypatch), dt.Explainer(cnn(nn.GELU)), torch.ones_like(pictures())
+    assert "does not tell which is better" in explainer.explain(even).reason
+    wanted = dt.Explainer(cnn(nn.GELU))
+    wanted.explain(pictures())
+    for _ in range(2):
+        explainer.explain(pictures())
+        assert explainer.choice == wanted.choice
+    assert tested == [3, 3, 3]  # of the even picture, of `wanted`, and once more
+
+
 def test_an_output_with_steps_is_for_deep_taylor() -> None:
     e = dt.Explainer(Recogniser().double(), pictures(), dt.Box(0.0, 1.0)).explain(pictures(), dt.at_step(2))
     assert e.method == "deep Taylor"
@@ -177,6 +237,28 @@ def test_a_logit_is_asked_by_name() -> None:
         torch.testing.assert_close(asked.score, network(x)[:, 2])
 
 
+@pytest.mark.parametrize("end", [(), (nn.Softmax(1),), (nn.LogSoftmax(1),)], ids=["logits", "softmax", "log-softmax"])
+@pytest.mark.parametrize("target", [None, 3, [0, 4]], ids=["top", "one", "several"])
+def test_a_probability_is_not_set_against_rivals(end: tuple[nn.Module, ...], target: Any) -> None:
+    network, x = cnn(nn.GELU, *end), pictures()
+    with torch.no_grad():
+        p, p0 = (cnn(nn.GELU)(some).softmax(1) for some in (x, x.mean((2, 3), keepdim=True).expand_as(x)))
+    classes = p.argmax(1, keepdim=True) if target is None else torch.tensor([target]).reshape(1, -1).expand(3, -1)
+    e = dt.Explainer(network, x, method="secant").explain(x, dt.probability(target))
+    torch.testing.assert_close(e.score.reshape(3, -1), p.gather(1, classes))
+    total = e.relevance.flatten(-3).sum(-1).reshape(3, -1)
+    torch.testing.assert_close(total, (p - p0).gather(1, classes), rtol=1e-9, atol=1e-12)
+    assert not any("rivals" in note for note in e.notes)
+
+
+def test_log_odds_are_of_a_softmax() -> None:
+    explainer, x = dt.Explainer(cnn(nn.GELU, nn.Sigmoid())), pictures()
+    with pytest.raises(dt.TargetError, match=r"ends in sigmoid.*dt\.logit\(c\)"):
+        explainer.explain(x, dt.log_odds(1))
+    with pytest.raises(dt.TargetError, match="ends in sigmoid"):
+        explainer.between(x, "mean", dt.log_odds(1))
+
+
 def test_after_a_sigmoid_classes_do_not_compete() -> None:
     network, x = cnn(nn.GELU, nn.Sigmoid()), pictures()
     e = dt.Explainer(network, x, method="secant").explain(x, 2)
@@ -216,6 +298,7 @@ def test_a_contrast_is_the_class_minus_its_rivals() -> None:
         plain = explainer.between(x, "mean", weights).relevance
         torch.testing.assert_close(c.relevance, smooth(plain, SIDE / 10, 2))
         assert "secants" in c.reason
+        assert f"weighted by {'their softmax' if against is None else 'the numbers in against='}" in c.notes[0]
 
 
 @pytest.mark.parametrize("method", ["deep-taylor", "secant"])
@@ -273,3 +356,15 @@ def test_a_plain_call_and_a_copy_answer_by_the_same_method() -> None:
         explainer.model[0].weight.mul_(1.5)
     explainer.refresh()
     assert float((explainer.explain(x, 1).relevance - wanted.relevance).abs().max()) > 1e-6
+
+
+@pytest.mark.parametrize("method", ["auto", "secant"])
+def test_a_network_may_be_captured_in_inference_mode(method: str) -> None:
+    torch.manual_seed(6)
+    network, x = nn.Sequential(nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2), cnn(nn.GELU)).double().eval(), pictures()
+    wanted = dt.Explainer(network, x, method=method).explain(x, 1).relevance
+    with torch.inference_mode():
+        explainer = dt.Explainer(network, method=method)
+        inside = explainer.explain(x, 1).relevance
+    for found in (inside, explainer.explain(x, 1).relevance):
+        torch.testing.assert_close(found, wanted)

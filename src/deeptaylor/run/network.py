@@ -135,6 +135,9 @@ class CapturedNetwork(nn.Module):
         if like is not None:
             own = [x.to(like) if x.is_floating_point() else x.to(like.device) for x in own]
         engine = Engine(prepare(self.model, own if whole else [x[:2] for x in own], self.settings, own, known))
+        if torch.is_inference_mode_enabled():  # tensors that are made in it cannot be differentiated later
+            with torch.inference_mode(False):
+                engine._apply(lambda t: t.clone() if t.is_inference() else t)
         if self._recompute:
             engine.recompute()
         moved = self.like if len(self.engines) else None

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from deeptaylor.domain import Domain
-from deeptaylor.errors import InputError, PlanError
+from deeptaylor.errors import InputError, PlanError, TargetError
 from deeptaylor.graph.exporting import is_compiling
 from deeptaylor.run import target as targets
 from deeptaylor.run.callables import Scored, read
@@ -205,6 +205,11 @@ class Reading(CapturedNetwork):
     def check_target(self, engine: Engine, target: Any, inputs: Sequence[Tensor], values: bool = True) -> None:
         """Refuse a target that does not fit the output."""
         targets.check(target, tuple(engine.layout[engine.planned.output].shape(inputs[0].shape[0])), values)
+        if isinstance(target, targets.LogOdds) and "sigmoid" in engine.planned.set_aside:
+            raise TargetError(
+                "Log-odds are of a softmax over classes, and this network ends in sigmoid: each class has its own "
+                "probability p, and log p / (1 − p) is its logit. Ask for target=dt.logit(c)."
+            )
 
 
 def output_like(engine: Engine, inputs: Sequence[Tensor]) -> Tensor:

@@ -15,6 +15,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from deeptaylor.errors import UnsupportedOpError
+from deeptaylor.explanation import Explanation
 from deeptaylor.graph.autocast import without_autocast
 from deeptaylor.pictures.axes import Axis
 from deeptaylor.run.asking import PROBABILITY_NOTE, Asking
@@ -28,16 +29,11 @@ from deeptaylor.secant.front_door import smoothing_width
 from deeptaylor.secant.references import references
 from deeptaylor.secant.traced import Traced, Walk
 
-__all__ = ["Comparing"]
+__all__ = ["LOG_ODDS_NOTE", "Comparing", "is_against_rivals"]
 
 CONTRAST_WIDTH = 1.6  # a contrast is smoothed so many times as wide: it is asked where, rather than how much
-SCORES = {
-    LogOdds: "the score is the log-odds of the class against the others, log p / (1 − p) of the softmax",
-    Against: (
-        "the score is the logit of the class minus the mean logit of its rivals, weighted by their softmax; "
-        "dt.logit(c) explains the logit alone"
-    ),
-}
+LOG_ODDS_NOTE = "the score is the log-odds of the class against the others, log p / (1 − p) of the softmax"
+_AGAINST = "the score is the logit of the class minus the mean logit of its rivals, weighted by "
 
 
 class Comparing(Asking):
@@ -94,15 +90,18 @@ class Comparing(Asking):
         if usual:
             asked, width = self._read_usual(engine, inputs, asked, isinstance(target, Logit))
         if other := self.elsewhere(asked, engine, inputs):
-            answer = other[0].compare(x, reference, other[1], usual)
-            return answer.noting(PROBABILITY_NOTE) if isinstance(asked, Probability) else answer
+            if not isinstance(asked, Probability):
+                return other[0].compare(x, reference, other[1], usual)
+            # the output of that network is named, and no class of it is set against others
+            return other[0].compare(x, reference, Logit(other[1]), usual).noting(PROBABILITY_NOTE)
         self.check_target(engine, asked, inputs)
         others = references(reference, inputs, engine, lambda given: self.read(given)[0])
         found = compared(engine, self._comparison(engine), inputs, others, asked, width)
         if inputs[0].is_cuda:
             self.original.check(look)
-        about = [SCORES[type(asked)]] if type(asked) in SCORES else list(map(_logit_note, engine.planned.set_aside))
-        target = asked.target if type(asked) in SCORES else asked if isinstance(target, Logit) else target
+        compares = isinstance(asked, LogOdds | Against)  # one class with others
+        about = [_score_note(asked)] if compares else list(map(_logit_note, engine.planned.set_aside))
+        target = asked.target if compares else asked if isinstance(target, Logit) else target
         notes = (*self.moves(), *about, *[_smoothing_note(width)] * (width > 0))
         return answered(found, target, partial(self.flips, inputs, target), notes)
 
@@ -151,6 +150,20 @@ class Comparing(Asking):
     def unplanned(self) -> Comparing:
         """The same network for what needs no rules, captured with the same example, if there was one."""
         raise NotImplementedError
+
+
+def is_against_rivals(answer: Explanation) -> bool:
+    """True if the score is that of a class minus the mean of its rivals'."""
+    return any(note.startswith(_AGAINST) for note in answer.notes)
+
+
+def _score_note(asked: LogOdds | Against) -> str:
+    """Say what the score is if a class is compared with others."""
+    if isinstance(asked, LogOdds):
+        return LOG_ODDS_NOTE
+    if asked.rivals is not None:
+        return f"{_AGAINST}the numbers in against="
+    return f"{_AGAINST}their softmax; dt.logit(c) explains the logit alone"
 
 
 def _smoothing_note(width: float) -> str:

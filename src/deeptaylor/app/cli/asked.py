@@ -19,9 +19,8 @@ from deeptaylor.models.photographs import class_index
 from deeptaylor.pictures.contrasted import strength
 from deeptaylor.pictures.sentences import hardly_apart, rescaled, stronger
 from deeptaylor.properties import BY_RULES
-from deeptaylor.run.target import Against, LogOdds
 from deeptaylor.secant.between import Between
-from deeptaylor.secant.comparing import SCORES
+from deeptaylor.secant.comparing import LOG_ODDS_NOTE, is_against_rivals
 from deeptaylor.secant.front_door import PRESETS
 from deeptaylor.shown import percent
 
@@ -146,7 +145,7 @@ def _difference(e: Between, k: int) -> str:
     ledger = e.ledger
     numbers = (_of(t, k) for t in (ledger.score, ledger.reference, ledger.in_favour, ledger.against))
     score, reference, raised, lowered = numbers
-    is_log_odds, is_contrast = (SCORES[kind] in e.notes for kind in (LogOdds, Against))
+    is_log_odds, is_contrast = LOG_ODDS_NOTE in e.notes, is_against_rivals(e)
     what = (
         "log-odds against all other classes are"
         if is_log_odds

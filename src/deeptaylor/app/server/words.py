@@ -13,9 +13,9 @@ from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.pictures import sentences as captions
 from deeptaylor.properties import SAME, Check
 from deeptaylor.run.contrast import POWER
-from deeptaylor.run.target import Against, LogOdds, Negative
+from deeptaylor.run.target import Negative
 from deeptaylor.secant.between import Between
-from deeptaylor.secant.comparing import SCORES
+from deeptaylor.secant.comparing import LOG_ODDS_NOTE, is_against_rivals
 from deeptaylor.secant.front_door import AS_ASKED
 from deeptaylor.shown import number, percent
 
@@ -95,7 +95,7 @@ def sentences(method: str, e: Explanation, name: str, rival: str) -> list[str]:
 
 
 def _difference_title(e: Between, what: str, rival: str) -> str:
-    if SCORES[Against] not in e.notes:
+    if not is_against_rivals(e):
         return f"Which pixels raise the score of {what}, and which lower it"
     return f"{what} against {quoted(rival)}" if rival else f"Which pixels speak for {what}, and which for its rivals"
 
@@ -104,10 +104,10 @@ def _difference(e: Between, has: str, largest: str, what: str, rival: str) -> st
     """What took the score from the reference's to the picture's."""
     score, ledger = float(e.score[0]), e.ledger
     reference, raised, lowered = (float(t[0]) for t in (ledger.reference, ledger.in_favour, ledger.against))
-    if SCORES[Against] in e.notes:
+    if is_against_rivals(e):
         others = f"that of {quoted(rival)}" if rival else "the mean of its rivals"
         has, largest = f"The score of {what} minus {others} is {number(score)}", ""
-    elif SCORES[LogOdds] in e.notes:
+    elif LOG_ODDS_NOTE in e.notes:
         has = f"The log-odds of {what} against all other classes are {number(score)}"
     return (
         f"{has}{largest}. Of the reference it is {number(reference)}: red pixels raise it by {number(raised)}, blue "
