@@ -145,6 +145,18 @@ def test_a_logit_is_asked_by_name() -> None:
         torch.testing.assert_close(asked.score, network(x)[:, 2])
 
 
+@pytest.mark.parametrize("end", [(), (nn.Softmax(1),)], ids=["logits", "softmax"])
+def test_a_probability_is_not_set_against_the_others(end: tuple[nn.Module, ...]) -> None:
+    network, x = cnn(nn.GELU, *end), pictures()
+    with torch.no_grad():
+        p, p0 = (network(y) for y in (x, x.mean((2, 3), keepdim=True).expand_as(x)))
+        p, p0 = (p, p0) if end else (p.softmax(1), p0.softmax(1))
+    e = dt.Explainer(network, x, method="secant").explain(x, dt.probability(2))
+    torch.testing.assert_close(e.score, p[:, 2])
+    torch.testing.assert_close(e.relevance.sum((1, 2, 3)), (p - p0)[:, 2])
+    assert not any("rivals" in note for note in e.notes)
+
+
 def test_after_a_sigmoid_classes_do_not_compete() -> None:
     network, x = cnn(nn.GELU, nn.Sigmoid()), pictures()
     e = dt.Explainer(network, x, method="secant").explain(x, 2)
