@@ -37,8 +37,10 @@ This page is made by `python benchmarks/faithful_page.py` from records of real r
 first. The number is the mean probability of the class over twelve steps, least first minus most first: 0 for a map that knows nothing.
 **Grid pointing**: four photographs of four classes in one mosaic; the share of a class's positive relevance that lies in its own quarter. 0.25 for a map that knows nothing.
 In brackets is the middle 95 % of means over photographs (or mosaics) drawn anew. A star marks the first of a column, and those whose interval overlaps with its own: the numbers do not tell
-these apart. Our rows are bold: `deep Taylor` is what `dt.explain` gives, `contrast` what `dt.contrast` gives, both with all defaults; `secant, blurred reference` is `explainer.between(x, "blur")`, which says what took the
+these apart. Our rows are bold: `deep Taylor` is what `dt.explain` gives on these networks, `contrast` what `dt.contrast` gives, both with all defaults; `secant, blurred reference` is `explainer.between(x, "blur")`, which says what took the
 score from that of the blurred photograph to that of the photograph ([theory, section 12](theory.md#12-between-two-inputs-secants)). Flipping puts in a photograph out of focus, too, so that this reference fits its question.
+
+Networks with attention, layer norms, GELU or gates are another matter: there the default takes secants where they do better, and [a page of its own](faithful_modern.md) measures it.
 
 The 200 photographs are one of every fifth ImageNet class. They are not ours to publish; `deeptaylor evaluate FOLDER --model NAME` asks the same of yours
 ([the command](#ask-it-yourself)).

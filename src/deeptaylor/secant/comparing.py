@@ -112,7 +112,7 @@ class Comparing(Asking):
         if len(inputs) > 1 or inputs[0].ndim < 3 or not inputs[0].is_floating_point():
             return asked, 0.0
         width = smoothing_width(inputs[0]) * (CONTRAST_WIDTH if isinstance(asked, Against) else 1)
-        if not keep_class:
+        if not (keep_class or self.settings.keeps_final):  # of probabilities, a class is the class alone
             shape = engine.layout[engine.planned.output].shape(inputs[0].shape[0])
             asked = against_rivals(asked, shape, engine.planned.set_aside)
         return asked, width
