@@ -90,10 +90,8 @@ class Comparing(Asking):
         if usual:
             asked, width = self._read_usual(engine, inputs, asked, isinstance(target, Logit))
         if other := self.elsewhere(asked, engine, inputs):
-            if not isinstance(asked, Probability):
-                return other[0].compare(x, reference, other[1], usual)
-            # the output of that network is named, and no class of it is set against others
-            return other[0].compare(x, reference, Logit(other[1]), usual).noting(PROBABILITY_NOTE)
+            answer = other[0].compare(x, reference, other[1], usual)
+            return answer.noting(PROBABILITY_NOTE) if isinstance(asked, Probability) else answer
         self.check_target(engine, asked, inputs)
         others = references(reference, inputs, engine, lambda given: self.read(given)[0])
         found = compared(engine, self._comparison(engine), inputs, others, asked, width)
