@@ -68,7 +68,7 @@ _IN_WORDS = {"divide_by_std": "layer_norm"}  # functions that stand for several 
 TESTED = 4  # samples of the first batch
 BLIND = 0.8  # the share of deep Taylor's map that is the same for an unlikely class: .83 to .98 where it points badly
 AHEAD = 1.5  # times the area of secants that deep Taylor's has to be
-_STEPS = (0.1, 0.3)  # shares of the patches that are hidden
+_STEPS = (0.2,)  # shares of the patches that are hidden
 _AT_ONCE = 2**18  # numbers in a batch of the self-test: few, so that values stay in the cache of a processor
 _WIDTH = 1 / 16  # of a picture's shorter side: the standard deviation of the smoothing
 
