@@ -45,6 +45,7 @@ from deeptaylor.secant.front_door import (
     SECANT,
     TESTED,
     Choice,
+    channel_axis,
     choose_by_graph,
     choose_by_test,
     has_pixels,
@@ -53,7 +54,7 @@ from deeptaylor.secant.front_door import (
     unusual_operation,
     with_alternatives,
 )
-from deeptaylor.secant.references import mean_of_data, usual_reference
+from deeptaylor.secant.references import mean_of_data
 
 # Methods that stand above this module (deeptaylor.methods.words adds them): explainer, inputs, target → answer.
 ANSWERS: dict[str, Callable[[Explainer, Inputs, Any], Explanation]] = {}
@@ -192,12 +193,12 @@ class Explainer(Comparing):
         asked = self.weights_of(target, engine, inputs)
         if other := self.elsewhere(asked, engine, inputs):
             return other[0].choose(x, other[1])
-        few = (inputs[0][:TESTED],)
+        few, axis = (inputs[0][:TESTED],), channel_axis(engine)
         part = targets.part(asked, slice(0, TESTED))
 
         def heatmap(answer: Explanation) -> Tensor:
             maps: Tensor = answer.relevance
-            return (maps[:, 0] if answer.score.ndim == 2 else maps).sum(1)
+            return (maps[:, 0] if answer.score.ndim == 2 else maps).sum(axis)
 
         try:
             by_secants = self._by_secants(few[0], part, None)
@@ -207,11 +208,12 @@ class Explainer(Comparing):
 
         def output(some: Tensor) -> Tensor:
             with torch.no_grad():
-                ready = self.engine_for((some,))
-                found: Tensor = ready.forward_pass((some,)).values[ready.planned.output]
+                own = some.movedim(1, axis)
+                ready = self.engine_for((own,))
+                found: Tensor = ready.forward_pass((own,)).values[ready.planned.output]
             return found
 
-        return choose_by_test(output, few[0], part, maps, unusual_operation(engine))
+        return choose_by_test(output, few[0].movedim(axis, 1), part, maps, unusual_operation(engine))
 
     def _go_without_rules(self, x: Any, whose: str, error: UnsupportedOpError) -> Choice:
         """Capture the network for secants alone, where deep Taylor has no rule for it; raise if none is to be had."""
@@ -254,7 +256,7 @@ class Explainer(Comparing):
                 raise UnsupportedOpError(f"{self._without_rule}\nSecants: {error}") from error
 
     def _reference_for(self, inputs: tuple[Tensor, ...], reference: Any) -> Any:
-        """Return what secants compare with: the reference of the call, of the explainer, or the usual one."""
+        """Return what secants compare with: the reference of the call or of the explainer; None: the usual one."""
         chosen = self.settings
         if reference is None and chosen.reference is not None:
             reference = chosen.reference
@@ -262,7 +264,7 @@ class Explainer(Comparing):
             return reference
         if chosen.background is not None:
             return mean_of_data(self.read(chosen.background)[0], inputs)
-        return usual_reference(inputs)
+        return None
 
     # --- explain --------------------------------------------------------------------------------------------------
 
