@@ -25,6 +25,7 @@ from deeptaylor.graph.editing import op_name
 from deeptaylor.graph.places import Node
 from deeptaylor.metrics.case import Case
 from deeptaylor.metrics.flipping import Flipping
+from deeptaylor.operations.moves import permutes
 from deeptaylor.operations.table import convolves, data_nodes, flow_of
 from deeptaylor.rules import Z
 from deeptaylor.run import target as targets
@@ -68,10 +69,6 @@ AS_ASKED = "as asked"  # the reason of a method that was named
 TESTED = 4  # samples of the first batch
 _STEPS = (0.05, 0.15, 0.35)  # shares of the patches that are hidden
 _AT_ONCE = 2**18  # numbers in a batch of the self-test: few, so that values stay in the cache of a processor
-_PERMUTES = tuple(
-    getattr(torch.ops.aten, name)
-    for name in ("permute", "transpose", "movedim", "moveaxis", "swapaxes", "swapdims", "mT")
-)
 _WIDTH = 1 / 16  # of a picture's shorter side: the standard deviation of the smoothing
 
 
@@ -174,7 +171,7 @@ def _read_channels(engine: Engine) -> int | None:
         readers = [n for n in node.users if n.op == "call_function"]
         if any(convolves(n) and n.args[0] is node for n in readers):
             return axes.shape[1]
-        if len(readers) != 1 or getattr(readers[0].target, "overloadpacket", None) not in _PERMUTES:
+        if len(readers) != 1 or not permutes(readers[0]):
             return None
         node = readers[0]
         axes = node.target(axes, *node.args[1:])
