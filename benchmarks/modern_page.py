@@ -146,7 +146,7 @@ CHOICE = """\
 ## How often the choice is right
 
 `auto` does not see the boxes. We asked it anew with 1, 2 or 4 pictures as its first inputs, twelve pictures for each
-network (`benchmarks/modern_choice.py`). Its choice is right if the method that it takes points better over all pictures.
+network (`benchmarks/modern_choice.py`). A choice is right if the method points better over all pictures.
 On the CNN the operations decide for deep Taylor; secants point better there by {behind}, so this counts as wrong.
 """
 

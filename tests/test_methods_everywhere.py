@@ -55,6 +55,13 @@ def test_k_targets_are_k_maps_of_one_target_each(word: str) -> None:
         assert alone.method == together.method
 
 
+def test_negative_scores_have_no_root_and_that_is_said() -> None:
+    e = explainer("taylor").explain(inputs(), dt.negative(1))
+    assert bool((e.score < 0).all())
+    assert not e.relevance.any()
+    assert "scores are negative" in str(e.check())
+
+
 @pytest.mark.parametrize("word", WORDS)
 def test_the_answer_names_its_method(word: str) -> None:
     e = explainer(word).explain(inputs(), 1)

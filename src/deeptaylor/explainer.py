@@ -46,6 +46,7 @@ from deeptaylor.secant.front_door import (
     SECANT,
     TESTED,
     Choice,
+    channel_axis,
     choose_by_graph,
     choose_by_test,
     has_pixels,
@@ -54,7 +55,7 @@ from deeptaylor.secant.front_door import (
     unusual_operation,
     with_alternatives,
 )
-from deeptaylor.secant.references import mean_of_data, usual_reference
+from deeptaylor.secant.references import mean_of_data
 from deeptaylor.shown import percent
 
 # Methods that stand above this module (deeptaylor.methods.words adds them): explainer, inputs, target → answer.
@@ -194,7 +195,7 @@ class Explainer(Comparing):
         asked = self.weights_of(target, engine, inputs)
         if other := self.elsewhere(asked, engine, inputs):
             return other[0].choose(x, other[1])
-        few = (inputs[0][:TESTED],)
+        few, axis = (inputs[0][:TESTED],), channel_axis(engine)
         part = targets.part(asked, slice(0, TESTED))
 
         try:
@@ -204,11 +205,12 @@ class Explainer(Comparing):
 
         def output(some: Tensor) -> Tensor:
             with torch.no_grad():
-                ready = self.engine_for((some,))
-                found: Tensor = ready.forward_pass((some,)).values[ready.planned.output]
+                own = some.movedim(1, axis)
+                ready = self.engine_for((own,))
+                found: Tensor = ready.forward_pass((own,)).values[ready.planned.output]
             return found
 
-        answered = output(few[0])
+        answered = output(few[0].movedim(axis, 1))
         by_rules, same = self._map_and_overlap(engine, few, part, answered)
         if same is not None and same >= BLIND:
             return Choice(
@@ -216,21 +218,22 @@ class Explainer(Comparing):
                 f"deep Taylor's map hardly depends on the class here: {percent(same)} of it is the same for the least "
                 "likely class",
             )
-        maps = {DEEP_TAYLOR: by_rules, SECANT: _one_map(by_secants.relevance, by_secants.score)}
+        maps = {DEEP_TAYLOR: by_rules, SECANT: _one_map(by_secants.relevance, by_secants.score, axis)}
         v, many = targets.weights(part, answered)
-        return choose_by_test(output, few[0], v[0] if many else v, maps, unusual_operation(engine))
+        return choose_by_test(output, few[0].movedim(axis, 1), v[0] if many else v, maps, unusual_operation(engine))
 
     def _map_and_overlap(
         self, engine: Engine, x: tuple[Tensor], asked: Any, output: Tensor
     ) -> tuple[Tensor, float | None]:
         """Return deep Taylor's map (B, …), and the share that is the same for the least likely class.
 
-        The share is a mean over the samples; None if the question is not about one class of several.
+        The share is a mean over the samples; None if the question is not about one class of several, or
+        channels are not the second axis.
         """
         with without_autocast(x), torch.no_grad():
-            if not contrasts.is_one_class(asked, output):
+            if channel_axis(engine) != 1 or not contrasts.is_one_class(asked, output):
                 answer = self._explain(x[0], asked)
-                return _one_map(answer.relevance, answer.score), None
+                return _one_map(answer.relevance, answer.score, channel_axis(engine)), None
             other = contrasts.least_likely(targets.weights(asked, output)[0], output)
             against = targets.Against(asked, other[:, None], torch.ones_like(output[:, :1]))
             result = engine.redistribute(self.run_batch(engine, x, targets.settled(against, x[0]), DROPPED))
@@ -277,7 +280,7 @@ class Explainer(Comparing):
                 raise UnsupportedOpError(f"{self._without_rule}\nSecants: {error}") from error
 
     def _reference_for(self, inputs: tuple[Tensor, ...], reference: Any) -> Any:
-        """Return what secants compare with: the reference of the call, of the explainer, or the usual one."""
+        """Return what secants compare with: the reference of the call or of the explainer; None: the usual one."""
         chosen = self.settings
         if reference is None and chosen.reference is not None:
             reference = chosen.reference
@@ -285,7 +288,7 @@ class Explainer(Comparing):
             return reference
         if chosen.background is not None:
             return mean_of_data(self.read(chosen.background)[0], inputs)
-        return usual_reference(inputs)
+        return None
 
     # --- explain --------------------------------------------------------------------------------------------------
 
@@ -607,9 +610,9 @@ def _made_again(
     return explainer.brought_to(state)
 
 
-def _one_map(relevance: Tensor, score: Tensor) -> Tensor:
+def _one_map(relevance: Tensor, score: Tensor, axis: int) -> Tensor:
     """Return maps without channels, (B, …); of K targets the first."""
-    return (relevance[:, 0] if score.ndim == 2 else relevance).sum(1)
+    return (relevance[:, 0] if score.ndim == 2 else relevance).sum(axis)
 
 
 def _named_choice(settings: Settings) -> Choice | None:

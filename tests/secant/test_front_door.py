@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.secant.front_door import Choice, better_of, choose_by_test, smooth
+from deeptaylor.secant.front_door import Choice, better_of, channel_axis, choose_by_test, smooth
 
 SIDE = 24
 
@@ -329,6 +329,72 @@ def test_a_step_that_does_not_exist_is_named() -> None:
         explainer.contrast(x, 0)
     with pytest.raises(dt.TargetError, match=r"\(batch, steps, classes\)"):
         dt.Explainer(cnn(nn.ReLU), x).explain(x, dt.at_step(0, 1))
+
+
+class ChannelsLast(nn.Module):
+    """A network for (batch, …, channels)."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.network(x.movedim(-1, 1))
+        return out
+
+
+def signals() -> nn.Module:
+    torch.manual_seed(3)
+    layers = [nn.Conv1d(2, 8, 5, 2), nn.GELU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(8, 4)]
+    return nn.Sequential(*layers).double()
+
+
+@pytest.mark.parametrize("ask", [None, [0, 2], dt.probability(1)], ids=["top", "several", "probability"])
+@pytest.mark.parametrize("kind", ["picture", "signal"])
+def test_channels_may_be_the_last_axis(kind: str, ask: Any) -> None:
+    network, x = (cnn(nn.GELU), pictures()) if kind == "picture" else (signals(), pictures()[..., 0])
+    first, last = (dt.Explainer(n, domain=dt.Box(0.0, 1.0)) for n in (network, ChannelsLast(network)))
+    one, two = first.explain(x, ask), last.explain(x.movedim(1, -1), ask)
+    assert one.method == two.method == "secants"
+    lead = one.score.ndim
+    torch.testing.assert_close(two.relevance.movedim(-1, lead), one.relevance)
+    assert first.choice is not None
+    assert last.choice is not None
+    assert last.choice.areas["secant"] == pytest.approx(first.choice.areas["secant"])
+    named = [e.between(part, "blur", 1).relevance for e, part in ((first, x), (last, x.movedim(1, -1)))]
+    torch.testing.assert_close(named[1].movedim(-1, 1), named[0])
+
+
+@pytest.mark.parametrize(
+    "permute",
+    [
+        lambda x: x.permute(0, 3, 1, 2),
+        lambda x: x.movedim(-1, 1),
+        lambda x: x.transpose(1, 3).transpose(2, 3),
+        lambda x: x.swapaxes(1, 3).mT,
+    ],
+    ids=["permute", "movedim", "transpose", "mT"],
+)
+def test_the_axis_of_channels_is_read_behind_any_permutation(permute: Any) -> None:
+    class Permuted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = cnn(nn.GELU)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.network(permute(x))
+            return out
+
+    x = pictures().permute(0, 2, 3, 1)
+    assert channel_axis(dt.Explainer(Permuted(), x).engine) == 3
+    assert channel_axis(dt.Explainer(cnn(nn.GELU), pictures()).engine) == 1
+
+
+def test_sequences_of_vectors_have_no_usual_reference() -> None:
+    network, x = nn.Sequential(nn.Linear(6, 4), nn.GELU(), nn.Flatten(), nn.Linear(20, 3)), torch.rand(2, 5, 6)
+    assert "not a picture, nor a signal" in dt.Explainer(network).explain(x).reason
+    with pytest.raises(dt.InputError, match=r"none is known for inputs of shape \(2, 5, 6\)"):
+        dt.Explainer(network, method="secant").explain(x)
 
 
 # --- other ways to run ------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from deeptaylor.operations.kinds import Moves
 from deeptaylor.operations.ranges import Range, Ranges, join, same
 from deeptaylor.operations.row import Row, Rows, same_as
 
-__all__ = ["ROWS", "put_expand", "put_permute", "put_reshape", "scalar"]
+__all__ = ["ROWS", "permutes", "put_expand", "put_permute", "put_reshape", "scalar"]
 
 aten = torch.ops.aten
 
@@ -318,3 +318,13 @@ ROWS: Rows = {
     aten.replication_pad2d.default: _BY_INDEX,
     aten.replication_pad3d.default: _BY_INDEX,
 }
+
+
+_PERMUTES = (
+    aten.permute, aten.transpose, aten.movedim, aten.moveaxis, aten.swapaxes, aten.swapdims, aten.mT
+)  # fmt: skip
+
+
+def permutes(node: Node) -> bool:
+    """True if a node only changes the order of axes."""
+    return getattr(node.target, "overloadpacket", None) in _PERMUTES

@@ -12,7 +12,7 @@ from deeptaylor.errors import BoundaryError, InputError
 from deeptaylor.run import target as targets
 from deeptaylor.run.engine import Engine
 from deeptaylor.secant.between import METHOD, Between, BetweenLedger
-from deeptaylor.secant.front_door import smooth
+from deeptaylor.secant.front_door import channel_axis, smooth
 from deeptaylor.secant.narrow import is_fast
 from deeptaylor.secant.together import compared_together, grouped
 from deeptaylor.secant.traced import Found, Walk
@@ -47,7 +47,8 @@ def compared(
     relevance = tuple(torch.stack(maps).mean(0) for maps in zip(*(e[0] for e in each), strict=True))
     score, reference = each[0][1], torch.stack([e[2] for e in each]).mean(0)
     if width:
-        relevance = tuple(smooth(R, width, x.ndim - 2) for R, x in zip(relevance, inputs, strict=True))
+        axis = channel_axis(engine)
+        relevance = tuple(smooth(R, width, x.ndim - 2, axis) for R, x in zip(relevance, inputs, strict=True))
     _check_finite(score, reference, relevance)
     lead = score.ndim
     sums = [torch.stack([_sum(s * R, lead) for R in relevance]).sum(0) for s in (1, -1)]

@@ -25,8 +25,8 @@ from deeptaylor.run.inputs import Inputs
 from deeptaylor.run.target import Against, Logit, LogOdds, Probability, against_rivals
 from deeptaylor.secant.between import Between
 from deeptaylor.secant.compare import answered, compared, one
-from deeptaylor.secant.front_door import smoothing_width
-from deeptaylor.secant.references import references
+from deeptaylor.secant.front_door import channel_axis, smoothing_width
+from deeptaylor.secant.references import references, usual_reference
 from deeptaylor.secant.traced import Traced, Walk
 
 __all__ = ["LOG_ODDS_NOTE", "Comparing", "is_against_rivals"]
@@ -71,7 +71,7 @@ class Comparing(Asking):
         return answer if self.trained is None else self.trained.shown(answer, x, seen, asked)
 
     def compare(self, x: Inputs, reference: Any, target: Any, usual: bool = False) -> Between:
-        """Compare with references; `usual`: as method="secant" does, see `_read_usual`."""
+        """Compare with references; `usual`: as method="secant" does, see `_read_usual`; also without a reference."""
         if self._alone:
             return self._alone[0].compare(x, reference, target, usual)
         try:
@@ -93,6 +93,8 @@ class Comparing(Asking):
             answer = other[0].compare(x, reference, other[1], usual)
             return answer.noting(PROBABILITY_NOTE) if isinstance(asked, Probability) else answer
         self.check_target(engine, asked, inputs)
+        if reference is None and usual:
+            reference = usual_reference(engine, inputs)
         others = references(reference, inputs, engine, lambda given: self.read(given)[0])
         found = compared(engine, self._comparison(engine), inputs, others, asked, width)
         if inputs[0].is_cuda:
@@ -109,7 +111,7 @@ class Comparing(Asking):
         """Return target and smoothing of method="secant": a class of a picture or signal is set against its rivals."""
         if len(inputs) > 1 or inputs[0].ndim < 3 or not inputs[0].is_floating_point():
             return asked, 0.0
-        width = smoothing_width(inputs[0]) * (CONTRAST_WIDTH if isinstance(asked, Against) else 1)
+        width = smoothing_width(inputs[0], channel_axis(engine)) * (CONTRAST_WIDTH if isinstance(asked, Against) else 1)
         if not (keep_class or self.settings.keeps_final):  # of probabilities, a class is the class alone
             shape = engine.layout[engine.planned.output].shape(inputs[0].shape[0])
             asked = against_rivals(asked, shape, engine.planned.set_aside)

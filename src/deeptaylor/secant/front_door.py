@@ -25,6 +25,7 @@ from deeptaylor.graph.editing import op_name
 from deeptaylor.graph.places import Node
 from deeptaylor.metrics.case import Case
 from deeptaylor.metrics.flipping import Flipping
+from deeptaylor.operations.moves import permutes
 from deeptaylor.operations.table import convolves, data_nodes, flow_of
 from deeptaylor.rules import Z
 from deeptaylor.run.engine import Engine
@@ -33,8 +34,8 @@ from deeptaylor.run.returned import RETURNED
 
 __all__ = [
     "AS_ASKED", "AUTO", "BLIND", "CP_LRP", "DEEP_TAYLOR", "METHODS", "PRESETS", "SECANT", "TESTED", "Choice",
-    "better_of", "choose_by_graph", "choose_by_test", "has_pixels", "method_sentence", "read_settings", "smooth",
-    "smoothing_width", "unusual_operation", "with_alternatives",
+    "better_of", "channel_axis", "choose_by_graph", "choose_by_test", "has_pixels", "method_sentence", "read_settings",
+    "smooth", "smoothing_width", "unusual_operation", "with_alternatives",
 ]  # fmt: skip
 
 AUTO, DEEP_TAYLOR, PAPER, SECANT, ATTNLRP, CP_LRP = "auto", "deep-taylor", "paper", "secant", "attnlrp", "cp-lrp"
@@ -139,7 +140,9 @@ def choose_by_graph(engine: Engine, inputs: Sequence[Tensor]) -> Choice | None:
         return Choice(
             DEEP_TAYLOR,
             "no background was given. To rank columns, give data, background=X_train: secants then compare with its "
-            "mean and answer in both signs",
+            "mean and answer in both signs"
+            if inputs[0].ndim < 3
+            else "the input is not a picture, nor a signal that a convolution reads, and no reference is known for it",
         )
     unusual = _first_unusual(engine)
     if unusual is None:
@@ -153,10 +156,27 @@ def choose_by_graph(engine: Engine, inputs: Sequence[Tensor]) -> Choice | None:
 
 def has_pixels(engine: Engine, x: Tensor) -> bool:
     """True for pictures and volumes (B, C, H, W, …), and for signals (B, C, L) that a convolution reads."""
-    if x.ndim == 3:
-        nodes = [n for n in engine.captured.graph.nodes if n.op == "call_function"]
-        return any(convolves(n) and engine.captured.inputs[0] in n.all_input_nodes for n in nodes)
-    return x.ndim > 3
+    return x.ndim > 3 or (x.ndim == 3 and _read_channels(engine) is not None)
+
+
+def channel_axis(engine: Engine) -> int:
+    """Return the axis of channels of the first input: the one that a convolution reads as such, or 1 by default."""
+    found = _read_channels(engine)
+    return 1 if found is None else found
+
+
+def _read_channels(engine: Engine) -> int | None:
+    """Return the axis that the convolution at the input reads as channels, also behind a permutation; or None."""
+    node = engine.captured.inputs[0]
+    axes = torch.empty(list(range(len(engine.layout[node.name].sizes))), device="meta")  # each as long as its number
+    while True:
+        readers = [n for n in node.users if n.op == "call_function"]
+        if any(convolves(n) and n.args[0] is node for n in readers):
+            return axes.shape[1]
+        if len(readers) != 1 or not permutes(readers[0]):
+            return None
+        node = readers[0]
+        axes = node.target(axes, *node.args[1:])
 
 
 def _first_unusual(engine: Engine) -> Node | None:
@@ -253,15 +273,24 @@ def unusual_operation(engine: Engine) -> str:
 # --- smoothing --------------------------------------------------------------------------------------------------------
 
 
-def smoothing_width(x: Tensor) -> float:
-    """Return the standard deviation, in pixels, by which secants of a picture are smoothed; 0 for other inputs."""
-    return min(x.shape[2:]) * _WIDTH if x.ndim > 3 else 0.0
+def smoothing_width(x: Tensor, axis: int = 1) -> float:
+    """Return the standard deviation, in pixels, by which secants of a picture are smoothed; 0 for other inputs.
+
+    axis   of the input's channels
+    """
+    return min(x.movedim(axis, 1).shape[2:]) * _WIDTH if x.ndim > 3 else 0.0
 
 
-def smooth(R: Tensor, width: float, axes: int) -> Tensor:
-    """Spread relevance over neighbouring pixels along the last axes; every pixel's relevance is kept in the picture."""
+def smooth(R: Tensor, width: float, axes: int, axis: int = 1) -> Tensor:
+    """Spread relevance over neighbouring pixels along the last axes; every pixel's relevance is kept in the picture.
+
+    axis   of the input's channels; they are left out, wherever they are
+    """
     if not width:
         return R
+    if axis > 1:
+        first, own = -axes - 1, axis - axes - 2  # counted from the end: there may be several maps per sample
+        return smooth(R.movedim(own, first), width, axes).movedim(first, own)
     for d in range(R.ndim - axes, R.ndim):
         at = torch.arange(R.shape[d], dtype=R.dtype, device=R.device)
         bell = torch.exp(-((at[:, None] - at) / width).square() / 2)

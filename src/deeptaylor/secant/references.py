@@ -19,6 +19,7 @@ from torch import Tensor
 from deeptaylor.errors import InputError
 from deeptaylor.run.engine import Engine
 from deeptaylor.run.inputs import check_tokens
+from deeptaylor.secant.front_door import channel_axis, has_pixels
 
 __all__ = ["NAMED", "mean_of_data", "references", "usual_reference"]
 
@@ -51,7 +52,7 @@ def _blurred(x: Tensor) -> Tensor:
 NAMED: Mapping[str, Callable[[Tensor], Tensor]] = {"zeros": _zeros, "mean": _mean, "blur": _blurred}
 
 
-def _named(name: str, inputs: Sequence[Tensor]) -> Reference:
+def _named(name: str, inputs: Sequence[Tensor], axis: int) -> Reference:
     if name not in NAMED:
         raise InputError(f"A reference by name is one of {', '.join(map(repr, NAMED))}; got {name!r}.")
     if not any(x.is_floating_point() for x in inputs):
@@ -62,13 +63,19 @@ def _named(name: str, inputs: Sequence[Tensor]) -> Reference:
             f"The reference {name!r} is for pictures (batch, channels, height, width) and signals (batch, channels, "
             f"length); the input has shape {tuple(flat.shape)}: give a tensor."
         )
-    return tuple(NAMED[name](x) if x.is_floating_point() else x for x in inputs)
+    axes = (axis, *[1] * (len(inputs) - 1))
+    return tuple(_made(name, x, a) if x.is_floating_point() else x for x, a in zip(inputs, axes, strict=True))
 
 
-def usual_reference(inputs: Sequence[Tensor]) -> str:
+def _made(name: str, x: Tensor, axis: int) -> Tensor:
+    """Return this reference of x; `axis`: that of the channels."""
+    return NAMED[name](x) if axis == 1 else NAMED[name](x.movedim(axis, 1)).movedim(1, axis)
+
+
+def usual_reference(engine: Engine, inputs: Sequence[Tensor]) -> str:
     """Return the reference that is used if none is named: the mean of the picture or signal."""
     x = inputs[0]
-    if len(inputs) > 1 or not x.is_floating_point() or x.ndim < 3:
+    if len(inputs) > 1 or not x.is_floating_point() or not has_pixels(engine, x):
         shapes = ", ".join(str(tuple(t.shape)) for t in inputs)
         real = all(t.is_floating_point() for t in inputs)
         data = ", or background=…, such as the training data" if real else ", such as other tokens of the same length"
@@ -117,7 +124,7 @@ def references(given: Any, inputs: Sequence[Tensor], engine: Engine, read: Calla
             raise InputError("No reference was given: the list is empty.")
         return [one for g in given for one in references(g, inputs, engine, read)]
     if isinstance(given, str) and not _is_file(given):
-        return [_named(given, inputs)]
+        return [_named(given, inputs, channel_axis(engine))]
     if isinstance(given, Mapping):
         strange = [name for name in given if name not in names]
         if strange:
