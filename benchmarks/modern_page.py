@@ -44,7 +44,7 @@ MANY = {"occlusion, 8 px": "occlusion, 8 px (121 passes)", "occlusion, 12 px": "
 ROWS = OURS | ONE_CLASS | LOG_ODDS | SPLITS | MANY
 OCR = {
     "default": "**default**", "deep Taylor, neuron": "deep Taylor, neuron",
-    "deep Taylor, spread": "deep Taylor, spread", "secant": "secants, smoothed",
+    "deep Taylor, spread": "deep Taylor, spread", "secant": "secants of the log-odds, smoothed by 1/20",
     "between, mean": "secants of the logit, mean",
     "between, blur": "secants of the logit, blur", "between, background": "secants of the logit, background",
     "integrated gradients": "integrated gradients", "AttnLRP": "AttnLRP", "default, contrast": "**default, contrast**",

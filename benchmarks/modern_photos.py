@@ -98,7 +98,12 @@ def main() -> None:
             pairs = zip(case.x.split(1), case.classes.split(1), maps["explain"], maps["secant"], strict=True)
             tests = [
                 choose_by_test(
-                    network, x, F.one_hot(c, 1000).to(x), {"deep-taylor": a[None].to(x), "secant": b[None].to(x)}, ""
+                    network,
+                    x,
+                    F.one_hot(c, 1000).to(x),
+                    {"deep-taylor": a[None].to(x), "secant": b[None].to(x)},
+                    "",
+                    True,
                 ).areas
                 for x, c, a, b in pairs
             ]

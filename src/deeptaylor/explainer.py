@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from deeptaylor.domain import Domain
-from deeptaylor.errors import InputError, UnsupportedOpError
+from deeptaylor.errors import InputError, TargetError, UnsupportedOpError
 from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.graph.autocast import AUTOCAST_NOTE, autocasting, without_autocast
 from deeptaylor.graph.exporting import is_compiling
@@ -220,7 +220,10 @@ class Explainer(Comparing):
             )
         maps = {DEEP_TAYLOR: by_rules, SECANT: _one_map(by_secants.relevance, by_secants.score, axis)}
         v, many = targets.weights(part, answered)
-        return choose_by_test(output, few[0].movedim(axis, 1), v[0] if many else v, maps, unusual_operation(engine))
+        return choose_by_test(
+            output, few[0].movedim(axis, 1), v[0] if many else v, maps, unusual_operation(engine),
+            "sigmoid" not in engine.planned.set_aside,
+        )  # fmt: skip
 
     def _map_and_overlap(
         self, engine: Engine, x: tuple[Tensor], asked: Any, output: Tensor
@@ -425,7 +428,10 @@ class Explainer(Comparing):
         engine, inputs, _ = self.opened(x)
         shape = targets.class_shape(target, engine.layout[engine.planned.output].shape(inputs[0].shape[0]))
         targets.check(targets.Against(), shape)
-        return self._by_secants(x, contrasts.asked(target, against, shape[0], shape[1], contrasts.POWER), None)
+        asked = contrasts.asked(target, against, shape[0], shape[1], contrasts.POWER)
+        if asked.rivals is not None and isinstance(target, int) and bool((asked.rivals == target).all()):
+            raise TargetError(f"The only rival of class {target} is the class itself; name another.")
+        return self._by_secants(x, asked, None)
 
     def _contrast(self, x: Inputs, target: Any, against: Any, power: float) -> Contrast:
         if autocasting(x):

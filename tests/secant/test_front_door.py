@@ -315,6 +315,25 @@ def test_a_step_of_a_sequence_is_as_a_network_of_that_step(method: str) -> None:
             torch.testing.assert_close(one.relevance, two.relevance)
 
 
+def test_a_class_is_not_its_own_rival() -> None:
+    explainer, x = dt.Explainer(cnn(nn.GELU), pictures(), method="secant"), pictures()
+    with pytest.raises(dt.TargetError, match="only rival of class 1 is the class itself"):
+        explainer.contrast(x, 1, {1: 1.0})
+    explainer.contrast(x, 1, {1: 1.0, 2: 1.0})
+
+
+def test_after_a_sigmoid_the_test_watches_the_class_alone() -> None:
+    def output(some: Tensor) -> Tensor:  # the second class grows with the first
+        total = some.sum((1, 2, 3))
+        return torch.stack([total, 9 * total], 1)
+
+    x = pictures(1).square()
+    maps = {"deep-taylor": x.sum(1), "secant": -x.sum(1)}
+    v = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    alone, competing = (choose_by_test(output, x / 90, v, maps, "gelu", flag).areas for flag in (False, True))
+    assert alone["deep-taylor"] > 0 > competing["deep-taylor"]
+
+
 def test_a_step_that_does_not_exist_is_named() -> None:
     explainer, x = dt.Explainer(Recogniser().double().eval(), pictures(), dt.Box(0.0, 1.0)), pictures()
     for target, said in (

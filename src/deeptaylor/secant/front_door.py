@@ -205,19 +205,19 @@ def _is_usual(node: Node, data: set[Node]) -> bool:
 class _Watched(nn.Module):
     """The probability of the explained class, or the explained score where there is no class; one number per sample."""
 
-    def __init__(self, output: Callable[[Tensor], Tensor], v: Tensor) -> None:
+    def __init__(self, output: Callable[[Tensor], Tensor], v: Tensor, competes: bool) -> None:
         super().__init__()
-        self.output, self.v = output, v
+        self.output, self.v, self.competes = output, v, competes
 
     def forward(self, x: Tensor) -> Tensor:
         z, v = self.output(x), self.v
         if v.ndim == 2 and v.shape[1] > 1 and int((v != 0).sum()) == 1:
-            z = z.softmax(1)
+            z = z.softmax(1) if self.competes else z.sigmoid()
         return (z * v).flatten(1).sum(1, keepdim=True) if z.ndim > 1 else (z * v)[:, None]
 
 
 def choose_by_test(
-    output: Callable[[Tensor], Tensor], x: Tensor, v: Tensor, maps: Mapping[str, Tensor], unusual: str
+    output: Callable[[Tensor], Tensor], x: Tensor, v: Tensor, maps: Mapping[str, Tensor], unusual: str, competes: bool
 ) -> Choice:
     """Hide patches in the order of each map, most and least relevant first, and compare the areas between the curves.
 
@@ -225,12 +225,13 @@ def choose_by_test(
     v         weights over the output: what is explained
     maps      relevance (B, …) without channels, by method
     unusual   the operation because of which the graph did not decide
+    competes  False after a final sigmoid: every class has a probability of its own
     """
     areas = dict.fromkeys(maps, 0.0)
     none, at_once = torch.zeros(1, dtype=torch.long, device=x.device), max(2, _AT_ONCE // x[0].numel())
     even = x.flatten(2).amax(2) == x.flatten(2).amin(2)
     for k in (~even.all(1)).nonzero().flatten().tolist():  # hiding parts of an even picture changes rounding alone
-        case = Case(_Watched(output, v[k : k + 1]), x[k : k + 1], none, batch=at_once, softmax=False)
+        case = Case(_Watched(output, v[k : k + 1], competes), x[k : k + 1], none, batch=at_once, softmax=False)
         flipping = Flipping(fill="blur" if x.ndim == 4 else "mean", shares=_STEPS)
         orders = [s * R[k : k + 1] for R in maps.values() for s in (1, -1)]
         curves = flipping.curves(case, *orders)
