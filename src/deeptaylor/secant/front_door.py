@@ -1,6 +1,8 @@
 """Which method answers a question, and why.
 
 METHODS             the words that `method=` takes
+channel_axis        the axis of the input that a convolution reads as channels
+better_of           the method that the areas of a test choose
 method_sentence     say which method answers, and why
 read_settings       a method and settings of deep Taylor, as one object
 with_alternatives   an error about an unsupported operation, with the methods that may support it
@@ -249,8 +251,8 @@ def choose_by_test(
     return Choice(
         better_of(areas),
         f"the network has {unusual}, so both methods were tested on the {first}: hiding the most relevant patches "
-        f"lowers the answer more than hiding the least relevant ones, by {compared} (deep Taylor is chosen if it is "
-        f"ahead {AHEAD:g} times)",
+        f"lowers the answer more than hiding the least relevant ones, by {compared} (deep Taylor is chosen if its "
+        f"number is more than {AHEAD:g} times the other)",
         areas,
     )
 
@@ -258,8 +260,8 @@ def choose_by_test(
 def better_of(areas: Mapping[str, float]) -> str:
     """Return the method that is chosen: deep Taylor if its area is larger by the factor AHEAD, else secants.
 
-    On the 24 networks of the study that come to the test, secants point better (docs/faithful.md), and an area that is
-    measured on few inputs is noisy.
+    On the 24 networks of the study that come to the test, secants point better (docs/faithful_modern.md), and an area
+    that is measured on few inputs is noisy.
     """
     return DEEP_TAYLOR if areas[DEEP_TAYLOR] > max(0.0, AHEAD * areas[SECANT]) else SECANT
 
