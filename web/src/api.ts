@@ -1,4 +1,4 @@
-// The server's side of this is src/deeptaylor/app/server/schema.py, options.py and dropped.py.
+// The server's side of this is src/deeptaylor/app/server/schema.py and models.py.
 
 import type { Heat } from "./colours";
 import type { Offer as GalleryOffer } from "./gallery_api";
@@ -118,11 +118,18 @@ export interface Swap {
 // What goes into the address with a picture; empty values are left out.
 export type Options = Record<string, string>;
 
+// A class that is offered in place of an unknown one.
+export interface ClassChoice {
+  index: number;
+  name: string;
+}
+
 export class ServerError extends Error {
   constructor(
     readonly status: number,
     message: string,
     readonly swap: Swap | null = null,
+    readonly classes: readonly ClassChoice[] = [],
   ) {
     super(message);
   }
@@ -161,13 +168,13 @@ export async function send(path: string, init: RequestInit = {}): Promise<Respon
       await new Promise((done) => setTimeout(done, 500 + 500 * Math.random()));
       continue;
     }
-    let said: { error: string; swap?: Swap | null } = { error: `The server answered with status ${response.status}.` };
+    let said: { error: string; swap?: Swap | null; classes?: ClassChoice[] | null } = { error: `The server answered with status ${response.status}.` };
     try {
       said = (await response.json()) as typeof said;
     } catch {
       // No words came with it.
     }
-    throw new ServerError(response.status, said.error, said.swap ?? null);
+    throw new ServerError(response.status, said.error, said.swap ?? null, said.classes ?? []);
   }
 }
 

@@ -1,4 +1,4 @@
-// Relevance to colours, as deeptaylor/heatmap.py does it: white is zero, red speaks for the decision, blue against it.
+// Relevance to colours, as deeptaylor/viz/heatmap.py does it: white is zero, red speaks for the decision, blue against it.
 
 export interface Heat {
   height: number;
@@ -9,22 +9,22 @@ export interface Heat {
 
 export type Colour = [number, number, number];
 
-const ANCHORS: readonly (readonly [number, number, number])[] = [
-  [255, 255, 255],
-  [250, 92, 70],
-  [150, 0, 16],
-];
+// The colours of maps from white to the strongest, from colors.css: deeptaylor/viz/colors.py defines them.
+const RAMP: readonly Colour[] = getComputedStyle(document.documentElement)
+  .getPropertyValue("--ramp")
+  .split(",")
+  .map((rgb) => rgb.trim().split(" ").map(Number) as Colour);
 
 export function normalised(value: number, scale: number): number {
   return Math.max(-1, Math.min(1, value / scale));
 }
 
 export function colour(t: number): Colour {
-  const size = Math.abs(t) * 2;
-  const k = size >= 1 ? 1 : 0;
+  const size = Math.abs(t) * (RAMP.length - 1);
+  const k = Math.min(Math.floor(size), RAMP.length - 2);
   const part = size - k;
-  const below = ANCHORS[k]!;
-  const above = ANCHORS[k + 1]!;
+  const below = RAMP[k]!;
+  const above = RAMP[k + 1]!;
   const red = below.map((c, n) => c + part * (above[n]! - c)) as Colour;
   return t < 0 ? [red[2], red[1], red[0]] : red;
 }

@@ -9,7 +9,7 @@ const KINDS: [string, string][] = [
   ["target", "another class"],
   ["model", "another network"],
   ["method", "another method"],
-  ["bias", "another way with biases"],
+  ["bias", "another bias setting"],
 ];
 
 export class Compare {

@@ -6,7 +6,7 @@ import { cropPath, getChannel, getChannels, getPicture, itemPath, type ChannelIt
 import { lastName, picture } from "./gallery_pictures";
 import { words } from "./refusal";
 
-const CUT = "Of each, above: the piece of the photograph in which most of the channel's relevance lies; below: the part of the heatmap that passed through the channel, over it.";
+const CUT = "Above: the part of the photograph with most of the channel's relevance. Below: the part of the heatmap that passed through the channel.";
 
 const NUMBER = "The number is the relevance that arrived at the channel.";
 
@@ -50,7 +50,7 @@ export class ChannelView {
       const { sentence, items } = await getChannel(layer, channel);
       if (asked !== this.asked) return;
       const how = make("p", { class: "soft", role: "status" });
-      const list = make("ul", { class: "grid eight", "aria-label": "Items in which the channel counted most" });
+      const list = make("ul", { class: "grid eight", "aria-label": "Items with the most relevance at the channel" });
       const fill = (path: (item: ChannelItem, place: number) => string): void =>
         list.replaceChildren(...items.map((item, place) => this.tile(items, item, path(item, place))));
       fill(({ index }) => itemPath(index, "small"));
@@ -58,10 +58,10 @@ export class ChannelView {
       this.place.hidden = false;
       this.place.scrollIntoView({ block: "start" });
       if (!items.length) return;
-      how.textContent = "The pieces that it counted in are being cut.";
+      how.textContent = "Computing the crops of this channel.";
       const refused = await this.cut(layer, channel);
       if (asked !== this.asked) return;
-      how.textContent = `${refused ? `Shown are whole photographs with the heatmaps of the run. ${refused}` : CUT} ${NUMBER}`;
+      how.textContent = `${refused ? `Whole photographs are shown with the heatmaps of the run. ${refused}` : CUT} ${NUMBER}`;
       if (!refused) fill((_, place) => cropPath(layer, channel, place));
     } catch (error) {
       this.status.textContent = words(error);

@@ -1,4 +1,4 @@
-// Heatmaps that look alike: asked for once, and drawn by where they lie; a cluster is chosen by its button or its points.
+// Similar heatmaps: asked for once, and drawn by where they lie; a cluster is chosen by its button or its points.
 
 import { byId, make } from "./dom";
 import { beginClusters, getClusters, meanPath, type Cluster, type Clusters } from "./gallery_api";
@@ -53,11 +53,11 @@ export class ClusterMap {
     this.svg = this.scatter(found);
     this.buttons.push(...found.clusters.map((cluster) => this.entry(cluster)));
     this.place.replaceChildren(
-      make("h2", {}, "Heatmaps that look alike"),
+      make("h2", {}, "Similar heatmaps"),
       make(
         "div",
         { class: "cluster-columns" },
-        make("div", {}, this.svg, make("p", { class: "soft" }, `Heatmaps that look alike lie together; every point is an item, every colour a cluster. Alike: how similar the heatmaps of a cluster are, 1 where all are the same. ${found.note}`)),
+        make("div", {}, this.svg, make("p", { class: "soft" }, `Similar heatmaps lie close together. Every point is an item, and every colour a cluster. Similarity: 1 if all heatmaps of a cluster are the same. ${found.note}`)),
         make("ul", { class: "cluster-list", "aria-label": "Clusters" }, ...this.buttons.map((button) => make("li", {}, button))),
       ),
     );
@@ -84,7 +84,7 @@ export class ClusterMap {
 
   private entry({ number, size, alike, sentence }: Cluster): HTMLButtonElement {
     const title = make("strong", {}, make("span", { class: `dot c${number % COLOURS}` }), `Cluster ${number}: ${size.toLocaleString("en")} items`);
-    const about = make("span", { class: "soft" }, `${sentence} Alike: ${alike.toFixed(2)}`);
+    const about = make("span", { class: "soft" }, `${sentence} Similarity: ${alike.toFixed(2)}`);
     const button = make("button", { type: "button", "aria-pressed": "false" }, picture(meanPath({ cluster: String(number) }), ""), make("span", {}, title, about));
     button.addEventListener("click", () => this.choose(String(number)));
     return button;

@@ -14,7 +14,7 @@ export class ItemDialog {
   private readonly title = make("h2", { id: "item-title" });
   private readonly body = make("div", { class: "item-body" });
   private readonly problem = make("p", { class: "error", role: "alert", hidden: true });
-  private readonly again = make("button", { type: "button", class: "main" }, "Explain it anew");
+  private readonly again = make("button", { type: "button", class: "main" }, "Explain it again");
   private readonly before = make("button", { type: "button" }, "Previous");
   private readonly after = make("button", { type: "button" }, "Next");
   private items: number[] = [];
@@ -66,7 +66,7 @@ export class ItemDialog {
         ...(told.mapped ? [figure(itemPath(number, "heatmap"), told.pictured ? "Its heatmap over the photograph in grey" : "Its heatmap")] : []),
       ];
       this.again.hidden = !told.pictured || !this.network;
-      const by = this.again.hidden ? [] : [make("p", { class: "soft" }, `“Explain it anew” asks the network of the tab “Pictures”: ${this.network}.`)];
+      const by = this.again.hidden ? [] : [make("p", { class: "soft" }, `“Explain it again” asks the network of the tab “Pictures”: ${this.network}.`)];
       this.body.replaceChildren(make("div", { class: "figures" }, ...figures), ...told.sentences.map((said) => make("p", { class: "says" }, said)), ...by);
     } catch (error) {
       this.refuse(words(error));

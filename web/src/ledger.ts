@@ -22,10 +22,10 @@ export class Ledger {
     const words = make("ul", { class: "parts" });
     const parted = account.shared > 0;
     for (const [name, part, label] of [
-      ["input", account.input, parted ? "the picture, where it is its own" : "the picture"],
-      ["shared", account.shared, "the picture, where rivals have evidence, too"],
+      ["input", account.input, parted ? "the picture, where the class is distinctive" : "the picture"],
+      ["shared", account.shared, "the picture, where rivals have evidence as well"],
       ["bias", account.bias, "biases and other constants of the network"],
-      ["dropped", account.dropped, "dropped (no rule could hand it on)"],
+      ["dropped", account.dropped, "dropped (no rule could distribute it)"],
     ] as const) {
       if (part === 0 && name !== "input" && name !== "bias") continue;
       const bar = make("span", { class: name });
@@ -68,9 +68,9 @@ export class Ledger {
       make(
         "p",
         { class: "soft" },
-        "From the answer (top) down to the picture (bottom). Each bar is what arrived at a layer, in per cent of the score: red went on, grey stayed with biases. Choose a layer to see its relevance over the photograph.",
+        "From the answer (top) down to the picture (bottom). Each bar is the relevance that arrived at a layer, in per cent of the score: red was passed on, grey was absorbed by biases. Choose a layer to see its relevance over the photograph.",
       ),
-      make("label", { class: "every" }, every, " also steps that only hand on"),
+      make("label", { class: "every" }, every, " show pass-through layers"),
       make("div", { class: "scroll", tabindex: "-1" }, this.list),
     );
   }
@@ -93,7 +93,7 @@ export class Ledger {
           make("span", { class: "name" }, layer.module || layer.node, make("small", {}, ` ${layer.op}, ${layer.rule}`)),
           bar,
           make("span", { class: "number" }, percent(layer.arrived, account.score)),
-          make("span", { class: "visually-hidden" }, ` of the score arrived; biases took ${percent(layer.bias, account.score)}`),
+          make("span", { class: "visually-hidden" }, ` of the score arrived; biases absorbed ${percent(layer.bias, account.score)}`),
         ];
         // The relevance of the answer is the score, one number: no map to choose.
         if (layer === answer) return make("li", {}, make("div", { class: "row" }, ...words));

@@ -213,7 +213,7 @@ class Page {
         this.refusePicture(error.message);
       } else {
         if (another) this.forget();
-        this.refuse(words(error), error instanceof api.ServerError ? error.swap : null);
+        this.refuse(words(error), error);
       }
       this.question.restore(first.answer);
       return;
@@ -258,7 +258,7 @@ class Page {
     } catch (error) {
       second.clear();
       byId("bench").classList.remove("two");
-      this.refuse(`Beside it, nothing can be shown. ${words(error)}`);
+      this.refuse(`Beside it, nothing can be shown. ${words(error)}`, error);
     }
     this.repaint();
   }
@@ -301,16 +301,17 @@ class Page {
   }
 
   // What cannot be answered, with what could be asked instead.
-  private refuse(said: string, swap: api.Swap | null = null): void {
+  private refuse(said: string, error: unknown = null): void {
     const place = byId("refusal");
     place.hidden = !said;
     place.replaceChildren();
     if (!said) return;
-    const { words, buttons } = refusal(said, (number) => this.question.correct(number));
+    const { swap, classes } = error instanceof api.ServerError ? error : { swap: null, classes: [] };
+    const { words, buttons } = refusal(said, classes, (number) => this.question.correct(number));
     place.append(...words);
-    if (swap) buttons.push(make("button", { type: "button", class: "swap main", click: () => this.question.ask(swap) }, "Ask it that way round"));
+    if (swap) buttons.push(make("button", { type: "button", class: "swap main", click: () => this.question.ask(swap) }, "Swap the two classes"));
     if (buttons.length) place.append(make("div", { class: "buttons" }, ...buttons));
-    if (this.panes[0].answer) place.append(make("p", { class: "soft" }, "What is shown below is the answer before."));
+    if (this.panes[0].answer) place.append(make("p", { class: "soft" }, "The previous answer is shown below."));
     if (NARROW.matches) place.scrollIntoView({ block: "nearest" });
   }
 }

@@ -34,11 +34,11 @@ export class NetworkDialog {
   ask(file: File): void {
     const size = `${(file.size / 2 ** 20).toFixed(1)} MiB`;
     if (!/\.onnx$/i.test(file.name)) {
-      this.refused(`${file.name} is no ONNX file; only those can be opened on the page. Others can be given to the command: deeptaylor serve --model FILE.`);
+      this.refused(`${file.name} is not an ONNX file; the page opens only ONNX files. For other files: deeptaylor serve --model FILE.`);
       return;
     }
     if (file.size > this.most) {
-      this.refused(`${file.name} is too large: ${size}; at most ${this.most / 2 ** 20} MiB are taken. Give it to the command: deeptaylor serve --model FILE.`);
+      this.refused(`${file.name} is too large: ${size}; at most ${this.most / 2 ** 20} MiB are accepted. Give it to the command: deeptaylor serve --model FILE.`);
       return;
     }
     const form = make("form", { method: "dialog" });
@@ -87,15 +87,15 @@ function fields(): HTMLElement[] {
     make(
       "div",
       { class: "grid" },
-      field("Size, in pixels", text("size", "a side, or 224x320"), "what the network sees, cut out of the middle"),
+      field("Size, in pixels", text("size", "a side, or 224x320"), "the centre crop that the network sees"),
       field("Resized before that to", text("resize", "the short side, or 256x340"), "in pixels"),
       field("Channels", select("channels", [["RGB", "red, green, blue"], ["BGR", "blue, green, red"], ["L", "gray"]])),
       field("White is", select("white", [["1", "1"], ["255", "255"]]), "before the mean is subtracted"),
       field("Mean", text("mean", "one number, or one for each channel"), "subtracted"),
       field("Standard deviation", text("std", "one number, or one for each channel"), "divided by"),
       field("Interpolation", select("interpolation", [["bilinear", "bilinear"], ["bicubic", "bicubic"], ["nearest", "nearest"]])),
-      field("Classes are called", select("names", [["none", "by their numbers"], ["imagenet", "the thousand names of ImageNet"], ["typed", "as typed below"]])),
-      field("Their names", make("input", { name: "typed", maxlength: "4000", placeholder: "cat, dog, bird", autocomplete: "off", spellcheck: "false" }), "in the order of the outputs, with commas between"),
+      field("Class names", select("names", [["none", "by their numbers"], ["imagenet", "the thousand names of ImageNet"], ["typed", "as typed below"]])),
+      field("Their names", make("input", { name: "typed", maxlength: "4000", placeholder: "cat, dog, bird", autocomplete: "off", spellcheck: "false" }), "in the order of the outputs, separated by commas"),
     ),
   ];
 }

@@ -159,7 +159,7 @@ export class Pane {
   private scaled(painted: Painted): Painted {
     const alone = robustScale(painted.heat.values);
     if (chosen(this.scales) === "whole") return { ...painted, alone };
-    return { ...painted, alone, scale: alone, what: `${painted.what}, in colours of its own` };
+    return { ...painted, alone, scale: alone, what: `${painted.what}, with its own colour scale` };
   }
 
   // --- what is said --------------------------------------------------------------------------------------------------
@@ -189,11 +189,11 @@ export class Pane {
 
   private believing(): HTMLElement {
     const said = make("p", { class: "believed", role: "status" });
-    const button = make("button", { type: "button", class: "believe small" }, "Ask the network: does it believe this map?");
+    const button = make("button", { type: "button", class: "believe small" }, "Test this map by hiding patches");
     button.addEventListener("click", () => {
       const asked = this.asked!;
       button.disabled = true;
-      said.textContent = "Patches of the picture are being taken away …";
+      said.textContent = "Hiding patches of the picture …";
       api
         .believed(asked.options, asked.picture)
         .then(({ area, sentence }) => {
@@ -239,7 +239,7 @@ export class Pane {
     this.channels.dataset["of"] = layer.node + this.answer!.title + String(showing.opacity);
     const whole = this.answer!.account?.score ?? 0;
     this.channels.replaceChildren(
-      make("h3", {}, `The ${layer.channels.length} channels of this layer that hold most`),
+      make("h3", {}, `The ${layer.channels.length} channels of this layer with the most relevance`),
       make("p", { class: "soft" }, "Each has its own colour scale; below it, its part of the score."),
       make(
         "ul",
@@ -258,7 +258,7 @@ export class Pane {
 function compared(painted: Painted, alone: number, whole: string): string {
   const times = painted.heat.scale / alone;
   if (painted.scale === painted.heat.scale) {
-    const faint = `. It is hardly to be seen so: only one pixel in 200 has more than ${number(100 / times)} % of full colour.`;
+    const faint = `. It is barely visible at this scale: only one pixel in 200 has more than ${number(100 / times)} % of full colour.`;
     return `, as in ${whole}${1 / times < FAINT ? faint : "."}`;
   }
   return `, its own scale: colours are ${number(times)} times as strong as in ${whole}.`;
@@ -275,7 +275,7 @@ function rivals(apart: api.Apart): HTMLElement {
     return make("li", {}, make("span", {}, name), meter, make("span", { class: "number" }, percent(weight, 1)));
   });
   if (apart.more) rows.push(make("li", {}, `and ${apart.more} more`));
-  return make("div", { class: "rivals" }, make("h3", {}, "Its rivals, by how much the network considers them"), make("ol", {}, ...rows));
+  return make("div", { class: "rivals" }, make("h3", {}, "Its rivals, by their weight"), make("ol", {}, ...rows));
 }
 
 async function decoded(png: string): Promise<ImageData> {

@@ -80,7 +80,7 @@ export class Photos {
     const most = this.limits.bytes;
     const asked = (this.asked += 1);
     if (file.size > most) {
-      this.events.refused(`${file.name} is too large: ${(file.size / 2 ** 20).toFixed(1)} MiB; at most ${most / 2 ** 20} MiB are taken.`);
+      this.events.refused(`${file.name} is too large: ${(file.size / 2 ** 20).toFixed(1)} MiB; at most ${most / 2 ** 20} MiB are accepted.`);
       return;
     }
     const taken = await this.shrunk(file);
@@ -108,7 +108,7 @@ export class Photos {
       context(canvas).drawImage(image, 0, 0, canvas.width, canvas.height);
       const picture = await new Promise<Blob | null>((done) => canvas.toBlob(done, "image/png"));
       if (!picture) return plain;
-      const note = `It has ${width} × ${height} pixels and was shrunk to ${canvas.width} × ${canvas.height} before it was sent; the Python and the command read the file as it is, so their numbers differ a little.`;
+      const note = `It has ${width} × ${height} pixels and was shrunk to ${canvas.width} × ${canvas.height} before the upload. The Python code and the command read the original file, so their numbers differ slightly.`;
       return { ...plain, picture, note };
     } catch {
       return plain;

@@ -1,19 +1,17 @@
-// What cannot be answered, in words; names that the server offers in the place of an unknown one become buttons.
+// What cannot be answered; classes that the server offers in place of an unknown one become buttons.
 
+import type { ClassChoice } from "./api";
 import { make } from "./dom";
 
-export function refusal(said: string, correct: (number: string) => void): { words: HTMLElement[]; buttons: HTMLElement[] } {
-  const [text, ...near] = said.split("\n");
-  const words = [make("p", {}, text!)];
-  const buttons = near.flatMap((line) => {
-    const found = /^\s+(\d+)\s+(.*)$/.exec(line);
-    if (!found) {
-      words.push(make("p", {}, line));
-      return [];
-    }
-    return [make("button", { type: "button", click: () => correct(found[1]!) }, found[2]!)];
-  });
-  return { words, buttons };
+export function refusal(
+  said: string,
+  offered: readonly ClassChoice[],
+  correct: (number: string) => void,
+): { words: HTMLElement[]; buttons: HTMLElement[] } {
+  return {
+    words: said.split("\n").map((line) => make("p", {}, line)),
+    buttons: offered.map(({ index, name }) => make("button", { type: "button", click: () => correct(String(index)) }, name)),
+  };
 }
 
 export function words(error: unknown): string {

@@ -6,17 +6,17 @@ import { byId, make, newId } from "./dom";
 export const METHODS: [string, string, string][] = [
   ["auto", "Automatic", "the method that fits this network; the answer says which one and why"],
   ["deep-taylor", "Deep Taylor decomposition", "splits the score, layer by layer, down to the pixels"],
-  ["paper", "Deep Taylor, as in the paper", "biases keep their share of the score, averages are pooling"],
+  ["paper", "Deep Taylor, as in the paper", "biases keep their share of the score; averages count as pooling"],
   ["secant", "Secants", "the exact difference from the picture’s own mean colour: red raises the score, blue lowers it"],
   ["attnlrp", "AttnLRP", "for attention: products give half to each factor, the softmax is taken by its tangent"],
-  ["cp-lrp", "CP-LRP", "attention and norms are constants, and every layer hands on in proportion (the z rule)"],
+  ["cp-lrp", "CP-LRP", "treats attention and norms as constants; every layer uses the z rule"],
   ["sensitivity", "Sensitivity", "where a small change would matter most: the squared gradient"],
-  ["taylor", "Taylor at the nearest root", "compares with the nearest picture that the network does not care for; takes some seconds"],
+  ["taylor", "Taylor at the nearest root", "compares with the nearest picture that has a low score; takes some seconds"],
 ];
 export const BIASES: [string, string][] = [
   ["returned", "redistribute their share to the pixels"],
   ["neuron", "keep their share, as in the paper"],
-  ["spread", "give it back to the inputs of each neuron"],
+  ["spread", "return their share to the inputs of each neuron"],
 ];
 // Methods whose map of a score below zero is not empty.
 export const OF_ANY_SCORE = new Set(["secant", "attnlrp", "sensitivity"]);
@@ -31,7 +31,7 @@ export class Settings {
     const known = newId("rules");
     const list = make("datalist", { id: known }, ...rules.map((rule) => make("option", { value: EXAMPLES[rule] ?? rule })));
     const method = make("select", { name: "method" }, ...METHODS.map(([value, words]) => make("option", { value }, words)));
-    const level = field("Level of the root", make("input", { name: "level", type: "number", min: "0", max: "0.99", step: "0.01", value: "0.1" }), "where the score has fallen to this part of itself");
+    const level = field("Level of the root", make("input", { name: "level", type: "number", min: "0", max: "0.99", step: "0.01", value: "0.1" }), "the score at the root, as a fraction of the picture’s score");
     level.classList.add("taylor");
     const biases = BIASES.map(([value, words], k) => {
       const input = make("input", { type: "radio", name: "bias", value });
@@ -46,12 +46,12 @@ export class Settings {
         "details",
         { class: "deep" },
         make("summary", {}, "Rules"),
-        field("First layer’s rule", rule("first", known), "empty: what follows from the range of the pixels (z^B)"),
-        field("Rule of the other layers", rule("above", known), "empty: what follows from each layer’s inputs (z⁺)"),
+        field("First layer’s rule", rule("first", known), "empty: chosen by the range of the pixels (z^B)"),
+        field("Rule of the other layers", rule("above", known), "empty: chosen by each layer’s inputs (z⁺)"),
         field(
           "Rules for single layers",
           make("input", { name: "rules", maxlength: "2000", placeholder: "conv10=eps:0.25; fire*=z+", autocomplete: "off", spellcheck: "false" }),
-          "layer=rule, with semicolons between; * stands for anything",
+          "layer=rule, separated by semicolons; * matches anything",
         ),
         field(
           "Max pooling",

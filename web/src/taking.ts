@@ -30,7 +30,7 @@ export class Taking {
       code("The same in Python", answer.snippet),
       code("The same on the command line", answer.command),
       ...(answer.check ? [code("Is it consistent?", answer.check)] : []),
-      ...(answer.plan ? [code("The plan: which rule where, and why", answer.plan)] : []),
+      ...(answer.plan ? [code("The plan: the rule of each layer, and why", answer.plan)] : []),
     );
   }
 

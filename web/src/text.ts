@@ -1,5 +1,6 @@
 // The tab for texts: a text and a question on the left, its words in colours on the right.
 
+import { ServerError } from "./api";
 import { byId, make } from "./dom";
 import { showGuesses } from "./guesses";
 import { refusal, words } from "./refusal";
@@ -145,7 +146,7 @@ export class TextPage {
       if (NARROW.matches || stage.getBoundingClientRect().top < 40) stage.scrollIntoView({ block: "start" });
     } catch (error) {
       if (running.signal.aborted) return;
-      this.refuse(words(error));
+      this.refuse(words(error), error);
     } finally {
       clearInterval(clock);
       if (this.running === running) {
@@ -177,18 +178,18 @@ export class TextPage {
   }
 
   // What cannot be answered, with what could be asked instead.
-  private refuse(said: string): void {
+  private refuse(said: string, error: unknown = null): void {
     const place = byId("text-refusal");
     place.hidden = !said;
     place.replaceChildren();
     if (!said) return;
-    const { words, buttons } = refusal(said, (number) => {
+    const { words, buttons } = refusal(said, error instanceof ServerError ? error.classes : [], (number) => {
       (this.last === "against" ? this.against : this.wanted).value = this.offer.classes[Number(number)] ?? number;
       void this.explain();
     });
     place.append(...words);
     if (buttons.length) place.append(make("div", { class: "buttons" }, ...buttons));
-    if (this.pane.answer) place.append(make("p", { class: "soft" }, "What is shown below is the answer before."));
+    if (this.pane.answer) place.append(make("p", { class: "soft" }, "The previous answer is shown below."));
     if (NARROW.matches) place.scrollIntoView({ block: "nearest" });
   }
 }

@@ -1,4 +1,4 @@
-// The server's side of this is src/deeptaylor/app/server/text_schema.py.
+// The server's side of this is src/deeptaylor/app/server/schema.py.
 
 import { json, send } from "./api";
 
