@@ -13,12 +13,12 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 import deeptaylor as dt
-from deeptaylor import assets, heatmap
-from deeptaylor.app.server.samples import samples
-from deeptaylor.methods import METHODS, USUAL
-from deeptaylor.models.photographs import class_index
-from deeptaylor.shown import percent
+from deeptaylor import assets
+from deeptaylor.app.server.routes import list_samples
+from deeptaylor.formatting import format_percent
+from deeptaylor.methods import COMMON_METHODS, METHODS
 from deeptaylor.support.files import write_whole
+from deeptaylor.viz import heatmap
 
 OUT = Path(__file__).parent / "pictures"
 SIDE = 176  # of one picture in a row
@@ -67,9 +67,9 @@ def save(name: str, picture: Image.Image, colours: int = 128) -> None:
 
 def two(p: dt.Pretrained) -> None:
     """Two classes in one picture: where the evidence of each lies, what sets each apart, and one against the other."""
-    both = heatmap.above(Image.open(assets.path("cat")), Image.open(assets.path("coffee")))
+    both = heatmap.stack_photos(Image.open(assets.path("cat")), Image.open(assets.path("coffee")))
     x, seen = p.preprocess(both)
-    cat, cup = (class_index(p, name) for name in ("tabby", "espresso"))
+    cat, cup = (p.class_index(name) for name in ("tabby", "espresso"))
     explainer, asked = dt.Explainer(p.network, x, domain=p.domain), torch.tensor([[cat, cup]])
     evidence, apart = explainer.explain(x, asked).heatmap()[0], explainer.contrast(x, asked).heatmap()[0]
     against = replace(explainer.contrast(x, cat, against=cup), photos=(np.asarray(seen),))
@@ -80,7 +80,7 @@ def two(p: dt.Pretrained) -> None:
         "Why espresso?\nWhere its evidence lies",
         "What sets tabby apart\nfrom its rivals",
         "What sets espresso apart\nfrom its rivals",
-        f"tabby red, espresso blue:\n{percent(float(against.apart[0]), '.0f')} lies elsewhere",
+        f"tabby red, espresso blue:\n{format_percent(float(against.apart[0]), '.0f')} lies elsewhere",
     ]
     pictures = [np.asarray(seen), *maps, against.difference_picture()]
     save("two", Image.fromarray(heatmap.montage([cell(m) for m in pictures], lines)), colours=256)
@@ -116,9 +116,9 @@ def methods(p: dt.Pretrained) -> None:
     """Four methods on the same decision."""
     x, seen = p.preprocess(assets.path("rocket"))
     pictures, labels = [np.asarray(seen)], [p.top(x, 1)[0][0].name]
-    for key in USUAL:
+    for key in COMMON_METHODS:
         e = METHODS[key].prepare(p.network, x, p.domain)(x, None)
-        pictures.append(heatmap.colours(e.heatmap()[0]))
+        pictures.append(heatmap.render(e.heatmap()[0]))
         labels.append(METHODS[key].title)
     save("methods", Image.fromarray(heatmap.montage([cell(m) for m in pictures], labels)))
 
@@ -134,7 +134,7 @@ def curve() -> None:
 
 def channel() -> None:
     """The photographs of the page in which a channel was most active."""
-    photos = [Image.open(io.BytesIO(sample.read())).convert("RGB") for sample in samples()]
+    photos = [Image.open(io.BytesIO(sample.read())).convert("RGB") for sample in list_samples()]
     explainer = dt.load("squeezenet1_1").explainer()
     found = dt.channel_examples(explainer, [photos], "fire9.expand3x3", [232], by="activation", top=4)
     drawn = io.BytesIO()
