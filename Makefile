@@ -64,7 +64,7 @@ page:
 	cd web && npm ci && npm run build
 
 recipes: $(VENV)/demo.stamp
-	$(PY) -m deeptaylor.models.networks.recipes
+	$(PY) benchmarks/write_recipes.py
 
 zoo: $(VENV)/bench.stamp
 	$(PY) benchmarks/zoo.py

@@ -58,7 +58,7 @@ def measure(network: str, batch: int, way: str, repeats: int, cuda: bool) -> dic
         for kind, run in calls.items():
             taken[kind].append(1000 * seconds(run, cuda))
     plain, explain = (statistics.median(taken[kind]) for kind in calls)
-    look = statistics.median(1000 * seconds(explainer.original.check, cuda) for _ in range(repeats))
+    look = statistics.median(1000 * seconds(explainer.captured.check_unchanged, cuda) for _ in range(repeats))
     accounted = bool(explainer.explain(x, target).check().accounted)
     found = {"network": network, "batch": batch, "dtype": str(dtype).removeprefix("torch."), "way": way}
     return found | {"plain_ms": plain, "explain_ms": explain, "look_ms": look, "accounted": accounted}

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import deeptaylor as dt
-from deeptaylor.heatmap import save_png
+from deeptaylor.viz.heatmap import save_png
 from synthetic_task import CLASSES, network, pictures
 
 MARKED, SQUARE, INSET = 2, 6, 3  # the class, the side of its mark, and how far from the corner
@@ -82,7 +82,7 @@ def study(out: Path, seed: int, count: int, epochs: int, embedding: str) -> dict
     for name, (inputs, own, mark) in {"training": (x, classes, which), "others": other}.items():
         store = out / f"{name}-{seed}"
         data = [(one, int(c)) for one, c in zip(inputs, own, strict=True)]
-        run = dt.run(data, model, store, domain=dt.Box(0, 1), batch=32)
+        run = dt.explain_dataset(data, model, store, domain=dt.Box(0, 1), batch=32)
         t, flags = run.table, mark.numpy()
         right = float((t["prediction"] == t["label"]).mean())
         alone = float((t["prediction"][flags & (t["label"] != MARKED)] == MARKED).mean()) if name == "others" else None

@@ -34,7 +34,7 @@ def main() -> None:
         for turn in range(asked.turns + 1):  # the first is a warm-up
             for name, also in (("plain", []), ("watched", [dt.Concepts(asked.layer)])):
                 began = time.process_time()
-                run = dt.run(list(x), explainer, folder / f"{name}-{turn}", also=also, threads=1)
+                run = dt.explain_dataset(list(x), explainer, folder / f"{name}-{turn}", also=also, threads=1)
                 took[name].append(time.process_time() - began)
         channels = run.channels(asked.layer).channels
     finally:

@@ -21,10 +21,8 @@ import torch
 from torch import Tensor
 
 import deeptaylor as dt
-from deeptaylor.evaluation.data import photographs
-from deeptaylor.evaluation.evaluate import evaluate
-from deeptaylor.metrics.case import Case
-from deeptaylor.metrics.flipping import Flipping
+from deeptaylor.engine.deletion import Case, Flipping
+from deeptaylor.evaluation.evaluate import evaluate, load_photographs
 from faithful import machine
 
 EIGHT = (
@@ -112,7 +110,7 @@ def main() -> None:
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     network = dt.load(asked.network)
-    x = photographs(asked.photos, network).x.to(asked.device)
+    x = load_photographs(asked.photos, network).x.to(asked.device)
     network.network.to(asked.device)
     found: dict[str, Any] = {"about": {"network": asked.network, "machine": machine(asked.device)}}
     found["beside quantus"] = beside_quantus(network, x[: asked.beside], asked.device, asked.batch, asked.turns)

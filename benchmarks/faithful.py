@@ -1,4 +1,4 @@
-"""The study behind docs/faithful.md: are the maps true? faithful_page.py makes the page from the records.
+"""The study behind docs/faithful.md: are the maps faithful? faithful_page.py makes the page from the records.
 
     python benchmarks/faithful.py photographs --network efficientnet-lite0 --photos FOLDER --json FILE [--device cuda]
     python benchmarks/faithful.py criticisms  --network efficientnet-lite0 --photos FOLDER --json FILE
@@ -34,13 +34,11 @@ from torch import Tensor
 
 import deeptaylor as dt
 import synthetic_task
-from deeptaylor.evaluation.convergence import convergence
-from deeptaylor.evaluation.data import photographs
-from deeptaylor.evaluation.evaluate import evaluate
-from deeptaylor.evaluation.opponents import installed
-from deeptaylor.evaluation.ours import OURS
-from deeptaylor.evaluation.result import Evaluation, read
-from deeptaylor.metrics.flipping import Flipping
+from convergence import convergence
+from deeptaylor.engine.deletion import Flipping
+from deeptaylor.evaluation.baselines import list_installed
+from deeptaylor.evaluation.evaluate import LIBRARY_METHODS, evaluate, load_photographs
+from deeptaylor.evaluation.scores import Evaluation, parse_evaluation
 
 AGAIN = "gradient x input"  # measured again beside a method that is added: the same photographs give the same numbers
 RANDOMISED = ("top-down randomisation", "emprt")
@@ -51,9 +49,9 @@ COMMON = (
 
 
 def methods(*, contrast: bool = True) -> list[str]:
-    """Ours, and every opponent that is installed."""
-    ours = [name for name in OURS if contrast or not name.startswith("contrast")]
-    return ours + installed()
+    """Ours, and every baseline that is installed."""
+    ours = [name for name in LIBRARY_METHODS if contrast or not name.startswith("contrast")]
+    return ours + list_installed()
 
 
 def judged(*args: Any, **kw: Any) -> Evaluation:
@@ -111,7 +109,7 @@ def with_one_more(asked: argparse.Namespace) -> dict[str, Any]:
     own = {"domain": network.domain, "batch": asked.batch, "explained": asked.explained}
     began, again = time.perf_counter(), {}
     for metric, some, count in (("flipping", asked.few, 0), ("grid pointing", len(x), asked.few // 4)):
-        before = read(whole[metric])
+        before = parse_evaluation(whole[metric])
         seen = judged(
             network.network, x[:some], (AGAIN,), (metric,), classes=classes[:some], mosaic_count=count, **own
         ).of(metric, AGAIN)  # fmt: skip
@@ -130,7 +128,7 @@ def with_one_more(asked: argparse.Namespace) -> dict[str, Any]:
 def loaded(asked: argparse.Namespace) -> tuple[dt.Pretrained, Tensor, Tensor]:
     """The network on its device, photographs and classes."""
     network = dt.load(asked.network)
-    found = photographs(asked.photos, network, asked.most)
+    found = load_photographs(asked.photos, network, asked.most)
     network.network.to(asked.device)
     return network, found.x.to(asked.device), found.classes.to(asked.device)
 
@@ -165,8 +163,7 @@ def of_criticisms(asked: argparse.Namespace) -> dict[str, Any]:
 
 def of_digits(asked: argparse.Namespace) -> dict[str, Any]:
     """The share of relevance on the digit to detect, and flipping to black."""
-    from deeptaylor.paper.data.digits import load_digits
-    from deeptaylor.paper.data.pairs import BLACK, held_out_pairs
+    from deeptaylor.paper.digit_pairs import BLACK, held_out_pairs, load_digits
 
     pairs = held_out_pairs(load_digits(), 4 * asked.pairs, absent="distractor")
     with_target = (pairs.target > 0).nonzero().flatten()[: asked.pairs]

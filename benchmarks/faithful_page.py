@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from deeptaylor.evaluation.result import Evaluation, read
+from deeptaylor.evaluation.scores import Evaluation, parse_evaluation
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, PAGE = ROOT / "benchmarks/results/faithful", ROOT / "docs/faithful.md"
@@ -28,14 +28,14 @@ AGAIN = "gradient x input"  # what faithful.py --add measures again
 Record = dict[str, Any]
 
 INTRODUCTION = """\
-# Are the maps true?
+# Are the maps faithful?
 
 A closed ledger says that nothing was lost. It does not say that the map is right. So the network is asked: what does it do when a map is believed?
 This page is made by `python benchmarks/faithful_page.py` from records of real runs; nothing on it is typed by hand but the words.
 
 **Flipping**: a photograph is cut into patches of 16 pixels, which are replaced by the photograph out of focus, the most relevant first, and again the least relevant
-first. The number is the mean probability of the class over twelve steps, least first minus most first: 0 for a map that knows nothing.
-**Grid pointing**: four photographs of four classes in one mosaic; the share of a class's positive relevance that lies in its own quarter. 0.25 for a map that knows nothing.
+first. The number is the mean probability of the class over twelve steps, least first minus most first: 0 for a random map.
+**Grid pointing**: four photographs of four classes in one mosaic; the share of a class's positive relevance that lies in its own quarter. 0.25 for a random map.
 In brackets is the middle 95 % of means over photographs (or mosaics) drawn anew. A star marks the first of a column, and those whose interval overlaps with its own: the numbers do not tell
 these apart. Our rows are bold: `deep Taylor` is what `dt.explain` gives on these networks, `contrast` what `dt.contrast` gives, both with all defaults; `secant, blurred reference` is `explainer.between(x, "blur")`, which says what took the
 score from that of the blurred photograph to that of the photograph ([theory, section 12](theory.md#12-between-two-inputs-secants)). Flipping puts in a photograph out of focus, too, so that this reference fits its question.
@@ -76,7 +76,7 @@ def photographs(found: dict[str, Record]) -> str:
     own = {name: found[name] for name in NETWORKS if name in found}
     lines = ["## On photographs", ""]
     for metric in ("flipping", "grid pointing"):
-        judged = {name: read(record[metric]) for name, record in own.items() if metric in record}
+        judged = {name: parse_evaluation(record[metric]) for name, record in own.items() if metric in record}
         lines += [f"### {metric.capitalize()}", "", *table(metric, judged), ""]
         lines += [sentence(metric, judged), ""]
     lines += added(own)
@@ -191,10 +191,13 @@ def masks(found: dict[str, Record]) -> str:
     judged: dict[str, tuple[Evaluation, float]] = {}
     if "digits" in found:
         chance = found["digits"]["inside by chance"]
-        judged |= {f"digits, {n}": (read(r), chance) for n, r in found["digits"]["evaluations"].items()}
+        judged |= {f"digits, {n}": (parse_evaluation(r), chance) for n, r in found["digits"]["evaluations"].items()}
     if "synthetic" in found:
         record = found["synthetic"]
-        judged[f"signs ({record['right']:.1%} right)"] = (read(record["evaluation"]), record["inside by chance"])
+        judged[f"signs ({record['right']:.1%} right)"] = (
+            parse_evaluation(record["evaluation"]),
+            record["inside by chance"],
+        )
     if not judged:
         return ""
     methods = {s.method for e, _ in judged.values() for s in e.scores}
@@ -273,7 +276,7 @@ def criticisms(found: dict[str, Record]) -> str:
 def _one(record: Record, part: str, metric: str, words: str) -> list[str]:
     if part not in record:
         return []
-    ranked = read(record[part]).ranked(metric)
+    ranked = parse_evaluation(record[part]).ranked(metric)
     values = "; ".join(
         f"{_bold(s.method)} {s.interval.mean:.2f} [{s.interval.low:.2f}, {s.interval.high:.2f}]" for s in ranked
     )

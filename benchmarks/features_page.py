@@ -20,16 +20,20 @@ BEGIN, END = "<!-- made by benchmarks/features_page.py: begin -->", "<!-- made b
 Record = dict[str, Any]
 
 INTRODUCTION = """\
-## What each tool can do
+## Appendix: what each tool can do
 
-Every yes was found by running that tool on a tiny network (`python benchmarks/features.py`; what was seen is in
-`benchmarks/results/features.json`). **yes**: it did it, with the function that is named. *in part*: it did some of it,
-or you write the rest. no: it refused, or its source has no such function. Scripts that lie in a tool's repository and
-hosted pages were read about and not run.
+Every yes was found by running that tool on a tiny network (`python benchmarks/features.py`). The record is
+`benchmarks/results/features.json`.
+
+- **yes**: it did it, with the function that is named.
+- *in part*: it did some of it, or you write the rest.
+- no: it raised an error, or its source has no such function.
+
+We read about scripts in a tool's repository and about hosted pages, and did not run them.
 """
 CLOSING = """\
-Outside of these tables: models that are no neural networks, and figures of whole data sets. SHAP explains trees exactly
-and draws a data set as a beeswarm; deeptaylor does neither.
+These tables leave out models that are not neural networks, and figures of whole data sets. SHAP explains trees exactly
+and draws a data set as a beeswarm plot; deeptaylor does neither.
 """
 
 

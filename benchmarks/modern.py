@@ -33,11 +33,10 @@ from torch.nn import functional as F
 
 import deeptaylor as dt
 import modern_networks
+from deeptaylor.engine.deletion import Case, Flipping
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.methods.attnlrp import attnlrp
-from deeptaylor.metrics.case import Case
-from deeptaylor.metrics.flipping import Flipping
-from deeptaylor.metrics.interval import bootstrap
+from deeptaylor.support.statistics import bootstrap
 from modern_networks import NETWORKS, as_grid, hooked
 from modern_rivals import attnlrp_gamma, chefer
 from modern_tasks import CLASSES, SIDE, Pictures, pictures
@@ -255,7 +254,7 @@ METHODS: dict[str, Method] = {
     "Grad-CAM": grad_cam,
     "occlusion, 8 px": occlusion(8, 4),
     "occlusion, 12 px": occlusion(12, 6),
-    "AttnLRP": by_batch(lambda q, k: attnlrp(q.explainer().unplanned(), q.x[k], q.classes[k]).relevance),
+    "AttnLRP": by_batch(lambda q, k: attnlrp(q.explainer().make_unplanned(), q.x[k], q.classes[k]).relevance),
     "AttnLRP, γ": by_batch(lambda q, k: attnlrp_gamma(q.model, q.x[k], q.classes[k])),
     "Chefer": by_attention,
 }

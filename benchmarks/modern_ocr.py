@@ -31,11 +31,10 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor, nn
 
 import deeptaylor as dt
+from deeptaylor.engine.deletion import Case, Flipping
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.methods.attnlrp import attnlrp
-from deeptaylor.metrics.case import Case
-from deeptaylor.metrics.flipping import Flipping
-from deeptaylor.metrics.interval import bootstrap
+from deeptaylor.support.statistics import bootstrap
 
 HEIGHT, WIDTH, PATCH = 48, 192, 6
 SHARES = (0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.4, 0.6, 0.8)
@@ -235,7 +234,7 @@ def methods(network: nn.Module, example: Tensor) -> dict[str, Maps]:
         "between, blur": between(lambda q: blurred(q.x[None], 3.0)),
         "between, background": between(lambda q: q.ground[None]),
         "integrated gradients": integrated,
-        "AttnLRP": lambda q: attnlrp(explainer().unplanned(), q.x[None], dt.at_step(q.step, q.number)).relevance,
+        "AttnLRP": lambda q: attnlrp(explainer().make_unplanned(), q.x[None], dt.at_step(q.step, q.number)).relevance,
         "occlusion": occlusion,
     }
 

@@ -21,12 +21,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import deeptaylor as dt
-from deeptaylor.evaluation.data import photographs
-from deeptaylor.metrics.case import Case
-from deeptaylor.metrics.flipping import Flipping
-from deeptaylor.metrics.interval import bootstrap
-from deeptaylor.metrics.pointing import GridPointing, mosaics, well_recognised
-from deeptaylor.secant.front_door import choose_by_test
+from deeptaylor.engine.deletion import Case, Flipping
+from deeptaylor.engine.method_choice import choose_by_test
+from deeptaylor.evaluation.evaluate import load_photographs
+from deeptaylor.evaluation.metrics import GridPointing, find_confident, make_mosaics
+from deeptaylor.support.statistics import bootstrap
 
 SIGMAS = (4.0, 8.0, 14.0, 28.0)
 AT_ONCE = 4
@@ -79,7 +78,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     loaded = dt.load(asked.network)
     network: nn.Module = loaded.network.to(asked.device)
-    data = photographs(asked.photos, loaded, asked.most)
+    data = load_photographs(asked.photos, loaded, asked.most)
     data = replace(data, x=data.x.to(asked.device), classes=data.classes.to(asked.device))
     began, record = time.perf_counter(), {}
 
@@ -112,14 +111,14 @@ def main() -> None:
             print(f"  self-test: {areas}, secants ahead in {ahead:.2f}", flush=True)
 
     if asked.flipped:
-        known = well_recognised(network, data.x, data.classes, 16, 0.5, True)[: asked.flipped]
+        known = find_confident(network, data.x, data.classes, 16, 0.5, True)[: asked.flipped]
         case = Case(network, data.x[known], data.classes[known], batch=16)
         fills = ("blur", "mean")
         judge("flipping", case, {
             f"flip, {fill}": lambda R, fill=fill: Flipping(fill=fill).measure(case, R).values for fill in fills
         })  # fmt: skip
     if asked.mosaics:
-        grid = mosaics(network, data.x, data.classes, asked.mosaics, batch=16)
+        grid = make_mosaics(network, data.x, data.classes, asked.mosaics, batch=16)
         judge("grid", grid, {"grid": lambda R: GridPointing().measure(grid, R, lambda *_: R).values})
     if asked.json:
         about = {"network": asked.network, "mosaics": asked.mosaics, "flipped": asked.flipped, "rows": record}

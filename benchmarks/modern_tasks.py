@@ -86,7 +86,7 @@ def _made(x: Array, ground: Array, noise: Array, classes: Array, corners: Array)
 
 
 def _digits(lot: np.random.Generator, split: str, count: int) -> Pictures:
-    from deeptaylor.paper.data.digits import load_digits
+    from deeptaylor.paper.digit_pairs import load_digits
 
     mnist = load_digits()
     ink, labels = (

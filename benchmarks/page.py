@@ -34,28 +34,38 @@ Record = dict[str, Any]
 INTRODUCTION = """\
 # What it costs
 
-How long explanations take and how much memory they need, beside the gradient of the same score on the same pictures
-(what no explanation of this kind can do without) and beside other tools where they take the network. deeptaylor runs
-with z^B at the input, z⁺ above and bias neurons; weights are random. Every explanation is compared with deeptaylor
-in float64 before it is timed. Times are medians. They mean something only as ratios within one machine: processors,
-other work on them and versions differ.
+After this page you know how long explanations take and how much memory they need, and how to make them fast.
 
-To be fast oneself, on a GPU:
+Each explanation is compared with the gradient of the same score on the same pictures, the least that an explanation of
+this kind costs. Other tools are measured if they support the network. deeptaylor runs with z^B at the input, z⁺ above
+and bias neurons; weights are random. Every explanation is compared with deeptaylor in float64 before it is timed.
+
+Times are medians. Read them only as ratios within one machine: processors, their load and versions differ.
+
+## Make it fast
+
+On a GPU:
 
     explainer = dt.Explainer(network, example, domain).to("cuda", torch.bfloat16).compile()
     score, relevance = explainer(x, target)                  # plain tensors, without a ledger
     score, relevance = explainer(x, classes)                 # (batch, K): K maps per sample, forward once
 
-`compile()` compiles a pass for every new shape (seconds to a minute, once) and records it as a CUDA graph where
-launching kernels would take longer than running them; `explainer.explain` uses it too. The same code runs on a CPU.
+`compile()` compiles a pass for every new shape, once, in seconds to a minute. It records the pass as a CUDA graph if
+launching kernels would take longer than running them. `explainer.explain` uses it too. The same code runs on a CPU.
 float16 and bfloat16 work with the default rules (see *Precision* below); other rules raise an error.
 
-Where memory is short, `explainer.recompute()` keeps little of the forward pass and computes the rest again when the
-reverse pass comes to it, for the time of about one more forward pass. Deep networks gain most; one whose peak is the
-work within its first layers, as VGG's, gains nothing. A batch that does not fit into memory is explained in parts, and
-a single picture that does not fit with `recompute()`; a message tells you when either happens.
+If memory is short, `explainer.recompute()` keeps little of the forward pass. The reverse pass computes the rest again,
+for the time of about one more forward pass. Deep networks gain most. A network whose peak is in its first layers, such
+as VGG, gains nothing.
 
-To measure again, and to make this page from what was measured:
+A batch that does not fit into memory is explained in parts, and a single picture that does not fit with `recompute()`;
+a message says so.
+"""
+
+AGAIN = """\
+## Measure again
+
+These commands write the records and make this page from them:
 
     python benchmarks/speed.py --json benchmarks/results/NAME.json
     python benchmarks/books.py --json benchmarks/results/books-NAME.json
@@ -64,17 +74,26 @@ To measure again, and to make this page from what was measured:
 """
 
 COLUMNS = """\
-- **ms**: median of the calls. **÷ gradient**: in units of the compiled gradient, or of the plain one where there is no
-  compiled one; the row with 1.00 is the one. **÷ zennit**, **÷ captum**: in units of theirs. **÷ plain**: of
-  `explain`, in units of the plain call.
-- **peak**: the most memory during a call above what is held between calls, in MiB. **÷ gradient's**: in units of the
-  gradient's of the same kind, compiled to compiled, else plain. **held**: between calls, weights mostly, in MiB; in
-  deeptaylor's first row with the float32 network that it was made from, in its other rows what these add; with graphs
-  all memory that is reserved for them. Empty where an earlier method's memory was freed in between.
-- **off**: the sum of differences to deeptaylor in float64, as a share of the sum of relevances. zennit and captum do
-  not follow the same rules everywhere (biases, pooling; see [how it differs](compare.md)): theirs is a difference of
-  rules, and has no bound.
-- **—**: not measured; below the table it says why.
+## Appendix: every method in every setting
+
+| column | meaning |
+|---|---|
+| ms | median of the calls |
+| ÷ gradient | in units of the compiled gradient, or of the plain one if none is compiled; its row has 1.00 |
+| ÷ zennit, ÷ captum | in units of theirs |
+| ÷ plain | of `explain`, in units of the plain call |
+| peak | the most memory during a call above what is held between calls, in MiB |
+| ÷ gradient's | in units of the gradient's of the same kind: compiled to compiled, else plain |
+| held | memory between calls, mostly weights, in MiB |
+| off | the sum of differences to deeptaylor in float64, as a share of the sum of relevances |
+| — | not measured; the reason is below the table |
+
+*held*: deeptaylor's first row includes the float32 network that it was made from; its other rows say what they add.
+With CUDA graphs it is all memory that is reserved for them. It is empty if an earlier method's memory was freed in
+between.
+
+*off*: zennit and captum do not follow the same rules everywhere (biases, pooling; see [how it differs](compare.md)).
+Theirs is a difference of rules and has no bound.
 """
 
 SEVERAL = """\
@@ -83,49 +102,52 @@ gradients**: in units of as many gradients as there are targets, one after the o
 """
 
 BOOKS = """\
-## What the books cost
+## What the ledger costs
 
-`explainer.explain(x)` returns more than the plain call `explainer(x)`: a ledger, summed along the whole network; checks
-of the input and of the result; and a look at every weight, so that no explanation is of a network that has changed.
-The two took turns (`benchmarks/books.py`). **look**: the look at the weights alone, in ms; on a GPU most of it goes on
-beside the pass. Times on a CPU are of the processor.
+`explainer.explain(x)` returns more than the plain call `explainer(x)`: a ledger, summed along the whole network, and
+checks of the input and of the result. It also checks every weight, so that no explanation is of a network that has
+changed. Both took turns (`benchmarks/books.py`). **look** is the check of the weights alone, in ms; on a GPU most of it
+runs beside the pass. Times on a CPU are processor time.
 """
 
 PRECISION = """\
 ## Precision
 
-Every explanation was compared with deeptaylor in float64 before it was timed; deeptaylor's own are timed only within
-the bound that [section 7 of the theory](theory.md#7-rounding) gives for the network and the type. Trained networks
-(`benchmarks/precision.py`) were off by this much, and might have been by as much as their bound: off ≤ bound. tf32 is
-float32 with the products of tensor cores. A dash: refused, float16 has no numbers for relevances this small.
+Every explanation was compared with deeptaylor in float64 before it was timed. deeptaylor's own are timed only within
+the bound that [section 7 of the theory](theory.md#7-rounding) gives for the network and the dtype. The table shows
+trained networks (`benchmarks/precision.py`) as *off ≤ bound*. tf32 is float32 with the products of tensor cores. A
+dash: an error, because float16 cannot represent relevances this small.
 """
 
 GROWTH = """\
 ## How it grows
 
 A plain network in the manner of VGG (`benchmarks/growth.py`); one quantity grows, the others stay. deeptaylor runs
-eagerly, and takes turns with the gradient and from size to size. For several targets the gradient goes forward once
-and back for each. **line**: milliseconds, n counts what grows. **each ÷ gradient's**: how much one more costs, in
-units of what it costs the gradient. **off the line**: the largest relative deviation of a point. **spread**: the
-widest middle half of the calls at a point, relative to its median: how noisy the machine was.
+eagerly, and takes turns with the gradient and between sizes. For several targets, the gradient runs forward once and
+back for each.
+
+- **line**: milliseconds; n counts what grows.
+- **each ÷ gradient's**: the cost of one more, in units of the gradient's.
+- **off the line**: the largest relative deviation of a point.
+- **spread**: the widest middle half of the calls at a point, relative to its median; this is the noise of the machine.
 
 ![Time of explanation and gradient against batch, pixels, convolutions and targets](images/growth.png)
 """
 
 BENDS = """\
-One reason why points for large n can lie above the line on a CPU: the C library gives large pieces of memory back to
-the system after a call, and gets them anew, page by page, in the next. **new pages** counts them, in a call at the
-largest n. A second process, which took turns with the first call by call, *kept* all memory (hollow in the plot,
-where the lines go through the full points).
-**÷ kept**: the time as it comes in units of the time with memory kept, at the least and at the largest n; rows without
-new pages show how far it is from 1 for other reasons. For one's own runs, the environment variables
-`MALLOC_MMAP_MAX_=0` and `MALLOC_TRIM_THRESHOLD_=-1` keep memory with the GNU C library.
+On a CPU, points for large n can lie above the line. One reason: the C library gives large pieces of memory back to the
+system after a call, and gets them again, page by page, in the next. **new pages** counts them, in a call at the largest
+n. A second process took turns with the first, call by call, and *kept* all memory (hollow in the plot; the lines go
+through the full points).
+
+**÷ kept**: the time in units of the time with memory kept, at the smallest and at the largest n. Rows without new pages
+show how far it is from 1 for other reasons. For your own runs, the environment variables `MALLOC_MMAP_MAX_=0` and
+`MALLOC_TRIM_THRESHOLD_=-1` keep memory with the GNU C library.
 """
 
 
 BESIDE = """\
-The fastest way of deeptaylor beside the fastest way of the gradient; where the gradient was not compiled, both are
-plain:
+The fastest way of deeptaylor and the fastest way of the gradient; if the gradient was not compiled, both are plain:
 """
 
 
@@ -263,14 +285,23 @@ def versions(machine: Record, files: Sequence[str]) -> str:
     return f"From {', '.join(f'`benchmarks/results/{f}`' for f in files)}: Python {machine['python']}, {packages}.\n"
 
 
-def machine_section(machine: Record, files: Sequence[str], settings: Sequence[Record]) -> list[str]:
+def in_order(settings: Sequence[Record]) -> list[Record]:
+    """Settings by network, then by batch."""
     networks = list(dict.fromkeys(s["network"] for s in settings))
-    settings = sorted(settings, key=lambda s: (networks.index(s["network"]), s["batch"]))
-    single = [s for s in settings if s["targets"] == 1]
-    many = [s for s in settings if s["targets"] > 1]
-    parts = [f"## {device(machine)}\n", versions(machine, files)]
-    if single:
-        parts += [BESIDE, summary(single)]
+    return sorted(settings, key=lambda s: (networks.index(s["network"]), s["batch"]))
+
+
+def machine_section(machine: Record, files: Sequence[str], settings: Sequence[Record]) -> list[str]:
+    """The fastest ways on one machine."""
+    single = [s for s in in_order(settings) if s["targets"] == 1]
+    return [f"## {device(machine)}\n", versions(machine, files), *([BESIDE, summary(single)] if single else [])]
+
+
+def details_section(machine: Record, settings: Sequence[Record]) -> list[str]:
+    """Every method in every setting on one machine."""
+    single = [s for s in in_order(settings) if s["targets"] == 1]
+    many = [s for s in in_order(settings) if s["targets"] > 1]
+    parts = []
     for network in dict.fromkeys(s["network"] for s in single):
         parts += [f"### {network} on {device(machine)}\n", details([s for s in single if s["network"] == network])]
     if many:
@@ -291,7 +322,7 @@ def books_section(record: Record) -> list[str]:
         for b in record["books"]
     ]  # fmt: skip
     where = record["machine"]
-    return [f"### Books on {device(where)}\n", versions(where, [record["file"]]), table(head, rows)]
+    return [f"### Ledger on {device(where)}\n", versions(where, [record["file"]]), table(head, rows)]
 
 
 # --- growth -----------------------------------------------------------------------------------------------------------
@@ -382,8 +413,6 @@ def page(records: Sequence[Record]) -> str:
     for record in records:
         if "settings" in record:
             machines.setdefault(json.dumps(record["machine"], sort_keys=True), []).append(record)
-    if machines:
-        parts += ["In the tables:\n", COLUMNS]
     for same in machines.values():
         settings = [s for record in same for s in record["settings"]]
         parts += machine_section(same[0]["machine"], [record["file"] for record in same], settings)
@@ -394,6 +423,11 @@ def page(records: Sequence[Record]) -> str:
     if grown:
         parts += [GROWTH, *(part for record in grown for part in growth_section(record))]
     parts += [PRECISION, *(part for record in records if "precision" in record for part in precision_section(record))]
+    parts.append(AGAIN)
+    if machines:
+        parts.append(COLUMNS)
+    for same in machines.values():
+        parts += details_section(same[0]["machine"], [s for record in same for s in record["settings"]])
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 

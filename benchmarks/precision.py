@@ -26,10 +26,12 @@ from torch import Tensor, nn
 
 import deeptaylor as dt
 from deeptaylor.models import networks
-from deeptaylor.models.networks.detection_pooling import NETWORKS as DIGITS
-from deeptaylor.paper.data.pairs import BLACK, WHITE
-from deeptaylor.run import rounding
+from deeptaylor.models.networks.paper_networks import PAPER_NETWORKS as DIGITS
+from deeptaylor.paper.digit_pairs import BLACK, WHITE
 from speed import machine, write
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests" / "helpers")]
+import rounding  # noqa: E402
 
 FILE = "networks.pt"
 PHOTOS = {
@@ -79,7 +81,7 @@ def prepare(folder: Path) -> None:
         low, high = (torch.as_tensor(b).reshape(-1, 1, 1) for b in (known.domain.low, known.domain.high))
         found[name] = {"weights": known.network.state_dict(), "low": low, "high": high, "x": pictures(known)}
     for name in DIGITS:
-        weights = dt.models.networks.detection_pooling.load(name).state_dict()
+        weights = dt.models.networks.paper_networks.load_network(name).state_dict()
         low, high = torch.tensor(BLACK), torch.tensor(WHITE)
         found[name] = {"weights": weights, "low": low, "high": high, "x": low + blobs((1, 28, 56)) * (high - low)}
     for one in found.values():
@@ -122,7 +124,7 @@ def rows(name: str, one: dict[str, Any], device: str, types: list[str], compiled
     target = None if output.ndim == 1 else output.argmax(1)
     for bias in ("neuron", "spread"):
         exact = dt.Explainer(model, x, domain, bias=bias)
-        engine, truth = exact.engine, exact(x, target)[1]
+        engine, truth = exact.captured.engine, exact(x, target)[1]
         kappas = {wide: rounding.condition(engine, (x,), target, wide) for wide in (False, True)}
         for kind in types:
             dtype, u = getattr(torch, "float32" if kind == "tf32" else kind), rounding.TF32 if kind == "tf32" else None
@@ -133,7 +135,7 @@ def rows(name: str, one: dict[str, Any], device: str, types: list[str], compiled
             row = Row(name, bias, kind, "eager", kappa, bound=limit, counted=rounding.counted(engine, dtype, u))
             try:
                 row.off = rounding.off([explainer(x.to(dtype), target)[1]], [truth])
-                found, again = rounding.compared(explainer.engine, (x.to(dtype),), target)
+                found, again = rounding.compared(explainer.captured.engine, (x.to(dtype),), target)
                 row.reverse = rounding.off(found.relevance, again.relevance)
             except dt.InputError as error:
                 row.problem = f"refused: {str(error).split('.')[0]}"

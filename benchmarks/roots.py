@@ -25,16 +25,14 @@ import torch
 from torch import Tensor
 
 import deeptaylor as dt
-from deeptaylor.models.networks.detection_pooling import NETWORKS as DIGITS
-from deeptaylor.models.networks.detection_pooling import load as load_digit_network
-from deeptaylor.paper.data.digits import load_digits
-from deeptaylor.paper.data.pairs import held_out_pairs
-from deeptaylor.paper.methods import BOX
-from deeptaylor.paper.nearest import Nearest
-from deeptaylor.paper.roots_measured import Expansions, Passes, apart, expansions, roots
+from deeptaylor.models.networks.paper_networks import BOX
+from deeptaylor.models.networks.paper_networks import PAPER_NETWORKS as DIGITS
+from deeptaylor.models.networks.paper_networks import load_network as load_digit_network
+from deeptaylor.paper.digit_pairs import held_out_pairs, load_digits
 from deeptaylor.rules import Flat, Rule, WSquare, Z, ZBox
 from deeptaylor.rules.steps import BlockStep
 from page import table, versions
+from root_expansions import Expansions, Nearest, Passes, apart, expansions, roots
 from speed import machine, write
 
 ROOT = Path(__file__).resolve().parents[1]

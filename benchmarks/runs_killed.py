@@ -24,7 +24,7 @@ import zarr  # noqa: F401  before the forks, which then begin at once
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.runs import local
+from deeptaylor.datasets import local
 
 local.EVERY = 0.02  # seconds: shards are saved in parts, too
 ITEMS, SHARD, BATCH = 1200, 48, 8
@@ -52,7 +52,7 @@ def begin(store: Path, model: dt.Explainer) -> int:
     if child == 0:
         code = 1
         try:
-            code = 0 if dt.run(Squares(), model, store, shard=SHARD, batch=BATCH, threads=1).complete else 2
+            code = 0 if dt.explain_dataset(Squares(), model, store, shard=SHARD, batch=BATCH, threads=1).complete else 2
         finally:
             os._exit(code)
     return child

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 import deeptaylor as dt
-from deeptaylor.models.networks.detection_pooling import TwoLayer
-from deeptaylor.runs.progress import Progress
+from deeptaylor.datasets.explain_dataset import Progress
+from deeptaylor.models.networks.paper_networks import TwoLayer
 from runs_speed import memory
 
 SIZES = (5_000, 20_000, 80_000, 320_000)
@@ -57,7 +57,7 @@ def one(items: int) -> dict[str, Any]:
             seen.append((p.done, memory()))
 
     with tempfile.TemporaryDirectory() as folder:
-        dt.run(data, explainer, Path(folder) / "store", batch=64, progress=progress)
+        dt.explain_dataset(data, explainer, Path(folder) / "store", batch=64, progress=progress)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
     return {"items": items, "peak_mb": peak, "seen": seen}
 

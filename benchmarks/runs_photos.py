@@ -31,13 +31,11 @@ from PIL import Image
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.models.networks.efficientnet_lite import efficientnet_lite0
-from deeptaylor.models.networks.preparation import Preparation
+from deeptaylor.datasets.explain_dataset import Progress, begin, work_of
+from deeptaylor.datasets.store import zarr_package
+from deeptaylor.models.networks.imagenet_networks import efficientnet_lite0, squeezenet1_1
+from deeptaylor.models.networks.preprocessing import Preparation
 from deeptaylor.models.networks.pretrained import Pretrained
-from deeptaylor.models.networks.squeezenet import squeezenet1_1
-from deeptaylor.runs.progress import Progress
-from deeptaylor.runs.run import begin, work_of
-from deeptaylor.runs.store import zarr_package
 from zoo import MEAN, STD, randomise
 
 SETTLE = 0.5  # seconds in which the run's threads end what they do
@@ -112,7 +110,7 @@ def reading(work: Any, items: Sequence[Any], threads: int) -> float:
     parts = [items[k : k + 16] for k in range(0, len(items), 16)]
     with ThreadPoolExecutor(threads) as pool:
         began = time.perf_counter()
-        list(pool.map(work.prepared, parts))
+        list(pool.map(work.read_batch, parts))
         return len(items) / (time.perf_counter() - began)
 
 
@@ -130,7 +128,7 @@ def measured(asked: argparse.Namespace, folder: Path, kind: str, batch: int) -> 
         explainer.compile()
     items = list(listed(work))
     ready = [
-        torch.stack([work.example(item)[0] for item in items[k : k + batch]]).to(explainer.like)
+        torch.stack([work.example(item)[0] for item in items[k : k + batch]]).to(explainer.captured.like)
         for k in range(0, 2 * batch, batch)
     ]
     bare, plain = [per_second(explainer.explain, ready, asked.seconds)], [per_second(explainer, ready, asked.seconds)]
@@ -147,7 +145,7 @@ def measured(asked: argparse.Namespace, folder: Path, kind: str, batch: int) -> 
     with tempfile.TemporaryDirectory() as out:
         began, busy = time.perf_counter(), time.process_time()
         store = Path(out) / "store"
-        dt.run(
+        dt.explain_dataset(
             folder, explainer, store, batch=batch, threads=asked.threads, processes=asked.processes, progress=progress
         )  # fmt: skip
         whole, used = time.perf_counter() - began, time.process_time() - busy
@@ -168,7 +166,7 @@ def measured(asked: argparse.Namespace, folder: Path, kind: str, batch: int) -> 
 
 
 def listed(work: Any) -> Any:
-    from deeptaylor.runs.manifest import listed as entered
+    from deeptaylor.datasets.manifest import listed as entered
 
     return entered(work.source.entries(), work)
 

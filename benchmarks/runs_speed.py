@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 import deeptaylor as dt
-from deeptaylor.models.networks.detection_pooling import TwoLayer
-from deeptaylor.runs.progress import Progress
+from deeptaylor.datasets.explain_dataset import Progress
+from deeptaylor.models.networks.paper_networks import TwoLayer
 
 SETTLE = 0.3  # seconds in which the run's threads end what they do
 
@@ -97,7 +97,7 @@ def measured(items: int, batch: int, every: int) -> tuple[dict[str, Any], list[t
     bare = Clocks()
     with tempfile.TemporaryDirectory() as folder:
         ran.start()
-        dt.run(data, explainer, Path(folder) / "store", batch=batch, progress=progress)
+        dt.explain_dataset(data, explainer, Path(folder) / "store", batch=batch, progress=progress)
     found: dict[str, Any] = {"items": items, "batch": batch}
     found |= {"torch_threads": torch.get_num_threads(), "cores": os.cpu_count()}
     for name in CLOCKS:

@@ -8,6 +8,7 @@ python benchmarks/same.py --compare before.npz after.npz
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
 import warnings
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
 import deeptaylor as dt
 from zoo import FAMILIES, MEAN, STD, family
@@ -23,22 +25,35 @@ from zoo import FAMILIES, MEAN, STD, family
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests" / "helpers")]
 from fuzz import package_domain  # noqa: E402
 from random_networks import build  # noqa: E402
+from small_texts import classifier, llama  # noqa: E402
 
-BIASES = ("neuron", "spread")
+BIASES = ("neuron", "returned", "spread")
+TEXT = "the film was not bad at all"
 
 
 def maps(families: list[str], networks: int) -> Iterator[tuple[str, torch.Tensor]]:
-    """The relevance of every network in both bias modes, by name."""
+    """Yield the relevance of every network by name: three bias modes, contrast, `between` and `auto`."""
     for name in families:
         network = family(name)
-        for bias in BIASES:
-            explainer = dt.Explainer(network.model, network.x, dt.Box.from_normalisation(MEAN, STD), bias=bias)
-            yield f"{name} {bias}", explainer.explain(network.x).relevance
+        yield from maps_of(name, network.model, network.x, dt.Box.from_normalisation(MEAN, STD))
     for seed in range(networks):
         random = build(seed)
-        for bias in BIASES:
-            explainer = dt.Explainer(random.model, random.example, package_domain(random.domain), bias=bias)
-            yield f"random {seed} {bias}", explainer.explain(random.example).relevance
+        yield from maps_of(f"random {seed}", random.model, random.example, package_domain(random.domain))
+    for name, text_model in (("text classifier", classifier()), ("language model", llama())):
+        yield name, text_model.explain(TEXT).relevance[0]
+
+
+def maps_of(name: str, model: nn.Module, x: torch.Tensor, domain: dt.Domain) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the maps of one network; a method that does not support it is left out."""
+    for bias in BIASES:
+        explainer = dt.Explainer(model, x, domain, bias=bias)
+        yield f"{name} {bias}", explainer.explain(x).relevance
+    with contextlib.suppress(dt.DeepTaylorError):
+        yield f"{name} contrast", explainer.contrast(x).relevance
+    with contextlib.suppress(dt.DeepTaylorError):
+        yield f"{name} between", explainer.between(x, "zeros").relevance
+    with contextlib.suppress(dt.DeepTaylorError):
+        yield f"{name} auto", dt.Explainer(model, x, domain).explain(x).relevance
 
 
 def compare(before: Path, after: Path) -> int:

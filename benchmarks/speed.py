@@ -40,8 +40,10 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.run import rounding
 from zoo import MEAN, STD, images, randomise
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests" / "helpers")]
+import rounding  # noqa: E402
 
 NETWORKS = ("vgg16", "resnet50", "efficientnet_b0", "vit_b_16", "convnext_tiny")
 METHODS = (
@@ -251,8 +253,10 @@ def reference(setting: Setting, x: Tensor, target: Tensor) -> tuple[Tensor, floa
     """The relevance of the first samples in float64, and how far from it the setting's type may be."""
     some = x[:2].double()
     explainer = explainer_of(setting.network, some)
-    kappa = rounding.condition(explainer.engine, (some,), target[:2, 0], wide=setting.dtype == "float32")
-    bound = rounding.bound(explainer.engine, x.dtype, kappa, rounding.TF32 if setting.dtype == "tfloat32" else None)
+    kappa = rounding.condition(explainer.captured.engine, (some,), target[:2, 0], wide=setting.dtype == "float32")
+    bound = rounding.bound(
+        explainer.captured.engine, x.dtype, kappa, rounding.TF32 if setting.dtype == "tfloat32" else None
+    )
     return deeptaylor(explainer, some, target[:2], "eager")().double(), bound
 
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 import deeptaylor as dt
 from deeptaylor.errors import UnsupportedOpError
-from deeptaylor.metrics.similarity import spearman
+from deeptaylor.support.statistics import spearman
 
 RECORD = Path(__file__).resolve().parent / "results/tables.json"
 ROWS, ORDERS, STEPS = 60, 400, 150

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from deeptaylor.assets import Asset, fetched
+from deeptaylor.assets import Asset, fetch
 
 PAD, CLS, SEP, MASK = 0, 101, 102, 103
 SHORT, LONG = 96, 128  # tokens, [CLS] and [SEP] among them: of a test review at most, of a training review
@@ -59,7 +59,7 @@ def prepared(folder: Path) -> None:
     from safetensors.torch import load_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    weights = load_file(fetched(WEIGHTS))
+    weights = load_file(fetch(WEIGHTS))
     kept = {name: w.half() for name, w in weights.items() if w.is_floating_point() and not name.startswith("pooler")}
     torch.save(kept, folder / "minilm.pt")
     ids, labels = _tokenised()
@@ -81,9 +81,9 @@ def _tokenised() -> tuple[list[list[int]], npt.NDArray[np.int64]]:
     """Every review once, without the tags of lines."""
     from tokenizers import Tokenizer
 
-    with fetched(IMDB).open(encoding="utf-8", newline="") as file:
+    with fetch(IMDB).open(encoding="utf-8", newline="") as file:
         texts = dict.fromkeys((row["review"], row["sentiment"]) for row in csv.DictReader(file))
-    tokenizer = Tokenizer.from_file(str(fetched(TOKENIZER)))
+    tokenizer = Tokenizer.from_file(str(fetch(TOKENIZER)))
     tokenizer.no_padding()
     tokenizer.no_truncation()
     found = tokenizer.encode_batch([text.replace("<br />", " ") for text, _ in texts])

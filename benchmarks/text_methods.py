@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import deeptaylor as dt
 import text_rivals as rivals
-from deeptaylor.text.references import parts
+from deeptaylor.text.text_references import split_words
 
 RANDOM_WORDS = 8  # references of words drawn from other texts
 DRAWN = 4  # ways to take words away part by part, each beside its reverse
@@ -102,7 +102,7 @@ Method = Callable[[Task], Tensor]
 def _default(t: Task) -> Tensor:
     """As dt.explain does it: without all words, and without each half, replaced and hidden."""
     end = t.filled(next(iter(t.instead.values())))
-    return t.between(*(_without(t, gone, end, hide) for hide in (False, True) for gone in parts(t.free)))
+    return t.between(*(_without(t, gone, end, hide) for hide in (False, True) for gone in split_words(t.free)))
 
 
 def _secant(name: str, t: Task) -> Tensor:

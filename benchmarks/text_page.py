@@ -24,8 +24,8 @@ INTRODUCTION = """\
 The network is asked: what does it do when a map is believed? This page is made by `python benchmarks/text_page.py` from records of real runs; nothing on it is typed by hand but the words.
 
 What is explained is a margin: how far the network's answer is ahead of the other one. Two questions are put to every map.
-**Flipping**: the tokens of a text are taken away in twenty steps, the least relevant first, and again the most relevant first. The number is the area between the two curves of the margin: 0 for a map that knows nothing.
-**Leaving one out**: each token is taken away alone. The number is the rank correlation between a token's relevance and what the margin loses without it: 1 at best, 0 for a map that knows nothing.
+**Flipping**: the tokens of a text are taken away in twenty steps, the least relevant first, and again the most relevant first. The number is the area between the two curves of the margin: 0 for a random map.
+**Leaving one out**: each token is taken away alone. The number is the rank correlation between a token's relevance and what the margin loses without it: 1 at best, 0 for a random map.
 
 A token is taken away in two ways: another token takes its place, or the attention mask hides it from all others. A secant's map depends on what the text is compared with, so the reference is part of its name.
 In brackets is the middle 95 % of means over texts drawn anew. Our rows are bold; what is below a table says how the library's default compares with each rival. A star marks the first of a column, and those whose interval overlaps with its own: the numbers do not tell these apart.
@@ -230,12 +230,12 @@ def closing() -> str:
     return """\
 ## Ask it yourself
 
-`deeptaylor.evaluation.texts.evaluate_texts` judges maps of your own texts, of whatever method:
+`deeptaylor.evaluation.text_metrics.evaluate_texts` judges maps of your own texts, of whatever method:
 
 ```python
 import torch
-from deeptaylor.evaluation.texts import evaluate_texts
-from deeptaylor.metrics.tokens import Texts
+from deeptaylor.evaluation.text_metrics import evaluate_texts
+from deeptaylor.evaluation.text_metrics import Texts
 
 weights = torch.tensor([0.0, 3.0, 1.0, -1.0])  # a network whose score is the sum of what its tokens weigh
 tokens = torch.tensor([[1, 2, 3], [3, 2, 1]])

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from deeptaylor.assets import Asset, fetched
+from deeptaylor.assets import Asset, fetch
 from text_network import Llama, LlamaShape
 from text_prompts import prompts
 
@@ -96,7 +96,7 @@ def prepared(folder: Path) -> None:
     import gguf
 
     folder.mkdir(parents=True, exist_ok=True)
-    held = gguf.GGUFReader(fetched(FILE))
+    held = gguf.GGUFReader(fetch(FILE))
     tensors = sorted(held.tensors, key=lambda t: (t.name != "token_embd.weight", t.name))
     room, parts = sum(t.n_bytes for t in tensors) / PARTS, [{} for _ in range(PARTS)]  # type: list[dict[str, Array]]
     gone = 0

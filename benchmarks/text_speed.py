@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.assets import fetched
+from deeptaylor.assets import fetch
 from text_network import BERT_BASE, LLAMA_8B, Llama, Sentiment
 from text_smollm import FILE
 from text_study import machine
@@ -146,7 +146,7 @@ def of_smollm(asked: argparse.Namespace) -> dict[str, Any]:
     """SmolLM2-135M as a user asks it, beside its own gradient for as many texts as are compared."""
     import transformers
 
-    file = fetched(FILE)
+    file = fetch(FILE)
     read = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
     network = transformers.AutoModelForCausalLM.from_pretrained(**read, dtype="float32").eval().requires_grad_(False)
     p = dt.load(network, tokenizer=transformers.AutoTokenizer.from_pretrained(**read))

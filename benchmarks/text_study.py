@@ -30,9 +30,8 @@ import deeptaylor as dt
 import text_data
 import text_smollm
 import text_train
-from deeptaylor.evaluation.result import Evaluation
-from deeptaylor.evaluation.texts import evaluate_texts
-from deeptaylor.metrics.tokens import Score, Texts
+from deeptaylor.evaluation.scores import Evaluation
+from deeptaylor.evaluation.text_metrics import Score, Texts, evaluate_texts
 from text_methods import Task, methods
 
 HIDDEN = "hidden"

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
+from deeptaylor.engine.target import LogOdds, Margin, Probability
 from deeptaylor.errors import DeepTaylorError
-from deeptaylor.run.target import LogOdds, Margin, Probability
 from units_networks import Unit, units
 
 RECORD = Path(__file__).resolve().parent / "results/units.json"

@@ -20,25 +20,35 @@ Record = dict[str, Any]
 INTRODUCTION = """\
 # Small networks with a known answer
 
-Each of these {count} networks is set by hand, so that the right answer is known before any method is asked. This page
-is made by `python benchmarks/units_page.py` from a record of real runs (`benchmarks/units.py`; the networks are in
-`benchmarks/units_networks.py`); only the words are written by hand.
+After this page you know on which of {count} small networks each method gives the right answer. Each network is set by
+hand, so the right answer is known before any method runs.
+"""
 
+DEFINITIONS = """\
 **The right answer** is the Shapley value of the parts of the input against the reference. A test computes it by
-enumeration. In {axioms} networks it already follows from simple axioms: symmetry (parts with the same role get the
-same), dummy (a part without effect gets nothing), additive (in a sum of functions of one part each, each part gets the
-change of its function), and sum (all parts together get the difference of the scores). The column *why* says
-which. In the other
-{others} only the enumeration gives it, and a method with other axioms may differ for good reasons.
+enumeration. In {axioms} networks it already follows from simple axioms, which the column *why* names:
+
+- symmetry: parts with the same role get the same;
+- dummy: a part without effect gets nothing;
+- additive: in a sum of functions of one part each, each part gets the change of its function;
+- sum: all parts together get the difference of the scores.
+
+In the other {others} networks only the enumeration gives the answer. A method with other axioms may differ for good
+reasons.
 
 **An answer is right** if its shares (relevance over the sum of its absolute values) differ from the right shares by at
-most {tolerance} in all. The size of the relevance does not count. *Exact*: the relevance itself is right up to a
+most {tolerance} in all. The size of the relevance does not count. *Exact*: the relevance itself is right to a
 millionth.
 
 **The default** is `dt.Explainer(network, method="auto", reference=…).explain(x, target)`. The reference is zeros, or an
-input with a meaning such as a white picture. Three pictures and a signal are asked without a reference. Integrated
-gradients (200 steps) and DeepLift (captum) have the same reference, or zeros; gradient × input, AttnLRP and deep Taylor
-have none. Pictures are judged by the mark and two pixels around it, because the default smooths secants of pictures.
+input with a meaning such as a white picture. Three pictures and a signal have no reference.
+
+**The other methods.** Integrated gradients (200 steps) and DeepLift (captum) have the same reference, or zeros.
+Gradient × input, AttnLRP and deep Taylor have none. Pictures are judged by the mark and two pixels around it, because
+the default smooths secants of pictures.
+
+`python benchmarks/units_page.py` makes this page from a record of real runs (`benchmarks/units.py`; the networks are in
+`benchmarks/units_networks.py`).
 """
 
 WRONG = """\
@@ -111,8 +121,10 @@ def page(found: Record) -> str:
     """All of it."""
     axioms = sum(map(by_axioms, found["units"]))
     count = len(found["units"])
-    introduction = INTRODUCTION.format(count=count, axioms=axioms, others=count - axioms, tolerance=found["tolerance"])
-    return "\n".join([introduction, totals(found), WRONG, wrong(found), "## All networks\n", every(found)])
+    introduction = INTRODUCTION.format(count=count)
+    definitions = DEFINITIONS.format(axioms=axioms, others=count - axioms, tolerance=found["tolerance"])
+    appendix = "## Appendix: all networks\n"
+    return "\n".join([introduction, totals(found), definitions, WRONG, wrong(found), appendix, every(found)])
 
 
 def main() -> None:

@@ -1,8 +1,7 @@
-"""The command before anything is loaded and after all is done: in these seconds, too, Ctrl-C is an interrupt.
+"""The start and the end of the command `deeptaylor`, so that Ctrl-C works there too.
 
-while it is loaded   torch takes seconds, and swallows some interrupts: they are noticed when it is there
-when it is over      all files are written, and the exit code says how it went; Python only cleans up after itself,
-                     which takes a second once torch is loaded: the process ends without it
+At the start, torch is imported, which takes seconds and swallows some interrupts; they are handled after the import.
+At the end, all files are written. Python's own clean-up takes a second once torch is loaded; the process ends without.
 """
 
 from __future__ import annotations
@@ -14,54 +13,64 @@ import signal
 import sys
 from typing import Any
 
+FINE = 0
+CHECK_FAILED = 1  # the network cannot be explained, a ledger does not close, an export differs, the doctor is worried
+BAD_INPUT = 2  # nothing was done
+SOME_FAILED = 3  # of several photographs
+OWN_ERROR = 70  # an error of this package, not of the user
 INTERRUPTED = 130
-UNHEARD = 120  # Python's own for this
-FEW_CORES = 4  # with more, a thread that waits takes little from the others
+EXITS = (
+    "Exit codes: 0 success; 1 a check failed; 2 invalid input; 3 some of several photographs failed; 70 an internal "
+    "error; 130 interrupted."
+)
+UNWRITTEN = 120  # the exit code that Python itself uses if its last output cannot be written
+FEW_CORES = 4  # with more cores, waiting threads take little time from the others
 HELP = """\
-Which parts of the input made a network decide so, and how much did each count?
+Explain the decisions of a neural network: which parts of the input carry the score, and how much each carries.
 
-deeptaylor explain PHOTO... --model NAME    which pixels made the network say so: heatmaps, a report
-deeptaylor check MODEL                      can this network be explained, by which rules, and if not, why
+deeptaylor explain PHOTO... --model NAME    heatmaps of photographs: which pixels carry the score
+deeptaylor check MODEL                      whether a network can be explained, and by which rules
 deeptaylor compare PHOTO --model NAME       several methods side by side
-deeptaylor evaluate FOLDER --model NAME     are the maps true? methods judged by what the network does
-deeptaylor run DATA --model NAME --out STORE    a whole data set; the same command goes on
-deeptaylor status STORE                     how far a run is, and what could not be explained
-deeptaylor verify STORE                     a run's files against their hashes, a sample computed again
-deeptaylor fit MODEL DATA --layer NAME      train a relevance model of one layer, as in section IV-A
-deeptaylor export MODEL explainer.onnx      the explainer itself as an ONNX file
-deeptaylor export STORE maps.html           a run as .png, .html, .npz or .parquet
-deeptaylor doctor                           what is installed here, and known traps
-deeptaylor demo                             five photographs explained with a real network
-deeptaylor serve                            the same in a browser
-deeptaylor paper mnist                      sections III and IV: every figure and table on pairs of digits
-deeptaylor paper imagenet                   section IV-D: photographs and large networks, the claims as numbers
-deeptaylor paper rules                      the supplement's picture of the rules' root points
+deeptaylor evaluate FOLDER --model NAME     are the maps faithful? several methods, measured on the network
+deeptaylor run DATA --model NAME --out STORE    explain a whole data set; the same command resumes
+deeptaylor status STORE                     progress of a run, and items that could not be explained
+deeptaylor verify STORE                     check the files of a run, and recompute a sample of it
+deeptaylor fit MODEL DATA --layer NAME      train a relevance model of one layer (section IV-A)
+deeptaylor export MODEL explainer.onnx      write the explainer as an ONNX file
+deeptaylor export STORE maps.html           write a run as .png, .html, .npz or .parquet
+deeptaylor doctor                           check the installation
+deeptaylor demo                             explain five photographs with a real network
+deeptaylor serve                            explain pictures, texts and runs in a browser
+deeptaylor paper mnist                      reproduce sections III and IV: pairs of digits
+deeptaylor paper imagenet                   reproduce section IV-D: photographs and large networks
+deeptaylor paper rules                      draw the root points of the rules (supplement)
 
-Each has --help with an example, and all but serve have --json and --quiet. deeptaylor --version says which this is.
-Shell completion: deeptaylor --install-completion. Exit codes: 0 fine; 1 a check failed; 2 bad input; 3 some of several
-photographs could not be explained; 70 an error in deeptaylor itself; 130 interrupted.
+Every command has --help with an example. All but serve take --json and --quiet.
+Version: deeptaylor --version. Shell completion: deeptaylor --install-completion.
+Exit codes: 0 success; 1 a check failed; 2 invalid input; 3 some of several photographs could not be explained;
+70 an internal error; 130 interrupted.
 """
 
 
 def run() -> None:
-    """What the shell calls: the command, and then the end of the process, without taking torch apart."""
+    """Run the command and end the process without Python's clean-up."""
     code = main()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except OSError:  # what was said did not arrive, as on a full disk
-            code = code or UNHEARD
+        except OSError:  # the output was not written, as on a full disk
+            code = code or UNWRITTEN
     os._exit(code)
 
 
 def main() -> int:
-    """Load the command and run it; the exit code. Help needs nothing loaded."""
+    """Import the command and run it; return the exit code. The help is printed without an import."""
     if sys.argv[1:] in ([], ["-h"], ["--help"]) and "_DEEPTAYLOR_COMPLETE" not in os.environ:
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
         sys.stdout.write(HELP)
         return 0
-    _wait_asleep()
+    _shorten_spinning()
     pressed: list[int] = []
 
     def heard(number: int, _frame: Any) -> None:
@@ -69,11 +78,11 @@ def main() -> int:
         raise KeyboardInterrupt
 
     usual = signal.getsignal(signal.SIGINT)
-    listening = usual is signal.default_int_handler  # not where a shell has its background jobs ignore it
+    listening = usual is signal.default_int_handler  # False if a shell has background jobs ignore the signal
     try:
         if listening:
             signal.signal(signal.SIGINT, heard)
-        gc.disable()  # nothing that is loaded is garbage, and looking for some takes half a second
+        gc.disable()  # collecting garbage during the imports would take half a second
         from deeptaylor.app.cli import main as command
 
         gc.freeze()
@@ -91,12 +100,12 @@ def main() -> int:
     return code
 
 
-def _wait_asleep() -> None:
-    """Have threads that wait for each other sleep soon, where cores are few; before torch is loaded, which asks once.
+def _shorten_spinning() -> None:
+    """Make OpenMP's waiting threads sleep soon on machines with few cores; call it before torch is imported.
 
-    GNU's OpenMP lets a thread turn round and round for milliseconds while it waits. On a machine of few cores that is
-    busy, it keeps those from working that it waits for: a photograph takes six times the processor's time. 1000 turns
-    are what OpenMP itself takes where it knows of more threads than cores. Who has said otherwise is obeyed.
+    A waiting thread of GNU's OpenMP spins for milliseconds. On a busy machine with few cores it blocks the threads that
+    it waits for, so that a photograph takes six times the processor time. 1000 spins are OpenMP's own choice if there
+    are more threads than cores. Environment variables that the user has set are kept.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if cores <= FEW_CORES and "OMP_WAIT_POLICY" not in os.environ:

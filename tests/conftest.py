@@ -14,14 +14,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from deeptaylor.run import prepare as prepare_module
+from deeptaylor.engine import prepare as prepare_module
 
 torch.set_num_threads(1)
 gc.freeze()  # what is loaded by now is no garbage, and need not be looked at again and again
 
 
-@pytest.fixture
-def seeded() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Seed every test: one that draws at random draws the same in every run and in every order."""
     torch.manual_seed(0)
 
 

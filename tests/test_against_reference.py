@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import deeptaylor as dt
-from deeptaylor.run.engine import Engine
+from deeptaylor.engine.engine import Engine
 from random_networks import build, family, reference_relevances
 from reference_contrast import distinctive
 
@@ -69,7 +69,7 @@ def agrees(seed: int, bias: str, averaged: bool) -> None:
         wanted = distinctive(network.graph, network.example, bias, max_pool)
         close("distinctive", c.relevance, wanted)
         close("shared", c.shared, expected["input"] - wanted)
-    engine = explainer.engine
+    engine = explainer.captured.engine
     expected = {name: value for name, value in expected.items() if name not in NOT_TENSORS}
     # Where attention is not written by hand, the layer of all three was split.
     for name in [n for n in expected if n.endswith(".attn.qkv") and not is_boundary(engine, n)]:

@@ -194,7 +194,7 @@ def test_a_process_runs_where_it_is_told(tmp_path: Path) -> None:
 def test_weights_in_no_extra_say_how_to_install_them_without_their_dependencies(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assets, "_installed", lambda asset: None)
+    monkeypatch.setattr(assets, "_find_installed", lambda asset: None)
     with pytest.raises(assets.AssetError) as caught:
         assets.path(name)
     package = assets.WEIGHTS[name].package
@@ -221,10 +221,10 @@ def test_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_the_demo_extra_holds_every_asset_at_the_known_hash() -> None:
-    missing = [name for name, asset in assets.ASSETS.items() if assets._installed(asset) is None]
+    missing = [name for name, asset in assets.ASSETS.items() if assets._find_installed(asset) is None]
     if missing:
         pytest.skip(f"the demo extra is not installed (pip install 'deeptaylor[demo]'): no {', '.join(missing)}")
     for asset in assets.ASSETS.values():
-        file = assets._installed(asset)
+        file = assets._find_installed(asset)
         assert file is not None
         assert hashlib.sha256(file.read_bytes()).hexdigest() == asset.sha256

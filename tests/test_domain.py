@@ -15,8 +15,6 @@ from small_networks import TOP, Net, batch, close
 
 HERE = __file__
 
-pytestmark = pytest.mark.usefixtures("seeded")
-
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 

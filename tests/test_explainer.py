@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib
 import inspect
+import pkgutil
 
 import pytest
 import torch
@@ -12,8 +14,6 @@ from torch import nn
 
 import deeptaylor as dt
 from small_networks import TOP, batch, close, mlp, net
-
-pytestmark = pytest.mark.usefixtures("seeded")
 
 
 def test_public_names() -> None:
@@ -39,6 +39,7 @@ def test_public_names() -> None:
         "Ledger",
         "LoadError",
         "NonNegative",
+        "Patching",
         "PlanError",
         "Preparation",
         "Pretrained",
@@ -46,6 +47,7 @@ def test_public_names() -> None:
         "Root",
         "RootPoint",
         "Run",
+        "Site",
         "SmoothReLU",
         "StaleModelError",
         "TargetError",
@@ -55,24 +57,28 @@ def test_public_names() -> None:
         "UnsupportedOpError",
         "as_taken",
         "at_step",
-        "averaged",
+        "average_copies",
         "channel_examples",
+        "channels",
         "contrast",
         "evaluate",
         "examples",
         "explain",
+        "explain_dataset",
+        "heads",
         "load",
         "log_odds",
         "logit",
+        "losses",
         "margin",
         "nearest_root",
         "negative",
-        "open_run",
+        "open_dataset",
+        "patching",
         "probability",
         "relevance_models",
         "root_point",
         "rules",
-        "run",
         "sensitivity",
         "shapley",
         "similarity",
@@ -82,6 +88,32 @@ def test_public_names() -> None:
     ]
     for name in dt.__all__:
         assert hasattr(dt, name)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("averaged", "average_copies"), ("run", "explain_dataset"), ("open_run", "open_dataset")]
+)
+def test_former_names_give_the_same_object_and_warn(old: str, new: str) -> None:
+    with pytest.warns(DeprecationWarning, match=rf"^dt\.{old} is now dt\.{new}\.$"):
+        assert getattr(dt, old) is getattr(dt, new)
+    assert old not in dt.__all__
+    with pytest.raises(AttributeError, match="no attribute 'other'"):
+        _ = dt.other  # type: ignore[attr-defined]
+
+
+def test_the_ledger_of_rules_has_its_former_name_and_warns() -> None:
+    with pytest.warns(DeprecationWarning, match=r"^dt\.rules\.Book is now dt\.rules\.LedgerWriter\.$"):
+        assert dt.rules.Book is dt.rules.LedgerWriter  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="no attribute 'other'"):
+        _ = dt.rules.other  # type: ignore[attr-defined]
+
+
+def test_modules_are_attributes_of_the_package() -> None:
+    """No public name hides a folder: `import deeptaylor.engine.forward` binds what `dt.engine.forward` is."""
+    for info in pkgutil.iter_modules(dt.__path__):
+        module = importlib.import_module(f"deeptaylor.{info.name}")
+        if info.ispkg:
+            assert getattr(dt, info.name) is module, info.name
 
 
 def test_public_rules() -> None:
@@ -94,14 +126,15 @@ def test_public_rules() -> None:
 def test_signatures() -> None:
     explainer = inspect.signature(dt.Explainer).parameters
     assert list(explainer) == [
-        "model", "example", "domain", "method", "reference", "background", "rules", "first", "bias", "max_pool",
-        "local", "output",
+        "model", "example", "domain", "method", "preset", "reference", "background", "rules", "first", "bias",
+        "max_pool", "local", "output", "live",
     ]  # fmt: skip
     defaults = {k: p.default for k, p in explainer.items() if p.default is not inspect.Parameter.empty}
     assert defaults == {
         "example": None,
         "domain": None,
         "method": "auto",
+        "preset": None,
         "reference": None,
         "background": None,
         "rules": None,
@@ -110,19 +143,24 @@ def test_signatures() -> None:
         "max_pool": None,
         "local": None,
         "output": None,
+        "live": False,
     }
+    assert list(inspect.signature(dt.Explainer.relevance).parameters) == [
+        "self", "x", "target", "contrast", "against", "reference"
+    ]  # fmt: skip
     assert list(inspect.signature(dt.Explainer.explain).parameters) == ["self", "x", "target", "reference"]
     assert list(inspect.signature(dt.Explainer.forward).parameters) == ["self", "x", "target"]
     contrast = list(inspect.signature(dt.Explainer.contrast).parameters)
     assert contrast == ["self", "x", "target", "against", "power"]
     settings = ["rules", "first", "bias", "max_pool", "local", "output"]
     of_texts = ["continuation", "against", "method", "reference"]
-    asked = ["model", "x", "target", "domain", *settings, *of_texts, "background"]
+    asked = ["model", "x", "target", "domain", *settings, *of_texts, "background", "class_names", "device"]
     assert list(inspect.signature(dt.explain).parameters) == asked
     asked = ["model", "x", "target", "against", "power", "domain"]
-    assert list(inspect.signature(dt.contrast).parameters) == [*asked, *settings, "method", "reference"]
+    names = ["method", "reference", "class_names", "device"]
+    assert list(inspect.signature(dt.contrast).parameters) == [*asked, *settings, *names]
     assert list(inspect.signature(dt.Pretrained.explainer).parameters) == [
-        "self", "method", "reference", "background", *settings
+        "self", "method", "preset", "reference", "background", *settings
     ]  # fmt: skip
     for made in (dt.explain, dt.contrast, dt.Pretrained.explainer):
         given = inspect.signature(made).parameters
@@ -214,10 +252,38 @@ def test_a_copy_explains_and_knows_when_its_network_changed() -> None:
     other = copy.deepcopy(explainer)
     assert torch.equal(other.explain(x).relevance, expected)
     with torch.no_grad():
-        other._model[0][0].weight.mul_(2)
+        other.model[0].weight.mul_(2)
     assert torch.equal(explainer.explain(x).relevance, expected)
     with pytest.raises(dt.StaleModelError):
         other(x)
     with pytest.raises(dt.StaleModelError):
         copy.deepcopy(other).explain(x)  # a copy of what is stale is stale
     assert not torch.equal(other.refresh().explain(x).relevance, expected)
+
+
+def test_the_preset_of_the_paper_is_its_method() -> None:
+    """Bias neurons, averages as pooling, max pooling in proportion, z^B first and z⁺ above, whatever name is used."""
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(3, 6, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 8, 3), nn.ReLU())
+    network = nn.Sequential(*layers, nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8 * 4, 4)).double()
+    with torch.no_grad():
+        network[0].bias.fill_(0.2)  # some relevance goes to the biases
+    x, box = torch.rand(2, 3, 14, 14, dtype=torch.float64), dt.Box(0, 1)
+
+    def explain(**settings: object) -> torch.Tensor:
+        e = dt.Explainer(network, x, domain=box, **settings).explain(x)
+        assert bool((e.score > 0).all())
+        return e.relevance
+
+    named = explain(preset="paper")
+    assert torch.equal(named, explain(method="paper"))
+    assert torch.equal(named, explain(preset="paper", method="paper"))
+    assert torch.equal(named, explain(bias="neuron", local=False, max_pool="proportional"))
+    assert torch.equal(named, explain(preset="paper", first=dt.rules.ZBox(0.0, 1.0)))
+    assert not torch.allclose(named, explain(preset="deep-taylor"))
+    p = dt.Pretrained(network, None, None, domain=box)
+    assert torch.equal(named, p.explainer(preset="paper").explain(x).relevance)
+    with pytest.raises(dt.InputError, match="preset='paper' and method='secant' name different methods"):
+        dt.Explainer(network, preset="paper", method="secant")
+    with pytest.raises(dt.InputError, match="The preset 'lrp' is not known; the presets are 'deep-taylor', 'paper'"):
+        dt.Explainer(network, preset="lrp")

@@ -15,12 +15,9 @@ from PIL import Image
 from torch import nn
 
 import deeptaylor as dt
-from deeptaylor import heatmap
-from deeptaylor.shown import percent
+from deeptaylor.formatting import format_percent
+from deeptaylor.viz import heatmap
 from small_networks import LEDGER_GAP, TOP, attention, batch, close, mlp, net
-
-pytestmark = pytest.mark.usefixtures("seeded")
-
 
 # --- the ledger ---------------------------------------------------------------------------------------------------
 
@@ -304,13 +301,12 @@ def test_save_writes_what_the_ending_says(name: str, start: bytes, tmp_path: Pat
     assert [p.name for p in tmp_path.iterdir()] == [name]
 
 
-def test_save_refuses_other_endings_and_overlays_of_nothing(tmp_path: Path) -> None:
-    _, explainer = net()
-    e = explainer.explain(batch())
+def test_save_rejects_other_endings_and_overlays_of_nothing(tmp_path: Path) -> None:
+    e = dt.explain(nn.Flatten(), torch.rand(2, 2, 8, 8), 0, dt.NonNegative())
     with pytest.raises(dt.InputError, match=r"ends in .bmp; the ending says .* \.png, \.jpg, \.jpeg, \.pdf, \.svg"):
         e.save(tmp_path / "a.bmp")
     for name in ("a.png", "a.pdf"):
-        with pytest.raises(dt.InputError, match="knows no photograph"):
+        with pytest.raises(dt.InputError, match="has no photograph, and its input is not a picture"):
             e.save(tmp_path / name, overlay=True)
     assert not list(tmp_path.iterdir())
 
@@ -377,16 +373,16 @@ def test_a_tiny_difference_is_never_shown_in_full_colour() -> None:
     # The class has half of its relevance on each side, its rival .98 / 1.98 and 1 / 1.98 of it.
     assert c.apart is not None
     assert float(c.apart) == pytest.approx(0.5 - 0.98 / 1.98)
-    assert c.apart_text() == "0.5 % of the relevance lies elsewhere than the rivals'"
+    assert c.apart_text() == "0.5 % of the relevance does not overlap with the rivals'"
     assert c.difference_picture().min() > 245  # nearly white everywhere
     own = np.asarray(c.difference[0, 0])
-    assert c.difference_picture().tolist() == heatmap.colours(own, scale=1.0).tolist()
-    assert heatmap.colours(own).min() < 20  # by its own scale it would be all in full colour
+    assert c.difference_picture().tolist() == heatmap.render(own, scale=1.0).tolist()
+    assert heatmap.render(own).min() < 20  # by its own scale it would be all in full colour
 
 
 def test_a_large_difference_is_red_for_the_class_and_blue_for_its_rivals() -> None:
     c = sides(0.9)
-    assert c.apart_text() == f"{percent(0.5 - 0.1 / 1.1)} of the relevance lies elsewhere than the rivals'"
+    assert c.apart_text() == f"{format_percent(0.5 - 0.1 / 1.1)} of the relevance does not overlap with the rivals'"
     left, right = (c.difference_picture()[0, k].astype(int) for k in (0, 5))
     assert left[0] > left[2] + 50
     assert right[2] > right[0] + 50
@@ -431,7 +427,7 @@ def test_explanations_go_to_a_file_and_come_back(target: object, kept: bool) -> 
         assert back.target.startswith("a function that could not be saved: ")
     with pytest.raises(dt.BoundaryError, match="saved and loaded without its explainer"):
         back.at("1")
-    with pytest.raises(dt.InputError, match="cannot ask its network"):
+    with pytest.raises(dt.InputError, match="cannot call its network"):
         back.check(faithful=True)
 
 
@@ -454,3 +450,73 @@ def test_contrasts_with_photographs_go_to_a_file_and_come_back() -> None:
     assert str(back.check()) == str(c.check())
     with pytest.raises(dt.BoundaryError, match="saved and loaded without its explainer"):
         back.at("1")
+
+
+# --- one sample of several ----------------------------------------------------------------------------------------
+
+
+def test_one_sample_of_a_batch_is_the_explanation_of_that_sample_alone() -> None:
+    model, explainer = net("returned")
+    classes = model(batch()).argmax(1)
+    e = explainer.explain(batch(), classes)
+    assert len(e) == 3
+    for k in range(3):
+        one, alone = e[k], explainer.explain(batch()[k : k + 1], classes[k : k + 1])
+        close(one.relevance, alone.relevance)
+        close(one.score, alone.score)
+        close(one.ledger.entries, alone.ledger.entries)
+        close(one.ledger.returned, alone.ledger.returned)
+        close(one.at("relu"), alone.at("relu"))
+        close(one.overlap(), alone.overlap())
+        close(one.channels("relu").maps([2])[0].relevance, alone.channels("relu").maps([2])[0].relevance)
+        past, wanted = (e.channels("relu").past_map().relevance for e in (one, alone))
+        assert torch.allclose(past, wanted)
+        assert one.check(faithful=True).flipping == pytest.approx(alone.check(faithful=True).flipping)
+        assert repr(one) == repr(alone)
+
+
+def test_samples_are_selected_as_from_a_list() -> None:
+    _, explainer = net()
+    e = explainer.explain(batch(), [0, 1])
+    assert torch.equal(e[-1].relevance, e.relevance[2:])
+    assert torch.equal(e[:2].relevance, e.relevance[:2])
+    assert [len(one) for one in e] == [1, 1, 1]
+    assert torch.equal(e[1:][1].relevance, e[2].relevance)
+    assert e[2].ledger.table(target=1) == e.ledger.table(sample=2, target=1)
+    for k in (3, -4):
+        with pytest.raises(IndexError, match=f"This explanation has 3 samples, from 0 on; got {k}"):
+            e[k]
+
+
+def test_one_sample_of_a_contrast_and_of_a_comparison() -> None:
+    _, explainer = net()
+    c = explainer.contrast(batch(), [0, 1], power=2)
+    assert c[1].rivals == c.rivals[2:4]
+    for name in ("relevance", "shared", "difference", "apart"):
+        assert torch.equal(getattr(c[1], name)[0], getattr(c, name)[1])
+    assert c[1].apart_text(0, 1) == c.apart_text(1, 1)
+    b = explainer.between(batch(), "zeros", torch.tensor([0, 1, 2]))
+    assert torch.equal(b[2].reference_score, b.reference_score[2:])
+    assert b[2].ledger.sentence() == b.ledger.sentence(2)
+    assert b[2].label() == "class 2"
+    assert torch.equal(b[2].at("relu"), b.at("relu")[2:])
+    assert torch.equal(b[2].change_at("relu").change, b.change_at("relu").change[2:])
+
+
+def test_a_smooth_map_has_the_same_sum_and_no_single_dots() -> None:
+    network = nn.Sequential(nn.Conv2d(1, 2, 1, stride=4), nn.ReLU(), nn.Flatten(), nn.Linear(512, 2)).eval()
+    nn.init.constant_(network[0].weight, 1.0)
+    nn.init.constant_(network[3].weight, 1.0)
+    e = dt.explain(network, torch.rand(1, 1, 64, 64), None, dt.NonNegative(), bias="neuron")
+    smooth = e.smooth()
+    assert (e.heatmap()[0, 1::4] == 0).all()  # the stride leaves dots
+    assert (smooth.heatmap()[0, 1::4] > 0).float().mean() > 0.9
+    close(smooth.relevance.sum(), e.relevance.sum(), 1e-4)
+    assert smooth.notes[0] == "smoothed for the picture (standard deviation 1 px): the sum of the map is unchanged"
+    assert e.smooth(4).relevance.max() < smooth.relevance.max()
+    c = dt.Explainer(network, method="deep-taylor").contrast(torch.rand(1, 1, 64, 64)).smooth()
+    close((c.relevance + c.shared).sum(), c.ledger.held.sum(), 1e-4)
+    with pytest.raises(
+        dt.InputError, match=r"Only maps of pictures can be smoothed; this relevance has the shape \(1, 2\)"
+    ):
+        dt.explain(nn.Linear(2, 2), torch.rand(1, 2), 0).smooth()

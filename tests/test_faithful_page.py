@@ -11,6 +11,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 import faithful_page
+from deeptaylor.evaluation.scores import parse_evaluation
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +32,12 @@ def test_a_number_that_changes_changes_the_page(found: dict[str, Any]) -> None:
 def test_what_the_page_says_of_ours_holds(found: dict[str, Any]) -> None:
     """The contrast points best on every network, and flipping does not tell it, nor the default, from the first."""
     for name in faithful_page.NETWORKS:
-        grid = faithful_page.read(found[name]["grid pointing"])
+        grid = parse_evaluation(found[name]["grid pointing"])
         others = [s for s in grid.scores if not s.method.startswith(faithful_page.OURS)]
         assert others
         contrast = grid.of("grid pointing", "contrast").interval
         assert all(s.interval.high < contrast.low for s in others)
-        leaders = faithful_page.read(found[name]["flipping"]).leaders("flipping")
+        leaders = parse_evaluation(found[name]["flipping"]).leaders("flipping")
         assert {"contrast", "deep Taylor"} <= set(leaders)
 
 

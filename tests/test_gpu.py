@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
+import rounding
 from compiled_networks import MANY, ONE, Attention, Residual, agree
-from deeptaylor.run import rounding
 from operation_cases import BATCH, BY_NAME, FEATURES, explainer_of
 
 if not torch.cuda.is_available():
@@ -75,13 +75,13 @@ def test_attention_in_narrow_types(bias: str) -> None:
     torch.manual_seed(3)
     made, x = dt.Explainer(Attention().eval(), torch.rand(1, 3, 4), dt.Real(), bias=bias), torch.rand(5, 3, 4)
     with torch.no_grad():
-        top = made._model[0](x).argmax(1)
+        top = made.model(x).argmax(1)
     for dtype in (torch.float16, torch.bfloat16):
         found = copy.deepcopy(made).to("cuda", dtype)(x.to("cuda", dtype), top.cuda())[1].cpu()
         exact = copy.deepcopy(made).double()
-        kappa = rounding.condition(exact.engine, (x,), top)
+        kappa = rounding.condition(exact.captured.engine, (x,), top)
         expected = exact(x.to(dtype).double(), top)[1]
-        assert rounding.off([found], [expected]) <= rounding.bound(exact.engine, dtype, kappa)
+        assert rounding.off([found], [expected]) <= rounding.bound(exact.captured.engine, dtype, kappa)
 
 
 @pytest.mark.parametrize("graphs", [None, True, False])
@@ -152,7 +152,7 @@ def test_what_is_computed_again_is_not_kept(graphs: str | bool) -> None:
 def test_a_network_that_changed_is_recorded_again() -> None:
     compiled = explainer().compile(graphs=True)
     compiled(batch(1), 0)
-    model = compiled._model[0]
+    model = compiled.model
     with torch.no_grad():
         model.fc.weight.mul_(2.0)
     with pytest.raises(dt.StaleModelError):
@@ -220,6 +220,6 @@ def test_a_run_over_a_data_set_says_what_it_says_on_a_cpu(tmp_path: Path) -> Non
     from small_runs import BOX, Squares, network, run
 
     here = run(Squares(40), tmp_path / "cpu")
-    there = dt.run(Squares(40), network().cuda(), tmp_path / "gpu", domain=BOX)
+    there = dt.explain_dataset(Squares(40), network().cuda(), tmp_path / "gpu", domain=BOX)
     assert there.complete
     torch.testing.assert_close(torch.tensor(there.heatmaps[:]), torch.tensor(here.heatmaps[:]), rtol=1e-2, atol=1e-3)

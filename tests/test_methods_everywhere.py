@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.secant.front_door import METHODS, PRESETS
+from deeptaylor.settings import METHODS, PRESETS
 from deeptaylor.support.optional import MissingPackageError
 
 WORDS = tuple(METHODS)
@@ -120,7 +120,7 @@ def test_exported_programs_say_the_same_or_a_sentence_says_what_is_exported(word
         assert close(relevance, e.relevance)
         assert close(score, e.score)
     else:
-        with pytest.raises(dt.InputError, match=f"this one answers by '{made.choice.method}'.*explainer.compile"):
+        with pytest.raises(dt.InputError, match=f"this one uses '{made.choice.method}'.*explainer.compile"):
             torch.export.export(made, (inputs(),), strict=False)
 
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.graph.failing import describe_failure, name_failure, rejects_input
+from deeptaylor.graph.failure import describe_failure, is_input_rejected, summarise_error
 from refusals import mlp, says
 
 pytestmark = pytest.mark.filterwarnings(
@@ -53,7 +53,6 @@ NOT_NETWORKS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "script": (lambda: torch.jit.script(mlp()), ("TorchScript", "load_state_dict")),
     "trace": (lambda: torch.jit.trace(mlp(), X), ("TorchScript",)),
     "a scripted part": (lambda: nn.Sequential(torch.jit.script(mlp()), nn.ReLU()), ("module '0'", "TorchScript")),
-    "forest": (_forest, ("RandomForestClassifier", "scikit-learn", "dt.load")),
     "lambda": (lambda: lambda v: v, ("function", "torch.nn.Module", "forward")),
     "function": (lambda: F.relu, ("function", "forward")),
     "partial": (lambda: functools.partial(F.linear, weight=torch.ones(3, 4)), ("partial", "forward")),
@@ -80,6 +79,17 @@ def test_what_is_not_a_network_is_named_with_what_to_give(kind: str) -> None:
         with pytest.raises(dt.PlanError) as info:
             ask(make())
         says(info.value, *words)
+
+
+def test_a_forest_is_explained_in_one_call_alone() -> None:
+    forest = _forest()
+    for ask in (lambda m: dt.contrast(m, X), lambda m: dt.Explainer(m, X)):
+        with pytest.raises(dt.PlanError) as info:
+            ask(forest)
+        says(info.value, "RandomForestClassifier", "scikit-learn", "dt.explain(model, rows, background=X_train)")
+    with pytest.raises(dt.InputError, match="give background=X_train"):
+        dt.explain(forest, torch.rand(2, 4))
+    assert dt.explain(forest, torch.rand(2, 4), background=np.eye(4)).check().accounted
 
 
 def test_as_taken_wants_a_network_that_runs() -> None:
@@ -160,10 +170,10 @@ def test_what_torch_rejects_is_about_the_input() -> None:
 def test_an_error_of_ours_stays_itself() -> None:
     error = dt.TargetError("so")
     assert describe_failure(mlp(), [X], error) is error
-    assert name_failure(ValueError("so.")) == "ValueError: so"
+    assert summarise_error(ValueError("so.")) == "ValueError: so"
     with pytest.raises(RuntimeError) as info:
         torch.ones(2) @ torch.ones(3)
-    assert rejects_input(info.value)
+    assert is_input_rejected(info.value)
 
 
 # --- targets and outputs that are not real numbers --------------------------------------------------------------------
@@ -192,7 +202,7 @@ def test_a_complex_score_is_refused(score: Callable[[Tensor], Tensor]) -> None:
 def test_whole_numbers_and_booleans_are_no_scores(score: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(dt.TargetError, match="must return real numbers"):
         dt.explain(mlp(), X, score)
-    with pytest.raises(dt.PlanError, match="a score is a real number"):
+    with pytest.raises(dt.PlanError, match="a score must be a real number"):
         dt.explain(Of(lambda n, v: score(n(v)).unsqueeze(1)), X)
 
 

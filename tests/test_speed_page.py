@@ -116,7 +116,7 @@ def test_books_measured_in_turns() -> None:
     books = [{**entry, "plain_ms": 20.0, "explain_ms": 22.0, "look_ms": 0.5}]
     text = page.page([{"machine": speed_record()["machine"], "books": books, "file": "books-abacus.json"}])
     assert page.BOOKS in text
-    assert "### Books on abacus, 1 thread\n" in text
+    assert "### Ledger on abacus, 1 thread\n" in text
     assert row(text, "vgg16", "4", "float32", "eager") == ["20.0", "22.0", "1.10", "0.50"]
 
 

@@ -17,11 +17,6 @@ from untouched import changes, snapshot
 pytestmark = pytest.mark.filterwarnings("ignore::deeptaylor.errors.DeepTaylorWarning")
 
 
-@pytest.fixture(autouse=True)
-def _seeded() -> None:
-    torch.manual_seed(0)
-
-
 class Busy(nn.Module):
     """Everything a network may carry: buffers, attributes of all kinds, a shared module, in-place operations, noise."""
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import deeptaylor as dt
-from deeptaylor.run.engine import Engine
+from deeptaylor.engine.engine import Engine
 
 NAMES = ["cat", "dog", "bird"]
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import deeptaylor as dt
-from deeptaylor.run.target import Against
+from deeptaylor.engine.target import Against
 from live_memory import peak_of
 
 if importlib.util.find_spec("torchvision") is None:  # it is imported by torchvision_shim

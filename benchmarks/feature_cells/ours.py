@@ -100,7 +100,7 @@ def functional() -> Cell:
 
 def attention() -> Cell:
     network, x = nets.Transformer(), nets.pictures()
-    explainer = dt.Explainer(network).unplanned()
+    explainer = dt.Explainer(network).make_unplanned()
     e, secants = dt.explain(network, x, domain=BOX), explainer.between(x, torch.zeros_like(x))
     of_others = attnlrp(explainer, x)
     assert all(found.check().accounted for found in (e, secants, of_others))
@@ -133,7 +133,9 @@ def any_function() -> Cell:
     forest = RandomForestRegressor(2, random_state=0).fit(rows, rows.sum(1))
     b = dt.shapley(forest.predict, rows[:1], rows.mean(0))
     assert b.check().accounted
-    return yes("`dt.shapley`: any function; `dt.load`: linear models, MLPs", f"{shape(e.relevance)}; {b.ledger}")
+    return yes(
+        "`dt.shapley`: any function, by captum; `dt.load`: linear models, MLPs", f"{shape(e.relevance)}; {b.ledger}"
+    )
 
 
 def onnx_files() -> Cell:
@@ -206,12 +208,12 @@ def class_names() -> Cell:
 
 def smoothed() -> Cell:
     explainer = dt.Explainer(nets.picture_net(), nets.pictures(), BOX)
-    e = dt.averaged(explainer, nets.pictures(), copies=8)
-    altered = dt.averaged(explainer, nets.pictures(), copies=3, alter=lambda x, k: x / (k + 1))
+    e = dt.average_copies(explainer, nets.pictures(), copies=8)
+    altered = dt.average_copies(explainer, nets.pictures(), copies=3, alter=lambda x, k: x / (k + 1))
     assert e.check().accounted
     assert altered.check().accounted
     said = f"{shape(e.relevance)}, {e.mean_of}; {altered.mean_of}; ledgers add up to the mean score"
-    return yes("`dt.averaged`", said)
+    return yes("`dt.average_copies`", said)
 
 
 def concepts() -> Cell:
@@ -233,11 +235,9 @@ def concepts() -> Cell:
 def training_data() -> Cell:
     x, labels = torch.rand(20, 6), torch.arange(20) % 3
     explainer = dt.Explainer(torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)))
-    by_gradients = dt.examples(explainer, x[:1], (x, labels), target=labels[:1])
-    by_relevance = dt.examples(explainer, x[:1], x, by="relevance", target=0)
-    assert by_relevance.proponent_values[0, 0] == 1  # x itself has everything in common with itself
-    said = f"by gradients {by_gradients.proponents.tolist()}, by relevance {by_relevance.proponents.tolist()}"
-    return yes("`dt.examples`, last layer", said)
+    found = dt.examples(explainer, x[:1], (x, labels), target=labels[:1])
+    assert found.proponent_values[0, 0] > 0 > found.opponent_values[0, 0]
+    return yes("`dt.examples`: last layer, by captum", f"{found.proponents.tolist()}")
 
 
 # --- can it be trusted ------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ ROWS: dict[str, dict[str, str]] = {
         "attention": "Transformers: a map through attention",
         "two_inputs": "Networks with several inputs",
         "data_flow": "Networks whose control flow depends on the data",
-        "any_function": "Models that are no PyTorch network",
+        "any_function": "Models that are not PyTorch networks",
         "onnx_files": "Networks from ONNX files",
         "clips": "Video clips and volumes (3-D convolutions): a map for every frame",
         "segmentation": "Outputs other than classes, such as segmentation",
@@ -27,7 +27,7 @@ ROWS: dict[str, dict[str, str]] = {
     },
     "Can the map be trusted": {
         "adds_up": "Says whether the map adds up to the score, and where the rest went",
-        "asks": "Asks the network whether one map is right, by taking away what it marks",
+        "asks": "Measures on the network whether one map is right, by hiding what it marks",
         "judged": "Compares methods on a folder of photographs, with intervals",
         "untouched": "Leaves the network as it was",
     },

@@ -12,24 +12,35 @@ The way of an explanation through the folders; each imports only from those abov
 
 maps/          W and its transpose in every reading; tensors only
 rules/         how relevance is shared out: the mathematics
+secants/       the slope of every operation between two inputs; tensors only
 graph/         the user's module → a flat graph that is the same network
 operations/    how relevance flows through each operation
 passes/        rewrites of the graph: many spellings to few, constants folded
 plan/          which rule where, and why
-run/           forward once, steps in reverse; the books and the checks
+engine/        forward once, steps in reverse; secants; the ledger and the checks
+viz/           figures, tokens, bars, curves, colours
 concepts/      what the channels of an inner layer did
-secant/        between two inputs: secants in the place of rules, and the answer to it
 explainer.py   what the user calls; its answer is an Explanation (explanation.py) with its Ledger (ledger.py)
+losses/        losses on relevance, for training
 text/          texts in, coloured words out: networks with their tokenizers
 methods/       other ways to explain       models/   networks, files, photographs
-runs/          whole data sets             paper/    the paper's experiments
-app/           command, page and demo
+evaluation/    methods judged by metrics   datasets/ whole data sets
+paper/         the paper's experiments     app/      command and page (demo.py: the demo)
 """
 
-from deeptaylor import rules
-from deeptaylor.concepts.channels import Channels
-from deeptaylor.concepts.examples import ChannelExamples, ExampleSearch, channel_examples
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from deeptaylor import losses, rules
+from deeptaylor.between import Between
+from deeptaylor.check import Check
+from deeptaylor.concepts.channels import ChannelExamples, Channels, ExampleSearch, channel_examples
+from deeptaylor.datasets.concepts import Concepts
+from deeptaylor.datasets.explain_dataset import explain_dataset
+from deeptaylor.datasets.open_dataset import Run, open_dataset
 from deeptaylor.domain import Box, Domain, NonNegative, Real
+from deeptaylor.engine.contrast import HARD
+from deeptaylor.engine.target import at_step, log_odds, logit, margin, negative, probability, unit
 from deeptaylor.errors import (
     BoundaryError,
     CaptureError,
@@ -45,35 +56,31 @@ from deeptaylor.errors import (
 from deeptaylor.evaluation.evaluate import evaluate
 from deeptaylor.explainer import Explainer
 from deeptaylor.explanation import Contrast, Explanation
-from deeptaylor.graph.as_taken import as_taken
+from deeptaylor.graph.control_flow import as_taken
 from deeptaylor.ledger import Ledger
 from deeptaylor.methods import relevance_models
-from deeptaylor.methods.averaged import averaged
-from deeptaylor.methods.examples import Examples, examples
+from deeptaylor.methods.activation_patching import Patching, Site, channels, heads
+from deeptaylor.methods.copies import average_copies
+from deeptaylor.methods.delegates import Examples, examples, shapley
+from deeptaylor.methods.registry import add_methods
+from deeptaylor.methods.root_point import RootPoint, root_point
 from deeptaylor.methods.root_search import Root, nearest_root
-from deeptaylor.methods.sensitivity import sensitivity
-from deeptaylor.methods.shapley import shapley
-from deeptaylor.methods.smooth import SmoothReLU, smoothed
-from deeptaylor.methods.taylor import taylor
-from deeptaylor.methods.words import add_methods
+from deeptaylor.methods.taylor import SmoothReLU, sensitivity, smoothed, taylor
 from deeptaylor.models.loading.load import load
-from deeptaylor.models.networks.preparation import Preparation
+from deeptaylor.models.networks.preprocessing import Preparation
 from deeptaylor.models.networks.pretrained import Pretrained
-from deeptaylor.models.photographs import contrast, explain, similarity
-from deeptaylor.properties import Check
-from deeptaylor.root_point import RootPoint, root_point
-from deeptaylor.run.contrast import HARD
-from deeptaylor.run.target import at_step, log_odds, logit, margin, negative, probability
-from deeptaylor.run.unit import unit
-from deeptaylor.runs.concepts import Concepts
-from deeptaylor.runs.reading import Run, open_run
-from deeptaylor.runs.run import run
-from deeptaylor.secant.between import Between
-from deeptaylor.text.explainer import TextExplainer
-from deeptaylor.text.explanation import TextExplanation
+from deeptaylor.models.one_call import contrast, explain, patching, similarity
 from deeptaylor.text.model import TextModel
+from deeptaylor.text.text_explainer import TextExplainer
+from deeptaylor.text.text_explanation import TextExplanation
 
 __version__ = "0.1.0"
+
+_RENAMED = {
+    "averaged": "average_copies",
+    "run": "explain_dataset",
+    "open_run": "open_dataset",
+}  # former public names: they go in 0.2
 
 add_methods()
 
@@ -99,6 +106,7 @@ __all__ = [
     "Ledger",
     "LoadError",
     "NonNegative",
+    "Patching",
     "PlanError",
     "Preparation",
     "Pretrained",
@@ -106,6 +114,7 @@ __all__ = [
     "Root",
     "RootPoint",
     "Run",
+    "Site",
     "SmoothReLU",
     "StaleModelError",
     "TargetError",
@@ -115,24 +124,28 @@ __all__ = [
     "UnsupportedOpError",
     "as_taken",
     "at_step",
-    "averaged",
+    "average_copies",
     "channel_examples",
+    "channels",
     "contrast",
     "evaluate",
     "examples",
     "explain",
+    "explain_dataset",
+    "heads",
     "load",
     "log_odds",
     "logit",
+    "losses",
     "margin",
     "nearest_root",
     "negative",
-    "open_run",
+    "open_dataset",
+    "patching",
     "probability",
     "relevance_models",
     "root_point",
     "rules",
-    "run",
     "sensitivity",
     "shapley",
     "similarity",
@@ -143,5 +156,15 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """The public names alone."""
+    """Return the public names."""
     return [*__all__, "__version__"]
+
+
+if not TYPE_CHECKING:  # so that type checkers know which names there are
+
+    def __getattr__(name: str) -> Any:
+        """Return a public object by its former name, with a DeprecationWarning."""
+        if name not in _RENAMED:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        warnings.warn(f"dt.{name} is now dt.{_RENAMED[name]}.", DeprecationWarning, stacklevel=2)
+        return globals()[_RENAMED[name]]

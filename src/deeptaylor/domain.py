@@ -132,7 +132,8 @@ def _tensor(bound: float | Sequence[float] | Tensor, dtype: torch.dtype | None =
 
 def fit(bound: float | Sequence[float] | Tensor, x: Tensor) -> Tensor:
     """A bound broadcast against a batch: a number, one per channel (dim 1), or the shape of one sample."""
-    t = _tensor(bound).to(dtype=x.dtype, device=x.device)
+    t = bound if isinstance(bound, Tensor) else _tensor(bound)  # bounds may be differentiable
+    t = t.to(dtype=x.dtype, device=x.device)
     if t.ndim == 0:
         return t
     if t.ndim == 1 and x.ndim >= 2 and t.shape[0] == x.shape[1]:

@@ -1,5 +1,8 @@
 """What can go wrong, as one tree; every message says what, where and what to do next.
 
+An error carries its facts as attributes, and nothing in the package reads its text. Settings that a message names are
+facts, too (`Wording`): Python writes trust=True, the command --trust.
+
 DeepTaylorError
 ├── CaptureError        the network cannot be exported to a graph
 │   └── MismatchError   the captured network does not give what the network gives
@@ -7,35 +10,104 @@ DeepTaylorError
 │   └── UnsupportedOpError   operations without a rule, all of them at once
 ├── InputError          the input cannot be explained (NaN, shape, type, outside its domain)
 ├── TargetError         the target does not exist or does not fit the output
+│   └── UnknownClassError    no class has the name (support/class_names.py)
 ├── StaleModelError     the network changed since it was captured
 ├── TooLargeError       a single sample does not fit into memory
 ├── BoundaryError       relevance was asked for at a place inside a detection block
 ├── OverwriteError      a file is there that something else has made (files.py)
 ├── DiskFullError       there is no room for a file (files.py)
-├── StoreError          the store of a run cannot be read or written (runs/commits.py)
-├── BusyError           another run is at work on a store (runs/commits.py)
-├── ChangedError        a store is of another network, plan or input set (runs/manifest.py)
+├── StoreError          the store of a run cannot be read or written (datasets/commits.py)
+├── BusyError           another run is at work on a store (datasets/commits.py)
+├── ChangedError        a store is of another network, plan or input set (datasets/manifest.py)
 ├── AssetError          weights or data cannot be had (assets.py)
 ├── MissingPackageError an optional package is not installed (optional.py)
 ├── ExportError         an explainer cannot be exported, or its export differs (onnx/exporter.py)
 └── LoadError           a model cannot be loaded
-    ├── UnsaidError     the source does not say what is needed, and the user did not either (loading/asked.py)
-    ├── CaffeError      a file of Caffe cannot be read (caffe/weights.py)
-    └── OnnxError       an ONNX file cannot be read (onnx/tensors.py)
+    ├── MissingArgumentError   neither the source nor the user says what is needed (loading/request.py)
+    ├── CaffeError      a file of Caffe cannot be read (caffe/caffe_files.py)
+    └── OnnxError       an ONNX file cannot be read (onnx/file.py)
 """
 
 import sys
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple, Self
 
-from deeptaylor.shown import printable
+from deeptaylor.formatting import escape_text
+
+NOT_FINITE = "not finite"  # the kind of an InputError: the input, the score or the relevance is NaN or infinite
+_CALLS = {  # in Python, what is not an argument and its value
+    "contrast": "explainer.contrast(x)",
+    "margin": "target=dt.margin(a, b)",
+    "negative": "target=dt.negative()",
+    "plan": "print(explainer.plan)",
+}
+
+
+class Wording:
+    """A sentence that names settings, in braces; Python, the command and the page each write them in their way.
+
+    A value of ``...`` is for the user to choose.
+
+    >>> wording = Wording("If you know who made the file, give {trust}.", trust=True)
+    >>> str(wording), wording.spelled(lambda name, value: f"--{name}")
+    ('If you know who made the file, give trust=True.', 'If you know who made the file, give --trust.')
+    """
+
+    def __init__(self, text: str, **settings: Any) -> None:
+        self.text, self.settings = text, settings
+
+    def spelled(self, spell: Callable[[str, Any], str]) -> str:
+        """Return the sentence with each setting as `spell` writes its name and value."""
+        text = self.text
+        for name, value in self.settings.items():
+            text = text.replace(f"{{{name}}}", spell(name, value))
+        return text
+
+    def __str__(self) -> str:
+        return self.spelled(_in_python)
+
+    def __add__(self, other: "str | Wording") -> "Wording":
+        more = other if isinstance(other, Wording) else Wording(other)
+        return Wording(self.text + more.text, **self.settings, **more.settings)
+
+
+def _in_python(name: str, value: Any) -> str:
+    return _CALLS.get(name) or f"{name}={'…' if value is ... else repr(value)}"
 
 
 class DeepTaylorError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base of every error this package raises on purpose.
+
+    message    what failed, where, and what to do; it names settings in braces
+    kind       which of the failures of its class this is, for callers that treat them differently
+    settings   those that the message names, with their values
+    """
+
+    def __init__(self, message: str | Wording = "", *, kind: str = "", **settings: Any) -> None:
+        self.wording = message if isinstance(message, Wording) else Wording(message, **settings)
+        self.kind = kind
+        super().__init__(str(self.wording))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return the settings that the message names, with the values that it proposes."""
+        return self.wording.settings
 
     def __str__(self) -> str:
-        return printable(str(self.args[0]) if len(self.args) == 1 else Exception.__str__(self))
+        return escape_text(str(self.wording))
+
+    def spelled(self, spell: Callable[[str, Any], str]) -> str:
+        """Return the message with each setting as `spell` writes its name and value."""
+        return escape_text(self.wording.spelled(spell))
+
+    def extended(self, more: str | Wording) -> Self:
+        """Return the same error, facts included, with a further line."""
+        longer = type(self).__new__(type(self))
+        longer.__dict__ = self.__dict__ | {"wording": self.wording + "\n" + more}  # no copy.copy: Dask replaces it
+        longer.args = (str(longer.wording),)
+        return longer
 
 
 class CaptureError(DeepTaylorError):
@@ -50,8 +122,25 @@ class PlanError(DeepTaylorError, ValueError):
     """The graph cannot be explained as asked."""
 
 
+class UnsupportedOp(NamedTuple):
+    """An operation that cannot be explained."""
+
+    op: str  # as PyTorch names it
+    node: str  # its name in the captured graph
+    source: str  # the line of the network's code that calls it; empty if it is not known
+
+
 class UnsupportedOpError(PlanError):
-    """Operations on the path of the relevance that have no rule."""
+    """Operations on the path of the relevance that have no rule.
+
+    operations         all of them
+    op, node, source   of the first
+    """
+
+    def __init__(self, message: str | Wording = "", operations: Sequence[UnsupportedOp] = ()) -> None:
+        super().__init__(message)
+        self.operations = tuple(operations)
+        self.op, self.node, self.source = self.operations[0] if operations else ("", "", "")
 
 
 class InputError(DeepTaylorError, ValueError):
@@ -88,4 +177,4 @@ def warn(message: str) -> None:
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and any(part in frame.f_code.co_filename for part in inside):
         frame, level = frame.f_back, level + 1
-    warnings.warn(printable(message), DeepTaylorWarning, stacklevel=level)
+    warnings.warn(escape_text(message), DeepTaylorWarning, stacklevel=level)

@@ -2,67 +2,85 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from deeptaylor.between import (
+    AGAINST_RIVALS,
+    LOG_ODDS,
+    OUTPUT,
+    Between,
+    InnerChanges,
+    ScoreKind,
+    describe_score,
+    make_answer,
+)
 from deeptaylor.domain import Domain
-from deeptaylor.errors import InputError, TargetError, UnsupportedOpError
-from deeptaylor.explanation import Contrast, Explanation
-from deeptaylor.graph.autocast import AUTOCAST_NOTE, autocasting, without_autocast
-from deeptaylor.graph.exporting import is_compiling
-from deeptaylor.ledger import Ledger, held
-from deeptaylor.rules import Rule
-from deeptaylor.run import contrast as contrasts
-from deeptaylor.run import target as targets
-from deeptaylor.run.asking import PROBABILITY_NOTE
-from deeptaylor.run.books import DROPPED, Kept
-from deeptaylor.run.engine import Engine
-from deeptaylor.run.freshness import Look
-from deeptaylor.run.inputs import Inputs, as_tuple
-from deeptaylor.run.network import State
-from deeptaylor.run.precision import check_half, check_precision, sound
-from deeptaylor.run.prepare import Settings
-from deeptaylor.run.reading import Trained
-from deeptaylor.run.result import Result
-from deeptaylor.run.seen import seen_layers, watched_nodes
-from deeptaylor.run.short_of_memory import Batch
-from deeptaylor.run.through import Through
-from deeptaylor.run.unit import Unit
-from deeptaylor.secant.between import Between
-from deeptaylor.secant.comparing import Comparing
-from deeptaylor.secant.front_door import (
-    AS_ASKED,
-    AUTO,
+from deeptaylor.engine import contrast as contrasts
+from deeptaylor.engine import references as refs
+from deeptaylor.engine import target as targets
+from deeptaylor.engine.captured_network import Batch, CapturedNetwork, RunState
+from deeptaylor.engine.change_detection import PendingCheck
+from deeptaylor.engine.comparison import (
+    CompareFunction,
+    FlatProgram,
+    InnerChange,
+    compare,
+    compare_inside,
+    compare_once,
+)
+from deeptaylor.engine.deletion import measure_flipping_area
+from deeptaylor.engine.engine import Engine
+from deeptaylor.engine.inputs import Inputs, ModelSource, NamedInputs, as_tuple, check_network
+from deeptaylor.engine.layer_relevance import LayerRecord, LayerRelevance, find_watched_nodes, read_layers
+from deeptaylor.engine.ledger_entries import DROPPED, EntryDetail
+from deeptaylor.engine.live import connect, relevance_by_rules, relevance_by_secants
+from deeptaylor.engine.method_choice import (
     BLIND,
-    CP_LRP,
-    DEEP_TAYLOR,
-    PRESETS,
-    SECANT,
+    MOST_TIES,
     TESTED,
     Choice,
-    channel_axis,
+    add_alternatives,
     choose_by_graph,
     choose_by_test,
-    has_pixels,
-    method_sentence,
-    read_settings,
-    unusual_operation,
-    with_alternatives,
+    describe_method,
+    find_unusual_operation,
+    read_named_choice,
 )
-from deeptaylor.secant.references import mean_of_data
-from deeptaylor.shown import percent
+from deeptaylor.engine.precision import check_float16, check_precision, ensure_finite
+from deeptaylor.engine.result import Result
+from deeptaylor.engine.secant_walk import Side, find_inner_value
+from deeptaylor.engine.spatial import has_pixels
+from deeptaylor.engine.target import Unit
+from deeptaylor.engine.target_reader import PROBABILITY_NOTE, TargetReader, Variant, cut_at, find_variant
+from deeptaylor.errors import InputError, PlanError, TargetError, UnsupportedOpError, Wording
+from deeptaylor.explanation import Contrast, Explanation, make_contrast
+from deeptaylor.formatting import format_percent
+from deeptaylor.graph.modes import AUTOCAST_NOTE, disable_autocast, is_autocast_enabled, is_compiling
+from deeptaylor.ledger import Ledger
+from deeptaylor.plan.plan import Plan
+from deeptaylor.rules import Rule
+from deeptaylor.settings import AUTO, CP_LRP, DEEP_TAYLOR, PRESETS, SECANT, Settings, read_preset, read_settings
+from deeptaylor.viz.heatmap import Axis
 
-# Methods that stand above this module (deeptaylor.methods.words adds them): explainer, inputs, target → answer.
+# Methods that stand above this module (deeptaylor.methods.registry adds them): explainer, inputs, target → answer.
+
+_Answer = TypeVar("_Answer")
+_VARIANTS = 5  # explainers of the same network with another output that are cached
+_Explanation = TypeVar("_Explanation", bound=Explanation)
+_UNPLANNED = "unplanned"  # the same network without a plan, once rules for it were not found
 ANSWERS: dict[str, Callable[[Explainer, Inputs, Any], Explanation]] = {}
 
 
-class Explainer(Comparing):
+class Explainer(nn.Module):
     """Explains the decisions of a network.
 
     model     any exportable network; it is never changed. Or what dt.load returns: then photographs are inputs, and
@@ -72,6 +90,7 @@ class Explainer(Comparing):
     domain    what values the input may take: Real(), NonNegative() or Box(low, high); a tuple for several inputs
     method    "auto": the method that fits; `reason` of every answer says which one and why. Or by name: "deep-taylor",
               "paper" (deep Taylor as in the paper), "secant", "attnlrp", "cp-lrp", "sensitivity", "taylor"
+    preset    the same for the methods that are settings of deep Taylor: preset="paper" is method="paper"
     reference, background    what secants compare with: an input or several, "mean", "blur", "zeros", see `between`; or
               data, whose mean is the reference. Naming either means secants
     rules     {node name, module path or pattern: rule} in place of the rules that follow from the domains
@@ -82,9 +101,12 @@ class Explainer(Comparing):
     max_pool  "proportional" to activations, as in the paper, or "winner" takes all
     local     a layer behind an average is read as a detector at every place; False: as one of the averages
     output    which output to explain, where the network has several: its number or name
+    live      True: follow the parameters while the network is trained, and allow `relevance`, which is differentiable
+              in them; by deep Taylor, or by secants if these are named
 
     rules, first, bias, max_pool and local are settings of deep Taylor: naming one of them means that method. Left out,
-    they are bias="returned", max_pool="proportional", local=True.
+    they are bias="returned", max_pool="proportional", local=True. method="paper" is bias="neuron", local=False; rules,
+    first and max_pool may be named beside it.
 
     An input is a tensor, an array of NumPy, numbers in lists; several are a tuple, or {name of the argument: input}, as
     a tokenizer of transformers returns them. The first axis counts the samples.
@@ -98,11 +120,12 @@ class Explainer(Comparing):
 
     def __init__(
         self,
-        model: nn.Module | Trained,
+        model: nn.Module | ModelSource,
         example: Any = None,
         domain: Domain | Sequence[Domain] | None = None,
         *,
         method: str = AUTO,
+        preset: str | None = None,
         reference: Any = None,
         background: Any = None,
         rules: Mapping[str, Rule] | None = None,
@@ -111,102 +134,174 @@ class Explainer(Comparing):
         max_pool: str | None = None,
         local: bool | None = None,
         output: int | str | None = None,
+        live: bool = False,
     ) -> None:
         named = {"rules": rules or None, "first": first, "bias": bias, "max_pool": max_pool, "local": local}
-        super().__init__(model, domain, read_settings(method, reference, background, output, **named))
+        super().__init__()
+        self.source = model if isinstance(model, ModelSource) else ModelSource(model, domain)
+        check_network(self.source.network)
+        if isinstance(self.source.network, Explainer):
+            raise PlanError("This is an explainer already: call its own explain(x).")
+        if self.source is model and domain is not None:
+            raise InputError("The Pretrained already has a domain; leave domain out.")
+        settings = read_settings(read_preset(preset, method), reference, background, output, live, **named)
+        self.captured = CapturedNetwork(self.source, settings)
+        self.target_reader = TargetReader(self.source)
+        self._variants: dict[str, Explainer] = {}  # of the same network with another output; the latest last
+        self._choice: Choice | None = None  # what `auto` came to
+        self._ties = 0  # tests so far that could not tell which method is better
+        self._without_rule: UnsupportedOpError | None = None  # why deep Taylor cannot explain this network
+        self._watched: tuple[str, ...] = ()
         if example is not None:
-            self._capture_example(self.read(example)[0])
-
-    _watched: tuple[str, ...] = ()
-    _choice: Choice | None = None  # what `auto` came to
-    _is_tied: bool = False  # True: the test could not tell on those inputs, so the next ones are tested, too
-    _without_rule: UnsupportedOpError | None = None  # why deep Taylor cannot explain this network
+            self._capture_example(self.captured.read(example)[0])
 
     def _capture_example(self, example: Any) -> None:
         try:
-            self.begin_with(example, "example")
+            self.captured.capture(example, "example")
         except UnsupportedOpError as error:
             self._go_without_rules(example, "example", error)
 
+    def __repr__(self) -> str:
+        network, chosen = self.model.model if isinstance(self.model, NamedInputs) else self.model, self.settings
+        captured = "not captured yet"
+        if self.captured.is_captured:
+            shapes = ", ".join(str(tuple(x.shape[1:])) for x in self.captured.example)
+            captured = f"captured for samples of shape {shapes}"
+        own = f", {len(chosen.rules)} rule(s) of your own" if chosen.rules else ""
+        return f"<{type(self).__name__} of {type(network).__name__}, {captured}: bias={chosen.bias!r}{own}>"
+
+    @property
+    def model(self) -> nn.Module:
+        """The user's network."""
+        return self.captured.model
+
+    @property
+    def domain(self) -> Any:
+        """What values the input may take, as the user gave it."""
+        return self.source.domain
+
+    @property
+    def settings(self) -> Settings:
+        """How the network is captured, planned and explained."""
+        return self.captured.settings
+
+    @property
+    def plan(self) -> Plan:
+        """What will be done, as a printable table."""
+        return self.captured.plan
+
+    # --- how it is run --------------------------------------------------------------------------------------------
+
+    def refresh(self) -> Self:
+        """Capture the network again, after its parameters changed; method="auto" chooses anew."""
+        if self.settings.planned:  # else only secants can answer
+            self._ties, self._choice = 0, None
+        self.captured.refresh()
+        self._variants.clear()
+        return self
+
+    def engine_for(self, inputs: Sequence[Tensor]) -> Engine:
+        """Return the engine for some inputs; deprecated: call `explainer.captured.engine_for`."""
+        warnings.warn("explainer.engine_for is now explainer.captured.engine_for.", DeprecationWarning, stacklevel=2)
+        return self.captured.engine_for(inputs)
+
+    def compile(self, graphs: bool | None = None, **options: Any) -> Self:  # type: ignore[override]
+        """Compile every pass from now on, with its gradient for `relevance`: slow once for each shape, then faster.
+
+        ``graphs``: record passes of `explain` on a GPU as CUDA graphs, which keep their memory; None: only if
+        kernel launches take most of the time. ``options`` are those of torch.compile's inductor.
+        """
+        self.captured.compile(graphs, **options)
+        return self
+
+    def recompute(self, on: bool = True) -> Self:
+        """Cache less of the forward pass, and recompute it during the reverse pass.
+
+        For deep networks and large inputs: this uses the memory of a few layers instead of all, for the time of one
+        more forward pass. If a single sample does not fit into memory, it is switched on automatically, with a warning.
+        """
+        self.captured.recompute(on)
+        return self
+
     def __reduce__(self) -> Any:
-        """To a file goes what an explainer was made of; it is captured again when it is read."""
-        made_of = (self.model, self.domain) if self.trained is None else (self.trained, None)
-        example = self.example if self.begun else None
-        return _made_again, (*made_of, example, self.settings, self.state(), self._lasting_choice)
+        """Pickle the arguments of the explainer; the network is captured again when it is loaded."""
+        source = ModelSource(self.model, self.domain) if type(self.source) is ModelSource else self.source
+        example = self.captured.example if self.captured.is_captured else None
+        return _restore, (source, example, self.settings, self.captured.run_state(), self._cached_choice)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        twin = memo[id(self)] = type(self).__new__(type(self))
+        twin.__setstate__(copy.deepcopy({**self.__dict__, "_variants": {}}, memo))  # type: ignore[no-untyped-call]
+        return twin
 
     # --- which method ---------------------------------------------------------------------------------------------
 
     @property
     def choice(self) -> Choice | None:
-        """The method that answers, why, and what a test measured; None before the first input decided it."""
-        return self.by_name or self._choice
+        """The chosen method, the reason, and what a test measured; None before the first input."""
+        return self.named_choice or self._choice
 
     @property
-    def by_name(self) -> Choice | None:
-        """The method that was named, by `method=` or by a reference; None for `auto`."""
-        return _named_choice(self.settings)
+    def named_choice(self) -> Choice | None:
+        """The method that the user named by `method=` or `reference=`; None for `auto`."""
+        return read_named_choice(self.settings)
 
-    def settle(self, choice: Choice) -> Self:
-        """Answer by a choice that was made before, such as the one that a run recorded; a method by name stays."""
-        self._is_tied, self._choice = False, choice
+    def set_choice(self, choice: Choice) -> Self:
+        """Use an earlier choice, such as the one that a run recorded; a method that the user named stays."""
+        self._ties, self._choice = 0, choice
         return self
 
     @property
-    def _lasting_choice(self) -> Choice | None:
-        """The choice of `auto` that later questions keep; None if there is none yet."""
-        return None if self._is_tied else self._choice
-
-    def refresh(self) -> Self:
-        """Capture the network again, after its parameters changed; method="auto" chooses anew."""
-        if self.settings.planned:  # else only secants can answer
-            self._is_tied, self._choice = False, None
-        return super().refresh()
+    def _cached_choice(self) -> Choice | None:
+        """The choice of `auto` for all later calls; None if there is none yet."""
+        return None if 0 < self._ties < MOST_TIES else self._choice
 
     def choose(self, x: Inputs, target: Any, reference: Any = None) -> Choice:
-        """Return the method that answers this question; test both on x if the network does not decide it."""
+        """Return the method for these inputs and this target; test both on x if the network does not decide it."""
         chosen = self.settings.method
         if reference is not None and chosen not in (AUTO, SECANT):
-            raise InputError(f"A reference belongs to the method 'secant'; this explainer has method={chosen!r}.")
+            raise InputError(f"Only the method 'secant' takes a reference; this explainer has the method {chosen!r}.")
         if reference is not None and chosen == AUTO:
             return Choice(SECANT, "a reference was given")
         if isinstance(target, targets.LogOdds) and chosen == AUTO:
             return Choice(SECANT, "they explain log-odds")
-        if named := self.by_name:
+        if named := self.named_choice:
             return named
-        if (made := self._lasting_choice) is not None:
+        if (made := self._cached_choice) is not None:
             return made
-        with self.lock:  # threads that share a new explainer wait for one test
-            if (made := self._lasting_choice) is not None:
+        with self.captured.lock:  # threads that share a new explainer wait for one test
+            if (made := self._cached_choice) is not None:
                 return made
             found = self._choose(x, target.target if isinstance(target, targets.Probability) else target)
             if not isinstance(target, Unit) or target.layer == self.settings.layer:
-                self._is_tied, self._choice = found.is_tie, found
+                self._ties = self._ties + 1 if found.is_tie else 0
+                self._choice = found
             return found
 
     def _choose(self, x: Inputs, target: Any) -> Choice:
-        """Choose by graph or by test; for a question about another output, its explainer does."""
+        """Choose by graph or by test; if the target needs a variant of the network, let its explainer choose."""
         try:
-            engine, inputs, _ = self.opened(x)
+            engine, inputs, _ = self.captured.open(x)
         except UnsupportedOpError as error:
             return self._go_without_rules(x, "input", error)
         found: Choice | None
         if found := choose_by_graph(engine, inputs):
             return found
-        asked = self.weights_of(target, engine, inputs)
-        if other := self.elsewhere(asked, engine, inputs):
+        asked = self.target_reader.to_weights(target, engine, inputs)
+        if other := self.find_variant(asked, engine, inputs):
             return other[0].choose(x, other[1])
-        few, axis = (inputs[0][:TESTED],), channel_axis(engine)
-        part = targets.part(asked, slice(0, TESTED))
+        few, axis = (inputs[0][:TESTED],), engine.channel_axis
+        part = targets.select_samples(asked, slice(0, TESTED))
 
         try:
-            by_secants = self._by_secants(few[0], part, None)
+            by_secants = self._explain_by_secants(few[0], part, None)
         except UnsupportedOpError:
             return Choice(DEEP_TAYLOR, "secants do not support an operation of this network")
 
         def output(some: Tensor) -> Tensor:
             with torch.no_grad():
                 own = some.movedim(1, axis)
-                ready = self.engine_for((own,))
+                ready = self.captured.engine_for((own,))
                 found: Tensor = ready.forward_pass((own,)).values[ready.planned.output]
             return found
 
@@ -215,180 +310,323 @@ class Explainer(Comparing):
         if same is not None and same >= BLIND:
             return Choice(
                 SECANT,
-                f"deep Taylor's map hardly depends on the class here: {percent(same)} of it is the same for the least "
-                "likely class",
+                f"deep Taylor's map hardly depends on the class here: {format_percent(same)} of it is the same for the "
+                "least likely class",
             )
         maps = {DEEP_TAYLOR: by_rules, SECANT: _one_map(by_secants.relevance, by_secants.score, axis)}
-        v, many = targets.weights(part, answered)
+        v, many = targets.output_weights(part, answered)
         return choose_by_test(
-            output, few[0].movedim(axis, 1), v[0] if many else v, maps, unusual_operation(engine),
-            "sigmoid" not in engine.planned.set_aside,
+            output, few[0].movedim(axis, 1), v[0] if many else v, maps, find_unusual_operation(engine),
+            "sigmoid" not in engine.planned.removed_operations, self._ties + 1 == MOST_TIES,
         )  # fmt: skip
 
     def _map_and_overlap(
         self, engine: Engine, x: tuple[Tensor], asked: Any, output: Tensor
     ) -> tuple[Tensor, float | None]:
-        """Return deep Taylor's map (B, …), and the share that is the same for the least likely class.
+        """Return deep Taylor's map (B, …), and its overlap with the map of the least likely class.
 
-        The share is a mean over the samples; None if the question is not about one class of several, or
-        channels are not the second axis.
+        The overlap is a mean over the samples; None unless one class of several is explained.
         """
-        with without_autocast(x), torch.no_grad():
-            if channel_axis(engine) != 1 or not contrasts.is_one_class(asked, output):
-                answer = self._explain(x[0], asked)
-                return _one_map(answer.relevance, answer.score, channel_axis(engine)), None
-            other = contrasts.least_likely(targets.weights(asked, output)[0], output)
+        with disable_autocast(x), torch.no_grad():
+            axis = engine.channel_axis
+            if not contrasts.is_one_class(asked, output):
+                answer = self._explain_by_rules(x[0], asked)
+                return _one_map(answer.relevance, answer.score, axis), None
+            other = contrasts.find_least_likely(targets.output_weights(asked, output)[0], output)
             against = targets.Against(asked, other[:, None], torch.ones_like(output[:, :1]))
-            result = engine.redistribute(self.run_batch(engine, x, targets.settled(against, x[0]), DROPPED))
-        return result.relevance[0].sum(1), float(contrasts.overlap(result).mean())
+            result = engine.redistribute(self.captured.run_batch(engine, x, targets.to_tensors(against, x[0]), DROPPED))
+        return result.relevance[0].sum(axis), float(contrasts.measure_overlap(result, axis).mean())
 
     def _go_without_rules(self, x: Any, whose: str, error: UnsupportedOpError) -> Choice:
-        """Capture the network for secants alone, where deep Taylor has no rule for it; raise if none is to be had."""
+        """Capture the network for secants if deep Taylor has no rule for it; raise if that is not possible either."""
         first = as_tuple(x)[0]
         chosen = self.settings
         named = DEEP_TAYLOR if chosen.method == AUTO else chosen.method
-        if chosen.method != AUTO or self.begun or not first.is_floating_point() or first.ndim < 3:
-            raise with_alternatives(error, named) from error
-        self.settings = replace(chosen, planned=False)
-        self.begin_with(x, whose)
-        if not has_pixels(self.engine, first):
-            self.settings, self.engines = chosen, nn.ModuleDict()
-            raise with_alternatives(error, named) from error
+        if chosen.method != AUTO or self.captured.is_captured or not first.is_floating_point() or first.ndim < 3:
+            raise add_alternatives(error, named) from error
+        self.captured.settings = replace(chosen, planned=False)
+        self.captured.capture(x, whose)
+        if not has_pixels(self.captured.engine, first):
+            self.captured.settings, self.captured.engines = chosen, nn.ModuleDict()
+            raise add_alternatives(error, named) from error
         self._without_rule = error
         self._choice = Choice(SECANT, "deep Taylor has no rule for an operation of this network; secants need none")
         return self._choice
 
-    def _by_method(self, x: Inputs, target: Any, reference: Any) -> Explanation:
+    def _explain_by_method(self, x: Inputs, target: Any, reference: Any) -> Explanation:
         """Explain by the method that was named or chosen."""
         choice = self.choose(x, target, reference)
         try:
             if choice.method == SECANT:
-                answer: Explanation = self._by_secants(x, target, reference)
+                answer: Explanation = self._explain_by_secants(x, target, reference)
             elif choice.method in PRESETS:
-                answer = self._explain(x, target)
+                answer = self._explain_by_rules(x, target)
                 answer = replace(answer, method=CP_LRP) if choice.method == CP_LRP else answer
             else:
                 answer = ANSWERS[choice.method](self, x, target)
         except UnsupportedOpError as error:
-            raise with_alternatives(error, choice.method) from error
-        return replace(answer, reason=method_sentence(choice))
+            raise add_alternatives(error, choice.method) from error
+        return replace(answer, reason=describe_method(choice))
 
-    def _by_secants(self, x: Inputs, target: Any, reference: Any) -> Between:
-        with without_autocast(x):
+    def _explain_by_secants(self, x: Inputs, target: Any, reference: Any) -> Between:
+        with disable_autocast(x):
             try:
                 return self.compare(x, self._reference_for(as_tuple(x), reference), target, usual=True)
             except UnsupportedOpError as error:
                 if self._without_rule is None:
                     raise
-                raise UnsupportedOpError(f"{self._without_rule}\nSecants: {error}") from error
+                raise self._without_rule.extended(Wording("Secants: ") + error.wording) from error
 
     def _reference_for(self, inputs: tuple[Tensor, ...], reference: Any) -> Any:
-        """Return what secants compare with: the reference of the call or of the explainer; None: the usual one."""
+        """Return the reference of secants: that of the call or of the explainer; None for the default."""
         chosen = self.settings
         if reference is None and chosen.reference is not None:
             reference = chosen.reference
         if reference is not None:
             return reference
         if chosen.background is not None:
-            return mean_of_data(self.read(chosen.background)[0], inputs)
+            return refs.average_data(self.captured.read(chosen.background)[0], inputs)
         return None
 
     # --- explain --------------------------------------------------------------------------------------------------
 
     def forward(self, x: Inputs, target: Any = None) -> tuple[Tensor, Any]:
-        """Score and relevance as plain tensors; this is what compiles and exports.
+        """Return score and relevance as plain tensors; torch.compile and torch.export use this method.
 
-        It looks at no values, for which a GPU would be waited for: where a tensor names a class that does not exist,
-        score and relevance are NaN.
+        It never synchronises with the GPU: if a tensor names a class that does not exist, score and relevance are NaN.
         """
-        if autocasting(x):
-            with without_autocast(x):
+        if is_autocast_enabled(x):
+            with disable_autocast(x):
                 return self.forward(x, target)
         if not is_compiling():
-            x = self.read(x)[0]
-            target = self.asked_for(target, x)
-            if not self.begun:
-                self.begin_with(x, "input")
-        elif self.scaling is not None:
-            x = self.scaling(x)
+            x = self.captured.read(x)[0]
+            target = self.target_reader.read(target, x)
+            if not self.captured.is_captured:
+                self.captured.capture(x, "input")
+        elif self.source.scaling is not None:
+            x = self.source.scaling(x)
         inputs = as_tuple(x) if not is_compiling() else (x,) if isinstance(x, Tensor) else tuple(x)
         if not is_compiling():
-            self.original.look(self.follow)
-            self.check_kind(inputs)
-        if self._settled_method(x, target) not in PRESETS:
-            answer = self._by_method(x, target, None)
+            self.captured.check_quickly()
+            self.captured.check_kind(inputs)
+        if self._resolve_method(x, target) not in PRESETS:
+            answer = self._explain_by_method(x, target, None)
             return answer.score, answer.relevance
-        engine = self.engine_for(inputs)
-        target = self.weights_of(target, engine, inputs)
-        if other := self.elsewhere(target, engine, inputs):
+        engine = self.captured.engine_for(inputs)
+        target = self.target_reader.to_weights(target, engine, inputs)
+        if other := self.find_variant(target, engine, inputs):
             return other[0].forward(x, other[1])
         if not is_compiling():
-            self.check_target(engine, target, inputs, values=False)
+            self.target_reader.check(target, engine, inputs, values=False)
         check_precision(engine, inputs, target, values=False)
-        result = self.run_batch(engine, inputs, target, DROPPED if engine.redistributes else None)
+        result = self.captured.run_batch(engine, inputs, target, DROPPED if engine.redistributes else None)
         if not is_compiling():
-            check_half(result, inputs)
-        result = engine.redistribute(result)
-        relevance = result.relevance if result.rivals is None else contrasts.split(result, contrasts.POWER)[0]
+            check_float16(result, inputs)
+        relevance = contrasts.read_map(engine.redistribute(result), engine.channel_axis)
         return result.score, relevance[0] if len(inputs) == 1 else relevance
 
-    def _settled_method(self, x: Any, target: Any) -> str:
+    def relevance(
+        self, x: Any, target: Any = None, *, contrast: bool = False, against: Any = None, reference: Any = None
+    ) -> Any:
+        """Return the relevance of a live explainer, differentiable in the network's parameters and in x.
+
+        x, target   as for `explain`; several inputs: a tuple of tensors
+        contrast    True: return the distinctive part of the class, as in `contrast`
+        against     its rivals, as for `contrast`
+        reference   return the relevance of `between(x, reference, target)`; None: that of `explain(x, target)`
+
+        The network is read as in eval mode: BatchNorm uses its running statistics. Every call computes the constants of
+        the plan from the current parameters, so an optimiser's step needs no new capture.
+        """
+        if not self.settings.live:
+            raise InputError(
+                "The parameters are constants of this explainer, so relevance is not differentiable in them. Make it "
+                "with {live}.",
+                live=True,
+            )
+        x = self.captured.read(x)[0]
+        asked, rivals = self.target_reader.read(target, x), self.target_reader.read_rivals(against)
+        with disable_autocast(x), self.captured.open_live(x) as (engine, inputs):
+            asked = self.target_reader.to_weights(asked, engine, inputs)
+            if other := self.find_variant(asked, engine, inputs):
+                return other[0].relevance(x, other[1], contrast=contrast, against=against, reference=reference)
+            if contrast or against is not None:
+                shape = targets.class_shape(asked, engine.output_shape(len(inputs[0])))
+                asked = contrasts.read_contrast(asked, rivals, shape[0], shape[1], contrasts.POWER)
+            width = 0.0
+            if by_secants := self.settings.method == SECANT or reference is not None:
+                if reference is None:
+                    keeps_class = self.settings.keeps_final or isinstance(target, targets.Logit)
+                    asked, width = refs.choose_secant_defaults(engine, inputs, asked, keeps_class)
+                    reference = self._reference_for(inputs, None) or refs.choose_reference(engine, inputs)
+                others = refs.read_references(reference, inputs, engine, lambda given: self.captured.read(given)[0])
+            self.target_reader.check(asked, engine, inputs)
+            check_precision(engine, inputs, asked)
+            asked, compiled = targets.to_tensors(asked, inputs[0]), self.captured.run_state().compiled
+            options = compiled and compiled[1]
+            if by_secants:
+                found = relevance_by_secants(engine, inputs, others, asked, width, options)
+            else:
+                found = relevance_by_rules(engine, inputs, asked, options)
+        found = connect(found, self.model)
+        return found[0] if len(found) == 1 else found
+
+    def _resolve_method(self, x: Any, target: Any) -> str:
         """Return the method of a plain call; raise while the call is traced, if it is not deep Taylor."""
         if not is_compiling():
             return self.choose(x, target).method
-        choice = self.choice or choose_by_graph(self.engine, as_tuple(x))
+        choice = self.choice or choose_by_graph(self.captured.engine, as_tuple(x))
         if choice is None or choice.method not in PRESETS:
             answered = (
-                "no method was chosen for this network yet"
-                if choice is None
-                else f"this one answers by {choice.method!r}"
+                "no method was chosen for this network yet" if choice is None else f"this one uses {choice.method!r}"
             )
             raise InputError(
-                f"torch.export and torch.compile of an explainer support deep Taylor alone, and {answered}: name it, "
+                f"torch.export and torch.compile of an explainer support only deep Taylor, and {answered}: choose it, "
                 "dt.Explainer(model, example, method='deep-taylor'). explainer.compile() compiles secants, too."
             )
         return choice.method
 
     def explain(self, x: Any, target: Any = None, *, reference: Any = None) -> Explanation:
-        """Explain a batch: relevance, score, ledger and what there is to say about them.
+        """Explain a batch: return relevance, score, ledger and notes.
 
-        x        inputs; or photographs (files, Pillow images, arrays of uint8), where the network came from dt.load
+        x        inputs; or photographs (files, Pillow images, arrays of uint8), if the network came from dt.load
         target   None: the top class; a class; a list of K classes: K maps of every sample; an integer tensor or array
-                 (B,) or (B, K): one class a sample, or K; real numbers shaped like the output: weights;
-                 dt.margin(a, b): a logit difference; dt.negative(c): what speaks against a class; dt.at_step(t, c): a
+                 (B,) or (B, K): one class per sample, or K; real numbers shaped like the output: weights;
+                 dt.margin(a, b): a logit difference; dt.negative(c): evidence against a class; dt.at_step(t, c): a
                  class at a step of (batch, steps, classes); dt.log_odds(c): a class against all others;
-                 dt.unit(layer, c): the activation of an inner unit; a callable on the output. A class is a number, or a
-                 name, where the network has names. If the network ends in softmax or sigmoid, a class means its logit,
-                 as dt.logit(c) does; by secants a class of a picture or signal means the class against
+                 dt.unit(layer, c): the activation of an inner unit; a callable on the output. A class is a number,
+                 or a name if the network has class names. If the network ends in softmax or sigmoid, a class means
+                 its logit, as dt.logit(c) does; by secants a class of a picture or signal means the class against
                  its rivals: its logit minus the mean logit of the others, weighted by their softmax.
-                 dt.probability(c) and callables such as lambda o: o[:, c] ask about the output itself
-        reference   what to compare with, see `between`; naming one means secants
+                 dt.probability(c) and callables such as lambda o: o[:, c] explain the output itself
+        reference   what to compare with, see `between`; with a reference, the method is secants
 
         >>> import torch, deeptaylor as dt
         >>> explainer = dt.Explainer(torch.nn.Linear(2, 3), domain=dt.NonNegative())
         >>> explainer.explain([[1.0, 2.0]], [0, 2]).relevance.shape  # one sample, two classes
         torch.Size([1, 2, 2])
         """
-        x, seen = self.read(x)
-        asked = self.asked_for(target, x)
-        answer = self._by_method(x, asked, reference)
-        return answer if self.trained is None else self.trained.shown(answer, x, seen, asked)
+        x, photos = self.captured.read(x)
+        asked = self.target_reader.read(target, x)
+        return self._complete(self._explain_by_method(x, asked, reference), x, photos, asked)
 
-    def _explain(self, x: Inputs, target: Any) -> Explanation:
-        if autocasting(x):
-            with without_autocast(x):
-                return self._explain(x, target).noting(AUTOCAST_NOTE)
-        engine, inputs, look = self.opened(x)
+    def _explain_by_rules(self, x: Inputs, target: Any) -> Explanation:
+        if is_autocast_enabled(x):
+            with disable_autocast(x):
+                return self._explain_by_rules(x, target).noting(AUTOCAST_NOTE)
+        engine, inputs, look = self.captured.open(x)
         with torch.no_grad():
-            asked = self.weights_of(target, engine, inputs)
-            if other := self.elsewhere(asked, engine, inputs):
-                answer = other[0]._explain(x, other[1])
+            asked = self.target_reader.to_weights(target, engine, inputs)
+            if other := self.find_variant(asked, engine, inputs):
+                answer = other[0]._explain_by_rules(x, other[1])
                 if isinstance(asked, targets.Probability):
                     return answer.noting(PROBABILITY_NOTE)
                 return replace(answer, outputs=None, next_class=None)
-            result, notes = self._answer(engine, inputs, asked, look)
+            result, notes = self._run_checked(engine, inputs, asked, look)
         target = asked if isinstance(target, targets.Logit) else target
-        return self._explanation(engine, inputs, target, result, engine.redistribute(result), notes)
+        return self._make_explanation(engine, inputs, target, result, engine.redistribute(result), notes)
+
+    def between(self, x: Any, reference: Any, target: Any = None) -> Between:
+        """Explain exactly how the score went from a reference's to that of x: Σ R = f(x) − f(reference), of both signs.
+
+        x           as for `explain`
+        reference   "zeros"; of pictures also "blur" or "mean"; a tensor like x, or like one sample of it; of tokens
+                    other tokens, or vectors; a tuple or {name: …} with one per input (None: as in x); a list of
+                    references, over which the relevance is averaged
+        target      as for `explain`; None: the top class of x. If the network ends in softmax or sigmoid, a class
+                    means its logit: score, reference_score and Σ R are of logits. dt.probability(c), or a callable,
+                    explains the network's own output
+
+        The network runs at both points, and one backward pass redistributes the difference, with secants instead of
+        gradients (docs/theory.md, section 12). It needs no rules and no domain. Operations without a secant raise
+        UnsupportedOpError.
+
+        >>> import torch, deeptaylor as dt
+        >>> network = torch.nn.Linear(2, 1, bias=False)
+        >>> _ = network.weight.data.copy_(torch.tensor([[2.0, -1.0]]))
+        >>> b = dt.Explainer(network).between([[1.0, 3.0]], "zeros", 0)
+        >>> b.relevance, b.in_favour, b.against
+        (tensor([[ 2., -3.]]), tensor([[2., 0.]]), tensor([[0., 3.]]))
+        >>> b.ledger
+        <Ledger of 1 sample(s): score -1 = reference's 0 + 2 for − 3 against (residual 0)>
+        """
+        x, photos = self.captured.read(x)
+        asked = self.target_reader.read(target, x)
+        with disable_autocast(x):
+            answer = self.compare(x, reference, asked)
+        return self._complete(answer, x, photos, asked)
+
+    def compare(self, x: Inputs, reference: Any, target: Any, usual: bool = False) -> Between:
+        """Compare with references; `usual`: with the defaults of method="secant", also without a reference."""
+        return self.ask_for_secants(lambda explainer: explainer._compare(x, reference, target, usual))
+
+    def ask_for_secants(self, ask: Callable[[Explainer], _Answer]) -> _Answer:
+        """Compare with this explainer; or with one without a plan, if the rewritten graph lacks a secant."""
+        if (twin := self._variants.get(_UNPLANNED)) is not None:
+            twin.captured.set_run_state(self.captured.run_state())
+            return ask(twin)
+        try:
+            return ask(self)
+        except UnsupportedOpError:
+            if not self.settings.planned:
+                raise
+        twin = self.make_unplanned()
+        answer = ask(twin)
+        self._variants[_UNPLANNED] = twin
+        return answer
+
+    def _compare(self, x: Inputs, reference: Any, target: Any, usual: bool) -> Between:
+        engine, inputs, look = self.captured.open(x)
+        asked, width = self.target_reader.to_weights(target, engine, inputs), 0.0
+        if usual:
+            keeps_class = self.settings.keeps_final or isinstance(target, targets.Logit)
+            asked, width = refs.choose_secant_defaults(engine, inputs, asked, keeps_class)
+        if other := self.find_variant(asked, engine, inputs):
+            answer = other[0].compare(x, reference, other[1], usual)
+            return answer.noting(PROBABILITY_NOTE) if isinstance(asked, targets.Probability) else answer
+        self.target_reader.check(asked, engine, inputs)
+        if reference is None and usual:
+            reference = refs.choose_reference(engine, inputs)
+        others = refs.read_references(reference, inputs, engine, lambda given: self.captured.read(given)[0])
+        found = compare(engine, self._comparison(engine), inputs, others, asked, width)
+        if inputs[0].is_cuda:
+            self.captured.check_unchanged(look)
+        kind: ScoreKind = LOG_ODDS if isinstance(asked, targets.LogOdds) else OUTPUT
+        kind = AGAINST_RIVALS if isinstance(asked, targets.Against) else kind
+        about = describe_score(kind, getattr(asked, "rivals", None) is not None, engine.planned.removed_operations)
+        target = asked.target if kind != OUTPUT else asked if isinstance(target, targets.Logit) else target
+        notes = (*self.captured.take_move_notes(), *about, *[refs.smoothing_note(width)] * (width > 0))
+        return make_answer(
+            found, kind, target=target, flips=partial(self.flips, inputs, target), notes=notes,
+            channel_axis=engine.channel_axis,
+            source=InnerChanges(partial(self._compare_inside, self.captured.captures, inputs, others, asked)),
+        )  # fmt: skip
+
+    def _compare_inside(
+        self, captures: int, inputs: tuple[Tensor, ...], references: Sequence[Sequence[Tensor]], target: Any,
+        layer: str, side: Side,
+    ) -> list[InnerChange]:  # fmt: skip
+        """Return how a layer's value changed from each reference, for an earlier result."""
+        self.captured.check_captures(captures)
+        with disable_autocast(inputs):
+            engine = self.captured.engine_for(inputs)
+            node = find_inner_value(engine, layer, side)
+            return [compare_inside(engine, inputs, reference, target, node) for reference in references]
+
+    def _comparison(self, engine: Engine) -> CompareFunction:
+        """Return the function that runs one comparison: step by step, or compiled."""
+
+        def make(options: dict[str, Any] | None) -> CompareFunction:
+            run = partial(compare_once, engine)
+            return run if options is None else FlatProgram(run, options)
+
+        run: CompareFunction = self.captured.cached_run(engine, "between", make)
+        return run
+
+    def flips(self, inputs: tuple[Tensor, ...], target: Any, R: Tensor, axis: Axis = None) -> Tensor:
+        """Measure how the output falls as regions are deleted by a map; raise if the network changed."""
+        self.captured.check_unchanged()
+        return measure_flipping_area(self.model, inputs, target, R, axis)
 
     def contrast(
         self, x: Any, target: Any = None, against: Any = None, power: float = contrasts.POWER
@@ -400,10 +638,10 @@ class Explainer(Comparing):
 
         x         as for `explain`
         target    None: the top class; a class; a list of K classes; an integer tensor or array (B,) or (B, K)
-        against   None: the classes that the network itself considers, by its softmax; a class; several; {class:
-                  weight}; or real numbers, one weight per class
-        power     how strictly: a pixel's part is (how likely a unit of relevance there is the class's) to this power,
-                  so ½^power, 1.6 %, where rivals have the same share; dt.HARD: only what exceeds the rivals' share
+        against   None: all classes, weighted by the network's softmax; a class; several; {class: weight}; or real
+                  numbers, one weight per class
+        power     how strict to be: a pixel's distinctive share is (class's share / sum of both shares)^power. Where
+                  rivals have the same share, that is ½^power, 1.6 %; dt.HARD: only the excess over their share
 
         >>> import torch, deeptaylor as dt
         >>> explainer = dt.Explainer(torch.nn.Linear(2, 3), domain=dt.NonNegative())
@@ -411,123 +649,135 @@ class Explainer(Comparing):
         >>> torch.equal(c.relevance + c.shared, explainer.explain([[1.0, 2.0]], 0).relevance)
         True
         """
-        x, seen = self.read(x)
-        asked, rivals = self.asked_for(target, x), targets.numbered(against, self.number)
+        x, photos = self.captured.read(x)
+        asked, rivals = self.target_reader.read(target, x), self.target_reader.read_rivals(against)
         choice = self.choose(x, asked)
         if choice.method not in (*PRESETS, SECANT):
             raise InputError(
-                f"method={choice.method!r} has no contrast; deep Taylor and secants have one: method='deep-taylor' or "
-                "'secant'."
+                f"The method {choice.method!r} has no contrast; choose 'deep-taylor' or 'secant', which have one."
             )
-        by_secants = choice.method == SECANT
-        answer = self._contrast_by_secants(x, asked, rivals) if by_secants else self._contrast(x, asked, rivals, power)
-        answer = replace(answer, reason=method_sentence(choice))
-        return answer if self.trained is None else self.trained.shown(answer, x, seen, asked)
+        if choice.method == SECANT:
+            answer: Contrast | Between = self._contrast_by_secants(x, asked, rivals)
+        else:
+            answer = self._contrast_by_rules(x, asked, rivals, power)
+        return self._complete(replace(answer, reason=describe_method(choice)), x, photos, asked)
 
     def _contrast_by_secants(self, x: Inputs, target: Any, against: Any) -> Between:
-        engine, inputs, _ = self.opened(x)
-        shape = targets.class_shape(target, engine.layout[engine.planned.output].shape(inputs[0].shape[0]))
+        engine, inputs, _ = self.captured.open(x)
+        shape = targets.class_shape(target, engine.output_shape(len(inputs[0])))
         targets.check(targets.Against(), shape)
-        asked = contrasts.asked(target, against, shape[0], shape[1], contrasts.POWER)
+        asked = contrasts.read_contrast(target, against, shape[0], shape[1], contrasts.POWER)
         if asked.rivals is not None and isinstance(target, int) and bool((asked.rivals == target).all()):
             raise TargetError(f"The only rival of class {target} is the class itself; name another.")
-        return self._by_secants(x, asked, None)
+        return self._explain_by_secants(x, asked, None)
 
-    def _contrast(self, x: Inputs, target: Any, against: Any, power: float) -> Contrast:
-        if autocasting(x):
-            with without_autocast(x):
-                return self._contrast(x, target, against, power).noting(AUTOCAST_NOTE)
-        engine, inputs, look = self.opened(x)
-        shape = targets.class_shape(target, engine.layout[engine.planned.output].shape(inputs[0].shape[0]))
+    def _contrast_by_rules(self, x: Inputs, target: Any, against: Any, power: float) -> Contrast:
+        if is_autocast_enabled(x):
+            with disable_autocast(x):
+                return self._contrast_by_rules(x, target, against, power).noting(AUTOCAST_NOTE)
+        engine, inputs, look = self.captured.open(x)
+        shape = targets.class_shape(target, engine.output_shape(len(inputs[0])))
         targets.check(targets.Against(), shape)
         with torch.no_grad():
-            asked = targets.settled(contrasts.asked(target, against, shape[0], shape[1], power), inputs[0])
-            result, notes = self._answer(engine, inputs, asked, look)
+            asked = targets.to_tensors(contrasts.read_contrast(target, against, shape[0], shape[1], power), inputs[0])
+            result, notes = self._run_checked(engine, inputs, asked, look)
             assert result.rivals is not None
             if against is not None:
                 contrasts.check_rivals(result.rivals)
-            elif alone := contrasts.without_rivals(result.rivals):
-                notes += [contrasts.no_rival(alone)]
+            elif alone := contrasts.find_without_rivals(result.rivals):
+                notes += [contrasts.describe_no_rivals(alone)]
             whole = engine.redistribute(result)
-            return _contrast(self._explanation(engine, inputs, target, result, whole, notes), whole, power)
+            return make_contrast(self._make_explanation(engine, inputs, target, result, whole, notes), whole, power)
 
-    def _answer(
-        self, engine: Engine, inputs: tuple[Tensor, ...], asked: Any, look: Look | None
+    def _run_checked(
+        self, engine: Engine, inputs: tuple[Tensor, ...], asked: Any, look: PendingCheck | None
     ) -> tuple[Result, list[str]]:
-        self.check_target(engine, asked, inputs, values=not inputs[0].is_cuda)
+        self.target_reader.check(asked, engine, inputs, values=not inputs[0].is_cuda)
         check_precision(engine, inputs, asked)
-        keep = watched_nodes(engine, self._watched)
-        # On a GPU, launching the books of every step would take long, and the look goes on beside the pass.
+        keep = find_watched_nodes(engine, self._watched) if self._watched else frozenset()
+        # On a GPU, launching the ledger entries of every step would take long, and the look goes on beside the pass.
         if inputs[0].is_cuda:
             return self._run(engine, inputs, asked, "in total", keep, look)
         return self._run(engine, inputs, asked, "by step", keep)
 
     def watch(self, layers: Sequence[str]) -> Self:
-        """See these layers in every pass from now on: `Explanation.seen` has their relevance and activation."""
+        """Record these layers in every pass from now on: `Explanation.seen` has their relevance and activation."""
         self._watched = tuple(layers)
         return self
 
     @property
     def watched(self) -> tuple[str, ...]:
-        """The layers that every pass sees."""
+        """The layers that every pass records."""
         return self._watched
 
+    def _read_watched_layers(
+        self, engine: Engine, inputs: tuple[Tensor, ...], result: Result
+    ) -> dict[str, LayerRecord]:
+        if not self._watched:
+            return {}
+        return read_layers(engine, result, self._watched, lambda layer: self.activations(layer, inputs))
+
     def relevance_at(self, name: str, x: Any, target: Any = None) -> Tensor:
-        """The relevance at an inner boundary, by node name or module path."""
-        x, _ = self.read(x)
-        target = self.asked_for(target, x)
-        if not self.begun:
-            self.begin_with(x, "input")
-        self.original.look(self.follow)
-        inputs = tuple(t.detach() for t in self.checked(x))
-        self.original.check()
-        return self._at(name, inputs, target)
+        """Return the relevance at an inner boundary, by node name or module path."""
+        x, _ = self.captured.read(x)
+        target = self.target_reader.read(target, x)
+        if not self.captured.is_captured:
+            self.captured.capture(x, "input")
+        self.captured.check_quickly()
+        inputs = tuple(t.detach() for t in self.captured.check_inputs(x))
+        self.captured.check_unchanged()
+        return self._relevance_inside(name, inputs, target)
 
     def activations(self, layer: str, x: Any) -> Tensor:
-        """What an inner layer gives for a batch, by module path or node name: the scores that `dt.unit` explains."""
-        x, _ = self.read(x)
-        _, _, look = self.opened(x)
-        engine, inputs, _ = self.cut_at(layer).opened(x)
-        with without_autocast(inputs), torch.no_grad():
+        """Return the output of an inner layer for a batch: the scores that `dt.unit` explains.
+
+        layer   its module path or node name
+        """
+        x, _ = self.captured.read(x)
+        _, _, look = self.captured.open(x)
+        engine, inputs, _ = self.cut_at(layer).captured.open(x)
+        with disable_autocast(inputs), torch.no_grad():
             given: Tensor = engine.forward_pass(inputs).values[engine.planned.output]
-        self.original.check(look)
+        self.captured.check_unchanged(look)
         return given
 
-    def _later(self, captures: int, inputs: tuple[Tensor, ...], target: Any, name: str | None = None) -> Tensor:
-        """More of an explanation that was made before, if the network is still the same."""
-        self.check_fresh(captures)
-        return self._at(name, inputs, target)
+    def _compute_later(self, captures: int, inputs: tuple[Tensor, ...], target: Any, name: str | None = None) -> Tensor:
+        """Compute more of an earlier explanation; raise StaleModelError if the network changed."""
+        self.captured.check_captures(captures)
+        return self._relevance_inside(name, inputs, target)
 
-    def _inside(self, captures: int, inputs: tuple[Tensor, ...], target: Any, layer: str, axis: int | None) -> Through:
-        """What passes through a layer of an explanation that was made before."""
-        self.check_fresh(captures)
-        with without_autocast(inputs):
-            engine = self.engine_for(inputs)
-            asked = self.weights_of(target, engine, inputs)
-            if other := self.elsewhere(asked, engine, inputs):
-                return other[0]._inside(other[0].captures, inputs, other[1], layer, axis)
-            return Through(engine, inputs, asked, layer, axis, partial(self.check_fresh, captures))
+    def _pass_through_layer(
+        self, captures: int, inputs: tuple[Tensor, ...], target: Any, layer: str, axis: int | None
+    ) -> LayerRelevance:
+        """Return the relevance that passes through a layer, for an earlier explanation."""
+        self.captured.check_captures(captures)
+        with disable_autocast(inputs):
+            engine = self.captured.engine_for(inputs)
+            asked = self.target_reader.to_weights(target, engine, inputs)
+            if other := self.find_variant(asked, engine, inputs):
+                return other[0]._pass_through_layer(other[0].captured.captures, inputs, other[1], layer, axis)
+            return LayerRelevance(engine, inputs, asked, layer, axis, partial(self.captured.check_captures, captures))
 
     def _next_class(self, captures: int, inputs: tuple[Tensor, ...], target: Any) -> tuple[Tensor, Tensor]:
-        """The best class of each sample other than the one that was explained, and the overlap of both maps."""
-        self.check_fresh(captures)
-        with without_autocast(inputs), torch.no_grad():
-            engine = self.engine_for(inputs)
+        """Return the best class of each sample other than the one that was explained, and the overlap of both maps."""
+        self.captured.check_captures(captures)
+        with disable_autocast(inputs), torch.no_grad():
+            engine = self.captured.engine_for(inputs)
             output = engine.forward_pass(inputs).values[engine.planned.output]
             contrasts.check_one_class(target, output)
-            classes = contrasts.next_class(targets.weights(target, output)[0], output)
+            classes = contrasts.find_next_class(targets.output_weights(target, output)[0], output)
             against = targets.Against(target, classes[:, None], torch.ones_like(output[:, :1]))
-            result = self.run_batch(engine, inputs, targets.settled(against, inputs[0]), DROPPED)
-            return classes, contrasts.overlap(engine.redistribute(result))
+            result = self.captured.run_batch(engine, inputs, targets.to_tensors(against, inputs[0]), DROPPED)
+            return classes, contrasts.measure_overlap(engine.redistribute(result), engine.channel_axis)
 
-    def _at(self, name: str | None, inputs: tuple[Tensor, ...], target: Any) -> Tensor:
-        """The relevance at an inner boundary; or, of no name, the books of every step."""
-        with without_autocast(inputs), torch.no_grad():
-            engine = self.engine_for(inputs)
-            asked = self.weights_of(target, engine, inputs)
-            if other := self.elsewhere(asked, engine, inputs):
-                return other[0]._at(name, inputs, other[1])
-            self.check_target(engine, asked, inputs)
+    def _relevance_inside(self, name: str | None, inputs: tuple[Tensor, ...], target: Any) -> Tensor:
+        """Return the relevance at an inner boundary; without a name, the ledger entries of every step."""
+        with disable_autocast(inputs), torch.no_grad():
+            engine = self.captured.engine_for(inputs)
+            asked = self.target_reader.to_weights(target, engine, inputs)
+            if other := self.find_variant(asked, engine, inputs):
+                return other[0]._relevance_inside(name, inputs, other[1])
+            self.target_reader.check(asked, engine, inputs)
             check_precision(engine, inputs, asked)
             if name is None:
                 result, _ = self._run(engine, inputs, asked, "by step")
@@ -538,34 +788,78 @@ class Explainer(Comparing):
         return result.kept[node]
 
     def _run(
-        self, engine: Engine, inputs: Sequence[Tensor], target: Any, books: Kept,
-        keep: frozenset[str] = frozenset(), look: Look | None = None,
+        self, engine: Engine, inputs: Sequence[Tensor], target: Any, detail: EntryDetail,
+        keep: frozenset[str] = frozenset(), look: PendingCheck | None = None,
     ) -> tuple[Result, list[str]]:  # fmt: skip
-        """Explain, and look at what came of it; with what there is to say of that."""
-        result = self.run_batch(engine, inputs, target, books, keep)
+        """Explain a batch, check the result, and collect notes."""
+        result = self.captured.run_batch(engine, inputs, target, detail, keep)
         if look is not None:
-            self.original.check(look)
-        return sound(engine, Batch(tuple(inputs), target, books, keep), result)
+            self.captured.check_unchanged(look)
+        return ensure_finite(engine, Batch(tuple(inputs), target, detail, keep), result)
 
-    def made_with(self, model: nn.Module, settings: Settings) -> Explainer:
-        """Another explainer, with these settings, moved and run like this one."""
-        return _made_again(model, settings.domains, self.example, settings, self.state())
+    # --- the same network with another output ---------------------------------------------------------------------
 
-    def unplanned(self) -> Explainer:
-        """The same network for what needs no rules, captured with the same example, if there was one."""
-        model = self.model if self.trained is None else self.trained
-        domain = self.domain if self.trained is None else None
-        example = self.example if self.begun else None
+    def find_variant(self, target: Any, engine: Engine, inputs: Sequence[Tensor]) -> tuple[Explainer, Any] | None:
+        """Return the explainer and the target to use for a target; None if it refers to this network's output.
+
+        Probabilities, functions of the output and inner units are outputs of a variant of the network.
+        """
+        variant = find_variant(target, self.model, self.settings, engine, inputs)
+        if variant is None:
+            return None
+        try:
+            return self._explainer_of(variant), variant.target
+        except UnsupportedOpError as error:
+            if not isinstance(target, targets.Probability):
+                raise
+            raise error.extended(
+                "Or explain the logit, target=c; or compare with a reference, which needs no rules: "
+                "explainer.between(x, reference, dt.probability(c))."
+            ) from error
+
+    def cut_at(self, layer: str) -> Explainer:
+        """Return an explainer of the network that ends at a layer."""
+        return self._explainer_of(cut_at(layer, self.model, self.settings))
+
+    def _explainer_of(self, variant: Variant) -> Explainer:
+        """Return the explainer of a variant, moved and run like this one; cached if it has a signature."""
+        name = variant.signature
+        with self.captured.lock:
+            explainer = self._variants.pop(name, None) if name is not None else None
+            if explainer is None:
+                source = ModelSource(variant.model, variant.settings.domains)
+                explainer = _restore(source, self.captured.example, variant.settings, self.captured.run_state())
+            explainer.captured.set_run_state(self.captured.run_state())
+            if name is not None:
+                self._variants[name] = explainer
+                while len(self._variants) > _VARIANTS:
+                    self._variants.pop(next(iter(self._variants)))
+        return explainer
+
+    def make_unplanned(self) -> Explainer:
+        """Return an explainer of the same network for methods that need no rules, captured with the same example."""
+        source = ModelSource(self.model, self.domain) if type(self.source) is ModelSource else self.source
+        example = self.captured.example if self.captured.is_captured else None
         settings = replace(self.settings, planned=False, method=SECANT)
-        return _made_again(model, domain, example, settings, self.state())
+        return _restore(source, example, settings, self.captured.run_state())
 
-    def _explanation(
+    # --- answers --------------------------------------------------------------------------------------------------
+
+    def _complete(self, answer: _Explanation, x: Inputs, photos: tuple[Any, ...], target: Any) -> _Explanation:
+        """Return the explanation with its inputs or photographs, and the names of its classes, for drawing."""
+        answer = replace(answer, inputs=() if photos else tuple(t.detach() for t in as_tuple(x)))
+        answer = self.source.attach_photos(answer, x, photos, target)
+        asked = self if self.captured.is_captured else self._variants.get(_UNPLANNED, self)
+        has_several_labels = "sigmoid" in asked.captured.engine.planned.removed_operations
+        return replace(answer, probabilities=()) if has_several_labels else answer
+
+    def _make_explanation(
         self, engine: Engine, inputs: tuple[Tensor, ...], target: Any, result: Result, whole: Result, notes: list[str]
     ) -> Explanation:
-        later = partial(self._later, self.captures, inputs, target)
-        ledger = Ledger.of(result, engine.plan, later)
+        later = partial(self._compute_later, self.captured.captures, inputs, target)
+        ledger = Ledger.from_result(result, engine.plan, later)
         if whole is not result:
-            ledger = ledger.redistributing(whole)
+            ledger = ledger.with_redistribution(whole)
         if isinstance(target, Unit):
             ledger = replace(ledger, score_is=target.said(engine.layout[engine.planned.output].shape(1)))
         return Explanation(
@@ -574,58 +868,32 @@ class Explainer(Comparing):
             ledger=ledger,
             target=target,
             classes=result.chosen,
-            notes=(*self.moves(), *notes, *engine.plan.notes),
+            notes=(*self.captured.take_move_notes(), *notes, *engine.plan.notes),
             source=later,
             flips=partial(self.flips, inputs, target),
-            inside=partial(self._inside, self.captures, inputs, target),
+            inside=partial(self._pass_through_layer, self.captured.captures, inputs, target),
             outputs=math.prod(engine.layout[engine.planned.output].shape(1)[1:]),
-            next_class=partial(self._next_class, self.captures, inputs, target),
-            seen=seen_layers(engine, result, self._watched, lambda layer: self.activations(layer, inputs)),
+            next_class=partial(self._next_class, self.captured.captures, inputs, target),
+            channel_axis=engine.channel_axis,
+            seen=self._read_watched_layers(engine, inputs, result),
         )
 
 
-def _contrast(whole: Explanation, result: Result, power: float) -> Contrast:
-    """The explanation of a class with its map in two parts."""
-    parts = contrasts.split(result, power)
-    differences, apart = contrasts.difference(result)
-    many = result.score.ndim == 2
-    distinctive, shared = (held(p, many) for p in parts)
-    maps = [p[0] if len(p) == 1 else p for p in (*parts, differences)]
-    assert result.rivals is not None
-    return Contrast(
-        **{f.name: getattr(whole, f.name) for f in fields(whole)}
-        | {"next_class": None, "relevance": maps[0], "ledger": replace(whole.ledger, input=distinctive, shared=shared)},
-        shared=maps[1],
-        rivals=contrasts.named(result.rivals),
-        difference=maps[2],
-        apart=apart,
-    )
-
-
-def _made_again(
-    model: nn.Module | Trained, domain: Any, example: tuple[Tensor, ...] | None, chosen: Settings, state: State,
+def _restore(
+    source: ModelSource, example: tuple[Tensor, ...] | None, settings: Settings, state: RunState,
     choice: Choice | None = None,
 ) -> Explainer:  # fmt: skip
-    """An explainer with the settings of another, moved and run like it; also one that was read from a file."""
-    explainer = Explainer(model, None, domain)
-    explainer.settings = replace(chosen, domains=(), root="")
+    """Return an explainer with the settings of another, moved and run like it; also used for unpickling."""
+    explainer = Explainer(source)
+    explainer.captured.settings = replace(settings, domains=(), root="")
     if example is not None:
-        explainer.begin_with(example, "example")
+        explainer.captured.capture(example, "example")
     if choice is not None:
-        explainer.settle(choice)
-    return explainer.brought_to(state)
+        explainer.set_choice(choice)
+    explainer.captured.set_run_state(state)
+    return explainer
 
 
 def _one_map(relevance: Tensor, score: Tensor, axis: int) -> Tensor:
-    """Return maps without channels, (B, …); of K targets the first."""
+    """Return maps without channels, (B, …); for K targets, the first map."""
     return (relevance[:, 0] if score.ndim == 2 else relevance).sum(axis)
-
-
-def _named_choice(settings: Settings) -> Choice | None:
-    """Return the choice that the settings are; None for `auto`."""
-    if settings.method != AUTO:
-        return Choice(settings.method, AS_ASKED)
-    if settings.reference is not None or settings.background is not None:
-        given = "a reference" if settings.reference is not None else "a background"
-        return Choice(SECANT, f"{given} was given")
-    return None

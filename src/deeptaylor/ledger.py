@@ -1,21 +1,21 @@
-"""The ledger: where all of the score went, in total and along the network; its numbers are those of run/books.py."""
+"""The ledger: where all of the score went, in total and along the network (numbers of engine/ledger_entries.py)."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from deeptaylor.check import TOLERANCE
+from deeptaylor.engine.result import Result
 from deeptaylor.errors import BoundaryError, StaleModelError
-from deeptaylor.plan.table import Plan
-from deeptaylor.properties import TOLERANCE
-from deeptaylor.run.result import Result
+from deeptaylor.plan.plan import Plan
 
-__all__ = ["Ledger", "held", "seen_from_outside"]
+__all__ = ["Ledger", "make_residual_ledger", "sum_relevance"]
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class Ledger:
     score_is: str = ""  # in words, where it is not one of the network's outputs
 
     @classmethod
-    def of(cls, result: Result, plan: Plan, later: Callable[[], Tensor]) -> Ledger:
-        """The ledger of a run that kept books; `later` computes those of every step, where they were kept in total."""
+    def from_result(cls, result: Result, plan: Plan, later: Callable[[], Tensor]) -> Ledger:
+        """Make the ledger of a run; `later` computes the entries of every step if only totals were recorded."""
         assert result.entries is not None
         many = result.entries.ndim == 4
         _, on, bias, dropped = result.entries.unbind(-2)
         in_total = on.shape[-2] == 1 < len(plan.rows)
         return cls(
-            input=_by_sample(on.sum(-2), many) if in_total else held(result.relevance, many),
+            input=_by_sample(on.sum(-2), many) if in_total else sum_relevance(result.relevance, many),
             bias=_by_sample(bias.sum(-2), many),
             dropped=_by_sample(dropped.sum(-2), many),
             residual=torch.zeros_like(result.score),
@@ -56,13 +56,13 @@ class Ledger:
             by_step=later if in_total else result.entries,
         )
 
-    def redistributing(self, result: Result) -> Ledger:
-        """Return the ledger of a result whose pixels were given what biases absorbed, or a part of it."""
+    def with_redistribution(self, result: Result) -> Ledger:
+        """Return the ledger of a result in which relevance absorbed by biases was redistributed to pixels."""
         assert result.redistributed is not None
         given = result.redistributed.to(self.bias.dtype)
         return replace(
             self,
-            input=held(result.relevance, self.score.ndim == 2),
+            input=sum_relevance(result.relevance, self.score.ndim == 2),
             bias=(self.bias - given).clamp(min=0),
             returned=given,
             own=self.input,
@@ -70,7 +70,7 @@ class Ledger:
 
     @functools.cached_property
     def entries(self) -> Tensor:
-        """([K,] steps, 4, batch): what arrived at each step, went on, biases took, was dropped."""
+        """([K,] steps, 4, batch): the relevance that arrived, was passed on, was absorbed by biases, was dropped."""
         return self.by_step if isinstance(self.by_step, Tensor) else self.by_step()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -78,20 +78,27 @@ class Ledger:
         try:
             return {**self.__dict__, "by_step": self.entries}
         except StaleModelError:
-            return {**self.__dict__, "by_step": _steps_left_behind}
+            return {**self.__dict__, "by_step": _raise_no_steps}
+
+    def select(self, samples: Sequence[int]) -> Self:
+        """Return the ledger of some of the samples."""
+        rows = list(samples)
+        numbers: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "by_step"}
+        picked: dict[str, Any] = {name: t[rows] for name, t in numbers.items() if isinstance(t, Tensor)}
+        return replace(self, **picked, by_step=lambda: self.entries[..., rows])
 
     @property
     def held(self) -> Tensor:
-        """What the input holds; of a contrast, both parts of it."""
+        """The relevance of the input; for a contrast, the sum of both parts."""
         return self.input if self.shared is None else self.input + self.shared
 
     @property
     def total(self) -> Tensor:
-        """What the input holds + bias + dropped + residual; equal to max(0, f) but for rounding."""
+        """The relevance of the input + bias + dropped + residual; equal to max(0, f) up to rounding."""
         return self.held + self.bias + self.dropped + self.residual
 
     def table(self, sample: int = 0, target: int = 0) -> str:
-        """The ledger along the network, for one sample; on the way down nothing was redistributed yet."""
+        """Return one sample's ledger, step by step; before redistribution of the relevance absorbed by biases."""
         entries = self.entries[target] if self.entries.ndim == 4 else self.entries
         head = ("node", "module", "op", "rule", "arrived", "went on", "bias", "dropped")
         lines: list[tuple[str, ...]] = [head]
@@ -136,27 +143,27 @@ class Ledger:
         return "\n".join([*said, *(f"sample {k}: {self._line(k, 0)}" for k in range(batch))])
 
 
-def seen_from_outside(relevance: Tensor, score: Tensor) -> Ledger:
-    """The ledger of a method that sees f as a whole: all that it did not hand out is the residual."""
+def make_residual_ledger(relevance: Tensor, score: Tensor) -> Ledger:
+    """Return the ledger of a method that explains f as a whole: unassigned relevance is the residual."""
     held, none = relevance.flatten(1).sum(1), torch.zeros_like(score)
     by_step = score.new_zeros(0, 4, len(score))
     return Ledger(held, none, none, residual=score - held, score=score, rows=(), by_step=by_step)
 
 
-def held(relevance: Sequence[Tensor], many: bool) -> Tensor:
-    """ΣR over everything but the sample (and the target), and all inputs."""
+def sum_relevance(relevance: Sequence[Tensor], many: bool) -> Tensor:
+    """Return Σ R over all axes but the sample's (and the target's), and over all inputs."""
     kept = 2 if many else 1
     sums = [R.sum(tuple(range(kept, R.ndim))) if R.ndim > kept else R for R in relevance]
     return torch.stack(sums, -1).sum(-1)
 
 
 def _by_sample(t: Tensor, many: bool) -> Tensor:
-    """The sample's axis first, then the target's."""
+    """Move the sample's axis before the target's, if there are several targets."""
     return t.movedim(0, 1) if many else t
 
 
-def _steps_left_behind() -> Tensor:
+def _raise_no_steps() -> Tensor:
     raise BoundaryError(
-        "This ledger was saved after its network had changed, before anyone asked for the numbers of every step: only "
-        "the totals are known. Explain again for the rest."
+        "This ledger was saved after its network had changed, and without the numbers of every "
+        "step: only the totals are known. Explain again for the rest."
     )

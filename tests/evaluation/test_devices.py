@@ -8,15 +8,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from deeptaylor.metrics import road
-from deeptaylor.metrics.case import Case
-from deeptaylor.metrics.continuity import Continuity, MaxSensitivity
-from deeptaylor.metrics.flipping import Deletion, Flipping, Insertion
-from deeptaylor.metrics.leave_one_out import LeaveOneOut
-from deeptaylor.metrics.logits import RandomLogit, RandomLogitSSIM
-from deeptaylor.metrics.pointing import Inside
-from deeptaylor.metrics.randomised import BottomUp, Complexity, TopDown
-from deeptaylor.metrics.road import Road
+from deeptaylor.engine.deletion import Case, Deletion, Flipping, Insertion
+from deeptaylor.evaluation import metrics
+from deeptaylor.evaluation.metrics import (
+    BottomUp,
+    Complexity,
+    Continuity,
+    Inside,
+    LeaveOneOut,
+    MaxSensitivity,
+    RandomLogit,
+    RandomLogitSSIM,
+    Road,
+    TopDown,
+)
 from judged import maps
 
 METRICS = {
@@ -41,7 +46,7 @@ def given(device: str) -> tuple[Case, Tensor]:
 @pytest.mark.parametrize("name", METRICS)
 def test_nothing_is_read_or_moved(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Whether pixels are filled in well enough is the one thing that is looked at.
-    monkeypatch.setattr(road, "_solved", lambda A, b: A(b))
+    monkeypatch.setattr(metrics, "_solve", lambda A, b: A(b))
     case, R = given("meta")
     measured = METRICS[name].measure(case, R, maps)
     assert measured.values.shape == (3,)

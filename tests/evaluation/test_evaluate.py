@@ -13,16 +13,15 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
+from deeptaylor.engine.deletion import Case, Deletion, Flipping, Maps, Measurement, Metric
 from deeptaylor.errors import InputError
 from deeptaylor.evaluation import evaluate as module
-from deeptaylor.evaluation.evaluate import METRICS, USUAL, choose, evaluate, judging
-from deeptaylor.evaluation.opponents import OPPONENTS
-from deeptaylor.evaluation.ours import OURS
-from deeptaylor.evaluation.result import Evaluation, read
-from deeptaylor.metrics.case import Case, Maps, Measured, Metric
-from deeptaylor.metrics.flipping import Deletion, Flipping
-from deeptaylor.metrics.interval import bootstrap
-from deeptaylor.secant.front_door import METHODS as WORDS
+from deeptaylor.evaluation.baselines import BASELINES
+from deeptaylor.evaluation.evaluate import LIBRARY_METHODS, USUAL, choose_methods, choose_metrics, evaluate
+from deeptaylor.evaluation.metrics import METRICS
+from deeptaylor.evaluation.scores import Evaluation, parse_evaluation
+from deeptaylor.settings import METHODS as WORDS
+from deeptaylor.support.statistics import bootstrap
 from known_truth import CLASSES, SIDE, Quarters, case, random_maps, true_maps
 from untouched import changes, snapshot
 
@@ -126,7 +125,7 @@ def test_every_word_of_a_method_is_judged_and_the_reason_of_auto_is_told() -> No
 def test_a_comparison_with_the_blurred_picture_is_a_method() -> None:
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3))
     x, classes = torch.rand(2, 1, 8, 8), torch.tensor([2, 0])
-    (maps,) = choose("secant, blurred reference", None).values()
+    (maps,) = choose_methods("secant, blurred reference", None).values()
     assert torch.equal(maps(net, x, classes), dt.Explainer(net).between(x, "blur", classes).relevance)
 
 
@@ -157,7 +156,7 @@ def test_unknown_methods_are_refused_with_those_that_there_are() -> None:
         InputError, match="There is no method called 'deep tailor'; there are auto, deep-taylor, "
     ) as caught:
         run(["deep tailor"])
-    for name in (*OURS, *OPPONENTS):
+    for name in (*LIBRARY_METHODS, *BASELINES):
         assert name in str(caught.value)
 
 
@@ -169,8 +168,8 @@ def test_unknown_metrics_are_refused_with_those_that_there_are() -> None:
 
 
 def test_one_name_needs_no_list() -> None:
-    assert list(choose("contrast", None)) == ["contrast"]
-    assert list(judging("road")) == ["road"]
+    assert list(choose_methods("contrast", None)) == ["contrast"]
+    assert list(choose_metrics("road")) == ["road"]
 
 
 def test_none_at_all_is_refused() -> None:
@@ -182,15 +181,17 @@ def test_none_at_all_is_refused() -> None:
 
 
 def test_the_usual_methods_are_those_that_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "installed", lambda: ["random"])
-    assert list(choose(None, None)) == [name for name in USUAL if name not in OPPONENTS or name == "random"]
-    monkeypatch.setattr(module, "installed", lambda: pytest.fail("packages are imported only where they are needed"))
-    choose(["random"], None)
+    monkeypatch.setattr(module, "list_installed", lambda: ["random"])
+    assert list(choose_methods(None, None)) == [name for name in USUAL if name not in BASELINES or name == "random"]
+    monkeypatch.setattr(
+        module, "list_installed", lambda: pytest.fail("packages are imported only where they are needed")
+    )
+    choose_methods(["random"], None)
 
 
 def test_our_methods_are_told_the_domain(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Any] = []
-    monkeypatch.setattr(module, "ours", lambda domain: told.append(domain) or {})
+    monkeypatch.setattr(module, "make_library_methods", lambda domain: told.append(domain) or {})
     run([true_maps], domain=dt.Box(0.0, 1.0))
     given = case()
     evaluate(dt.Pretrained(given.network, None, None, domain=dt.Real()), given.x, [true_maps], [SMALL])
@@ -198,11 +199,11 @@ def test_our_methods_are_told_the_domain(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_callables_by_their_names_or_by_the_users() -> None:
-    assert list(choose([true_maps, "random"], None)) == ["true_maps", "random"]
-    assert choose({"mine": true_maps}, None) == {"mine": true_maps}
+    assert list(choose_methods([true_maps, "random"], None)) == ["true_maps", "random"]
+    assert choose_methods({"mine": true_maps}, None) == {"mine": true_maps}
     assert [s.method for s in run({"mine": true_maps, "noise": random_maps}).scores] == ["mine", "noise"]
     with pytest.raises(InputError, match=r"Two methods are called '<lambda>': give them names of their own, \{name"):
-        choose([lambda n, x, c: x, lambda n, x, c: -x], None)
+        choose_methods([lambda n, x, c: x, lambda n, x, c: -x], None)
 
 
 def test_one_metric_with_several_settings() -> None:
@@ -286,10 +287,10 @@ def test_a_metric_that_cannot_judge_a_method_leaves_the_others() -> None:
     class Fails:
         name, about, higher = "fails", "nothing", True
 
-        def measure(self, case: Case, R: Tensor, method: Maps) -> Measured:
+        def measure(self, case: Case, R: Tensor, method: Maps) -> Measurement:
             if method is random_maps:
                 raise RuntimeError("not this one")
-            return Measured(torch.ones(len(R)))
+            return Measurement(torch.ones(len(R)))
 
     found = run([true_maps, random_maps], [Fails(), SMALL], explained=4)
     assert found.failed == {"random_maps, by fails": "RuntimeError: not this one"}
@@ -357,7 +358,7 @@ def test_a_run_that_was_broken_off_goes_on_where_it_was() -> None:
     with pytest.raises(KeyboardInterrupt):
         run({**first, "true": broken_off}, metrics, keep=kept.append)
     assert calls == ["some"]
-    known = read(json.loads(json.dumps(kept[-1].record())))
+    known = parse_evaluation(json.loads(json.dumps(kept[-1].record())))
     again = run(first, metrics, known=known, keep=kept.append)
     assert calls == ["some", "true"]
 

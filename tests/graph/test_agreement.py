@@ -162,7 +162,7 @@ def test_random_operations_that_are_not_used_are_no_hindrance() -> None:
     [
         (lambda net, x: net.c(net.a(x)).T, r"\(3, 1\) for 1 sample, \(3, 2\) for 2.*output.movedim\(1, 0\)"),
         (lambda net, x: net.c(net.a(x)).view(-1), r"\(3,\) for 1 sample, \(6,\) for 2.*output.reshape\(batch, -1\)"),
-        (lambda net, x: net.c(net.a(x)).sum(0), r"The first axis of the input counts samples.*no longer apart"),
+        (lambda net, x: net.c(net.a(x)).sum(0), r"The first axis of the input counts samples.*they have no axis"),
     ],
     ids=["classes first", "flat", "summed"],
 )
@@ -224,7 +224,7 @@ def test_another_result_for_a_single_sample_is_refused() -> None:
 
 def test_an_operation_that_is_read_wrongly_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever pass goes wrong: here one that turns every ReLU into tanh."""
-    from deeptaylor.run import prepare
+    from deeptaylor.engine import prepare
 
     def wrongly(captured: Any) -> None:
         rewrite(captured)
@@ -234,19 +234,19 @@ def test_an_operation_that_is_read_wrongly_is_noticed(monkeypatch: pytest.Monkey
 
     rewrite = prepare.rewrite
     monkeypatch.setattr(prepare, "rewrite", wrongly)
-    with pytest.raises(MismatchError, match=r"read wrongly.*the captured network gives"):
+    with pytest.raises(MismatchError, match=r"captured wrongly.*the captured network gives"):
         dt.Explainer(Net(lambda net, x: net.c(F.relu(net.a(x)))), inputs(2), bias="neuron")
 
 
 def test_the_users_own_values_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Tensor] = []
-    plain = agreement._output
+    plain = agreement._run_network
 
     def watching(model: nn.Module, given: Any, *rest: Any) -> Tensor:
         seen.append(given[0])
         return plain(model, given, *rest)
 
-    monkeypatch.setattr(agreement, "_output", watching)
+    monkeypatch.setattr(agreement, "_run_network", watching)
     x = inputs(6)
     dt.Explainer(Net(lambda net, x: net.c(F.relu(net.a(x)))), x, bias="neuron")
     assert [len(t) for t in seen] == [1, 2, 6, 1]  # the first once more: is it answered as before?
@@ -367,7 +367,7 @@ def test_explainers_and_explanations_go_to_files_and_back() -> None:
     back = pickle.loads(pickle.dumps(explainer))
     assert torch.equal(back.explain(x, 1).relevance, e.relevance)
     assert str(back.plan) == str(explainer.plan)
-    assert all(engine.recomputes for engine in back.engines.values())
+    assert all(engine.recomputes for engine in back.captured.engines.values())
     assert pickle.loads(pickle.dumps(explainer.float())).explain(x.float(), 1).relevance.dtype is torch.float32
     read = pickle.loads(pickle.dumps(e))
     assert torch.equal(read.relevance, e.relevance)
@@ -414,3 +414,23 @@ def test_a_tensor_that_torch_cannot_follow_is_no_raw_error() -> None:
 
     with pytest.raises(dt.CaptureError, match=r"cannot be captured: Constant last is mutated.*\n.*What to do"):
         dt.Explainer(Writes().eval(), inputs(2), bias="neuron")
+
+
+def test_values_that_the_captured_network_does_not_take_are_refused() -> None:
+    """The network counts indices that are negative from the end, if there are any; what is captured does not."""
+
+    class Lookup(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(5, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            if type(x) is Tensor and bool((x < 0).any()):
+                x = x % 5
+            y: Tensor = self.table(x).sum(1)
+            return y
+
+    network = Lookup()
+    assert torch.equal(network(torch.tensor([[-1, 0]])), network(torch.tensor([[4, 0]])))
+    with pytest.raises(MismatchError, match=r"raises IndexError: index out of range .*negative or out of"):
+        dt.Explainer(network, method="deep-taylor").explain(torch.tensor([[-1, 0]]), 0)

@@ -19,8 +19,6 @@ from refusals import Layers, says
 
 HERE = __file__
 
-pytestmark = pytest.mark.usefixtures("seeded")
-
 
 class InParallel(Layers):
     def forward(self, x: Tensor) -> Tensor:
@@ -162,7 +160,7 @@ class Several(Layers):
 def test_several_outputs_need_a_choice() -> None:
     with pytest.raises(dt.PlanError) as info:
         dt.Explainer(Several().eval(), torch.rand(2, 4), bias="neuron")
-    says(info.value, "returns 3 tensors", "0: logits", "1: hidden", "2: hidden", "output=")
+    says(info.value, "returns a dict of 3 tensors", "logits, hidden", "output='logits'", "output=")
     assert "']" not in str(info.value), "names are written as a person would write them"
 
 

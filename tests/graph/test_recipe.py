@@ -17,15 +17,15 @@ from PIL import Image
 from torch import Tensor, nn
 
 import deeptaylor as dt
+from deeptaylor.engine import prepare
 from deeptaylor.errors import CaptureError
 from deeptaylor.graph import recipe as recipes
-from deeptaylor.graph.capture import Captured, capture
-from deeptaylor.graph.hooks import global_hooks, hooks_of
-from deeptaylor.graph.outline import FREE, Outline, per_sample
-from deeptaylor.graph.places import module_path
-from deeptaylor.graph.recipe import RECIPES, rebuilt, recipe_of, sealed
+from deeptaylor.graph.capture import CapturedGraph, capture
+from deeptaylor.graph.modes import forward_hooks, global_forward_hooks
+from deeptaylor.graph.node import FREE_BATCH, find_batch_factor, module_path
+from deeptaylor.graph.recipe import RECIPE_FOLDER, ShapeTensor, add_checksum, make_recipe, rebuild_graph
 from deeptaylor.models.networks import (
-    NAMED,
+    CATALOG,
     CaffeNet,
     EfficientNetLite,
     GoogLeNet,
@@ -34,28 +34,27 @@ from deeptaylor.models.networks import (
     SqueezeNet,
     squeezenet1_1,
 )
-from deeptaylor.models.networks.detection_pooling import OneLayer, TwoLayer
-from deeptaylor.run import prepare
+from deeptaylor.models.networks.paper_networks import OneLayer, TwoLayer
 
 QUICK = ("squeezenet1_1", "caffenet", "one-layer", "two-layer")
-ALL = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NAMED]
+ALL = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CATALOG]
 KINDS = (SqueezeNet, MobileNetV2, EfficientNetLite, KerasResNet50, CaffeNet, GoogLeNet, OneLayer, TwoLayer)
 X = torch.linspace(-0.5, 1.5, 28 * 56).reshape(1, 1, 28, 56)
 
 
 def network_of(name: str) -> nn.Module:
     torch.manual_seed(0)
-    return NAMED[name].build().eval()
+    return CATALOG[name].build().eval()
 
 
 def input_of(name: str, samples: int = 1) -> Tensor:
-    x = torch.rand(samples, *NAMED[name].preparation.shape, generator=torch.Generator().manual_seed(1))
-    low, high = NAMED[name].preparation.domain.bounds(x)
+    x = torch.rand(samples, *CATALOG[name].preparation.shape, generator=torch.Generator().manual_seed(1))
+    low, high = CATALOG[name].preparation.domain.bounds(x)
     return low + (high - low) * x
 
 
 def explainer(network: nn.Module, x: Tensor, name: str = "two-layer", **settings: Any) -> dt.Explainer:
-    return dt.Explainer(network, x, NAMED[name].preparation.domain, **settings)
+    return dt.Explainer(network, x, CATALOG[name].preparation.domain, **settings)
 
 
 @pytest.fixture
@@ -64,7 +63,7 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dt.Explainer]:
 
     def made(*args: Any, **settings: Any) -> dt.Explainer:
         with monkeypatch.context() as patch:
-            patch.setattr(prepare, "rebuilt", lambda *_: None)
+            patch.setattr(prepare, "rebuild_graph", lambda *_: None)
             return explainer(*args, **settings)
 
     return made
@@ -82,10 +81,10 @@ def no_export(monkeypatch: pytest.MonkeyPatch) -> None:
 def shape_of(value: Any) -> Any:
     """The shape of a node's value, the size of the batch as None."""
     sizes = value.shape if isinstance(value, Tensor) else [value]
-    return [None if per_sample(n) == 1 else int(n) for n in sizes]
+    return [None if find_batch_factor(n) == 1 else int(n) for n in sizes]
 
 
-def described(captured: Captured) -> list[Any]:
+def described(captured: CapturedGraph) -> list[Any]:
     rows = [(n.name, n.op, n.target, str((n.args, n.kwargs)), module_path(n)) for n in captured.graph.nodes]
     values = [n.meta["val"] for n in captured.graph.nodes if n.op != "output"]
     return [rows, [(shape_of(v), getattr(v, "dtype", None), getattr(v, "device", None)) for v in values]]
@@ -95,24 +94,27 @@ def described(captured: Captured) -> list[Any]:
 
 
 def test_every_network_by_name_has_a_small_recipe() -> None:
-    assert {path.stem for path in RECIPES.iterdir()} == set(NAMED)
-    assert all(path.stat().st_size < 100_000 for path in RECIPES.iterdir())
-    assert [recipe for kind in KINDS for recipe in kind.recipes] == list(NAMED)
+    assert {path.stem for path in RECIPE_FOLDER.iterdir()} == set(CATALOG)
+    assert all(path.stat().st_size < 100_000 for path in RECIPE_FOLDER.iterdir())
+    assert [recipe for kind in KINDS for recipe in kind.recipes] == list(CATALOG)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_recipe_is_what_torch_export_gives_now(name: str) -> None:
     network, x = network_of(name), input_of(name)
-    now, made = capture(network, [x]), rebuilt(network, [x])
+    now, made = capture(network, [x]), rebuild_graph(network, [x])
     assert made is not None
     assert described(made) == described(now)
-    for field in ("output_name", "batches", "narrowest", "notes", "in_place", "paths", "outputs", "layer"):
+    for field in (
+        "output_name", "batch_range", "lowest_precision", "notes", "in_place_writes", "module_paths", "module_outputs",
+        "cut_layer",
+    ):  # fmt: skip
         assert getattr(made, field) == getattr(now, field), field
     assert made.output.name == now.output.name
     assert list(made.constants) == list(now.constants)
     assert all(made.constants[k].data_ptr() == t.data_ptr() for k, t in now.constants.items())
-    kept = json.loads((RECIPES / f"{name}.json").read_text(encoding="utf-8"))
-    assert kept == recipe_of(network, now), "python -m deeptaylor.models.networks.recipes writes them anew"
+    kept = json.loads((RECIPE_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    assert kept == make_recipe(network, now), "python benchmarks/write_recipes.py writes them anew"
 
 
 @pytest.mark.parametrize("name", ["squeezenet1_1", "two-layer", *[p for p in ALL if not isinstance(p, str)]])
@@ -129,15 +131,15 @@ def test_maps_and_plans_are_those_of_the_exported_network(
         assert a.notes == b.notes
         assert float(a.relevance.abs().sum()) > 0
     assert str(ours.plan) == str(theirs.plan)
-    assert ours.engine.layout == theirs.engine.layout
+    assert ours.captured.engine.layout == theirs.captured.engine.layout
 
 
 def test_any_number_of_samples_is_explained_without_another_capture(no_export: None) -> None:
     ours = explainer(TwoLayer(), X)
     together = torch.cat([X, X.flip(3), X.flip(2)])
     e = ours.explain(together)
-    assert len(ours.engines) == 1
-    assert ours.engine.fixed_batch is None
+    assert len(ours.captured.engines) == 1
+    assert ours.captured.engine.fixed_batch is None
     assert torch.allclose(e.relevance[1:2], ours.explain(X.flip(3)).relevance)
     assert e.notes == ours.explain(X).notes == ()
 
@@ -180,29 +182,29 @@ class Other(TwoLayer):
     ids=["hook", "forward", "module", "subclass", "double", "inside", "another", "as taken"],
 )  # fmt: skip
 def test_a_network_that_is_not_just_so_has_none(network: nn.Module) -> None:
-    assert rebuilt(TwoLayer(), [X]) is not None
-    assert rebuilt(network, [X]) is None
+    assert rebuild_graph(TwoLayer(), [X]) is not None
+    assert rebuild_graph(network, [X]) is None
 
 
 def test_nor_has_one_while_every_module_has_a_hook() -> None:
     hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
     try:
-        assert [len(place) for place in global_hooks()] == [1, 0]
-        assert rebuilt(TwoLayer(), [X]) is None
+        assert [len(place) for place in global_forward_hooks()] == [1, 0]
+        assert rebuild_graph(TwoLayer(), [X]) is None
     finally:
         hook.remove()
-    assert not any(hooks_of(TwoLayer()))
-    assert rebuilt(TwoLayer(), [X]) is not None
+    assert not any(forward_hooks(TwoLayer()))
+    assert rebuild_graph(TwoLayer(), [X]) is not None
 
 
 def test_nor_weights_of_other_shapes_nor_inputs_of_another_size() -> None:
     network = squeezenet1_1()
-    assert rebuilt(network, [torch.rand(2, 3, 227, 227)]) is not None
-    assert rebuilt(network, [torch.rand(1, 3, 224, 224)]) is None
-    assert rebuilt(network, [torch.rand(1, 3, 227, 227).double()]) is None
-    assert rebuilt(squeezenet1_1(classes=7), [torch.rand(1, 3, 227, 227)]) is None
+    assert rebuild_graph(network, [torch.rand(2, 3, 227, 227)]) is not None
+    assert rebuild_graph(network, [torch.rand(1, 3, 224, 224)]) is None
+    assert rebuild_graph(network, [torch.rand(1, 3, 227, 227).double()]) is None
+    assert rebuild_graph(squeezenet1_1(classes=7), [torch.rand(1, 3, 227, 227)]) is None
     network.conv1.stride = (1, 1)
-    assert rebuilt(network, [torch.rand(1, 3, 227, 227)]) is None
+    assert rebuild_graph(network, [torch.rand(1, 3, 227, 227)]) is None
 
 
 def test_a_network_that_was_changed_is_explained_as_it_is(exported: Callable[..., dt.Explainer]) -> None:
@@ -253,12 +255,12 @@ DAMAGES = [another_operation, another_argument, another_operand, an_unknown_oper
 @pytest.fixture
 def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Puts a recipe of the two-layer network in the place of ours."""
-    monkeypatch.setattr(recipes, "RECIPES", tmp_path)
+    monkeypatch.setattr(recipes, "RECIPE_FOLDER", tmp_path)
     return lambda text: tmp_path.joinpath("two-layer.json").write_text(text, encoding="utf-8") and None
 
 
 def own() -> dict[str, Any]:
-    recipe: dict[str, Any] = json.loads((RECIPES / "two-layer.json").read_text(encoding="utf-8"))
+    recipe: dict[str, Any] = json.loads((RECIPE_FOLDER / "two-layer.json").read_text(encoding="utf-8"))
     return recipe
 
 
@@ -266,10 +268,10 @@ def own() -> dict[str, Any]:
 def test_a_damaged_recipe_is_not_read(damage: Callable[[dict[str, Any]], None], put: Callable[[str], None]) -> None:
     recipe = own()
     put(json.dumps(recipe))
-    assert rebuilt(TwoLayer(), [X]) is not None
+    assert rebuild_graph(TwoLayer(), [X]) is not None
     damage(recipe)
     put(json.dumps(recipe))
-    assert rebuilt(TwoLayer(), [X]) is None
+    assert rebuild_graph(TwoLayer(), [X]) is None
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -283,7 +285,7 @@ def test_a_wrong_recipe_gives_no_wrong_map(
     right = explainer(network, X).explain(X).relevance
     recipe = own()
     damage(recipe)
-    put(json.dumps(sealed(recipe)))  # it says that it is whole
+    put(json.dumps(add_checksum(recipe)))  # it says that it is whole
     e = explainer(network, X).explain(X)
     assert torch.equal(e.relevance, right)
     assert e.notes == ()
@@ -292,11 +294,11 @@ def test_a_wrong_recipe_gives_no_wrong_map(
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": 1}', '{"format": 99}'])
 def test_what_is_no_recipe_is_passed_over(text: str, put: Callable[[str], None]) -> None:
     put(text)
-    assert rebuilt(TwoLayer(), [X]) is None
+    assert rebuild_graph(TwoLayer(), [X]) is None
 
 
 def test_a_missing_file_is_passed_over(put: Callable[[str], None]) -> None:
-    assert rebuilt(TwoLayer(), [X]) is None
+    assert rebuild_graph(TwoLayer(), [X]) is None
 
 
 @pytest.mark.parametrize(
@@ -306,8 +308,8 @@ def test_a_missing_file_is_passed_over(put: Callable[[str], None]) -> None:
 def test_nothing_but_operations_that_write_nowhere_is_looked_up(name: str, put: Callable[[str], None]) -> None:
     recipe = own()
     recipe["nodes"][0][1] = name
-    put(json.dumps(sealed(recipe)))
-    assert rebuilt(TwoLayer(), [X]) is None
+    put(json.dumps(add_checksum(recipe)))
+    assert rebuild_graph(TwoLayer(), [X]) is None
 
 
 # --- what a recipe cannot say -----------------------------------------------------------------------------------------
@@ -332,14 +334,14 @@ class Merged(nn.Module):
 def test_no_recipe_is_written_of_what_it_cannot_hold(network: nn.Module) -> None:
     captured = capture(network, [torch.ones(1, 3)], 0 if isinstance(network, TwoOutputs) else None)
     with pytest.raises(CaptureError, match="recipe"):
-        recipe_of(network, captured)
+        make_recipe(network, captured)
 
 
 def test_a_rebuilt_graph_has_outlines_alone() -> None:
-    made = rebuilt(TwoLayer(), [X])
+    made = rebuild_graph(TwoLayer(), [X])
     assert made is not None
     values = [n.meta["val"] for n in made.graph.nodes if n.op in ("placeholder", "call_function")]
-    assert all(isinstance(v, Outline) and v.shape[0] == FREE for v in values)
+    assert all(isinstance(v, ShapeTensor) and v.shape[0] == FREE_BATCH for v in values)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

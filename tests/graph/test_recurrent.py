@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.graph.exporting import exporting
-from deeptaylor.graph.recurrent import unrolled
+from deeptaylor.graph.modes import isolate_export
+from deeptaylor.graph.recurrent import unroll_recurrent
 
 X = torch.rand(3, 5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -135,6 +135,6 @@ def test_the_steps_are_written_as_torch_computes_them() -> None:
     """The program with the steps in place of the layers, and the layers themselves."""
     for kind, given in KINDS:
         network = Layered(kind, **given)
-        with torch.no_grad(), exporting():
+        with torch.no_grad(), isolate_export():
             program = torch.export.export(network, (X,), strict=False)
-            torch.testing.assert_close(unrolled(program).module()(X), network(X), rtol=1e-12, atol=1e-14)
+            torch.testing.assert_close(unroll_recurrent(program).module()(X), network(X), rtol=1e-12, atol=1e-14)

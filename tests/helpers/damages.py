@@ -15,10 +15,11 @@ import google_crc32c
 import numpy as np
 
 import deeptaylor as dt
-from deeptaylor.runs import local
-from deeptaylor.runs import store as stores
-from deeptaylor.runs.commits import StoreError
-from deeptaylor.runs.verify import examine, repair
+from deeptaylor.datasets import local
+from deeptaylor.datasets import store as stores
+from deeptaylor.datasets.commits import StoreError
+from deeptaylor.datasets.manifest import fields_in
+from deeptaylor.datasets.verify import examine, repair
 from small_runs import Squares, arrays, run
 
 ITEMS, SHARD = 37, 8
@@ -143,7 +144,7 @@ def swap_chunks(store: Path, chance: Random) -> list[str]:
 
 def _chunks(store: Path, path: Path) -> int:
     name = path.relative_to(store).parts[0]
-    field = {f.name: f for f in dt.runs.manifest.fields_in(dt.open_run(store).manifest)}[name]
+    field = {f.name: f for f in fields_in(dt.open_dataset(store).manifest)}[name]
     return field.chunks(SHARD)
 
 
@@ -229,15 +230,15 @@ KINDS: dict[str, Damage] = {
 def questions(store: Path) -> dict[str, Callable[[], Any]]:
     """All that a store can be asked, by name."""
     found: dict[str, Callable[[], Any]] = {
-        name: (lambda name=name: getattr(dt.open_run(store), name))
+        name: (lambda name=name: getattr(dt.open_dataset(store), name))
         for name in ("manifest", "progress", "names", "errors", "table", "classes")
     }
-    found["heatmaps"] = lambda: dt.open_run(store).heatmaps[:]
-    found["means"] = lambda: list(dt.open_run(store).also("means"))
+    found["heatmaps"] = lambda: dt.open_dataset(store).heatmaps[:]
+    found["means"] = lambda: list(dt.open_dataset(store).also("means"))
     for field in ("heatmap", "scale", "score", "target", "prediction", "label", "status", "ledger", "input_hash",
                   "relevance"):  # fmt: skip
-        found[f"array {field}"] = lambda field=field: dt.open_run(store).array(field)[:]
-    found["one map"] = lambda: dt.open_run(store).heatmap(17)
+        found[f"array {field}"] = lambda field=field: dt.open_dataset(store).array(field)[:]
+    found["one map"] = lambda: dt.open_dataset(store).heatmap(17)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from deeptaylor.paper.data import Digits
+from deeptaylor.paper.digit_pairs import Digits
 
 __all__ = ["digit_bars"]
 

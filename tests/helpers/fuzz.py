@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, fx, nn
 
 import deeptaylor as dt
-from deeptaylor.graph.capture import Captured, capture
-from deeptaylor.run import prepare
+from deeptaylor.engine import prepare
+from deeptaylor.graph.capture import CapturedGraph, capture
 from network_builder import Network
 from network_modules import Program
 from random_networks import build, family
@@ -28,22 +28,22 @@ BIASES = ("neuron", "spread")
 EQUAL = 1e-9  # Σ|R − R'| / Σ|R| of maps that are the same but for rounding
 
 
-def copied(captured: Captured) -> Captured:
+def copied(captured: CapturedGraph) -> CapturedGraph:
     """A captured network again, to be rewritten apart."""
     graph, new = fx.Graph(), {}
     for node in captured.graph.nodes:
         new[node] = graph.node_copy(node, new.__getitem__)
         new[node].meta = dict(node.meta)
     fields = {k: copy.copy(v) for k, v in vars(captured).items() if k not in ("graph", "inputs", "output")}
-    return Captured(graph=graph, inputs=[new[n] for n in captured.inputs], output=new[captured.output], **fields)
+    return CapturedGraph(graph=graph, inputs=[new[n] for n in captured.inputs], output=new[captured.output], **fields)
 
 
 @contextmanager
 def captured_once() -> Iterator[None]:
     """Within, a network is exported once and planned as often as asked: export takes nearly all of the time."""
-    known: dict[int, tuple[nn.Module, Captured]] = {}
+    known: dict[int, tuple[nn.Module, CapturedGraph]] = {}
 
-    def once(model: nn.Module, *arguments: Any) -> Captured:
+    def once(model: nn.Module, *arguments: Any) -> CapturedGraph:
         if id(model) not in known:
             known[id(model)] = (model, capture(model, *arguments))
         return copied(known[id(model)][1])

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from deeptaylor.graph.capture import Captured, capture
-from deeptaylor.graph.editing import copied
+from deeptaylor.graph.capture import CapturedGraph, capture
+from deeptaylor.graph.editing import copy_graph
 
 
 class Function(nn.Module):
@@ -27,7 +27,7 @@ class Function(nn.Module):
         return self.function(*x) if not list(self.children()) else self.function(self, *x)
 
 
-def captured_of(function: Callable[..., Tensor], *x: Tensor, **parts: nn.Module) -> Captured:
+def captured_of(function: Callable[..., Tensor], *x: Tensor, **parts: nn.Module) -> CapturedGraph:
     return capture(Function(function, **parts).eval().to(x[0]), x)
 
 
@@ -38,7 +38,7 @@ class Fixed:
     value: Tensor
 
 
-def by_hand(target: Callable[..., Any], *args: Any, **kwargs: Any) -> Captured:
+def by_hand(target: Callable[..., Any], *args: Any, **kwargs: Any) -> CapturedGraph:
     """A graph of one operation: tensors among its arguments are inputs, `Fixed` ones constants."""
     graph, constants, inputs = fx.Graph(), dict[str, Tensor](), list[Any]()
 
@@ -57,16 +57,16 @@ def by_hand(target: Callable[..., Any], *args: Any, **kwargs: Any) -> Captured:
     output = graph.call_function(target, given, kwargs)
     output.meta["val"] = target(*fx.map_arg(given, lambda n: n.meta["val"]), **kwargs)
     graph.output(output)
-    return Captured(graph, constants, inputs, output, "", 2)
+    return CapturedGraph(graph, constants, inputs, output, "", 2)
 
 
-def operations(captured: Captured) -> list[str]:
+def operations(captured: CapturedGraph) -> list[str]:
     """The operations by their short names, in order."""
     nodes = [n for n in captured.graph.nodes if n.op == "call_function"]
     return [getattr(n.target, "_opname", None) or n.target.__name__ for n in nodes]
 
 
-def node_of(captured: Captured, operation: str) -> Any:
+def node_of(captured: CapturedGraph, operation: str) -> Any:
     """The one node with that operation."""
     (found,) = [
         n
@@ -76,17 +76,17 @@ def node_of(captured: Captured, operation: str) -> Any:
     return found
 
 
-def value_of(captured: Captured, *x: Tensor) -> Tensor:
+def value_of(captured: CapturedGraph, *x: Tensor) -> Tensor:
     """What the graph computes now."""
     with torch.no_grad():
-        found: Tensor = fx.GraphModule(captured.constants, copied(captured.graph))(*x)
+        found: Tensor = fx.GraphModule(captured.constants, copy_graph(captured.graph))(*x)
     return found
 
 
 class Values:
     """A pass that has these values: what maps ask for."""
 
-    never_negative = True
+    is_non_negative = True
 
     def __init__(self, values: Mapping[str, Tensor]) -> None:
         self.values = values

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deeptaylor.metrics.case import Case
+from deeptaylor.engine.deletion import Case
 
 SIDE, CLASSES, SAMPLES = 12, 4, 6
 

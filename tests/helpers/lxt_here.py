@@ -59,7 +59,7 @@ def _compared(family: str, rules: str) -> None:
 
     import deeptaylor as dt
     from deeptaylor.methods.attnlrp import attnlrp
-    from deeptaylor.text.explainer import METHODS
+    from deeptaylor.text.text_explainer import METHODS
     from hf_zoo import hf
 
     class Scores(torch.nn.Module):
@@ -80,7 +80,7 @@ def _compared(family: str, rules: str) -> None:
     tokens = torch.randint(1, 60, (3, 7))
     answer = Scores(model)(tokens).argmax(1)  # above zero, which CP-LRP wants
     if rules == "attnLRP":
-        ours = attnlrp(dt.Explainer(Scores(model)).unplanned(), tokens, answer).relevance
+        ours = attnlrp(dt.Explainer(Scores(model)).make_unplanned(), tokens, answer).relevance
     else:
         ours = dt.Explainer(Scores(model), **METHODS["cp-lrp"]).explain(tokens, answer).relevance
 

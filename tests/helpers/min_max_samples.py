@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from deeptaylor.methods.relevance_fit import RelevanceSamples, fit
 from deeptaylor.methods.relevance_model import MinMaxModel
-from deeptaylor.methods.relevance_samples import Samples
+from deeptaylor.models.networks.paper_networks import TWO_LAYER, TwoLayer, two_layer_explainer
 
-__all__ = ["HIGH", "LOW", "drawn", "known", "seeded", "trained_like"]
+__all__ = ["HIGH", "LOW", "drawn", "fit_two_layer", "known", "seeded", "trained_like"]
 
 LOW, HIGH = -0.5, 1.5
 
@@ -36,9 +37,19 @@ def drawn(model: MinMaxModel, count: int, seed: int = 2, low: float = LOW) -> tu
     return x, R_l
 
 
-def known(count: int, seed: int) -> Samples:
+def known(count: int, seed: int) -> RelevanceSamples:
     """Samples whose relevance is that of a min-max model."""
     true = trained_like(seed=5, U=1)
     x, R_l = drawn(true, count, seed)
     with torch.no_grad():
-        return Samples(x, R_l, true(x, R_l))
+        return RelevanceSamples(x, R_l, true(x, R_l))
+
+
+def fit_two_layer(network: TwoLayer, images: Tensor, steps: int) -> MinMaxModel:
+    """A model of the two-layer network's first layer, 100 groups of 4 units, after a few steps from its own weights."""
+    detection = nn.Sequential(nn.Flatten(), network.detection1)
+
+    def pool(x_j: Tensor) -> Tensor:
+        return x_j.unflatten(1, (-1, 4)).sum(2)
+
+    return fit(two_layer_explainer(network), TWO_LAYER, [images], detection=detection, pooling=pool, steps=steps)

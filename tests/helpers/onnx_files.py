@@ -73,7 +73,7 @@ def ours(network: OnnxNetwork, *inputs: Array) -> list[Array]:
 def agree(path: Path, x: Array, tolerance: float = 1e-5) -> OnnxNetwork:
     """The file read here gives what onnxruntime gives, to a fraction of the largest output: those may be small."""
     network = read_onnx(path)
-    for here, there in zip(ours(network, x), runtime(path, {network.input_name: x}), strict=True):
+    for here, there in zip(ours(network, x), runtime(path, {network.input_names[0]: x}), strict=True):
         assert here.shape == there.shape
         largest = float(np.abs(there).max(where=np.isfinite(there), initial=0))
         np.testing.assert_allclose(here, there, rtol=tolerance, atol=tolerance * min(1, largest))

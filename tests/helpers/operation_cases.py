@@ -381,6 +381,7 @@ STRUCTURE = [
     plain("index by a matrix", LINE, lambda x: x[:, :, torch.tensor([[0, 6], [-1, 2]])]),
     plain("index_select", LINE, lambda x: x.index_select(2, torch.tensor([5, 1]))),
     plain("index of two axes", LINE, lambda x: x[:, [0, 1, 2], [3, 3, 6]]),
+    plain("index of a step of each sample", LINE, lambda x: x[torch.arange(x.shape[0]), (x[:, 0, 0] > 0).long() * 2]),
     plain("gather", (4, 4), gathered(1, INDEX)),
     plain("gather along the last axis", (4, 4), gathered(-1, INDEX.transpose(1, 2).contiguous())),
     plain("view", LINE, lambda x: x.view(x.shape[0], 2, 14)),

@@ -12,8 +12,8 @@ from PIL import Image
 from starlette.testclient import TestClient
 from torch import nn
 
-from deeptaylor.app.server.app import Bounds
 from deeptaylor.app.server.models import OWN
+from deeptaylor.app.server.routes import Bounds
 
 TOKEN = "the-token"
 HOST = "127.0.0.1:8000"

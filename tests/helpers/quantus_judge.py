@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from deeptaylor.metrics.continuity import noisy
+from deeptaylor.evaluation.metrics import add_noise
 from judged import CLASSES, classes, colours, maps, masks, network, noise_maps, pictures
 
 OWN = {"abs": False, "normalise": False, "disable_warnings": True}
@@ -63,7 +63,7 @@ def judged(q: Any) -> dict[str, Any]:
         metric = q.RandomLogit(similarity_func=similarity, num_classes=CLASSES, **OWN | EACH | {"normalise": True})
         found[f"RandomLogit, {name}"] = metric(**given | {"explain_func": watched})
         found["RandomLogit, others"] = seen[-1]
-    moved = noisy(torch.from_numpy(x), AMOUNT, DRAWS, SEED).numpy()
+    moved = add_noise(torch.from_numpy(x), AMOUNT, DRAWS, SEED).numpy()
     found["MaxSensitivity"] = [
         q.MaxSensitivity(nr_samples=1, perturb_func=lambda arr, to=to, **_: to.reshape(arr.shape), **OWN)(**given)
         for to in moved

@@ -181,7 +181,7 @@ class Average:
 
     @property
     def count(self) -> int:
-        """How many places there are."""
+        """The number of places."""
         return int(self.place.max()) + 1
 
     def at_places(self, W: Array) -> Array:

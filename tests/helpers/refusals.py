@@ -26,7 +26,7 @@ def no_work(explainer: dt.Explainer) -> Iterator[None]:
     def ran(*_: Any) -> None:
         raise AssertionError("the network ran before the input was refused")
 
-    handles = [e.network.register_forward_pre_hook(ran) for e in explainer.engines.values()]
+    handles = [e.network.register_forward_pre_hook(ran) for e in explainer.captured.engines.values()]
     try:
         yield
     finally:

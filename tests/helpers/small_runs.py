@@ -72,7 +72,7 @@ def explainer(**settings: Any) -> dt.Explainer:
 
 def run(data: Any, out: Path, **more: Any) -> dt.Run:
     """A run of the small network, in small shards."""
-    return dt.run(data, explainer(), out, **{"shard": 16, "batch": 5, **more})
+    return dt.explain_dataset(data, explainer(), out, **{"shard": 16, "batch": 5, **more})
 
 
 def arrays(store: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import deeptaylor as dt
 from deeptaylor.maps.affine_map import LocalMap
-from deeptaylor.maps.at_places import Apart, averaged
+from deeptaylor.maps.at_places import PlacesAsSamples, find_averaged_axes
 from deeptaylor.maps.block import Block
 from deeptaylor.maps.linear_map import Linear, Reduce, Separable
 from deeptaylor.rules.steps import BlockStep, LocalScoreStep, LocalStep
@@ -43,7 +43,7 @@ def explained(network: nn.Module, x: Tensor = PLACES, **settings: object) -> dt.
 
 
 def local_steps(explainer: dt.Explainer) -> list[LocalStep]:
-    return [s for s in explainer.engine.planned.steps if isinstance(s, LocalStep)]
+    return [s for s in explainer.captured.engine.planned.steps if isinstance(s, LocalStep)]
 
 
 # --- by hand ----------------------------------------------------------------------------------------------------------
@@ -96,18 +96,18 @@ def test_units_at_places_average_to_the_unit() -> None:
         (Separable("y", ["x"], [torch.full((1, 2), 0.25), torch.full((1, 5), 0.2)]), x.mean((2, 3)) / 2, 0.5),
     ):
         z = F.linear(y.flatten(1), weight, bias)
-        block = Block("z", [Apart(built, (2, 3)), Linear("z", ["y"], "w", weight, "b")], ["x"])
+        block = Block("z", [PlacesAsSamples(built, (2, 3)), Linear("z", ["y"], "w", weight, "b")], ["x"])
         run = Values({"x": x, "y": y.flatten(1), "z": z, "w": weight, "b": bias})
         W = LocalMap(block, run, [False], [None], rectified=False, spread=False)
         assert W.z.shape == (30, 6)
-        torch.testing.assert_close(W.apart(W.z).mean(1) * count, z)
+        torch.testing.assert_close(W.split_places(W.z).mean(1) * count, z)
         torch.testing.assert_close(W.shares().sum(1), torch.ones(3, 6))
-        assert bool(((W.apart(W.z) * z.unsqueeze(1))[W.shares() > 0] > 0).all())
+        assert bool(((W.split_places(W.z) * z.unsqueeze(1))[W.shares() > 0] > 0).all())
 
 
 def test_taken_apart_and_put_together_again() -> None:
     x = torch.randn(2, 3, 4, 5, 6)
-    apart = Apart(Reduce("y", ["x"], [1, 3], mean=True), (1, 3))
+    apart = PlacesAsSamples(Reduce("y", ["x"], [1, 3], mean=True), (1, 3))
     run = Values({"x": x, "y": torch.empty(2 * 3 * 5, 4, 6)})
     (y,) = [apart.carry([x], run)]
     assert torch.equal(y[5 + 1], x[0, 1, :, 1])
@@ -131,7 +131,7 @@ def test_taken_apart_and_put_together_again() -> None:
     ],
 )
 def test_an_average_has_one_weight_for_whole_axes(built: Reduce | Separable | None, axes: tuple[int, ...]) -> None:
-    assert averaged(built, 4) == axes
+    assert find_averaged_axes(built, 4) == axes
 
 
 class Inside(nn.Module):
@@ -235,7 +235,7 @@ def test_a_score_of_all_frames_reads_their_averages() -> None:
         last=nn.Linear(12, 5),
     )
     explainer = dt.Explainer(network.double().eval(), films(), dt.Box(0.0, 1.0), bias="neuron")
-    assert not isinstance(explainer.engine.planned.steps[0], LocalScoreStep)
+    assert not isinstance(explainer.captured.engine.planned.steps[0], LocalScoreStep)
     e = explainer.explain(films())
     torch.testing.assert_close(explainer.explain(films()[1:]).relevance, e.relevance[1:])
     assert e.check().accounted
@@ -271,7 +271,7 @@ def test_an_average_with_uneven_weights_is_left_as_it_is() -> None:
     network = Function(lambda s, x: s.last(F.interpolate(x, size=(1, 1), mode="bilinear").flatten(1)) + 1,
                        last=nn.Linear(3, 4)).double().eval()  # fmt: skip
     explainer = dt.Explainer(network, pictures(), dt.Box(0.0, 1.0), bias="spread")
-    assert not isinstance(explainer.engine.planned.steps[0], LocalScoreStep)
+    assert not isinstance(explainer.captured.engine.planned.steps[0], LocalScoreStep)
     torch.testing.assert_close((e := explainer.explain(pictures())).ledger.input, e.score)
 
 
@@ -391,7 +391,7 @@ def test_behind_a_norm_each_place_detects_as_the_definition_says(name: str, insi
     kind, body = NORMS[name]
     explainer, x = normed(body, inside, bias="neuron"), pictures()
     s = explainer.model
-    step = explainer.engine.planned.steps[0]
+    step = explainer.captured.engine.planned.steps[0]
     assert len(local_steps(explainer)) == 1 if inside else isinstance(step, LocalScoreStep)
     e = explainer.explain(x)
     with torch.no_grad():
@@ -446,7 +446,7 @@ LEFT_NORMS: dict[str, Callable[[Normed, Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", LEFT_NORMS)
 def test_what_is_no_norm_of_an_average_is_left_as_it_is(name: str, inside: bool) -> None:
     explainer = normed(LEFT_NORMS[name], inside, bias="neuron")
-    assert not any(isinstance(s, (LocalScoreStep, LocalStep)) for s in explainer.engine.planned.steps)
+    assert not any(isinstance(s, (LocalScoreStep, LocalStep)) for s in explainer.captured.engine.planned.steps)
 
 
 def test_a_rule_for_the_average_below_a_norm_is_heeded() -> None:
@@ -454,14 +454,14 @@ def test_a_rule_for_the_average_below_a_norm_is_heeded() -> None:
     network = Normed(body).double().eval()
     network.add_module("pool", nn.AdaptiveAvgPool2d(1))
     explainer = dt.Explainer(network, pictures(), dt.Box(0.0, 1.0), rules={"pool": dt.rules.Flat()}, bias="neuron")
-    assert not isinstance(explainer.engine.planned.steps[0], LocalScoreStep)
+    assert not isinstance(explainer.captured.engine.planned.steps[0], LocalScoreStep)
     explainer = dt.Explainer(network, pictures(), dt.Box(0.0, 1.0), bias="neuron")
-    assert isinstance(explainer.engine.planned.steps[0], LocalScoreStep)
+    assert isinstance(explainer.captured.engine.planned.steps[0], LocalScoreStep)
 
 
 def test_behind_a_batch_norm_it_was_local_before() -> None:
     explainer = normed(lambda s, a: s.layer(s.batch(a.mean((2, 3)))), False, bias="neuron")
-    assert isinstance(explainer.engine.planned.steps[0], LocalScoreStep)
+    assert isinstance(explainer.captured.engine.planned.steps[0], LocalScoreStep)
 
 
 @pytest.mark.parametrize("bias", ["neuron", "spread"])

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from book import Book
-from deeptaylor.maps import contractions, convolution, division, linear_map, ops, selections, structural
+from counting_ledger import CountingLedger
+from deeptaylor.maps import convolution, division, linear_map, ops, structural
 from deeptaylor.maps.affine_map import AffineMap
 from deeptaylor.maps.block import Block
 from graphs import Values
@@ -40,13 +40,13 @@ def test_division_drops_what_has_no_denominator_and_tells_how_much() -> None:
     a, b = torch.tensor([6.0, 5.0, -4.0]), torch.tensor([3.0, 0.0, 2.0])
     assert division.divide(a, b).tolist() == [2, 0, -2]
     assert division.undivided(a, b).tolist() == [0, 5, 0]
-    book, stabilised = Book(), Book()
-    assert division.divide_signed(a, -b, book).tolist() == [-2, 0, 2]
-    assert division.divide(a, b, book).tolist() == [2, 0, -2]
-    assert book.lost == 5 + 5
+    ledger, stabilised = CountingLedger(), CountingLedger()
+    assert division.divide_signed(a, -b, ledger).tolist() == [-2, 0, 2]
+    assert division.divide(a, b, ledger).tolist() == [2, 0, -2]
+    assert ledger.lost == 5 + 5
     assert division.divide_signed(a, b, stabilised, torch.ones(3)).tolist() == pytest.approx([1.5, 5, -4 / 3])
     assert stabilised.lost == pytest.approx(1.5 + 5 - 4 / 3)
-    assert division.weighted(torch.tensor([0.0, 2.0]), torch.tensor([-torch.inf, 3.0])).tolist() == [0, 6]
+    assert division.weigh(torch.tensor([0.0, 2.0]), torch.tensor([-torch.inf, 3.0])).tolist() == [0, 6]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_division_drops_what_has_no_denominator_and_tells_how_much() -> None:
         (structural.Permute("y", ["x"], [0, 2, 1]), lambda x: x.mT),
         (structural.Flip("y", ["x"], [1]), lambda x: x.flip(1)),
         (structural.Slice("y", ["x"], 2, 1, 4, 2, drop=False), lambda x: x[:, :, 1:4:2]),
-        (selections.IndexAlong("y", ["x"], [(2, 1, torch.tensor([3, 0, 3]))]), lambda x: x[:, :, [3, 0, 3]]),
+        (structural.IndexAlong("y", ["x"], [(2, 1, torch.tensor([3, 0, 3]))]), lambda x: x[:, :, [3, 0, 3]]),
     ],
     ids=["permute", "flip", "slice", "index"],
 )
@@ -72,8 +72,17 @@ def test_structural_maps_copy_elements_in_every_reading_but_the_negative(
     assert built.transpose("negative", y, Values(values)) == [None]
 
 
+def test_a_step_of_each_sample_is_taken_and_given_back() -> None:
+    built, x, steps = structural.TakeStep("y", ["x"], "steps"), drawn(2, 3, 4), torch.tensor([2, -2])
+    values = {"x": x, "steps": steps, "y": x[[0, 1], [2, 1]]}
+    assert torch.equal(built.map("signed", [x], Values(values)), values["y"])
+    assert is_transpose(built, x, values, "signed")
+    back = built.transpose("signed", torch.ones(2, 4), Values(values))[0]
+    assert back.flatten(2).sum(2).tolist() == [[0, 0, 4], [0, 4, 0]]
+
+
 def test_an_element_that_is_picked_twice_gets_both_shares_back() -> None:
-    built = selections.IndexAlong("y", ["x"], [(1, 1, torch.tensor([2, 2]))])
+    built = structural.IndexAlong("y", ["x"], [(1, 1, torch.tensor([2, 2]))])
     run = Values({"x": torch.zeros(1, 3), "y": torch.zeros(1, 2)})
     assert [t.tolist() for t in built.transpose("signed", torch.tensor([[5.0, 7.0]]), run)] == [[[0, 0, 12]]]
 
@@ -81,9 +90,9 @@ def test_an_element_that_is_picked_twice_gets_both_shares_back() -> None:
 @pytest.mark.parametrize("reading", ["signed", "positive", "negative", "magnitude", "squared", "flat"])
 def test_contractions_read_the_fixed_factor_as_weights(reading: linear_map.Reading) -> None:
     x, gate = drawn(2, 3, 4), drawn(2, 5, 3)
-    weight = linear_map.reread(gate, reading)
-    matmul = contractions.MatMul("y", ["x"], "gate", fixed_first=True, non_negative=False)
-    einsum = contractions.Einsum("y", ["x"], "gate", ("bjc", "bij", "bic"), non_negative=False)
+    weight = linear_map.read_weight(gate, reading)
+    matmul = linear_map.MatMul("y", ["x"], "gate", fixed_first=True, non_negative=False)
+    einsum = linear_map.Einsum("y", ["x"], "gate", ("bjc", "bij", "bic"), non_negative=False)
     values = {"x": x, "gate": gate}
     for built in (matmul, einsum):
         torch.testing.assert_close(built.map(reading, [x], Values(values)), weight @ x)
@@ -100,7 +109,7 @@ def test_convolution_in_whatever_form_is_torchs_own(stride: list[int], padding: 
     built = convolution.Convolution("y", ["x"], "w", weight, None, stride, padding, dilation, 1, False, [0, 0])
     values = {"x": x, "w": weight, "y": F.conv2d(x, weight, None, stride, padding, dilation)}
     for reading in ("signed", "positive", "negative", "magnitude", "squared"):
-        expected = F.conv2d(x, linear_map.reread(weight, reading), None, stride, padding, dilation)
+        expected = F.conv2d(x, linear_map.read_weight(weight, reading), None, stride, padding, dilation)
         torch.testing.assert_close(built.map(reading, [x], Values(values)), expected)
         assert is_transpose(built, x, values, reading)
 
@@ -116,7 +125,7 @@ def test_a_block_is_one_affine_map_of_all_its_leaves() -> None:
 
     torch.manual_seed(0)
     network, x, y = Two().double(), drawn(2, 3), drawn(2, 3) + 1
-    (engine,) = dt.Explainer(network, (x, y), bias="neuron").engines.values()
+    (engine,) = dt.Explainer(network, (x, y), bias="neuron").captured.engines.values()
     block = engine.score.block
     assert isinstance(block, Block)
     assert len(block.leaves) == 2

@@ -113,7 +113,7 @@ def test_an_explanation_like_the_others(tmp_path: object) -> None:
         assert e.save(f"{tmp_path}/map.png").stat().st_size > 50
         assert e._repr_html_().startswith("<figure")
         assert "residual" in str(e)
-        with pytest.raises(dt.BoundaryError, match="there is no relevance at '0' inside of it"):
+        with pytest.raises(dt.BoundaryError, match="it has no relevance at '0' inside f"):
             e.at("0")
 
 

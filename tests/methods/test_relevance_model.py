@@ -14,16 +14,21 @@ from torch import Tensor, nn
 
 import deeptaylor as dt
 from deeptaylor.errors import DeepTaylorError, InputError, PlanError
-from deeptaylor.methods.relevance_fit import fit
-from deeptaylor.methods.relevance_model import MinMaxModel, pooling_ratio, r_squared
-from deeptaylor.methods.relevance_samples import Place, Samples, collect, explain
-from deeptaylor.methods.relevance_start import begin_, start, unrolled
-from deeptaylor.models.networks import min_max
-from deeptaylor.models.networks.detection_pooling import TwoLayer, WeightsError
-from deeptaylor.models.networks.detection_pooling import save as save_network
-from deeptaylor.paper import train as training
-from deeptaylor.paper import train_relevance
-from deeptaylor.paper.data import Digits, held_out_pairs
+from deeptaylor.methods.relevance_fit import (
+    LayerPlace,
+    RelevanceSamples,
+    collect,
+    explain,
+    fit,
+    initialise_,
+    make_start,
+    unroll,
+)
+from deeptaylor.methods.relevance_model import MinMaxModel, measure_pooling_ratio, measure_r_squared
+from deeptaylor.models.networks import paper_networks
+from deeptaylor.models.networks.paper_networks import TwoLayer, WeightsError, save_network
+from deeptaylor.paper import relevance_training, training
+from deeptaylor.paper.digit_pairs import Digits, held_out_pairs
 from deeptaylor.rules import Epsilon, Rule, WSquare, ZBox, ZPlus
 from digit_bars import digit_bars
 from min_max_samples import HIGH, LOW, drawn, known, seeded, trained_like
@@ -195,7 +200,7 @@ def small_images(count: int, seed: int) -> Tensor:
     return x
 
 
-MAX_POOLED = Place(lower="x", pooled="pool", upper="relu1")
+MAX_POOLED = LayerPlace(lower="x", pooled="pool", upper="relu1")
 
 
 @pytest.mark.parametrize("from_layer", [True, False])
@@ -211,7 +216,7 @@ def test_fit_to_a_convolutional_network_with_max_pooling(from_layer: bool) -> No
     x = small_images(500, 3)
     held_out = collect(explainer, MAX_POOLED, x, 1)
     assert torch.equal(held_out.R_k, explainer.relevance_at("pool", x, 1))
-    assert r_squared(model, held_out.x, held_out.R_l, held_out.R_k) > 0.9
+    assert measure_r_squared(model, held_out.x, held_out.R_l, held_out.R_k) > 0.9
     e = explain(model, explainer, MAX_POOLED, x, ZBox(0.0, 1.0), 1)
     assert e.relevance.shape == x.shape
     assert (e.relevance >= 0).all()
@@ -224,12 +229,12 @@ def test_a_layer_inside_a_network_is_fitted_from_its_activations() -> None:
     network = Small()
     explainer = dt.Explainer(network, small_images(2, 0), dt.Box(0.0, 1.0), bias="neuron")
     x = small_images(200, 1)
-    samples = collect(explainer, Place("pool", "relu1", "relu2"), x, 1)
+    samples = collect(explainer, LayerPlace("pool", "relu1", "relu2"), x, 1)
     with torch.no_grad():
         assert torch.equal(samples.x, network.pool(network.relu(network.conv(x))))
     assert samples.R_k.shape == (200, 12)
     assert samples.R_l.shape == (200, 8)
-    model = start(samples, nn.Sequential(nn.Flatten(), network.linear1), lambda x_j: x_j).model
+    model = make_start(samples, nn.Sequential(nn.Flatten(), network.linear1), lambda x_j: x_j).model
     assert tuple(model.v_ij.shape) == (27, 12, 1)
     e = model.explain(samples.x, samples.R_l, ZPlus())
     assert e.relevance.shape == samples.x.shape
@@ -239,14 +244,14 @@ def test_a_layer_inside_a_network_is_fitted_from_its_activations() -> None:
 def test_a_place_that_is_none_is_refused() -> None:
     explainer = dt.Explainer(Small(), small_images(2, 0), dt.Box(0.0, 1.0), bias="neuron")
     with pytest.raises(dt.BoundaryError, match=r"no node or module 'pol'\. Did you mean 'pool'"):
-        collect(explainer, Place("x", "pol", "relu1"), small_images(2, 1))
+        collect(explainer, LayerPlace("x", "pol", "relu1"), small_images(2, 1))
     with pytest.raises(PlanError, match="No detection layer reads 'conv'"):
-        collect(explainer, Place("conv", "pool", "relu1"), small_images(2, 1))
+        collect(explainer, LayerPlace("conv", "pool", "relu1"), small_images(2, 1))
 
 
 def test_a_layer_is_unrolled_window_by_window() -> None:
     network, x = Small(), small_images(7, 1)
-    v_ij, d_j = unrolled(network.conv, network.pool, x)
+    v_ij, d_j = unroll(network.conv, network.pool, x)
     with torch.no_grad():
         z = (x.flatten(1) @ v_ij.flatten(1) + d_j.flatten()).unflatten(1, d_j.shape)
         pooled = network.pool(network.conv(x)).flatten(1)
@@ -256,7 +261,7 @@ def test_a_layer_is_unrolled_window_by_window() -> None:
 def test_windows_of_different_sizes_are_filled_up() -> None:
     """Windows (0, 1) and (2): the second has a unit without weights."""
     layer, x = nn.Linear(2, 3), torch.randn(4, 2, generator=seeded(0))
-    v_ij, d_j = unrolled(layer, lambda x_j: torch.stack([x_j[:, :2].sum(1), x_j[:, 2]], 1), x)
+    v_ij, d_j = unroll(layer, lambda x_j: torch.stack([x_j[:, :2].sum(1), x_j[:, 2]], 1), x)
     np.testing.assert_allclose(v_ij[:, 0].numpy(), layer.weight[:2].T.detach().numpy(), atol=1e-6)
     np.testing.assert_allclose(v_ij[:, 1, 0].numpy(), layer.weight[2].detach().numpy(), atol=1e-6)
     np.testing.assert_allclose(d_j[0].numpy(), layer.bias[:2].detach().numpy())
@@ -277,7 +282,7 @@ def test_a_layer_that_does_not_fit_is_refused(
     detection: nn.Module | None, pooling: Callable[[Tensor], Tensor] | None, said: str
 ) -> None:
     with pytest.raises(PlanError, match=said):
-        start(known(50, 1), detection if detection is None else detection.double(), pooling)
+        make_start(known(50, 1), detection if detection is None else detection.double(), pooling)
 
 
 def test_the_start_is_scaled_and_inhibited() -> None:
@@ -289,7 +294,7 @@ def test_the_start_is_scaled_and_inhibited() -> None:
     # x = (2, 4), R_k = ((0, 1), (6, 2)). First group: R̂ = (1, 3), scale = 18 / 10, y = (1.8, 5.4), mean 3.6.
     # Second: R̂ = (2, 4), scale = (2 + 8) / (4 + 16) = 1/2, y = (1, 2), mean 1.5; d = min(0, 2.5 − 1.5).
     x, R_l, R_k = [[2.0], [4.0]], [[0.0], [7.0]], [[0.0, 1.0], [6.0, 2.0]]
-    begin_(model, Samples(*(torch.tensor(t, dtype=torch.float64) for t in (x, R_l, R_k))))
+    initialise_(model, RelevanceSamples(*(torch.tensor(t, dtype=torch.float64) for t in (x, R_l, R_k))))
     np.testing.assert_allclose(model.v_ij.detach().flatten().numpy(), [1.8, 0.5])
     np.testing.assert_allclose(model.d_j.detach().flatten().numpy(), [-1.8 - 3.6, 0.0])
     assert not model.v_lj.any()
@@ -306,18 +311,18 @@ def digits() -> Digits:
 def test_two_layer_network() -> None:
     network = TwoLayer(seed=0)
     before = snapshot(network)
-    model = train_relevance.train(network, digits(), steps=300)
+    model = relevance_training.train(network, digits(), steps=300)
     assert tuple(model.v_ij.shape) == (1568, 100, 4)
     assert tuple(model.v_lj.shape) == (400, 100, 4)
     assert not changes(network, before)
     images = held_out_pairs(digits(), 100).images
-    assert train_relevance.evaluate(model, network, images)["r_squared"] > 0.9
+    assert relevance_training.evaluate(model, network, images)["r_squared"] > 0.9
 
 
 def test_the_places_of_the_two_layer_network() -> None:
     """x_i are the pixels, R_l = x_l, and R_k = Σ_l x_k w⁺_kl / Σ_k' x_k' w⁺_k'l R_l."""
     network, images = TwoLayer(seed=0), held_out_pairs(digits(), 10).images
-    samples = collect(min_max.two_layer_explainer(network), min_max.TWO_LAYER, images)
+    samples = collect(paper_networks.two_layer_explainer(network), paper_networks.TWO_LAYER, images)
     with torch.no_grad():
         x_k, w = network.features(images), network.detection2.weight.T.clamp(min=0)
         x_l = network.relu2(network.detection2(x_k))
@@ -328,25 +333,25 @@ def test_the_places_of_the_two_layer_network() -> None:
 
 @pytest.mark.slow
 def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(train_relevance, "load_digits", lambda folder: digits())
+    monkeypatch.setattr(relevance_training, "load_digits", lambda folder: digits())
     monkeypatch.setattr(training, "_HELD_OUT", 50)
     weights, out = tmp_path / "net.safetensors", tmp_path / "new" / "model.safetensors"
     save_network(TwoLayer(seed=0), weights)
-    assert train_relevance.main(["--out", str(out), "--steps", "20", "--network", str(weights)]) == 0
+    assert relevance_training.main(["--out", str(out), "--steps", "20", "--network", str(weights)]) == 0
     said = capsys.readouterr().out
     assert "20 steps" in said
     assert said.count("R² 0.") == 2
-    assert tuple(min_max.load(out).v_ij.shape) == (1568, 100, 4)
-    assert train_relevance.main(["--out", str(out), "--steps", "1", "--network", str(tmp_path / "none")]) == 2
+    assert tuple(paper_networks.load_relevance_model(out).v_ij.shape) == (1568, 100, 4)
+    assert relevance_training.main(["--out", str(out), "--steps", "1", "--network", str(tmp_path / "none")]) == 2
     assert "no weights could be read" in capsys.readouterr().err
-    assert train_relevance.main(["--out", str(out), "--steps", "0", "--network", str(weights)]) == 2
-    assert "error: steps is a whole number" in capsys.readouterr().err
+    assert relevance_training.main(["--out", str(out), "--steps", "0", "--network", str(weights)]) == 2
+    assert "error: steps must be a whole number" in capsys.readouterr().err
 
 
 def test_save_and_load(tmp_path: Path) -> None:
     model = trained_like()
-    path = min_max.save(model, tmp_path / "model.safetensors", {"steps": "7"})
-    again = min_max.load(path)
+    path = paper_networks.save_relevance_model(model, tmp_path / "model.safetensors", {"steps": "7"})
+    again = paper_networks.load_relevance_model(path)
     assert {k: v.tolist() for k, v in again.state_dict().items()} == {
         k: v.tolist() for k, v in model.state_dict().items()
     }
@@ -356,24 +361,24 @@ def test_save_and_load(tmp_path: Path) -> None:
 
 
 def test_files_that_hold_no_model_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=r"python -m deeptaylor\.paper\.train_relevance"):
-        min_max.load(tmp_path / "none")
+    with pytest.raises(WeightsError, match=r"python -m deeptaylor\.paper\.relevance_training"):
+        paper_networks.load_relevance_model(tmp_path / "none")
     (tmp_path / "junk").write_bytes(b"junk")
     with pytest.raises(WeightsError, match="not a safetensors file"):
-        min_max.load(tmp_path / "junk")
+        paper_networks.load_relevance_model(tmp_path / "junk")
     save_network(TwoLayer(), tmp_path / "network")
     with pytest.raises(WeightsError, match=r"detection1.bias.*expected v_ij"):
-        min_max.load(tmp_path / "network")
+        paper_networks.load_relevance_model(tmp_path / "network")
     broken = trained_like()
     with torch.no_grad():
         broken.d_j[0, 0] = math.nan
     with pytest.raises(WeightsError, match="finite"):
-        min_max.load(min_max.save(broken, tmp_path / "nan"))
+        paper_networks.load_relevance_model(paper_networks.save_relevance_model(broken, tmp_path / "nan"))
 
 
 @pytest.mark.parametrize("size", ["inputs", "upper", "groups", "units"])
 def test_a_model_of_no_size_is_refused(size: str) -> None:
-    with pytest.raises(InputError, match=f"{size} is a whole number, at least 1; got 0"):
+    with pytest.raises(InputError, match=f"{size} must be a whole number, at least 1; got 0"):
         MinMaxModel(**{**dict.fromkeys(("inputs", "upper", "groups", "units"), 2), size: 0})
 
 
@@ -388,37 +393,39 @@ NORMS = [1.0, 2.0, 3.0, 10.0, math.inf]
     [(1, 1.0), (2, 5 / 7), (3, 91 ** (1 / 3) / 7), (math.inf, 4 / 7)],
 )
 def test_pooling_ratio_by_hand(p: float, expected: float) -> None:
-    assert float(pooling_ratio(torch.tensor([3.0, 4.0], dtype=torch.float64), p)) == pytest.approx(expected, rel=1e-14)
+    assert float(measure_pooling_ratio(torch.tensor([3.0, 4.0], dtype=torch.float64), p)) == pytest.approx(
+        expected, rel=1e-14
+    )
 
 
 @pytest.mark.parametrize("p", NORMS)
 def test_pooling_ratio_is_constant_under_permutation_and_scaling(p: float) -> None:
     x = torch.rand(50, 6, dtype=torch.float64, generator=seeded(0))
-    c = pooling_ratio(x, p)
+    c = measure_pooling_ratio(x, p)
     assert c.shape == (50,)
     order = torch.randperm(6, generator=seeded(1))
-    np.testing.assert_allclose(pooling_ratio(x[:, order], p).numpy(), c.numpy(), rtol=1e-14)
+    np.testing.assert_allclose(measure_pooling_ratio(x[:, order], p).numpy(), c.numpy(), rtol=1e-14)
     for scale in (1e-200, 3.7, 1e200):  # powers of these would not be numbers
-        np.testing.assert_allclose(pooling_ratio(scale * x, p).numpy(), c.numpy(), rtol=1e-13)
+        np.testing.assert_allclose(measure_pooling_ratio(scale * x, p).numpy(), c.numpy(), rtol=1e-13)
 
 
 @pytest.mark.parametrize("p", NORMS)
 def test_pooling_ratio_lies_between_all_alike_and_one_alone(p: float) -> None:
     x = torch.rand(50, 6, dtype=torch.float64, generator=seeded(0))
     least = 6 ** (1 / p - 1)
-    assert (pooling_ratio(x, p) >= least * (1 - 1e-14)).all()
-    assert (pooling_ratio(x, p) <= 1 + 1e-14).all()
-    assert float(pooling_ratio(torch.ones(6, dtype=torch.float64), p)) == pytest.approx(least, rel=1e-14)
-    assert float(pooling_ratio(torch.eye(6)[2], p)) == 1
-    assert float(pooling_ratio(torch.zeros(6), p)) == 0
+    assert (measure_pooling_ratio(x, p) >= least * (1 - 1e-14)).all()
+    assert (measure_pooling_ratio(x, p) <= 1 + 1e-14).all()
+    assert float(measure_pooling_ratio(torch.ones(6, dtype=torch.float64), p)) == pytest.approx(least, rel=1e-14)
+    assert float(measure_pooling_ratio(torch.eye(6)[2], p)) == 1
+    assert float(measure_pooling_ratio(torch.zeros(6), p)) == 0
 
 
 def test_pooling_ratio_refuses_what_is_no_norm() -> None:
     for p in (0.5, math.nan):
-        with pytest.raises(InputError, match="p is a number from 1"):
-            pooling_ratio(torch.ones(3), p)
+        with pytest.raises(InputError, match="p must be a number from 1"):
+            measure_pooling_ratio(torch.ones(3), p)
     with pytest.raises(InputError, match="declared non-negative"):
-        pooling_ratio(-torch.ones(3), 2)
+        measure_pooling_ratio(-torch.ones(3), 2)
 
 
 class Pooled(nn.Module):
@@ -448,6 +455,8 @@ def test_the_engine_pools_as_the_training_free_model_says(p: float) -> None:
     total = x_k @ w
     d_k = torch.where(total > 0, R_l / total, 0) @ w.T
     assert float(R_k.max()) > 0
-    np.testing.assert_allclose(R_k.numpy(), (x_j.sum(2) * pooling_ratio(x_j, p) * d_k).numpy(), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        R_k.numpy(), (x_j.sum(2) * measure_pooling_ratio(x_j, p) * d_k).numpy(), rtol=0, atol=1e-12
+    )
     share = torch.where(x_j.sum(2) > 0, R_k / x_j.sum(2), 0)
     np.testing.assert_allclose(R_j.numpy(), (x_j * share[:, :, None]).numpy(), rtol=0, atol=1e-12)

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import deeptaylor as dt
 from deeptaylor.errors import InputError, PlanError
-from deeptaylor.methods.relevance_place import found
+from deeptaylor.methods.relevance_models import find_place
 from deeptaylor.rules import WSquare, ZBox, ZPlus
-from deeptaylor.support.tensors import WeightsError
+from deeptaylor.support.tensor_files import WeightsError
 from untouched import changes, snapshot
 
 
@@ -95,10 +95,10 @@ def test_from_a_random_start_the_known_relevance_is_learned() -> None:
 def test_places_are_found(layer: str, lower: str, upper: str | None, units: int) -> None:
     explainer, x = deep(), drawn(2, 1, 8, 8)
     if upper is None:  # a max pooling, not a layer with weights, reads it
-        with pytest.raises(PlanError, match="needs one layer with weights and a ReLU above 'relu'"):
-            found(explainer, layer, x)
+        with pytest.raises(PlanError, match="needs exactly one layer with weights and a ReLU above 'relu'"):
+            find_place(explainer, layer, x)
         return
-    here = found(explainer, layer, x)
+    here = find_place(explainer, layer, x)
     assert (here.place.lower, here.place.upper) == (lower, upper)
     assert here.detection is not None
     assert here.pooling is not None
@@ -110,7 +110,7 @@ def test_places_are_found(layer: str, lower: str, upper: str | None, units: int)
     ("layer", "said"),
     [
         ("linear1", "inside the detection block|pools no detection layer"),
-        ("relu2", "needs one layer with weights and a ReLU above 'relu2'"),
+        ("relu2", "needs exactly one layer with weights and a ReLU above 'relu2'"),
         ("x", "pools no detection layer"),
         ("pol", "no node or module 'pol'"),
     ],
@@ -192,5 +192,5 @@ def test_files(tmp_path: Path) -> None:
 
 
 def test_no_data_is_refused() -> None:
-    with pytest.raises(InputError, match="there are none"):
+    with pytest.raises(InputError, match="it is empty"):
         dt.relevance_models.fit(known(), "sum_1", [])

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.methods.projection import project
+from deeptaylor.errors import InputError
+from deeptaylor.methods.bundle import project
 from exact_root import DOMAINS, Case, exact_root, random_case
 
 torch.set_num_threads(1)
@@ -247,6 +248,54 @@ def test_no_root_in_the_domain() -> None:
     assert torch.isnan(root.value).all()
 
 
+def test_the_gradient_at_a_kink_satisfies_the_conditions_of_a_nearest_root() -> None:
+    """f = max(2a + b, a + 2b) = 3 nearest to (3, 3): the corner (1, 1), where the gradients (2, 1) and (1, 2) meet.
+
+    x − ξ = (2, 2) is 4/3 of their mean (3/2, 3/2). Either gradient alone gives (4, 2) or (2, 4) as a map, their mean
+    (3, 3): Σ R = f(x) − f(ξ) = 6.
+    """
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.maximum(2 * x[:, 0] + x[:, 1], x[:, 0] + 2 * x[:, 1])
+
+    x = torch.tensor([[3.0, 3.0]], dtype=torch.float64)
+    root = dt.nearest_root(f, x, level=1 / 3)
+    torch.testing.assert_close(root.point, torch.ones_like(x), atol=1e-6, rtol=0)
+    torch.testing.assert_close(root.gradient, torch.full_like(x, 1.5), atol=1e-6, rtol=0)
+    assert float(root.kkt) < 1e-6
+    torch.testing.assert_close(dt.taylor(f, x, root=root).relevance, x, atol=1e-5, rtol=0)
+
+
+def test_maps_at_the_kinks_of_a_network_are_positive() -> None:
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(30, 12), torch.nn.ReLU()).double()
+    with torch.no_grad():
+        network[0].bias.clamp_(max=0)
+    x = torch.rand(20, 30, dtype=torch.float64)
+    root = dt.nearest_root(network, x, target=lambda y: y.sum(1), domain=dt.Box(-0.5, 1.5))
+    z = network[0](root.point).abs()
+    assert int((z < 1e-6 * z.amax(1, keepdim=True)).sum()) > 20, "no root lies on a kink: the test is empty"
+    R = dt.taylor(network, x, target=lambda y: y.sum(1), root=root).relevance
+    assert float(R.clamp(max=0).abs().sum()) < 1e-3 * float(R.abs().sum())
+    assert float(root.kkt.median()) < 1e-6
+
+
+def test_points_to_begin_at_find_what_x_alone_does_not() -> None:
+    """f = min(a − 1, 4 (b − 1)) + 1 has the level 1/2 at a = 1/2 and at b = 7/8; from (2, 3) the second is farther."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.minimum(x[:, 0] - 1, 4 * (x[:, 1] - 1)) + 1
+
+    x = torch.tensor([[2.0, 1.3]], dtype=torch.float64)
+    level = float(0.5 / f(x))
+    alone = dt.nearest_root(f, x, level=level, starts=1)
+    begun = dt.nearest_root(f, x, level=level, starts=1, begin=torch.tensor([[[2.0, 0.5]]]))
+    assert float(begun.distance) == pytest.approx(1.3 - 0.875, abs=1e-6)
+    assert float(begun.distance) < float(alone.distance) - 0.1
+    with pytest.raises(InputError, match="begin must hold points shaped like x"):
+        dt.nearest_root(f, x, begin=torch.zeros(1, 2))
+
+
 def test_the_budget_is_named() -> None:
     f = small_network(3)
     x = torch.randn(20, 5, dtype=torch.float64)
@@ -282,9 +331,9 @@ def test_bad_input_is_a_clear_error(call: object, text: str) -> None:
 @pytest.mark.slow
 def test_a_thousand_pictures_cost_at_most_400_passes() -> None:
     """The paper's trained one-layer network on images of its kind: every root holds, in at most 400 passes' time."""
-    from deeptaylor.models.networks.detection_pooling import load
+    from deeptaylor.models.networks.paper_networks import load_network
 
-    f = load("one-layer").eval()
+    f = load_network("one-layer").eval()
     x = digit_pairs(1000)
 
     def one_pass() -> None:

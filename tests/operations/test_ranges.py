@@ -9,7 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from deeptaylor.operations.ranges import ABOVE, ANY, UNIT, Range, inverse, join, many, plus, times
+from deeptaylor.operations.ranges import (
+    ABOVE,
+    ANY,
+    UNIT,
+    Range,
+    add_ranges,
+    invert_range,
+    join_ranges,
+    multiply_ranges,
+    sum_range,
+)
 from deeptaylor.operations.table import GraphRanges
 from deeptaylor.passes.rewrite import rewrite
 from graphs import Fixed, by_hand, captured_of, node_of
@@ -23,30 +33,30 @@ SOME = [Range(-2, 3), Range(0, 2), Range(1, 4), Range(-3, 0), Range(-4, -1), Ran
 @pytest.mark.parametrize("b", SOME)
 def test_sums_and_products_have_the_ends_that_some_numbers_reach(a: Range, b: Range) -> None:
     p, q = (torch.linspace(r.low, r.high, 25, dtype=torch.float64) for r in (a, b))
-    for found, all_of_them in ((plus(a, b), p[:, None] + q), (times(a, b), p[:, None] * q)):
+    for found, all_of_them in ((add_ranges(a, b), p[:, None] + q), (multiply_ranges(a, b), p[:, None] * q)):
         assert found[:2] == pytest.approx((float(all_of_them.min()), float(all_of_them.max())), abs=1e-12)
-    assert join(a, b)[:2] == (min(a.low, b.low), max(a.high, b.high))
+    assert join_ranges(a, b)[:2] == (min(a.low, b.low), max(a.high, b.high))
 
 
 def test_an_inverse_has_the_sign_of_what_it_divides_by() -> None:
-    assert inverse(Range(2, 4))[:2] == (0.25, 0.5)
-    assert inverse(Range(-4, -2))[:2] == (-0.5, -0.25)
-    assert inverse(Range(0, 4))[:2] == (0.25, math.inf)
-    assert inverse(Range(-4, 0))[:2] == (-math.inf, -0.25)
-    assert inverse(Range(-1, 1)) == ANY
+    assert invert_range(Range(2, 4))[:2] == (0.25, 0.5)
+    assert invert_range(Range(-4, -2))[:2] == (-0.5, -0.25)
+    assert invert_range(Range(0, 4))[:2] == (0.25, math.inf)
+    assert invert_range(Range(-4, 0))[:2] == (-math.inf, -0.25)
+    assert invert_range(Range(-1, 1)) == ANY
 
 
 def test_a_sum_of_many_keeps_nothing_but_the_sign() -> None:
-    assert many(Range(1, 2)) == ABOVE
-    assert many(Range(-2, -1))[:2] == (-math.inf, 0)
-    assert many(Range(-1, 2)) == ANY
+    assert sum_range(Range(1, 2)) == ABOVE
+    assert sum_range(Range(-2, -1))[:2] == (-math.inf, 0)
+    assert sum_range(Range(-1, 2)) == ANY
 
 
 def test_a_difference_that_rounding_may_turn_is_not_certain() -> None:
-    rest = plus(Range(1, 1), times(UNIT, Range(-1, -1)))
+    rest = add_ranges(Range(1, 1), multiply_ranges(UNIT, Range(-1, -1)))
     assert rest.unit
     assert not rest.non_negative
-    assert plus(UNIT, Range(1, 1)).non_negative
+    assert add_ranges(UNIT, Range(1, 1)).non_negative
 
 
 def spread(x: Tensor) -> Range:

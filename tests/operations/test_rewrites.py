@@ -12,21 +12,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deeptaylor.graph.capture import Captured
+from deeptaylor.graph.capture import CapturedGraph
 from deeptaylor.operations import (
     activations,
-    attention,
     averages,
     comparisons,
-    identities,
-    joins,
+    layers,
     max_pooling,
     moves,
     norms,
-    powers,
     products,
     sums,
-    weighted,
 )
 from deeptaylor.operations.row import Stage
 from deeptaylor.operations.table import data_nodes
@@ -34,12 +30,12 @@ from graphs import captured_of, node_of, operations, value_of
 from rows import ABOVE, IMAGE, LINE, drawn
 
 FAMILIES: list[ModuleType] = [
-    activations, attention, averages, comparisons, identities, joins, moves, norms, max_pooling, powers, products, sums,
-    weighted,
+    activations, averages, comparisons, moves, norms, max_pooling, products, sums,
+    layers,
 ]  # fmt: skip
 
 
-def apply(captured: Captured, family: ModuleType, stage: Stage) -> None:
+def apply(captured: CapturedGraph, family: ModuleType, stage: Stage) -> None:
     """What the rows of one family say of one stage."""
     data = data_nodes(captured)
     for node in list(captured.graph.nodes):
@@ -67,9 +63,9 @@ CASES: list[tuple[ModuleType, Stage, str, Program, Tensor, list[str], dict[str, 
     (activations, "spell", "glu", lambda x: F.glu(x, 2), LINE, ["slice", "slice", "sigmoid", "mul"], {}),
     (activations, "name", "clip", lambda x: torch.clip(x, 0.0, 2.0), LINE, ["clamp"], {}),
     (activations, "shorten", "flat", lambda x: F.leaky_relu(x, 0.0), LINE, ["relu"], {}),
-    (attention, "spell", "of heads", lambda x: F.scaled_dot_product_attention(x, x + 1, x), IMAGE,
+    (products, "spell", "of heads", lambda x: F.scaled_dot_product_attention(x, x + 1, x), IMAGE,
      ["add", "attention_weights", "matmul"], {}),
-    (attention, "spell", "grouped",
+    (products, "spell", "grouped",
      lambda x: F.scaled_dot_product_attention(x, *[x.narrow(1, 0, 2)] * 2, enable_gqa=True), IMAGE,
      ["narrow", "attention_weights", "repeat_heads", "matmul"], {}),
     (averages, "drop", "to its own size", lambda x: F.adaptive_avg_pool2d(x, 6) + 1, IMAGE, ["add"], {}),
@@ -82,19 +78,21 @@ CASES: list[tuple[ModuleType, Stage, str, Program, Tensor, list[str], dict[str, 
     (comparisons, "name", "max of two", lambda x: torch.max(x, x.flip(1)), LINE, ["flip", "maximum"], {}),
     (comparisons, "broadcast", "max with a row", lambda x: torch.maximum(x[..., :1], torch.ones(3)), LINE,
      ["slice", "expand", "maximum"], {}),
+    (comparisons, "spell", "of powers of two", lambda x: torch.logaddexp2(x, x.flip(1)), LINE,
+     ["flip", "mul", "mul", "logaddexp", "mul"], {}),
     (comparisons, "shorten", "max with zeros", lambda x: torch.maximum(torch.zeros_like(x), x), LINE, ["relu"], {}),
-    (joins, "drop", "an empty part", lambda x: torch.cat([torch.zeros(0), x], 1) + 1, LINE, ["cat", "add"], {}),
-    (identities, "drop", "dropout", lambda x: F.dropout(x, 0.5, False).clone() + 1, LINE, ["add"], {}),
-    (identities, "unpack", "dropout", lambda x: torch.native_dropout(x, 0.5, False)[0] + 1, LINE,
+    (moves, "drop", "an empty part", lambda x: torch.cat([torch.zeros(0), x], 1) + 1, LINE, ["cat", "add"], {}),
+    (moves, "drop", "dropout", lambda x: F.dropout(x, 0.5, False).clone() + 1, LINE, ["add"], {}),
+    (moves, "unpack", "dropout", lambda x: torch.native_dropout(x, 0.5, False)[0] + 1, LINE,
      ["native_dropout", "add"], {}),  # read by nothing: it may only be dropped
-    (joins, "spell", "masked_fill by a tensor", lambda x: x.masked_fill(x > 1, x.new_ones(())), LINE,
+    (comparisons, "spell", "masked_fill by a tensor", lambda x: x.masked_fill(x > 1, x.new_ones(())), LINE,
      ["gt", "new_ones", "where"], {}),
-    (joins, "broadcast", "where", lambda x: torch.where(torch.ones(3) > 1, x[..., :1], 0.5), LINE,
+    (comparisons, "broadcast", "where", lambda x: torch.where(torch.ones(3) > 1, x[..., :1], 0.5), LINE,
      ["slice", "expand", "where"], {}),
-    (joins, "shorten", "where", lambda x: torch.where(x > 0, x, 0.0), LINE, ["relu"], {}),
-    (joins, "shorten", "where not", lambda x: torch.where(x < 0, 0.0, x), LINE, ["relu"], {}),
-    (joins, "shorten", "where, by numbers", lambda x: torch.where(x > 0, x, 2.0), LINE, ["gt", "where"], {}),
-    (joins, "shorten", "masked_fill", lambda x: x.masked_fill(x <= 0, 0.0), LINE, ["relu"], {}),
+    (comparisons, "shorten", "where", lambda x: torch.where(x > 0, x, 0.0), LINE, ["relu"], {}),
+    (comparisons, "shorten", "where not", lambda x: torch.where(x < 0, 0.0, x), LINE, ["relu"], {}),
+    (comparisons, "shorten", "where, by numbers", lambda x: torch.where(x > 0, x, 2.0), LINE, ["gt", "where"], {}),
+    (comparisons, "shorten", "masked_fill", lambda x: x.masked_fill(x <= 0, 0.0), LINE, ["relu"], {}),
     (moves, "unpack", "split", lambda x: x.split([1, 3], 1)[1], LINE, ["slice"], {}),
     (moves, "unpack", "chunk", lambda x: x.chunk(2, -1)[1], LINE, ["slice"], {}),
     (moves, "unpack", "unbind", lambda x: x.unbind(1)[2], LINE, ["select"], {}),
@@ -114,8 +112,8 @@ CASES: list[tuple[ModuleType, Stage, str, Program, Tensor, list[str], dict[str, 
     (norms, "spell", "rms", lambda s, x: s.a(x), LINE, ["divide_by_rms", "scale_shift"], {"a": nn.RMSNorm(6, 1e-5)}),
     (max_pooling, "unpack", "max of an axis", lambda x: x.max(1).values, LINE, ["amax"], {}),
     (max_pooling, "spell", "max", lambda x: F.max_pool2d(x, 3, 2, 1), IMAGE, ["max_pool"], {}),
-    (powers, "pool", "of cubes", lambda x: (F.avg_pool1d(x.pow(3), 2) * 2).pow(1 / 3), ABOVE, ["lp_pool"], {}),
-    (powers, "pool", "of squares", lambda x: (F.avg_pool1d(x * x, 2) / 3).sqrt(), ABOVE, ["lp_pool", "mul"], {}),
+    (activations, "pool", "of cubes", lambda x: (F.avg_pool1d(x.pow(3), 2) * 2).pow(1 / 3), ABOVE, ["lp_pool"], {}),
+    (activations, "pool", "of squares", lambda x: (F.avg_pool1d(x * x, 2) / 3).sqrt(), ABOVE, ["lp_pool", "mul"], {}),
     (products, "name", "multiply", lambda x: torch.multiply(x, x.flip(1)), LINE, ["flip", "mul"], {}),
     (products, "spell", "addmm", lambda x: torch.addmm(x.flip(1), x, x.exp()), drawn(3, 3),
      ["flip", "exp", "matmul", "add"], {}),
@@ -145,14 +143,14 @@ CASES: list[tuple[ModuleType, Stage, str, Program, Tensor, list[str], dict[str, 
     (sums, "shorten", "turned", lambda x: torch.rsub(x, x.flip(1)), LINE, ["flip", "sub"], {}),
     (sums, "centre", "by hand", lambda x: x - x.mean(-1, keepdim=True), LINE, ["centre"], {}),
     (sums, "scale", "with a number", lambda x: 2 - (x + 1), LINE, ["scale_shift", "scale_shift"], {}),
-    (weighted, "spell", "same", lambda s, x: s.a(x), IMAGE, ["conv2d"], {"a": nn.Conv2d(4, 3, 3, padding="same")}),
-    (weighted, "spell", "same, uneven", lambda s, x: s.a(x), LINE, ["constant_pad_nd", "conv1d"],
+    (layers, "spell", "same", lambda s, x: s.a(x), IMAGE, ["conv2d"], {"a": nn.Conv2d(4, 3, 3, padding="same")}),
+    (layers, "spell", "same, uneven", lambda s, x: s.a(x), LINE, ["constant_pad_nd", "conv1d"],
      {"a": nn.Conv1d(4, 3, 2, padding="same")}),
-    (weighted, "spell", "any", lambda s, x: torch.convolution(x, s.a.weight, None, [2], [1], [1], False, [0], 1), LINE,
+    (layers, "spell", "any", lambda s, x: torch.convolution(x, s.a.weight, None, [2], [1], [1], False, [0], 1), LINE,
      ["conv1d"], {"a": nn.Conv1d(4, 3, 3)}),
-    (weighted, "shorten", "padded", lambda s, x: s.a(torch.constant_pad_nd(x, (1, 1, 2, 2))), IMAGE, ["conv2d"],
+    (layers, "shorten", "padded", lambda s, x: s.a(torch.constant_pad_nd(x, (1, 1, 2, 2))), IMAGE, ["conv2d"],
      {"a": nn.Conv2d(4, 3, 3)}),
-    (weighted, "shorten", "of single elements", lambda s, x: s.a(x), IMAGE, ["scale_shift"],
+    (layers, "shorten", "of single elements", lambda s, x: s.a(x), IMAGE, ["scale_shift"],
      {"a": nn.Conv2d(4, 4, 1, groups=4)}),
 ]  # fmt: skip
 
@@ -218,7 +216,7 @@ def test_what_only_looks_alike_stays(program: Program, word: str) -> None:
     assert word in operations(captured)
 
 
-def constants(captured: Captured) -> dict[str, Any]:
+def constants(captured: CapturedGraph) -> dict[str, Any]:
     return {n.name: captured.constants[str(n.target)] for n in captured.graph.nodes if n.op == "get_attr"}
 
 

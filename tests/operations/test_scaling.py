@@ -8,26 +8,26 @@ import pytest
 import torch
 from torch import Tensor
 
-from deeptaylor.graph.capture import Captured
+from deeptaylor.graph.capture import CapturedGraph
 from deeptaylor.graph.editing import constant_of
-from deeptaylor.operations.scaling import broadcasts
+from deeptaylor.operations.scaling import broadcast
 from deeptaylor.operations.table import data_nodes
 from graphs import captured_of, operations, value_of
 from rows import drawn
 
 
-def settled(program: Callable[[Tensor], Tensor], x: Tensor) -> Captured:
+def settled(program: Callable[[Tensor], Tensor], x: Tensor) -> CapturedGraph:
     """The program with its last operation brought to one shape; it computes the same for any number of samples."""
     captured = captured_of(program, x)
     expected = [program(y) for y in (x, x[:1], torch.cat([x, x]))]
-    broadcasts(captured, captured.output, data_nodes(captured))
+    broadcast(captured, captured.output, data_nodes(captured))
     captured.graph.eliminate_dead_code()
     for y, z in zip((x, x[:1], torch.cat([x, x])), expected, strict=True):
         torch.testing.assert_close(value_of(captured, y), z)
     return captured
 
 
-def constant_read(captured: Captured) -> Tensor | None:
+def constant_read(captured: CapturedGraph) -> Tensor | None:
     return next((c for n in captured.output.args if (c := constant_of(captured, n)) is not None), None)
 
 
@@ -62,7 +62,7 @@ def test_what_varies_is_kept() -> None:
 
 def test_what_differs_from_sample_to_sample_is_not_a_constant() -> None:
     captured = captured_of(lambda x: x + torch.arange(x.shape[0])[:, None], drawn(3, 4))
-    broadcasts(captured, captured.output, data_nodes(captured))
+    broadcast(captured, captured.output, data_nodes(captured))
     assert constant_read(captured) is None
 
 

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deeptaylor.graph.capture import Captured
+from deeptaylor.graph.capture import CapturedGraph
 from deeptaylor.graph.editing import constant_of
-from deeptaylor.operations import centrings, einsums, layers, linear, lp_pools, scaling
+from deeptaylor.operations import layers, max_pooling, products, properties, scaling, sums
 from deeptaylor.operations.table import data_nodes, row_of
 from graphs import Fixed, by_hand, captured_of, node_of, operations, value_of
 from rows import IMAGE, LINE, drawn
@@ -25,7 +25,7 @@ C = torch.tensor([2.0, -4.0, 0.5], dtype=torch.float64)  # powers of two: nothin
 NONE = None
 
 
-def scaled(captured: Captured, rewrite: Callable[..., None]) -> tuple[Tensor | None, Tensor | None]:
+def scaled(captured: CapturedGraph, rewrite: Callable[..., None]) -> tuple[Tensor | None, Tensor | None]:
     """The scale and the shift that an operation became."""
     rewrite(captured, captured.output, data_nodes(captured))
     assert operations(captured)[-1] == "scale_shift"
@@ -35,27 +35,27 @@ def scaled(captured: Captured, rewrite: Callable[..., None]) -> tuple[Tensor | N
 
 
 SUMS = {
-    "x + c": (scaling.scales_by_sum(1), aten.add.Tensor, (X, Fixed(C)), {}, NONE, C),
-    "x + α c": (scaling.scales_by_sum(1), aten.add.Tensor, (X, Fixed(C)), {"alpha": 4}, NONE, 4 * C),
-    "c + α x": (scaling.scales_by_sum(1), aten.add.Tensor, (Fixed(C), X), {"alpha": 4}, 4.0, C),
-    "x + number": (scaling.scales_by_sum(1), aten.add.Scalar, (X, 0.5), {}, NONE, 0.5),
-    "x − α c": (scaling.scales_by_sum(-1), aten.sub.Tensor, (X, Fixed(C)), {"alpha": 2}, NONE, -2 * C),
-    "c − α x": (scaling.scales_by_sum(-1), aten.sub.Tensor, (Fixed(C), X), {"alpha": 2}, -2.0, C),
+    "x + c": (scaling.scale_by_sum(1), aten.add.Tensor, (X, Fixed(C)), {}, NONE, C),
+    "x + α c": (scaling.scale_by_sum(1), aten.add.Tensor, (X, Fixed(C)), {"alpha": 4}, NONE, 4 * C),
+    "c + α x": (scaling.scale_by_sum(1), aten.add.Tensor, (Fixed(C), X), {"alpha": 4}, 4.0, C),
+    "x + number": (scaling.scale_by_sum(1), aten.add.Scalar, (X, 0.5), {}, NONE, 0.5),
+    "x − α c": (scaling.scale_by_sum(-1), aten.sub.Tensor, (X, Fixed(C)), {"alpha": 2}, NONE, -2 * C),
+    "c − α x": (scaling.scale_by_sum(-1), aten.sub.Tensor, (Fixed(C), X), {"alpha": 2}, -2.0, C),
     "rsub(x, c) = c − α x": (
-        scaling.scales_by_sum(-1, reverse=True), aten.rsub.Tensor, (X, Fixed(C)), {"alpha": 2}, -2.0, C,
+        scaling.scale_by_sum(-1, reverse=True), aten.rsub.Tensor, (X, Fixed(C)), {"alpha": 2}, -2.0, C,
     ),
     "rsub(c, x) = x − α c": (
-        scaling.scales_by_sum(-1, reverse=True), aten.rsub.Tensor, (Fixed(C), X), {"alpha": 2}, NONE, -2 * C,
+        scaling.scale_by_sum(-1, reverse=True), aten.rsub.Tensor, (Fixed(C), X), {"alpha": 2}, NONE, -2 * C,
     ),
-    "number − x": (scaling.scales_by_sum(-1, reverse=True), aten.rsub.Scalar, (X, 0.5), {}, -1.0, 0.5),
-    "number − α x": (scaling.scales_by_sum(-1, reverse=True), aten.rsub.Scalar, (X, 0.5, 4), {}, -4.0, 0.5),
-    "x + α number": (scaling.scales_by_sum(1), aten.add.Scalar, (X, 0.5, 4), {}, NONE, 2.0),
-    "x − α number": (scaling.scales_by_sum(-1), aten.sub.Scalar, (X, 0.5, 4), {}, NONE, -2.0),
-    "c x": (scaling.scales_by_product, aten.mul.Tensor, (Fixed(C), X), {}, C, NONE),
-    "x number": (scaling.scales_by_product, aten.mul.Scalar, (X, -0.25), {}, -0.25, NONE),
-    "x / c": (scaling.scales_by_quotient, aten.div.Tensor, (X, Fixed(C)), {}, 1 / C, NONE),
-    "x / number": (scaling.scales_by_quotient, aten.div.Scalar, (X, -4.0), {}, -0.25, NONE),
-    "−x": (scaling.scales_by_sign, aten.neg.default, (X,), {}, -1.0, NONE),
+    "number − x": (scaling.scale_by_sum(-1, reverse=True), aten.rsub.Scalar, (X, 0.5), {}, -1.0, 0.5),
+    "number − α x": (scaling.scale_by_sum(-1, reverse=True), aten.rsub.Scalar, (X, 0.5, 4), {}, -4.0, 0.5),
+    "x + α number": (scaling.scale_by_sum(1), aten.add.Scalar, (X, 0.5, 4), {}, NONE, 2.0),
+    "x − α number": (scaling.scale_by_sum(-1), aten.sub.Scalar, (X, 0.5, 4), {}, NONE, -2.0),
+    "c x": (scaling.scale_by_product, aten.mul.Tensor, (Fixed(C), X), {}, C, NONE),
+    "x number": (scaling.scale_by_product, aten.mul.Scalar, (X, -0.25), {}, -0.25, NONE),
+    "x / c": (scaling.scale_by_quotient, aten.div.Tensor, (X, Fixed(C)), {}, 1 / C, NONE),
+    "x / number": (scaling.scale_by_quotient, aten.div.Scalar, (X, -4.0), {}, -0.25, NONE),
+    "−x": (scaling.scale_by_sign, aten.neg.default, (X,), {}, -1.0, NONE),
 }  # fmt: skip
 
 
@@ -77,11 +77,11 @@ def test_an_operation_with_a_constant_is_a_scale_and_a_shift(name: str) -> None:
 @pytest.mark.parametrize(
     ("rewrite", "example"),
     [
-        (scaling.scales_by_sum(1), (aten.add.Tensor, X, X.flip(0))),
-        (scaling.scales_by_product, (aten.mul.Tensor, X, X.flip(0))),
-        (scaling.scales_by_quotient, (aten.div.Tensor, Fixed(C), X)),
-        (scaling.scales_by_sign, (aten.neg.default, torch.tensor([[1, 2]]))),
-        (scaling.scales_by_sum(1), (aten.add.Scalar, torch.tensor([[1, 2]]), 1)),
+        (scaling.scale_by_sum(1), (aten.add.Tensor, X, X.flip(0))),
+        (scaling.scale_by_product, (aten.mul.Tensor, X, X.flip(0))),
+        (scaling.scale_by_quotient, (aten.div.Tensor, Fixed(C), X)),
+        (scaling.scale_by_sign, (aten.neg.default, torch.tensor([[1, 2]]))),
+        (scaling.scale_by_sum(1), (aten.add.Scalar, torch.tensor([[1, 2]]), 1)),
     ],
     ids=["two data tensors", "two factors", "a constant over data", "whole numbers", "whole numbers and one"],
 )
@@ -93,13 +93,13 @@ def test_what_is_no_scale_and_shift_stays(rewrite: Callable[..., None], example:
 
 def test_a_quotient_that_is_rounded_is_no_scale() -> None:
     captured = by_hand(aten.div.Tensor_mode, X, Fixed(C), rounding_mode="floor")
-    scaling.scales_by_quotient(captured, captured.output, data_nodes(captured))
+    scaling.scale_by_quotient(captured, captured.output, data_nodes(captured))
     assert captured.output.target is aten.div.Tensor_mode
 
 
 def test_a_number_that_follows_the_batch_is_a_scale_all_the_same() -> None:
     captured = captured_of(lambda x: x / x.shape[0], X)
-    scaling.scales_by_quotient(captured, captured.output, data_nodes(captured))
+    scaling.scale_by_quotient(captured, captured.output, data_nodes(captured))
     assert captured.output.target.__name__ == "scale_shift"
     for batch in (2, 5):
         x = drawn(batch, 3)
@@ -112,7 +112,7 @@ def test_a_number_that_follows_the_batch_is_a_scale_all_the_same() -> None:
 def centred(program: Callable[..., Tensor], x: Tensor) -> list[str]:
     captured = captured_of(program, x)
     expected = value_of(captured, x)
-    centrings.centred(captured, node_of(captured, "sub"), data_nodes(captured))
+    sums.put_centring(captured, node_of(captured, "sub"), data_nodes(captured))
     captured.graph.eliminate_dead_code()
     torch.testing.assert_close(value_of(captured, x), expected)
     return operations(captured)
@@ -142,7 +142,7 @@ def test_a_norm_by_hand_divides_first_and_centres_then() -> None:
 )
 def test_an_einsum_of_one_tensor_is_a_sum_and_a_permutation(equation: str, words: list[str]) -> None:
     captured = captured_of(lambda x: torch.einsum(equation, x), LINE)
-    einsums.respell(captured, node_of(captured, "einsum"), data_nodes(captured))
+    products.rewrite_einsum(captured, node_of(captured, "einsum"), data_nodes(captured))
     assert operations(captured) == words
     torch.testing.assert_close(value_of(captured, LINE), torch.einsum(equation, LINE))
 
@@ -150,7 +150,7 @@ def test_an_einsum_of_one_tensor_is_a_sum_and_a_permutation(equation: str, words
 def test_an_einsum_of_many_goes_pair_by_pair_with_constants_first() -> None:
     w, v = drawn(6, 3), drawn(3, 5)
     captured = by_hand(aten.einsum.default, "io,bti,oh", [Fixed(w), LINE, Fixed(v)])
-    einsums.respell(captured, captured.output, data_nodes(captured))
+    products.rewrite_einsum(captured, captured.output, data_nodes(captured))
     pairs = [n.args[0] for n in captured.graph.nodes if n.target is aten.einsum.default]
     assert pairs == ["bti,io->bto", "bto,oh->bht"]
     torch.testing.assert_close(value_of(captured, LINE), torch.einsum("io,bti,oh", w, LINE, v))
@@ -158,7 +158,7 @@ def test_an_einsum_of_many_goes_pair_by_pair_with_constants_first() -> None:
 
 def test_a_diagonal_stays_an_einsum() -> None:
     captured = by_hand(aten.einsum.default, "bii->bi", [drawn(2, 3, 3)])
-    einsums.respell(captured, captured.output, data_nodes(captured))
+    products.rewrite_einsum(captured, captured.output, data_nodes(captured))
     assert operations(captured) == ["einsum"]
 
 
@@ -183,7 +183,7 @@ def test_a_product_with_a_constant_is_a_linear_layer(
     captured = captured_of(program, LINE, a=nn.Linear(6, 3), b=nn.Linear(6, 4))
     for node in list(captured.graph.nodes):  # a transposed weight is a constant, as it is once that is evaluated
         if node.target is aten.mT.default:
-            node.replace_all_uses_with(captured.constant(captured.constants[str(node.args[0].target)].mT, node))
+            node.replace_all_uses_with(captured.add_constant(captured.constants[str(node.args[0].target)].mT, node))
     expected = value_of(captured, LINE)
     rewrite(captured, captured.output, data_nodes(captured))
     captured.graph.eliminate_dead_code()
@@ -203,12 +203,12 @@ def test_a_product_that_would_mix_samples_is_no_layer() -> None:
 def test_a_pooling_is_found_from_its_root_with_its_factor() -> None:
     x = IMAGE.abs()
     captured = captured_of(lambda x: (F.avg_pool2d(x.pow(3), 2) * 4).pow(1 / 3), x)
-    lp_pools.lp_pool(captured, captured.output, data_nodes(captured))
+    max_pooling.rewrite_lp_pool(captured, captured.output, data_nodes(captured))
     captured.graph.eliminate_dead_code()
     assert operations(captured) == ["lp_pool"]
     torch.testing.assert_close(value_of(captured, x), F.lp_pool2d(x, 3, 2))
     scaled = captured_of(lambda x: F.avg_pool2d(x.square(), 2).sqrt(), x)
-    lp_pools.lp_pool(scaled, scaled.output, data_nodes(scaled))
+    max_pooling.rewrite_lp_pool(scaled, scaled.output, data_nodes(scaled))
     scaled.graph.eliminate_dead_code()
     assert operations(scaled) == ["lp_pool", "mul"]
     assert scaled.output.args[1] == pytest.approx(0.5)
@@ -216,7 +216,7 @@ def test_a_pooling_is_found_from_its_root_with_its_factor() -> None:
 
 def test_a_padded_pooling_is_left_as_it_is() -> None:
     captured = captured_of(lambda x: F.avg_pool2d(x.square(), 2, padding=1).sqrt(), IMAGE)
-    lp_pools.lp_pool(captured, captured.output, data_nodes(captured))
+    max_pooling.rewrite_lp_pool(captured, captured.output, data_nodes(captured))
     assert operations(captured)[-1] == "sqrt"
 
 
@@ -238,4 +238,4 @@ def test_a_padded_pooling_is_left_as_it_is() -> None:
 )
 def test_linear_is_what_is_linear_in_what_is_given(example: tuple[object, ...], wanted: bool) -> None:
     captured = by_hand(*example)  # type: ignore[arg-type]
-    assert linear.is_linear(captured.output, captured.inputs) == wanted
+    assert properties.is_linear(captured.output, captured.inputs) == wanted

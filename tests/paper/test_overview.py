@@ -10,12 +10,11 @@ import pytest
 import torch
 
 import deeptaylor as dt
-from deeptaylor.models.networks import min_max
-from deeptaylor.models.networks.detection_pooling import OneLayer, TwoLayer
-from deeptaylor.paper import overview, overview_figures
-from deeptaylor.paper.data import Pairs
-from deeptaylor.paper.drawing import write
-from deeptaylor.paper.methods import Case
+from deeptaylor.models.networks.paper_networks import OneLayer, TwoLayer
+from deeptaylor.paper import overview
+from deeptaylor.paper.digit_pairs import Pairs
+from deeptaylor.paper.experiment import write
+from min_max_samples import fit_two_layer
 
 pytest.importorskip("matplotlib")
 
@@ -24,14 +23,14 @@ X = 2 * torch.rand(1, 1, 28, 56, dtype=torch.float64, generator=torch.Generator(
 
 @pytest.fixture(scope="module")
 def one() -> dict[str, Any]:
-    return overview.one_layer(Case("one-layer", OneLayer(seed=1).double()), X)
+    return overview.compute_one_layer(OneLayer(seed=1).double(), X, 0.1)
 
 
 @pytest.fixture(scope="module")
 def two() -> dict[str, Any]:
     network = TwoLayer(seed=1)
-    model = min_max.fit_two_layer(network, [X.float().repeat(20, 1, 1, 1)], steps=2).double()
-    return overview.two_layer(Case("two-layer", network.double(), model), X)
+    model = fit_two_layer(network, X.float().repeat(20, 1, 1, 1), steps=2).double()
+    return overview.compute_two_layer(network.double(), model, X)
 
 
 def test_neurons_give_the_pixels_what_they_have(one: dict[str, Any]) -> None:
@@ -74,18 +73,18 @@ def test_a_zero_that_all_networks_detect_is_chosen() -> None:
     side = torch.tensor([0, -1, 0, 1, 0])
     pairs = Pairs(torch.zeros(5, 1, 28, 56), torch.zeros(5), side, labels)
     scores = torch.tensor([[90.0, 99, 90, 90, 90], [20.0, 99, 90, 80, 90]])
-    assert overview.chosen(pairs, scores) == 3
-    assert overview.chosen(pairs, torch.tensor([[0.0, 9, 2, 3, 4]])) == 2
+    assert overview.choose_pair(pairs, scores) == 3
+    assert overview.choose_pair(pairs, torch.tensor([[0.0, 9, 2, 3, 4]])) == 2
 
 
 def test_the_figures_are_drawn(one: dict[str, Any], two: dict[str, Any], tmp_path: Path) -> None:
     for name, arrays in (
-        ("overview", one),
-        ("taylor", one),
-        ("flow", two),
-        ("detection_pooling", one),
-        ("relevance_models", two),
+        ("draw_overview", one),
+        ("draw_taylor", one),
+        ("draw_flow", two),
+        ("draw_detection_pooling", one),
+        ("draw_relevance_models", two),
     ):
-        png, svg = write(lambda name=name, arrays=arrays: getattr(overview_figures, name)(arrays), tmp_path, name)
+        png, svg = write(lambda name=name, arrays=arrays: getattr(overview, name)(arrays), tmp_path, name)
         assert png.read_bytes().startswith(b"\x89PNG")
         assert b"</svg>" in svg.read_bytes()

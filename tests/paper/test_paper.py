@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import deeptaylor as dt
 import reference_rules
 from deeptaylor import rules
-from deeptaylor.properties import check
+from deeptaylor.check import check
 from reference_rules import Array
 
 # Each example captures a network: few, and always the same.

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 import deeptaylor as dt
-from deeptaylor.models.networks.detection_pooling import NETWORKS
-from deeptaylor.paper import compared, experiment, mnist
-from deeptaylor.paper import train as train_networks
-from deeptaylor.paper import train_relevance as train_model
-from deeptaylor.paper.methods import METHODS
-from deeptaylor.support.tensors import read_notes
+from deeptaylor.models.networks.paper_networks import PAPER_NETWORKS, RELEVANCE_MODELS
+from deeptaylor.paper import experiment, mnist
+from deeptaylor.paper import relevance_training as train_model
+from deeptaylor.paper import training as train_networks
+from deeptaylor.paper.mnist_arrays import METHODS
+from deeptaylor.support.tensor_files import read_notes
 from digit_bars import digit_bars
 
 pytest.importorskip("safetensors")
-FILES = (*NETWORKS, "min-max")
+FILES = (*PAPER_NETWORKS, *RELEVANCE_MODELS)
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,8 @@ def test_equal_runs_give_equal_bytes_and_weights_tell_how_they_were_made(tmp_pat
         assert notes["torch"] == torch.__version__
         assert (notes["device"], notes["seed"], notes["steps"]) == ("cpu", "0", "3")
         assert notes["commit"] == experiment.commit()
-    assert read_notes(a / "min-max.safetensors")["begin"] == "layer"
+    trainings = [read_notes(a / f"{name}.safetensors") for name in RELEVANCE_MODELS]
+    assert [(notes["training"], notes["begin"]) for notes in trainings] == [("plain", "random"), ("guided", "layer")]
     # A finished training is not begun again.
     before = {p: p.stat().st_mtime_ns for p in a.glob("*.checkpoint")}
     mnist.retrain(tmp_path / "a", None, 3)
@@ -68,26 +69,27 @@ def numbers(mean: float, weights: str) -> dict[str, Any]:
         "quality": {network: {"held_out": {"accuracy": 0.98}} for network in METHODS},
         "methods": {network: {m.key: places for m in methods} for network, methods in METHODS.items()},
         "min_max": {"r_squared": 0.97},
+        "min_max_guided": {"r_squared": 0.98},
     }
 
 
 def test_two_runs_are_compared(tmp_path: Path) -> None:
-    lines = compared.compare(numbers(0.5, "a"), numbers(0.515, "b"), tmp_path)
+    lines = mnist.compare_numbers(numbers(0.5, "a"), numbers(0.515, "b"), tmp_path)
     assert lines[0] == "weights with the same bits: one-layer"
     assert "same   one-layer, Deep Taylor (zB): on_border: 0.5000 here, 0.5150 there" in lines
-    assert lines[-1].startswith("56 of 56 intervals overlap")
-    rows = json.loads((tmp_path / compared.FILE).read_text())
+    assert lines[-1].startswith("60 of 60 intervals overlap")
+    rows = json.loads((tmp_path / mnist.FILE).read_text())
     assert len(rows) == len(lines) - 2
-    other = compared.compare(numbers(0.5, "a"), numbers(0.6, "a"), tmp_path)
+    other = mnist.compare_numbers(numbers(0.5, "a"), numbers(0.6, "a"), tmp_path)
     assert "OTHER  one-layer, Deep Taylor (zB): on_border: 0.5000 here, 0.6000 there" in other
-    assert other[-1].startswith("0 of 56 intervals overlap")
+    assert other[-1].startswith("0 of 60 intervals overlap")
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(compared.CompareError, match="holds no numbers"):
-        compared.read(tmp_path)
+    with pytest.raises(mnist.CompareError, match="holds no numbers"):
+        mnist.read_numbers(tmp_path)
     (tmp_path / "numbers.json").write_text("{}")
-    with pytest.raises(compared.CompareError, match="holds no numbers"):
-        compared.read(tmp_path / "numbers.json")
+    with pytest.raises(mnist.CompareError, match="holds no numbers"):
+        mnist.read_numbers(tmp_path / "numbers.json")
     (tmp_path / "numbers.json").write_text(json.dumps(numbers(0.5, "a")))
-    assert compared.read(tmp_path)["min_max"] == {"r_squared": 0.97}
+    assert mnist.read_numbers(tmp_path)["min_max"] == {"r_squared": 0.97}

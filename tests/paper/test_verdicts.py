@@ -1,130 +1,113 @@
-"""Verdicts on the paper's sentences: how they are judged, and that numbers decide them."""
+"""How verdicts are judged: by limits, and only where maps without information miss them."""
 
 from __future__ import annotations
 
-import copy
-from typing import Any
+import math
 
+import numpy as np
 import pytest
 
-from deeptaylor.paper.methods import METHODS
-from deeptaylor.paper.mnist_compared import BETWEEN, WITHIN
-from deeptaylor.paper.mnist_supplement import lrp_verdicts
-from deeptaylor.paper.mnist_verdicts import verdicts
-from deeptaylor.paper.verdicts import Verdict, as_json, as_table, as_text, judge, unasked
-
-REASON = ("ours", "because")
-
-
-def test_all_parts_some_or_none() -> None:
-    for parts, holds in (([True, True], "yes"), ([True, False], "in part"), ([False, False], "NO")):
-        found = judge("III-C", "So it is.", parts, "1\n  and 2", *REASON)
-        assert found.holds == holds
-        assert found.measured == "1 and 2"
-        assert found.whose == ("" if holds == "yes" else "ours")
+from deeptaylor.paper.verdicts import (
+    Criterion,
+    Verdict,
+    format_verdicts,
+    judge,
+    leave_open,
+    measure_difference,
+    require_differences,
+    serialize_verdicts,
+    tabulate_verdicts,
+)
 
 
-def test_what_does_not_hold_has_a_reason_with_an_owner() -> None:
-    for holds, whose, why in (("NO", "", ""), ("in part", "nobody's", "because"), ("yes", "ours", "because")):
-        with pytest.raises(ValueError, match="has a reason with an owner where it is not yes, and only there"):
-            Verdict("III-C", "So it is.", holds, "1", whose, why)
+def share(measured: float, blind: float = 0.1, limit: float = 0.5) -> Criterion:
+    return Criterion("more than half", True, limit, {"zB": measured}, {"an even map": blind})
+
+
+@pytest.mark.parametrize(
+    ("criteria", "holds"),
+    [
+        ([share(0.9)], "yes"),
+        ([share(0.9), share(0.2)], "in part"),
+        ([share(0.2)], "NO"),
+        ([share(math.nan)], "NO"),
+        ([share(0.9, blind=0.6)], "cannot be judged"),  # an even map meets it as well
+        ([share(0.2, blind=0.6)], "NO"),  # it is missed all the same
+        ([share(0.9), share(0.9, blind=0.6)], "in part"),
+        ([Criterion("more than half", True, 0.5, {"zB": 0.9}, {})], "cannot be judged"),  # nothing to compare with
+        ([], "cannot be judged"),
+    ],
+)
+def test_a_sentence_holds_only_where_maps_without_information_miss_its_criteria(
+    criteria: list[Criterion], holds: str
+) -> None:
+    assert judge("III-C", "So it is.", criteria, "because").holds == holds
+
+
+def test_below_a_limit_and_for_several_methods() -> None:
+    found = Criterion("less than a tenth", False, 0.1, {"zB": 0.05, "w²": 0.2}, {"noise": 0.5})
+    assert found.held == [True, False]
+    assert found.decides
+    assert found.describe(found.measured, mark=True) == "zB 5.0 %, w² 20.0 % (misses it)"
+    assert Criterion("", False, 1, {"a": math.inf}, {}, ".1f").describe({"a": math.nan}) == "a —"
+
+
+def test_what_is_not_yes_has_a_reason_that_names_what_decides_nothing() -> None:
+    with pytest.raises(ValueError, match="a verdict that is not yes has a reason"):
+        Verdict("III-C", "So it is.", (share(0.2),))
+    blind = judge("III-C", "So it is.", [share(0.9, blind=0.6)], "because")
+    assert blind.reason == "Of the criterion “more than half” nothing follows: an even map meets it as well. because"
+    assert judge("III-C", "So it is.", [share(0.9)], "never said", "a note").reason == (
+        "Every criterion holds, and maps without information miss it. a note"
+    )
+
+
+def test_differences_against_random_exchanges() -> None:
+    """Of two pairs with the differences 1 and 3 the four exchanges give 2, 1, −1 and −2."""
+    found = measure_difference(np.array([2.0, 5.0, np.nan]), np.array([1.0, 2.0, 1.0]))
+    assert found["mean"] == 2
+    assert found["limit"] == 2  # two pairs are too few: all exchanges give as much
+    assert found["exchanged"] == pytest.approx(1.5, abs=0.05)
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(0.3, 1, 400), rng.normal(0, 1, 400)
+    found = measure_difference(a, b)
+    assert found["limit"] == pytest.approx(1.96 * np.sqrt(((a - b) ** 2).mean() / 400), rel=0.05)
+    assert found["mean"] > found["limit"] > found["exchanged"]
+    signs = rng.integers(0, 2, 400) * 2 - 1  # a map without information: the two methods exchanged at random
+    assert not any(require_differences("more", {"a − b": measure_difference(signs * (a - b), 0 * a)}).held)
+    assert require_differences("more", {"a − b": found}).held == [True]
+    assert math.isnan(measure_difference(np.zeros(0), np.zeros(0))["mean"])
+    assert require_differences("more", {"a − b": {"mean": None, "limit": None, "exchanged": None}}).held == [False]
+
+
+def test_each_difference_has_a_limit_of_its_own() -> None:
+    small, large = ({"mean": m, "limit": m / 2, "exchanged": m / 4} for m in (0.1, 10.0))
+    found = require_differences("more", {"small": small, "large": large}, ".2f")
+    assert found.held == [True, True]
+    assert found.decides
+    assert found.describe(found.uninformed) == "exchanged at random: 0.03, 2.50"
+    assert found.text == "more; each difference is larger than 97.5 % of random exchanges give"
 
 
 def test_verdicts_as_text_and_table() -> None:
-    found = as_json(
+    found = serialize_verdicts(
         [
-            judge("III-C", "A.", [True], "1", *REASON),
-            judge("IV-C", "B.", [False], "2", *REASON),
-            unasked("IV-D", "C.", "the stand-in's", "no such photograph"),
+            judge("III-C", "A.", [share(0.9), share(0.8)], caveat="trained anew"),
+            judge("IV-C", "B.", [share(0.2)], "it is not"),
+            leave_open("IV-D", "C.", "no such photograph", "another network"),
         ]
     )
-    assert as_text(found) == [
-        "The paper's sentences: 1 yes, 1 NO, 1 not measured.",
-        "NO: IV-C, “B.” 2 (ours: because)",
-        "not measured: IV-D, “C.” (the stand-in's: no such photograph)",
+    assert format_verdicts(found) == [
+        "The paper's sentences: 1 yes, 1 NO, 1 cannot be judged.",
+        "NO: IV-C, “B.” zB 20.0 % (misses it) — it is not",
+        "cannot be judged: IV-D, “C.” no such photograph",
     ]
-    rows = as_table(found).rows
-    assert rows[1] == (("“B.”", "IV-C"), "NO", "2", ("ours", "because"))
-    assert rows[0][3] == ""
-
-
-def numbers() -> Any:
-    """Numbers of a world in which everything is as the paper says."""
-    methods: dict[str, dict[str, Any]] = {}
-    shape: dict[str, dict[str, Any]] = {}
-    level = {"sensitivity": 0.1, "taylor": 0.2, "w2": 0.5, "zB": 0.9, "min-max": 0.9, "training-free": 0.9}
-    for network, some in METHODS.items():
-        methods[network], shape[network] = {}, {}
-        depth = 0.05 if network == "two-layer" else 0.0
-        for key in (m.key for m in some):
-            lrp = key not in level
-            high = level.get(key, 0.45) - (depth if key in ("sensitivity", "taylor") else 0)
-            interval = {"mean": high, "low": high, "high": high}
-            deep = key in ("w2", "zB", "training-free")
-            methods[network][key] = {
-                "on_half": {"mean": 0.95 if lrp or key == "taylor" else 0.8},
-                "on_ink": interval,
-                "coverage": interval,
-                "on_border": {"mean": 0.05 if lrp else 0.9 if key == "sensitivity" else 0.2},
-                "largest": 1 / high,
-                "kept": 0.5 if key == "taylor" else 1.0,
-                "negative_share": 0.3 if key in ("alpha2beta1", "epsilon") else 0.0,
-                "negative_pixels": 0,
-                "conservation_gap": {"median": 0.0 if deep else 0.5, "worst": 0.0 if deep else 1.0},
-                "correlation_with_score": 1.0 if deep else 0.3,
-            }
-            shape[network][key] = {
-                "few": high,
-                "neighbours": high,
-                "aligned": high,
-                "distractor": 0.1 if lrp else 0.01,
-                "in_black": 0.9,
-            }
-    methods["two-layer"]["alpha1beta0"]["on_half"]["mean"] = 0.82
-    methods["two-layer"]["alpha2beta1"] |= {"on_half": {"mean": 0.99}, "negative_share": 0.21}
-    methods["one-layer"]["alpha1beta0"]["on_half"]["mean"] = 0.83
-    methods["two-layer"]["alpha1beta0"]["negative_share"] = 0.1
-    return {
-        "methods": methods,
-        "min_max": {"mean_gap_over_mean_score": 0.01},
-        "compared": {
-            "shape": shape,
-            "between": {name: 0.9 if name.startswith("zB") else 0.4 for name in BETWEEN},
-            "within": dict.fromkeys(WITHIN, 0.95),
-            "scores": {n: {"with": 100.0, "with_deviation": 5.0, "without": 1.0} for n in METHODS},
-            "areas": {"border": 0.388, "ink": 0.07},
-        },
-    }
-
-
-def judged(found: Any) -> dict[str, str]:
-    return {v.quote: v.holds for v in [*verdicts(found), *lrp_verdicts(found)]}
-
-
-def test_all_sentences_hold_where_all_is_as_the_paper_says() -> None:
-    assert {quote: holds for quote, holds in judged(numbers()).items() if holds != "yes"} == {}
-    assert len(judged(numbers())) == 26
-
-
-def test_every_sentence_depends_on_numbers() -> None:
-    """Each number turned over changes some verdict, and every verdict is changed by some number."""
-    good, changed = judged(numbers()), set()
-    for path, value in leaves(numbers()):
-        for other in (0.0, 1e3):
-            found = copy.deepcopy(numbers())
-            put(found, path, other)
-            if value != other:
-                changed |= {quote for quote, holds in judged(found).items() if holds != good[quote]}
-    assert set(good) - changed == set()
-
-
-def leaves(found: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], float]]:
-    if not isinstance(found, dict):
-        return [(path, found)]
-    return [leaf for key, value in found.items() for leaf in leaves(value, (*path, key))]
-
-
-def put(found: Any, path: tuple[str, ...], value: float) -> None:
-    for key in path[:-1]:
-        found = found[key]
-    found[path[-1]] = value
+    rows = tabulate_verdicts(found).rows
+    assert rows[0][:5] == [("“A.”", "III-C"), "yes", "more than half", "zB 90.0 %", "an even map 10.0 %"]
+    assert rows[0][5] == ("Every criterion holds, and maps without information miss it.", "trained anew")
+    assert rows[1] == ["", "", "more than half", "zB 80.0 %", "an even map 10.0 %", ""]
+    assert rows[3] == [("“C.”", "IV-D"), "cannot be judged", "—", "—", "—", ("no such photograph", "another network")]
+    assert found[0]["criteria"][0] | {"said": []} == {
+        "text": "more than half", "above": True, "limit": 0.5, "measured": {"zB": 0.9},
+        "uninformed": {"an even map": 0.1}, "decides": True, "said": [],
+    }  # fmt: skip

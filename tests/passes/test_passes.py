@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.passes import final_softmax, fold, merge, one_type, rearrangements, rewrite
+from deeptaylor.passes import fold, rearrangements, rewrite
+from deeptaylor.plan import planner
 from graphs import captured_of, node_of, operations, value_of
 
 
@@ -27,7 +28,7 @@ def test_the_final_softmax_is_set_aside_with_a_note(final: str) -> None:
         "softmax": lambda z: z.softmax(-1), "log_softmax": lambda z: z.log_softmax(-1), "sigmoid": torch.sigmoid,
     }  # fmt: skip
     captured = captured_of(lambda s, x: finals[final](s.a(x)), x, a=layer)
-    output, notes, _ = final_softmax.set_aside(captured)
+    output, notes, _ = planner.remove_final_softmax(captured)
     assert output is node_of(captured, "linear")
     assert notes == [f"the final {final} ({captured.output.name}) is set aside: its input, the logit, is explained"]
 
@@ -35,7 +36,7 @@ def test_the_final_softmax_is_set_aside_with_a_note(final: str) -> None:
 def test_a_softmax_below_a_reshape_is_set_aside_and_the_reshape_stays() -> None:
     x, layer = drawn(2, 3), nn.Linear(3, 4).double()
     captured = captured_of(lambda s, x: s.a(x).softmax(-1).reshape(-1, 2, 2), x, a=layer)
-    output, notes, _ = final_softmax.set_aside(captured)
+    output, notes, _ = planner.remove_final_softmax(captured)
     assert output is node_of(captured, "reshape")
     assert len(notes) == 1
     torch.testing.assert_close(value_of(captured, x), layer(x).detach().reshape(2, 2, 2))
@@ -43,7 +44,7 @@ def test_a_softmax_below_a_reshape_is_set_aside_and_the_reshape_stays() -> None:
 
 def test_a_softmax_further_down_stays() -> None:
     captured = captured_of(lambda x: x.softmax(-1) + x, drawn(2, 3))
-    output, notes, _ = final_softmax.set_aside(captured)
+    output, notes, _ = planner.remove_final_softmax(captured)
     assert output is captured.output
     assert notes == []
     assert operations(captured) == ["softmax", "add"]
@@ -51,7 +52,7 @@ def test_a_softmax_further_down_stays() -> None:
 
 def test_every_one_of_several_at_the_end_is_set_aside() -> None:
     captured = captured_of(lambda x: x.exp().sigmoid().softmax(-1), drawn(2, 3))
-    output, notes, _ = final_softmax.set_aside(captured)
+    output, notes, _ = planner.remove_final_softmax(captured)
     assert output is node_of(captured, "exp")
     assert [note.split()[2] for note in notes] == ["softmax", "sigmoid"]
 
@@ -59,7 +60,7 @@ def test_every_one_of_several_at_the_end_is_set_aside() -> None:
 def test_an_output_that_no_input_reaches_is_refused() -> None:
     captured = captured_of(lambda x: torch.ones_like(x).softmax(-1), drawn(2, 3))
     with pytest.raises(dt.PlanError, match="does not depend on its input"):
-        final_softmax.set_aside(captured)
+        planner.remove_final_softmax(captured)
 
 
 # --- the others -------------------------------------------------------------------------------------------------------
@@ -82,7 +83,7 @@ def test_merge_makes_a_layer_and_its_update_one() -> None:
     x, layers = drawn(2, 4), {"whole": nn.Linear(4, 5), "a": nn.Linear(4, 1, bias=False), "b": nn.Linear(1, 5)}
     captured = captured_of(lambda s, x: s.whole(x) + s.b(s.a(x)), x, **layers)
     expected = value_of(captured, x)
-    assert merge.merge_update(captured, node_of(captured, "add"))
+    assert fold.merge_update(captured, node_of(captured, "add"))
     assert operations(captured) == ["linear"]
     torch.testing.assert_close(value_of(captured, x), expected)
 
@@ -90,20 +91,22 @@ def test_merge_makes_a_layer_and_its_update_one() -> None:
 def test_moves_carry_constants_there_and_back() -> None:
     x = drawn(2, 3, 4)
     captured = captured_of(lambda x: x.transpose(1, 2).reshape(-1, 12).relu(), x)
-    base, found = rearrangements.below(node_of(captured, "relu").args[0])
+    base, found = rearrangements.find_base(node_of(captured, "relu").args[0])
     assert base is captured.inputs[0]
-    assert [rearrangements.is_move(n) for n in found] == [True, True]
+    assert [rearrangements.is_rearrangement(n) for n in found] == [True, True]
     above = torch.arange(12.0).reshape(1, 12)
-    there = rearrangements.downwards(base, found, above)
+    there = rearrangements.move_back(base, found, above)
     assert torch.equal(there, torch.arange(12.0).reshape(1, 4, 3).mT)
-    assert torch.equal(rearrangements.upwards(base, found, there), above)
-    assert rearrangements.downwards(base, found, torch.arange(24.0).reshape(2, 12)) is None  # another for each sample
+    assert torch.equal(rearrangements.move_forward(base, found, there), above)
+    assert rearrangements.move_back(base, found, torch.arange(24.0).reshape(2, 12)) is None  # another for each sample
 
 
 def test_what_loses_or_repeats_elements_is_no_move() -> None:
     captured = captured_of(lambda x: x.flip(1)[:, 1:].repeat(1, 2) + x.view_as(x.flip(0)).sum(1, True), drawn(2, 3))
-    assert rearrangements.is_move(captured.output) is False
-    found = {n.target._opname for n in captured.graph.nodes if n.op == "call_function" and rearrangements.is_move(n)}
+    assert rearrangements.is_rearrangement(captured.output) is False
+    found = {
+        n.target._opname for n in captured.graph.nodes if n.op == "call_function" and rearrangements.is_rearrangement(n)
+    }
     assert found == {"flip"}  # view_as takes its shape from another tensor
 
 
@@ -113,7 +116,7 @@ def test_one_type_brings_constants_to_the_type_of_the_input() -> None:
     rewrite.rewrite(captured)
     (name,) = [str(n.target) for n in captured.graph.nodes if n.op == "get_attr"]
     assert captured.constants[name].dtype is torch.float32
-    one_type.one_type(captured)
+    rewrite.unify_dtype(captured)
     assert captured.constants[name].dtype is torch.float64
     assert torch.equal(value_of(captured, x), x * 2)
 

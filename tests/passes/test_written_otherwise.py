@@ -13,8 +13,6 @@ from torch import Tensor, nn
 import deeptaylor as dt
 from small_networks import close
 
-pytestmark = pytest.mark.usefixtures("seeded")
-
 
 class Program(nn.Module):
     """Two layers and a head without biases, combined by a function."""

@@ -5,15 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 import deeptaylor as dt
 from small_networks import close, mlp, small_cnn
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-
-pytestmark = pytest.mark.usefixtures("seeded")
 
 
 def test_the_plan_prints_as_a_table() -> None:

@@ -17,8 +17,8 @@ import deeptaylor as dt
 from deeptaylor.support.files import special_kind
 
 _LOAD = "import deeptaylor as dt; dt.load({path!r}, domain=dt.Real(), class_names=None)"
-_SHOW = "from deeptaylor.models.networks.photo import upright; upright({path!r}, 'RGB')"
-_READ = "from deeptaylor.runs.items import ListFile; ListFile(__import__('pathlib').Path('.')).read({path!r}, '')"
+_SHOW = "from deeptaylor.models.networks.photo_files import load_photo; load_photo({path!r}, 'RGB')"
+_READ = "from deeptaylor.datasets.items import ListFile; ListFile(__import__('pathlib').Path('.')).read({path!r}, '')"
 
 
 @pytest.fixture
@@ -56,18 +56,18 @@ def test_a_pipe_is_refused_and_not_waited_for(code: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("ending", [".pth", ".safetensors", ".caffemodel", ".pt2", ".tgz", ".unknown"])
 def test_every_kind_of_model_file(ending: str, tmp_path: Path) -> None:
     from deeptaylor.errors import LoadError
-    from deeptaylor.models.loading.files import kind_of
+    from deeptaylor.models.loading.model_files import find_kind
 
     os.mkfifo(tmp_path / f"model{ending}")
     with pytest.raises(LoadError, match=r"is a named pipe, and a network is read from a plain file"):
-        kind_of(tmp_path / f"model{ending}")
+        find_kind(tmp_path / f"model{ending}")
 
 
 def test_plain_files_are_read(tmp_path: Path) -> None:
     Image.new("RGB", (3, 2)).save(tmp_path / "a.png")
-    from deeptaylor.models.networks.photo import upright
+    from deeptaylor.models.networks.photo_files import load_photo
 
-    assert upright(tmp_path / "a.png", "RGB").size == (3, 2)
+    assert load_photo(tmp_path / "a.png", "RGB").size == (3, 2)
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "a/" * 3000, "\ud800"], ids=["NUL", "long", "deep", "no text"])
@@ -82,10 +82,10 @@ def test_names_that_no_file_can_have(name: str, tmp_path: Path, monkeypatch: pyt
         dt.load("squeezenet1_1", weights=f"{name}.pth")
     pytest.importorskip("zarr")
     with pytest.raises(dt.InputError, match=message):
-        dt.run(torch.rand(2, 3), p, name)
+        dt.explain_dataset(torch.rand(2, 3), p, name)
     with pytest.raises(dt.InputError, match=message):
-        dt.run(name, p, "out")
+        dt.explain_dataset(name, p, "out")
     with pytest.raises(dt.InputError, match=message) as raised:
-        dt.open_run(name)
+        dt.open_dataset(name)
     assert len(str(raised.value)) < 200
     assert not list(tmp_path.iterdir())

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import deeptaylor as dt
-from deeptaylor.text.continuations import questions
-from deeptaylor.text.encoding import encoded
+from deeptaylor.text.continuations import read_continuations
+from deeptaylor.text.encoding import encode_texts
 from small_texts import library, llama, loaded, network, t5, tokenizer
 
 PROMPT = "the capital of france is"
@@ -48,12 +48,12 @@ def test_a_continuation_of_several_tokens(p: dt.TextModel, explainer: dt.TextExp
 
 
 def test_a_span_takes_one_pass_each_way(explainer: dt.TextExplainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    from deeptaylor.secant import compare
+    from deeptaylor.engine import comparison
 
     passes: list[str] = []
 
     def counted(name: str) -> Any:
-        original = getattr(compare, name)
+        original = getattr(comparison, name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             passes.append(name)
@@ -61,10 +61,11 @@ def test_a_span_takes_one_pass_each_way(explainer: dt.TextExplainer, monkeypatch
 
         return call
 
-    for name in ("walked", "taken_back"):
-        monkeypatch.setattr(compare, name, counted(name))
+    for name in ("run_at_both_points", "redistribute"):
+        monkeypatch.setattr(comparison, name, counted(name))
     explainer.explain(PROMPT, continuation="paris and london was")
-    assert passes == ["walked", "taken_back"] * 2  # one pass each way for words that are replaced, one for hidden ones
+    # one pass each way for words that are replaced, one for hidden ones
+    assert passes == ["run_at_both_points", "redistribute"] * 2
 
 
 def test_the_most_likely_token_is_asked_for_by_default(p: dt.TextModel, explainer: dt.TextExplainer) -> None:
@@ -140,14 +141,14 @@ def test_rules_explain_logits() -> None:
 
 def test_the_rows_of_a_question() -> None:
     own = tokenizer(mask=False, pieces=False)
-    lines = encoded(own, ["the film", "a plot"])
-    one = questions(own, lines, "paris", "london").rows(None)
+    lines = encode_texts(own, ["the film", "a plot"])
+    one = read_continuations(own, lines, "paris", "london").make_rows(None)
     assert [row.signs for row in one] == [(1, -1)] * 2
     assert one[0].places == (1, 1)
-    two = questions(own, lines, "paris and", "london").rows(None)
+    two = read_continuations(own, lines, "paris and", "london").make_rows(None)
     assert [row.places for row in two] == [(1, 2), (1, 2), (1,), (1,)]
     assert [row.line.held for row in two] == [1, 1, 0, 0]
-    decoded = questions(own, lines, "paris and", None).rows(4)
+    decoded = read_continuations(own, lines, "paris and", None).make_rows(4)
     assert decoded[0].decoder[0] == 4
     assert decoded[0].places == (0, 1)
 
@@ -172,3 +173,31 @@ def test_a_word_without_its_space_is_said_where_that_is_another_token() -> None:
 def test_tokens_that_there_are_not(p: dt.TextModel, tokens: list[Any]) -> None:
     with pytest.raises(dt.InputError, match="A continuation in numbers is a list of tokens, each from 0 on"):
         p.explain(PROMPT, continuation=[tokens])
+
+
+# --- patching ---------------------------------------------------------------------------------------------------------
+
+
+def test_patching_moves_the_log_probability_of_the_answer(p: dt.TextModel) -> None:
+    found = dt.patching(p, PROMPT, "the capital of london is", "paris", verify=2)
+    assert float(found.score[0]) == pytest.approx(log_probability(p, PROMPT, "paris"), abs=1e-4)
+    assert float(found.reference_score[0]) == pytest.approx(
+        log_probability(p, "the capital of london is", "paris"), abs=1e-4
+    )
+    assert found.names == tuple(f"model.layers.{k}.{part}" for k in range(2) for part in ("self_attn", "mlp"))
+    assert found.words == (tuple(PROMPT.split()),)
+    assert len(found.measured) == 2
+    assert found.verified is not None
+    difference = dt.patching(p, PROMPT, "the capital of london is", "paris", against="london", verify=0)
+    other = dt.patching(p, PROMPT, "the capital of london is", "london", verify=0)
+    torch.testing.assert_close(difference.tangent, found.tangent - other.tangent, rtol=1e-4, atol=1e-6)
+    assert p.patching([PROMPT] * 2, ["the capital of london is"] * 2, "paris", verify=0).estimate.shape[0] == 2
+
+
+def test_patching_of_texts_of_other_lengths_is_refused(p: dt.TextModel) -> None:
+    with pytest.raises(dt.InputError, match=r"clean text has 5 tokens and the corrupted one 4.*the\|capital\|of"):
+        dt.patching(p, PROMPT, "the capital of london", "paris")
+    with pytest.raises(dt.InputError, match="There are 2 clean texts, and 1 corrupted"):
+        dt.patching(p, [PROMPT] * 2, [PROMPT], "paris")
+    with pytest.raises(dt.InputError, match="are one token each"):
+        dt.patching(p, PROMPT, "the capital of london is", "paris and london", against="london")

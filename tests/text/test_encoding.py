@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import deeptaylor as dt
-from deeptaylor.text.encoding import MULTIPLE, batch, continuation_ids, encoded, pieces_of
+from deeptaylor.text.encoding import MULTIPLE, decode_pieces, encode_continuation, encode_texts, make_batch
 from small_texts import tokenizer
 
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
@@ -20,7 +20,7 @@ def own() -> Any:
 
 
 def test_sub_words_belong_to_a_word_and_special_tokens_are_special(own: Any) -> None:
-    (line,) = encoded(own, "The films plays")
+    (line,) = encode_texts(own, "The films plays")
     assert line.pieces == ("[CLS]", "the", "film", "##s", "plays", "[SEP]")
     assert line.special == (True, False, False, False, False, True)
     assert line.words == (0, 1, 2, 2, 3, 4)
@@ -28,13 +28,13 @@ def test_sub_words_belong_to_a_word_and_special_tokens_are_special(own: Any) -> 
 
 
 def test_a_word_that_is_not_known_is_a_word(own: Any) -> None:
-    (line,) = encoded(own, "the zebra [MASK]")
+    (line,) = encode_texts(own, "the zebra [MASK]")
     assert line.pieces == ("[CLS]", "the", "zebra", "[MASK]", "[SEP]")
     assert line.special == (True, False, False, True, True)
 
 
 def test_a_pair_has_two_types_and_a_line_for_each(own: Any) -> None:
-    (line,) = encoded(own, ("the film", "a dull plot"))
+    (line,) = encode_texts(own, ("the film", "a dull plot"))
     assert line.types == (0, 0, 0, 0, 1, 1, 1, 1)
     assert line.breaks == (4,)
     assert line.words == tuple(range(8))  # the first word of the second text is another one than that of the first
@@ -43,36 +43,36 @@ def test_a_pair_has_two_types_and_a_line_for_each(own: Any) -> None:
 def test_what_the_tokenizer_returned_is_read_without_its_padding(own: Any) -> None:
     texts = ["the film", "a very dull plot"]
     given = own(texts, padding=True, return_tensors="pt")
-    assert encoded(own, given) == encoded(own, texts)
+    assert encode_texts(own, given) == encode_texts(own, texts)
     own.padding_side = "left"
-    assert encoded(own, own(texts, padding=True, return_tensors="np")) == encoded(own, texts)
+    assert encode_texts(own, own(texts, padding=True, return_tensors="np")) == encode_texts(own, texts)
     own.padding_side = "right"
-    assert [line.ids for line in encoded(own, {"input_ids": [1, 5, 2]})] == [(1, 5, 2)]
+    assert [line.ids for line in encode_texts(own, {"input_ids": [1, 5, 2]})] == [(1, 5, 2)]
 
 
 def test_words_behind_a_prompt_are_held(own: Any) -> None:
-    (line,) = encoded(own, "the film")
-    longer = line.followed_by([7, 8], pieces_of(own, [7, 8]))
+    (line,) = encode_texts(own, "the film")
+    longer = line.extend([7, 8], decode_pieces(own, [7, 8]))
     assert longer.held == 2
     assert longer.replaced == (False, True, True, False, False, False)
-    assert longer.pieces[-2:] == pieces_of(own, [7, 8])
+    assert longer.pieces[-2:] == decode_pieces(own, [7, 8])
 
 
 def test_the_end_of_a_text_is_no_part_of_a_prompt() -> None:
     own = tokenizer()
     own.eos_token = "[SEP]"
-    assert encoded(own, "the film", drop_end=True)[0].pieces == ("[CLS]", "the", "film")
+    assert encode_texts(own, "the film", drop_end=True)[0].pieces == ("[CLS]", "the", "film")
 
 
 def test_texts_are_padded_behind_to_a_multiple(own: Any) -> None:
-    lines = encoded(own, ["the film", "a very dull plot"])
-    made = batch(lines, NAMES, own.pad_token_id, None)
+    lines = encode_texts(own, ["the film", "a very dull plot"])
+    made = make_batch(lines, NAMES, own.pad_token_id, None)
     assert list(made) == list(NAMES)
     assert made["input_ids"].shape == (2, MULTIPLE)
     assert made["input_ids"][0].tolist() == [*lines[0].ids, *[own.pad_token_id] * (MULTIPLE - 4)]
     assert made["attention_mask"].sum(1).tolist() == [4, 6]
-    assert batch(lines, NAMES, own.pad_token_id, 10)["input_ids"].shape == (2, 10)  # no longer than it takes
-    assert batch(lines[:1], NAMES[:1], None, None)["input_ids"].shape == (1, 4)
+    assert make_batch(lines, NAMES, own.pad_token_id, 10)["input_ids"].shape == (2, 10)  # no longer than it takes
+    assert make_batch(lines[:1], NAMES[:1], None, None)["input_ids"].shape == (1, 4)
 
 
 @pytest.mark.parametrize(
@@ -91,40 +91,40 @@ def test_texts_are_padded_behind_to_a_multiple(own: Any) -> None:
 )
 def test_what_is_no_text_is_refused(own: Any, text: Any, said: str) -> None:
     with pytest.raises(dt.InputError, match=said):
-        encoded(own, text)
+        encode_texts(own, text)
 
 
 def test_what_cannot_be_one_batch_is_refused(own: Any) -> None:
-    lines = encoded(own, ["the film", "a very dull plot"])
+    lines = encode_texts(own, ["the film", "a very dull plot"])
     with pytest.raises(dt.InputError, match="has 6 tokens, and the network takes at most 5"):
-        batch(lines, NAMES, 4, 5)
+        make_batch(lines, NAMES, 4, 5)
     with pytest.raises(dt.InputError, match="has no padding token"):
-        batch(lines, NAMES, None, None)
+        make_batch(lines, NAMES, None, None)
 
 
 def test_a_continuation_is_tokens(own: Any) -> None:
-    assert len(continuation_ids(own, "paris films")) == 3
+    assert len(encode_continuation(own, "paris films")) == 3
     for wrong, said in (("", "empty"), (7, "A continuation is a text")):
         with pytest.raises(dt.InputError, match=said):
-            continuation_ids(own, wrong)  # type: ignore[arg-type]
+            encode_continuation(own, wrong)  # type: ignore[arg-type]
 
 
 def test_words_that_the_tokenizer_does_not_know_are_shown_as_they_are_written() -> None:
-    (line,) = encoded(tokenizer(), ("The Zebra was bad", "a Gnu"))
+    (line,) = encode_texts(tokenizer(), ("The Zebra was bad", "a Gnu"))
     assert line.pieces == ("[CLS]", "the", "Zebra", "was", "bad", "[SEP]", "a", "Gnu", "[SEP]")
     assert line.ids.count(tokenizer().unk_token_id) == 2
 
 
 def test_it_is_said_which_of_several_texts_is_empty() -> None:
     with pytest.raises(dt.InputError, match="Text 1 is empty"):
-        encoded(tokenizer(), ["the film", " "])
+        encode_texts(tokenizer(), ["the film", " "])
 
 
 def test_what_a_mapping_says_is_read_or_refused() -> None:
     own = tokenizer()
     with pytest.raises(dt.InputError, match="leaves out tokens between others"):
-        encoded(own, {"input_ids": [[1, 5, 6, 7, 2]], "attention_mask": [[1, 1, 0, 1, 1]]})
-    (line,) = encoded(own, {"input_ids": [[4, 4, 1, 5, 2]], "attention_mask": [[0, 0, 1, 1, 1]]})
+        encode_texts(own, {"input_ids": [[1, 5, 6, 7, 2]], "attention_mask": [[1, 1, 0, 1, 1]]})
+    (line,) = encode_texts(own, {"input_ids": [[4, 4, 1, 5, 2]], "attention_mask": [[0, 0, 1, 1, 1]]})
     assert line.ids == (1, 5, 2)
     with pytest.raises(dt.InputError, match="'position_ids' is not read here"):
-        encoded(own, {"input_ids": [[1, 5, 2]], "position_ids": [[0, 1, 5]]})
+        encode_texts(own, {"input_ids": [[1, 5, 2]], "position_ids": [[0, 1, 5]]})

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.text.encoding import encoded
-from deeptaylor.text.hiding import refusal
-from deeptaylor.text.networks import MASK, SEEN, Classes
-from deeptaylor.text.references import parts, words_of
-from deeptaylor.text.trials import trial
+from deeptaylor.text.encoding import encode_texts
+from deeptaylor.text.hiding import explain_refusal, make_trial
+from deeptaylor.text.networks import MASK, SEEN, ClassScores
+from deeptaylor.text.text_references import mask_words, split_words
 from masked_pooling import MASKED_MEANS, UNMASKED, Pooling
 from small_texts import SIZES, loaded, network, t5, tokenizer
 
@@ -95,7 +94,7 @@ def scores_without(p: dt.TextModel, text: str, hidden: Tensor) -> Tensor:
 
 def check_exact(p: dt.TextModel) -> None:
     ids = p.tokenizer([TEXT], return_tensors="pt")["input_ids"]
-    words = words_of(encoded(p.tokenizer, [TEXT]), ids)
+    words = mask_words(encode_texts(p.tokenizer, [TEXT]), ids)
     e: Any = p.explain(TEXT, 1, reference="hidden")
     assert float(e.score[0]) == pytest.approx(float(scores_without(p, TEXT, torch.zeros_like(words))), abs=1e-5)
     assert float(e.answer.reference_score[0]) == pytest.approx(float(scores_without(p, TEXT, words)), abs=1e-5)
@@ -107,7 +106,7 @@ def check_exact(p: dt.TextModel) -> None:
     given = p.tokenizer([TEXT], return_tensors="pt")
     halves = []
     with torch.no_grad():
-        for gone in parts(words):
+        for gone in split_words(words):
             replaced = ids.masked_fill(gone, p.tokenizer.mask_token_id)
             halves += [p.network(replaced, given["attention_mask"])[0, 1], scores_without(p, TEXT, gone)]
     assert e.parts == len(halves) == 10
@@ -166,12 +165,14 @@ def test_a_comparison_that_fails_is_named() -> None:
 
 def test_a_comparison_with_another_score_is_named() -> None:
     p = of(Bag())
-    texts = trial(p.tokenizer, {name: torch.ones(1, 8, dtype=torch.long) for name in ("input_ids", "attention_mask")})
-    made = partial(Classes, p.network, vectors=False)
+    texts = make_trial(
+        p.tokenizer, {name: torch.ones(1, 8, dtype=torch.long) for name in ("input_ids", "attention_mask")}
+    )
+    made = partial(ClassScores, p.network, vectors=False)
     wrong: Any = lambda x, x0, target: SimpleNamespace(reference_score=torch.zeros(2))  # noqa: E731
-    assert "another score than the network itself" in refusal(wrong, made, texts)
+    assert "another score than the network itself" in explain_refusal(wrong, made, texts)
     right: Any = dt.Explainer(made(names=("input_ids", "attention_mask", SEEN), hides=MASK)).between
-    assert refusal(right, made, texts) == ""
+    assert explain_refusal(right, made, texts) == ""
 
 
 def test_a_text_of_words_alone() -> None:

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.text.encoding import encoded
-from deeptaylor.text.hiding import Hiding, all_seen, hiding
-from deeptaylor.text.networks import CAUSAL, SCORES, SEEN, Classes, Spans, additive
-from deeptaylor.text.references import parts, words_of
-from deeptaylor.text.trials import Trial, trial
-from small_texts import SIZES, classifier, llama, loaded, network, t5, tokenizer
+from deeptaylor.text.encoding import encode_texts
+from deeptaylor.text.hiding import Hiding, TrialTexts, find_hiding, ignores_padding, make_seen, make_trial
+from deeptaylor.text.networks import CAUSAL, SCORES, SEEN, ClassScores, ContinuationScores, make_additive_mask
+from deeptaylor.text.text_references import mask_words, split_words
+from small_texts import SIZES, classifier, embedder, llama, loaded, network, t5, tokenizer
 
 TEXT = "The films was not bad at all"
 
@@ -29,10 +29,16 @@ def inputs(p: dt.TextModel, *texts: str) -> dict[str, Any]:
 
 
 def test_a_mask_of_numbers_is_the_network_s_own(p: dt.TextModel) -> None:
-    assert hiding(partial(Classes, p.network, vectors=False), trial(p.tokenizer, inputs(p, TEXT))).how == SCORES
+    assert (
+        find_hiding(partial(ClassScores, p.network, vectors=False), make_trial(p.tokenizer, inputs(p, TEXT))).how
+        == SCORES
+    )
     speaks = llama()
-    texts = trial(speaks.tokenizer, inputs(speaks, "the film"), [torch.tensor([[0]]), torch.tensor([[5]])])
-    assert hiding(partial(Spans, speaks.network, vectors=False, decoder=False, log=True), texts).how == CAUSAL
+    texts = make_trial(speaks.tokenizer, inputs(speaks, "the film"), [torch.tensor([[0]]), torch.tensor([[5]])])
+    assert (
+        find_hiding(partial(ContinuationScores, speaks.network, vectors=False, decoder=False, log=True), texts).how
+        == CAUSAL
+    )
 
 
 def test_a_network_that_takes_no_such_mask_hides_nothing() -> None:
@@ -44,10 +50,10 @@ def test_a_network_that_takes_no_such_mask_hides_nothing() -> None:
             return (ids * mask).sum(1, keepdim=True).float() + len(_)  # with one more input it says another thing
 
     given = {"input_ids": torch.ones(1, 3, dtype=torch.long), "attention_mask": torch.ones(1, 3, dtype=torch.long)}
-    found = hiding(lambda names, hides="": Own(), Trial(given))
+    found = find_hiding(lambda names, hides="": Own(), TrialTexts(given))
     assert found.how is None
     assert "neither as numbers" in found.why
-    assert hiding(lambda names, hides="": Own(), Trial({"input_ids": given["input_ids"]})).how is None
+    assert find_hiding(lambda names, hides="": Own(), TrialTexts({"input_ids": given["input_ids"]})).how is None
 
 
 def test_a_network_that_fails_hides_nothing() -> None:
@@ -55,7 +61,7 @@ def test_a_network_that_fails_hides_nothing() -> None:
         raise RuntimeError
 
     given = {"input_ids": torch.ones(1, 3, dtype=torch.long), "attention_mask": torch.ones(1, 3, dtype=torch.long)}
-    assert hiding(fails, Trial(given)).how is None
+    assert find_hiding(fails, TrialTexts(given)).how is None
 
 
 def plainly(p: dt.TextModel, text: str, token: int | None = None) -> float:
@@ -101,16 +107,16 @@ def test_a_window_of_attention_is_not_lost() -> None:
 
 def test_a_hidden_word_is_as_good_as_masked_out(p: dt.TextModel) -> None:
     given = inputs(p, TEXT)
-    seen = all_seen(given, torch.ones(()))
+    seen = make_seen(given, torch.ones(()))
     seen[0, 2:5] = 0
     with torch.no_grad():
-        hidden = Classes(p.network, (*given, SEEN), vectors=False)(*given.values(), seen)
+        hidden = ClassScores(p.network, (*given, SEEN), vectors=False)(*given.values(), seen)
         given["attention_mask"][0, 2:5] = 0
         assert torch.allclose(hidden, p.network(**given).logits, atol=1e-6)
 
 
 def test_everyone_reads_themselves_and_nobody_what_comes_later() -> None:
-    added = additive(torch.tensor([[1.0, 0.0, 1.0]]), causal=True)
+    added = make_additive_mask(torch.tensor([[1.0, 0.0, 1.0]]), causal=True)
     weights = added.softmax(-1)[0, 0]
     assert weights.tolist() == [[1, 0, 0], [0.5, 0.5, 0], [0.5, 0, 0.5]]
 
@@ -130,10 +136,10 @@ def test_what_was_hidden_took_the_score_there(p: dt.TextModel) -> None:
 
 def test_the_default_is_the_mean_over_texts_that_lack_words(p: dt.TextModel) -> None:
     e, given = p.explain(TEXT, 1), inputs(p, TEXT)
-    words = words_of(encoded(p.tokenizer, [TEXT]), given["input_ids"])
+    words = mask_words(encode_texts(p.tokenizer, [TEXT]), given["input_ids"])
     scores = []
     with torch.no_grad():
-        for gone in parts(words):
+        for gone in split_words(words):
             replaced = given["input_ids"].masked_fill(gone, p.tokenizer.mask_token_id)
             scores.append(p.network(**{**given, "input_ids": replaced}).logits[0, 1])
             scores.append(p.network(**{**given, "attention_mask": given["attention_mask"] * ~gone}).logits[0, 1])
@@ -154,11 +160,11 @@ def test_a_longer_text_may_follow_a_short_one(p: dt.TextModel) -> None:
 def test_whether_words_can_be_hidden_is_tried_once_a_length(p: dt.TextModel, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
 
-    def counted(made: Any, texts: Trial) -> Hiding:
+    def counted(made: Any, texts: TrialTexts) -> Hiding:
         tried.append(texts.inputs["input_ids"].shape[1])
-        return hiding(made, texts)
+        return find_hiding(made, texts)
 
-    monkeypatch.setattr("deeptaylor.text.hiding.hiding", counted)
+    monkeypatch.setattr("deeptaylor.text.hiding.find_hiding", counted)
     explainer = p.explainer()
     for text in (TEXT, "a film was bad", "a film " * 12):
         explainer.explain(text, 1)
@@ -179,3 +185,90 @@ def test_words_are_hidden_from_t5_as_a_classifier_and_not_where_it_writes() -> N
     made = network("T5ForSequenceClassification", "T5Config", **sizes, **ids, num_labels=3)
     assert loaded(made, own).explain("the film was not bad").reference.endswith("or hidden")
     assert "hidden" not in t5().explain("the film was not bad").reference
+
+
+def like(*names: str, length: int = 7) -> dict[str, Tensor]:
+    return {name: torch.ones(1, length, dtype=torch.long) for name in names}
+
+
+def test_two_texts_of_ordinary_tokens_the_second_of_which_is_padded() -> None:
+    own = tokenizer()
+    found = make_trial(own, like("input_ids", "attention_mask"))
+    ids, mask = found.inputs.values()
+    assert found.lengths == (7, 4)
+    assert mask.tolist() == [[1] * 7, [1] * 4 + [0] * 3]
+    assert ids[:, 0].tolist() == [own.cls_token_id] * 2  # as the tokenizer frames a text
+    assert ids[[0, 1], [6, 3]].tolist() == [own.sep_token_id] * 2
+    inner = [*ids[0, 1:6].tolist(), *ids[1, 1:3].tolist()]
+    assert not set(inner) & set(own.all_special_ids)
+    assert ids[1, 4:].tolist() == [own.pad_token_id] * 3
+    assert torch.equal(ids, make_trial(own, like("input_ids", "attention_mask")).inputs["input_ids"])
+    whole = make_trial(own, like("input_ids", "attention_mask"), padded=False)
+    assert whole.lengths == (7, 7)
+    assert bool(whole.inputs["attention_mask"].all())
+
+
+def test_a_language_model_is_asked_at_several_places() -> None:
+    more = torch.tensor([[5]]), torch.tensor([[3]])
+    places, tokens = make_trial(tokenizer(), like("input_ids"), more).more
+    assert places.tolist() == [[0, 2, 4, 6], [0, 1, 2, 3]]
+    assert tokens.shape == (2, 4)
+
+
+class Blind(nn.Module):
+    """Takes a mask, and reads every token all the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.out = nn.Embedding(64, 8), nn.Linear(8, 2)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embed
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        out: Tensor = self.out(self.embed(input_ids).mean(1))
+        return out
+
+
+@pytest.mark.parametrize("made", [classifier, llama, embedder, t5], ids=lambda made: made.__name__)
+def test_padding_has_no_influence(made: Any) -> None:
+    assert ignores_padding(made())
+
+
+def test_where_padding_has_influence_there_is_none() -> None:
+    p = loaded(Blind(), tokenizer(), kind="classifier")
+    assert not ignores_padding(p)
+    e = p.explain(TEXT, 1, reference="mask")
+    with torch.no_grad():
+        wanted = p.network(torch.tensor([p.tokenizer(TEXT)["input_ids"]]), None)[0, 1]
+    assert float(e.score[0]) == pytest.approx(float(wanted), abs=1e-6)
+    with pytest.raises(dt.InputError, match="padding changes what the network says"):
+        p.explain([TEXT, "a film"], 1)
+
+
+def test_vectors_that_are_not_the_tokens_are_refused() -> None:
+    """CTRL finds the last token of a text by its number, and of vectors takes the last of all."""
+    sizes = {"vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "dff": 48, "n_positions": 64}
+    ctrl = network("CTRLForSequenceClassification", "CTRLConfig", **sizes, pad_token_id=4, num_labels=3)
+    p = loaded(ctrl, tokenizer())
+    assert p.explain("the film was not bad", 1, reference="mask").check().accounted
+    with pytest.raises(dt.InputError, match="another thing of the vectors of tokens"):
+        p.explain("the film was not bad", 1, reference="mean")
+
+
+def test_a_network_that_does_not_take_the_trial_is_asked_as_it_is() -> None:
+    class Fails(Blind):
+        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+            raise RuntimeError
+
+    assert ignores_padding(loaded(Fails(), tokenizer(), kind="classifier"))
+
+
+def test_vectors_are_tried_once_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Any] = []
+    monkeypatch.setattr("deeptaylor.text.text_explainer.check_vectors", lambda *given: tried.append(given))
+    explainer = classifier().explainer(reference="mean")
+    for text in (TEXT, "a film"):
+        explainer.explain(text, 1)
+    assert len(tried) == 1

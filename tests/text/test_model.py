@@ -10,18 +10,18 @@ import torch
 from torch import nn
 
 import deeptaylor as dt
-from deeptaylor.text.explainer import TextExplainer
-from deeptaylor.text.model import TextModel, kind_named
+from deeptaylor.text.model import TextModel, find_kind
+from deeptaylor.text.text_explainer import TextExplainer
 from small_texts import SIZES, classifier, loaded, network, t5, tokenizer
 
 TEXT = "The films was not bad at all"
 
 
 def test_the_kind_is_in_the_name() -> None:
-    assert kind_named("LlamaForCausalLM") == "language model"
-    assert kind_named("T5ForConditionalGeneration") == "encoder–decoder"
-    assert kind_named("BertModel") == "embedding"
-    assert kind_named("BertForTokenClassification") is None
+    assert find_kind("LlamaForCausalLM") == "language model"
+    assert find_kind("T5ForConditionalGeneration") == "encoder–decoder"
+    assert find_kind("BertModel") == "embedding"
+    assert find_kind("BertForTokenClassification") is None
 
 
 def test_what_belongs_to_it() -> None:
@@ -172,7 +172,7 @@ def test_only_a_few_explainers_are_kept(captures: list[str]) -> None:
     p = classifier()
     for reference in (None, "mask", "pad", "hidden", "film"):
         p.explain(TEXT, 1, reference=reference)
-    assert len(p._kept) == 4
+    assert len(p._explainers) == 4
     p.explain(TEXT, 1, reference="film")
     assert len(captures) == 5
     p.explain(TEXT, 1)

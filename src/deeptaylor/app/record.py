@@ -16,16 +16,15 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from deeptaylor.check import Check
 from deeptaylor.domain import Box, Domain
 from deeptaylor.explainer import Explainer
 from deeptaylor.explanation import Explanation
+from deeptaylor.formatting import CONTROL_CHARACTERS
 from deeptaylor.models.networks.pretrained import Pretrained
-from deeptaylor.plan.table import Plan
-from deeptaylor.properties import Check
-from deeptaylor.shown import HIDDEN
-from deeptaylor.support.fingerprint import versions, weights_fingerprint
+from deeptaylor.plan.plan import Plan
 from deeptaylor.support.optional import optional_package
-from deeptaylor.support.plain import plain
+from deeptaylor.support.provenance import to_json_values, versions, weights_fingerprint
 
 __all__ = [
     "about_check", "about_domain", "about_explainer", "about_explanation", "about_model", "about_plan", "json_bytes",
@@ -115,7 +114,7 @@ def safetensors_bytes(arrays: Mapping[str, Any]) -> bytes:
     return data
 
 
-_HIDDEN = re.compile(f"(?!\n)[{HIDDEN}]")  # the line breaks are JSON's own
+_HIDDEN = re.compile(f"(?!\n)[{CONTROL_CHARACTERS}]")  # the line breaks are JSON's own
 
 
 def _numbers(value: Any) -> Any:
@@ -124,5 +123,5 @@ def _numbers(value: Any) -> Any:
 
 def json_bytes(found: Mapping[str, Any]) -> bytes:
     """A record as the bytes of a JSON file; what is not finite is null, and no name in it moves a terminal."""
-    text = json.dumps(plain(found), indent=2, ensure_ascii=False, default=str, allow_nan=False)
+    text = json.dumps(to_json_values(found), indent=2, ensure_ascii=False, default=str, allow_nan=False)
     return (_HIDDEN.sub(lambda c: f"\\u{ord(c[0]):04x}", text) + "\n").encode()

@@ -1,16 +1,17 @@
-"""From an unmodified network to a flat, functional graph of ATen operations.
+"""Capture an unmodified network as a flat, functional graph of ATen operations.
 
 capture(model, inputs)
-├── eval_mode          training flags lowered, restored afterwards whatever happens
-├── torch.export       non-strict, the example doubled to two samples, the batch dimension free
-├── unrolled           recurrent layers become the operations of their steps
+├── eval_mode          eval mode; training flags are restored afterwards
+├── torch.export       non-strict, with two samples and a free batch size
+├── unroll_recurrent   recurrent layers become the operations of their time steps
 ├── functionalise      in-place operations become ordinary ones
-├── lift               parameters and buffers become named constants, unused outputs are pruned
-└── _refuse_random     a network that draws numbers is another one at every call
+├── _lift              parameters and buffers become named constants; other outputs are removed
+└── _reject_random     raise if the network draws random numbers, which differ in every call
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,15 +21,114 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from deeptaylor.errors import CaptureError, DeepTaylorError, PlanError, UnsupportedOpError
-from deeptaylor.graph.eval_mode import eval_mode
-from deeptaylor.graph.exporting import exporting
-from deeptaylor.graph.functional import functionalise, inline_regions, mutates
-from deeptaylor.graph.places import Node, explain_failure, module_path, short, where
-from deeptaylor.graph.recurrent import unrolled
+from deeptaylor.graph.experts import write_experts_out
+from deeptaylor.graph.failure import explain_capture_failure, strip_traceback
+from deeptaylor.graph.modes import eval_mode, isolate_export
+from deeptaylor.graph.node import Node, bind_arguments, describe_node, module_path, unsupported
+from deeptaylor.graph.recurrent import unroll_recurrent
+
+__all__ = [
+    "CapturedGraph",
+    "capture",
+    "find_lowest_precision",
+    "functionalise",
+    "inline_regions",
+    "is_mutating",
+    "is_random",
+    "pick_output",
+]
+
+
+aten = torch.ops.aten
+_NO_MODULE = "_empty_nn_module_stack"  # torch's name for where operations were made outside of any module
+_DROPOUTS = {
+    aten.dropout.default,
+    aten.alpha_dropout.default,
+    aten.feature_dropout.default,
+    aten.feature_alpha_dropout.default,
+}
+_FRESH = {aten.batch_norm.default, aten.instance_norm.default}  # they may write to their statistics, but share nothing
+_MAY_RETURN_ITS_ARGUMENT = {aten.pad.default, aten.type_as.default}  # as aten's schemas do not say
+
+
+def functionalise(program: Any) -> Any:
+    """Return a program without in-place operations; for those that remain, node.meta holds the functional form."""
+    mutating = [n for n in program.graph.nodes if n.op == "call_function" and is_mutating(n)]
+    if mutating:
+        _remove_identities(program.graph)
+    if all(_is_fresh_mutation(n) for n in mutating):
+        for node in mutating:
+            node.meta["functional"] = _find_functional(node)
+        return program
+    with isolate_export():
+        return program.run_decompositions({})
+
+
+def inline_regions(module: fx.GraphModule) -> None:
+    """Inline the operations under the network's own autocast or grad mode, which export puts into subgraphs."""
+    regions = {torch.ops.higher_order.wrap_with_autocast: 4, torch.ops.higher_order.wrap_with_set_grad_enabled: 1}
+    for node in list(module.graph.nodes):
+        if node.target not in regions:
+            continue
+        inner = getattr(module, str(node.args[regions[node.target]].target))
+        inline_regions(inner)
+        given = dict(zip(inner.graph.find_nodes(op="placeholder"), node.args[regions[node.target] + 1 :], strict=True))
+        with module.graph.inserting_before(node):
+            results: Any = module.graph.graph_copy(inner.graph, given)
+        for user in list(node.users):
+            user.replace_all_uses_with(results[user.args[1]])  # a getitem
+            module.graph.erase_node(user)
+        module.graph.erase_node(node)
+    module.graph.eliminate_dead_code()
+
+
+def _remove_identities(graph: fx.Graph) -> None:
+    """Remove dropout in eval mode: torch treats its result as a copy, but it is the tensor itself."""
+    for node in list(graph.nodes):
+        if node.target not in _DROPOUTS or node.args[2] or any(user.op == "output" for user in node.users):
+            continue
+        node.replace_all_uses_with(node.args[0])
+        graph.erase_node(node)
+
+
+def is_mutating(node: Node) -> bool:
+    """Return True for an operation that writes to one of its arguments."""
+    schema = getattr(node.target, "_schema", None)
+    return bool(schema is not None and schema.is_mutable)
+
+
+def _find_functional(node: Node) -> Any:
+    """Return the functional form of an in-place operation, such as aten.relu for aten.relu_; None if there is none."""
+    target: Any = node.target
+    name, overload = target._schema.name.split("::")[1], target._overloadname
+    if not name.endswith("_") or not target._schema.name.startswith("aten::"):
+        return None
+    packet = getattr(torch.ops.aten, name[:-1], None)
+    return getattr(packet, overload, None) if packet is not None else None
+
+
+def _is_fresh_mutation(node: Node) -> bool:
+    """Return True if the mutated tensor is new: not a view, without views, and not a parameter or an input."""
+    mutated = node.args[0]
+    if not isinstance(mutated, fx.Node) or mutated.op != "call_function" or _find_functional(node) is None:
+        return False
+    return not _is_view(mutated) and not any(_is_view(user) for user in mutated.users)
+
+
+def _is_view(node: Node) -> bool:
+    """Return True if a node's result may share memory with its first argument, without being the in-place result."""
+    if node.target is operator.getitem:  # one of several tensors: of chunk, split, unbind
+        return _is_view(node.args[0])
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or is_mutating(node):
+        return False
+    aliases = any(r.alias_info is not None for r in schema.returns)
+    maybe = torch.Tag.maybe_aliasing_or_mutating in node.target.tags and node.target not in _FRESH
+    return aliases or maybe or node.target in _MAY_RETURN_ITS_ARGUMENT
 
 
 @dataclass
-class Captured:
+class CapturedGraph:
     """A network as a graph: placeholders are its inputs, get_attr nodes its constants."""
 
     graph: fx.Graph
@@ -36,35 +136,39 @@ class Captured:
     inputs: list[Node]
     output: Node
     output_name: str
-    batch: Any  # the fixed number of samples, where it could not be freed; else the symbol of it, or None
-    batches: tuple[int, int | None] = (1, None)  # from, to: the batch sizes for which the network takes this way
-    narrowest: tuple[torch.dtype, str] | None = None  # the type of fewest digits in the network, and a node that has it
+    batch_size: Any  # the fixed number of samples, where it could not be freed; else the symbol of it, or None
+    batch_range: tuple[int, int | None] = (1, None)  # from, to: the batch sizes for which the network takes this way
+    lowest_precision: tuple[torch.dtype, str] | None = (
+        None  # the type of fewest digits in the network, and a node that has it
+    )
     notes: list[str] = field(default_factory=list)
-    in_place: list[str] = field(default_factory=list)  # where the network writes to its own tensors
-    renamed: dict[str, str] = field(default_factory=dict)  # a node that was replaced -> the node with its value now
-    absorbed: dict[str, str] = field(default_factory=dict)  # a node folded into another -> that other
-    paths: dict[str, str] = field(default_factory=dict)  # module path of every node as it was exported
-    outputs: dict[str, str] = field(default_factory=dict)  # module path -> the node that was the module's output
-    layer: str = ""  # where the network was cut (cutting.py)
+    in_place_writes: list[str] = field(default_factory=list)  # where the network writes to its own tensors
+    replacements: dict[str, str] = field(
+        default_factory=dict
+    )  # a node that was replaced -> the node with its value now
+    fold_targets: dict[str, str] = field(default_factory=dict)  # a node folded into another -> that other
+    module_paths: dict[str, str] = field(default_factory=dict)  # module path of every node as it was exported
+    module_outputs: dict[str, str] = field(default_factory=dict)  # module path -> the node that was the module's output
+    cut_layer: str = ""  # where the network was cut (cutting.py)
 
-    def note_modules(self) -> None:
-        """Note which modules the nodes were made in."""
+    def record_modules(self) -> None:
+        """Record which module made each node."""
         for node in self.graph.nodes:
             if node.op == "call_function":
-                self.paths[node.name] = module_path(node)
+                self.module_paths[node.name] = module_path(node)
                 # The last node made inside a module is its output.
                 for path in _module_paths(node):
-                    self.outputs[path] = node.name
+                    self.module_outputs[path] = node.name
 
-    def now(self, name: str) -> str:
-        """The node that holds a former node's value."""
-        while name in self.renamed:
-            name = self.renamed[name]
+    def current_name(self, name: str) -> str:
+        """Return the name of the node that now has the value of a former node."""
+        while name in self.replacements:
+            name = self.replacements[name]
         return name
 
     def former_names(self, name: str) -> list[str]:
-        """Every exported node that became, or was folded into, a node."""
-        into = {**self.renamed, **self.absorbed}
+        """Return the names of all exported nodes that became this node, or were folded into it."""
+        into = {**self.replacements, **self.fold_targets}
         found, todo = [], [name]
         while todo:
             current = todo.pop()
@@ -73,8 +177,8 @@ class Captured:
             todo += earlier
         return found
 
-    def constant(self, value: Tensor, before: Node, name: str = "constant") -> Node:
-        """A new constant of the graph, placed before a node."""
+    def add_constant(self, value: Tensor, before: Node, name: str = "constant") -> Node:
+        """Add a constant to the graph, and return its node, which is placed before another node."""
         key = f"{name}_{len(self.constants)}"
         self.constants[key] = value
         with self.graph.inserting_before(before):
@@ -83,42 +187,49 @@ class Captured:
         return node
 
 
-def capture(model: nn.Module, inputs: Sequence[Tensor], output: int | str | None = None, root: str = "") -> Captured:
-    """Export a network and return it as a functional graph with one output chosen; paths are named from `root` on."""
+def capture(
+    model: nn.Module, inputs: Sequence[Tensor], output: int | str | None = None, root: str = ""
+) -> CapturedGraph:
+    """Export a network and return it as a functional graph with one output.
+
+    output   the output, if the network returns several
+    root     the module path from which module paths are counted
+    """
     with eval_mode(model), torch.no_grad():
+        write_experts_out(model)
         program, batch, notes = _export(model, tuple(inputs))
-    in_place = [where(n) for n in program.graph.nodes if n.op == "call_function" and mutates(n)]
+    in_place = [describe_node(n) for n in program.graph.nodes if n.op == "call_function" and is_mutating(n)]
     try:
-        program = functionalise(unrolled(program))
+        program = functionalise(unroll_recurrent(program))
     except Exception as error:  # noqa: BLE001 - as export does, it raises many kinds
-        raise CaptureError(explain_failure(error, model)) from short(error)
+        raise CaptureError(explain_capture_failure(error, model)) from strip_traceback(error)
     captured = _lift(program, output, batch, notes, root)
-    captured.in_place, captured.narrowest = in_place, narrowest(captured.graph)
-    captured.notes += _narrow_parts(captured.narrowest, inputs)
-    captured.batches = _batches(program, batch)
-    _refuse_random(captured)
-    _refuse_vmap(captured)
-    _refuse_control_flow(captured)
-    _refuse_empty(captured)
+    captured.in_place_writes, captured.lowest_precision = in_place, find_lowest_precision(captured.graph)
+    captured.notes += _narrow_parts(captured.lowest_precision, inputs)
+    captured.batch_range = _batches(program, batch)
+    _reject_random(captured)
+    _reject_vmap(captured)
+    _reject_control_flow(captured)
+    _reject_empty(captured)
     return captured
 
 
 def _export(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, Any, list[str]]:
-    """torch.export with a free batch dimension; a fixed one, noted, where the network does not allow it."""
+    """Export a network with a free batch size, or with a fixed one and a note if that fails."""
     doubled = tuple(torch.cat([x, x])[: max(2, x.shape[0])] if x.ndim else x for x in inputs)
     free = tuple({0: torch.export.Dim.DYNAMIC} if x.ndim else None for x in inputs)
     try:
-        program = _quiet_export(model, doubled, free)
+        program = _export_quietly(model, doubled, free)
         return program, _batch_symbol(program), []
     except Exception as dynamic_error:  # export raises many kinds; all mean that it failed
         if isinstance(dynamic_error, DeepTaylorError) and not isinstance(dynamic_error, CaptureError):
             raise
         try:
-            program = _quiet_export(model, inputs, None)
+            program = _export_quietly(model, inputs, None)
         except Exception:  # noqa: BLE001
             if isinstance(dynamic_error, CaptureError):
                 raise dynamic_error from None
-            raise CaptureError(explain_failure(dynamic_error, model)) from short(dynamic_error)
+            raise CaptureError(explain_capture_failure(dynamic_error, model)) from strip_traceback(dynamic_error)
         note = (
             f"The batch size could not be left free and is fixed at {inputs[0].shape[0]}; other sizes are "
             f"captured anew ({str(dynamic_error).strip().splitlines()[0][:160]})"
@@ -126,17 +237,18 @@ def _export(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, Any, lis
         return program, int(inputs[0].shape[0]), [note]
 
 
-def _quiet_export(model: nn.Module, inputs: tuple[Tensor, ...], dynamic: Any) -> Any:
-    shapes = None if dynamic is None else _shapes_like(model, dynamic)
+def _export_quietly(model: nn.Module, inputs: tuple[Tensor, ...], dynamic: Any) -> Any:
+    """Return the exported program; torch's messages are silenced."""
+    shapes = None if dynamic is None else _arrange_shapes(model, dynamic)
     try:
-        with exporting():
+        with isolate_export():
             return torch.export.export(model, inputs, dynamic_shapes=shapes, strict=False)
     except torch._dynamo.exc.UserError as error:
         raise error from None
 
 
-def _shapes_like(model: nn.Module, dynamic: tuple[Any, ...]) -> Any:
-    """dynamic_shapes in the form the forward's signature needs (a var-positional argument wants one nested tuple)."""
+def _arrange_shapes(model: nn.Module, dynamic: tuple[Any, ...]) -> Any:
+    """Return dynamic_shapes for the forward's signature: for *args, torch needs one nested tuple."""
     import inspect
 
     kinds = [p.kind for p in inspect.signature(model.forward).parameters.values()]
@@ -146,14 +258,14 @@ def _shapes_like(model: nn.Module, dynamic: tuple[Any, ...]) -> Any:
 
 
 def _batch_symbol(program: Any) -> Any:
-    """The symbolic size of dimension 0 of the first user input."""
+    """Return the symbolic size of dimension 0 of the first user input."""
     names = program.graph_signature.user_inputs
     node = next(n for n in program.graph.nodes if n.op == "placeholder" and n.name == names[0])
     return node.meta["val"].shape[0]
 
 
 def _batches(program: Any, batch: Any) -> tuple[int, int | None]:
-    """The batch sizes for which a network takes the way that was captured; torch counts from two, we from one."""
+    """Return the smallest and largest batch size for which the graph holds; torch starts at two, this at one."""
     if isinstance(batch, int):
         return batch, batch
     known = program.range_constraints.get(batch.node.expr)
@@ -163,43 +275,44 @@ def _batches(program: Any, batch: Any) -> tuple[int, int | None]:
     return 1 if low is None or low <= 2 else low, high
 
 
-def _refuse_random(captured: Captured) -> None:
-    """Refuse a network that draws random numbers in eval mode: those of the capture would be kept for ever."""
-    drawing = [n for n in captured.graph.nodes if n.op == "call_function" and draws(n)]
+def _reject_random(captured: CapturedGraph) -> None:
+    """Raise PlanError for a network that draws random numbers in eval mode: its output differs in every call."""
+    drawing = [n for n in captured.graph.nodes if n.op == "call_function" and is_random(n)]
     for node in [n for n in drawing if not n.users]:
         captured.graph.erase_node(node)
     drawing = [n for n in drawing if n.users]
     if drawing:
-        lines = "".join(f"\n  {n.target._schema.name.split('::')[1]}: at {where(n)}" for n in drawing)
+        lines = "".join(f"\n  {n.target._schema.name.split('::')[1]}: at {describe_node(n)}" for n in drawing)
         raise PlanError(
             f"The network draws random numbers in eval mode, so that there is no one score to explain:{lines}\n"
             "What to do: draw them in training mode only (if self.training: …), or keep one draw as a buffer."
         )
 
 
-def _refuse_vmap(captured: Captured) -> None:
-    """Refuse `torch.vmap`: what is exported of it only has a meaning inside."""
+def _reject_vmap(captured: CapturedGraph) -> None:
+    """Raise CaptureError for `torch.vmap`: its exported operations only make sense inside of it."""
     inside = [n for n in captured.graph.nodes if getattr(n.target, "__module__", "") == "torch._functorch.predispatch"]
     if inside:
         raise CaptureError(
-            f"The network calls torch.vmap, which cannot be explained; at {where(inside[0])}\n"
+            f"The network calls torch.vmap, which cannot be explained; at {describe_node(inside[0])}\n"
             "What to do: write it without. Language models of older transformers make their attention masks so: "
             'pip install "transformers>=5"'
         )
 
 
-def _refuse_control_flow(captured: Captured) -> None:
-    """Raise for torch.cond and its kind, in a gate too: their branches are graphs of their own."""
+def _reject_control_flow(captured: CapturedGraph) -> None:
+    """Raise UnsupportedOpError for torch.cond and similar operations, whose branches are graphs of their own."""
     found = [n for n in captured.graph.nodes if isinstance(n.target, torch._ops.HigherOrderOperator)]
     if found:
-        lines = "".join(f"\n  {n.target.name()}: at {where(n)}" for n in found)
+        lines = "".join(f"\n  {n.target.name()}: at {describe_node(n)}" for n in found)
         raise UnsupportedOpError(
             f"The network has control flow by the data's values, which cannot be explained:{lines}\n"
-            "What to do: write it with torch.where, or explain one branch."
+            "What to do: write it with torch.where, or explain one branch.",
+            [unsupported(n.target.name(), n) for n in found],
         )
 
 
-def _refuse_empty(captured: Captured) -> None:
+def _reject_empty(captured: CapturedGraph) -> None:
     """Raise a PlanError for a layer that has no inputs, such as Linear(0, 4): it reads an axis of length 0."""
     for node in captured.graph.nodes:
         read = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), Tensor)]
@@ -207,8 +320,8 @@ def _refuse_empty(captured: Captured) -> None:
         if len(wide) > 1 and all(map(_is_empty, wide)) and not _is_empty(node):
             shape = tuple(wide[1].meta["val"].shape)
             raise PlanError(
-                f"A layer has no inputs: its weights have shape {shape}, at {where(node)}. Nothing of the input passes "
-                "through it; take it out of the network."
+                f"A layer has no inputs: its weights have shape {shape}, at {describe_node(node)}. Nothing of the "
+                "input passes through it. Remove it from the network."
             )
 
 
@@ -219,27 +332,18 @@ def _is_empty(node: Node) -> bool:
     return any(isinstance(n, int) and n == 0 for n in sizes)
 
 
-def draws(node: Node) -> bool:
-    """True if an operation's result is random, with the arguments that it has."""
+def is_random(node: Node) -> bool:
+    """Return True if an operation's result is random, with the arguments that it has."""
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False
-    a = bound_args(node)
+    a = bind_arguments(node)
     if "train" in a or "training" in a:
         return bool(a.get("train", a.get("training")))
     return bool(a["dropout_p"]) if "dropout_p" in a else True
 
 
-def bound_args(node: Node) -> dict[str, Any]:
-    """A node's arguments by the names of its schema, defaults filled in."""
-    schema = node.target._schema
-    named = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
-    named.update(zip([a.name for a in schema.arguments], node.args, strict=False))
-    named.update(node.kwargs)
-    return named
-
-
-def _lift(program: Any, output: int | str | None, batch: Any, notes: list[str], root: str) -> Captured:
-    """Copy the exported graph with constants by name, functional targets, and one output."""
+def _lift(program: Any, output: int | str | None, batch: Any, notes: list[str], root: str) -> CapturedGraph:
+    """Return the exported graph as a CapturedGraph: constants by name, functional operations, one output."""
     signature = program.graph_signature
     tensors = {**program.state_dict, **program.constants}
     lifted = {
@@ -276,42 +380,43 @@ def _lift(program: Any, output: int | str | None, batch: Any, notes: list[str], 
         else:
             new[node] = graph.node_copy(node, lambda n: new[n])
     user = [o for o, spec in zip(outputs, signature.output_specs, strict=True) if spec.kind.name == "USER_OUTPUT"]
-    chosen, name = _choose(user, program.call_spec.out_spec, output)
+    chosen, name = _choose_output(user, program.call_spec.out_spec, output)
     _check_numbers(chosen)
     graph.output(new[chosen])
     graph.eliminate_dead_code()
-    captured = Captured(graph, constants, inputs, new[chosen], name, batch, notes=notes)
+    captured = CapturedGraph(graph, constants, inputs, new[chosen], name, batch, notes=notes)
     for node in graph.nodes if root else ():
-        node.meta["nn_module_stack"] = _below(root, node.meta.get("nn_module_stack") or {})
-    captured.note_modules()
+        node.meta["nn_module_stack"] = _relative_stack(root, node.meta.get("nn_module_stack") or {})
+    captured.record_modules()
     notes += [f"input {node.name!r} does not reach the output" for node in inputs if not node.users]
     return captured
 
 
 def _check_numbers(output: Node) -> None:
-    """Raise a PlanError for an output that holds no real numbers."""
+    """Raise a PlanError for an output that is not a floating-point tensor."""
     val = output.meta.get("val")
     if not isinstance(val, Tensor):
         return
     if not val.is_floating_point():
         kind = "complex numbers" if val.is_complex() else f"{val.dtype} values"
         raise PlanError(
-            f"The network's output holds {kind}; a score is a real number. Explain a module that returns the scores "
+            f"The network's output holds {kind}; a score must be a real number. Explain a module that "
+            "returns the scores "
             "before they are compared, rounded or made complex."
         )
     if _is_empty(output):
         raise PlanError(f"The network's output has shape {tuple(val.shape)}: it is empty, and there is no score.")
 
 
-def narrowest(graph: fx.Graph) -> tuple[torch.dtype, str] | None:
-    """Where a network computes in the fewest digits."""
+def find_lowest_precision(graph: fx.Graph) -> tuple[torch.dtype, str] | None:
+    """Return the lowest precision in which a network computes, and a node that has it; None without such nodes."""
     floats = [n for n in graph.nodes if isinstance(n.meta.get("val"), Tensor) and n.meta["val"].is_floating_point()]
     found = max(floats, key=lambda n: torch.finfo(n.meta["val"].dtype).eps, default=None)
     return None if found is None else (found.meta["val"].dtype, found.name)
 
 
 def _narrow_parts(found: tuple[torch.dtype, str] | None, inputs: Sequence[Tensor]) -> list[str]:
-    """A note where a network computes in fewer digits than its input has: the explanation does not."""
+    """Return a note if a network computes in a lower precision than its input; the explanation does not."""
     own = min((torch.finfo(x.dtype).eps for x in inputs if x.is_floating_point()), default=2.0**-23)
     if found is None or torch.finfo(found[0]).eps <= own:
         return []
@@ -319,23 +424,24 @@ def _narrow_parts(found: tuple[torch.dtype, str] | None, inputs: Sequence[Tensor
     return [f"parts of the network compute in {name} ({found[1]}, for one); explained in the type of the input"]
 
 
-def _below(root: str, stack: dict[str, Any]) -> dict[str, Any]:
-    """A module stack as it reads from one of its modules on."""
+def _relative_stack(root: str, stack: dict[str, Any]) -> dict[str, Any]:
+    """Return a module stack with paths that start at one of its modules."""
     return {key: (path.removeprefix(root).removeprefix("."), kind) for key, (path, kind) in stack.items()}
 
 
 def _module_paths(node: Node) -> list[str]:
-    """The paths of all modules a node was made in, outermost first."""
-    return [str(path).split("@")[0] for path, _ in (node.meta.get("nn_module_stack") or {}).values() if path]
+    """Return the paths of all modules that made a node, outermost first."""
+    stack = (node.meta.get("nn_module_stack") or {}).values()
+    return [str(path).split("@")[0] for path, _ in stack if path and not str(path).startswith(_NO_MODULE)]
 
 
-def _choose(outputs: list[Any], spec: Any, wanted: int | str | None) -> tuple[Node, str]:
-    """One output of several, by position or by name as it appears in the returned structure."""
+def _choose_output(outputs: list[Any], spec: Any, wanted: int | str | None) -> tuple[Node, str]:
+    """Return one output of several, by position or by name as it appears in the returned structure."""
     return pick_output(pytree.tree_unflatten(list(outputs), spec), wanted, fx.Node)
 
 
 def pick_output(returned: Any, wanted: int | str | None, kind: type) -> tuple[Any, str]:
-    """One tensor of whatever structure a network returned, and its name: the keys on the way, with dots between."""
+    """Return one tensor of the structure that a network returned, and its name: the keys on the way, joined by dots."""
     flat = pytree.tree_flatten_with_path(returned)[0]
     tensors = [(".".join(map(_key_text, path)), leaf) for path, leaf in flat if isinstance(leaf, kind)]
     if wanted is None and len(tensors) == 1:
@@ -343,17 +449,22 @@ def pick_output(returned: Any, wanted: int | str | None, kind: type) -> tuple[An
     if not tensors:
         got = type(returned).__name__
         raise PlanError(f"The network returns no tensor, but {got}: there is no score to explain. Return the scores.")
-    names = ", ".join(f"{k}: {p or 'output'}" for k, (p, _) in enumerate(tensors))
+    names = [p or "output" for p, _ in tensors]
     if wanted is None:
+        has_names = not all(name.isdecimal() for name in names)
+        listed = f": {', '.join(names)}" if has_names else ""
         raise PlanError(
-            f"The network returns {len(tensors)} tensors ({names}); choose one with output=…, by number or name."
+            f"The network returns a {type(returned).__name__} of {len(tensors)} tensors{listed}. Choose one, by number "
+            "or name: {output}.",
+            output=names[0] if has_names else 0,
         )
     for k, (p, o) in enumerate(tensors):
         if wanted in (k, p):
             return o, p
-    raise PlanError(f"The network has no output {wanted!r}; it returns {names}.")
+    listed = ", ".join(f"{k}: {name}" for k, name in enumerate(names))
+    raise PlanError(f"The network has no output {wanted!r}; it returns {listed}.")
 
 
 def _key_text(key: Any) -> str:
-    """One step into a structure, as a person would write it."""
+    """Return one key of a path into a structure as text."""
     return str(next(getattr(key, name) for name in ("key", "idx", "name") if hasattr(key, name)))

@@ -1,33 +1,77 @@
-"""Reading and editing a captured graph: shapes, operands, replacing one node by another."""
+"""Read and edit a captured graph: shapes, operands, constants, replacement of nodes."""
 
 from __future__ import annotations
 
+import difflib
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from deeptaylor.graph.capture import Captured, bound_args
-from deeptaylor.graph.places import Node, is_node
+from deeptaylor.errors import BoundaryError
+from deeptaylor.graph.capture import CapturedGraph
+from deeptaylor.graph.node import Node, is_node
 from deeptaylor.maps import ops
 
 __all__ = [
-    "bound_args", "constant_of", "copied", "insert", "may_be_infinite", "op_name", "operands_of", "put_scale_shift",
-    "replace", "retire", "shape_of", "source_of", "wide",
-]  # fmt: skip
+    "constant_of",
+    "copy_graph",
+    "cut_at_layer",
+    "describe_unknown_name",
+    "expand_argument",
+    "insert_call",
+    "may_be_infinite",
+    "op_name",
+    "operands_of",
+    "replace_by_scale_shift",
+    "replace_call",
+    "replace_node",
+    "shape_of",
+    "source_of",
+]
+
+
+def cut_at_layer(captured: CapturedGraph, layer: str) -> None:
+    """Make a layer, by module path or node name, the output of a network; the graph is edited in place."""
+    nodes = {node.name: node for node in captured.graph.nodes if node.op == "call_function"}
+    chosen = nodes.get(captured.module_outputs.get(layer, layer))
+    if chosen is None:
+        raise BoundaryError(describe_unknown_name(layer, [*captured.module_outputs, *nodes]))
+    value = chosen.meta.get("val")
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        raise BoundaryError(f"The layer {layer!r} does not end in one tensor of real numbers: name the one after it.")
+    next(node for node in captured.graph.nodes if node.op == "output").args = (chosen,)
+    captured.graph.eliminate_dead_code()
+    captured.output, captured.output_name, captured.cut_layer = chosen, layer, layer
+    left = {node.name for node in captured.graph.nodes}
+    captured.module_outputs = {path: name for path, name in captured.module_outputs.items() if name in left}
+    captured.module_paths = {name: path for name, path in captured.module_paths.items() if name in left}
+    read = {str(node.target) for node in captured.graph.nodes if node.op == "get_attr"}
+    captured.constants = {name: t for name, t in captured.constants.items() if name in read}
+    captured.notes += [
+        f"input {node.name!r} does not reach {layer}" for node in captured.inputs if not node.users
+    ]  # fmt: skip
+
+
+def describe_unknown_name(name: str, known: Iterable[str]) -> str:
+    """Return the message about a name that no layer and no node has, with similar names."""
+    names = list(known)
+    close = difflib.get_close_matches(name, names, 3)
+    listed = ", ".join(map(repr, close or names[:4]))
+    return f"There is no node or module {name!r}. " + (f"Did you mean {listed}?" if close else f"There are {listed}, …")
 
 
 def shape_of(node: Any) -> torch.Size:
-    """The (possibly symbolic) shape of a node's tensor."""
+    """Return the (possibly symbolic) shape of a node's tensor."""
     shape: torch.Size = node.meta["val"].shape
     return shape
 
 
 def operands_of(node: Node) -> list[Node]:
-    """Tensor arguments in order, with repetition (all_input_nodes has none)."""
+    """Return the tensor arguments of a node in order, with repetition (all_input_nodes has no repetition)."""
     found: list[Node] = []
 
     def note(n: Node) -> Node:
@@ -39,80 +83,84 @@ def operands_of(node: Node) -> list[Node]:
 
 
 def source_of(node: Node) -> Node:
-    """The operation of several results that a node takes one from; else the node itself."""
+    """Return the operation with several results of which a node is one; any other node itself."""
     while node.target is operator.getitem:
         node = node.args[0]
     return node
 
 
 def op_name(node: Node) -> str:
-    """An operation's short name; of one result among several, that of the operation."""
+    """Return the short name of a node's operation; for one of several results, of the operation that gives them."""
     target: Any = source_of(node).target
     schema = getattr(target, "_schema", None)
     return schema.name.split("::")[-1] if schema is not None else getattr(target, "__name__", str(target))
 
 
-def copied(graph: fx.Graph) -> fx.Graph:
-    """A graph that stays as it is while the other is edited."""
+def copy_graph(graph: fx.Graph) -> fx.Graph:
+    """Return a copy of a graph."""
     twin = fx.Graph()
     twin.output(twin.graph_copy(graph, {}))
     return twin
 
 
-def replace(
-    captured: Captured,
+def replace_call(
+    captured: CapturedGraph,
     node: Node,
     target: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any] | None = None,
 ) -> Node:
-    """Put another operation in a node's place, keeping its name's meaning, module and source line."""
+    """Replace a node by another operation with the same module and source line; return the new node."""
     with captured.graph.inserting_before(node):
         new = captured.graph.call_function(target, args, kwargs or {})
     new.meta = dict(node.meta)
-    retire(captured, node, new)
+    replace_node(captured, node, new)
     return new
 
 
-def insert(captured: Captured, like: Node, target: Callable[..., Any], args: tuple[Any, ...], val: Any) -> Node:
-    """A new operation before a node, with a shape of its own."""
+def insert_call(
+    captured: CapturedGraph, like: Node, target: Callable[..., Any], args: tuple[Any, ...], val: Any
+) -> Node:
+    """Insert an operation before a node, and return its node; `val`: a tensor with its shape and dtype."""
     with captured.graph.inserting_before(like):
         new = captured.graph.call_function(target, args)
     new.meta = {**like.meta, "val": val}
     return new
 
 
-def retire(captured: Captured, node: Node, by: Node) -> None:
-    """Take a node out; another has its value now."""
+def replace_node(captured: CapturedGraph, node: Node, by: Node) -> None:
+    """Remove a node, and let its readers read another one."""
     node.replace_all_uses_with(by)
-    captured.renamed[node.name] = by.name
+    captured.replacements[node.name] = by.name
     if captured.output is node:
         captured.output = by
     captured.graph.erase_node(node)
 
 
-def wide(values: Any, n: int) -> list[int]:
-    """One number for each of n axes, as PyTorch reads an argument that may be a single number."""
+def expand_argument(values: Any, n: int) -> list[int]:
+    """Return one number for each of n axes, as PyTorch reads an argument that may be a single number."""
     listed: list[int] = [values] if isinstance(values, int) else list(values)
     return listed * n if len(listed) == 1 else listed
 
 
-def put_scale_shift(captured: Captured, node: Node, x: Node, scale: Tensor | None, shift: Tensor | None) -> Node:
-    """scale · x + shift in a node's place."""
-    s = None if scale is None else captured.constant(scale, node, "scale")
-    t = None if shift is None else captured.constant(shift, node, "shift")
-    return replace(captured, node, ops.scale_shift, (x, s, t))
+def replace_by_scale_shift(
+    captured: CapturedGraph, node: Node, x: Node, scale: Tensor | None, shift: Tensor | None
+) -> Node:
+    """Replace a node by scale · x + shift."""
+    s = None if scale is None else captured.add_constant(scale, node, "scale")
+    t = None if shift is None else captured.add_constant(shift, node, "shift")
+    return replace_call(captured, node, ops.scale_shift, (x, s, t))
 
 
-def constant_of(captured: Captured, node: Any) -> Tensor | None:
-    """The constant behind a get_attr node, or None."""
+def constant_of(captured: CapturedGraph, node: Any) -> Tensor | None:
+    """Return the constant of a get_attr node; None for anything else."""
     if is_node(node) and node.op == "get_attr":
         return captured.constants[str(node.target)]
     return None
 
 
-def may_be_infinite(captured: Captured, node: Any) -> bool:
-    """True for a number or a tensor that holds an infinity, or of which that is not known before a pass."""
+def may_be_infinite(captured: CapturedGraph, node: Any) -> bool:
+    """Return True for a number or a tensor that is infinite somewhere, or whose values are not known before a pass."""
     if node is None or isinstance(node, (int, float)):
         return node is not None and math.isinf(node)
     constant = constant_of(captured, node)

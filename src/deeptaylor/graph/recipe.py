@@ -1,13 +1,14 @@
-"""The captured graph of a network of our own as a small file, so that the network need not be exported: that takes
-longer than everything else that a first explanation needs.
+"""Recipes: the captured graphs of the networks by name as small files.
 
-recipe_of(model, captured)      what the file holds: names and numbers, no tensors
-rebuilt(model, inputs)          the graph of a file that the network's class names in `recipes`; or None
-├── _fits                       the file is whole, and for a network built like this one, and inputs like these
-└── _graph                      node by node; operations are torch's, by name
+Without a recipe the network is exported, which takes longer than everything else that a first explanation needs.
 
-A recipe is never believed: as every captured graph it is compared with the network (agreement.py), and where that
-fails, or anything else, the network is exported.
+make_recipe(model, captured)      return the content of a file: names and numbers, no tensors
+rebuild_graph(model, inputs)      return the graph from the file that the network's class names, or None
+├── _fits                         check that the file is whole, and made for such a network and such inputs
+└── _rebuild                      build the graph node by node, from torch's operations by name
+
+A graph from a recipe is compared with the network (agreement.py), like every captured graph. If that fails, the network
+is exported.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
 
 from deeptaylor.errors import CaptureError
-from deeptaylor.graph.capture import Captured, narrowest
-from deeptaylor.graph.hooks import global_hooks, hooks_of
-from deeptaylor.graph.outline import FREE, Outline, per_sample
-from deeptaylor.graph.places import is_node
+from deeptaylor.graph.capture import CapturedGraph, find_lowest_precision
+from deeptaylor.graph.modes import forward_hooks, global_forward_hooks
+from deeptaylor.graph.node import FREE_BATCH, find_batch_factor, is_node
 
-__all__ = ["RECIPES", "rebuilt", "recipe_of", "sealed"]
+__all__ = ["RECIPE_FOLDER", "ShapeTensor", "add_checksum", "make_recipe", "rebuild_graph"]
 
-RECIPES = Path(__file__).with_name("recipes")
+RECIPE_FOLDER = Path(__file__).with_name("recipes")
 _FORMAT = 1
 _OPERATION = re.compile(r"aten\.([a-z]\w*)\.([A-Za-z]\w*)", re.ASCII)
 _NODE, _TEXT = "%", "="  # how names of nodes, and words, begin among a node's arguments
@@ -41,75 +42,80 @@ _OWN = frozenset(vars(nn.Module()))  # torch's: parameters, hooks, the mode
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return a network's parameters and buffers by name."""
     named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
     return dict(named)
 
 
 def _architecture(model: nn.Module) -> str:
-    """A hash of how a network is built: its modules with their numbers, and the shapes of its tensors."""
+    """Return a hash of a network's modules, their settings, and the shapes of its tensors."""
     found = hashlib.sha256()
     for path, module in model.named_modules(remove_duplicate=False):
-        held = [] if _kind(module).startswith("torch.") else sorted(vars(module).items())
+        held = [] if _class_path(module).startswith("torch.") else sorted(vars(module).items())
         own = [(k, v) for k, v in held if k not in _OWN and isinstance(v, (bool, int, float, str))]
-        found.update(f"{path} {_kind(module)}({module.extra_repr()}) {own}\n".encode())
+        found.update(f"{path} {_class_path(module)}({module.extra_repr()}) {own}\n".encode())
     for name, t in _tensors(model).items():
         found.update(f"{name} {type(t).__name__} {tuple(t.shape)} {t.dtype} {t.layout}\n".encode())
     return found.hexdigest()
 
 
-def _kind(module: nn.Module) -> str:
+def _class_path(module: nn.Module) -> str:
+    """Return the dotted name of a module's class."""
     return f"{type(module).__module__}.{type(module).__qualname__}"
 
 
-def _as_its_class(model: nn.Module) -> bool:
-    """True if nothing but its modules' classes says what a network computes: no hooks, no forward of its own."""
+def _is_defined_by_classes(model: nn.Module) -> bool:
+    """Return True if only its modules' classes define what a network computes: no hooks, no replaced forward."""
     modules = list(model.modules())
-    hooks = [*global_hooks(), *(place for m in modules for place in hooks_of(m))]
+    hooks = [*global_forward_hooks(), *(place for m in modules for place in forward_hooks(m))]
     return not any(hooks) and not any("forward" in vars(m) for m in modules)
 
 
 # --- from a file ------------------------------------------------------------------------------------------------------
 
 
-def rebuilt(model: nn.Module, inputs: Sequence[Tensor]) -> Captured | None:
-    """A network of ours as a graph, from its recipe; None where there is none for just this network and input."""
+def rebuild_graph(model: nn.Module, inputs: Sequence[Tensor]) -> CapturedGraph | None:
+    """Rebuild the graph of a named network from its recipe; return None if there is no recipe for it and this input."""
     names = vars(type(model)).get("recipes", ())
-    if not names or not _as_its_class(model):
+    if not names or not _is_defined_by_classes(model):
         return None
     try:
         built = _architecture(model)
         fitting = (recipe for recipe in map(_read, names) if _fits(recipe, model, built, inputs))
         recipe = next(fitting, None)
-        return None if recipe is None else _captured(recipe, model, inputs[0].device)
+        return None if recipe is None else _rebuild(recipe, model, inputs[0].device)
     except Exception:  # noqa: BLE001 - whatever a damaged file leads to: the network is exported
         return None
 
 
 def _read(name: str) -> dict[str, Any]:
-    recipe: dict[str, Any] = json.loads((RECIPES / f"{name}.json").read_text(encoding="utf-8"))
+    """Return the content of a recipe file."""
+    recipe: dict[str, Any] = json.loads((RECIPE_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     return recipe
 
 
-def sealed(recipe: dict[str, Any]) -> dict[str, Any]:
-    """A recipe with the hash of all that it says, by which a damaged one is told."""
-    said = {key: value for key, value in recipe.items() if key != "sha256"}
-    return {**said, "sha256": hashlib.sha256(json.dumps(said).encode()).hexdigest()}
+def add_checksum(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Return a recipe with the hash of its content, so that a damaged file is noticed."""
+    content = {key: value for key, value in recipe.items() if key != "sha256"}
+    return {**content, "sha256": hashlib.sha256(json.dumps(content).encode()).hexdigest()}
 
 
 def _fits(recipe: dict[str, Any], model: nn.Module, built: str, inputs: Sequence[Tensor]) -> bool:
+    """Return True if a recipe is undamaged, and made for such a network (`built`: its hash) and such inputs."""
     device = inputs[0].device
     given = [[[None, *x.shape[1:]], _type_name(x.dtype)] for x in inputs]
     return (
         (recipe["format"], recipe["architecture"]) == (_FORMAT, built)
         and given == [[shape, dtype] for _, shape, dtype in recipe["inputs"]]
         and all(t.device == device for t in (*inputs, *_tensors(model).values()))
-        and recipe["sha256"] == sealed(recipe)["sha256"]
+        and recipe["sha256"] == add_checksum(recipe)["sha256"]
     )
 
 
-def _captured(recipe: dict[str, Any], model: nn.Module, device: torch.device) -> Captured:
+def _rebuild(recipe: dict[str, Any], model: nn.Module, device: torch.device) -> CapturedGraph:
+    """Return the graph of a recipe with the network's tensors."""
     tensors, graph = _tensors(model), fx.Graph()
-    kinds = {path: _kind(module) for path, module in model.named_modules(remove_duplicate=False)}
+    kinds = {path: _class_path(module) for path, module in model.named_modules(remove_duplicate=False)}
     stacks = [{path: (path, kinds.get(path.partition("@")[0], "")) for path in stack} for stack in recipe["stacks"]]
     constants = {name: tensors[path].detach() for name, path in recipe["constants"].items()}
     nodes: dict[str, fx.Node] = {}
@@ -128,22 +134,23 @@ def _captured(recipe: dict[str, Any], model: nn.Module, device: torch.device) ->
     output = nodes[recipe["output"]]
     graph.output(output)
     graph.eliminate_dead_code()
-    captured = Captured(graph, constants, inputs, output, "", batch=None)
-    captured.note_modules()
-    captured.narrowest = narrowest(graph)
+    captured = CapturedGraph(graph, constants, inputs, output, "", batch_size=None)
+    captured.record_modules()
+    captured.lowest_precision = find_lowest_precision(graph)
     return captured
 
 
 def _operation(name: str) -> Any:
-    """An operation of torch's, by its name with its overload; nothing else has such a name."""
+    """Return torch's operation with this name and overload; raise for any other name."""
     found = _OPERATION.fullmatch(name)
     operation = None if found is None else getattr(getattr(torch.ops.aten, found[1]), found[2])
     if not isinstance(operation, torch._ops.OpOverload) or operation._schema.is_mutable:
-        raise CaptureError(f"{name!r} is no operation of a recipe's.")
+        raise CaptureError(f"{name!r} is not an operation that a recipe can hold.")
     return operation
 
 
 def _argument(written: Any, nodes: dict[str, fx.Node]) -> Any:
+    """Return an argument as it was before `_write_argument`."""
     if isinstance(written, list):
         return [_argument(part, nodes) for part in written]
     if isinstance(written, str):
@@ -152,19 +159,19 @@ def _argument(written: Any, nodes: dict[str, fx.Node]) -> Any:
 
 
 def _value(shape: list[int | None] | None, dtype: str, device: torch.device) -> Any:
-    """What a node gives: an outline of a tensor; or, of no shape, the size of the batch."""
+    """Return the outline of a node's result: a tensor without values, or the batch size."""
     if shape is None:
-        return FREE
-    return Outline.of([FREE if n is None else n for n in shape], getattr(torch, dtype), device)
+        return FREE_BATCH
+    return ShapeTensor.of([FREE_BATCH if n is None else n for n in shape], getattr(torch, dtype), device)
 
 
 # --- to a file --------------------------------------------------------------------------------------------------------
 
 
-def recipe_of(model: nn.Module, captured: Captured) -> dict[str, Any]:
-    """A captured network without its tensors; refused where there is more to say of it than a recipe can."""
-    if captured.notes or captured.in_place or captured.output_name or captured.batches != (1, None):
-        raise CaptureError("A recipe is for a network of one output, with a free batch size and nothing to note.")
+def make_recipe(model: nn.Module, captured: CapturedGraph) -> dict[str, Any]:
+    """Return the recipe of a captured network; raise if a recipe cannot describe it."""
+    if captured.notes or captured.in_place_writes or captured.output_name or captured.batch_range != (1, None):
+        raise CaptureError("A recipe needs a network with one output, a free batch size and no notes.")
     names = {t.data_ptr(): name for name, t in _tensors(model).items()}
     stacks: list[list[str]] = []
     nodes = []
@@ -174,10 +181,10 @@ def recipe_of(model: nn.Module, captured: Captured) -> dict[str, Any]:
         stack = [str(path) for path, _ in node.meta["nn_module_stack"].values()]
         if stack not in stacks:
             stacks.append(stack)
-        kwargs = {key: _written(value) for key, value in node.kwargs.items()}
-        said = [str(node.target), _written(node.args), kwargs, *_outline(node.meta["val"]), stacks.index(stack)]
+        kwargs = {key: _write_argument(value) for key, value in node.kwargs.items()}
+        said = [str(node.target), _write_argument(node.args), kwargs, *_outline(node.meta["val"]), stacks.index(stack)]
         nodes.append([node.name, *said])
-    return sealed(
+    return add_checksum(
         {
             "format": _FORMAT,
             "architecture": _architecture(model),
@@ -190,9 +197,10 @@ def recipe_of(model: nn.Module, captured: Captured) -> dict[str, Any]:
     )
 
 
-def _written(argument: Any) -> Any:
+def _write_argument(argument: Any) -> Any:
+    """Return an argument of a node as JSON values."""
     if isinstance(argument, (list, tuple)):
-        return [_written(part) for part in argument]
+        return [_write_argument(part) for part in argument]
     if is_node(argument):
         return f"{_NODE}{argument.name}"
     if isinstance(argument, str):
@@ -203,18 +211,59 @@ def _written(argument: Any) -> Any:
 
 
 def _outline(value: Any) -> list[Any]:
-    """The shape and the type of what a node gives; the batch's size is None."""
+    """Return shape and dtype of a node's result as JSON values; the batch size is None."""
     if not isinstance(value, Tensor) and _size(value) is None:
         return [None, "int64"]
     return [[_size(n) for n in value.shape], _type_name(value.dtype)]
 
 
 def _size(n: Any) -> int | None:
-    followed = per_sample(n)
+    """Return a size as a number; None for the batch size."""
+    followed = find_batch_factor(n)
     if followed not in (None, 1):
         raise CaptureError(f"A recipe cannot hold the size {n}.")
     return int(n) if followed is None else None
 
 
 def _type_name(dtype: torch.dtype) -> str:
+    """Return the name of a dtype without "torch."."""
     return str(dtype).removeprefix("torch.")
+
+
+class ShapeTensor(Tensor):
+    """An outline of a tensor: shape, dtype and device without values; operations on it return outlines."""
+
+    shaped: Tensor  # the same on the meta device
+
+    @staticmethod
+    def __new__(cls, shaped: Tensor, device: torch.device) -> Self:
+        """Return a tensor without data that reports this device."""
+        made: Self = torch.Tensor._make_wrapper_subclass(
+            cls, shaped.shape, shaped.stride(), dtype=shaped.dtype, device=device
+        )
+        made.shaped = shaped.to("meta")
+        return made
+
+    @classmethod
+    def of(cls, sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> Self:
+        """Return a tensor without data, of these sizes."""
+        return cls(torch.empty(list(sizes), dtype=dtype, device="meta"), device)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"ShapeTensor({tuple(self.shape)}, {self.dtype}, {self.device})"
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        named = {**(kwargs or {})}
+        device = next(t.device for t in pytree.tree_leaves((args, named)) if isinstance(t, cls))
+        if "device" in named:
+            device, named["device"] = named["device"] or device, "meta"
+        args, named = pytree.tree_map_only(Tensor, _to_meta, (args, named))
+        return pytree.tree_map_only(Tensor, lambda t: cls(t, device), func(*args, **named))
+
+
+def _to_meta(t: Tensor) -> Tensor:
+    """Return an outline as a tensor on the meta device; any other tensor moved there."""
+    return t.shaped if isinstance(t, ShapeTensor) else t.to("meta")

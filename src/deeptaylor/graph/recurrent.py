@@ -1,11 +1,11 @@
-"""Recurrent layers as the operations of their steps, one step after another: they are explained like any others.
+"""Recurrent layers, unrolled into the operations of their time steps, which are explained like any others.
 
     LSTM   c ← σ(f) c + σ(i) tanh(g)             h ← σ(o) tanh(c)
     GRU    n ← tanh(a + σ(r) b)                  h ← σ(z) h + (1 − σ(z)) n
     RNN    h ← φ(a + b)                          φ is tanh or the rectifier
 
-a = W x + b and b = V h + c are what the step reads of the input and of its memory; i, f, g, o, r and z are their parts.
-The sigmoids are gates, through which relevance goes to what they weigh.
+a = W x + b and b = V h + c are what a step reads of the input and of its memory; i, f, g, o, r and z are parts of them.
+The sigmoids are gates: relevance goes to the values that they multiply.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from deeptaylor.graph.exporting import exporting
+from deeptaylor.graph.modes import isolate_export
 
-__all__ = ["unrolled"]
+__all__ = ["unroll_recurrent"]
 
 aten = torch.ops.aten
 Memory = tuple[Tensor, ...]  # h, and c where there is one
 Step = Callable[[Tensor, Tensor, Memory], Memory]
 
 
-def unrolled(program: Any) -> Any:
-    """An exported program with the steps of its recurrent layers in their place."""
+def unroll_recurrent(program: Any) -> Any:
+    """Replace the recurrent layers of an exported program by the operations of their time steps."""
     if not any(node.target in _STEPS for node in program.graph.nodes):
         return program
-    with exporting():
+    with isolate_export():
         return program.run_decompositions(_STEPS)
 
 
@@ -55,7 +55,7 @@ def _relu_step(a: Tensor, b: Tensor, memory: Memory) -> Memory:
 
 
 def _layer(step: Step, x: Tensor, memory: Memory, weights: Sequence[Tensor], biased: bool) -> tuple[Tensor, Memory]:
-    """One direction of one layer over all steps: (time, batch, features)."""
+    """Return the outputs and the last memory of one direction of one layer, for x of shape (time, batch, features)."""
     w, v = weights[:2]
     biases = weights[2:4] if biased else (None, None)
     smaller = weights[-1] if len(weights) in (3, 5) else None  # an LSTM's output projection
@@ -68,7 +68,7 @@ def _layer(step: Step, x: Tensor, memory: Memory, weights: Sequence[Tensor], bia
 
 
 def _layers(step: Step) -> Callable[..., Memory]:
-    """All layers and directions, as torch's operation takes and returns them."""
+    """Return a function like torch's recurrent operation, which runs this step in all layers and directions."""
 
     def run(
         x: Tensor, memory: Any, params: Sequence[Tensor], biased: bool, layers: int,
@@ -93,7 +93,7 @@ def _layers(step: Step) -> Callable[..., Memory]:
 
 
 def _cell(step: Step) -> Callable[..., Any]:
-    """One step, as torch's operation takes and returns it."""
+    """Return a function like torch's recurrent cell, which runs this step once."""
 
     def run(x: Tensor, memory: Any, w: Tensor, v: Tensor, b: Tensor | None = None, c: Tensor | None = None) -> Any:
         states = tuple(memory) if isinstance(memory, list | tuple) else (memory,)

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deeptaylor.maps.at_places import Apart, AtPlaces
-from deeptaylor.maps.block import Block, Run
-from deeptaylor.maps.division import divide, weighted
-from deeptaylor.maps.linear_map import Context, Gate, Maybe, Reading, bounded, plus, reread
+from deeptaylor.maps.at_places import PlacesAsSamples, PlacesRun
+from deeptaylor.maps.block import Block, RunContext
+from deeptaylor.maps.division import divide, weigh
+from deeptaylor.maps.linear_map import Context, Gate, Maybe, Reading, clamp_infinite, plus, read_weight
 
 __all__ = ["AffineMap", "LocalMap", "PlacesMap", "ScoreMap"]
 
@@ -34,8 +34,8 @@ class AffineMap:
         self.non_negative, self.boxes = list(non_negative), list(boxes)
         self.b = block.b if block.constant else block.bias(run)
         if block.may_be_infinite:
-            self.x = [bounded(x) for x in self.x]
-            self.b = None if self.b is None else bounded(self.b)
+            self.x = [clamp_infinite(x) for x in self.x]
+            self.b = None if self.b is None else clamp_infinite(self.b)
 
     @property
     def b_plus(self) -> Maybe:
@@ -46,28 +46,42 @@ class AffineMap:
     def z(self) -> Tensor:
         """The block's output, bias included."""
         z: Tensor = self.run.value(self.block.head)
-        return bounded(z) if self.block.may_be_infinite else z
+        return clamp_infinite(z) if self.block.may_be_infinite else z
 
-    def map(self, reading: Reading, xs: Sequence[Maybe]) -> Maybe:
+    def map(self, reading: Reading, xs: Sequence[Maybe]) -> Tensor:
+        """Return W x in one reading of the weights, without the bias; None stands for an input of zeros."""
+        mapped = self._map(reading, xs)
+        return self._zero_units() if mapped is None else mapped
+
+    def transpose(self, reading: Reading, s: Tensor) -> list[Tensor]:
+        """Return Wᵀ s in one reading of the weights, for every input."""
+        back = self.block.transpose(reading, s, self.run)
+        return [torch.zeros_like(x) if t is None else t for t, x in zip(back, self.x, strict=True)]
+
+    def _map(self, reading: Reading, xs: Sequence[Maybe]) -> Maybe:
         return self.block.map(reading, xs, self.run)
 
-    def transpose(self, reading: Reading, s: Tensor) -> list[Maybe]:
-        return self.block.transpose(reading, s, self.run)
+    def _zero_units(self) -> Tensor:
+        return self.x[0].new_zeros(self.run.shape(self.block.head))
 
     def pair(self, p: Sequence[Maybe], n: Sequence[Maybe], negative: bool = True) -> tuple[Maybe, Maybe]:
+        """Return P = Σ max(0, w x) and N = Σ max(0, −w x) for x = p − n; N is None if it is not needed (`negative`)."""
         return self.block.pair(p, n, negative, self.run)
 
     def total(self, p: Sequence[Maybe], n: Sequence[Maybe], bias: Maybe) -> Maybe:
+        """Return P plus a bias, for x = p − n."""
         return self.block.total(p, n, bias, self.run)
 
     def pair_transpose(self, a: Maybe, c: Maybe, n: Sequence[Maybe]) -> tuple[list[Maybe], list[Maybe]]:
+        """Return the transpose of `pair` for a and c: the factors of each leaf's p and n."""
         return self.block.pair_transpose(a, c, [ni is not None for ni in n], self.run)
 
-    def even(self, R: Tensor) -> tuple[list[Maybe], Tensor]:
-        return self.block.even(R, self.free(), self.run)
+    def distribute_evenly(self, R: Tensor) -> tuple[list[Maybe], Tensor]:
+        """Return R distributed evenly to the leaves, and the part that no leaf takes."""
+        return self.block.distribute_evenly(R, self.free(), self.run)
 
     def free(self) -> list[Tensor]:
-        """1 for every element of a leaf, 0 where its box leaves no freedom (padding)."""
+        """Return 1 for every element of each leaf, 0 where the bounds of its box are equal (padding)."""
         ones = [torch.ones_like(x) for x in self.x]
         for k, (x, box) in enumerate(zip(self.x, self.boxes, strict=True)):
             if box is not None:
@@ -76,13 +90,13 @@ class AffineMap:
         return ones
 
     def parts(self) -> tuple[list[Maybe], list[Maybe]]:
-        """x = p − n with p, n ≥ 0; n is None where the domain says x ≥ 0."""
+        """Return p and n ≥ 0 with x = p − n, for every leaf; n is None for a leaf that is never negative."""
         p = [x if nn_ else x.clamp(min=0) for x, nn_ in zip(self.x, self.non_negative, strict=True)]
         n = [None if nn_ else (-x).clamp(min=0) for x, nn_ in zip(self.x, self.non_negative, strict=True)]
         return list(p), list(n)
 
     def to_bounds(self, given: Any) -> tuple[list[Maybe], list[Maybe]]:
-        """x − l and h − x where a leaf lies in a box of its own, or else in a given one; where in none, x in parts."""
+        """Return x − l and h − x for every leaf in a box, its own or else the given one; for others p and n."""
         p, n = self.parts()
         for k, (x, own) in enumerate(zip(self.x, self.boxes, strict=True)):
             box = own or given
@@ -92,6 +106,7 @@ class AffineMap:
         return p, n
 
     def ones(self) -> list[Maybe]:
+        """Return a tensor of ones for every leaf."""
         return [torch.ones_like(x) for x in self.x]
 
 
@@ -101,7 +116,7 @@ class ScoreMap(AffineMap):
     def __init__(
         self,
         block: Block,
-        run: Run,
+        run: RunContext,
         non_negative: Sequence[bool],
         boxes: Sequence[Any],
         spread: bool,
@@ -114,7 +129,7 @@ class ScoreMap(AffineMap):
             torch.zeros_like(x) if u is None else u
             for u, x in zip(block.transpose("signed", v, run), self.x, strict=True)
         ]
-        self.b = None if self.b is None else run.per_sample(block.head, weighted(v, self.b).expand(v.shape))
+        self.b = None if self.b is None else run.sum_per_sample(block.head, weigh(v, self.b).expand(v.shape))
         self.f = f
 
     @property
@@ -125,34 +140,37 @@ class ScoreMap(AffineMap):
     def z(self) -> Tensor:
         return self.f
 
-    def _reread(self, u: Tensor, reading: Reading) -> Tensor:
-        # A connection with no weight is no connection: the target cut it.
-        return (u != 0).to(u.dtype) if reading == "flat" else reread(u, reading)
+    def _read_weights(self, u: Tensor, reading: Reading) -> Tensor:
+        # A connection whose weight is zero is none: the target removed it.
+        return (u != 0).to(u.dtype) if reading == "flat" else read_weight(u, reading)
 
-    def map(self, reading: Reading, xs: Sequence[Maybe]) -> Maybe:
+    def _map(self, reading: Reading, xs: Sequence[Maybe]) -> Maybe:
         total: Maybe = None
         for leaf, u, x in zip(self.block.leaves, self.u, xs, strict=True):
             if x is not None:
-                total = plus(total, self._add_up(leaf, self._reread(u, reading) * x))
+                total = plus(total, self._add_up(leaf, self._read_weights(u, reading) * x))
         return total
 
-    def transpose(self, reading: Reading, s: Tensor) -> list[Maybe]:
+    def _zero_units(self) -> Tensor:
+        return torch.zeros_like(self.f)
+
+    def transpose(self, reading: Reading, s: Tensor) -> list[Tensor]:
         return [
-            self._hand_out(leaf, s) * self._reread(u, reading)
+            self._spread_out(leaf, s) * self._read_weights(u, reading)
             for leaf, u in zip(self.block.leaves, self.u, strict=True)
         ]
 
     def _add_up(self, leaf: str, t: Tensor) -> Tensor:
-        """The sum over the elements that a unit reads."""
-        return self.whole.per_sample(leaf, t)
+        """Return the sum over the elements of a leaf that a unit reads."""
+        return self.whole.sum_per_sample(leaf, t)
 
-    def _hand_out(self, leaf: str, s: Tensor) -> Tensor:
-        """A unit's number at each element that it reads."""
+    def _spread_out(self, leaf: str, s: Tensor) -> Tensor:
+        """Copy each unit's number to the elements that it reads."""
         return self.whole.spread_out(leaf, s)
 
     def pair(self, p: Sequence[Maybe], n: Sequence[Maybe], negative: bool = True) -> tuple[Maybe, Maybe]:
-        P = plus(self.map("positive", p), self.map("negative", n))
-        return P, plus(self.map("positive", n), self.map("negative", p)) if negative else None
+        P = plus(self._map("positive", p), self._map("negative", n))
+        return P, plus(self._map("positive", n), self._map("negative", p)) if negative else None
 
     def total(self, p: Sequence[Maybe], n: Sequence[Maybe], bias: Maybe) -> Maybe:
         return plus(self.pair(p, n, negative=False)[0], bias)
@@ -161,40 +179,45 @@ class ScoreMap(AffineMap):
         none: list[Maybe] = [None] * len(self.u)
 
         def back(reading: Reading, s: Maybe, needed: bool = True) -> list[Maybe]:
-            return none if s is None or not needed else self.transpose(reading, s)
+            return none if s is None or not needed else list(self.transpose(reading, s))
 
         signed = any(ni is not None for ni in n)
         A = [plus(x, y) for x, y in zip(back("positive", a), back("negative", c), strict=True)]
         C = [plus(x, y) for x, y in zip(back("negative", a, signed), back("positive", c, signed), strict=True)]
         return A, C
 
-    def even(self, R: Tensor) -> tuple[list[Maybe], Tensor]:
+    def distribute_evenly(self, R: Tensor) -> tuple[list[Maybe], Tensor]:
         mass = self.map("squared", self.ones())
-        assert mass is not None
         alive = (mass > 0).to(R.dtype)
-        return self.transpose("squared", divide(R, mass)), R * (1 - alive)
+        return list(self.transpose("squared", divide(R, mass))), R * (1 - alive)
 
 
 class PlacesMap(ScoreMap):
-    """f = Σ_p t_p with a unit t_p = Σ_i u_pi x_pi + b/P at each of P places: axes of the only leaf."""
+    """f = Σ_p t_p with one unit t_p = Σ_i u_pi x_pi + b/P at each of P places, which are axes of the only leaf."""
 
     def __init__(
-        self, block: Block, run: Run, non_negative: Sequence[bool], boxes: Sequence[Any], spread: bool, v: Tensor,
-        f: Tensor, places: Sequence[int],
-    ) -> None:  # fmt: skip
+        self,
+        block: Block,
+        run: RunContext,
+        non_negative: Sequence[bool],
+        boxes: Sequence[Any],
+        spread: bool,
+        v: Tensor,
+        f: Tensor,
+        places: Sequence[int],
+    ) -> None:
         super().__init__(block, run, non_negative, boxes, spread, v, f)
         x = self.x[0]
         self.within = [d for d in range(1, x.ndim) if d not in places]  # the axes along which a unit adds up
         count = math.prod([x.shape[d] for d in places])
         self.b = None if self.b is None else self.b.reshape(-1, *[1] * (x.ndim - 1)) / count
         t = self.map("signed", self.x)
-        assert t is not None
         self.f = t if self.b is None else t + self.b
 
     def _add_up(self, leaf: str, t: Tensor) -> Tensor:
         return t.sum(self.within, keepdim=True)
 
-    def _hand_out(self, leaf: str, s: Tensor) -> Tensor:
+    def _spread_out(self, leaf: str, s: Tensor) -> Tensor:
         return s
 
 
@@ -206,26 +229,25 @@ class LocalMap(AffineMap):
         spread: bool,
     ) -> None:  # fmt: skip
         apart = block.maps[0]
-        assert isinstance(apart, Apart)
+        assert isinstance(apart, PlacesAsSamples)
         gates = {name for m in block.maps if isinstance(m, Gate) for name in m.reads}
-        super().__init__(block, AtPlaces(run, apart, gates), non_negative, boxes, rectified, spread)
+        super().__init__(block, PlacesRun(run, apart, gates), non_negative, boxes, rectified, spread)
         self.count = apart.count(run)
         self.b = None if self.b is None else self.b / apart.weight(run)
         t = self.map("signed", self.x)
-        assert t is not None
         self.t = t if self.b is None else t + self.b
 
     @property
     def z(self) -> Tensor:
         return self.t
 
-    def apart(self, t: Tensor) -> Tensor:
-        """Samples and their places as two axes."""
+    def split_places(self, t: Tensor) -> Tensor:
+        """Return a tensor whose first axis, samples times places, is split in two."""
         return t.reshape(-1, self.count, *t.shape[1:])
 
     def shares(self) -> Tensor:
-        """Of each unit what its places contribute in its sign, as shares of one; where none does, all the same."""
-        t = self.apart(self.t)
+        """Return each unit's contributions of places in its sign, as shares of one; equal shares if there are none."""
+        t = self.split_places(self.t)
         same = (t if self.rectified else torch.where(t.sum(1, keepdim=True) >= 0, t, -t)).clamp(min=0)
         mean = same.mean(1, keepdim=True)  # not the sum, which may be too large for float16
         some = mean > 0

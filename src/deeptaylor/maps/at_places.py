@@ -1,6 +1,6 @@
-"""An average taken apart: an affine map behind it can be applied at every place by itself.
+"""An average split into its places, so that the affine map that reads it can be applied at each place.
 
-Local evidence (docs/theory.md, section 8) reads a block so.
+Local evidence reads blocks in this way (docs/theory.md, section 8).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch import Tensor
 from deeptaylor.maps.linear_map import Context, LinearMap, Maybe, Reduce, Separable
 from deeptaylor.maps.structural import Structural
 
-__all__ = ["Apart", "AtPlaces", "averaged"]
+__all__ = ["PlacesAsSamples", "PlacesRun", "find_averaged_axes"]
 
 
-def averaged(built: LinearMap | None, rank: int) -> tuple[int, ...]:
-    """The axes over the whole of which a map averages, or sums up, with the same weight everywhere; else none."""
+def find_averaged_axes(built: LinearMap | None, rank: int) -> tuple[int, ...]:
+    """Return the axes over which a map averages or sums with equal weights; () for any other map."""
     if isinstance(built, Reduce):
         return tuple(sorted(d % rank for d in built.dims))
     if not isinstance(built, Separable):
@@ -28,8 +28,8 @@ def averaged(built: LinearMap | None, rank: int) -> tuple[int, ...]:
     return tuple(range(rank - built.axes, rank)) if even else ()
 
 
-class Apart(Structural):
-    """In place of an average: its places become samples, each of the shape of the average."""
+class PlacesAsSamples(Structural):
+    """Used in place of an average: each of its places becomes a sample with the shape of the average."""
 
     def __init__(self, average: LinearMap, places: Sequence[int]) -> None:
         super().__init__(average.node, average.operands)
@@ -39,12 +39,12 @@ class Apart(Structural):
             self._weight = math.prod([float(m.sum()) for m in average.matrices if isinstance(m, Tensor)])
 
     def count(self, ctx: Context) -> int:
-        """How many places there are."""
+        """Return the number of places."""
         shape = ctx.shape(self.operands[0])
         return math.prod([int(shape[d]) for d in self.places])
 
     def weight(self, ctx: Context) -> float:
-        """What the weights of all places add up to: 1 for an average, their number for a sum."""
+        """Return the sum of the weights of all places: 1 for an average, their number for a sum."""
         return float(self.count(ctx)) if self._weight is None else self._weight
 
     def carry(self, xs: list[Tensor], ctx: Context) -> Tensor:
@@ -57,19 +57,19 @@ class Apart(Structural):
         return [apart.movedim(self._front(), self.places)]
 
     def _front(self) -> tuple[int, ...]:
-        """Where the places' axes go: behind that of the samples."""
+        """The order of axes that puts the place axes after the sample axis."""
         return tuple(range(1, len(self.places) + 1))
 
 
-class AtPlaces:
-    """A pass as a block sees it behind `Apart`: every place is a sample, but in the tensor that is averaged.
+class PlacesRun:
+    """The pass that a block reads above `PlacesAsSamples`: each place is a sample.
 
-    `gates` names the values of a sample that all of its places share.
+    gates   names of the values of a sample that all of its places share
     """
 
-    def __init__(self, run: Context, apart: Apart, gates: Collection[str]) -> None:
+    def __init__(self, run: Context, apart: PlacesAsSamples, gates: Collection[str]) -> None:
         self._run, self._averaged, self._count, self._gates = run, apart.operands[0], apart.count(run), gates
-        self.never_negative = run.never_negative
+        self.is_non_negative = run.is_non_negative
 
     def shape(self, name: str) -> torch.Size:
         shape = self._run.shape(name)

@@ -15,21 +15,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from deeptaylor.maps.linear_map import Context, Maybe, Reading, Weighted, reread
+from deeptaylor.maps.linear_map import Context, Maybe, Reading, WeightedMap, read_weight
 
-_ALIGNED = 8  # channels: what matrix units take at once
+_ALIGNED = 8  # the number of channels that matrix units of a GPU take at once
 _CONV = (F.conv1d, F.conv2d, F.conv3d)
 _CONV_TRANSPOSE = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """Pictures as GPUs compute with them fastest, and processors in float32; not in graphs that go to a file."""
+    """Return pictures in channels-last memory, which is fastest on GPUs, and in float32 on CPUs; not in an export."""
     if x.ndim != 4 or x.stride(1) == 1 or not (x.is_cuda or x.dtype is torch.float32) or torch.compiler.is_exporting():
         return x
-    return x.movedim(1, -1).contiguous().movedim(-1, 1)  # not by its memory_format, which torch.vmap does not know
+    return x.movedim(1, -1).contiguous().movedim(-1, 1)  # torch.vmap does not support memory_format
 
 
-class Convolution(Weighted):
+class Convolution(WeightedMap):
     """Convolution in one, two or three dimensions; with `transposed`, its transpose as the forward map."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Convolution(Weighted):
         # Side by side: one convolution of p and n side by side does for two.
         if self.groups == 1 and not self.transposed and self.has_negative and self.has_positive:
             self.spare = -2 * weight.shape[1] % _ALIGNED
-            parts = [reread(weight, "positive"), reread(weight, "negative"), torch.zeros_like(weight[:, :1])]
+            parts = [read_weight(weight, "positive"), read_weight(weight, "negative"), torch.zeros_like(weight[:, :1])]
             both = torch.cat([*parts[:2], *[parts[2]] * self.spare], 1)
             self.register_buffer("stacked", both, persistent=False)
 
@@ -75,17 +75,17 @@ class Convolution(Weighted):
         size = (stacked.shape[dim] - self.spare) // 2
         return stacked.narrow(dim, 0, size), stacked.narrow(dim, size, size)
 
-    def both(self, p: Sequence[Maybe], n: Sequence[Maybe], ctx: Context, bias: Maybe = None) -> Maybe:
+    def map_parts(self, p: Sequence[Maybe], n: Sequence[Maybe], ctx: Context, bias: Maybe = None) -> Maybe:
         if self.stacked is None or p[0] is None or n[0] is None:
-            return super().both(p, n, ctx, bias)
+            return super().map_parts(p, n, ctx, bias)
         spare = [p[0].narrow(-self.n - 1, 0, 1)] * self.spare  # their weights are zero
         x = torch.cat([p[0], n[0], *spare], -self.n - 1)
         return self._down(self.stacked, x, None if bias is None else bias.reshape(-1))
 
-    def both_transposed(self, s: Tensor, ctx: Context) -> tuple[list[Maybe], list[Maybe]]:
+    def transpose_parts(self, s: Tensor, ctx: Context) -> tuple[list[Maybe], list[Maybe]]:
         if self.stacked is None:
-            return super().both_transposed(s, ctx)
-        positive, negative = self._parts(self.back_with(self.stacked, s, ctx), -self.n - 1)
+            return super().transpose_parts(s, ctx)
+        positive, negative = self._parts(self.apply_transpose(self.stacked, s, ctx), -self.n - 1)
         return [positive], [negative]
 
     def _down(self, weight: Tensor, x: Tensor, bias: Maybe = None) -> Tensor:
@@ -106,7 +106,7 @@ class Convolution(Weighted):
         )
 
     def _from_patches(self, weight: Tensor, x: Tensor, bias: Maybe) -> Tensor:
-        """Windows that lie side by side, as in a transformer's first layer, are rows of one matrix."""
+        """Return the result for windows that do not overlap, as in a transformer's first layer: one matrix product."""
         n, *lead = self.n, *x.shape[: -self.n]
         counts = [size // k for size, k in zip(x.shape[-n:], self.stride, strict=True)]
         for d, (count, k) in enumerate(zip(counts, self.stride, strict=True)):
@@ -126,14 +126,14 @@ class Convolution(Weighted):
         return F.pad(x, [v for more in reversed(extra) for v in (0, more)]) if any(extra) else x
 
     def _cells(self, lead: int) -> list[int]:
-        """Axes (…, channels, count, size, count, size) in the order (…, counts, channels, sizes)."""
+        """Return the order of axes from (…, channels, count, size, count, size) to (…, counts, channels, sizes)."""
         counts = [lead + 2 * d for d in range(self.n)]
         return [*range(lead - 1), *counts, lead - 1, *[d + 1 for d in counts]]
 
-    def forward_with(self, weight: Tensor, x: Tensor, bias: Maybe = None) -> Tensor:
+    def apply_weight(self, weight: Tensor, x: Tensor, bias: Maybe = None) -> Tensor:
         return self._up(weight, x, self.output_padding, bias) if self.transposed else self._down(weight, x, bias)
 
-    def back_with(self, weight: Tensor, s: Tensor, ctx: Context) -> Tensor:
+    def apply_transpose(self, weight: Tensor, s: Tensor, ctx: Context) -> Tensor:
         if self.transposed:
             return self._down(weight, s)
         sizes, out = ctx.shape(self.operands[0])[-self.n :], ctx.shape(self.node)[-self.n :]
@@ -149,7 +149,7 @@ class Convolution(Weighted):
         return self._to_patches(weight, s, extra) if self.patches else self._up(weight, s, extra)
 
     def _between_zeros(self, y: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Each element at its place in a picture of these sizes, where the strides put it."""
+        """Return a picture of these sizes with each element at the place where the strides put it, zeros elsewhere."""
         for d, (k, size) in enumerate(zip(self.stride, sizes, strict=True)):
             dim = y.ndim - self.n + d
             cells = F.pad(y.unsqueeze(dim + 1), [0, 0] * (y.ndim - dim - 1) + [0, k - 1])

@@ -1,4 +1,4 @@
-"""Quotients whose denominator may be zero: they are zero there, and a book can take what that drops; and products."""
+"""Quotients that are zero where the denominator is zero, with a record of what that drops; and a product."""
 
 from __future__ import annotations
 
@@ -8,34 +8,35 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Drops", "divide", "divide_signed", "divisor", "undivided", "weighted"]
+__all__ = ["DropRecorder", "divide", "divide_signed", "divisor", "undivided", "weigh"]
 
-_QUOTIENT = 2.0**13  # what is left of float16's range above it is for sums of quotients
+_QUOTIENT = 2.0**13  # the largest quotient in float16, which leaves room for sums of quotients
 
 
-class Drops(Protocol):
-    """Takes what goes nowhere; when it is not open, nobody reads it."""
+class DropRecorder(Protocol):
+    """Records relevance that is dropped; if it is not `open`, it ignores it."""
 
     open: bool
 
-    def dropped(self, share: Tensor) -> None: ...
+    def dropped(self, share: Tensor) -> None:
+        """Record relevance that is dropped."""
 
     def undivided(self, R: Tensor, Z: Tensor) -> None:
-        """What division by Z drops of R."""
+        """Record the part of R that is dropped because Z is too small to divide by."""
 
 
-def divide(a: Tensor, b: Tensor, book: Drops | None = None) -> Tensor:
-    """a / b for b ≥ 0, with 0 where b is 0 (or too small to divide by); the book, if any, takes what that drops."""
-    if book is not None:
-        book.undivided(a, b)
-    b = divisor(a, b)  # the same name: the largest tensors are those of the first layers, no more of them than needed
+def divide(a: Tensor, b: Tensor, ledger: DropRecorder | None = None) -> Tensor:
+    """Return a / b for b ≥ 0, or 0 where b is 0 or too small to divide by; record what that drops."""
+    if ledger is not None:
+        ledger.undivided(a, b)
+    b = divisor(a, b)  # the same name frees the other b: in the first layers these are the largest tensors
     return a / b
 
 
 def divisor(a: Tensor, b: Tensor) -> Tensor:
-    """b ≥ 0, but infinite where it is too small to divide a by: a quotient is zero there.
+    """Return b ≥ 0, with infinity where it is too small to divide a by, so that the quotient is zero there.
 
-    A sum that float16 could not hold is no number instead: divided by infinity, relevance would be lost in silence.
+    Where b itself is infinite, because a sum overflowed in float16, return NaN: relevance must not be lost silently.
     """
     if b.dtype is torch.float16:
         return torch.where(_too_small(a, b), torch.inf, b) + (b - b)
@@ -43,7 +44,7 @@ def divisor(a: Tensor, b: Tensor) -> Tensor:
 
 
 def undivided(a: Tensor, b: Tensor) -> Tensor:
-    """What `divide` drops: a where b is too small to divide by."""
+    """Return what `divide` drops: a where b is too small to divide by."""
     kind = torch.finfo(b.dtype)
     if b.dtype is torch.float16 or a.shape != b.shape:
         return torch.where(_too_small(a, b), a, 0)
@@ -52,22 +53,23 @@ def undivided(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _too_small(a: Tensor, b: Tensor) -> Tensor:
-    """Where b is no normal number. Those of float16 end at 2⁻¹⁴: there, smaller ones do where the quotient is small."""
+    """Return True where b is too small to divide a by: where it is subnormal; in float16, if the quotient is large."""
     small = b <= torch.finfo(b.dtype).tiny
     return small & (a.abs() >= _QUOTIENT * b) if b.dtype is torch.float16 else small
 
 
-def divide_signed(a: Tensor, b: Tensor, book: Drops, stabiliser: Tensor | None = None) -> Tensor:
-    """The same for b of either sign, to which a stabiliser may be added: its share of a is dropped."""
+def divide_signed(a: Tensor, b: Tensor, ledger: DropRecorder, stabiliser: Tensor | None = None) -> Tensor:
+    """Return a / b for b of either sign; a stabiliser may be added to b, and its share of a is dropped."""
     b = b if stabiliser is None else b + stabiliser
-    s = torch.where(b.abs() <= torch.finfo(b.dtype).tiny, 0, a / b)
-    if book.open:
+    small = b.abs() <= torch.finfo(b.dtype).tiny
+    s = torch.where(small, 0, a / torch.where(small, 1, b))  # a / 0 has no gradient
+    if ledger.open:
         if stabiliser is not None:
-            book.dropped(s * stabiliser)
-        book.undivided(a, b.abs())
+            ledger.dropped(s * stabiliser)
+        ledger.undivided(a, b.abs())
     return s
 
 
-def weighted(v: Tensor, z: Tensor) -> Tensor:
-    """v z, and nothing where there is no weight: a class that is masked by −∞ is not that of the others."""
+def weigh(v: Tensor, z: Tensor) -> Tensor:
+    """Return v z, and 0 where v is 0, also for an infinite z: a class may be masked by −∞."""
     return torch.where(v == 0, 0, v * z)

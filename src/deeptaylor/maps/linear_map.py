@@ -21,29 +21,33 @@ Maybe = Tensor | None
 
 
 class Context(Protocol):
-    """What a map may ask about the pass that is under way."""
+    """What a map reads of the current pass."""
 
-    never_negative: bool  # no rule of this plan hands out negative relevance: what is negative is a rounding error
+    is_non_negative: bool  # True if no rule gives negative relevance, so that negative values are rounding errors
 
-    def shape(self, name: str) -> torch.Size: ...
+    def shape(self, name: str) -> torch.Size:
+        """Return the shape of a tensor, by the name of its node."""
+        ...
 
-    def value(self, name: str) -> Any: ...
+    def value(self, name: str) -> Any:
+        """Return a tensor or a number, by the name of its node."""
+        ...
 
 
 def plus(a: Maybe, b: Maybe) -> Maybe:
-    """a + b where None is zero."""
+    """Return a + b where None is zero."""
     if a is None or b is None:
         return b if a is None else a
     return a + b
 
 
 def times(a: Maybe, b: Maybe) -> Maybe:
-    """a · b where None is zero."""
+    """Return a · b where None is zero."""
     return None if a is None or b is None else a * b
 
 
-def reread(weight: Tensor, reading: Reading) -> Tensor:
-    """A weight as a rule wants to read it; 'negative' is the magnitude of the negative part."""
+def read_weight(weight: Tensor, reading: Reading) -> Tensor:
+    """Return a weight in one reading; 'negative' is the magnitude of the negative part."""
     if reading == "signed":
         return weight
     if reading == "positive":
@@ -58,29 +62,30 @@ def reread(weight: Tensor, reading: Reading) -> Tensor:
 
 
 def unbroadcast(s: Tensor, shape: Sequence[int]) -> Tensor:
-    """Sum a tensor over what broadcasting had repeated: the transpose of expand."""
+    """Return a tensor summed over the axes that broadcasting repeated: the transpose of expand."""
     if s.ndim > len(shape):
         s = s.sum(tuple(range(s.ndim - len(shape))))
     repeated = tuple(d for d, n in enumerate(shape) if n == 1 and s.shape[d] != 1)
     return s.sum(repeated, keepdim=True) if repeated else s
 
 
-def bounded(t: Tensor) -> Tensor:
-    """A tensor without infinities: what a mask of −∞ leaves is a very large constant, which can be divided by."""
+def clamp_infinite(t: Tensor) -> Tensor:
+    """Return a tensor without infinities: a mask of −∞ becomes a very large constant, which can be divided by."""
     most = torch.finfo(t.dtype).max / 4  # room for the sum of a few
     return t.clamp(-most, most)
 
 
-def _named(*names: str | None) -> list[str]:
+def _present_names(*names: str | None) -> list[str]:
+    """Return the names that are not None."""
     return [name for name in names if name is not None]
 
 
 class LinearMap(nn.Module):
-    """Base: knows its node and its data operands by name."""
+    """Base of the linear maps; `node` and `operands` are names of nodes."""
 
-    mixing = False
+    is_mixing = False
     has_negative = False
-    may_be_infinite = False  # its constants: masks of −∞
+    may_be_infinite = False  # True if its constants may be infinite, as masks are
 
     def __init__(self, node: str, operands: Sequence[str]) -> None:
         super().__init__()
@@ -88,38 +93,40 @@ class LinearMap(nn.Module):
 
     @property
     def reads(self) -> list[str]:
-        """What it asks a pass for beside its operands, by name: weights, gates, masks, constants."""
+        """The names of what it reads besides its operands: weights, gates, masks, constants."""
         return []
 
     def map(self, reading: Reading, xs: Sequence[Maybe], ctx: Context) -> Maybe:
+        """Return W x in one reading of the weights, without the offset; xs: one tensor for each operand."""
         raise NotImplementedError
 
     def transpose(self, reading: Reading, s: Tensor, ctx: Context) -> list[Maybe]:
+        """Return Wᵀ s in one reading of the weights, for each operand."""
         raise NotImplementedError
 
-    def both(self, p: Sequence[Maybe], n: Sequence[Maybe], ctx: Context, bias: Maybe = None) -> Maybe:
-        """W⁺ p + |W⁻| n, and a bias where one is given."""
+    def map_parts(self, p: Sequence[Maybe], n: Sequence[Maybe], ctx: Context, bias: Maybe = None) -> Maybe:
+        """Return W⁺ p + |W⁻| n, plus a bias if there is one."""
         return plus(plus(self.map("positive", p, ctx), self.map("negative", n, ctx)), bias)
 
-    def both_transposed(self, s: Tensor, ctx: Context) -> tuple[list[Maybe], list[Maybe]]:
-        """W⁺ᵀ s and |W⁻|ᵀ s."""
+    def transpose_parts(self, s: Tensor, ctx: Context) -> tuple[list[Maybe], list[Maybe]]:
+        """Return W⁺ᵀ s and |W⁻|ᵀ s."""
         return self.transpose("positive", s, ctx), self.transpose("negative", s, ctx)
 
     def offset(self, ctx: Context) -> Maybe:
-        """The constant this operation adds, in a shape that broadcasts against its output."""
+        """Return the constant this operation adds, in a shape that broadcasts against its output."""
         return None
 
     def read(self, factor: Tensor, reading: Reading) -> Maybe:
-        """A factor as a rule wants to read it; one that is never negative is its own magnitude."""
+        """Return a factor in one reading; a factor that is never negative is its own magnitude."""
         if self.has_negative or reading in ("squared", "flat"):
-            return reread(factor, reading)
+            return read_weight(factor, reading)
         return None if reading == "negative" else factor
 
 
 def sum_windows(x: Tensor, dim: int, start: Tensor, weight: Tensor) -> Tensor:
-    """Return Σ_k weight[r, k] · x[start[r] + k] for every row r along an axis; columns behind its end have no weight.
+    """Return Σ_k weight[r, k] · x[start[r] + k] for every row r along an axis; columns after its end do not count.
 
-    The columns are read in slices, so that memory grows with the length of the axis and not with its square.
+    The columns are read in slices, so that memory grows with the length of the axis, not with its square.
     """
     dim, (rows, reach) = dim % x.ndim, weight.shape
     size = int(x.shape[dim])
@@ -138,8 +145,8 @@ def sum_windows(x: Tensor, dim: int, start: Tensor, weight: Tensor) -> Tensor:
 _DENSE = 2**18  # entries; up to here one product of matrices is as fast as sums over windows
 
 
-class Banded(nn.Module):
-    """A large matrix of which row r reads the columns from start[r] on, with the weights weight[r]: no other is kept.
+class BandMatrix(nn.Module):
+    """A large band matrix: row r reads the columns from start[r] on, with the weights weight[r].
 
     start and start + reach never decrease from row to row, so that the rows that read a column are neighbours too.
     """
@@ -167,17 +174,17 @@ class Banded(nn.Module):
     weight_back: Tensor
 
 
-def matrix_of(start: Tensor, weight: Tensor, size: int) -> Tensor | Banded:
-    """Return the matrix of which row r reads the columns from start[r] on: dense if it is small or has one row."""
+def make_matrix(start: Tensor, weight: Tensor, size: int) -> Tensor | BandMatrix:
+    """Return the matrix whose row r reads the columns from start[r] on; it is dense if it is small or has one row."""
     rows, reach = weight.shape
     if rows > 1 and rows * size > _DENSE:
-        return Banded(start, weight, size)
+        return BandMatrix(start, weight, size)
     columns = start[:, None] + torch.arange(reach, device=weight.device)
     return weight.new_zeros(rows, size + reach).scatter(1, columns, weight)[:, :size].contiguous()
 
 
 def _reread_average(weight: Tensor, reading: Reading) -> Tensor:
-    """A weight that is never negative as a rule wants to read it; one that is zero is no connection."""
+    """Return a weight that is never negative in one reading; a weight of zero is no connection."""
     if reading == "flat":
         return (weight != 0).to(weight.dtype)
     return weight * weight if reading == "squared" else weight
@@ -186,9 +193,9 @@ def _reread_average(weight: Tensor, reading: Reading) -> Tensor:
 class Separable(LinearMap):
     """Average pooling and interpolation: a product of one matrix for each of the last axes."""
 
-    mixing = True
+    is_mixing = True
 
-    def __init__(self, node: str, operands: Sequence[str], matrices: Sequence[Tensor | Banded]) -> None:
+    def __init__(self, node: str, operands: Sequence[str], matrices: Sequence[Tensor | BandMatrix]) -> None:
         super().__init__(node, operands)
         self.axes = len(matrices)
         for k, matrix in enumerate(matrices):
@@ -198,13 +205,13 @@ class Separable(LinearMap):
                 self.add_module(f"matrix{k}", matrix)
 
     @property
-    def matrices(self) -> list[Tensor | Banded]:
-        """One an axis, never negative."""
+    def matrices(self) -> list[Tensor | BandMatrix]:
+        """One matrix for each axis, never negative."""
         return [getattr(self, f"matrix{k}") for k in range(self.axes)]
 
     def _multiply(self, x: Tensor, reading: Reading, back: bool) -> Tensor:
         for dim, matrix in zip(range(-self.axes, 0), self.matrices, strict=True):
-            if isinstance(matrix, Banded):
+            if isinstance(matrix, BandMatrix):
                 x = matrix.multiply(x, dim, reading, back)
             else:
                 dense = _reread_average(matrix, reading)
@@ -219,9 +226,9 @@ class Separable(LinearMap):
 
 
 class Reduce(LinearMap):
-    """mean and sum over axes."""
+    """A mean or sum over axes."""
 
-    mixing = True
+    is_mixing = True
 
     def __init__(self, node: str, operands: Sequence[str], dims: Sequence[int], mean: bool) -> None:
         super().__init__(node, operands)
@@ -247,10 +254,10 @@ class Reduce(LinearMap):
         return [(s * self._weight(reading, ctx)).reshape(kept).expand(shape)]
 
 
-class Weighted(LinearMap):
-    """Base of the maps with trained weights; each reading is computed once and kept as a buffer."""
+class WeightedMap(LinearMap):
+    """Base of the maps with trained weights; each reading is computed once and cached as a buffer."""
 
-    mixing = True
+    is_mixing = True
 
     def __init__(self, node: str, operands: Sequence[str], name: str, weight: Tensor, bias: str | None) -> None:
         super().__init__(node, operands)
@@ -260,51 +267,55 @@ class Weighted(LinearMap):
 
     @property
     def reads(self) -> list[str]:
-        return _named(self.name, self.bias)
+        return _present_names(self.name, self.bias)
 
     def weight(self, reading: Reading, ctx: Context) -> Tensor:
+        """Return the weight in one reading."""
         kept: Tensor | None = None if reading == "signed" else getattr(self, reading, None)
-        return reread(ctx.value(self.name), reading) if kept is None else kept
+        return read_weight(ctx.value(self.name), reading) if kept is None else kept
 
     def prepare(self, reading: Reading, weight: Tensor) -> None:
-        """Keep a reading of the weight as a buffer; without this it is recomputed at every use."""
+        """Cache a reading of the weight as a buffer; otherwise it is computed at every use."""
         if reading != "signed" and not self.is_zero(reading):
-            self.register_buffer(reading, reread(weight, reading), persistent=False)
+            self.register_buffer(reading, read_weight(weight, reading), persistent=False)
 
     def stack(self, weight: Tensor) -> None:
-        """Keep W⁺ and |W⁻| as one, where one operation can then do the work of two."""
+        """Cache W⁺ and |W⁻| as one tensor, if one operation can then do the work of two."""
 
     def is_zero(self, reading: Reading) -> bool:
+        """Return True if the weight is zero in this reading."""
         return (reading == "negative" and not self.has_negative) or (reading == "positive" and not self.has_positive)
 
     def offset(self, ctx: Context) -> Maybe:
         return None if self.bias is None else ctx.value(self.bias)
 
     def map(self, reading: Reading, xs: Sequence[Maybe], ctx: Context) -> Maybe:
-        return None if xs[0] is None or self.is_zero(reading) else self.forward_with(self.weight(reading, ctx), xs[0])
+        return None if xs[0] is None or self.is_zero(reading) else self.apply_weight(self.weight(reading, ctx), xs[0])
 
-    def both(self, p: Sequence[Maybe], n: Sequence[Maybe], ctx: Context, bias: Maybe = None) -> Maybe:
+    def map_parts(self, p: Sequence[Maybe], n: Sequence[Maybe], ctx: Context, bias: Maybe = None) -> Maybe:
         if n[0] is not None or p[0] is None or bias is None or self.is_zero("positive"):
-            return super().both(p, n, ctx, bias)
-        return self.forward_with(self.weight("positive", ctx), p[0], bias.reshape(-1))
+            return super().map_parts(p, n, ctx, bias)
+        return self.apply_weight(self.weight("positive", ctx), p[0], bias.reshape(-1))
 
     def transpose(self, reading: Reading, s: Tensor, ctx: Context) -> list[Maybe]:
-        return [None if self.is_zero(reading) else self.back_with(self.weight(reading, ctx), s, ctx)]
+        return [None if self.is_zero(reading) else self.apply_transpose(self.weight(reading, ctx), s, ctx)]
 
-    def forward_with(self, weight: Tensor, x: Tensor, bias: Maybe = None) -> Tensor:
+    def apply_weight(self, weight: Tensor, x: Tensor, bias: Maybe = None) -> Tensor:
+        """Return W x, plus a bias if there is one."""
         raise NotImplementedError
 
-    def back_with(self, weight: Tensor, s: Tensor, ctx: Context) -> Tensor:
+    def apply_transpose(self, weight: Tensor, s: Tensor, ctx: Context) -> Tensor:
+        """Return Wᵀ s."""
         raise NotImplementedError
 
 
-class Linear(Weighted):
+class Linear(WeightedMap):
     """x Wᵀ over the last axis."""
 
-    def forward_with(self, weight: Tensor, x: Tensor, bias: Maybe = None) -> Tensor:
+    def apply_weight(self, weight: Tensor, x: Tensor, bias: Maybe = None) -> Tensor:
         return ops.linear(x, weight, bias)
 
-    def back_with(self, weight: Tensor, s: Tensor, ctx: Context) -> Tensor:
+    def apply_transpose(self, weight: Tensor, s: Tensor, ctx: Context) -> Tensor:
         return (s.reshape(-1, s.shape[-1]) @ weight).reshape(*s.shape[:-1], weight.shape[1])
 
 
@@ -320,7 +331,7 @@ class Diagonal(LinearMap):
 
     @property
     def reads(self) -> list[str]:
-        return _named(self.scale, self.shift)
+        return _present_names(self.scale, self.shift)
 
     def offset(self, ctx: Context) -> Maybe:
         return None if self.shift is None else ctx.value(self.shift)
@@ -333,7 +344,7 @@ class Diagonal(LinearMap):
         return times(x, self.read(self.factor(ctx.value(self.scale)), reading))
 
     def factor(self, value: Tensor) -> Tensor:
-        """Return the factor, made of the value that `scale` names."""
+        """Return the factor, computed from the value with the name `scale`."""
         return value
 
     def map(self, reading: Reading, xs: Sequence[Maybe], ctx: Context) -> Maybe:
@@ -345,7 +356,7 @@ class Diagonal(LinearMap):
 
 
 class Gate(Diagonal):
-    """Multiplication by one number per sample, made of a value of the pass and held fixed: 1/σ of a norm."""
+    """Multiplication by one number per sample that is computed in the pass and held fixed, such as 1/σ of a norm."""
 
     def __init__(
         self, node: str, operands: Sequence[str], made_of: str, factor: Callable[[Tensor], Tensor] | None,
@@ -396,7 +407,7 @@ class Sum(LinearMap):
 class Centre(LinearMap):
     """γ_j (u_j − mean(u)): weights γ_j (1 − 1/n) to itself and −γ_j / n to the others of its group."""
 
-    mixing = True
+    is_mixing = True
     has_negative = True
 
     def __init__(
@@ -407,18 +418,18 @@ class Centre(LinearMap):
 
     @property
     def reads(self) -> list[str]:
-        return _named(self.scale, self.shift)
+        return _present_names(self.scale, self.shift)
 
     def offset(self, ctx: Context) -> Maybe:
         return None if self.shift is None else ctx.value(self.shift)
 
     def _weights(self, reading: Reading, like: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
-        """The weight of a unit's own input and of each other member, for every unit."""
+        """Return the weight of a unit's own input and of each other member, for every unit."""
         n = ops.group_size(like, self.axes, self.groups)
         gamma = (
             ctx.value(self.scale) if self.scale is not None else torch.ones((), dtype=like.dtype, device=like.device)
         )
-        return reread(gamma * (1 - 1 / n), reading), reread(-gamma / n, reading)
+        return read_weight(gamma * (1 - 1 / n), reading), read_weight(-gamma / n, reading)
 
     def _others(self, x: Tensor) -> Tensor:
         return ops.group_sum(x, self.axes, self.groups) - x
@@ -434,4 +445,56 @@ class Centre(LinearMap):
     def transpose(self, reading: Reading, s: Tensor, ctx: Context) -> list[Maybe]:
         own, other = self._weights(reading, s, ctx)
         rest = self._others(other * s)
-        return [own * s + (rest if reading == "signed" or not ctx.never_negative else rest.clamp(min=0))]
+        return [own * s + (rest if reading == "signed" or not ctx.is_non_negative else rest.clamp(min=0))]
+
+
+class MatMul(LinearMap):
+    """matmul, bmm and mm with one factor fixed: a constant matrix, or a gate such as attention weights."""
+
+    is_mixing = True
+
+    def __init__(self, node: str, operands: Sequence[str], fixed: str, fixed_first: bool, non_negative: bool) -> None:
+        super().__init__(node, operands)
+        self.fixed, self.fixed_first, self.has_negative = fixed, fixed_first, not non_negative
+
+    @property
+    def reads(self) -> list[str]:
+        return [self.fixed]
+
+    def map(self, reading: Reading, xs: Sequence[Maybe], ctx: Context) -> Maybe:
+        weight, x = self.read(ctx.value(self.fixed), reading), xs[0]
+        if weight is None or x is None:
+            return None
+        return weight @ x if self.fixed_first else x @ weight
+
+    def transpose(self, reading: Reading, s: Tensor, ctx: Context) -> list[Maybe]:
+        weight = self.read(ctx.value(self.fixed), reading)
+        if weight is None:
+            return [None]
+        shape = ctx.shape(self.operands[0])
+        back = weight.transpose(-2, -1) @ s if self.fixed_first else s @ weight.transpose(-2, -1)
+        return [unbroadcast(back, shape)]
+
+
+class Einsum(LinearMap):
+    """einsum of two factors, one of them fixed, every index of the other kept in the result or in the fixed factor."""
+
+    is_mixing = True
+
+    def __init__(
+        self, node: str, operands: Sequence[str], fixed: str, equation: tuple[str, str, str], non_negative: bool
+    ) -> None:
+        super().__init__(node, operands)
+        self.fixed, self.equation, self.has_negative = fixed, equation, not non_negative
+
+    @property
+    def reads(self) -> list[str]:
+        return [self.fixed]
+
+    def map(self, reading: Reading, xs: Sequence[Maybe], ctx: Context) -> Maybe:
+        factor, (data, fixed, out) = self.read(ctx.value(self.fixed), reading), self.equation
+        return None if xs[0] is None or factor is None else torch.einsum(f"{data},{fixed}->{out}", xs[0], factor)
+
+    def transpose(self, reading: Reading, s: Tensor, ctx: Context) -> list[Maybe]:
+        factor, (data, fixed, out) = self.read(ctx.value(self.fixed), reading), self.equation
+        return [None if factor is None else torch.einsum(f"{out},{fixed}->{data}", s, factor)]

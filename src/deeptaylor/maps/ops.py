@@ -8,24 +8,24 @@ from torch import Tensor
 
 
 def scale_shift(x: Tensor, scale: Tensor | None, shift: Tensor | None) -> Tensor:
-    """scale · x + shift with constants: BatchNorm in eval mode, and every + − × ÷ by a constant."""
+    """Return scale · x + shift with constants: BatchNorm in eval mode, and every + − × ÷ by a constant."""
     if scale is not None:
         x = x * scale
     return x if shift is None else x + shift
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x Wᵀ + b as one product of matrices; torch makes one for every sample where the rows lie apart in memory."""
+    """Return x Wᵀ + b as one matrix product; torch makes one per sample if x is not contiguous."""
     return F.linear(x.reshape(-1, x.shape[-1]), weight, bias).reshape(*x.shape[:-1], weight.shape[0])
 
 
 def _groups(x: Tensor, groups: int) -> Tensor:
-    """x as (outer, groups, members): groups = 0 means the trailing axis alone holds the members."""
+    """Return x as (outer, groups, members): groups = 0 means that only the trailing axis holds members."""
     return x if groups == 0 else x.reshape(x.shape[0], groups, -1)
 
 
 def divide_by_std(x: Tensor, eps: float, axes: int, groups: int) -> Tensor:
-    """u = x / σ, the standardisation of layer norm (over the last `axes` axes) and group norm, without the centring."""
+    """Return u = x / σ, as in layer norm (over the last `axes` axes) and group norm, but without centring."""
     if groups:
         g = _groups(x, groups)
         return (g / deviation(g, eps, 1)).reshape(x.shape)
@@ -33,12 +33,12 @@ def divide_by_std(x: Tensor, eps: float, axes: int, groups: int) -> Tensor:
 
 
 def deviation(x: Tensor, eps: float, axes: int) -> Tensor:
-    """σ = sqrt(var(x) + ε) over the last `axes` axes."""
+    """Return σ = sqrt(var(x) + ε) over the last `axes` axes."""
     return torch.sqrt(x.var(tuple(range(-axes, 0)), correction=0, keepdim=True) + eps)
 
 
 def group_sum(x: Tensor, axes: int, groups: int) -> Tensor:
-    """Over each normalised group, its sum, at every member."""
+    """Return the sum over each normalised group, at each of its members."""
     if groups:
         g = _groups(x, groups)
         return g.sum(-1, keepdim=True).expand(g.shape).reshape(x.shape)
@@ -46,7 +46,7 @@ def group_sum(x: Tensor, axes: int, groups: int) -> Tensor:
 
 
 def group_size(x: Tensor, axes: int, groups: int) -> int:
-    """How many members a normalised group has."""
+    """Return how many members a normalised group has."""
     if groups:
         return int(x[0].numel() // groups)
     size = 1
@@ -56,18 +56,18 @@ def group_size(x: Tensor, axes: int, groups: int) -> int:
 
 
 def centre(u: Tensor, weight: Tensor | None, shift: Tensor | None, axes: int, groups: int) -> Tensor:
-    """γ (u − mean(u)) + β over each normalised group."""
+    """Return γ (u − mean(u)) + β over each normalised group."""
     y = u - group_sum(u, axes, groups) / group_size(u, axes, groups)
     return scale_shift(y, weight, shift)
 
 
 def divide_by_rms(x: Tensor, eps: float | None, axes: int) -> Tensor:
-    """x / sqrt(mean(x²) + ε), the gate of RMSNorm."""
+    """Return x / sqrt(mean(x²) + ε), the gate of RMSNorm."""
     return x * inverse_rms(x, eps, axes)
 
 
 def inverse_rms(x: Tensor, eps: float | None, axes: int) -> Tensor:
-    """1 / sqrt(mean(x²) + ε) over the last `axes` axes."""
+    """Return 1 / sqrt(mean(x²) + ε) over the last `axes` axes."""
     eps = torch.finfo(x.dtype).eps if eps is None else eps
     return torch.rsqrt(x.square().mean(tuple(range(-axes, 0)), keepdim=True) + eps)
 
@@ -75,7 +75,7 @@ def inverse_rms(x: Tensor, eps: float | None, axes: int) -> Tensor:
 def attention_weights(
     q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, scale: float | None, grouped: bool
 ) -> Tensor:
-    """softmax(q kᵀ · scale + mask), the gate of scaled dot-product attention."""
+    """Return softmax(q kᵀ · scale + mask), the gate of scaled dot-product attention."""
     if grouped:
         k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
     tokens, spare = k.shape[-2], spare_columns(k)
@@ -93,17 +93,17 @@ def attention_weights(
 
 
 def spare_columns(k: Tensor) -> int:
-    """What a row of attention lacks to be whole units of 16 bytes: products of others are slow on a GPU."""
+    """Return how many columns a row of attention needs to fill units of 16 bytes; GPUs are slow otherwise."""
     return -k.shape[-2] % (16 // k.element_size()) if k.is_cuda else 0
 
 
 def repeat_heads(v: Tensor, times: int) -> Tensor:
-    """Grouped-query attention: every head of v serves `times` queries."""
+    """Repeat every head of v for the `times` queries that it serves (grouped-query attention)."""
     return v if times == 1 else v.repeat_interleave(times, -3)
 
 
 def lp_pool(x: Tensor, p: float, kernel: list[int], stride: list[int], ceil_mode: bool) -> Tensor:
-    """(Σ |x|^p)^(1/p) over windows, over the last len(kernel) axes."""
+    """Return (Σ |x|^p)^(1/p) over windows, over the last len(kernel) axes."""
     pool = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[len(kernel) - 1]
     size = 1
     for k in kernel:
@@ -115,12 +115,12 @@ def lp_pool(x: Tensor, p: float, kernel: list[int], stride: list[int], ceil_mode
 def max_pool(
     x: Tensor, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil_mode: bool
 ) -> Tensor:
-    """Max pooling over the last len(kernel) axes."""
+    """Return max pooling over the last len(kernel) axes."""
     pool = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[len(kernel) - 1]
     return pool(x, kernel, stride, padding, dilation, ceil_mode)
 
 
 def adaptive_max_pool(x: Tensor, size: list[int]) -> Tensor:
-    """Adaptive max pooling over the last len(size) axes."""
+    """Return adaptive max pooling over the last len(size) axes."""
     pool = (F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d)[len(size) - 1]
     return pool(x, size)

@@ -5,6 +5,7 @@ Each class knows how to carry elements forward and back; weights are 0 and 1 in 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -15,11 +16,11 @@ from deeptaylor.maps.linear_map import Context, LinearMap, Maybe, Reading, unbro
 
 
 class Structural(LinearMap):
-    """Every output element copies one input element (or a constant): weights are 0 and 1, the same in every reading."""
+    """Base: every output element copies one input element, or is a constant; weights are 0 and 1 in every reading."""
 
     @property
     def brings_constants(self) -> bool:
-        """True if some elements of the result may be copies of no input: their relevance is a constant's."""
+        """True if some elements of the result may be constants, whose relevance no input gets."""
         return False
 
     def map(self, reading: Reading, xs: Sequence[Maybe], ctx: Context) -> Maybe:
@@ -36,9 +37,11 @@ class Structural(LinearMap):
         return list(self.carry_back(s, ctx))
 
     def carry(self, xs: list[Tensor], ctx: Context) -> Tensor:
+        """Return the copied elements of the operands, with zeros in place of constants."""
         raise NotImplementedError
 
     def carry_back(self, s: Tensor, ctx: Context) -> Sequence[Maybe]:
+        """Return the sum of s over all copies of each element, for each operand."""
         raise NotImplementedError
 
 
@@ -109,7 +112,7 @@ class RepeatInterleave(Structural):
 
 
 class Cat(Structural):
-    """Concatenation; the relevance of parts that are constants is the caller's to book."""
+    """Concatenation; the caller records the relevance of parts that are constants."""
 
     def __init__(self, node: str, operands: Sequence[str], parts: Sequence[str], dim: int) -> None:
         super().__init__(node, operands)
@@ -124,12 +127,12 @@ class Cat(Structural):
         return bool(self.reads)
 
     def _join(self, given: dict[str, Tensor], ctx: Context) -> Tensor:
-        """The parts side by side, zeros for those that are not given."""
+        """Return the concatenated parts, with zeros for parts that are not given."""
         some = next(iter(given.values()))
         return torch.cat([given[p] if p in given else some.new_zeros(ctx.shape(p)) for p in self.parts], self.dim)
 
     def _pieces(self, s: Tensor, ctx: Context) -> list[Tensor]:
-        """For each part its piece."""
+        """Return the piece of s for each part."""
         pieces, start = [], 0
         for part in self.parts:
             size = ctx.shape(part)[self.dim]
@@ -274,7 +277,7 @@ class PixelShuffle(Structural):
 
 
 class Keep(Structural):
-    """masked_fill and where: elements kept where a mask (a gate) says so, constants elsewhere."""
+    """masked_fill and where: elements are kept where a mask (a gate) says so, and constants are put elsewhere."""
 
     def __init__(
         self, node: str, operands: Sequence[str], mask: str, keep: Sequence[bool], other: str | Tensor | None,
@@ -315,3 +318,83 @@ class Keep(Structural):
             unbroadcast(self._kept(s, k, ctx), ctx.shape(name))
             for k, name in zip(self.keep, self.operands, strict=True)
         ]
+
+
+class IndexAlong(Structural):
+    """Elements selected by constant positions, along an axis or along `span` neighbouring axes taken as one."""
+
+    def __init__(self, node: str, operands: Sequence[str], picks: Sequence[tuple[int, int, Tensor]]) -> None:
+        super().__init__(node, operands)
+        self.axes = [(dim, span) for dim, span, _ in picks]
+        for k, (_, _, positions) in enumerate(picks):
+            self.register_buffer(f"positions{k}", positions, persistent=False)
+
+    def _positions(self, k: int) -> Tensor:
+        positions: Tensor = getattr(self, f"positions{k}")
+        return positions
+
+    def _shapes(self, ctx: Context) -> list[list[int]]:
+        """Return the shape before each selection, with neighbouring axes merged, and after the last."""
+        shape = list(ctx.shape(self.operands[0]))
+        shapes = []
+        for k, (dim, span) in enumerate(self.axes):
+            shape = [*shape[:dim], math.prod(shape[dim : dim + span]), *shape[dim + span :]]
+            shapes.append(shape)
+            shape = [*shape[:dim], self._positions(k).shape[0], *shape[dim + 1 :]]
+        return [*shapes, shape]
+
+    def carry(self, xs: list[Tensor], ctx: Context) -> Tensor:
+        x = xs[0]
+        for k, (shape, (dim, _)) in enumerate(zip(self._shapes(ctx), self.axes, strict=False)):
+            x = x.reshape(shape).index_select(dim, self._positions(k))
+        return x.reshape(ctx.shape(self.node))
+
+    def carry_back(self, s: Tensor, ctx: Context) -> Sequence[Maybe]:
+        shapes = self._shapes(ctx)
+        s = s.reshape(shapes[-1])
+        for k in reversed(range(len(self.axes))):
+            dim = self.axes[k][0]
+            s = s.reshape([*shapes[k][:dim], self._positions(k).shape[0], *shapes[k][dim + 1 :]])
+            s = s.new_zeros(shapes[k]).index_add(dim, self._positions(k), s)
+        return [s.reshape(ctx.shape(self.operands[0]))]
+
+
+class Gather(Structural):
+    """gather along one axis by an integer tensor."""
+
+    def __init__(self, node: str, operands: Sequence[str], dim: int, index: str) -> None:
+        super().__init__(node, operands)
+        self.dim, self.index = dim, index
+
+    @property
+    def reads(self) -> list[str]:
+        return [self.index]
+
+    def carry(self, xs: list[Tensor], ctx: Context) -> Tensor:
+        return xs[0].gather(self.dim, ctx.value(self.index))
+
+    def carry_back(self, s: Tensor, ctx: Context) -> Sequence[Maybe]:
+        return [s.new_zeros(ctx.shape(self.operands[0])).scatter_add(self.dim, ctx.value(self.index), s)]
+
+
+class TakeStep(Structural):
+    """x[arange(samples), steps]: of each sample one step of the second axis, which an integer tensor names."""
+
+    def __init__(self, node: str, operands: Sequence[str], steps: str) -> None:
+        super().__init__(node, operands)
+        self.steps = steps
+
+    @property
+    def reads(self) -> list[str]:
+        return [self.steps]
+
+    def _index(self, ctx: Context) -> Tensor:
+        shape = ctx.shape(self.operands[0])
+        steps: Tensor = ctx.value(self.steps).long() % shape[1]
+        return steps.reshape(-1, *[1] * (len(shape) - 1)).expand(-1, 1, *shape[2:])
+
+    def carry(self, xs: list[Tensor], ctx: Context) -> Tensor:
+        return xs[0].gather(1, self._index(ctx)).squeeze(1)
+
+    def carry_back(self, s: Tensor, ctx: Context) -> Sequence[Maybe]:
+        return [s.new_zeros(ctx.shape(self.operands[0])).scatter(1, self._index(ctx), s.unsqueeze(1))]

@@ -5,7 +5,7 @@
                     R̂_k = Σ_j y_j
 
     training-free   R_k = (Σ_j x_j) · c_k · d_k            the network's own detection units, nothing to train
-                    c_k = ‖x‖_p / ‖x‖_1                    `pooling_ratio`; d_k comes from above
+                    c_k = ‖x‖_p / ‖x‖_1                    `measure_pooling_ratio`; d_k comes from above
 
 Both have the structure of the paper's one-layer network, so its rules decompose them. The training-free model is what
 the engine does at every pooling layer (R_j = x_j / Σ_j' x_j' R_k, pooling.py); the min-max model is here. How it is
@@ -22,18 +22,19 @@ import torch
 from torch import Tensor, nn
 
 from deeptaylor.domain import Box, Domain, NonNegative, Real, check_inside
+from deeptaylor.engine.forward import ForwardValues
+from deeptaylor.engine.sample_layout import Layout
 from deeptaylor.errors import InputError, PlanError
 from deeptaylor.maps.affine_map import AffineMap
 from deeptaylor.maps.block import Block
 from deeptaylor.maps.division import divide, undivided
 from deeptaylor.maps.linear_map import Linear
 from deeptaylor.rules import Rule, WSquare, ZBox, ZPlus
-from deeptaylor.run.values import ForwardValues, Layout
-from deeptaylor.support.tensors import WeightsError
+from deeptaylor.support.tensor_files import WeightsError
 
-__all__ = ["MinMaxExplanation", "MinMaxModel", "from_tensors", "pooling_ratio", "r_squared"]
+__all__ = ["MinMaxExplanation", "MinMaxModel", "from_tensors", "measure_pooling_ratio", "measure_r_squared"]
 
-_DEVIATION = 0.05  # of the first weights, as for the paper's networks
+DEVIATION = 0.05  # of the first weights, as for the paper's networks
 _CHUNK = 1000
 
 
@@ -54,7 +55,7 @@ class MinMaxExplanation:
 
     @property
     def residual(self) -> Tensor:
-        """score − Σ_i R_i, (B,): what the fit of the model missed, and what was dropped."""
+        """score − Σ_i R_i, (B,): the error of the model's fit, and dropped relevance."""
         return self.score - self.relevance.flatten(1).sum(1)
 
 
@@ -78,39 +79,39 @@ class MinMaxModel(nn.Module):
         super().__init__()
         for name, value in (("inputs", inputs), ("upper", upper), ("groups", groups), ("units", units)):
             if type(value) is not int or value < 1:
-                raise InputError(f"{name} is a whole number, at least 1; got {value!r}.")
+                raise InputError(f"{name} must be a whole number, at least 1; got {value!r}.")
         generator = torch.Generator().manual_seed(seed)
-        self.v_ij = nn.Parameter(_DEVIATION * torch.randn(inputs, groups, units, generator=generator))
+        self.v_ij = nn.Parameter(DEVIATION * torch.randn(inputs, groups, units, generator=generator))
         self.v_lj = nn.Parameter(torch.zeros(upper, groups, units))
         self.d_j = nn.Parameter(torch.zeros(groups, units))
 
     def inhibition(self, R_l: Tensor) -> Tensor:
-        """a_j = min(0, Σ_l R_l v_lj + d_j), (B, G, U)."""
+        """Return a_j = min(0, Σ_l R_l v_lj + d_j), (B, G, U)."""
         c_j = R_l.flatten(1) @ self.v_lj.flatten(1) + self.d_j.flatten()
         a_j: Tensor = c_j.clamp(max=0).unflatten(1, self.d_j.shape)
         return a_j
 
     def detection(self, x: Tensor, R_l: Tensor) -> Tensor:
-        """y_j = max(0, Σ_i x_i v_ij + a_j), (B, G, U)."""
+        """Return y_j = max(0, Σ_i x_i v_ij + a_j), (B, G, U)."""
         z_j = (x.flatten(1) @ self.v_ij.flatten(1)).unflatten(1, self.d_j.shape)
         y_j: Tensor = (z_j + self.inhibition(R_l)).clamp(min=0)
         return y_j
 
     def forward(self, x: Tensor, R_l: Tensor) -> Tensor:
-        """R̂_k = Σ_j y_j, (B, G)."""
+        """Return R̂_k = Σ_j y_j, (B, G)."""
         return self.detection(x, R_l).sum(2)
 
     @torch.no_grad()
     def explain(self, x: Tensor, R_l: Tensor, rule: Rule, score: Tensor | None = None) -> MinMaxExplanation:
-        """Redistribute what the model predicts onto x (section IV-A).
+        """Redistribute the prediction of the model onto x (section IV-A).
 
             R_j = y_j,    R_i = Σ_j q_ij / Σ_i' q_i'j R_j
 
         rule    WSquare(): q_ij = v²_ij, for any x; ZPlus(): q_ij = x_i v⁺_ij, for x ≥ 0;
                 ZBox(l, h): q_ij = x_i v_ij − l_i v⁺_ij − h_i v⁻_ij, for l ≤ x ≤ h
-        score   (B,) f, if there is more to explain than Σ_l R_l
+        score   (B,) the score f, if it differs from Σ_l R_l
         """
-        domain = _domain(rule)
+        domain = _find_domain(rule)
         self._check(x, R_l)
         check_inside(x, domain, "x")
         y_j = self.detection(x, R_l)
@@ -142,7 +143,7 @@ class MinMaxModel(nn.Module):
 
 
 def from_tensors(tensors: Mapping[str, Tensor], source: str) -> MinMaxModel:
-    """The model that these tensors were written of; refused, by the name of their source, where they are none."""
+    """Make a model from its tensors; raise, with the name of their source, if they are not those of a model."""
     v_ij, v_lj, d_j = (tensors.get(name, torch.empty(0)) for name in ("v_ij", "v_lj", "d_j"))
     if len(tensors) != 3 or v_ij.ndim != 3 or v_lj.ndim != 3 or {v_ij.shape[1:], v_lj.shape[1:]} != {d_j.shape}:
         found = {key: tuple(value.shape) for key, value in sorted(tensors.items())}
@@ -154,8 +155,8 @@ def from_tensors(tensors: Mapping[str, Tensor], source: str) -> MinMaxModel:
     return model.eval()
 
 
-def _domain(rule: Rule) -> Domain:
-    """The domain a rule is for."""
+def _find_domain(rule: Rule) -> Domain:
+    """Return the domain of a rule."""
     if isinstance(rule, WSquare):
         return Real()
     if isinstance(rule, ZPlus):
@@ -166,20 +167,20 @@ def _domain(rule: Rule) -> Domain:
 
 
 def _redistribute(rule: Rule, x: Tensor, V: Tensor, R_j: Tensor) -> tuple[Tensor, Tensor]:
-    """A rule at the detection units of a model, as at any block of a network: R_i, and what was dropped.
+    """Apply a rule at the detection units of a model; return R_i and the dropped relevance.
 
-    The block needs no bias: a_j ≤ 0 has no share of the relevance.
+    The block needs no bias, because a_j ≤ 0 absorbs no relevance.
     """
     weight = V.T.contiguous()
     block = Block("z", [Linear("z", ["x"], "v", weight, None)], ["x"])
     layout = {"x": Layout(((1, True), (x.shape[1], False)), 0), "z": Layout(((1, True), (V.shape[1], False)), 0)}
     run = ForwardValues({"x": x, "v": weight}, {}.__getitem__, layout, len(x))
-    book = _Book(torch.zeros_like(R_j[:, 0]))
-    (R_i,) = rule(AffineMap(block, run, [isinstance(rule, ZPlus)], [None], rectified=True, spread=False), R_j, book)
-    return torch.zeros_like(x) if R_i is None else R_i, book.lost
+    ledger = _DropSum(torch.zeros_like(R_j[:, 0]))
+    (R_i,) = rule(AffineMap(block, run, [isinstance(rule, ZPlus)], [None], rectified=True, spread=False), R_j, ledger)
+    return torch.zeros_like(x) if R_i is None else R_i, ledger.lost
 
 
-class _Book:
+class _DropSum:
     """Takes what a rule did not hand on, one number per sample."""
 
     open = True
@@ -188,7 +189,7 @@ class _Book:
         self.lost = nothing
 
     def bias(self, share: Tensor, weight: Tensor | None = None) -> None:
-        """There is no bias neuron."""
+        """Ignore biases: there is no bias neuron."""
 
     def dropped(self, share: Tensor) -> None:
         self.lost = self.lost + share.sum(1)
@@ -198,8 +199,8 @@ class _Book:
 
 
 @torch.no_grad()
-def r_squared(model: MinMaxModel, x: Tensor, R_l: Tensor, R_k: Tensor) -> float:
-    """The share of the variance of R_k that the model explains, over all samples and all units k.
+def measure_r_squared(model: MinMaxModel, x: Tensor, R_l: Tensor, R_k: Tensor) -> float:
+    """Return the share of the variance of R_k that the model explains, over all samples and all units k.
 
     1 − Σ (R̂_k − R_k)² / Σ (R_k − ⟨R_k⟩)²
     """
@@ -212,17 +213,17 @@ def r_squared(model: MinMaxModel, x: Tensor, R_l: Tensor, R_k: Tensor) -> float:
     return float(1 - (predicted - R).square().sum() / variance)
 
 
-def pooling_ratio(x: Tensor, p: float, dim: int = -1) -> Tensor:
-    """c = ‖x‖_p / ‖x‖_1 of non-negative x, for 1 ≤ p ≤ ∞ (section IV-B); 0 where all of x is zero.
+def measure_pooling_ratio(x: Tensor, p: float, dim: int = -1) -> Tensor:
+    """Return c = ‖x‖_p / ‖x‖_1 of x ≥ 0, for 1 ≤ p ≤ ∞ (section IV-B); 0 where all of x is zero.
 
     p = 1 is sum pooling, p = ∞ max pooling. The order and the scale of x do not change it; n^(1/p − 1) ≤ c ≤ 1 for n
     elements.
 
-    >>> pooling_ratio(torch.tensor([3.0, 4.0]), 2)
+    >>> measure_pooling_ratio(torch.tensor([3.0, 4.0]), 2)
     tensor(0.7143)
     """
     if not p >= 1:
-        raise InputError(f"p is a number from 1 to infinity; got {p!r}.")
+        raise InputError(f"p must be a number from 1 to infinity; got {p!r}.")
     check_inside(x, NonNegative(), "x")
     u = divide(x, x.amax(dim, keepdim=True).expand_as(x))  # so that no power overflows
     return divide(torch.linalg.vector_norm(u, p, dim), u.sum(dim))

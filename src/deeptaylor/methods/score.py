@@ -11,13 +11,26 @@ import torch
 from torch import Tensor, nn
 
 from deeptaylor.domain import Real
-from deeptaylor.errors import InputError, TargetError
+from deeptaylor.engine import target as targets
+from deeptaylor.engine.inputs import as_tuple, check_place, check_values, first_float, read_input
+from deeptaylor.engine.target import Unit
+from deeptaylor.errors import BoundaryError, InputError, TargetError
+from deeptaylor.explanation import Explanation
 from deeptaylor.graph.capture import pick_output
-from deeptaylor.graph.eval_mode import eval_mode
-from deeptaylor.run import target as targets
-from deeptaylor.run.given import given
-from deeptaylor.run.inputs import as_tuple, check_place, check_values, first_float
-from deeptaylor.run.unit import Unit
+from deeptaylor.graph.modes import eval_mode
+from deeptaylor.ledger import make_residual_ledger
+
+__all__ = ["Function", "Score", "check_finite", "check_input", "disable_gradients", "make_explanation"]
+
+
+def make_explanation(method: str, relevance: Tensor, score: Tensor, target: Any, notes: tuple[str, ...]) -> Explanation:
+    """Return an explanation whose residual is the part of the score that the method did not redistribute."""
+
+    def inner(name: str) -> Tensor:
+        raise BoundaryError(f"{method} explains f as a whole: it has no relevance at {name!r} inside f.")
+
+    return Explanation(relevance, score, make_residual_ledger(relevance, score), target, notes, inner, method=method)
+
 
 Function = Callable[..., Any]
 
@@ -35,8 +48,8 @@ class Score:
                 "p.network, and inputs from p.preprocess)."
             )
         self.f, self.output = f, output
-        self.x = checked_input(f, x)
-        self.target = targets.plain(target, self.x.shape[0])
+        self.x = check_input(f, x)
+        self.target = targets.to_numbers(target, self.x.shape[0])
         self.weights: Tensor | None = None
         if not targets.is_callable(target):
             self.weights = self._settle()
@@ -45,7 +58,7 @@ class Score:
         check_finite(self.gradient_at_x, "the gradient of f at x")
 
     def _settle(self) -> Tensor:
-        """The target as weights over the output, f = Σ v z."""
+        """Return the target as weights over the output, f = Σ v z."""
         if isinstance(self.target, Unit):
             raise TargetError(
                 "An inner unit is explained by dt.Explainer or dt.explain; here, give a function that ends in it."
@@ -57,9 +70,9 @@ class Score:
                 f"{tuple(output.shape)}."
             )
         targets.check(self.target, tuple(output.shape))
-        weights, many = targets.weights(self.target, output)
+        weights, many = targets.output_weights(self.target, output)
         if many:
-            raise TargetError("This method explains one target a sample: call it once for each of the K targets.")
+            raise TargetError("This method explains one target per sample: call it once for each of the K targets.")
         return weights
 
     def _output(self, points: Tensor) -> Tensor:
@@ -68,7 +81,7 @@ class Score:
         return output
 
     def values(self, points: Tensor, rows: Tensor | None = None) -> Tensor:
-        """f at points, one number each; `rows` says which sample of x a point belongs to."""
+        """Return f at points, one number each; `rows`: the index of each point's sample."""
         output = self._output(points)
         if self.weights is None:
             value: Any = self.target(output)
@@ -81,7 +94,7 @@ class Score:
         return (output * weights).flatten(1).sum(1) if output.ndim > 1 else output * weights
 
     def with_gradient(self, points: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """f and ∂f/∂ξ at points."""
+        """Return f and ∂f/∂ξ at points."""
         with torch.enable_grad():
             xi = points.detach().clone().requires_grad_()
             value = self.values(xi, rows)
@@ -95,18 +108,18 @@ class Score:
 
 
 @contextlib.contextmanager
-def quiet(f: Function) -> Iterator[None]:
-    """Without gradients but for those asked for, a network in eval mode, and all as it was afterwards."""
+def disable_gradients(f: Function) -> Iterator[None]:
+    """Disable gradients, and switch a network to eval mode; restore both afterwards."""
     eval_or_not = eval_mode(f) if isinstance(f, nn.Module) else contextlib.nullcontext()
     with torch.inference_mode(False), torch.no_grad(), eval_or_not:
         yield
 
 
-def checked_input(f: Function, x: Any) -> Tensor:
-    """One batch of finite numbers where the network is."""
+def check_input(f: Function, x: Any) -> Tensor:
+    """Return one batch of finite numbers on the device of the network."""
     like = first_float(f.parameters()) if isinstance(f, nn.Module) else None
     if isinstance(x, (np.ndarray, list)):
-        x = given(x, nn.Identity(), like)
+        x = read_input(x, nn.Identity(), like)
     if not isinstance(x, Tensor):
         raise InputError(f"This method takes one input tensor with a batch dimension, got {type(x).__name__}.")
     as_tuple(x)
@@ -119,7 +132,7 @@ def checked_input(f: Function, x: Any) -> Tensor:
 
 
 def check_finite(t: Tensor, what: str) -> None:
-    """Refuse values that are not finite, naming the first sample that has one."""
+    """Raise for values that are not finite, naming the first sample that has one."""
     bad = ~torch.isfinite(t.flatten(1) if t.ndim > 1 else t.unsqueeze(1)).all(1)
     if bool(bad.any()):
         raise InputError(

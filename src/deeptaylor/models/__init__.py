@@ -1,1 +1,1 @@
-"""Networks to explain: pretrained ones, files of other formats, photographs made ready."""
+"""Networks to explain: networks by name, files of other formats, and the preprocessing of their inputs."""

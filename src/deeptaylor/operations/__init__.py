@@ -1,9 +1,10 @@
-"""All that is known of an operation, in one place: a row in the file of its family.
+"""Operations: everything that is known of an operation is one row in the file of its family.
 
-table        every row; what the plan asks of it
-row          what a row can say
-kinds        how relevance flows: a class a kind; flow: what the plan asks of each
-ranges       which numbers come out
-moves, joins, weighted, averages, sums, products, norms, attention, activations, powers, max_pooling, comparisons,
-identities   the families; lp_pools, centrings, einsums, layers and scaling read what is written out in several steps
+table        all rows; functions that read them
+row          the fields of a row
+flow         how relevance flows: a class for each kind
+ranges       which values an operation can have
+moves, layers, averages, sums, products, norms, activations, max_pooling, comparisons   the families
+scaling      + − × ÷ by constants as one operation; shapes broadcast
+properties   properties that need no row: pointwise, linear, samples that are not mixed
 """

@@ -1,16 +1,38 @@
-"""Element-wise functions: rectifiers, activations, softmax."""
+"""Element-wise functions: rectifiers, activations, powers and roots, softmax; and deviations, which end in a root."""
 
 from __future__ import annotations
 
+import math
+
 import torch
 
-from deeptaylor.graph.capture import Captured
-from deeptaylor.graph.editing import bound_args, insert, replace, shape_of
-from deeptaylor.graph.places import Node
-from deeptaylor.operations.flow import Flow
-from deeptaylor.operations.kinds import Activation, Rectifier, Softmax
-from deeptaylor.operations.ranges import ANY, UNIT, Range, Ranges, always, bent, cut_at, dipped, join, same, times
-from deeptaylor.operations.row import Row, Rows, same_as
+from deeptaylor.graph.capture import CapturedGraph
+from deeptaylor.graph.editing import insert_call, replace_call, shape_of
+from deeptaylor.graph.node import Node, bind_arguments, is_node
+from deeptaylor.operations.flow import Activation, Flow, Rectifier, Softmax
+from deeptaylor.operations.max_pooling import rewrite_lp_pool
+from deeptaylor.operations.ranges import (
+    ABOVE,
+    ANY,
+    UNIT,
+    Range,
+    RangeRule,
+    Ranges,
+    fixed_range,
+    invert_range,
+    join_ranges,
+    multiply_ranges,
+    range_above,
+    range_by_ends,
+    range_of_input,
+    range_with_dip,
+)
+from deeptaylor.operations.row import Rewrite, Row, Rows, same_as
+from deeptaylor.secants import slopes
+from deeptaylor.secants.arithmetic import split_power, split_reciprocal, split_rsqrt
+from deeptaylor.secants.deviations import split_std, split_var, split_vector_norm
+from deeptaylor.secants.slopes import PIECEWISE, SMOOTH, SMOOTH_APART_FROM_ZERO, Slope
+from deeptaylor.secants.softmax import split_log_softmax, split_logsumexp, split_softmax
 
 __all__ = ["ROWS", "put_relu"]
 
@@ -19,110 +41,173 @@ aten = torch.ops.aten
 # --- rectifiers -------------------------------------------------------------------------------------------------------
 
 
-def _clamped(node: Node) -> Flow:
-    """hardtanh(0, …) and clamp(min=0) are ReLUs, perhaps with a ceiling."""
-    a = bound_args(node)
+def _flow_of_clamp(node: Node) -> Flow:
+    """Return a rectifier for hardtanh(0, …) and clamp(min=0), perhaps with a ceiling; else an activation."""
+    a = bind_arguments(node)
     low, high = a.get("min_val", a.get("min")), a.get("max_val", a.get("max"))
     return Rectifier() if low == 0 and (high is None or high > 0) else Activation()
 
 
-def _cut_off(node: Node) -> Flow:
-    """threshold(0, 0) is a ReLU."""
+def _flow_of_threshold(node: Node) -> Flow:
+    """Return a rectifier for threshold(0, 0); else an activation."""
     return Rectifier() if tuple(node.args[1:3]) == (0, 0) else Activation()
 
 
-def _threshold(node: Node, ranges: Ranges) -> Range:
-    x, (at, value) = same(node, ranges), map(float, node.args[1:3])
+def _range_of_threshold(node: Node, ranges: Ranges) -> Range:
+    x, (at, value) = range_of_input(node, ranges), map(float, node.args[1:3])
     kept = Range(max(x.low, at), max(x.high, at), x.certain or at >= 0)
-    return join(kept, Range(value, value))
+    return join_ranges(kept, Range(value, value))
 
 
-def put_relu(captured: Captured, node: Node, x: Node) -> None:
-    """max(0, x) in a node's place."""
-    replace(captured, node, aten.relu.default, (x,))
+def put_relu(captured: CapturedGraph, node: Node, x: Node) -> None:
+    """Replace a node by max(0, x)."""
+    replace_call(captured, node, aten.relu.default, (x,))
 
 
 # --- with a slope below zero ------------------------------------------------------------------------------------------
 
 
-def _flat(captured: Captured, node: Node, data: set[Node]) -> None:
-    if bound_args(node)["negative_slope"] == 0:
+def _drop_slope(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    if bind_arguments(node)["negative_slope"] == 0:
         put_relu(captured, node, node.args[0])
 
 
-def _sloped(node: Node, ranges: Ranges) -> Range:
-    """Slopes that were trained."""
-    x = same(node, ranges)
-    below = times(Range(min(x.low, 0.0), min(x.high, 0.0)), ranges.of(node.args[1]))
-    found = Range(max(x.low, 0.0), max(x.high, 0.0)) if x.low >= 0 else join(Range(0.0, max(x.high, 0.0)), below)
+def _range_of_prelu(node: Node, ranges: Ranges) -> Range:
+    """Return the range of a PReLU, whose slopes were trained."""
+    x = range_of_input(node, ranges)
+    below = multiply_ranges(Range(min(x.low, 0.0), min(x.high, 0.0)), ranges.of(node.args[1]))
+    found = Range(max(x.low, 0.0), max(x.high, 0.0)) if x.low >= 0 else join_ranges(Range(0.0, max(x.high, 0.0)), below)
     return found._replace(certain=x.certain or below.low >= 0)
 
 
-def _random_slope(node: Node, ranges: Ranges) -> Range:
-    """A random slope in training, the mean of two otherwise."""
-    return ANY if bound_args(node).get("training") else bent(node, ranges)
+def _range_of_rrelu(node: Node, ranges: Ranges) -> Range:
+    """Return the range of a random slope: unknown in training, that of the mean slope otherwise."""
+    return ANY if bind_arguments(node).get("training") else range_by_ends(node, ranges)
 
 
 # --- gates that are written as activations ----------------------------------------------------------------------------
 
 
-def _glu(captured: Captured, node: Node, data: set[Node]) -> None:
-    """The first half times the sigmoid of the second."""
-    a = bound_args(node)
+def _rewrite_glu(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Rewrite GLU as the first half times the sigmoid of the second."""
+    a = bind_arguments(node)
     dim, half, val = a["dim"], int(shape_of(node)[a["dim"]]), node.meta["val"]
-    signal = insert(captured, node, aten.slice.Tensor, (a["self"], dim, 0, half), val)
-    gate = insert(captured, node, aten.slice.Tensor, (a["self"], dim, half, 2 * half), val)
-    replace(captured, node, aten.mul.Tensor, (signal, insert(captured, node, aten.sigmoid.default, (gate,), val)))
+    signal = insert_call(captured, node, aten.slice.Tensor, (a["self"], dim, 0, half), val)
+    gate = insert_call(captured, node, aten.slice.Tensor, (a["self"], dim, half, 2 * half), val)
+    replace_call(
+        captured, node, aten.mul.Tensor, (signal, insert_call(captured, node, aten.sigmoid.default, (gate,), val))
+    )
+
+
+# --- logarithms -------------------------------------------------------------------------------------------------------
+
+
+def _rewrite_log_of(base: float) -> Rewrite:
+    """Return the rewrite of a logarithm of this base as a natural one times a constant."""
+
+    def rewrite(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+        natural = insert_call(captured, node, aten.log.default, (node.args[0],), node.meta["val"])
+        replace_call(captured, node, aten.mul.Tensor, (natural, 1 / math.log(base)))
+
+    return rewrite
+
+
+# --- powers and roots -------------------------------------------------------------------------------------------------
+
+
+def _range_of_power(node: Node, ranges: Ranges) -> Range:
+    x, exponent = ranges.of(node.args[0]), node.args[1]
+    even = not is_node(exponent) and float(exponent) % 2 == 0
+    return ABOVE if even or x.non_negative else ANY
+
+
+def _range_of_exponential(node: Node, ranges: Ranges) -> Range:
+    return ABOVE if ranges.of(node.args[0]).low >= 0 else ANY
+
+
+def _range_of_reciprocal(node: Node, ranges: Ranges) -> Range:
+    return invert_range(range_of_input(node, ranges))
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 
-_BENT = Row(Activation(), bent)  # it turns at zero at most
-_WAVE = Row(Activation(), always(Range(-1.0, 1.0)))
+
+def _row(secant: Slope, ranges: RangeRule = range_by_ends, final: bool = False) -> Row:
+    """Return the row of an activation; by default, its only minimum or maximum may be at zero."""
+    return Row(Activation(), ranges, secant=secant, final=final)
+
+
+_CLAMP = Row(Activation(), range_by_ends, secant=PIECEWISE, flow_for=_flow_of_clamp)
+_PRELU = Row(Activation(), _range_of_prelu, secant=PIECEWISE)
+_WAVE = fixed_range(Range(-1.0, 1.0))
+_SOFTMAX = Row(Softmax(), fixed_range(UNIT), secant=split_softmax, final=True)
+_LOG_SOFTMAX = Row(secant=split_log_softmax, final=True)
+_STEPS = Row(secant=PIECEWISE)
 
 ROWS: Rows = {
-    aten.relu.default: Row(Rectifier(), bent),
-    aten.relu6.default: Row(Rectifier(), bent),
-    aten.hardtanh.default: Row(Activation(), bent, flow_for=_clamped),
-    aten.clamp.default: Row(Activation(), bent, flow_for=_clamped),
+    aten.relu.default: Row(Rectifier(), range_by_ends, secant=PIECEWISE),
+    aten.relu6.default: Row(Rectifier(), range_by_ends, secant=PIECEWISE),
+    aten.hardtanh.default: _CLAMP,
+    aten.clamp.default: _CLAMP,
     aten.clip.default: same_as(aten.clamp.default),
-    aten.clamp_min.default: Row(Activation(), bent, flow_for=_clamped),
-    aten.clamp_max.default: _BENT,
-    aten.threshold.default: Row(Activation(), _threshold, flow_for=_cut_off),
-    aten.leaky_relu.default: Row(Activation(), bent, {"shorten": _flat}),
-    aten.prelu.default: Row(Activation(), _sloped),
-    aten._prelu_kernel.default: Row(Activation(), _sloped),
-    aten.rrelu.default: Row(Activation(), _random_slope),
-    aten.elu.default: _BENT,
-    aten.celu.default: _BENT,
-    aten.selu.default: _BENT,
-    aten.gelu.default: Row(Activation(), dipped(-0.2)),
-    aten.silu.default: Row(Activation(), dipped(-0.3)),
-    aten.mish.default: Row(Activation(), dipped(-0.4)),
-    aten.hardswish.default: Row(Activation(), dipped(-0.4)),
-    aten.sigmoid.default: Row(Activation(), bent, final=True),
-    aten.hardsigmoid.default: _BENT,
-    aten.tanh.default: _BENT,
-    aten.softplus.default: _BENT,
-    aten.log_sigmoid.default: _BENT,
-    aten.log_sigmoid_forward.default: _BENT,
-    aten.hardshrink.default: _BENT,
-    aten.softshrink.default: _BENT,
-    aten.abs.default: _BENT,
-    aten.exp.default: _BENT,
-    aten.expm1.default: _BENT,
-    aten.log1p.default: Row(Activation(), cut_at(-1.0)),
-    aten.erf.default: _BENT,
-    aten.sin.default: _WAVE,
-    aten.cos.default: _WAVE,
-    aten.atan.default: _BENT,
-    aten.asinh.default: _BENT,
-    aten.softmax.int: Row(Softmax(), always(UNIT), final=True),
-    aten._softmax.default: Row(Softmax(), always(UNIT), final=True),
-    aten.log_softmax.int: Row(final=True),
-    aten._log_softmax.default: Row(final=True),
-    aten.glu.default: Row(rewrites={"spell": _glu}),
-    # They have no value at zero, or no slope: gates and denominators.
-    aten.log.default: Row(range=cut_at(0.0)),
-    aten.sign.default: Row(range=always(Range(-1.0, 1.0))),
+    aten.clamp_min.default: _CLAMP,
+    aten.clamp_max.default: _row(PIECEWISE),
+    aten.threshold.default: Row(Activation(), _range_of_threshold, secant=PIECEWISE, flow_for=_flow_of_threshold),
+    aten.leaky_relu.default: Row(
+        Activation(), range_by_ends, {"shorten": _drop_slope}, secant=Slope(slopes.leaky_relu)
+    ),
+    aten.prelu.default: _PRELU,
+    aten._prelu_kernel.default: _PRELU,
+    aten.rrelu.default: _row(PIECEWISE, _range_of_rrelu),
+    aten.elu.default: _row(SMOOTH_APART_FROM_ZERO),
+    aten.celu.default: _row(SMOOTH_APART_FROM_ZERO),
+    aten.selu.default: _row(SMOOTH_APART_FROM_ZERO),
+    aten.gelu.default: _row(Slope(slopes.gelu), range_with_dip(-0.2)),
+    aten.silu.default: _row(Slope(slopes.silu), range_with_dip(-0.3)),
+    aten.mish.default: _row(SMOOTH, range_with_dip(-0.4)),
+    aten.hardswish.default: _row(Slope(slopes.hardswish), range_with_dip(-0.4)),
+    aten.sigmoid.default: _row(Slope(slopes.sigmoid), final=True),
+    aten.hardsigmoid.default: _row(Slope(slopes.hardsigmoid)),
+    aten.tanh.default: _row(Slope(slopes.tanh)),
+    aten.softplus.default: _row(SMOOTH),
+    aten.log_sigmoid.default: _row(SMOOTH),
+    aten.log_sigmoid_forward.default: _row(SMOOTH),
+    aten.hardshrink.default: _row(PIECEWISE),
+    aten.softshrink.default: _row(PIECEWISE),
+    aten.abs.default: _row(PIECEWISE),
+    aten.exp.default: _row(Slope(slopes.exp)),
+    aten.expm1.default: _row(SMOOTH),
+    aten.log.default: Row(Activation(from_least=True), range_above(0.0), secant=Slope(slopes.log)),
+    aten.log2.default: Row(rewrites={"spell": _rewrite_log_of(2)}),
+    aten.log10.default: Row(rewrites={"spell": _rewrite_log_of(10)}),
+    aten.log1p.default: _row(SMOOTH, range_above(-1.0)),
+    aten.erf.default: _row(Slope(slopes.erf)),
+    aten.sin.default: _row(Slope(slopes.sin), _WAVE),
+    aten.cos.default: _row(Slope(slopes.cos), _WAVE),
+    aten.atan.default: _row(SMOOTH),
+    aten.asinh.default: _row(SMOOTH),
+    aten.softmax.int: _SOFTMAX,
+    aten._softmax.default: _SOFTMAX,
+    aten.log_softmax.int: _LOG_SOFTMAX,
+    aten._log_softmax.default: _LOG_SOFTMAX,
+    aten.logsumexp.default: Row(secant=split_logsumexp),
+    aten.glu.default: Row(rewrites={"spell": _rewrite_glu}),
+    aten.pow.Tensor_Scalar: Row(Activation(), _range_of_power, {"pool": rewrite_lp_pool}, secant=split_power),
+    aten.square.default: Row(Activation(), range_by_ends, secant=Slope(slopes.square)),
+    aten.sqrt.default: Row(Activation(), range_above(0.0), {"pool": rewrite_lp_pool}, secant=Slope(slopes.sqrt)),
+    # Without a value at zero, or a slope: gates and denominators.
+    aten.pow.Tensor_Tensor: Row(range=_range_of_power),
+    aten.pow.Scalar: Row(range=_range_of_exponential),
+    aten.reciprocal.default: Row(range=_range_of_reciprocal, secant=split_reciprocal),
+    aten.rsqrt.default: Row(range=fixed_range(ABOVE), secant=split_rsqrt),
+    aten.var: Row(range=fixed_range(ABOVE), secant=split_var),
+    aten.std: Row(range=fixed_range(ABOVE), secant=split_std),
+    aten.linalg_vector_norm.default: Row(range=fixed_range(ABOVE), secant=split_vector_norm),
+    aten.sign.default: Row(range=fixed_range(Range(-1.0, 1.0)), secant=PIECEWISE),
+    aten.sinh.default: Row(secant=SMOOTH),
+    aten.cosh.default: Row(secant=SMOOTH),
+    aten.floor.default: _STEPS,
+    aten.ceil.default: _STEPS,
+    aten.round.default: _STEPS,
+    aten.trunc.default: _STEPS,
 }

@@ -11,14 +11,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from deeptaylor.graph.capture import Captured
-from deeptaylor.graph.editing import bound_args, insert, put_scale_shift, replace, retire, shape_of, wide
-from deeptaylor.graph.places import Node
-from deeptaylor.maps.linear_map import LinearMap, Reduce, Separable, matrix_of
-from deeptaylor.operations.kinds import Mixing
+from deeptaylor.graph.capture import CapturedGraph
+from deeptaylor.graph.editing import (
+    expand_argument,
+    insert_call,
+    replace_by_scale_shift,
+    replace_call,
+    replace_node,
+    shape_of,
+)
+from deeptaylor.graph.node import Node, bind_arguments
+from deeptaylor.maps.linear_map import LinearMap, Reduce, Separable, make_matrix
+from deeptaylor.operations.flow import Mix
 from deeptaylor.operations.layers import layer_of_sum
-from deeptaylor.operations.ranges import Range, Ranges, join, many, same, summed, times
+from deeptaylor.operations.ranges import (
+    Range,
+    Ranges,
+    join_ranges,
+    multiply_ranges,
+    range_of_input,
+    range_of_sum,
+    sum_range,
+)
 from deeptaylor.operations.row import Row, Rows
+from deeptaylor.secants.arithmetic import split_linear
 
 __all__ = ["ROWS"]
 
@@ -31,29 +47,29 @@ _POOLS = {aten.avg_pool1d.default: 1, aten.avg_pool2d.default: 2, aten.avg_pool3
 _Band = tuple[Tensor, Tensor]  # the first column that each row reads, and its weights from there on
 
 
-def _windows(start: Tensor, end: Tensor, weight: Tensor) -> _Band:
-    """One weight for each row, on all columns of its window."""
+def _make_band(start: Tensor, end: Tensor, weight: Tensor) -> _Band:
+    """Return one weight for each row, on all columns of its window."""
     length = (end - start)[:, None]
     return start, torch.where(torch.arange(int(length.max())) < length, weight[:, None], 0.0)
 
 
-def _separable(node: Node, operands: Sequence[str], bands: Sequence[_Band]) -> LinearMap:
+def _make_separable(node: Node, operands: Sequence[str], bands: Sequence[_Band]) -> LinearMap:
     val = node.meta["val"]
     matrices = [
-        matrix_of(start.to(val.device), weight.to(dtype=val.dtype, device=val.device), int(size))
+        make_matrix(start.to(val.device), weight.to(dtype=val.dtype, device=val.device), int(size))
         for (start, weight), size in zip(bands, shape_of(node.args[0])[-len(bands) :], strict=True)
     ]
     return Separable(node.name, operands, matrices)
 
 
-def _avg_pool(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap | None:
-    n, a = _POOLS[node.target], bound_args(node)
+def _map_avg_pool(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap | None:
+    n, a = _POOLS[node.target], bind_arguments(node)
     divisor = a.get("divisor_override")
     if (divisor or 1) < 0:
         return None  # an average has no negative weights
     sizes = shape_of(node.args[0])[-n:]
-    kernel, padding = wide(a["kernel_size"], n), wide(a["padding"], n)
-    stride = wide(a["stride"], n) if a["stride"] else kernel
+    kernel, padding = expand_argument(a["kernel_size"], n), expand_argument(a["padding"], n)
+    stride = expand_argument(a["stride"], n) if a["stride"] else kernel
     outputs, bands = shape_of(node)[-n:], []
     for axis, (size, output, k, s, p) in enumerate(zip(sizes, outputs, kernel, stride, padding, strict=True)):
         first = torch.arange(int(output)) * s - p
@@ -62,20 +78,23 @@ def _avg_pool(node: Node, captured: Captured, operands: Sequence[str]) -> Linear
         count = last - first if a["count_include_pad"] else end - start
         if divisor:
             count = torch.full_like(count, 1 if axis else divisor)
-        bands.append(_windows(start, end, 1 / count.double()))
-    return _separable(node, operands, bands)
+        bands.append(_make_band(start, end, 1 / count.double()))
+    return _make_separable(node, operands, bands)
 
 
-def _pool_range(node: Node, ranges: Ranges) -> Range:
-    """Padding counts as zeros, and the divisor may be another."""
-    x, divisor = join(same(node, ranges), Range(0.0, 0.0)), bound_args(node).get("divisor_override")
+def _range_of_avg_pool(node: Node, ranges: Ranges) -> Range:
+    """Return the range of average pooling: padding counts as zeros, and the divisor may not be the window's size."""
+    x, divisor = (
+        join_ranges(range_of_input(node, ranges), Range(0.0, 0.0)),
+        bind_arguments(node).get("divisor_override"),
+    )
     if not divisor:
         return x
     sign = math.copysign(1.0, divisor)
-    return times(many(x), Range(sign, sign))
+    return multiply_ranges(sum_range(x), Range(sign, sign))
 
 
-def _adaptive(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap:
+def _map_adaptive_pool(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap:
     wanted: Any = node.args[1]
     n = len(wanted)
     sizes = shape_of(node.args[0])[-n:]
@@ -86,22 +105,22 @@ def _adaptive(node: Node, captured: Captured, operands: Sequence[str]) -> Linear
     for size, w in zip(sizes, outputs, strict=True):
         row = torch.arange(w)
         start, end = row * int(size) // w, -(-(row + 1) * int(size) // w)
-        bands.append(_windows(start, end, 1 / (end - start).double()))
-    return _separable(node, operands, bands)
+        bands.append(_make_band(start, end, 1 / (end - start).double()))
+    return _make_separable(node, operands, bands)
 
 
-def _drop_adaptive(captured: Captured, node: Node, data: set[Node]) -> None:
-    """A pooling to the sizes that are there has nothing to do."""
+def _drop_adaptive_pool(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Remove an adaptive pooling whose output has the size of its input."""
     sides = len(node.args[1])
     before, after = shape_of(node.args[0])[-sides:], shape_of(node)[-sides:]
     if all(isinstance(n, int) for n in (*before, *after)) and list(before) == list(after):
-        retire(captured, node, node.args[0])
+        replace_node(captured, node, node.args[0])
 
 
-def _interpolate(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap:
+def _map_interpolation(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap:
     name = str(node.target)
     mode = "nearest-exact" if "exact" in name else "nearest" if "nearest" in name else "linear"
-    a = bound_args(node)
+    a = bind_arguments(node)
     n = len(shape_of(node)) - 2
     sizes, outputs = shape_of(node.args[0])[-n:], shape_of(node)[-n:]
     scales = a.get("scale_factors") or [None] * n
@@ -116,36 +135,36 @@ def _interpolate(node: Node, captured: Captured, operands: Sequence[str]) -> Lin
         apart = resize(F.one_hot(at % reach, reach).T.double().unsqueeze(0))[0].T
         start = resize(at.double().reshape(1, 1, -1))[0, 0].floor().long()
         bands.append((start, apart.gather(1, (start[:, None] + torch.arange(reach)) % reach)))
-    return _separable(node, operands, bands)
+    return _make_separable(node, operands, bands)
 
 
 # --- axes -------------------------------------------------------------------------------------------------------------
 
 
-def _reduce(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap | None:
-    dims = bound_args(node).get("dim")
+def _map_reduction(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap | None:
+    dims = bind_arguments(node).get("dim")
     return Reduce(node.name, operands, dims, mean=node.target is aten.mean.dim) if dims else None
 
 
-def _nested(captured: Captured, node: Node, data: set[Node]) -> None:
-    """A mean of means, or a sum of sums, is one over all their axes."""
+def _merge_nested(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Write a mean of means, or a sum of sums, as one over all their axes."""
     inner = node.args[0]
     if inner.target is not node.target or len(inner.users) != 1:
-        _of_stack(captured, node)
+        _split_stack(captured, node)
         return
-    a, b = bound_args(inner), bound_args(node)
+    a, b = bind_arguments(inner), bind_arguments(node)
     if not a.get("dim") or not b.get("dim") or a["keepdim"] != b["keepdim"] or a["dtype"] or b["dtype"]:
         return
     rank = len(shape_of(inner.args[0]))
     first = {d % rank for d in a["dim"]}
     left = [d for d in range(rank) if a["keepdim"] or d not in first]
     second = {left[d] for d in b["dim"]}
-    replace(captured, node, node.target, (inner.args[0], sorted(first | second), a["keepdim"]))
+    replace_call(captured, node, node.target, (inner.args[0], sorted(first | second), a["keepdim"]))
 
 
-def _of_stack(captured: Captured, node: Node) -> None:
-    """The sum over the axis of a stack is the sum of its parts."""
-    stacked, a = node.args[0], bound_args(node)
+def _split_stack(captured: CapturedGraph, node: Node) -> None:
+    """Write the sum over the axis of a stack as the sum of its parts."""
+    stacked, a = node.args[0], bind_arguments(node)
     if stacked.target is not aten.stack.default or len(stacked.users) != 1 or a.get("keepdim"):
         return
     rank, axis = len(shape_of(stacked)), (stacked.args[1] if len(stacked.args) > 1 else 0)
@@ -154,38 +173,45 @@ def _of_stack(captured: Captured, node: Node) -> None:
         return
     total = parts[0]
     for part in parts[1:]:
-        total = insert(captured, node, aten.add.Tensor, (total, part), node.meta["val"])
+        total = insert_call(captured, node, aten.add.Tensor, (total, part), node.meta["val"])
     if node.target is aten.mean.dim:
-        put_scale_shift(captured, node, total, torch.tensor(1 / len(parts), dtype=torch.float64), None)
+        replace_by_scale_shift(captured, node, total, torch.tensor(1 / len(parts), dtype=torch.float64), None)
     else:
-        retire(captured, node, total)
+        replace_node(captured, node, total)
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 
-_ADAPTIVE = Row(Mixing(_adaptive, averages=True), same, {"drop": _drop_adaptive})
-_INTERPOLATED = Row(Mixing(_interpolate, averages=True), same)
+_ADAPTIVE_POOL = Row(
+    Mix(_map_adaptive_pool, averages=True), range_of_input, {"drop": _drop_adaptive_pool}, secant=split_linear
+)
+_INTERPOLATION = Row(Mix(_map_interpolation, averages=True), range_of_input, secant=split_linear)
 
 ROWS: Rows = {
-    **dict.fromkeys(_POOLS, Row(Mixing(_avg_pool, averages=True), _pool_range)),
-    aten.adaptive_avg_pool1d.default: _ADAPTIVE,
-    aten.adaptive_avg_pool2d.default: _ADAPTIVE,
-    aten.adaptive_avg_pool3d.default: _ADAPTIVE,
-    aten._adaptive_avg_pool2d.default: _ADAPTIVE,
-    aten._adaptive_avg_pool3d.default: _ADAPTIVE,
-    aten.upsample_nearest1d.vec: _INTERPOLATED,
-    aten.upsample_nearest2d.vec: _INTERPOLATED,
-    aten.upsample_nearest3d.vec: _INTERPOLATED,
-    aten._upsample_nearest_exact1d.vec: _INTERPOLATED,
-    aten._upsample_nearest_exact2d.vec: _INTERPOLATED,
-    aten._upsample_nearest_exact3d.vec: _INTERPOLATED,
-    aten.upsample_linear1d.vec: _INTERPOLATED,
-    aten.upsample_bilinear2d.vec: _INTERPOLATED,
-    aten.upsample_trilinear3d.vec: _INTERPOLATED,
-    aten.mean.dim: Row(Mixing(_reduce, averages=True), same, {"shorten": _nested, "layer": layer_of_sum}),
-    aten.sum.dim_IntList: Row(Mixing(_reduce, averages=True), summed, {"shorten": _nested, "layer": layer_of_sum}),
+    **dict.fromkeys(_POOLS, Row(Mix(_map_avg_pool, averages=True), _range_of_avg_pool, secant=split_linear)),
+    aten.adaptive_avg_pool1d.default: _ADAPTIVE_POOL,
+    aten.adaptive_avg_pool2d.default: _ADAPTIVE_POOL,
+    aten.adaptive_avg_pool3d.default: _ADAPTIVE_POOL,
+    aten._adaptive_avg_pool2d.default: _ADAPTIVE_POOL,
+    aten._adaptive_avg_pool3d.default: _ADAPTIVE_POOL,
+    aten.upsample_nearest1d.vec: _INTERPOLATION,
+    aten.upsample_nearest2d.vec: _INTERPOLATION,
+    aten.upsample_nearest3d.vec: _INTERPOLATION,
+    aten._upsample_nearest_exact1d.vec: _INTERPOLATION,
+    aten._upsample_nearest_exact2d.vec: _INTERPOLATION,
+    aten._upsample_nearest_exact3d.vec: _INTERPOLATION,
+    aten.upsample_linear1d.vec: _INTERPOLATION,
+    aten.upsample_bilinear2d.vec: _INTERPOLATION,
+    aten.upsample_trilinear3d.vec: _INTERPOLATION,
+    aten.upsample_bicubic2d.vec: Row(secant=split_linear),
+    aten.mean.dim: Row(
+        Mix(_map_reduction, averages=True), range_of_input, {"shorten": _merge_nested, "layer": layer_of_sum}
+    ),
+    aten.sum.dim_IntList: Row(
+        Mix(_map_reduction, averages=True), range_of_sum, {"shorten": _merge_nested, "layer": layer_of_sum}
+    ),
     # In gates and denominators.
-    aten.mean: Row(range=same),
-    aten.sum: Row(range=summed),
-    aten.cumsum: Row(range=summed),
+    aten.mean: Row(range=range_of_input, secant=split_linear),
+    aten.sum: Row(range=range_of_sum, secant=split_linear),
+    aten.cumsum: Row(range=range_of_sum, secant=split_linear),
 }

@@ -1,25 +1,52 @@
-"""The larger or the smaller of two; signs and masks; casts, and tensors of one number."""
+"""Signs and masks; choices by a mask; the larger or the smaller of two; casts, and tensors of one number."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from deeptaylor.graph.capture import Captured
-from deeptaylor.graph.editing import constant_of, retire, shape_of
-from deeptaylor.graph.places import Node, is_node
-from deeptaylor.maps.linear_map import Context, LinearMap, Maybe, unbroadcast
-from deeptaylor.maps.structural import Structural
+from deeptaylor.graph.capture import CapturedGraph
+from deeptaylor.graph.editing import constant_of, insert_call, may_be_infinite, replace_call, replace_node, shape_of
+from deeptaylor.graph.node import Node, is_node
+from deeptaylor.maps import linear_map as lm
+from deeptaylor.maps import structural as st
+from deeptaylor.maps.linear_map import Context, LinearMap, Maybe, Reading, plus, times, unbroadcast
 from deeptaylor.operations.activations import put_relu
-from deeptaylor.operations.kinds import Moves
-from deeptaylor.operations.ranges import ABOVE, UNIT, Range, Ranges, always, join, number, same
+from deeptaylor.operations.flow import Addition, Copy
+from deeptaylor.operations.moves import make_scalar, range_of_join
+from deeptaylor.operations.ranges import (
+    ABOVE,
+    UNIT,
+    Range,
+    Ranges,
+    fixed_range,
+    join_ranges,
+    range_of_argument,
+    range_of_input,
+)
 from deeptaylor.operations.row import Row, Rows, same_as
-from deeptaylor.operations.scaling import broadcasts
+from deeptaylor.operations.scaling import broadcast
+from deeptaylor.secants.arithmetic import split_linear
+from deeptaylor.secants.choices import (
+    split_and,
+    split_cast,
+    split_comparison,
+    split_masked_fill,
+    split_maximum,
+    split_minimum,
+    split_not,
+    split_or,
+    split_where,
+)
+from deeptaylor.secants.pair import Pair, to_real_pairs
+from deeptaylor.secants.softmax import split_logsumexp
 
-__all__ = ["NEGATIVE", "POSITIVE", "ROWS", "is_zero", "mask_of", "signs"]
+__all__ = ["NEGATIVE", "POSITIVE", "ROWS", "is_sign_mask", "is_zero", "strip_cast"]
 
 aten = torch.ops.aten
 POSITIVE = (aten.gt.Scalar, aten.ge.Scalar)
@@ -30,8 +57,8 @@ _ZEROS = (aten.zeros_like.default, aten.new_zeros.default)
 # --- signs ------------------------------------------------------------------------------------------------------------
 
 
-def is_zero(captured: Captured, value: Any) -> bool:
-    """True for zeros, as a number or a tensor."""
+def is_zero(captured: CapturedGraph, value: Any) -> bool:
+    """Return True for zeros, as a number or a tensor."""
     if isinstance(value, (int, float)):
         return value == 0
     constant = constant_of(captured, value)
@@ -40,20 +67,64 @@ def is_zero(captured: Captured, value: Any) -> bool:
     return is_node(value) and value.target in _ZEROS
 
 
-def signs(captured: Captured, mask: Any, x: Any, which: tuple[Any, ...]) -> bool:
-    """True for the mask of x > 0 (or x < 0, as `which` says)."""
+def is_sign_mask(captured: CapturedGraph, mask: Any, x: Any, which: tuple[Any, ...]) -> bool:
+    """Return True for the mask of x > 0 (or x < 0, as `which` says)."""
     return is_node(mask) and mask.target in which and mask.args[0] is x and is_zero(captured, mask.args[1])
 
 
-def mask_of(value: Any) -> Any:
-    """A mask that was made numbers, as it was before."""
+def strip_cast(value: Any) -> Any:
+    """Return the mask that was cast to numbers; any other value as it is."""
     return value.args[0] if is_node(value) and value.target in _CASTS else value
+
+
+# --- choices by a mask ------------------------------------------------------------------------------------------------
+
+
+def _map_where(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap:
+    mask, a, b = node.args
+    keep = [(n, k) for n, k in ((a, True), (b, False)) if n.name in operands]
+    other = next((n for n in (a, b) if n.name not in operands), None)
+    names, kept = [n.name for n, _ in keep], [k for _, k in keep]
+    constant = None if other is None else other.name
+    return st.Keep(node.name, names, mask.name, kept, constant, may_be_infinite(captured, other))
+
+
+def _rewrite_where(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    mask, a, b = node.args
+    if (is_sign_mask(captured, mask, a, POSITIVE) and is_zero(captured, b)) or (
+        is_sign_mask(captured, mask, b, NEGATIVE) and is_zero(captured, a)
+    ):
+        put_relu(captured, node, b if is_zero(captured, a) else a)
+    elif node.target is not aten.where.self:
+        numbers = [v if is_node(v) else captured.add_constant(make_scalar(node, v), node, "number") for v in (a, b)]
+        replace_call(captured, node, aten.where.self, (mask, *numbers))
+
+
+def _map_masked_fill(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap:
+    _, mask, value = node.args
+    return st.Keep(node.name, operands, mask.name, [False], make_scalar(node, value), may_be_infinite(captured, value))
+
+
+def _rewrite_tensor_fill(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Write masked_fill with a tensor of one number as a choice between two tensors."""
+    x, mask, value = node.args
+    replace_call(captured, node, aten.where.self, (mask, value, x))
+
+
+def _range_of_masked_fill(node: Node, ranges: Ranges) -> Range:
+    return join_ranges(range_of_input(node, ranges), ranges.of(node.args[2]))
+
+
+def _rewrite_fill_as_relu(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    x, mask, value = node.args
+    if is_sign_mask(captured, mask, x, NEGATIVE) and is_zero(captured, value):
+        put_relu(captured, node, x)
 
 
 # --- the larger of two ------------------------------------------------------------------------------------------------
 
 
-class _Winner(Structural):
+class _Winner(st.Structural):
     """max or min of two tensors: each element is the winner's, of equals half of each; who wins is held fixed."""
 
     def __init__(self, node: str, operands: Sequence[str], larger: bool) -> None:
@@ -78,16 +149,16 @@ class _Winner(Structural):
         return [unbroadcast(s * share, ctx.shape(name)) for name, share in shares]
 
 
-def _larger_of(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap | None:
+def _map_maximum(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap | None:
     return _Winner(node.name, operands, larger=True) if len(operands) == 2 else None
 
 
-def _smaller_of(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap | None:
+def _map_minimum(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap | None:
     return _Winner(node.name, operands, larger=False) if len(operands) == 2 else None
 
 
-def _rectifies(captured: Captured, node: Node, data: set[Node]) -> None:
-    """max(x, 0)."""
+def _rewrite_as_relu(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Write max(x, 0) as a ReLU."""
     a, b = node.args[:2]
     for x, other in ((a, b), (b, a)):
         if x in data and is_zero(captured, other) and shape_of(x) == shape_of(node):
@@ -95,32 +166,99 @@ def _rectifies(captured: Captured, node: Node, data: set[Node]) -> None:
             return
 
 
-def _larger(node: Node, ranges: Ranges) -> Range:
+def _range_of_maximum(node: Node, ranges: Ranges) -> Range:
     a, b = ranges.of(node.args[0]), ranges.of(node.args[1])
     certain = (a.certain and b.certain) or any(r.non_negative for r in (a, b))
     return Range(max(a.low, b.low), max(a.high, b.high), certain)
 
 
-def _smaller(node: Node, ranges: Ranges) -> Range:
+def _range_of_minimum(node: Node, ranges: Ranges) -> Range:
     a, b = ranges.of(node.args[0]), ranges.of(node.args[1])
     return Range(min(a.low, b.low), min(a.high, b.high), a.certain and b.certain)
+
+
+# --- the smooth maximum of two ----------------------------------------------------------------------------------------
+
+
+class _SmoothMaximum(lm.Sum):
+    """log(eᵃ + eᵇ) = p a + (1 − p) b + H(p): p = eᵃ / (eᵃ + eᵇ) is held fixed; its entropy H ≥ 0 is a bias."""
+
+    def __init__(self, node: str, operands: Sequence[str], both: Sequence[str]) -> None:
+        super().__init__(node, operands, [1.0] * len(operands))
+        self.both, self.plain = tuple(both), False
+
+    @property
+    def reads(self) -> list[str]:
+        return list(self.both)
+
+    def _weights(self, ctx: Context) -> dict[str, Tensor]:
+        a, b = (ctx.value(name) for name in self.both)
+        return dict(zip(self.both, (torch.sigmoid(a - b), torch.sigmoid(b - a)), strict=True))
+
+    def offset(self, ctx: Context) -> Maybe:
+        weights = self._weights(ctx)
+        total: Tensor = torch.special.entr(torch.stack([*weights.values()])).sum(0)
+        for name, weight in weights.items():
+            if name not in self.operands:
+                total = total + weight * ctx.value(name)
+        return total
+
+    def map(self, reading: Reading, xs: Sequence[Maybe], ctx: Context) -> Maybe:
+        weights = self._weights(ctx)
+        total: Maybe = None
+        for name, x in zip(self.operands, xs, strict=True):
+            total = plus(total, times(x, self.read(weights[name], reading)))
+        return total
+
+    def transpose(self, reading: Reading, s: Tensor, ctx: Context) -> list[Maybe]:
+        weights = self._weights(ctx)
+        back = [times(s, self.read(weights[name], reading)) for name in self.operands]
+        return [None if t is None else unbroadcast(t, ctx.shape(n)) for t, n in zip(back, self.operands, strict=True)]
+
+
+def _map_logaddexp(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap | None:
+    a, b = (n.name for n in node.args)
+    return None if a == b else _SmoothMaximum(node.name, operands, (a, b))
+
+
+def _range_of_logaddexp(node: Node, ranges: Ranges) -> Range:
+    """Return the range of log(eᵃ + eᵇ), which grows with both and is above both."""
+    a, b = ranges.of(node.args[0]), ranges.of(node.args[1])
+    low, high = (float(np.logaddexp(p, q)) for p, q in zip(a[:2], b[:2], strict=True))
+    return Range(low, high, any(r.non_negative for r in (a, b)))
+
+
+def _split_logaddexp(op: Any, args: Any, kwargs: Any) -> Pair:
+    """Split log(eᵃ + eᵇ) as a logsumexp of a and b stacked along a new axis."""
+    a, b = to_real_pairs(*args[:2])
+    x, x0 = (torch.stack(torch.broadcast_tensors(p, q), -1) for p, q in ((a.x, b.x), (a.x0, b.x0)))
+    split: Pair = split_logsumexp(torch.logsumexp, (Pair(x, x0), [-1]), {})
+    return split
+
+
+def _rewrite_logaddexp2(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Write log2(2ᵃ + 2ᵇ) = log(exp(a log 2) + exp(b log 2)) / log 2."""
+    val = node.meta["val"]
+    scaled = [insert_call(captured, node, aten.mul.Tensor, (x, math.log(2)), x.meta["val"]) for x in node.args[:2]]
+    natural = insert_call(captured, node, aten.logaddexp.default, tuple(scaled), val)
+    replace_call(captured, node, aten.mul.Tensor, (natural, 1 / math.log(2)))
 
 
 # --- other types ------------------------------------------------------------------------------------------------------
 
 
-def _cast(node: Node, ranges: Ranges) -> Range:
-    """Another type; whole numbers are cut towards zero."""
+def _range_of_cast(node: Node, ranges: Ranges) -> Range:
+    """Return the range after a cast; casts to integers truncate towards zero."""
     whole = not node.meta["val"].is_floating_point()
-    return join(same(node, ranges), Range(0.0, 0.0)) if whole else same(node, ranges)
+    return join_ranges(range_of_input(node, ranges), Range(0.0, 0.0)) if whole else range_of_input(node, ranges)
 
 
-def _drop_cast(captured: Captured, node: Node, data: set[Node]) -> None:
-    if _same_type(node) and (node in data or node.args[0].meta["val"].dtype == node.meta["val"].dtype):
-        retire(captured, node, node.args[0])
+def _drop_cast(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    if _keeps_type(node) and (node in data or node.args[0].meta["val"].dtype == node.meta["val"].dtype):
+        replace_node(captured, node, node.args[0])
 
 
-def _same_type(node: Node) -> bool:
+def _keeps_type(node: Node) -> bool:
     before, after = node.args[0].meta.get("val"), node.meta.get("val")
     if not isinstance(before, Tensor):
         return False
@@ -133,37 +271,76 @@ def _same_type(node: Node) -> bool:
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 
-_CAST = Row(range=_cast, rewrites={"drop": _drop_cast})
-_ONES, _NOTHING = always(Range(1.0, 1.0)), always(Range(0.0, 0.0))
+_CAST = Row(range=_range_of_cast, rewrites={"drop": _drop_cast}, secant=split_cast)
+_COMPARISON, _NOT, _AND, _OR = (Row(secant=s) for s in (split_comparison, split_not, split_and, split_or))
+_NUMBERS = Row(rewrites={"broadcast": broadcast, "shorten": _rewrite_where})
+_ONES, _NOTHING = fixed_range(Range(1.0, 1.0)), fixed_range(Range(0.0, 0.0))
 
 ROWS: Rows = {
     aten.maximum.default: Row(
-        Moves(_larger_of, copies=False), _larger, {"broadcast": broadcasts, "shorten": _rectifies}
+        Copy(_map_maximum, copies=False),
+        _range_of_maximum,
+        {"broadcast": broadcast, "shorten": _rewrite_as_relu},
+        secant=split_maximum,
     ),
     aten.max.other: same_as(aten.maximum.default),
-    aten.minimum.default: Row(Moves(_smaller_of, copies=False), _smaller),
+    aten.minimum.default: Row(Copy(_map_minimum, copies=False), _range_of_minimum, secant=split_minimum),
     aten.min.other: same_as(aten.minimum.default),
+    aten.logaddexp.default: Row(
+        Addition(_map_logaddexp, adds=False), _range_of_logaddexp, {"broadcast": broadcast}, secant=_split_logaddexp
+    ),
+    aten.logaddexp2.default: Row(rewrites={"spell": _rewrite_logaddexp2}),
+    aten.where.self: Row(
+        Copy(_map_where, mask=0, copies=False),
+        range_of_join,
+        {"broadcast": broadcast, "shorten": _rewrite_where},
+        secant=split_where,
+    ),
+    aten.where.ScalarOther: _NUMBERS,
+    aten.where.ScalarSelf: _NUMBERS,
+    aten.where.Scalar: _NUMBERS,
+    aten.masked_fill.Tensor: Row(rewrites={"spell": _rewrite_tensor_fill}),
+    aten.masked_fill.Scalar: Row(
+        Copy(_map_masked_fill, mask=1, copies=False),
+        _range_of_masked_fill,
+        {"broadcast": broadcast, "shorten": _rewrite_fill_as_relu},
+        secant=split_masked_fill,
+    ),
     aten.to.dtype: _CAST,
     aten.to.dtype_layout: _CAST,
     aten.to.device: _CAST,
     aten.to.other: _CAST,
     aten._to_copy.default: _CAST,
-    aten.type_as.default: Row(rewrites={"drop": _drop_cast}),
+    aten.type_as.default: Row(rewrites={"drop": _drop_cast}, secant=split_linear),
+    aten.gt: _COMPARISON,
+    aten.ge: _COMPARISON,
+    aten.lt: _COMPARISON,
+    aten.le: _COMPARISON,
+    aten.eq: _COMPARISON,
+    aten.ne: _COMPARISON,
+    aten.logical_not: _NOT,
+    aten.bitwise_not: _NOT,
+    aten.logical_and: _AND,
+    aten.bitwise_and: _AND,
+    aten.__and__: _AND,
+    aten.logical_or: _OR,
+    aten.bitwise_or: _OR,
+    aten.__or__: _OR,
     aten.zeros: Row(range=_NOTHING),
     aten.ones: Row(range=_ONES),
-    aten.full: Row(range=number("fill_value")),
+    aten.full: Row(range=range_of_argument("fill_value")),
     aten.zeros_like.default: Row(range=_NOTHING, reads="shape"),
     aten.ones_like.default: Row(range=_ONES, reads="shape"),
-    aten.full_like.default: Row(range=number("fill_value"), reads="shape"),
+    aten.full_like.default: Row(range=range_of_argument("fill_value"), reads="shape"),
     aten.empty_like.default: Row(reads="shape"),
     aten.new_zeros.default: Row(range=_NOTHING, reads="type"),
     aten.new_ones.default: Row(range=_ONES, reads="type"),
-    aten.new_full.default: Row(range=number("fill_value"), reads="type"),
+    aten.new_full.default: Row(range=range_of_argument("fill_value"), reads="type"),
     aten.new_empty.default: Row(reads="shape"),
-    aten.rand: Row(range=always(UNIT)),
-    aten.rand_like: Row(range=always(UNIT)),
-    aten.scalar_tensor: Row(range=same),
-    aten.sym_size.int: Row(range=always(ABOVE), reads="shape"),
+    aten.rand: Row(range=fixed_range(UNIT)),
+    aten.rand_like: Row(range=fixed_range(UNIT)),
+    aten.scalar_tensor: Row(range=range_of_input),
+    aten.sym_size.int: Row(range=fixed_range(ABOVE), reads="shape"),
     aten.sym_stride.int: Row(reads="shape"),
     aten.sym_numel.default: Row(reads="shape"),
 }

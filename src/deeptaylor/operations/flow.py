@@ -1,54 +1,80 @@
-"""What the plan asks of an operation; the kinds that answer are in kinds.py."""
+"""How relevance flows through an operation: one class for each kind, with everything that the plan reads of it.
+
+Copy          elements are copied: relevance goes back to where each came from
+Mix           weighted layers, averages, centring: the core of a detection block
+ScaleShift    multiplication and addition of constants: part of a block
+Addition      + and − of data tensors: part of a block, one denominator for all branches
+Product       one factor carries the signal, the other is a gate
+Quotient      the denominator is a gate
+Rectifier     ReLU and similar: relevance passes; the units of the block below count as positive
+Activation    any other element-wise function: relevance passes, φ(0) is a bias neuron
+Normaliser    relevance passes unchanged (x/σ of a norm)
+MaxPooling    max pooling in proportion to activations, or winner-take-all
+LpPooling     L^p pooling in proportion to activations
+Softmax       exp with a constant normaliser
+Embedding     a token's relevance is the sum over its vector
+
+The mathematics: docs/theory.md.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
+import torch
+from torch import Tensor, fx
+
 from deeptaylor.domain import Domain
-from deeptaylor.graph.capture import Captured
-from deeptaylor.graph.editing import op_name
-from deeptaylor.graph.places import Node
-from deeptaylor.rules import steps
+from deeptaylor.graph.capture import CapturedGraph
+from deeptaylor.graph.editing import op_name, operands_of, shape_of
+from deeptaylor.graph.node import Node
+from deeptaylor.graph.recording import record_as_text
+from deeptaylor.maps.linear_map import Gate, LinearMap
+from deeptaylor.rules import pooling, steps
 
-__all__ = ["UNKNOWN", "Asking", "Flow", "Layer", "Planned", "Planning", "Unknown"]
+__all__ = ["UNKNOWN", "Flow", "Layer", "PlannedStep", "SignalFinder", "StepPlanner", "Unknown"]
 
 
-class Asking(Protocol):
-    """Who asks which operands carry relevance (plan/signals.py)."""
+class SignalFinder(Protocol):
+    """What a flow may ask the search for operands that carry relevance (plan/signals.py)."""
 
     data: set[Node]
 
-    def problem(self, node: Node, reason: str) -> None:
-        """The node cannot be explained."""
+    def report_problem(self, node: Node, reason: str) -> None:
+        """Report that the node cannot be explained."""
 
-    def factor(self, node: Node, operands: list[Node]) -> list[Node]:
-        """Which of several factors carries the signal."""
+    def choose_factor(self, node: Node, operands: list[Node]) -> list[Node]:
+        """Choose the factor of a product that carries the signal."""
 
     def reads_tokens(self, node: Node) -> bool:
-        """True for an embedding of an input, rearranged at most."""
+        """Return True for an embedding of an input, possibly rearranged."""
 
-    def any_tokens(self) -> bool:
-        """True if the network has such an embedding."""
+    def has_tokens(self) -> bool:
+        """Return True if the network has such an embedding."""
 
 
-class Planning(Protocol):
-    """Who asks for a step (plan/planner.py)."""
+class StepPlanner(Protocol):
+    """What a flow may ask the planner (plan/planner.py)."""
 
-    captured: Captured
+    captured: CapturedGraph
     domain: dict[Node, Domain]
     spread: bool
-    winner: bool  # max pooling gives all to the largest
+    winner: bool  # True if max pooling gives all relevance to the largest element
 
     @property
     def by_default(self) -> bool:
         """True if the user gave no rule at all."""
 
+    def find_least(self, node: Node) -> float:
+        """Return a lower bound of a tensor that also holds under rounding; −∞ if none is known."""
+
 
 @dataclass(frozen=True)
-class Planned:
-    """A step, its rule's name and why, as the plan prints them."""
+class PlannedStep:
+    """A step with the name of its rule and the reason for it, as the plan prints them."""
 
     step: steps.Step
     rule: str
@@ -56,66 +82,387 @@ class Planned:
 
 
 class Flow:
-    """Base: what the plan may ask. `node` is always the node of the operation."""
+    """Base of the flows; `node` is always the node of the operation.
 
-    affine: ClassVar[bool] = False  # it can be part of a detection block
-    mixes: ClassVar[bool] = False  # its results add up many elements: a block has one such operation on every way
-    moves: ClassVar[bool] = False  # elements are copied
-    scales: ClassVar[bool] = False  # by constants, which a box of pixels can follow
-    gates: ClassVar[bool] = False  # element by element, one operand gates the other
-    factors: ClassVar[bool] = False  # rules.Signal says which of its operands carries the signal
+    Its attributes are facts about the operation that the plan reads.
+    """
+
+    is_affine: ClassVar[bool] = False  # it can be part of a detection block
+    mixes: ClassVar[bool] = (
+        False  # its results are sums over many elements; each path of a block has one such operation
+    )
+    moves: ClassVar[bool] = False  # it copies elements
+    scales: ClassVar[bool] = False  # it scales and shifts by constants, so that the box of pixels can be transformed
+    gates: ClassVar[bool] = False  # one operand multiplies the other, element by element
+    has_factors: ClassVar[bool] = False  # rules.Signal can choose the operand that carries the signal
     rectifies: ClassVar[bool] = False
-    pools: ClassVar[bool] = False  # it takes the largest of windows
-    bends: ClassVar[bool] = False  # a factor that is made so is a gate
-    exact: ClassVar[bool] = False  # it rounds nothing
-    tokens: ClassVar[bool] = False  # it reads numbers of tokens
-    terms: ClassVar[bool] = False  # its results are sums of many terms with weights of its own
-    adds: bool = False  # a + b of two tensors, without factors
-    whole: bool = False  # elements are moved, none is lost or repeated
-    takes: bool = False  # a slice is taken
-    cheap: bool = False  # a look at a few elements gives a result: computed again rather than kept
-    layer: Layer | None = None  # a layer with weights
+    pools: ClassVar[bool] = False  # it takes the maximum over windows
+    is_nonlinear: ClassVar[bool] = False  # a factor that it computes is a gate
+    is_exact: ClassVar[bool] = False  # its results have no rounding errors
+    looks_up_tokens: ClassVar[bool] = False  # it reads token numbers
+    sums_terms: ClassVar[bool] = False  # its results are sums of many terms with constant weights
+    adds: bool = False  # it is a + b of two tensors, without factors
+    keeps_elements: bool = False  # it moves elements, and none is lost or repeated
+    takes: bool = False  # it takes a slice
+    is_cheap: bool = False  # it reads few elements per result, so that it is computed again instead of cached
+    layer: Layer | None = None  # the layer, if it has weights
 
     @property
     def keeps_signs(self) -> bool:
         """True if results are ≥ 0 where the first argument is."""
         return False
 
-    def signals(self, node: Node, operands: list[Node], ask: Asking) -> list[Node]:
-        """The operands (of those that are data) to which relevance goes, with repetition."""
+    def signals(self, node: Node, operands: list[Node], ask: SignalFinder) -> list[Node]:
+        """Return the operands (of those that are data) to which relevance goes, with repetition."""
         return operands[:1]
 
-    def map(self, node: Node, captured: Captured, operands: list[Node], above: Callable[[Node], bool]) -> Any:
-        """The linear map of an affine operation; `above`: whether a tensor is never negative."""
+    def map(self, node: Node, captured: CapturedGraph, operands: list[Node], above: Callable[[Node], bool]) -> Any:
+        """Return the linear map of an affine operation; `above` returns whether a tensor is never negative."""
         raise NotImplementedError
 
     def gate_map(self, node: Node, signal: Node) -> Any:
         """Return the linear map of a gate that is one number per sample; None for any other operation."""
         return None
 
-    def step(self, node: Node, inputs: list[Node], plan: Planning) -> Planned:
-        """The step of an operation that is no part of a block."""
+    def step(self, node: Node, inputs: list[Node], plan: StepPlanner) -> PlannedStep:
+        """Return the step of an operation outside of blocks."""
         raise NotImplementedError
 
-    def defined(self, node: Node, captured: Captured) -> bool:
-        """False where a value that the step needs does not exist."""
-        return True
+    def find_problem(self, node: Node, plan: StepPlanner) -> str:
+        """Return why the step cannot be made because a value that it needs does not exist; "" if it can."""
+        return ""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer with weights: over how many places it slides (0: a linear layer), and whether it is transposed."""
+    """A layer with weights: the number of axes along which it slides (0: a linear layer), and if it is transposed."""
 
     places: int = 0
     transposed: bool = False
 
 
 class Unknown(Flow):
-    """No rule. Relevance is followed below it, so that every such operation is named at once."""
+    """An operation without a rule; the search goes on below it, so that one error names all such operations."""
 
-    def signals(self, node: Node, operands: list[Node], ask: Asking) -> list[Node]:
-        ask.problem(node, f"no rule for {op_name(node)}")
+    def signals(self, node: Node, operands: list[Node], ask: SignalFinder) -> list[Node]:
+        ask.report_problem(node, f"no rule for {op_name(node)}")
         return operands
 
 
 UNKNOWN = Unknown()
+
+
+Build = Callable[[Node, CapturedGraph, Sequence[str]], LinearMap | None]  # None: this use of the operation has no rule
+
+
+def _pass(node: Node, inputs: list[Node], why: str) -> PlannedStep:
+    return PlannedStep(steps.PassStep(node.name, [n.name for n in inputs]), "pass", why)
+
+
+# --- parts of a block -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _AffineFlow(Flow):
+    """Operations whose map is built from the node; `build` returns None if this use of the operation has no rule."""
+
+    is_affine: ClassVar[bool] = True
+    build: Build
+
+    def map(self, node: Node, captured: CapturedGraph, operands: list[Node], above: Callable[[Node], bool]) -> Any:
+        return self.build(node, captured, [o.name for o in operands])
+
+
+@dataclass(frozen=True)
+class Copy(_AffineFlow):
+    """Elements are copied.
+
+    first            only those of the first argument
+    mask             the index of the argument that is a mask of the copied elements
+    keeps_elements   every element is copied exactly once
+    takes            it is a slice
+    copies           every result is an element of an argument, never another constant
+    """
+
+    moves: ClassVar[bool] = True
+    is_exact: ClassVar[bool] = True
+    first: bool = False
+    mask: int | None = None
+    keeps_elements: bool = False
+    takes: bool = False
+    copies: bool = True
+
+    @property
+    def keeps_signs(self) -> bool:
+        return self.copies
+
+    def signals(self, node: Node, operands: list[Node], ask: SignalFinder) -> list[Node]:
+        if node.meta["val"].is_floating_point():
+            operands = [n for n in operands if n.meta["val"].is_floating_point()]
+        if self.mask is not None:
+            operands = [n for n in operands if n is not node.args[self.mask]]
+        return operands[:1] if self.first else operands
+
+
+@dataclass(frozen=True)
+class Mix(_AffineFlow):
+    """A layer, an average or a centring; `averages`: its weights are never negative, and it has no bias."""
+
+    mixes: ClassVar[bool] = True
+    sums_terms: ClassVar[bool] = True
+    layer: Layer | None = None
+    averages: bool = False
+
+    @property
+    def keeps_signs(self) -> bool:
+        return self.averages
+
+    def signals(self, node: Node, operands: list[Node], ask: SignalFinder) -> list[Node]:
+        return _with_constants(node, operands, ask)
+
+
+@dataclass(frozen=True)
+class ScaleShift(_AffineFlow):
+    """scale · x + shift."""
+
+    scales: ClassVar[bool] = True
+
+    def signals(self, node: Node, operands: list[Node], ask: SignalFinder) -> list[Node]:
+        return _with_constants(node, operands, ask)
+
+    def step(self, node: Node, inputs: list[Node], plan: StepPlanner) -> PlannedStep:
+        return _pass(node, inputs, "Constants at the input: the bounds are transformed instead.")
+
+
+def _with_constants(node: Node, operands: list[Node], ask: SignalFinder) -> list[Node]:
+    if len(operands) > 1:
+        ask.report_problem(node, f"{op_name(node)} with weights computed from the input")
+    return operands[:1]
+
+
+@dataclass(frozen=True)
+class Addition(_AffineFlow):
+    """a + b (`adds`), or a − b."""
+
+    adds: bool = True
+    is_cheap: bool = True
+
+    def signals(self, node: Node, operands: list[Node], ask: SignalFinder) -> list[Node]:
+        return operands
+
+
+# --- gates ------------------------------------------------------------------------------------------------------------
+
+
+def _one_number(node: Node, signal: Node, factor: Callable[[Tensor], Tensor] | None) -> Gate | None:
+    """Return the map of x times a factor computed from the gate, if the gate is one number per sample."""
+    gate = next((n for n in operands_of(node) if n is not signal), None)
+    sizes = [] if gate is None else [str(n) for n in shape_of(gate)]  # as text: the batch size stays free
+    whole = [str(n) for n in shape_of(signal)]
+    if gate is None or sizes != whole[:1] + ["1"] * (len(whole) - 1) or [str(n) for n in shape_of(node)] != whole:
+        return None
+    return Gate(node.name, [signal.name], gate.name, factor, has_negative=True)
+
+
+class Product(Flow):
+    """x · gate, element by element."""
+
+    gates: ClassVar[bool] = True
+    has_factors: ClassVar[bool] = True
+
+    def signals(self, node: Node, operands: list[Node], ask: SignalFinder) -> list[Node]:
+        return ask.choose_factor(node, operands)
+
+    def gate_map(self, node: Node, signal: Node) -> Any:
+        return _one_number(node, signal, None)
+
+    def step(self, node: Node, inputs: list[Node], plan: StepPlanner) -> PlannedStep:
+        gate = next((n.name for n in operands_of(node) if n is not inputs[0]), None)
+        why = "A tensor times itself is its own gate." if gate is None else f"{gate} is the gate."
+        return _pass(node, inputs[:1], why)
+
+
+FixedBuild = Callable[[Node, Node, Node, bool], LinearMap | None]  # node, gate, signal, is the gate never negative?
+
+
+@dataclass(frozen=True)
+class MatrixProduct(Product):
+    """A product of matrices; with the gate held fixed, it is part of a block."""
+
+    gates: ClassVar[bool] = False
+    is_affine: ClassVar[bool] = True
+    mixes: ClassVar[bool] = True
+    build: FixedBuild
+
+    def map(self, node: Node, captured: CapturedGraph, operands: list[Node], above: Callable[[Node], bool]) -> Any:
+        gate = next((n for n in operands_of(node) if n is not operands[0]), None)
+        # Without a gate it is an einsum of one operand that is more than a sum.
+        return None if gate is None else self.build(node, gate, operands[0], above(gate))
+
+
+class Quotient(Flow):
+    """x / gate."""
+
+    gates: ClassVar[bool] = True
+
+    def signals(self, node: Node, operands: list[Node], ask: SignalFinder) -> list[Node]:
+        if node.args[0] in ask.data:
+            return [node.args[0]]
+        ask.report_problem(node, "a constant divided by data: nothing carries the signal")
+        return operands
+
+    def gate_map(self, node: Node, signal: Node) -> Any:
+        return _one_number(node, signal, torch.reciprocal)
+
+    def step(self, node: Node, inputs: list[Node], plan: StepPlanner) -> PlannedStep:
+        return Product().step(node, inputs, plan)
+
+
+@dataclass(frozen=True)
+class Normaliser(Flow):
+    """x times one number for a whole group, held fixed: factor(x, eps, axes)."""
+
+    factor: Callable[..., Tensor]
+
+    def gate_map(self, node: Node, signal: Node) -> Any:
+        eps, axes, *groups = node.args[1:]
+        if any(groups) or any(str(n) != "1" for n in shape_of(node)[1:-axes]):
+            return None
+        return Gate(node.name, [signal.name], signal.name, partial(self.factor, eps=eps, axes=axes), has_negative=False)
+
+    def step(self, node: Node, inputs: list[Node], plan: StepPlanner) -> PlannedStep:
+        return _pass(node, inputs, "The normaliser counts as a constant.")
+
+
+# --- element by element -----------------------------------------------------------------------------------------------
+
+
+class Rectifier(Flow):
+    """max(0, x), perhaps with a ceiling."""
+
+    rectifies: ClassVar[bool] = True
+    is_nonlinear: ClassVar[bool] = True
+    is_exact: ClassVar[bool] = True
+    is_cheap = True
+
+    def step(self, node: Node, inputs: list[Node], plan: StepPlanner) -> PlannedStep:
+        return _pass(node, inputs, "ReLU: passes relevance on unchanged.")
+
+
+@dataclass(frozen=True)
+class Activation(Flow):
+    """φ(z) = φ(z₀) + d(z) with z₀ = 0.
+
+    from_least   True if φ has no value at zero, such as log: z₀ is the least value of z, which must be above zero
+    """
+
+    is_nonlinear: ClassVar[bool] = True
+    is_cheap = True
+    from_least: bool = False
+
+    def find_problem(self, node: Node, plan: StepPlanner) -> str:
+        least = plan.find_least(node.args[0]) if self.from_least else 0.0
+        if self.from_least and not least > 0:
+            return (
+                "what it reads is not known to be above zero: bound it from below, such as by x.clamp(min=1e-6) or "
+                "x + 1e-6 of x ≥ 0"
+            )
+        start = _evaluate_at(least, node, plan.captured)
+        finite = start is not None and bool(torch.isfinite(start).all())
+        return "" if finite else "no finite value at zero: it can only be a gate or a denominator"
+
+    def step(self, node: Node, inputs: list[Node], plan: StepPlanner) -> PlannedStep:
+        least = plan.find_least(node.args[0]) if self.from_least else 0.0
+        start = _evaluate_at(least, node, plan.captured)
+        assert start is not None  # refused before
+        at = "zero" if least == 0 else f"{least:.3g}"
+        if bool((start == 0).all()):
+            return _pass(node, inputs, f"Zero at {at}, so it acts as a gate: passes relevance on unchanged.")
+        step = steps.ActivationStep(node.name, [n.name for n in inputs], start, plan.spread)
+        if plan.spread:
+            return PlannedStep(step, "pass", f"Its value at {at} goes back to its input.")
+        value = f"φ({least:.3g})"
+        with record_as_text():
+            said = f"{value} = {float(start.flatten()[0]):.3g} is a bias neuron."
+        return PlannedStep(step, f"{value} + d(z)", said)
+
+
+def _evaluate_at(start: float, node: Node, captured: CapturedGraph) -> Tensor | None:
+    """Return an activation's value at a number; channel-wise parameters keep their shape. None if they are computed."""
+    x = node.args[0]
+    val = x.meta["val"]
+    constants = {n: captured.constants[str(n.target)] for n in node.all_input_nodes if n.op == "get_attr"}
+    if any(n not in constants and n is not x for n in node.all_input_nodes):
+        return None
+    shape = [1] + [int(n) for n in val.shape[1:2]] + [1] * max(0, val.ndim - 2) if constants else []
+    at = torch.full(shape, start, dtype=val.dtype if start == 0 else torch.float64, device=val.device)
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: at if n is x else constants[n])
+    with torch.no_grad():
+        result: Tensor | tuple[Tensor, ...] = node.target(*args, **kwargs)
+    return (result[0] if isinstance(result, tuple) else result).to(val.dtype)
+
+
+class Softmax(Flow):
+    """y = g exp(z) with a constant g."""
+
+    is_nonlinear: ClassVar[bool] = True
+
+    def step(self, node: Node, inputs: list[Node], plan: StepPlanner) -> PlannedStep:
+        step = steps.SoftmaxStep(node.name, [n.name for n in inputs], plan.spread)
+        return PlannedStep(step, "exp", "The normaliser counts as a constant.")
+
+
+# --- pooling, tokens --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MaxPooling(Flow):
+    """The maximum of each window."""
+
+    is_exact: ClassVar[bool] = True
+    pools: ClassVar[bool] = True
+    windows: Callable[[Node], pooling.Windows]
+    is_cheap: bool = False
+
+    @property
+    def keeps_signs(self) -> bool:
+        return True
+
+    def step(self, node: Node, inputs: list[Node], plan: StepPlanner) -> PlannedStep:
+        # Only a rule that looks at weights alone, or the fallbacks of spread, hand relevance to zeros.
+        clean = plan.domain[inputs[0]].non_negative and not plan.spread and plan.by_default
+        names, windows = [n.name for n in inputs], self.windows(node)
+        step = steps.MaxStep(node.name, names, windows, plan.winner, plan.spread, clean)
+        if plan.winner:
+            return PlannedStep(step, "winner", "The largest value takes all (max_pool='winner').")
+        why = "In proportion to activations" + ("." if clean else "; where none is positive, to the largest.")
+        return PlannedStep(step, "proportional", why)
+
+
+@dataclass(frozen=True)
+class LpPooling(Flow):
+    """(Σ |x|^p)^(1/p) of each window."""
+
+    windows: Callable[[Node], pooling.Windows]
+
+    def step(self, node: Node, inputs: list[Node], plan: StepPlanner) -> PlannedStep:
+        step = steps.LpStep(node.name, [n.name for n in inputs], self.windows(node), plan.spread)
+        return PlannedStep(step, "proportional", "L^p pooling: in proportion to activations.")
+
+
+class Embedding(Flow):
+    """A table of vectors, which is indexed by token numbers."""
+
+    looks_up_tokens: ClassVar[bool] = True
+
+    def signals(self, node: Node, operands: list[Node], ask: SignalFinder) -> list[Node]:
+        if ask.reads_tokens(node):
+            return [node.args[1]]
+        # Numbers computed from the tokens (positions) are no tokens: what they pick is a constant.
+        if node.args[1] in ask.data and not ask.has_tokens():
+            ask.report_problem(node, "an embedding of numbers computed from the input, not of the input itself")
+        return []
+
+    def step(self, node: Node, inputs: list[Node], plan: StepPlanner) -> PlannedStep:
+        step = steps.EmbeddingStep(node.name, [n.name for n in inputs])
+        return PlannedStep(step, "token sum", "The relevance of a token is the sum over its vector.")

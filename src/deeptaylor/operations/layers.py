@@ -1,26 +1,128 @@
-"""Products with constants, however they are written (matmul, einsum, tensordot, multiply and sum), as linear layers.
+"""Layers with weights: linear layers, convolutions, embeddings, and products with constants that are linear layers.
 
-layer_of_…    each reads a product as terms of letters, as in einsum: which axes are kept, contracted, new
+layer_of_…    each reads a product (matmul, einsum, tensordot, multiply and sum) as terms of letters, as in einsum
 └── _write    axes put in order, one linear layer, axes put back
 """
 
 from __future__ import annotations
 
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from deeptaylor.graph.capture import Captured
-from deeptaylor.graph.editing import bound_args, constant_of, insert, replace, shape_of
-from deeptaylor.graph.places import Node
-from deeptaylor.operations.row import Rewrite
+from deeptaylor.graph.capture import CapturedGraph
+from deeptaylor.graph.editing import (
+    constant_of,
+    expand_argument,
+    insert_call,
+    replace_by_scale_shift,
+    replace_call,
+    shape_of,
+)
+from deeptaylor.graph.node import Node, bind_arguments
+from deeptaylor.maps import ops
+from deeptaylor.maps.convolution import Convolution
+from deeptaylor.maps.linear_map import Linear, LinearMap
+from deeptaylor.operations.flow import Embedding, Layer, Mix
+from deeptaylor.operations.row import Rewrite, Row, Rows
+from deeptaylor.secants.arithmetic import split_layer
+from deeptaylor.secants.choices import split_embedding
 
-__all__ = ["layer_of_einsum", "layer_of_matmul", "layer_of_sum", "layer_of_tensordot"]
+__all__ = ["ROWS", "layer_of_einsum", "layer_of_matmul", "layer_of_sum", "layer_of_tensordot", "name_of"]
 
 aten = torch.ops.aten
+_CONV = {1: aten.conv1d.default, 2: aten.conv2d.default, 3: aten.conv3d.default}
+_TRANSPOSED = {1: aten.conv_transpose1d.default, 2: aten.conv_transpose2d.input, 3: aten.conv_transpose3d.input}
+
+
+def name_of(node: Any) -> str | None:
+    """Return the name of a parameter's node; None if there is no parameter."""
+    return None if node is None else str(node.name)
+
+
+def _map_linear(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap | None:
+    a = bind_arguments(node)
+    weight = constant_of(captured, a["weight"])
+    return None if weight is None else Linear(node.name, operands, a["weight"].name, weight, name_of(a["bias"]))
+
+
+def _map_convolution(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap | None:
+    a = bind_arguments(node)
+    weight = constant_of(captured, a["weight"])
+    if weight is None:
+        return None
+    windows = (a["stride"], a["padding"], a["dilation"], a["groups"])
+    up = "output_padding" in a
+    name, bias = a["weight"].name, name_of(a["bias"])
+    return Convolution(node.name, operands, name, weight, bias, *windows, up, a.get("output_padding", 0))
+
+
+# --- other spellings --------------------------------------------------------------------------------------------------
+
+
+def _rewrite_padding_name(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Replace padding='same' or 'valid' by numbers; uneven padding becomes a separate pad."""
+    a = bind_arguments(node)
+    x, weight = a["input"], a["weight"]
+    n = len(shape_of(weight)) - 2
+    dilation = expand_argument(a["dilation"], n)
+    pads = [0] * n
+    if a["padding"] == "same":
+        totals = [d * (int(k) - 1) for d, k in zip(dilation, shape_of(weight)[2:], strict=True)]
+        if any(t % 2 for t in totals):
+            amounts = [v for t in reversed(totals) for v in (t // 2, t - t // 2)]
+            sizes = [s + t for s, t in zip(shape_of(x)[-n:], totals, strict=True)]
+            val = x.meta["val"].new_empty([*shape_of(x)[:-n], *sizes])
+            x = insert_call(captured, node, aten.constant_pad_nd.default, (x, amounts, 0.0), val)
+        else:
+            pads = [t // 2 for t in totals]
+    replace_call(
+        captured, node, _CONV[n], (x, weight, a["bias"], expand_argument(a["stride"], n), pads, dilation, a["groups"])
+    )
+
+
+def _rewrite_convolution(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    a = bind_arguments(node)
+    n = len(shape_of(a["weight"])) - 2
+    common = (a["input"], a["weight"], a["bias"], a["stride"], a["padding"])
+    if a["transposed"]:
+        replace_call(captured, node, _TRANSPOSED[n], (*common, a["output_padding"], a["groups"], a["dilation"]))
+    else:
+        replace_call(captured, node, _CONV[n], (*common, a["dilation"], a["groups"]))
+
+
+def _absorb_padding(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Move symmetric zero padding into the convolution; rewrite depthwise 1×1 convolutions as factors."""
+    a, x = bind_arguments(node), bind_arguments(node)["input"]
+    n = len(shape_of(a["weight"])) - 2
+    if x.target is aten.constant_pad_nd.default and len(x.users) == 1 and len(shape_of(x)) == n + 2:
+        pads, value = list(x.args[1]), bind_arguments(x)["value"]
+        pads += [0] * (2 * n - len(pads))
+        if value == 0 and len(pads) == 2 * n and all(p >= 0 for p in pads) and pads[::2] == pads[1::2]:
+            padding = [p + q for p, q in zip(expand_argument(a["padding"], n), reversed(pads[::2]), strict=True)]
+            rest = (expand_argument(a["stride"], n), padding, expand_argument(a["dilation"], n), a["groups"])
+            node = replace_call(captured, node, node.target, (x.args[0], a["weight"], a["bias"], *rest))
+    _rewrite_pointwise(captured, node)
+
+
+def _rewrite_pointwise(captured: CapturedGraph, node: Node) -> None:
+    """Rewrite a depthwise 1×1 convolution as a factor and a summand per channel."""
+    a = bind_arguments(node)
+    weight, bias = constant_of(captured, a["weight"]), constant_of(captured, a["bias"])
+    if weight is None or (a["bias"] is not None and bias is None) or shape_of(a["input"]) != shape_of(node):
+        return
+    if a["groups"] != len(weight) or weight[0].numel() != 1 or any(expand_argument(a["padding"], 1)):
+        return
+    shape = [1, -1] + [1] * (weight.ndim - 2)
+    replace_by_scale_shift(
+        captured, node, a["input"], weight.reshape(shape), None if bias is None else bias.reshape(shape)
+    )
+
+
+# --- products with constants ------------------------------------------------------------------------------------------
 
 
 class _Product(NamedTuple):
@@ -33,7 +135,7 @@ class _Product(NamedTuple):
     out: str
 
 
-def _matmul(captured: Captured, node: Node, data: set[Node]) -> _Product | None:
+def _read_matmul(captured: CapturedGraph, node: Node, data: set[Node]) -> _Product | None:
     a, b = node.args[:2]
     first, second = constant_of(captured, a), constant_of(captured, b)
     if a in data and second is not None and second.ndim <= 2:
@@ -45,23 +147,23 @@ def _matmul(captured: Captured, node: Node, data: set[Node]) -> _Product | None:
     return None
 
 
-def _einsum(captured: Captured, node: Node, data: set[Node]) -> _Product | None:
+def _read_einsum(captured: CapturedGraph, node: Node, data: set[Node]) -> _Product | None:
     equation, operands = node.args
     if len(operands) != 2:
         return None
     left, out = equation.split("->")
-    for (x, letters), (other, others) in _both_ways(list(zip(operands, left.split(","), strict=True))):
+    for (x, letters), (other, others) in _swap_order(list(zip(operands, left.split(","), strict=True))):
         constant = constant_of(captured, other)
         if x in data and constant is not None:
             return _Product(x, letters, constant, others, out)
     return None
 
 
-def _both_ways(pair: list[Any]) -> list[tuple[Any, Any]]:
+def _swap_order(pair: list[Any]) -> list[tuple[Any, Any]]:
     return [(pair[0], pair[1]), (pair[1], pair[0])]
 
 
-def _tensordot(captured: Captured, node: Node, data: set[Node]) -> _Product | None:
+def _read_tensordot(captured: CapturedGraph, node: Node, data: set[Node]) -> _Product | None:
     x, other, mine, theirs = node.args[:4]
     constant = constant_of(captured, other)
     if x not in data or constant is None:
@@ -74,18 +176,18 @@ def _tensordot(captured: Captured, node: Node, data: set[Node]) -> _Product | No
     return _Product(x, "".join(letters), constant, "".join(others), "".join(out))
 
 
-def _sum(captured: Captured, node: Node, data: set[Node]) -> _Product | None:
-    """Σ x · c: an axis that x lacks is new, one that only c lacks is summed with ones."""
-    a, product = bound_args(node), node.args[0]
+def _read_sum(captured: CapturedGraph, node: Node, data: set[Node]) -> _Product | None:
+    """Read Σ x · c as a product; an axis that x lacks is new, one that only c lacks is summed with ones."""
+    a, product = bind_arguments(node), node.args[0]
     if product.target is not aten.mul.Tensor or len(product.users) != 1 or not a.get("dim") or a.get("keepdim"):
         return None
-    for factor, other in _both_ways(list(product.args)):
+    for factor, other in _swap_order(list(product.args)):
         constant = constant_of(captured, other)
         if factor not in data or constant is None or not constant.is_floating_point():
             continue
         rank = len(shape_of(product))
         wide = constant.reshape([1] * (rank - constant.ndim) + list(constant.shape))
-        x = _unexpanded(factor, wide)
+        x = _undo_expand(factor, wide)
         sizes = list(shape_of(x))
         if len(sizes) != rank:
             return None
@@ -102,7 +204,7 @@ def _sum(captured: Captured, node: Node, data: set[Node]) -> _Product | None:
         varies = [d for d in range(rank) if wide.shape[d] > 1 or d in summed]
         narrow = x
         for d in reversed(new):
-            narrow = insert(captured, node, aten.squeeze.dim, (narrow, d), narrow.meta["val"].squeeze(d))
+            narrow = insert_call(captured, node, aten.squeeze.dim, (narrow, d), narrow.meta["val"].squeeze(d))
         return _Product(
             narrow,
             "".join(letters[d] for d in range(rank) if d not in new),
@@ -113,27 +215,27 @@ def _sum(captured: Captured, node: Node, data: set[Node]) -> _Product | None:
     return None
 
 
-def _unexpanded(x: Node, wide: Tensor) -> Node:
-    """x before it was expanded along axes that the constant has too; x itself where it was along others."""
+def _undo_expand(x: Node, wide: Tensor) -> Node:
+    """Return x before it was expanded along axes that the constant has too; x itself if it was along others."""
     before = x.args[0] if x.target is aten.expand.default else x
     grown = [str(a) != str(b) for a, b in zip(shape_of(before), shape_of(x), strict=False)]
     same_rank = len(shape_of(before)) == len(shape_of(x)) == wide.ndim
     return before if same_rank and all(n > 1 for n, g in zip(wide.shape, grown, strict=True) if g) else x
 
 
-def _rewriting(read: Callable[[Captured, Node, set[Node]], _Product | None]) -> Rewrite:
-    """Put a linear layer in the place of a product that is one on some axes."""
+def _rewrite_if_linear(read: Callable[[CapturedGraph, Node, set[Node]], _Product | None]) -> Rewrite:
+    """Replace a product by a linear layer if it is one along some axes."""
 
-    def rewrite(captured: Captured, node: Node, data: set[Node]) -> None:
+    def rewrite(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
         product = read(captured, node, data)
-        if product is not None and _is_linear(product):
+        if product is not None and _is_linear_layer(product):
             data.add(_write(captured, node, product))
 
     return rewrite
 
 
-def _is_linear(p: _Product) -> bool:
-    """Every axis is kept, contracted or new; samples stay apart."""
+def _is_linear_layer(p: _Product) -> bool:
+    """Return True if every axis is kept, contracted or new, and samples are not mixed."""
     mine, theirs, out = set(p.letters), set(p.of_constant), set(p.out)
     once = all(len(set(term)) == len(term) for term in (p.letters, p.of_constant, p.out))
     contracted = mine & theirs
@@ -147,7 +249,7 @@ def _is_linear(p: _Product) -> bool:
     )
 
 
-def _write(captured: Captured, node: Node, p: _Product) -> Node:
+def _write(captured: CapturedGraph, node: Node, p: _Product) -> Node:
     kept = [c for c in p.letters if c not in p.of_constant]
     contracted = [c for c in p.letters if c in p.of_constant]
     new = [c for c in p.of_constant if c not in p.letters]
@@ -156,12 +258,12 @@ def _write(captured: Captured, node: Node, p: _Product) -> Node:
     order = [p.letters.index(c) for c in kept + contracted]
     if order != sorted(order):
         val = val.permute(order)
-        x = insert(captured, node, aten.permute.default, (x, order), val)
+        x = insert_call(captured, node, aten.permute.default, (x, order), val)
     if len(contracted) > 1:
         val = val.flatten(len(kept))
-        x = insert(captured, node, aten.flatten.using_ints, (x, len(kept), -1), val)
+        x = insert_call(captured, node, aten.flatten.using_ints, (x, len(kept), -1), val)
     matrix = p.constant.permute([p.of_constant.index(c) for c in new + contracted]).reshape(-1, val.shape[-1])
-    weight = captured.constant(matrix.contiguous(), node, "weight")
+    weight = captured.add_constant(matrix.contiguous(), node, "weight")
     # What follows the layer, each with the shape it gives; the last of all takes the node's place.
     steps: list[tuple[Any, tuple[Any, ...], Tensor]] = []
     val = val.new_empty((*val.shape[:-1], matrix.shape[0]))
@@ -176,10 +278,30 @@ def _write(captured: Captured, node: Node, p: _Product) -> Node:
     if back != sorted(back):
         steps.append((aten.permute.default, (back,), val.permute(back)))
     for target, args, shape in steps[:-1]:
-        x = insert(captured, node, target, (x, *args), shape)
+        x = insert_call(captured, node, target, (x, *args), shape)
     target, args, _ = steps[-1]
-    return replace(captured, node, target, (x, *args))
+    return replace_call(captured, node, target, (x, *args))
 
 
-layer_of_matmul, layer_of_einsum = _rewriting(_matmul), _rewriting(_einsum)
-layer_of_tensordot, layer_of_sum = _rewriting(_tensordot), _rewriting(_sum)
+layer_of_matmul, layer_of_einsum = _rewrite_if_linear(_read_matmul), _rewrite_if_linear(_read_einsum)
+layer_of_tensordot, layer_of_sum = _rewrite_if_linear(_read_tensordot), _rewrite_if_linear(_read_sum)
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+_PADDING_NAME = Row(rewrites={"spell": _rewrite_padding_name})
+
+ROWS: Rows = {
+    aten.linear.default: Row(Mix(_map_linear, Layer()), secant=split_layer, fast=ops.linear),
+    **{
+        t: Row(Mix(_map_convolution, Layer(n)), None, {"shorten": _absorb_padding}, secant=split_layer)
+        for n, t in _CONV.items()
+    },
+    **{t: Row(Mix(_map_convolution, Layer(n, transposed=True)), secant=split_layer) for n, t in _TRANSPOSED.items()},
+    aten.conv1d.padding: _PADDING_NAME,
+    aten.conv2d.padding: _PADDING_NAME,
+    aten.conv3d.padding: _PADDING_NAME,
+    aten.convolution.default: Row(rewrites={"spell": _rewrite_convolution}),
+    aten.bilinear.default: Row(secant=split_layer),
+    aten.embedding.default: Row(Embedding(), secant=split_embedding),
+}

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import torch
 
-from deeptaylor.graph.capture import Captured
-from deeptaylor.graph.editing import bound_args, replace, shape_of, wide
-from deeptaylor.graph.places import Node
+from deeptaylor.graph.capture import CapturedGraph
+from deeptaylor.graph.editing import constant_of, expand_argument, insert_call, replace_call, shape_of
+from deeptaylor.graph.node import Node, bind_arguments, is_node
+from deeptaylor.graph.recording import is_recorded
 from deeptaylor.maps import ops
-from deeptaylor.operations.kinds import Lp, Max
-from deeptaylor.operations.ranges import ABOVE, always, same
+from deeptaylor.operations.flow import LpPooling, MaxPooling
+from deeptaylor.operations.ranges import ABOVE, fixed_range, range_of_input
 from deeptaylor.operations.row import Row, Rows
 from deeptaylor.rules import pooling
+from deeptaylor.secants.choices import split_adaptive_max_pool, split_amax, split_amin, split_max_pool
+from deeptaylor.secants.deviations import split_lp_pool
 
-__all__ = ["ROWS"]
+__all__ = ["ROWS", "rewrite_lp_pool"]
 
 aten = torch.ops.aten
 _SLIDING = {
@@ -35,67 +39,161 @@ _ADAPTIVE = {
 # --- windows ----------------------------------------------------------------------------------------------------------
 
 
-def _sliding(node: Node) -> pooling.Windows:
+def _sliding_windows(node: Node) -> pooling.Windows:
     _, kernel, stride, padding, dilation, ceil = node.args
-    return pooling.Sliding(kernel, stride, padding, dilation, ceil)
+    return pooling.SlidingWindows(kernel, stride, padding, dilation, ceil)
 
 
-def _adaptive(node: Node) -> pooling.Windows:
-    return pooling.Adaptive(node.args[1])
+def _adaptive_windows(node: Node) -> pooling.Windows:
+    return pooling.AdaptiveWindows(node.args[1])
 
 
-def _axes(node: Node) -> pooling.Windows:
-    dims: Any = bound_args(node)["dim"] or list(range(1, len(shape_of(node.args[0]))))
-    return pooling.Axes(dims)
+def _axis_window(node: Node) -> pooling.Windows:
+    dims: Any = bind_arguments(node)["dim"] or list(range(1, len(shape_of(node.args[0]))))
+    return pooling.AxisWindow(dims)
 
 
-def _of_powers(node: Node) -> pooling.Windows:
+def _lp_windows(node: Node) -> pooling.Windows:
     _, _, kernel, stride, ceil = node.args
-    return pooling.Sliding(kernel, stride, [0] * len(kernel), [1] * len(kernel), ceil)
+    return pooling.SlidingWindows(kernel, stride, [0] * len(kernel), [1] * len(kernel), ceil)
 
 
 # --- other spellings --------------------------------------------------------------------------------------------------
 
 
-def _values(captured: Captured, node: Node, data: set[Node]) -> None:
-    """The values of a pooling that tells their places too."""
+def _unpack_values(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Unpack the values of a pooling that returns indices too."""
     source, index = node.args
     if index == 0:
-        replace(captured, node, source.target, source.args, dict(source.kwargs))
+        replace_call(captured, node, source.target, source.args, dict(source.kwargs))
 
 
-def _maximum(captured: Captured, node: Node, data: set[Node]) -> None:
-    """The values of max along an axis."""
+def _unpack_max(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Unpack the values of max along an axis."""
     (x, *rest), index = node.args[0].args, node.args[1]
     if index == 0:
-        replace(captured, node, aten.amax.default, (x, [rest[0]], rest[1] if len(rest) > 1 else False))
+        replace_call(captured, node, aten.amax.default, (x, [rest[0]], rest[1] if len(rest) > 1 else False))
 
 
-def _slide(captured: Captured, node: Node, data: set[Node]) -> None:
+def _rewrite_max_pool(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
     if isinstance(node.meta["val"], tuple):
         return
-    n, a = _SLIDING[node.target], bound_args(node)
-    kernel = wide(a["kernel_size"], n)
-    stride = wide(a["stride"], n) if a["stride"] else kernel
-    how = (kernel, stride, wide(a["padding"], n), wide(a["dilation"], n), a["ceil_mode"])
-    replace(captured, node, ops.max_pool, (a["self"], *how))
+    n, a = _SLIDING[node.target], bind_arguments(node)
+    kernel = expand_argument(a["kernel_size"], n)
+    stride = expand_argument(a["stride"], n) if a["stride"] else kernel
+    how = (kernel, stride, expand_argument(a["padding"], n), expand_argument(a["dilation"], n), a["ceil_mode"])
+    replace_call(captured, node, ops.max_pool, (a["self"], *how))
 
 
-def _adapt(captured: Captured, node: Node, data: set[Node]) -> None:
+def _rewrite_adaptive_pool(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
     if not isinstance(node.meta["val"], tuple):
-        a = bound_args(node)
-        replace(captured, node, ops.adaptive_max_pool, (a["self"], wide(a["output_size"], _ADAPTIVE[node.target])))
+        a = bind_arguments(node)
+        replace_call(
+            captured,
+            node,
+            ops.adaptive_max_pool,
+            (a["self"], expand_argument(a["output_size"], _ADAPTIVE[node.target])),
+        )
+
+
+# --- L^p pooling ------------------------------------------------------------------------------------------------------
+
+_AVG_POOLS = {aten.avg_pool1d.default: 1, aten.avg_pool2d.default: 2, aten.avg_pool3d.default: 3}
+
+
+class _Windows(NamedTuple):
+    """factor · Σ over windows of x^p."""
+
+    factor: float
+    x: Node
+    p: float
+    kernel: list[int]
+    stride: list[int]
+    ceil_mode: bool
+
+
+def rewrite_lp_pool(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Write (c Σ x^p)^(1/p) as c^(1/p) · (Σ x^p)^(1/p), one L^p pooling and a factor; the node is the root."""
+    root, found = _read_root(node), _read_windows(captured, node.args[0], 1.0)
+    if found is None or root is None or abs(root * found.p - 1) > 1e-9 or found.factor <= 0:
+        return
+    pooling = (found.x, found.p, found.kernel, found.stride, found.ceil_mode)
+    factor = found.factor**root
+    if abs(factor - 1) < 1e-12:
+        replace_call(captured, node, ops.lp_pool, pooling)
+        return
+    pooled = insert_call(captured, node, ops.lp_pool, pooling, node.meta["val"])
+    replace_call(captured, node, aten.mul.Tensor, (pooled, factor))
+
+
+def _read_root(node: Node) -> float | None:
+    if node.target is aten.sqrt.default:
+        return 0.5
+    if node.target is aten.pow.Tensor_Scalar and 0 < float(node.args[1]) <= 1:
+        return float(node.args[1])
+    return None
+
+
+def _read_power(node: Any) -> tuple[Node, float] | None:
+    """Return x and p, if a node is x^p."""
+    if not is_node(node):
+        return None
+    if node.target is aten.square.default or (node.target is aten.mul.Tensor and node.args[0] is node.args[1]):
+        return node.args[0], 2.0
+    if node.target is aten.pow.Tensor_Scalar and float(node.args[1]) >= 1:
+        return node.args[0], float(node.args[1])
+    return None
+
+
+def _read_number(captured: CapturedGraph, value: Any) -> float | None:
+    if isinstance(value, (int, float)):
+        return float(value)
+    constant = constant_of(captured, value)
+    if constant is None or constant.numel() != 1 or is_recorded(constant):  # a parameter is no fixed number
+        return None
+    return float(constant)
+
+
+def _read_windows(captured: CapturedGraph, node: Any, factor: float) -> _Windows | None:
+    """Return the sum of powers under a root, skipping a ReLU, which does not change it; None if there is none."""
+    if not is_node(node) or node.op != "call_function":
+        return None
+    if node.target in (aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor):
+        a, b = node.args[:2]
+        if _is_call(a, aten.sign.default) and _is_call(b, aten.relu.default):  # sign(t) · relu(|t|), as torch writes it
+            return _read_windows(captured, a.args[0], factor)
+        number = _read_number(captured, b)
+        if number:
+            return _read_windows(captured, a, factor / number if node.target is aten.div.Tensor else factor * number)
+        number = None if node.target is aten.div.Tensor else _read_number(captured, a)
+        return _read_windows(captured, b, factor * number) if number else None
+    if node.target is aten.relu.default:
+        return _read_windows(captured, node.args[0], factor)
+    power = _read_power(node.args[0]) if node.target in _AVG_POOLS else None
+    if power is None:
+        return None
+    n, a = _AVG_POOLS[node.target], bind_arguments(node)
+    kernel, divisor = expand_argument(a["kernel_size"], n), a.get("divisor_override")
+    # A window that hangs over is divided by what it holds, unless a divisor is given: only then is it no plain sum.
+    if any(expand_argument(a["padding"], n)) or (divisor and a["ceil_mode"]):
+        return None
+    stride = expand_argument(a["stride"], n) if a["stride"] else kernel
+    return _Windows(factor / (divisor or math.prod(kernel)), *power, kernel, stride, a["ceil_mode"])
+
+
+def _is_call(node: Any, target: Any) -> bool:
+    return is_node(node) and node.target is target
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 ROWS: Rows = {
-    **dict.fromkeys(_SLIDING, Row(rewrites={"unpack": _values, "spell": _slide})),
-    **dict.fromkeys(_ADAPTIVE, Row(rewrites={"unpack": _values, "spell": _adapt})),
-    aten.max.dim: Row(rewrites={"unpack": _maximum}),
-    ops.max_pool: Row(Max(_sliding, cheap=True), same),
-    ops.adaptive_max_pool: Row(Max(_adaptive), same),
-    aten.amax.default: Row(Max(_axes), same),
-    aten.amin.default: Row(range=same),
-    ops.lp_pool: Row(Lp(_of_powers), always(ABOVE)),
+    **dict.fromkeys(_SLIDING, Row(rewrites={"unpack": _unpack_values, "spell": _rewrite_max_pool})),
+    **dict.fromkeys(_ADAPTIVE, Row(rewrites={"unpack": _unpack_values, "spell": _rewrite_adaptive_pool})),
+    aten.max.dim: Row(rewrites={"unpack": _unpack_max}),
+    ops.max_pool: Row(MaxPooling(_sliding_windows, is_cheap=True), range_of_input, secant=split_max_pool),
+    ops.adaptive_max_pool: Row(MaxPooling(_adaptive_windows), range_of_input, secant=split_adaptive_max_pool),
+    aten.amax.default: Row(MaxPooling(_axis_window), range_of_input, secant=split_amax),
+    aten.amin.default: Row(range=range_of_input, secant=split_amin),
+    ops.lp_pool: Row(LpPooling(_lp_windows), fixed_range(ABOVE), secant=split_lp_pool),
 }

@@ -1,125 +1,125 @@
-"""Operations that copy elements of one tensor: views, permutations, repetitions, slices, padding, shuffles."""
+"""Operations that copy elements: views, permutations, repetitions, slices, padding, shuffles, concatenation."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from deeptaylor.graph.capture import Captured
-from deeptaylor.graph.editing import bound_args, constant_of, insert, replace, shape_of
-from deeptaylor.graph.outline import per_sample
-from deeptaylor.graph.places import Node, is_node
-from deeptaylor.maps import selections
+from deeptaylor.graph.capture import CapturedGraph
+from deeptaylor.graph.editing import constant_of, insert_call, replace_call, replace_node, shape_of
+from deeptaylor.graph.node import Node, bind_arguments, find_batch_factor, is_node
 from deeptaylor.maps import structural as st
 from deeptaylor.maps.linear_map import LinearMap
-from deeptaylor.operations.kinds import Moves
-from deeptaylor.operations.ranges import Range, Ranges, join, same
-from deeptaylor.operations.row import Row, Rows, same_as
+from deeptaylor.operations.flow import Build, Copy
+from deeptaylor.operations.ranges import ANY, Range, Ranges, join_ranges, range_of_input
+from deeptaylor.operations.row import Rewrite, Row, Rows, Stage, same_as
+from deeptaylor.secants.arithmetic import split_linear
+from deeptaylor.secants.choices import split_sort
 
-__all__ = ["ROWS", "permutes", "put_expand", "put_permute", "put_reshape", "scalar"]
+__all__ = ["ROWS", "make_scalar", "permutes", "put_expand", "put_permute", "put_reshape", "range_of_join"]
 
 aten = torch.ops.aten
 
 # --- the order of elements stays --------------------------------------------------------------------------------------
 
 
-def _reshape(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap:
+def _map_reshape(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap:
     return st.Reshape(node.name, operands)
 
 
-def _view(captured: Captured, node: Node, data: set[Node]) -> None:
-    """A view needs the memory layout that a dropped copy had made; a reshape takes any."""
-    replace(captured, node, aten.reshape.default, (node.args[0], node.args[1]))
+def _rewrite_view(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Write a view as a reshape: a view needs the memory layout that a dropped copy had made."""
+    replace_call(captured, node, aten.reshape.default, (node.args[0], node.args[1]))
 
 
-def _squeeze(captured: Captured, node: Node, data: set[Node]) -> None:
-    """x.squeeze() takes out the axes that had one element here: not the samples' axis where there is one sample."""
+def _rewrite_squeeze(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Rewrite x.squeeze() with explicit axes: those with one element, without the samples' axis."""
     sizes = node.args[0].meta["val"].shape
     node.target = aten.squeeze.dims
     node.args = (node.args[0], [d for d, n in enumerate(sizes) if isinstance(n, int) and n == 1])
 
 
-def put_reshape(captured: Captured, like: Node, x: Node, sizes: Sequence[int], val: Tensor) -> Node:
-    """x in other sizes, before a node."""
-    return insert(captured, like, aten.reshape.default, (x, sizes), val)
+def put_reshape(captured: CapturedGraph, like: Node, x: Node, sizes: Sequence[int], val: Tensor) -> Node:
+    """Insert a reshape of x before a node."""
+    return insert_call(captured, like, aten.reshape.default, (x, sizes), val)
 
 
 # --- axes change places -----------------------------------------------------------------------------------------------
 
 
-def _permute(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap:
+def _map_permute(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap:
     return st.Permute(node.name, operands, node.args[1])
 
 
-def _reverse_axes(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap:
+def _map_reversed_axes(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap:
     return st.Permute(node.name, operands, range(len(shape_of(node)))[::-1])
 
 
-def _swap(node: Node, operands: Sequence[str], i: int, j: int) -> LinearMap:
+def _map_swap(node: Node, operands: Sequence[str], i: int, j: int) -> LinearMap:
     order = list(range(len(shape_of(node))))
     order[i], order[j] = order[j], order[i]
     return st.Permute(node.name, operands, order)
 
 
-def _transpose(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap:
-    return _swap(node, operands, node.args[1], node.args[2])
+def _map_transpose(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap:
+    return _map_swap(node, operands, node.args[1], node.args[2])
 
 
-def _transpose_last(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap:
-    return _swap(node, operands, *((-1, -2) if len(shape_of(node)) > 1 else (0, 0)))
+def _map_last_transpose(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap:
+    return _map_swap(node, operands, *((-1, -2) if len(shape_of(node)) > 1 else (0, 0)))
 
 
-def _movedim(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap:
+def _map_movedim(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap:
     numbered = torch.empty(list(range(1, len(shape_of(node)) + 1)))
     moved = torch.movedim(numbered, node.args[1], node.args[2])
     return st.Permute(node.name, operands, [n - 1 for n in moved.shape])
 
 
-def put_permute(captured: Captured, like: Node, x: Node, order: Sequence[int], val: Tensor) -> Node:
-    """x with its axes in another order, before a node."""
-    return insert(captured, like, aten.permute.default, (x, order), val)
+def put_permute(captured: CapturedGraph, like: Node, x: Node, order: Sequence[int], val: Tensor) -> Node:
+    """Insert a permutation of x before a node."""
+    return insert_call(captured, like, aten.permute.default, (x, order), val)
 
 
 # --- repetitions ------------------------------------------------------------------------------------------------------
 
 
-def _expand(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap:
+def _map_expand(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap:
     return st.Expand(node.name, operands)
 
 
-def put_expand(captured: Captured, like: Node, x: Node) -> Node:
+def put_expand(captured: CapturedGraph, like: Node, x: Node) -> Node:
     """Insert x expanded to the shape of a node before that node; return x itself if there is nothing to repeat."""
     sizes = list(shape_of(like))
     new = len(sizes) - len(shape_of(x))
     own = [None] * new + list(shape_of(x))
     # As text: asking a symbolic size for its number would fix the batch size.
     repeated = [d for d, n in enumerate(sizes) if str(n) != str(own[d])]
-    if not repeated or any(not isinstance(sizes[d], int) or per_sample(sizes[d]) is not None for d in repeated):
+    if not repeated or any(not isinstance(sizes[d], int) or find_batch_factor(sizes[d]) is not None for d in repeated):
         return x
     shape = [n if d in repeated else -1 for d, n in enumerate(sizes)]
-    return insert(captured, like, aten.expand.default, (x, shape), x.meta["val"].expand(sizes))
+    return insert_call(captured, like, aten.expand.default, (x, shape), x.meta["val"].expand(sizes))
 
 
-def _repeat(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap:
+def _map_repeat(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap:
     return st.Repeat(node.name, operands)
 
 
-def _repeat_interleave(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap | None:
-    a = bound_args(node)
+def _map_repeat_interleave(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap | None:
+    a = bind_arguments(node)
     return None if a["dim"] is None else st.RepeatInterleave(node.name, operands, a["repeats"], a["dim"])
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _slice(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap | None:
-    a = bound_args(node)
+def _map_slice(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap | None:
+    a = bind_arguments(node)
     start = 0 if a["start"] is None else a["start"]
     stop = torch.iinfo(torch.int64).max if a["end"] is None else a["end"]
     if not all(isinstance(v, int) for v in (start, stop, a["step"])):
@@ -127,8 +127,8 @@ def _slice(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap
     return st.Slice(node.name, operands, a["dim"], start, stop, a["step"], drop=False)
 
 
-def _select(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap | None:
-    a = bound_args(node)
+def _map_select(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap | None:
+    a = bind_arguments(node)
     index: Any = a["index"]
     size = shape_of(node.args[0])[a["dim"]]
     if not isinstance(index, int) or not (isinstance(size, int) or size.node.has_hint()):  # a mask picked them
@@ -137,38 +137,58 @@ def _select(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMa
     return st.Slice(node.name, operands, a["dim"], index % size, index % size + 1, 1, drop=True)
 
 
-def _narrow(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap | None:
-    a = bound_args(node)
+def _map_narrow(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap | None:
+    a = bind_arguments(node)
     if not isinstance(a["start"], int):
         return None
     return st.Slice(node.name, operands, a["dim"], a["start"], a["start"] + a["length"], 1, drop=False)
 
 
-def _split(captured: Captured, node: Node, data: set[Node]) -> None:
-    """One of the pieces of split and chunk is a slice."""
+def _unpack_split(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Write one of the pieces of split and chunk as a slice."""
     source, index = node.args
     x, dim = source.args[0], source.args[2] if len(source.args) > 2 else source.kwargs.get("dim", 0)
     start = sum(int(v.shape[dim]) for v in source.meta["val"][:index])
-    replace(captured, node, aten.slice.Tensor, (x, dim, start, start + int(shape_of(node)[dim])))
+    replace_call(captured, node, aten.slice.Tensor, (x, dim, start, start + int(shape_of(node)[dim])))
 
 
-def _unbind(captured: Captured, node: Node, data: set[Node]) -> None:
+def _unpack_unbind(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
     source, index = node.args
-    replace(captured, node, aten.select.int, (source.args[0], source.args[1] if len(source.args) > 1 else 0, index))
+    replace_call(
+        captured, node, aten.select.int, (source.args[0], source.args[1] if len(source.args) > 1 else 0, index)
+    )
 
 
-def _index(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap | None:
-    return _picked(node, captured, operands, [(d, i) for d, i in enumerate(node.args[1]) if i is not None])
+def _map_index(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap | None:
+    if (steps := _steps_of_samples(node, captured)) is not None:
+        return st.TakeStep(node.name, operands, steps.name)
+    return _map_positions(node, captured, operands, [(d, i) for d, i in enumerate(node.args[1]) if i is not None])
 
 
-def _index_select(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap | None:
-    return _picked(node, captured, operands, [(node.args[1], node.args[2])])
+def _steps_of_samples(node: Node, captured: CapturedGraph) -> Node | None:
+    """Return the step of each sample in x[arange(samples), steps], as pooling at the last token writes it."""
+    given: Any = node.args[1]
+    if len(given) != 2 or not all(is_node(i) and i.meta["val"].ndim == 1 for i in given):
+        return None
+    rows, steps = given
+    if steps.op == "get_attr" or steps.meta["val"].dtype not in (torch.int64, torch.int32):
+        return None
+    constant = constant_of(captured, rows)
+    if constant is not None:  # of a batch whose size is fixed
+        return steps if torch.equal(constant, torch.arange(len(constant)).to(constant)) else None
+    counted = rows.target is aten.arange.default or (rows.target is aten.arange.start and rows.args[0] == 0)
+    # As text: asking a symbolic size for its number would fix the batch size.
+    return steps if counted and str(shape_of(rows)[0]) == str(shape_of(node.args[0])[0]) else None
 
 
-def _picked(
-    node: Node, captured: Captured, operands: Sequence[str], given: Sequence[tuple[int, Any]]
+def _map_index_select(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap | None:
+    return _map_positions(node, captured, operands, [(node.args[1], node.args[2])])
+
+
+def _map_positions(
+    node: Node, captured: CapturedGraph, operands: Sequence[str], given: Sequence[tuple[int, Any]]
 ) -> LinearMap | None:
-    """Constant integer positions along one axis, or along neighbouring axes at once."""
+    """Return the map of an index by constant integers along one axis, or along neighbouring axes."""
     first, span = given[0][0], len(given)
     sizes = shape_of(node.args[0])
     positions: Tensor | None = None
@@ -179,74 +199,74 @@ def _picked(
         here = constant.long() % int(sizes[dim])
         positions = here if positions is None else positions * int(sizes[dim]) + here
     assert positions is not None
-    return selections.IndexAlong(node.name, operands, [(first % len(sizes), span, positions.reshape(-1))])
+    return st.IndexAlong(node.name, operands, [(first % len(sizes), span, positions.reshape(-1))])
 
 
-def _gather(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap:
-    return selections.Gather(node.name, operands, node.args[1], node.args[2].name)
+def _map_gather(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap:
+    return st.Gather(node.name, operands, node.args[1], node.args[2].name)
 
 
 # --- other orders -----------------------------------------------------------------------------------------------------
 
 
-def _roll(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap | None:
-    a = bound_args(node)
+def _map_roll(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap | None:
+    a = bind_arguments(node)
     return st.Roll(node.name, operands, a["shifts"], a["dims"]) if a["dims"] else None
 
 
-def _flip(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap:
+def _map_flip(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap:
     return st.Flip(node.name, operands, node.args[1])
 
 
-def _pixel_shuffle(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap:
+def _map_pixel_shuffle(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap:
     return st.PixelShuffle(node.name, operands, node.args[1], node.target is aten.pixel_unshuffle.default)
 
 
-def _channel_shuffle(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap:
+def _map_channel_shuffle(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap:
     channels, groups = int(shape_of(node)[1]), int(node.args[1])
     order = torch.arange(channels, device=node.meta["val"].device).reshape(groups, -1).T.reshape(-1)
-    return selections.IndexAlong(node.name, operands, [(1, 1, order)])
+    return st.IndexAlong(node.name, operands, [(1, 1, order)])
 
 
 # --- padding ----------------------------------------------------------------------------------------------------------
 
 
-def scalar(node: Node, value: float) -> Tensor:
-    """A number as a tensor of the node's type and device."""
+def make_scalar(node: Node, value: float) -> Tensor:
+    """Return a number as a tensor with the node's dtype and device."""
     val = node.meta["val"]
     return torch.tensor(float(value), dtype=val.dtype, device=val.device)
 
 
-def _pad(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap:
-    a = bound_args(node)
-    return st.Pad(node.name, operands, a["pad"], scalar(node, a["value"]))
+def _map_pad(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap:
+    a = bind_arguments(node)
+    return st.Pad(node.name, operands, a["pad"], make_scalar(node, a["value"]))
 
 
-def _pad_range(node: Node, ranges: Ranges) -> Range:
-    a, x = bound_args(node), same(node, ranges)
-    return join(x, ranges.of(a["value"])) if any(is_node(p) or p > 0 for p in a["pad"]) else x
+def _range_of_pad(node: Node, ranges: Ranges) -> Range:
+    a, x = bind_arguments(node), range_of_input(node, ranges)
+    return join_ranges(x, ranges.of(a["value"])) if any(is_node(p) or p > 0 for p in a["pad"]) else x
 
 
-def _plain_pad(captured: Captured, node: Node, data: set[Node]) -> None:
-    a = bound_args(node)
+def _rewrite_constant_pad(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    a = bind_arguments(node)
     if a["mode"] == "constant":
-        replace(captured, node, aten.constant_pad_nd.default, (a["self"], a["pad"], a["value"] or 0.0))
+        replace_call(captured, node, aten.constant_pad_nd.default, (a["self"], a["pad"], a["value"] or 0.0))
 
 
-def _pad_once(captured: Captured, node: Node, data: set[Node]) -> None:
-    """Padding of what was padded with the same number."""
-    outer, x = bound_args(node), node.args[0]
+def _merge_pads(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Merge two paddings with the same number into one."""
+    outer, x = bind_arguments(node), node.args[0]
     if x.target is not aten.constant_pad_nd.default or len(x.users) != 1:
         return
-    inner = bound_args(x)
+    inner = bind_arguments(x)
     if inner["value"] == outer["value"] and min(*inner["pad"], *outer["pad"]) >= 0:
         pads = [sum(pair) for pair in itertools.zip_longest(inner["pad"], outer["pad"], fillvalue=0)]
-        replace(captured, node, aten.constant_pad_nd.default, (inner["self"], pads, inner["value"]))
+        replace_call(captured, node, aten.constant_pad_nd.default, (inner["self"], pads, inner["value"]))
 
 
-def _pad_by_index(node: Node, captured: Captured, operands: Sequence[str]) -> LinearMap | None:
-    """Reflecting, replicating and circular padding copy elements, axis by axis."""
-    a = bound_args(node)
+def _map_pad_by_index(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap | None:
+    """Map reflecting, replicating and circular padding, which copy elements axis by axis."""
+    a = bind_arguments(node)
     pads = list(a["pad"] if "pad" in a else a["padding"])
     mode = a.get("mode") or ("reflect" if "reflection" in str(node.target) else "replicate")
     rank, picks = len(shape_of(node)), []
@@ -256,67 +276,168 @@ def _pad_by_index(node: Node, captured: Captured, operands: Sequence[str]) -> Li
             positions = torch.arange(int(shape_of(node.args[0])[axis]), dtype=torch.float64).reshape(1, 1, -1)
             picked = F.pad(positions, pads[2 * k : 2 * k + 2], mode=mode)
             picks.append((axis, 1, picked.reshape(-1).long().to(node.meta["val"].device)))
-    return selections.IndexAlong(node.name, operands, picks)
+    return st.IndexAlong(node.name, operands, picks)
+
+
+# --- nothing changes in eval mode -------------------------------------------------------------------------------------
+
+
+def _drop_identity(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    replace_node(captured, node, node.args[0])
+
+
+def _drop_copy(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Read the source of a copy that fills a whole tensor."""
+    target, source = node.args[:2]
+    same = [str(n) for n in shape_of(target)] == [str(n) for n in shape_of(source)]
+    if same and target.meta["val"].dtype is source.meta["val"].dtype:
+        replace_node(captured, node, source)
+
+
+def _drop_dropout(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    if not bind_arguments(node).get("train"):
+        replace_node(captured, node, node.args[0])
+
+
+def _unpack_dropout(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    source, index = node.args
+    if index == 0:
+        replace_node(captured, node, source.args[0])
+
+
+def _drop_assertion(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    captured.graph.erase_node(node)  # it has no value, but would count as a reader of one
+
+
+# --- several tensors become one ---------------------------------------------------------------------------------------
+
+
+def range_of_join(node: Node, ranges: Ranges) -> Range:
+    """Return the joint range of all operands, because every element is copied from one of them."""
+    read = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), Tensor)]
+    floats = [n for n in read if n.meta["val"].is_floating_point()]
+    return join_ranges(*map(ranges.of, floats)) if floats else ANY
+
+
+def _parts_of(node: Node) -> tuple[list[str], int]:
+    parts: Any = node.args[0]
+    dim: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+    return [p.name for p in parts], dim % len(shape_of(node))
+
+
+def _map_cat(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap:
+    parts, dim = _parts_of(node)
+    return st.Cat(node.name, list(dict.fromkeys(operands)), parts, dim)
+
+
+def _drop_empty_parts(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Leave out parts of shape (0,), which torch.cat ignores whatever the rank of the others is."""
+    parts: Any = node.args[0]
+    left = [p for p in parts if tuple(shape_of(p)) != (0,)]
+    if left and len(left) < len(parts) and len(shape_of(node)) > 1:
+        node.args = (left, *node.args[1:])
+
+
+def _map_stack(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap:
+    parts, dim = _parts_of(node)
+    return st.Stack(node.name, list(dict.fromkeys(operands)), parts, dim)
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 
-_RESHAPE = Row(Moves(_reshape, whole=True), same)
-_SHAPED_LIKE = Row(Moves(_reshape, whole=True, first=True), same, reads="first")
-_SPLIT = Row(rewrites={"unpack": _split})
-_BY_INDEX = Row(Moves(_pad_by_index), same)
+
+def _row(build: Build, rewrites: Mapping[Stage, Rewrite] | None = None, **traits: bool) -> Row:
+    """Return the row of an operation that copies elements; traits: those of `Copy`."""
+    return Row(Copy(build, **traits), range_of_input, rewrites or {}, secant=split_linear)
+
+
+_RESHAPE = _row(_map_reshape, keeps_elements=True)
+_SHAPED_LIKE = dataclasses.replace(_row(_map_reshape, keeps_elements=True, first=True), reads="first")
+_SPLIT = Row(rewrites={"unpack": _unpack_split})
+_BY_INDEX = _row(_map_pad_by_index)
+_LINEAR = Row(secant=split_linear)
+_IDENTITY, _DROPOUT = Row(rewrites={"drop": _drop_identity}), Row(rewrites={"drop": _drop_dropout})
 
 ROWS: Rows = {
-    aten.view.default: dataclasses.replace(_RESHAPE, rewrites={"name": _view}),
-    aten._unsafe_view.default: dataclasses.replace(_RESHAPE, rewrites={"name": _view}),
+    aten.view.default: _row(_map_reshape, {"name": _rewrite_view}, keeps_elements=True),
+    aten._unsafe_view.default: _row(_map_reshape, {"name": _rewrite_view}, keeps_elements=True),
     aten.reshape.default: _RESHAPE,
     aten.flatten.using_ints: _RESHAPE,
     aten.unflatten.int: _RESHAPE,
     aten.squeeze.dim: _RESHAPE,
     aten.squeeze.dims: _RESHAPE,
-    aten.squeeze.default: dataclasses.replace(_RESHAPE, rewrites={"name": _squeeze}),
+    aten.squeeze.default: _row(_map_reshape, {"name": _rewrite_squeeze}, keeps_elements=True),
     aten.unsqueeze.default: _RESHAPE,
     aten.view_as.default: _SHAPED_LIKE,
     aten.reshape_as.default: _SHAPED_LIKE,
-    aten.permute.default: Row(Moves(_permute, whole=True), same),
-    aten.transpose.int: Row(Moves(_transpose, whole=True), same),
-    aten.swapaxes.default: Row(Moves(_transpose, whole=True), same),
+    aten.permute.default: _row(_map_permute, keeps_elements=True),
+    aten.transpose.int: _row(_map_transpose, keeps_elements=True),
+    aten.swapaxes.default: _row(_map_transpose, keeps_elements=True),
     aten.swapdims.default: same_as(aten.transpose.int),
-    aten.t.default: Row(Moves(_transpose_last, whole=True), same),
-    aten.mT.default: Row(Moves(_transpose_last, whole=True), same),
-    aten.numpy_T.default: Row(Moves(_reverse_axes, whole=True), same),
-    aten.movedim.int: Row(Moves(_movedim, whole=True), same),
-    aten.movedim.intlist: Row(Moves(_movedim, whole=True), same),
+    aten.t.default: _row(_map_last_transpose, keeps_elements=True),
+    aten.mT.default: _row(_map_last_transpose, keeps_elements=True),
+    aten.numpy_T.default: _row(_map_reversed_axes, keeps_elements=True),
+    aten.movedim.int: _row(_map_movedim, keeps_elements=True),
+    aten.movedim.intlist: _row(_map_movedim, keeps_elements=True),
     aten.moveaxis.int: same_as(aten.movedim.int),
-    aten.expand.default: Row(Moves(_expand), same),
-    aten.expand_as.default: Row(Moves(_expand, first=True), same, reads="first"),
-    aten.repeat.default: Row(Moves(_repeat), same),
-    aten.tile.default: Row(Moves(_repeat), same),
-    aten.repeat_interleave.self_int: Row(Moves(_repeat_interleave), same),
-    aten.slice.Tensor: Row(Moves(_slice, takes=True), same),
-    aten.select.int: Row(Moves(_select, takes=True), same),
-    aten.narrow.default: Row(Moves(_narrow, takes=True), same),
+    aten.moveaxis.intlist: same_as(aten.movedim.intlist),
+    aten.expand.default: _row(_map_expand),
+    aten.expand_as.default: dataclasses.replace(_row(_map_expand, first=True), reads="first"),
+    aten.repeat.default: _row(_map_repeat),
+    aten.tile.default: _row(_map_repeat),
+    aten.repeat_interleave.self_int: _row(_map_repeat_interleave),
+    aten.slice.Tensor: _row(_map_slice, takes=True),
+    aten.select.int: _row(_map_select, takes=True),
+    aten.narrow.default: _row(_map_narrow, takes=True),
     aten.split.Tensor: _SPLIT,
     aten.split.sizes: _SPLIT,
     aten.split_with_sizes.default: _SPLIT,
     aten.chunk.default: _SPLIT,
-    aten.unbind.int: Row(rewrites={"unpack": _unbind}),
-    aten.index.Tensor: Row(Moves(_index), same),
-    aten.index_select.default: Row(Moves(_index_select), same),
-    aten.gather.default: Row(Moves(_gather, first=True), same),
-    aten.roll.default: Row(Moves(_roll, whole=True), same),
-    aten.flip.default: Row(Moves(_flip, whole=True), same),
-    aten.pixel_shuffle.default: Row(Moves(_pixel_shuffle, whole=True), same),
-    aten.pixel_unshuffle.default: Row(Moves(_pixel_shuffle, whole=True), same),
-    aten.channel_shuffle.default: Row(Moves(_channel_shuffle, whole=True), same),
-    aten.constant_pad_nd.default: Row(Moves(_pad, copies=False), _pad_range, {"shorten": _pad_once}),
-    aten.pad.default: Row(Moves(_pad_by_index), same, {"spell": _plain_pad}),
+    aten.unbind.int: Row(rewrites={"unpack": _unpack_unbind}),
+    aten.index.Tensor: _row(_map_index),
+    aten.index_select.default: _row(_map_index_select),
+    aten.gather.default: _row(_map_gather, first=True),
+    aten.roll.default: _row(_map_roll, keeps_elements=True),
+    aten.flip.default: _row(_map_flip, keeps_elements=True),
+    aten.pixel_shuffle.default: _row(_map_pixel_shuffle, keeps_elements=True),
+    aten.pixel_unshuffle.default: _row(_map_pixel_shuffle, keeps_elements=True),
+    aten.channel_shuffle.default: _row(_map_channel_shuffle, keeps_elements=True),
+    aten.constant_pad_nd.default: Row(
+        Copy(_map_pad, copies=False), _range_of_pad, {"shorten": _merge_pads}, secant=split_linear
+    ),
+    aten.pad.default: _row(_map_pad_by_index, {"spell": _rewrite_constant_pad}),
     aten.reflection_pad1d.default: _BY_INDEX,
     aten.reflection_pad2d.default: _BY_INDEX,
     aten.reflection_pad3d.default: _BY_INDEX,
     aten.replication_pad1d.default: _BY_INDEX,
     aten.replication_pad2d.default: _BY_INDEX,
     aten.replication_pad3d.default: _BY_INDEX,
+    aten.cat.default: Row(Copy(_map_cat), range_of_join, {"drop": _drop_empty_parts}, secant=split_linear),
+    aten.concat.default: Row(Copy(_map_cat), range_of_join, {"drop": _drop_empty_parts}, secant=split_linear),
+    aten.stack.default: Row(Copy(_map_stack), range_of_join, secant=split_linear),
+    # Without a rule, but linear.
+    aten.tril.default: _LINEAR,
+    aten.triu.default: _LINEAR,
+    aten.diagonal.default: _LINEAR,
+    aten.slice_scatter.default: _LINEAR,
+    aten.select_scatter.default: _LINEAR,
+    aten.unfold.default: _LINEAR,
+    aten.im2col.default: _LINEAR,
+    aten.col2im.default: _LINEAR,
+    aten.sort.default: Row(secant=split_sort),
+    # Taken out.
+    aten.copy.default: Row(rewrites={"drop": _drop_copy}),
+    aten.clone.default: _IDENTITY,
+    aten.contiguous.default: _IDENTITY,
+    aten.detach.default: _IDENTITY,
+    aten.alias.default: _IDENTITY,
+    aten.lift_fresh_copy.default: _IDENTITY,
+    aten.dropout.default: _DROPOUT,
+    aten.alpha_dropout.default: _DROPOUT,
+    aten.feature_dropout.default: _DROPOUT,
+    aten.feature_alpha_dropout.default: _DROPOUT,
+    aten.native_dropout.default: Row(rewrites={"unpack": _unpack_dropout, "drop": _drop_dropout}),
+    aten._assert_tensor_metadata.default: Row(rewrites={"drop": _drop_assertion}),
 }
 
 
@@ -326,5 +447,5 @@ _PERMUTES = (
 
 
 def permutes(node: Node) -> bool:
-    """True if a node only changes the order of axes."""
+    """Return True if a node only changes the order of axes."""
     return getattr(node.target, "overloadpacket", None) in _PERMUTES

@@ -1,118 +1,271 @@
-"""Products and quotients of tensors, by elements or as matrices: one factor carries the signal."""
+"""Products and quotients of tensors, by elements or as matrices, and attention: one factor carries the signal."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
+from torch import Tensor
 
-from deeptaylor.graph.capture import Captured
-from deeptaylor.graph.editing import bound_args, insert, replace, shape_of
-from deeptaylor.graph.places import Node, is_node
-from deeptaylor.maps import contractions
+from deeptaylor.graph.capture import CapturedGraph
+from deeptaylor.graph.editing import insert_call, replace_call, shape_of
+from deeptaylor.graph.node import Node, bind_arguments, is_node
+from deeptaylor.maps import linear_map, ops
 from deeptaylor.maps.linear_map import LinearMap
+from deeptaylor.maps.structural import RepeatInterleave
 from deeptaylor.operations.activations import put_relu
-from deeptaylor.operations.comparisons import POSITIVE, mask_of, signs
-from deeptaylor.operations.einsums import respell
-from deeptaylor.operations.kinds import MatrixProduct, Product, Quotient
+from deeptaylor.operations.comparisons import POSITIVE, is_sign_mask, strip_cast
+from deeptaylor.operations.flow import Copy, MatrixProduct, Product, Quotient
 from deeptaylor.operations.layers import layer_of_einsum, layer_of_matmul, layer_of_tensordot
-from deeptaylor.operations.ranges import Range, Ranges, inverse, many, times
-from deeptaylor.operations.row import Row, Rows, same_as
-from deeptaylor.operations.scaling import broadcasts, scales_by_product, scales_by_quotient
+from deeptaylor.operations.ranges import (
+    UNIT,
+    Range,
+    Ranges,
+    fixed_range,
+    invert_range,
+    multiply_ranges,
+    range_of_input,
+    sum_range,
+)
+from deeptaylor.operations.row import Rewrite, Row, Rows, same_as
+from deeptaylor.operations.scaling import broadcast, scale_by_product, scale_by_quotient
+from deeptaylor.secants.arithmetic import (
+    split_contraction,
+    split_layer,
+    split_linear,
+    split_matmul,
+    split_product,
+    split_quotient,
+)
+from deeptaylor.secants.softmax import split_attention_weights
 
-__all__ = ["ROWS"]
+__all__ = ["ROWS", "rewrite_einsum"]
 
 aten = torch.ops.aten
 
 # --- by elements ------------------------------------------------------------------------------------------------------
 
 
-def _multiplied(node: Node, ranges: Ranges) -> Range:
+def _range_of_product(node: Node, ranges: Ranges) -> Range:
     a, b = node.args
     if a is b:
         x = ranges.of(a)
         return Range(0.0, max(x.low * x.low, x.high * x.high))
-    return times(ranges.of(a), ranges.of(b))
+    return multiply_ranges(ranges.of(a), ranges.of(b))
 
 
-def _rectifies(captured: Captured, node: Node, data: set[Node]) -> None:
-    """x · (x > 0), the mask as it is or as numbers."""
+def _rewrite_as_relu(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Write x · (x > 0) as a ReLU; the mask may have been cast to numbers."""
     for x, mask in (node.args[:2], node.args[1::-1]):
-        if x in data and signs(captured, mask_of(mask), x, POSITIVE):
+        if x in data and is_sign_mask(captured, strip_cast(mask), x, POSITIVE):
             put_relu(captured, node, x)
             return
 
 
-def _divided(node: Node, ranges: Ranges) -> Range:
-    return times(ranges.of(node.args[0]), inverse(ranges.of(node.args[1])))
+def _range_of_quotient(node: Node, ranges: Ranges) -> Range:
+    return multiply_ranges(ranges.of(node.args[0]), invert_range(ranges.of(node.args[1])))
 
 
-def _softmax(captured: Captured, node: Node, data: set[Node]) -> None:
-    """exp(z) / Σ exp(z)."""
+def _rewrite_as_softmax(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Write exp(z) / Σ exp(z) as a softmax."""
     top, total = node.args[:2]
     if not is_node(total) or total.target is not aten.sum.dim_IntList or total.args[0] is not top:
         return
-    a = bound_args(total)
+    a = bind_arguments(total)
     if getattr(top, "target", None) is aten.exp.default and len(a["dim"] or []) == 1 and a["keepdim"]:
-        replace(captured, node, aten.softmax.int, (top.args[0], a["dim"][0]))
+        replace_call(captured, node, aten.softmax.int, (top.args[0], a["dim"][0]))
+
+
+def _rewrite_add_factor(operation: Any) -> Rewrite:
+    """Return the rewrite of c + α (a · b) or c + α (a / b) in two steps."""
+
+    def rewrite(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+        a = bind_arguments(node)
+        first, second = a["tensor1"], a["tensor2"]
+        made = insert_call(captured, node, operation, (first, second), _broadcast_shape(first, second))
+        replace_call(captured, node, aten.add.Tensor, (a["self"], made), {"alpha": a["value"]})
+
+    return rewrite
+
+
+def _broadcast_shape(a: Node, b: Node) -> Tensor:
+    """Return a tensor with the shape and dtype of two broadcast tensors."""
+    first, second = torch.broadcast_tensors(a.meta["val"], b.meta["val"])
+    return torch.empty_like(first, dtype=torch.result_type(first, second))
 
 
 # --- of matrices ------------------------------------------------------------------------------------------------------
 
 
-def _matmul(node: Node, gate: Node, signal: Node, above: bool) -> LinearMap | None:
+def _map_matmul(node: Node, gate: Node, signal: Node, above: bool) -> LinearMap | None:
     if min(len(shape_of(gate)), len(shape_of(signal))) < 2:
         return None
-    return contractions.MatMul(node.name, [signal.name], gate.name, node.args[0] is gate, above)
+    return linear_map.MatMul(node.name, [signal.name], gate.name, node.args[0] is gate, above)
 
 
-def _einsum(node: Node, gate: Node, signal: Node, above: bool) -> LinearMap | None:
+def _map_einsum(node: Node, gate: Node, signal: Node, above: bool) -> LinearMap | None:
     equation, (first, second) = node.args
     left, out = equation.split("->")
     terms = dict(zip((first, second), left.split(","), strict=True))
     data, other = terms[signal], terms[gate]
     if first is second or len(set(data)) != len(data) or not set(data) <= set(other + out):
         return None
-    return contractions.Einsum(node.name, [signal.name], gate.name, (data, other, out), above)
+    return linear_map.Einsum(node.name, [signal.name], gate.name, (data, other, out), above)
 
 
-def _summed_products(node: Node, ranges: Ranges) -> Range:
+def _range_of_contraction(node: Node, ranges: Ranges) -> Range:
     factors = node.args[1] if node.target is aten.einsum.default else node.args
     found = Range(1.0, 1.0)
     for factor in factors:
-        found = times(found, ranges.of(factor))
-    return many(found)
+        found = multiply_ranges(found, ranges.of(factor))
+    return sum_range(found)
 
 
-def _addmm(captured: Captured, node: Node, data: set[Node]) -> None:
-    a = bound_args(node)
+def _rewrite_addmm(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    a = bind_arguments(node)
     if a["beta"] != 1 or a["alpha"] != 1:
         return
     first, second = (a["mat1"], a["mat2"]) if "mat1" in a else (a["batch1"], a["batch2"])
-    product = insert(captured, node, aten.matmul.default, (first, second), node.meta["val"])
-    replace(captured, node, aten.add.Tensor, (product, a["self"]))
+    product = insert_call(captured, node, aten.matmul.default, (first, second), node.meta["val"])
+    replace_call(captured, node, aten.add.Tensor, (product, a["self"]))
+
+
+# --- einsum in smaller steps ------------------------------------------------------------------------------------------
+
+
+def rewrite_einsum(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Write an einsum with explicit letters, and in smaller steps if it has one operand or more than two.
+
+    One operand becomes a sum over the letters that the result lacks, and a permutation. Three and more operands, at
+    most two of them data, are multiplied pair by pair. A letter twice in one term (a diagonal) stays: it has no rule.
+    """
+    equation, operands = node.args[0], node.args[1]
+    if not isinstance(equation, str) or not isinstance(operands, (list, tuple)):
+        return
+    terms, out = _expand_equation(equation, [len(shape_of(o)) for o in operands])
+    node.args = (f"{','.join(terms)}->{out}", list(operands))
+    if any(len(set(term)) != len(term) for term in (*terms, out)):
+        return
+    if len(operands) == 1:
+        _put_sum_and_permute(captured, node, operands[0], terms[0], out)
+    elif len(operands) > 2:
+        _put_pairs(captured, node, list(zip(operands, terms, strict=True)), out, data)
+
+
+def _expand_equation(equation: str, ranks: list[int]) -> tuple[list[str], str]:
+    """Return the terms and the result, with explicit letters for ellipses and an implied result."""
+    text = equation.replace(" ", "")
+    left, arrow, out = text.partition("->")
+    terms = left.split(",")
+    spare = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in text]
+    widths = [r - len(t.replace("...", "")) if "..." in t else 0 for t, r in zip(terms, ranks, strict=True)]
+    dots = "".join(spare[: max(widths)])
+    if not arrow:
+        letters = left.replace(",", "").replace("...", "")
+        out = "..." * ("..." in left) + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+    terms = [t.replace("...", dots[len(dots) - width :]) for t, width in zip(terms, widths, strict=True)]
+    return terms, out.replace("...", dots)
+
+
+def _put_sum_and_permute(captured: CapturedGraph, node: Node, x: Node, term: str, out: str) -> None:
+    gone = [k for k, letter in enumerate(term) if letter not in out]
+    if gone:
+        x = insert_call(captured, node, aten.sum.dim_IntList, (x, gone), x.meta["val"].sum(gone))
+    left = [letter for letter in term if letter in out]
+    replace_call(captured, node, aten.permute.default, (x, [left.index(letter) for letter in out]))
+
+
+def _put_pairs(captured: CapturedGraph, node: Node, factors: list[tuple[Node, str]], out: str, data: set[Node]) -> None:
+    """Multiply the first data operand with every constant, then with the other data operand if there is one."""
+    first, *others = [f for f in factors if f[0] in data]
+    if len(others) > 1:
+        return
+    (x, term), rest = first, [*(f for f in factors if f[0] not in data), *others]
+    while rest:
+        (factor, letters), *rest = rest
+        asked = set(out).union(*(t for _, t in rest))
+        kept = out if not rest else "".join(dict.fromkeys(c for c in term + letters if c in asked))
+        args: tuple[Any, ...] = (f"{term},{letters}->{kept}", [x, factor])
+        if not rest:
+            replace_call(captured, node, aten.einsum.default, args)
+            return
+        val = torch.einsum(args[0], x.meta["val"], factor.meta["val"])
+        x, term = insert_call(captured, node, aten.einsum.default, args, val), kept
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
+
+
+def _rewrite_attention(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    a = bind_arguments(node)
+    q, k, v = a["query"], a["key"], a["value"]
+    times = 1
+    if a["enable_gqa"]:
+        times = int(shape_of(q)[-3]) // int(shape_of(v)[-3])
+    weights_val = q.meta["val"].new_empty((*shape_of(q)[:-1], shape_of(k)[-2]))
+    weights = insert_call(
+        captured,
+        node,
+        ops.attention_weights,
+        (q, k, a["attn_mask"], a["is_causal"], a["scale"], times > 1),
+        weights_val,
+    )
+    if times > 1:
+        v = insert_call(
+            captured,
+            node,
+            ops.repeat_heads,
+            (v, times),
+            v.meta["val"].new_empty((*shape_of(q)[:-2], *shape_of(v)[-2:])),
+        )
+    replace_call(captured, node, aten.matmul.default, (weights, v))
+
+
+def _map_repeat_heads(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap:
+    return RepeatInterleave(node.name, operands, node.args[1], -3)
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 
-_MATMUL = MatrixProduct(_matmul)
+_MATMUL = MatrixProduct(_map_matmul)
 
 ROWS: Rows = {
     aten.mul.Tensor: Row(
-        Product(), _multiplied, {"broadcast": broadcasts, "shorten": _rectifies, "scale": scales_by_product}
+        Product(),
+        _range_of_product,
+        {"broadcast": broadcast, "shorten": _rewrite_as_relu, "scale": scale_by_product},
+        secant=split_product,
     ),
-    aten.mul.Scalar: Row(range=_multiplied, rewrites={"scale": scales_by_product}),
+    aten.mul.Scalar: Row(range=_range_of_product, rewrites={"scale": scale_by_product}),
     aten.multiply.Tensor: same_as(aten.mul.Tensor),
     aten.div.Tensor: Row(
-        Quotient(), _divided, {"broadcast": broadcasts, "shorten": _softmax, "scale": scales_by_quotient}
+        Quotient(),
+        _range_of_quotient,
+        {"broadcast": broadcast, "shorten": _rewrite_as_softmax, "scale": scale_by_quotient},
+        secant=split_quotient,
     ),
-    aten.div.Scalar: Row(range=_divided, rewrites={"scale": scales_by_quotient}),
+    aten.div.Scalar: Row(range=_range_of_quotient, rewrites={"scale": scale_by_quotient}),
     aten.divide.Tensor: same_as(aten.div.Tensor),
+    aten.divide.Tensor_mode: same_as(aten.div.Tensor_mode),
     aten.true_divide.Tensor: same_as(aten.div.Tensor),
-    aten.matmul.default: Row(_MATMUL, _summed_products, {"layer": layer_of_matmul}),
-    aten.mm.default: Row(_MATMUL, _summed_products, {"layer": layer_of_matmul}),
-    aten.bmm.default: Row(_MATMUL, _summed_products),
-    aten.mv.default: Row(rewrites={"layer": layer_of_matmul}),
-    aten.einsum.default: Row(MatrixProduct(_einsum), _summed_products, {"spell": respell, "layer": layer_of_einsum}),
-    aten.tensordot.default: Row(rewrites={"layer": layer_of_tensordot}),
-    aten.addmm.default: Row(rewrites={"spell": _addmm}),
-    aten.baddbmm.default: Row(rewrites={"spell": _addmm}),
+    aten.addcdiv.default: Row(rewrites={"spell": _rewrite_add_factor(aten.div.Tensor)}),
+    aten.addcmul.default: Row(rewrites={"spell": _rewrite_add_factor(aten.mul.Tensor)}),
+    aten.matmul.default: Row(_MATMUL, _range_of_contraction, {"layer": layer_of_matmul}, secant=split_matmul),
+    aten.mm.default: Row(_MATMUL, _range_of_contraction, {"layer": layer_of_matmul}, secant=split_matmul),
+    aten.bmm.default: Row(_MATMUL, _range_of_contraction, secant=split_matmul),
+    aten.mv.default: Row(rewrites={"layer": layer_of_matmul}, secant=split_matmul),
+    aten.dot.default: Row(secant=split_matmul),
+    aten.einsum.default: Row(
+        MatrixProduct(_map_einsum),
+        _range_of_contraction,
+        {"spell": rewrite_einsum, "layer": layer_of_einsum},
+        secant=split_contraction,
+    ),
+    aten.tensordot.default: Row(rewrites={"layer": layer_of_tensordot}, secant=split_contraction),
+    aten.addmm.default: Row(rewrites={"spell": _rewrite_addmm}, secant=split_layer),
+    aten.baddbmm.default: Row(rewrites={"spell": _rewrite_addmm}, secant=split_layer),
+    aten.scaled_dot_product_attention.default: Row(rewrites={"spell": _rewrite_attention}),
+    ops.attention_weights: Row(range=fixed_range(UNIT), secant=split_attention_weights),
+    ops.repeat_heads: Row(Copy(_map_repeat_heads), range_of_input, secant=split_linear),
 }

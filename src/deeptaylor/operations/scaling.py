@@ -8,52 +8,58 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from deeptaylor.graph.capture import Captured
-from deeptaylor.graph.editing import bound_args, constant_of, insert, operands_of, put_scale_shift, replace, shape_of
-from deeptaylor.graph.outline import FREE, sized
-from deeptaylor.graph.places import Node, is_node
+from deeptaylor.graph.capture import CapturedGraph
+from deeptaylor.graph.editing import (
+    constant_of,
+    insert_call,
+    operands_of,
+    replace_by_scale_shift,
+    replace_call,
+    shape_of,
+)
+from deeptaylor.graph.node import FREE_BATCH, Node, bind_arguments, evaluate_size, is_node
 from deeptaylor.maps import ops
 from deeptaylor.operations.moves import put_expand
 from deeptaylor.operations.row import Rewrite
 
-__all__ = ["broadcasts", "scales_by_product", "scales_by_quotient", "scales_by_sign", "scales_by_sum"]
+__all__ = ["broadcast", "scale_by_product", "scale_by_quotient", "scale_by_sign", "scale_by_sum"]
 
 aten = torch.ops.aten
 
 # --- one shape --------------------------------------------------------------------------------------------------------
 
 
-def broadcasts(captured: Captured, node: Node, data: set[Node]) -> None:
-    """Expand the data of an element-wise operation to its shape, and narrow constants to the axes where they vary.
+def broadcast(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Expand the data of an element-wise operation to its shape; reduce constants to the axes along which they vary.
 
-    The result is the same however the two are written: repeated by hand or by broadcasting, filled or a number.
+    So all formulations give the same graph: expanded or broadcast data, a filled tensor or a number.
     """
     read = operands_of(node)
     signals = {n for n in read if n in data}
-    if len(signals) == 1 and len(read) > 1 and _floats(node):
+    if len(signals) == 1 and len(read) > 1 and _is_floating(node):
         x = signals.pop()
         wide = put_expand(captured, node, x)
         node.replace_input_with(x, wide)
         data.add(wide)
         signals = {wide}
     for operand in dict.fromkeys(n for n in read if n not in data):
-        narrow = _narrowed(captured, operand, node, signals, data)
+        narrow = _narrow(captured, operand, node, signals, data)
         if narrow is not None:
-            node.replace_input_with(operand, captured.constant(narrow, node, "constant"))
+            node.replace_input_with(operand, captured.add_constant(narrow, node, "constant"))
 
 
-def _narrowed(captured: Captured, c: Node, node: Node, signals: set[Node], data: set[Node]) -> Tensor | None:
-    """A constant without the axes along which it repeats itself; None if that is what it is already.
+def _narrow(captured: CapturedGraph, c: Node, node: Node, signals: set[Node], data: set[Node]) -> Tensor | None:
+    """Return a constant without the axes along which its values repeat; None if there are no such axes.
 
     Axes are kept if no data has them: they decide the shape of the result.
     """
     known = constant_of(captured, c)
-    value = _of_each_sample(captured, c, data) if known is None else known
+    value = _constant_per_sample(captured, c, data) if known is None else known
     if value is None:
         return None
     for axis in range(-value.ndim, 0):
         covered = any(str(_size(n, axis)) == str(_size(node, axis)) for n in signals)
-        if covered and value.shape[axis] > 1 and _repeats(value, axis):
+        if covered and value.shape[axis] > 1 and _is_repeated(value, axis):
             value = value.narrow(axis, 0, 1)
         elif not covered and str(value.shape[axis]) != str(_size(c, axis)):  # samples that no data has
             return None
@@ -61,145 +67,149 @@ def _narrowed(captured: Captured, c: Node, node: Node, signals: set[Node], data:
 
 
 def _size(node: Node, axis: int) -> Any:
-    """The size of an axis that is counted from the last; 1 where broadcasting would add it."""
+    """Return the size of an axis, counted from the last; 1 if broadcasting would add the axis."""
     shape = shape_of(node)
     return shape[axis] if -axis <= len(shape) else 1
 
 
-def _repeats(t: Tensor, axis: int) -> bool:
+def _is_repeated(t: Tensor, axis: int) -> bool:
     return bool((t == t.narrow(axis, 0, 1)).all())
 
 
-def _of_each_sample(captured: Captured, node: Node, data: set[Node]) -> Tensor | None:
-    """What depends on nothing but the batch size, with one sample for all; None if samples or batches differ."""
+def _constant_per_sample(captured: CapturedGraph, node: Node, data: set[Node]) -> Tensor | None:
+    """Return one sample of a value that depends only on the batch size; None if samples or batches differ."""
     with contextlib.suppress(Exception):  # an operation may raise anything for a batch that is not its own
-        two, three = (_of_batch(captured, node, data, batch, {}) for batch in (2, 3))
+        two, three = (_evaluate_for_batch(captured, node, data, batch, {}) for batch in (2, 3))
         for axis, size in enumerate(two.shape):
-            if size != three.shape[axis] and _repeats(two, axis) and _repeats(three, axis):
+            if size != three.shape[axis] and _is_repeated(two, axis) and _is_repeated(three, axis):
                 two, three = (t.narrow(axis, 0, 1) for t in (two, three))
         return two.contiguous() if torch.equal(two, three) else None
     return None
 
 
-def _of_batch(captured: Captured, node: Node, data: set[Node], batch: int, known: dict[Node, Any]) -> Any:
-    """The value of a node that reads shapes of data at most, for so many samples."""
+def _evaluate_for_batch(
+    captured: CapturedGraph, node: Node, data: set[Node], batch: int, known: dict[Node, Any]
+) -> Any:
+    """Return the value of a node that depends only on shapes, for this batch size."""
     if node not in known:
         val, constant = node.meta["val"], constant_of(captured, node)
         if constant is not None:
             known[node] = constant
         elif isinstance(val, (int, torch.SymInt)):
-            known[node] = _number(val, batch)
+            known[node] = _evaluate_number(val, batch)
         elif node in data:
-            sizes = [_number(n, batch) for n in val.shape]
+            sizes = [_evaluate_number(n, batch) for n in val.shape]
             known[node] = torch.empty(sizes, dtype=val.dtype, device=val.device)  # nobody reads its values
         else:
-            args = fx.map_arg((node.args, node.kwargs), lambda n: _of_batch(captured, n, data, batch, known))
+            args = fx.map_arg((node.args, node.kwargs), lambda n: _evaluate_for_batch(captured, n, data, batch, known))
             known[node] = node.target(*args[0], **args[1])
     return known[node]
 
 
-def _number(size: Any, batch: int) -> int:
-    """A size for so many samples."""
-    follows = isinstance(size, int) and size and size % FREE == 0
-    return size // FREE * batch if follows else sized(size, batch)
+def _evaluate_number(size: Any, batch: int) -> int:
+    """Return the value of a size for this batch size."""
+    follows = isinstance(size, int) and size and size % FREE_BATCH == 0
+    return size // FREE_BATCH * batch if follows else evaluate_size(size, batch)
 
 
 # --- one operation ----------------------------------------------------------------------------------------------------
 
 
-def scales_by_sign(captured: Captured, node: Node, data: set[Node]) -> None:
-    """−x."""
-    if _floats(node):
-        data.add(put_scale_shift(captured, node, node.args[0], torch.tensor(-1.0, dtype=torch.float64), None))
+def scale_by_sign(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Rewrite −x as a scaling."""
+    if _is_floating(node):
+        data.add(replace_by_scale_shift(captured, node, node.args[0], torch.tensor(-1.0, dtype=torch.float64), None))
 
 
-def scales_by_product(captured: Captured, node: Node, data: set[Node]) -> None:
-    """c x."""
-    if _by_constant(node, data):
+def scale_by_product(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Rewrite c x as a scaling."""
+    if _has_constant(node, data):
         x, c = node.args[:2] if node.args[0] in data else node.args[1::-1]
-        _put(captured, node, data, x, _as_node(captured, c, node), None)
+        _put_scale_shift(captured, node, data, x, _make_node(captured, c, node), None)
 
 
-def scales_by_quotient(captured: Captured, node: Node, data: set[Node]) -> None:
-    """x / c."""
-    if _by_constant(node, data) and node.args[0] in data and not node.kwargs.get("rounding_mode"):
+def scale_by_quotient(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Rewrite x / c as a scaling."""
+    if _has_constant(node, data) and node.args[0] in data and not node.kwargs.get("rounding_mode"):
         x, c = node.args[:2]
-        _put(captured, node, data, x, _reciprocal(captured, c, node), None)
+        _put_scale_shift(captured, node, data, x, _make_reciprocal(captured, c, node), None)
 
 
-def scales_by_sum(sign: int, reverse: bool = False) -> Rewrite:
-    """a ± α b with data in one of them; `reverse`: the operation names b first."""
+def scale_by_sum(sign: int, reverse: bool = False) -> Rewrite:
+    """Return the rewrite of a ± α b with data in one of them; `reverse`: the operation names b first."""
 
-    def rewrite(captured: Captured, node: Node, data: set[Node]) -> None:
-        if not _by_constant(node, data):
+    def rewrite(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+        if not _has_constant(node, data):
             return
         a, b = node.args[1::-1] if reverse else node.args[:2]
-        alpha = sign * bound_args(node)["alpha"]  # of numbers, torch names it third
+        alpha = sign * bind_arguments(node)["alpha"]  # of numbers, torch names it third
         if a in data:
-            _put(captured, node, data, a, None, _as_node(captured, b, node, alpha))
+            _put_scale_shift(captured, node, data, a, None, _make_node(captured, b, node, alpha))
         else:
-            scale = None if alpha == 1 else _as_node(captured, alpha, node)
-            _put(captured, node, data, b, scale, _as_node(captured, a, node))
+            scale = None if alpha == 1 else _make_node(captured, alpha, node)
+            _put_scale_shift(captured, node, data, b, scale, _make_node(captured, a, node))
 
     return rewrite
 
 
-def _floats(node: Node) -> bool:
+def _is_floating(node: Node) -> bool:
     val = node.meta.get("val")
     return isinstance(val, Tensor) and val.is_floating_point()
 
 
-def _by_constant(node: Node, data: set[Node]) -> bool:
-    """True for an operation on real numbers of which one operand is data, and the other is not.
+def _has_constant(node: Node, data: set[Node]) -> bool:
+    """Return True for an operation on real numbers with one data operand and one constant.
 
-    Whole numbers, such as a mask of tokens, stay as they are: beside them a number would decide the type.
+    Integers, such as a token mask, are excluded: combined with them, a number would decide the dtype.
     """
     some = [a for a in node.args[:2] if a in data]
-    return _floats(node) and len(some) == 1 and _floats(some[0])
+    return _is_floating(node) and len(some) == 1 and _is_floating(some[0])
 
 
-def _put(captured: Captured, node: Node, data: set[Node], x: Node, scale: Node | None, shift: Node | None) -> None:
-    scale, shift = (_of_rank(captured, c, node) for c in (scale, shift))
-    data.add(replace(captured, node, ops.scale_shift, (x, scale, shift)))
+def _put_scale_shift(
+    captured: CapturedGraph, node: Node, data: set[Node], x: Node, scale: Node | None, shift: Node | None
+) -> None:
+    scale, shift = (_match_rank(captured, c, node) for c in (scale, shift))
+    data.add(replace_call(captured, node, ops.scale_shift, (x, scale, shift)))
 
 
-def _of_rank(captured: Captured, c: Node | None, node: Node) -> Node | None:
-    """A constant with as many axes as the node that reads it: what carries it along the graph counts from the first."""
+def _match_rank(captured: CapturedGraph, c: Node | None, node: Node) -> Node | None:
+    """Return a constant with as many axes as the node that reads it, since axes are counted from the first."""
     known, rank = constant_of(captured, c), len(shape_of(node))
     if known is None or known.ndim in (0, rank):
         return c
-    return captured.constant(known.reshape([1] * (rank - known.ndim) + list(known.shape)), node, "number")
+    return captured.add_constant(known.reshape([1] * (rank - known.ndim) + list(known.shape)), node, "number")
 
 
-def _as_node(captured: Captured, value: Any, before: Node, factor: float = 1) -> Node:
-    """A constant (a number, a tensor, a node without data) as a node, times a factor."""
+def _make_node(captured: CapturedGraph, value: Any, before: Node, factor: float = 1) -> Node:
+    """Return a constant (a number, a tensor, a node without data) as a node, times a factor."""
     if not is_node(value):
-        return captured.constant(torch.tensor(float(value) * factor, dtype=torch.float64), before, "number")
-    value = _as_tensor(captured, value, before)
+        return captured.add_constant(torch.tensor(float(value) * factor, dtype=torch.float64), before, "number")
+    value = _make_tensor(captured, value, before)
     known = constant_of(captured, value)
     if factor == 1:
         return value
     if known is not None:
-        return captured.constant(known * factor, before, "number")
-    return insert(captured, before, aten.mul.Tensor, (value, factor), value.meta["val"])
+        return captured.add_constant(known * factor, before, "number")
+    return insert_call(captured, before, aten.mul.Tensor, (value, factor), value.meta["val"])
 
 
-def _as_tensor(captured: Captured, value: Node, before: Node) -> Node:
-    """A number that follows the batch size, such as x.shape[0], as a tensor."""
+def _make_tensor(captured: CapturedGraph, value: Node, before: Node) -> Node:
+    """Return a number that depends on the batch size, such as x.shape[0], as a tensor node."""
     if isinstance(value.meta["val"], Tensor):
         return value
     device = before.meta["val"].device
     val = torch.empty((), dtype=torch.float64, device=device)
-    number = insert(captured, before, aten.scalar_tensor.default, (value,), val)
+    number = insert_call(captured, before, aten.scalar_tensor.default, (value,), val)
     number.kwargs = {"dtype": torch.float64, "device": device}
     return number
 
 
-def _reciprocal(captured: Captured, value: Any, before: Node) -> Node:
+def _make_reciprocal(captured: CapturedGraph, value: Any, before: Node) -> Node:
     if not is_node(value):
-        return captured.constant(torch.tensor(value, dtype=torch.float64).reciprocal(), before, "number")
-    value = _as_tensor(captured, value, before)
+        return captured.add_constant(torch.tensor(value, dtype=torch.float64).reciprocal(), before, "number")
+    value = _make_tensor(captured, value, before)
     known = constant_of(captured, value)
     if known is not None:
-        return captured.constant(1.0 / known, before, "number")
-    return insert(captured, before, aten.reciprocal.default, (value,), value.meta["val"])
+        return captured.add_constant(1.0 / known, before, "number")
+    return insert_call(captured, before, aten.reciprocal.default, (value,), value.meta["val"])

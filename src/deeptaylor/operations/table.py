@@ -1,7 +1,7 @@
-"""THE table: every operation that is known, and all that is known of it, by family.
+"""The table of all operations: the rows of all families, and functions that read them.
 
-To add one, write a row in the file of its family; nothing else needs to know its name. What no row names can still be
-a gate, a denominator or a constant.
+To add an operation, write a row in the file of its family; nothing else needs its name. An operation without a row can
+still be a gate, a denominator or a constant.
 """
 
 from __future__ import annotations
@@ -12,26 +12,25 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from deeptaylor.graph.capture import Captured
-from deeptaylor.graph.places import Node, is_node
+from deeptaylor.graph.capture import CapturedGraph
+from deeptaylor.graph.node import Node, is_node
+from deeptaylor.graph.recording import is_recorded
 from deeptaylor.operations import (
     activations,
-    attention,
     averages,
     comparisons,
-    identities,
-    joins,
+    layers,
     max_pooling,
     moves,
     norms,
-    powers,
     products,
+    routing,
     sums,
-    weighted,
 )
 from deeptaylor.operations.flow import UNKNOWN, Flow
 from deeptaylor.operations.ranges import ANY, UNIT, Range
 from deeptaylor.operations.row import Row, Rows
+from deeptaylor.secants.pair import Secant
 
 __all__ = [
     "FAMILIES",
@@ -43,12 +42,12 @@ __all__ = [
     "never_below_zero",
     "row_of",
     "run_fast",
+    "secant_of",
     "values_read",
 ]
 
 FAMILIES = (
-    moves, joins, weighted, averages, sums, products, norms, attention, activations, powers, max_pooling, comparisons,
-    identities,
+    moves, layers, averages, sums, products, norms, activations, max_pooling, comparisons, routing,
 )  # fmt: skip
 TABLE: Rows = {target: row for family in FAMILIES for target, row in family.ROWS.items()}
 
@@ -56,23 +55,36 @@ _NOTHING = Row()
 
 
 def row_of(node: Node) -> Row:
-    """What is known of a node's operation."""
+    """Return the row of a node's operation; an empty one if there is none."""
     return TABLE.get(node.target, _NOTHING) if node.op == "call_function" else _NOTHING
 
 
 def flow_of(node: Node) -> Flow:
-    """How relevance flows through a node; UNKNOWN if no row says so."""
+    """Return how relevance flows through a node; UNKNOWN if no row says so."""
     return row_of(node).flow_of(node) if node.op == "call_function" else UNKNOWN
 
 
+def secant_of(target: Any) -> Secant | None:
+    """Return the secant in the row of an operation, or of another overload of it; None if there is none."""
+    return _SECANTS.get(_packet(target))
+
+
+def _packet(target: Any) -> Any:
+    """Return an operation without its overload."""
+    return getattr(target, "overloadpacket", target)
+
+
+_SECANTS = {_packet(target): row.secant for target, row in TABLE.items() if row.secant is not None}
+
+
 def convolves(node: Node) -> bool:
-    """True for a convolution."""
+    """Return True for a convolution."""
     layer = flow_of(node).layer
     return layer is not None and layer.places > 0
 
 
-def data_nodes(captured: Captured) -> set[Node]:
-    """The nodes whose values depend on the values of an input."""
+def data_nodes(captured: CapturedGraph) -> set[Node]:
+    """Return the nodes whose values depend on the values of an input."""
     data: set[Node] = set(captured.inputs)
     for node in captured.graph.nodes:
         if node.op == "call_function" and any(n in data for n in values_read(node)):
@@ -81,13 +93,13 @@ def data_nodes(captured: Captured) -> set[Node]:
 
 
 def values_read(node: Node) -> list[Node]:
-    """The nodes whose values, not only shapes, a node reads."""
+    """Return the nodes whose values, not only shapes, a node reads."""
     reads: list[Node] = node.all_input_nodes
     return {"values": reads, "first": reads[:1]}.get(row_of(node).reads, [])
 
 
 def run_fast(graph: fx.Graph) -> None:
-    """In a graph that will run: operations of our own where they are faster than torch's."""
+    """Replace operations of a graph by faster ones of this library."""
     for node in graph.nodes:
         node.target = row_of(node).fast or node.target
 
@@ -96,55 +108,60 @@ def run_fast(graph: fx.Graph) -> None:
 
 
 class GraphRanges:
-    """The ranges of a graph's nodes: `known` were told or asked for before, others are looked up."""
+    """The ranges of a graph's nodes; `known` caches them, and may be filled before."""
 
-    def __init__(self, captured: Captured) -> None:
+    def __init__(self, captured: CapturedGraph) -> None:
         self.captured, self.known = captured, dict[Node, Range]()
 
     def of(self, value: Any) -> Range:
-        """The range of a node or a number."""
+        """Return the range of a node or a number."""
         if not is_node(value):
             return _of_number(value)
         if value not in self.known:
-            self.known[value] = self._look(value)
+            self.known[value] = self._find(value)
         return self.known[value]
 
-    def _look(self, node: Node) -> Range:
+    def _find(self, node: Node) -> Range:
         if node.op == "get_attr":
             return _of_tensor(self.captured.constants[str(node.target)])
         return _by_row(node, self)
 
 
-class _Anything:
-    """Nothing is known of what is read."""
+class _UnknownRanges:
+    """Ranges of nodes that can have any value."""
 
     def of(self, value: Any) -> Range:
         return ANY if is_node(value) else _of_number(value)
 
 
 def never_below_zero(node: Node) -> bool:
-    """True for what is ≥ 0 whatever it reads."""
-    return _by_row(node, _Anything()).non_negative
+    """Return True for an operation whose result is ≥ 0 for all operands."""
+    return _by_row(node, _UnknownRanges()).non_negative
 
 
-def _by_row(node: Node, ranges: GraphRanges | _Anything) -> Range:
+def _by_row(node: Node, ranges: GraphRanges | _UnknownRanges) -> Range:
+    """Return the range of a node's result by its row."""
     val = node.meta.get("val")
     if isinstance(val, Tensor) and val.dtype is torch.bool:
         return UNIT
     if node.op != "call_function":
         return ANY
-    packet = getattr(node.target, "overloadpacket", node.target)  # a row may be for all overloads of a name
-    rule = row_of(node).range or TABLE.get(packet, _NOTHING).range
+    # A row can be for all overloads of a name.
+    rule = row_of(node).range or TABLE.get(_packet(node.target), _NOTHING).range
     found = ANY if rule is None else rule(node, ranges)
     return ANY if math.isnan(found.low) or math.isnan(found.high) else found
 
 
 def _of_number(value: Any) -> Range:
+    """Return the range of a number; ANY for anything else."""
     return Range(float(value), float(value)) if isinstance(value, (int, float)) else ANY
 
 
 def _of_tensor(value: Tensor) -> Range:
+    """Return the range of a constant; of one that follows a parameter, only its signs."""
     if value.is_complex() or not value.numel():
         return ANY
-    low, high = (float(v) for v in torch.aminmax(value.detach()))
-    return Range(low, high)
+    low, high = torch.aminmax(value.detach())
+    if is_recorded(value):  # a parameter may change later, and only its signs are checked
+        return Range(0.0 if bool(low >= 0) else -math.inf, 0.0 if bool(high <= 0) else math.inf)
+    return Range(float(low), float(high))

@@ -24,28 +24,42 @@ import numpy as np
 import torch
 from PIL import Image
 
-from deeptaylor.paper import imagenet_figures, imagenet_text
-from deeptaylor.paper import verdicts as judged
-from deeptaylor.paper.drawing import figure_class, write
-from deeptaylor.paper.experiment import as_json, as_text, finish, run, versions
-from deeptaylor.paper.imagenet_claims import claims
-from deeptaylor.paper.imagenet_maps import Case, explain_all, load_cases
+from deeptaylor.paper import imagenet_report
+from deeptaylor.paper.experiment import (
+    Saved,
+    Talk,
+    digest,
+    figure_class,
+    finish,
+    format_claims,
+    run,
+    serialize_claims,
+    versions,
+    write,
+)
+from deeptaylor.paper.imagenet_maps import (
+    PHOTO_CONTENTS,
+    ImagenetError,
+    PhotoContent,
+    PhotoNetwork,
+    Pixels,
+    compose,
+    explain_all,
+    load_networks,
+    load_photographs,
+)
 from deeptaylor.paper.imagenet_numbers import check_accounted, numbers
-from deeptaylor.paper.imagenet_photos import KNOWN, ImagenetError, Known, Picture, photographs, twice
-from deeptaylor.paper.imagenet_supplement import lrp_verdicts
-from deeptaylor.paper.imagenet_verdicts import verdicts
-from deeptaylor.paper.saved import Saved, Talk, digest
-
-__all__ = ["build", "main"]
+from deeptaylor.paper.imagenet_verdicts import check_claims, judge_paper, judge_supplement
+from deeptaylor.paper.verdicts import format_verdicts, serialize_verdicts
 
 
 def build(
     photos: Mapping[str, Image.Image],
-    cases: Mapping[str, Case],
+    cases: Mapping[str, PhotoNetwork],
     out: Path,
     *,
     credit: str,
-    known: Mapping[str, Known] | None = None,
+    known: Mapping[str, PhotoContent] | None = None,
     targets: Mapping[str, str] | None = None,
     zoom: str | None = None,
     again: bool = False,
@@ -67,35 +81,35 @@ def build(
     with talk.doing("numbers"):
         found = _about(cases, credit) | numbers(cases, maps, pictures, list(photos), known or {}, zoom)
     check_accounted(found)
-    found["claims"] = as_json(claims(found))
-    found["verdicts"] = judged.as_json([*verdicts(found), *lrp_verdicts(found)])
-    composed = _stacked([twice(photo) for photo in photos.values()])
-    shown = imagenet_figures.Shown(cases, maps, pictures, composed, found)
+    found["claims"] = serialize_claims(check_claims(found))
+    found["verdicts"] = serialize_verdicts([*judge_paper(found), *judge_supplement(found)])
+    composed = _stacked(compose(list(photos.values()))["twice_"])
+    shown = imagenet_report.PhotoFigures(cases, maps, pictures, composed, found)
     figures = draw(shown, out, talk)
-    finish(out, found, imagenet_text.report(found, figures), saved)
+    finish(out, found, imagenet_report.write_report(found, figures), saved)
     return found
 
 
-def draw(shown: imagenet_figures.Shown, out: Path, talk: Talk) -> dict[str, Path]:
+def draw(shown: imagenet_report.PhotoFigures, out: Path, talk: Talk) -> dict[str, Path]:
     """Every figure as PNG and SVG; the PNG by its name."""
     make = {
-        "figure10": lambda: imagenet_figures.heatmaps(shown),
-        "similarity": lambda: imagenet_figures.similarity(shown.found),
-        "two_instances": lambda: imagenet_figures.two_instances(shown),
-        "figure11": lambda: imagenet_figures.zoom(shown),
-        "edges": lambda: imagenet_figures.across_edge(shown.found),
-        "stride": lambda: imagenet_figures.stride(shown.found),
-        "figureS4": lambda: imagenet_figures.lrp(shown),
+        "figure10": lambda: imagenet_report.draw_heatmaps(shown),
+        "similarity": lambda: imagenet_report.draw_similarity(shown.found),
+        "two_instances": lambda: imagenet_report.draw_two_instances(shown),
+        "figure11": lambda: imagenet_report.draw_zoom(shown),
+        "edges": lambda: imagenet_report.draw_edges(shown.found),
+        "stride": lambda: imagenet_report.draw_strides(shown.found),
+        "figureS4": lambda: imagenet_report.draw_lrp(shown),
     }
     with talk.doing("figures"):
         return {name: write(figure, out, name)[0] for name, figure in make.items()}
 
 
-def _stacked(pictures: Sequence[Image.Image]) -> Picture:
+def _stacked(pictures: Sequence[Image.Image]) -> Pixels:
     return np.stack([np.asarray(picture) for picture in pictures])
 
 
-def _about(cases: Mapping[str, Case], credit: str) -> dict[str, Any]:
+def _about(cases: Mapping[str, PhotoNetwork], credit: str) -> dict[str, Any]:
     """Versions, and where the weights and the photographs come from."""
     return {
         "versions": versions(),
@@ -115,24 +129,24 @@ def _made(options: argparse.Namespace) -> list[object]:
     talk = Talk()
     options.out.mkdir(parents=True, exist_ok=True)
     figure_class()
-    photos = photographs(options.photos)
+    photos = load_photographs(options.photos)
     with talk.doing("loading the networks"):
-        cases = load_cases(options.caffenet, options.googlenet)
+        cases = load_networks(options.caffenet, options.googlenet)
     own = options.photos is not None
     found = build(
         photos,
         cases,
         options.out,
-        credit=imagenet_text.credit(own=own),
-        known={} if own else KNOWN,
+        credit=imagenet_report.name_credit(own=own),
+        known={} if own else PHOTO_CONTENTS,
         targets=_targets(options.target, photos),
         zoom=_named(options.zoom, photos, "--zoom"),
         again=options.again,
         talk=talk,
     )
     files = [options.out / "report.html", options.out / "numbers.json"]
-    said = [*as_text(found["claims"]), *judged.as_text(found["verdicts"])]
-    return [*imagenet_text.little(found), *said, *files]
+    said = [*format_claims(found["claims"]), *format_verdicts(found["verdicts"])]
+    return [*imagenet_report.warn_of_biases(found), *said, *files]
 
 
 def _targets(given: Sequence[str], photos: Mapping[str, Image.Image]) -> dict[str, str]:

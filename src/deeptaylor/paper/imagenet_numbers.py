@@ -7,18 +7,27 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
-from deeptaylor.methods import rank_correlation
-from deeptaylor.paper import imagenet_measures as im
 from deeptaylor.paper import measures
-from deeptaylor.paper.experiment import ConsistencyError
-from deeptaylor.paper.imagenet_maps import METHODS, Case
-from deeptaylor.paper.imagenet_photos import COMMON, COPY, Known, Picture, inside, middle
+from deeptaylor.paper import measures as im
+from deeptaylor.paper.experiment import Arrays, ConsistencyError
+from deeptaylor.paper.imagenet_maps import (
+    COMMON,
+    COPY,
+    METHODS,
+    PAPER,
+    PhotoContent,
+    PhotoNetwork,
+    Pixels,
+    compose,
+    crop_middle,
+    mask_boxes,
+)
 from deeptaylor.paper.measures import mean
-from deeptaylor.paper.saved import Arrays
-from deeptaylor.support.plain import plain
-
-__all__ = ["check_accounted", "numbers", "region"]
+from deeptaylor.paper.verdicts import measure_difference
+from deeptaylor.support.provenance import to_json_values
+from deeptaylor.support.statistics import rank_correlation
 
 TOLERANCE = 1e-4  # of the score: float32 through a deep network
 BLURS = (0, 4, 8, 16)
@@ -26,31 +35,32 @@ APART = 8  # pixels between neighbours
 ZOOM = 56  # pixels of the region of interest: drawn four times as large, it is as wide as a map
 NEAR, FAR = (1, 4), (13, 16)  # pixels from an edge
 EXPLAINED = tuple(m.key for m in METHODS if m.settings is not None)
-COMPARED = ("sensitivity", "neuron", "spread")
+COMPARED = ("sensitivity", PAPER, "ours")
 ALL = tuple(m.key for m in METHODS)
+UNINFORMED = ("even", "noise", "edges", "centre")
 
 Maps = Mapping[str, Mapping[str, Arrays]]
 
 
 def numbers(
-    cases: Mapping[str, Case],
+    cases: Mapping[str, PhotoNetwork],
     maps: Maps,
-    pictures: Picture,
+    pictures: Pixels,
     names: Sequence[str],
-    known: Mapping[str, Known],
+    known: Mapping[str, PhotoContent],
     zoom: str | None = None,
 ) -> dict[str, Any]:
     """All numbers, as JSON takes them; ``pictures`` are the squares (N, 256, 256, 3), ``zoom`` names one to zoom into.
 
     ``known`` says what is on photographs, where that is known.
     """
-    light = im.luminance(middle(pictures))
+    light = im.luminance(crop_middle(pictures))
     place = region(light, None if zoom is None else list(names).index(zoom))
+    first = next(iter(cases.values()))
     networks = {key: _network(case, maps[key], [known.get(name) for name in names]) for key, case in cases.items()}
     found = {
         "photographs": list(names),
         "networks": networks,
-        "lead": "neuron" if all(of["input_holds_half"] for of in networks.values()) else "spread",
         "similarity": {method: _similarity(cases, maps, light, method) for method in ALL},
         "noise": _each(cases, maps, ALL, _noise),
         "twice": _each(cases, maps, ALL, _twice),
@@ -61,23 +71,113 @@ def numbers(
             "whole": _each(cases, maps, COMPARED, lambda case, of: _across(case, of, light, None)),
         },
         "stride": _each(cases, maps, ALL, _stride),
+        "cost": {key: _cost(maps[key]["cost"]) for key in cases},
+        "uninformed": {
+            name: {
+                "noise": _noise(first, of),
+                "twice": _twice(first, of),
+                "objects": _objects(first, of, names, known),
+                "stride": _stride(first, of),
+            }
+            for name, of in make_uninformed(pictures).items()
+        },
     }
-    result: dict[str, Any] = plain(found)
+    found["differences"] = _differences(found)
+    result: dict[str, Any] = to_json_values(found)
     return result
 
 
-def _each(cases: Mapping[str, Case], maps: Maps, methods: Sequence[str], measure: Any) -> dict[str, dict[str, Any]]:
+def _each(
+    cases: Mapping[str, PhotoNetwork], maps: Maps, methods: Sequence[str], measure: Any
+) -> dict[str, dict[str, Any]]:
     return {key: {method: measure(case, maps[key][method]) for method in methods} for key, case in cases.items()}
+
+
+def make_uninformed(pictures: Pixels, seed: int = 0) -> dict[str, Arrays]:
+    """Return maps that know photographs and nothing of a network, of the photographs and of composed pictures.
+
+    even      the same on every pixel
+    noise     squares of independent normal numbers
+    edges     the strength of the photograph's edges
+    centre    a Gaussian around the middle, its standard deviation a quarter of the side
+    """
+    made = compose([Image.fromarray(picture) for picture in pictures])
+    seen = {"": pictures} | {name: np.stack([np.asarray(p) for p in some]) for name, some in made.items()}
+    across = (np.arange(COMMON) - (COMMON - 1) / 2) / (COMMON / 4)
+    centre = np.exp(-0.5 * (across[:, None] ** 2 + across[None, :] ** 2))
+    rng = np.random.default_rng(seed)
+    found: dict[str, Arrays] = {name: {} for name in UNINFORMED}
+    for kind, some in seen.items():
+        light = im.luminance(crop_middle(some))
+        maps = {
+            "even": np.ones_like(light),
+            "noise": rng.normal(size=light.shape) ** 2,
+            "edges": np.hypot(*np.gradient(light, axis=(1, 2))),
+            "centre": np.repeat(centre[None], len(light), axis=0),
+        }
+        for name, R in maps.items():
+            found[name] |= {f"{kind}maps": R, f"{kind}score": np.ones(len(R))}
+    return found
+
+
+def _cost(of: Arrays) -> dict[str, float]:
+    """Times in gradients of the same network."""
+    gradient = max(float(of["gradient"]), im.TINY)
+    return {
+        "root": float(of["root"]) / gradient,
+        "map": float(of["map"]) / gradient,
+        "seconds": float(of["root"]),
+        "kkt": float(of["kkt"].max()),
+    }
+
+
+def _differences(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What `measure_difference` finds, photograph by photograph, of what verdicts compare."""
+
+    def each(measure: Any, a: str, b: str) -> dict[str, dict[str, float]]:
+        return {key: measure_difference(measure(key, a), measure(key, b)) for key in found["networks"]}
+
+    def noise(name: str) -> Any:
+        return lambda key, method: np.array(found["noise"][key][method][name])
+
+    def pattern(key: str, method: str) -> im.Array64:
+        return np.array(found["stride"][key][method]["pattern"])
+
+    def beyond(method: str, blur: str) -> im.Array64:
+        return np.array(found["similarity"][method][blur]["beyond"])
+
+    shares = [
+        np.array([box["share"] for box in found["objects"][key][PAPER]["object"].values()]) for key in found["networks"]
+    ]
+    return {
+        "few": {other: each(noise("few"), PAPER, other) for other in ("sensitivity", "lrp")},
+        "neighbours": {other: each(noise("neighbours"), PAPER, other) for other in ("sensitivity", "lrp")},
+        "pattern": {"lrp": each(pattern, PAPER, "lrp")},
+        "beyond": {
+            other: {str(blur): measure_difference(beyond(PAPER, str(blur)), beyond(other, str(blur))) for blur in BLURS}
+            for other in ("sensitivity", "lrp")
+        },
+        "second": {
+            method: {
+                key: measure_difference(second := np.array(of[method]["second"]), np.zeros_like(second))
+                for key, of in found["twice"].items()
+            }
+            for method in ALL
+        },
+        "share": measure_difference(shares[1], shares[0])
+        if len(shares) == 2 and len(shares[0]) == len(shares[1])
+        else None,
+    }
 
 
 # --- what a network saw, and where its scores went --------------------------------------------------------------------
 
 
-def _network(case: Case, of: Mapping[str, Arrays], known: Sequence[Known | None]) -> dict[str, Any]:
+def _network(case: PhotoNetwork, of: Mapping[str, Arrays], known: Sequence[PhotoContent | None]) -> dict[str, Any]:
     """What a network saw; "right" is None where nobody said what is on a photograph."""
     seen, names = of["recognised"], case.model.class_names
     ledgers = {method: _ledger(of[method]) for method in EXPLAINED}
-    shares = [s for s in ledgers["neuron"]["input_share"] if np.isfinite(s)]
+    shares = [s for s in ledgers[PAPER]["input_share"] if np.isfinite(s)]
     classes = [names[i] if names else f"class {i}" for i in seen["index"]]
     holds_half = bool(shares) and min(shares) >= 0.5
     return {
@@ -89,18 +189,17 @@ def _network(case: Case, of: Mapping[str, Arrays], known: Sequence[Known | None]
         "asked": (seen["index"] != seen["top"]).tolist(),
         "right": [None if k is None else name in k.classes for name, k in zip(classes, known, strict=True)],
         "probabilities": seen["probability"].tolist(),
-        "scores": of["neuron"]["score"].tolist(),
+        "scores": of[PAPER]["score"].tolist(),
         "still_recognised": {made: (seen[made] == seen["index"]).tolist() for made in ("twice", "once")},
         "ledger": ledgers,
         "input_share": [min(shares), max(shares)] if shares else None,
         "input_holds_half": holds_half,
-        "lead": "neuron" if holds_half else "spread",
     }
 
 
 def _ledger(a: Arrays) -> dict[str, Any]:
     """f = Σ R + bias + dropped, each explanation: shares of f, and what the account misses; the composed ones too."""
-    names = ["", *(name for name in ("twice_", "once_") if f"{name}maps" in a)]
+    names = ["", *(name for name in ("twice_", "once_", "beside_") if f"{name}maps" in a)]
     gaps, lowest = [], []
     for name in names:
         f = np.maximum(a[f"{name}score"].astype(np.float64), 0)
@@ -141,14 +240,15 @@ def check_accounted(found: Mapping[str, Any]) -> None:
 # --- the two networks -------------------------------------------------------------------------------------------------
 
 
-def _similarity(cases: Mapping[str, Case], maps: Maps, light: im.Array, method: str) -> dict[str, Any]:
+def _similarity(cases: Mapping[str, PhotoNetwork], maps: Maps, light: im.Array64, method: str) -> dict[str, Any]:
     """Spearman's correlation between the networks' maps, at each blur.
 
     same       of one photograph, each
     others     of two different ones, the mean
     nearest    photographs whose map by the one network is nearest to the other network's map of the same photograph
     edges      of a network's maps with the strength of the photograph's edges, the mean
-    beyond     the part of `same` that edges do not explain: the partial correlation, the mean
+    beyond     the part of `same` that edges do not explain: the partial correlation, each
+    beyond_mean, beyond_others    its mean; the same with the other network's maps of other photographs
     """
     one, other = (case.common(maps[key][method]["maps"]) for key, case in cases.items())
     strength = np.hypot(*np.gradient(light, axis=(1, 2)))
@@ -156,13 +256,14 @@ def _similarity(cases: Mapping[str, Case], maps: Maps, light: im.Array, method: 
 
 
 def _at_blur(
-    one: npt.NDArray[np.floating], other: npt.NDArray[np.floating], strength: im.Array, blur: int
+    one: npt.NDArray[np.floating], other: npt.NDArray[np.floating], strength: im.Array64, blur: int
 ) -> dict[str, Any]:
     A, B, E = (im.smoothed(m, blur) for m in (one, other, strength))
     C = rank_correlation(A, B)
-    same, a, b = np.diag(C), np.diag(rank_correlation(A, E)), np.diag(rank_correlation(B, E))
+    same, a, across = np.diag(C), np.diag(rank_correlation(A, E)), rank_correlation(E, B)
+    b = np.diag(across)
     with np.errstate(invalid="ignore", divide="ignore"):
-        beyond = (same - a * b) / np.sqrt((1 - a**2) * (1 - b**2))
+        beyond = (C - a[:, None] * across) / np.sqrt((1 - a[:, None] ** 2) * (1 - across**2))
     apart = ~np.eye(len(C), dtype=bool)
     return {
         "same": same.tolist(),
@@ -170,14 +271,16 @@ def _at_blur(
         "others": mean(C[apart]),
         "nearest": int((np.argmax(np.nan_to_num(C, nan=-2), axis=1) == np.arange(len(C))).sum()),
         "edges": [mean(a), mean(b)],
-        "beyond": mean(beyond),
+        "beyond": np.diag(beyond).tolist(),
+        "beyond_mean": mean(np.diag(beyond)),
+        "beyond_others": mean(beyond[apart]),
     }
 
 
 # --- one map ----------------------------------------------------------------------------------------------------------
 
 
-def _noise(case: Case, of: Arrays) -> dict[str, Any]:
+def _noise(case: PhotoNetwork, of: Arrays) -> dict[str, Any]:
     R = case.common(of["maps"])
     few, near = im.few_pixels(R), im.neighbours(R, APART)
     return {
@@ -188,11 +291,13 @@ def _noise(case: Case, of: Arrays) -> dict[str, Any]:
     }
 
 
-def _twice(case: Case, of: Arrays) -> dict[str, Any]:
+def _twice(case: PhotoNetwork, of: Arrays) -> dict[str, Any]:
     """Shares of the relevance on each copy and on gray; and on the right place when there is no copy.
 
     weaker   the lesser copy's share of what both have
     empty    the same of the right place when it is gray
+    second   the right copy's share of both, less that of another photograph in its place, where there is one
+    beside   the share of all relevance on the other photograph
     """
     rows, columns = np.arange(COMMON)[:, None], np.arange(COMMON)[None, :]
     inside = np.abs(rows - (COMMON - 1) / 2) < COPY / 2
@@ -202,8 +307,16 @@ def _twice(case: Case, of: Arrays) -> dict[str, Any]:
     a, b = (np.where(alive, measures.on(both, mask), np.nan) for mask in (left, right))
     c, d = (np.where(alive, measures.on(alone, mask), np.nan) for mask in (left, right))
     weaker, empty = np.minimum(a, b) / (a + b), d / (c + d)
-    gray = 1 - a - b
+    gray, second, beside = 1 - a - b, np.full(len(a), np.nan), np.full(len(a), np.nan)
+    if "beside_maps" in of:
+        alive &= of["beside_score"] > 0
+        next_to = case.common(of["beside_maps"])
+        e, beside = (np.where(alive, measures.on(next_to, mask), np.nan) for mask in (left, right))
+        second = b / (a + b) - beside / (e + beside)
     return {
+        "second": second.tolist(),
+        "second_mean": mean(second),
+        "beside_mean": mean(beside),
         "left": a.tolist(),
         "right": b.tolist(),
         "gray_mean": mean(gray),
@@ -216,7 +329,7 @@ def _twice(case: Case, of: Arrays) -> dict[str, Any]:
     }
 
 
-def _objects(case: Case, of: Arrays, names: Sequence[str], known: Mapping[str, Known]) -> dict[str, Any]:
+def _objects(case: PhotoNetwork, of: Arrays, names: Sequence[str], known: Mapping[str, PhotoContent]) -> dict[str, Any]:
     """How much denser the positive relevance is inside boxes drawn by hand than outside of them.
 
     A number for each photograph with such a box: around the object ("object"), and around parts of it ("part").
@@ -229,7 +342,7 @@ def _objects(case: Case, of: Arrays, names: Sequence[str], known: Mapping[str, K
             continue
         for kind, boxes in (("object", (what.object,)), ("part", what.parts)):
             drawn = [box for box in boxes if box is not None]
-            mask = inside(drawn)
+            mask = mask_boxes(drawn)
             if drawn:
                 denser = R[n][mask].mean() / max(R[n][~mask].mean(), im.TINY)
                 found[kind][name] = {
@@ -242,14 +355,14 @@ def _objects(case: Case, of: Arrays, names: Sequence[str], known: Mapping[str, K
     return found
 
 
-def region(light: im.Array, photograph: int | None = None) -> tuple[int, int, int]:
+def region(light: im.Array64, photograph: int | None = None) -> tuple[int, int, int]:
     """The region of interest: photograph, top row, left column. Chosen by the photographs alone, not by relevance."""
     best = [im.two_sides(picture, ZOOM) for picture in light]
     n = int(np.argmax([separation for separation, _, _ in best])) if photograph is None else photograph
     return n, best[n][1], best[n][2]
 
 
-def _across(case: Case, of: Arrays, light: im.Array, zoom: tuple[int, int, int] | None) -> dict[str, Any]:
+def _across(case: PhotoNetwork, of: Arrays, light: im.Array64, zoom: tuple[int, int, int] | None) -> dict[str, Any]:
     """The mean profile across the strong edges of the region, or of every whole photograph, and its two sides."""
     R = case.common(of["maps"])
     if zoom is None:
@@ -267,7 +380,7 @@ def _across(case: Case, of: Arrays, light: im.Array, zoom: tuple[int, int, int] 
     }
 
 
-def _sides(profile: im.Array) -> dict[str, float]:
+def _sides(profile: im.Array64) -> dict[str, float]:
     """Means near an edge and far from it, on the dark side and on the bright one."""
     middle = len(profile) // 2
     found = {}
@@ -277,12 +390,14 @@ def _sides(profile: im.Array) -> dict[str, float]:
     return found
 
 
-def _stride(case: Case, of: Arrays) -> dict[str, Any]:
+def _stride(case: PhotoNetwork, of: Arrays) -> dict[str, Any]:
     """How much a pattern of each period stands out and its share, medians over the photographs; and what is seen."""
     R = case.common(of["maps"])
     power = {period: float(np.median(im.stride_power(R, period))) for period in im.PERIODS}
-    share = {period: float(np.median(im.pattern_share(R, period))) for period in im.PERIODS}
+    shares = {period: im.pattern_share(R, period) for period in im.PERIODS}
+    share = {period: float(np.median(of)) for period, of in shares.items()}
     return {
+        "pattern": np.sum(list(shares.values()), axis=0).tolist(),
         "power": {str(period): value for period, value in power.items()},
         "share": {str(period): value for period, value in share.items()},
         "fundamental": im.fundamental(power, share),

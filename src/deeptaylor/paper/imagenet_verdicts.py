@@ -1,285 +1,671 @@
-"""What section IV-D says of heatmaps of large networks, sentence by sentence, judged by numbers."""
+"""Verdicts on what the paper and its supplement say of large networks, sentence by sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from deeptaylor.paper.imagenet_numbers import FAR, NEAR
+from deeptaylor.formatting import format_percent
+from deeptaylor.paper.experiment import Line
+from deeptaylor.paper.imagenet_maps import METHODS, PAPER, ROOT_STEPS
+from deeptaylor.paper.imagenet_numbers import APART, BLURS, TOLERANCE
 from deeptaylor.paper.measures import or_nan
-from deeptaylor.paper.verdicts import Verdict, judge, unasked
-from deeptaylor.shown import percent
-
-__all__ = ["each", "others", "verdicts"]
+from deeptaylor.paper.verdicts import Criterion, Verdict, judge, leave_open, require_differences
 
 Numbers = Mapping[str, Any]
 
 FIGURE_10, ZOOM = "IV-D, paragraph 3", "IV-D, paragraph 4"
-OURS, STAND_IN, PAPER = "ours", "the stand-in's", "the paper's"
+UNINFORMED = {
+    "even": "an even map",
+    "noise": "noise",
+    "edges": "the photograph's edges",
+    "centre": "a spot in the middle",
+}
 BLUR = "8"  # pixels, at which maps of different strides are compared
 FEW = 0.1  # of the pixels
-DENSER = 2  # times the relevance of a pixel outside: most of what is outside is ignored
+ALIKE = 0.5  # rank correlation of maps with a high level of similarity, edges taken out
+IGNORED = 0.5  # of what an even map has outside of the objects
+LITTLE = 0.1  # of the relevance
+EXPENSIVE = 30  # gradients
+# The photographs of figure 10, by their names on Pixabay.
+PHOTOGRAPHS = {
+    "shark": "hammerhead-shark-298238", "cat": "kitten-288549", "matches": "matches-171732",
+    "motorcycle": "motorcycle-345001", "sheep": "bighorn-sheep-204693", "scooter": "scooter_vietnam-265807",
+}  # fmt: skip
 
 
-def verdicts(found: Numbers) -> list[Verdict]:
-    """A verdict on each sentence that says something of heatmaps, in the paper's order."""
+def judge_paper(found: Numbers) -> list[Verdict]:
+    """Return a verdict on each sentence of the paper that speaks of large networks, in the paper's order."""
     return [
-        unasked(
-            "IV-D, paragraph 1",
-            "For these models, standard Taylor decomposition methods with root finding are computationally too "
-            "expensive.",
-            OURS,
-            """no root was searched for in these networks; how long that takes in small ones, in gradients, is in the
-            tables of the MNIST report""",
-        ),
-        _exhaustive(found),
-        _few_pixels(found),
-        _similar(found),
-        _better(found),
-        _parts(found),
-        _instances(found),
-        _distracting(found),
-        unasked(
+        _judge_cost(found),
+        _judge_object(found),
+        _judge_few_pixels(found),
+        *_judge_similarity(found),
+        *_judge_quality(found),
+        _judge_parts(found),
+        _judge_instances(found),
+        *_judge_distractors(found),
+        leave_open(
             FIGURE_10,
             "This confuses the network and the heatmapping procedure, and in that case, a significant amount of "
             "relevance is lost to the background.",
-            STAND_IN,
-            "it is said of two of the paper's photographs, which are not here",
+            f"It is said of the sheep and the scooter, {PHOTOGRAPHS['sheep']} and {PHOTOGRAPHS['scooter']}, which are "
+            "not here.",
+            _caveat(found),
         ),
-        _outline(found),
-        _both_sides(found),
-        _strides(found),
+        *_judge_zoom(found),
+        *_judge_conclusion(found),
     ]
 
 
-def each(found: Numbers, say: Callable[[str, Numbers], str]) -> str:
-    """What is to be said of every network, one after the other."""
+# --- what verdicts share ----------------------------------------------------------------------------------------------
+
+
+def describe_networks(found: Numbers, say: Callable[[str, Numbers], str]) -> str:
+    """Return what is to be said of every network, one after the other."""
     return "; ".join(f"{of['title']}: {say(key, of)}" for key, of in found["networks"].items())
 
 
-def others(found: Numbers, more: str = "") -> tuple[str, str]:
-    """Whose reason it is that a sentence does not hold in full: other networks than the paper's, or the sentence."""
-    away = [of["title"] for of in found["networks"].values() if of["title"] != of["place"]]
-    said = f"{' and '.join(away)} stand in" if away else "these are the paper's networks, on other photographs"
-    return (STAND_IN if away else PAPER), "; ".join(text for text in (said, more) if text)
+def _stand_ins(found: Numbers) -> list[Numbers]:
+    return [of for of in found["networks"].values() if of["title"] != of["place"]]
 
 
-def _spread_blurs(found: Numbers) -> str:
-    little = [of["title"] for of in found["networks"].values() if not of["input_holds_half"]]
-    if not little:
-        return ""
-    return (
-        f"biases hold nearly all of every score of {' and '.join(little)}: spread, they go to all that a neuron sees, "
-        "background included"
-    )
+def _caveat(found: Numbers) -> str:
+    """What stands in for the paper's networks and photographs, and what the maps of a network leave out."""
+    away = [f"{of['title']} stands in for {of['place']}" for of in _stand_ins(found)]
+    said = [*away, "the photographs are not the paper's"]
+    for of in found["networks"].values():
+        share = of["input_share"]
+        if share and not of["input_holds_half"]:
+            said.append(
+                f"by the paper's rule the pixels hold at most {format_percent(share[1])} of {of['title']}'s scores, "
+                "and its maps say nothing of the rest"
+            )
+    return f"{'; '.join(said)}."
 
 
-def _boxes(found: Numbers, key: str, kind: str, method: str) -> dict[str, Numbers]:
-    """Photographs with a box of this kind, and what the map has in it."""
+def _titles(found: Numbers, value: Callable[[str], float | None]) -> dict[str, float]:
+    """Return a number of each network, by its title."""
+    return {of["title"]: or_nan(value(key)) for key, of in found["networks"].items()}
+
+
+def _blind(
+    found: Numbers, value: Callable[[Numbers], float | None], names: Sequence[str] = tuple(UNINFORMED)
+) -> dict[str, float]:
+    """Return a number of maps without information, by their names."""
+    return {UNINFORMED[name]: or_nan(value(found["uninformed"][name])) for name in names}
+
+
+def _differ(found: Numbers, text: str, of: Mapping[str, Numbers], names: str, form: str = "%") -> Criterion:
+    """Return the criterion that one kind of map has more of something than another, photograph by photograph."""
+    return require_differences(text, {f"{title}, {names}": of[key] for key, title in _keys(found).items()}, form)
+
+
+def _keys(found: Numbers) -> dict[str, str]:
+    return {key: of["title"] for key, of in found["networks"].items()}
+
+
+def _mean(boxes: Mapping[str, Numbers], name: str) -> float:
+    values = [of[name] for of in boxes.values()]
+    return float(np.mean(values)) if values else math.nan
+
+
+def _outside(boxes: Mapping[str, Numbers]) -> float:
+    """Return the share of the relevance outside of the boxes, over the share of the area."""
+    area = 1 - _mean(boxes, "area")
+    return (1 - _mean(boxes, "share")) / area if area else math.nan
+
+
+def _objects(found: Numbers, key: str, kind: str = "object", method: str = PAPER) -> dict[str, Numbers]:
     boxes: dict[str, Numbers] = found["objects"][key][method][kind]
     return boxes
 
 
-def _mean(boxes: Mapping[str, Numbers], name: str) -> float:
-    """Ratios are averaged as ratios: twice and half are even."""
-    values = [of[name] for of in boxes.values()]
-    if not values:
-        return float("nan")
-    return float(np.exp(np.mean(np.log(values)))) if name == "denser" else float(np.mean(values))
+def _knows_objects(found: Numbers) -> bool:
+    return all(_objects(found, key) for key in found["networks"])
+
+
+_UNKNOWN = "Where the objects are on these photographs is not known to the report."
 
 
 # --- figure 10 --------------------------------------------------------------------------------------------------------
 
 
-def _exhaustive(found: Numbers) -> Verdict:
+def _judge_cost(found: Numbers) -> Verdict:
+    cost = found["cost"]
+    return judge(
+        "IV-D, paragraph 1",
+        "For these models, standard Taylor decomposition methods with root finding are computationally too expensive.",
+        [
+            Criterion(
+                f"a search of {ROOT_STEPS} steps takes more processor time than {EXPENSIVE} gradients of the network",
+                True,
+                EXPENSIVE,
+                _titles(found, lambda key: cost[key]["root"]),
+                {"deep Taylor's map": max(or_nan(of["map"]) for of in cost.values())},
+                ".0f",
+            ),
+            Criterion(
+                "what it finds still misses the conditions of a nearest root by more than a tenth of the distance",
+                True,
+                0.1,
+                _titles(found, lambda key: cost[key]["kkt"]),
+                {"an exact nearest root (by definition)": 0.0},
+                ".2f",
+            ),
+        ],
+        "The search is cheaper, or ends at a nearest root.",
+        "Measured on the first photograph: "
+        + describe_networks(found, lambda key, _: f"{cost[key]['seconds']:.1f} s for a root")
+        + ". Whether that is too much, depends on who waits.",
+        _caveat(found),
+    )
+
+
+def _judge_object(found: Numbers) -> Verdict:
     quote = "Deep Taylor decomposition produces exhaustive heatmaps covering the whole object to detect."
-    networks = found["networks"]
-    if not any(_boxes(found, key, "object", of["lead"]) for key, of in networks.items()):
-        return unasked(FIGURE_10, quote, OURS, "where the objects are on these photographs is not known to the report")
-    covered = {
-        key: [_mean(_boxes(found, key, "object", method), "covered") for method in (of["lead"], "sensitivity")]
-        for key, of in networks.items()
-    }
-    measured = each(
-        found,
-        lambda key, of: (
-            f"of the pixels in a box around the object {percent(covered[key][0])} get more than the map's average "
-            f"pixel (sensitivity: {percent(covered[key][1])})"
-        ),
+    if not _knows_objects(found):
+        return leave_open(FIGURE_10, quote, _UNKNOWN, _caveat(found))
+    sensitivity = describe_networks(
+        found, lambda key, _: format_percent(_mean(_objects(found, key, method="sensitivity"), "covered"))
     )
     return judge(
         FIGURE_10,
         quote,
-        [own > other for own, other in covered.values()] + [min(own for own, _ in covered.values()) > 0.5],
-        measured,
-        PAPER,
-        "more of the object is covered than by sensitivity, but not the whole of it; boxes hold some background too",
+        [
+            Criterion(
+                "more than half of a box around the object has more relevance than the map's average pixel",
+                True,
+                0.5,
+                _titles(found, lambda key: _mean(_objects(found, key), "covered")),
+                _blind(found, lambda of: _mean(of["objects"]["object"], "covered")),
+            )
+        ],
+        f"Less than half of the boxes is covered; some of a box is background. Sensitivity covers still less "
+        f"({sensitivity}).",
+        caveat=_caveat(found),
     )
 
 
-def _few_pixels(found: Numbers) -> Verdict:
-    few = {
-        key: [or_nan(found["noise"][key][method]["few_mean"]) for method in ("sensitivity", of["lead"])]
-        for key, of in found["networks"].items()
-    }
+def _judge_few_pixels(found: Numbers) -> Verdict:
     return judge(
         FIGURE_10,
         "On the other hand, sensitivity analysis assigns most of the relevance to a few pixels.",
-        [s < FEW for s, _ in few.values()] + [s < own for s, own in few.values()],
-        "half of the relevance lies on this share of the pixels: "
-        + each(found, lambda key, of: f"{percent(few[key][0])} (sensitivity), {percent(few[key][1])} (deep Taylor)"),
-        *others(found),
+        [
+            Criterion(
+                "half of the relevance by sensitivity lies on less than a tenth of the pixels",
+                False,
+                FEW,
+                _titles(found, lambda key: found["noise"][key]["sensitivity"]["few_mean"]),
+                _blind(found, lambda of: of["noise"]["few_mean"]),
+            ),
+            _differ(
+                found, "half of the relevance lies on a larger share of the pixels by deep Taylor",
+                found["differences"]["few"]["sensitivity"], "deep Taylor − sensitivity",
+            ),
+        ],
+        "Sensitivity spreads its relevance farther, or deep Taylor as little.",
+        caveat=_caveat(found),
+    )  # fmt: skip
+
+
+def _alike(found: Numbers, text: str) -> Criterion:
+    at = found["similarity"][PAPER][BLUR]
+    return Criterion(
+        f"{text}, blurred by {BLUR} pixels, have a rank correlation of more than {ALIKE:g}, with the strength of the "
+        "photograph's edges taken out of both",
+        True,
+        ALIKE,
+        {"same photograph": or_nan(at["beyond_mean"])},
+        {"another photograph's map": or_nan(at["beyond_others"]), "the photograph's edges (by definition)": 0.0},
+        ".2f",
     )
 
 
-def _similar(found: Numbers) -> Verdict:
-    at, sensitivity = found["similarity"][found["lead"]], found["similarity"]["sensitivity"]
-    same, different = or_nan(at[BLUR]["same_mean"]), or_nan(at[BLUR]["others"])
-    parts = [or_nan(of["same_mean"]) > or_nan(sensitivity[blur]["same_mean"]) for blur, of in at.items()]
-    parts += [or_nan(of["same_mean"]) > of["others"] for of in at.values() if of["others"] is not None]
-    return judge(
+def _more_alike(found: Numbers, other: str, title: str) -> Criterion:
+    of = found["differences"]["beyond"][other]
+    return require_differences(
+        f"maps of the two networks are more alike by deep Taylor than by {title}, edges taken out",
+        {f"blurred by {blur} pixels": of[str(blur)] for blur in BLURS},
+        ".2f",
+    )
+
+
+def _judge_similarity(found: Numbers) -> list[Verdict]:
+    at = found["similarity"][PAPER][BLUR]
+    with_edges = f"""With what both maps have in common with the edges of a photograph the correlation is
+        {or_nan(at["same_mean"]):.2f}, and {or_nan(at["others"]):.2f} for different photographs."""
+    return [
+        judge(
+            FIGURE_10,
+            "Deep Taylor heatmaps for the Caffenet and Googlenet have a high level of similarity, […]",
+            [_alike(found, "deep Taylor maps of the two networks")],
+            "The maps have less in common, or there is no second photograph to compare with.",
+            with_edges,
+            _caveat(found),
+        ),
+        judge(
+            FIGURE_10,
+            "[…] showing the transparency of the heatmapping method to the choice of deep network architecture.",
+            [_more_alike(found, "sensitivity", "sensitivity")],
+            "Sensitivity depends as little on the network, or the photographs are too few to tell.",
+            "Two networks are few to show it on.",
+            _caveat(found),
+        ),
+    ]
+
+
+def _judge_quality(found: Numbers) -> list[Verdict]:
+    better = "However, GoogleNet being more accurate, its corresponding heatmaps are also of better quality, […]"
+    truly = "[…] with more heat associated to the truly relevant parts of the image."
+    away, share = _stand_ins(found), found["differences"]["share"]
+    if not _knows_objects(found) or share is None:
+        return [leave_open(FIGURE_10, quote, _UNKNOWN, _caveat(found)) for quote in (better, truly)]
+    shares = describe_networks(found, lambda key, _: format_percent(_mean(_objects(found, key), "share")))
+    said = f"In the boxes around the objects lies this share of the relevance: {shares}."
+    if away:
+        names = " and ".join(of["place"] for of in away)
+        why = f"It is said of CaffeNet and GoogLeNet; the weights of {names} are not here. {said}"
+        return [leave_open(FIGURE_10, quote, why, _caveat(found)) for quote in (better, truly)]
+    second, first = [of["title"] for of in reversed(found["networks"].values())]
+    criterion = require_differences(
+        f"{second}'s maps have a larger share in the boxes around the objects", {f"{second} − {first}": share}
+    )
+    return [judge(FIGURE_10, quote, [criterion], "It has not.", said, _caveat(found)) for quote in (better, truly)]
+
+
+def _judge_parts(found: Numbers) -> Verdict:
+    names = ", ".join(PHOTOGRAPHS[name] for name in ("shark", "cat", "matches", "motorcycle"))
+    parts = {key: _objects(found, key, "part") for key in found["networks"]}
+    measured = describe_networks(
+        found, lambda key, _: ", ".join(f"{box['what']} {box['denser']:.1f}" for box in parts[key].values())
+    )
+    own = f" Parts of the photographs here have this many times the relevance of a pixel elsewhere: {measured}."
+    return leave_open(
         FIGURE_10,
-        "Deep Taylor heatmaps for the Caffenet and Googlenet have a high level of similarity […].",
-        parts,
-        f"""rank correlation between the networks, blurred by {BLUR} pixels: {same:.2f} for the same photograph,
-        {different:.2f} for different ones; sensitivity {or_nan(sensitivity[BLUR]["same_mean"]):.2f}; not blurred
-        {or_nan(at["0"]["same_mean"]):.2f}, {or_nan(at["0"]["others"]):.2f} and
-        {or_nan(sensitivity["0"]["same_mean"]):.2f}""".replace("nan", "—"),
-        *others(found),
-    )
-
-
-def _better(found: Numbers) -> Verdict:
-    quote = "However, GoogleNet being more accurate, its corresponding heatmaps are also of better quality […]."
-    denser = [_mean(_boxes(found, key, "object", of["lead"]), "denser") for key, of in found["networks"].items()]
-    if not np.isfinite(denser).all():
-        return unasked(FIGURE_10, quote, OURS, "where the objects are on these photographs is not known to the report")
-    titles = [of["title"] for of in found["networks"].values()]
-    return judge(
-        FIGURE_10,
-        quote,
-        [denser[1] > denser[0]],
-        f"""a pixel in the box around the object has {denser[0]:.1f} ({titles[0]}) and {denser[1]:.1f} ({titles[1]})
-        times the relevance of one outside""",
-        *others(found, _spread_blurs(found)),
-    )
-
-
-def _parts(found: Numbers) -> Verdict:
-    quote = (
         "Heatmaps identify the dorsal fin of the shark, the head of the cat, the flame above the matchsticks, or the "
-        "wheels of the motorbike."
+        "wheels of the motorbike.",
+        f"It is said of four photographs that are not here: {names}.{own if any(parts.values()) else ''}",
+        _caveat(found),
     )
-    parts = {key: _boxes(found, key, "part", of["lead"]) for key, of in found["networks"].items()}
-    if not any(parts.values()):
-        return unasked(FIGURE_10, quote, STAND_IN, "these photographs are others, and their parts are not known")
+
+
+def _judge_instances(found: Numbers) -> Verdict:
+    quote = (
+        "The heatmaps are able to detect two instances of the same object within a same image, for example, the two "
+        "frogs and the two stupas."
+    )
+    if len(found["photographs"]) < 2:
+        return leave_open(
+            FIGURE_10, quote, "There is no second photograph to put in the place of a copy.", _caveat(found)
+        )
+    of, blind = found["differences"]["second"][PAPER], found["uninformed"]
+    criterion = _differ(
+        found,
+        "the right one of two copies of a photograph has a larger share of what both places have than another "
+        "photograph in its place",
+        of,
+        "copy − other photograph",
+    )
+    edges = {
+        f"{UNINFORMED[name]} (its own difference)": or_nan(blind[name]["twice"]["second_mean"]) for name in UNINFORMED
+    }
+    criterion = Criterion(
+        criterion.text,
+        True,
+        min(criterion.limits.values()),
+        criterion.measured,
+        {**criterion.uninformed, **edges},
+        criterion.form,
+        criterion.limits,
+    )
     return judge(
         FIGURE_10,
         quote,
-        [box["denser"] > 1 for boxes in parts.values() for box in boxes.values()],
-        "times the relevance of a pixel elsewhere: "
-        + each(found, lambda key, of: ", ".join(f"{box['what']} {box['denser']:.1f}" for box in parts[key].values())),
-        *others(found, "the photographs are others too"),
-    )
+        [criterion],
+        "For some network a copy of the object has no more than another photograph in its place.",
+        f"""Copies stand in for two frogs and two stupas. The weaker copy has
+        {describe_networks(found, lambda key, _: format_percent(found["twice"][key][PAPER]["weaker_mean"]))} of what
+        both have.""",
+        _caveat(found),
+    )  # fmt: skip
 
 
-def _instances(found: Numbers) -> Verdict:
-    of = {key: found["twice"][key][network["lead"]] for key, network in found["networks"].items()}
-    return judge(
+def _judge_distractors(found: Numbers) -> list[Verdict]:
+    ignore, caveat = "The heatmaps also ignore most of the distracting structure, […]", _caveat(found)
+    named = leave_open(
         FIGURE_10,
-        "The heatmaps are able to detect two instances of the same object within a same image […].",
-        [bool(o["explained"]) and o["both"] == o["explained"] for o in of.values()],
-        "two copies of a photograph, each has more than an empty place beside one copy: "
-        + each(
-            found,
-            lambda key, _: (
-                f"{of[key]['both']} of {of[key]['explained']}; of what both have the weaker copy has "
-                f"{percent(of[key]['weaker_mean'])}, an empty place {percent(of[key]['empty_mean'])}"
-            ),
-        ),
-        *others(found, "copies of half the size are not what networks are trained on"),
+        "[…] such as the horizontal lines above the cat's head, the wood pattern behind the matches, or the grass "
+        "behind the motorcycle.",
+        f"It is said of {', '.join(PHOTOGRAPHS[key] for key in ('cat', 'matches', 'motorcycle'))}; they are not here.",
+        caveat,
     )
-
-
-def _distracting(found: Numbers) -> Verdict:
-    quote = "The heatmaps also ignore most of the distracting structure […]."
-    boxes = {key: _boxes(found, key, "object", of["lead"]) for key, of in found["networks"].items()}
-    if not any(boxes.values()):
-        return unasked(FIGURE_10, quote, OURS, "where the objects are on these photographs is not known to the report")
-    return judge(
+    if not _knows_objects(found):
+        return [leave_open(FIGURE_10, ignore, _UNKNOWN, caveat), named]
+    general = judge(
         FIGURE_10,
-        quote,
-        [_mean(of, "denser") > DENSER for of in boxes.values()]
-        + [b["denser"] > 1 for of in boxes.values() for b in of.values()],
-        "outside of the boxes around the objects lies this share of the relevance, and of the area: "
-        + each(
-            found,
-            lambda key, _: (
-                f"{percent(1 - _mean(boxes[key], 'share'))} of {percent(1 - _mean(boxes[key], 'area'))} "
-                f"({', '.join(name for name, b in boxes[key].items() if b['denser'] <= 1) or 'no photograph'} has more "
-                "outside than inside, pixel for pixel)"
-            ),
-        ),
-        *others(found, _spread_blurs(found)),
+        ignore,
+        [
+            Criterion(
+                "outside of the boxes around the objects lies less than half of what an even map has there",
+                False,
+                IGNORED,
+                _titles(found, lambda key: _outside(_objects(found, key))),
+                _blind(found, lambda of: _outside(of["objects"]["object"])),
+            )
+        ],
+        "More than half of what an even map has outside of the objects is still there.",
+        caveat=caveat,
     )
+    return [general, named]
 
 
 # --- the zoom ---------------------------------------------------------------------------------------------------------
 
 
-def _outline(found: Numbers) -> Verdict:
-    of = {key: found["edge"]["whole"][key][network["lead"]] for key, network in found["networks"].items()}
-    near = {key: [or_nan(o["dark"]), or_nan(o["bright"])] for key, o in of.items()}
-    return judge(
-        ZOOM,
-        "On a global scale, the heatmapping method recognizes the characteristic outline of the volcano.",
-        [side > 1 for sides in near.values() for side in sides],
-        f"""{NEAR[0]} to {NEAR[1]} pixels from strong edges, in units of the map's mean, on the darker and the brighter
-        side, all photographs: """
-        + each(found, lambda key, _: f"{near[key][0]:.2f} and {near[key][1]:.2f}"),
-        STAND_IN,
-        "there is no volcano among these photographs: what is measured are the edges of all of them",
+def _judge_zoom(found: Numbers) -> list[Verdict]:
+    caveat = _caveat(found)
+    near = {key: found["edge"]["whole"][key][PAPER] for key in found["networks"]}
+    region = {key: found["edge"]["region"][key][PAPER] for key in found["networks"]}
+    outline = describe_networks(
+        found, lambda key, _: f"{or_nan(near[key]['dark']):.2f} and {or_nan(near[key]['bright']):.2f}"
     )
-
-
-def _both_sides(found: Numbers) -> Verdict:
-    at = {
-        place: {key: found["edge"][place][key][of["lead"]] for key, of in found["networks"].items()}
-        for place in ("region", "whole")
-    }
-    return judge(
-        ZOOM,
-        "On a local scale, the relevance is present on both sides of the edge of the volcano […].",
-        [o["on_both_sides"] == o["photographs"] for place in at.values() for o in place.values()],
-        f"""more relevance {NEAR[0]} to {NEAR[1]} than {FAR[0]} to {FAR[1]} pixels from the edge on both sides: """
-        + each(
-            found,
-            lambda key, _: (
-                f"{'yes' if at['region'][key]['on_both_sides'] else 'no'} in the region of interest; in whole "
-                f"photographs {at['whole'][key]['on_both_sides']} of {at['whole'][key]['photographs']}"
-            ),
+    sides = describe_networks(
+        found,
+        lambda key, _: (
+            f"{'yes' if region[key]['on_both_sides'] else 'no'} in the region of interest, in "
+            f"{near[key]['on_both_sides']} of {near[key]['photographs']} whole photographs"
         ),
-        PAPER,
-        """in the region that was chosen for its edge it is so; of all strong edges of a photograph many are not the
-        object's, and the paper shows one region""",
     )
+    return [
+        leave_open(
+            ZOOM,
+            "On a global scale, the heatmapping method recognizes the characteristic outline of the volcano.",
+            f"""The photograph of the volcano is not here; the paper does not name it. On these photographs pixels 1 to
+            4 beside strong edges have this many times the mean relevance, on the darker and the brighter side:
+            {outline}.""",
+            caveat,
+        ),
+        leave_open(
+            ZOOM,
+            "On a local scale, the relevance is present on both sides of the edge of the volcano, […]",
+            f"""The photograph of the volcano is not here. Whether pixels 1 to 4 beside an edge have more than those 13
+            to 16 away, on both sides: {sides}.""",
+            caveat,
+        ),
+        leave_open(
+            ZOOM,
+            "[…] which is consistent with the fact that the two sides of the edge are necessary to detect it.",
+            "Relevance on both sides does not show that both are necessary. For that the network would have to be "
+            "asked without one of them, and the photograph is not here.",
+            caveat,
+        ),
+        _judge_strides(found),
+        leave_open(
+            ZOOM,
+            "Therefore, our proposed heatmapping technique produces explanations that are interpretable both at a "
+            "global and local scale in the pixel space.",
+            "It follows from the sentences on the volcano, which cannot be judged here; and what can be interpreted, "
+            "people would have to say.",
+            caveat,
+        ),
+    ]
 
 
-def _strides(found: Numbers) -> Verdict:
-    networks = found["networks"]
-    grids = {key: found["stride"][key][of["lead"]]["fundamental"] for key, of in networks.items()}
-    strides = {key: of["stride"] for key, of in networks.items()}
-    off = [of["title"] for key, of in networks.items() if grids[key] != strides[key]]
+def _judge_strides(found: Numbers) -> Verdict:
+    quote = (
+        "The zoomed portion of the image also reveals different stride sizes in the first convolution layer between "
+        "CaffeNet (stride 4) and GoogleNet (stride 2)."
+    )
+    grids = {key: found["stride"][key][PAPER]["fundamental"] for key in found["networks"]}
+    said = f"""The grid that is seen, and the stride of the first convolution:
+        {describe_networks(found, lambda key, of: f"{grids[key] or 'none'} and {of['stride']} pixels")}."""
+    if away := _stand_ins(found):
+        return leave_open(
+            ZOOM,
+            quote,
+            f"""{" and ".join(of["place"] for of in away)} are not here. {said} A pooling of stride 2 right behind the
+            first convolution, as in SqueezeNet, doubles the grid.""",
+            _caveat(found),
+        )
+    strides = [of["stride"] for of in found["networks"].values()]
     return judge(
         ZOOM,
-        "The zoomed portion of the image also reveals different stride sizes in the first convolution layer between "
-        "CaffeNet (stride 4) and GoogleNet (stride 2).",
-        [grids[key] == strides[key] for key in networks] + [len(set(grids.values())) == len(grids)],
-        "the grid that is seen, and the stride of the first convolution: "
-        + each(found, lambda key, of: f"{grids[key] or 'none'} and {of['stride']} pixels"),
-        others(found)[0],
-        f"""{" and ".join(off) or "the two"}: a pooling of stride 2 follows the first convolution, so that the grid of
-        both together is seen, twice the convolution's stride""",
+        quote,
+        [
+            Criterion(
+                "the grid that is seen, over the stride of the first convolution, is 1 (above 0.9)",
+                True,
+                0.9,
+                _titles(found, lambda key: (grids[key] or 0) / found["networks"][key]["stride"]),
+                _blind(found, lambda of: (of["stride"]["fundamental"] or 0) / min(strides)),
+                ".1f",
+            ),
+            Criterion(
+                "the grid that is seen, over the stride of the first convolution, is 1 (below 1.1)",
+                False,
+                1.1,
+                _titles(found, lambda key: (grids[key] or math.inf) / found["networks"][key]["stride"]),
+                _blind(found, lambda of: (of["stride"]["fundamental"] or math.inf) / max(strides)),
+                ".1f",
+            ),
+        ],
+        "The grid that is seen is not that of the first convolution.",
+        said,
+        _caveat(found),
     )
+
+
+# --- the conclusion ---------------------------------------------------------------------------------------------------
+
+
+def _judge_conclusion(found: Numbers) -> list[Verdict]:
+    absorbed = {
+        key: max((s for s in of["ledger"][PAPER]["bias_share"] if s is not None), default=math.nan)
+        for key, of in found["networks"].items()
+    }
+    return [
+        judge(
+            "conclusion, paragraph 3",
+            "Our method is stable under different architectures […]",
+            [_alike(found, "deep Taylor maps of two architectures")],
+            "The maps have less in common, or there is no second photograph to compare with.",
+            "The rest of the sentence is judged in the report on MNIST. The settings are the same in both reports.",
+            _caveat(found),
+        ),
+        judge(
+            "conclusion, paragraph 4",
+            "In other words our approach is orthogonal to the quest for enhanced results on benchmarks, in fact, we "
+            "can use any benchmark winner and then enhance its transparency to the user.",
+            [
+                Criterion(
+                    "biases absorb less than half of every score",
+                    False,
+                    0.5,
+                    _titles(found, lambda key: absorbed[key]),
+                    {"a network that pixels have no part in (by definition)": 1.0},
+                )
+            ],
+            """A network with batch normalisation has large biases. By the paper's rule they absorb nearly all of its
+            scores, and its map says next to nothing of why.""",
+            "Two networks stand for any.",
+            _caveat(found),
+        ),
+    ]
+
+
+# --- the supplement's comparison with LRP -----------------------------------------------------------------------------
+
+SUPPLEMENT = "supplement, IV, paragraph 3"
+
+
+def judge_supplement(found: Numbers) -> list[Verdict]:
+    """Return a verdict on each sentence of the supplement that speaks of photographs, in its order."""
+    caveat = _caveat(found)
+    differences = found["differences"]
+    return [
+        judge(
+            SUPPLEMENT,
+            "It can be observed that the quality of the deep Taylor heatmaps is less influenced by the choice of model "
+            "and dataset than LRP with a fixed set of parameters.",
+            [_more_alike(found, "lrp", "LRP with α = 2, β = 1")],
+            "LRP's maps depend as little on the network, or the photographs are too few to tell.",
+            "Quality is measured as likeness of the two networks' maps.",
+            caveat,
+        ),
+        *_judge_lrp(found),
+        judge(
+            SUPPLEMENT,
+            "On the other hand, LRP-based heatmaps are sharper than Taylor-based heatmaps […]",
+            [
+                _differ(
+                    found, "half of the relevance lies on a larger share of the pixels by deep Taylor",
+                    differences["few"]["lrp"], "deep Taylor − LRP",
+                ),
+                _differ(
+                    found, f"pixels {APART} apart have a larger rank correlation by deep Taylor",
+                    differences["neighbours"]["lrp"], "deep Taylor − LRP", ".2f",
+                ),
+            ],
+            "LRP is no sharper for one of the networks, or the photographs are too few to tell.",
+            caveat=caveat,
+        ),
+        judge(
+            SUPPLEMENT,
+            "[…] and less subject to the stride artefact that arises with convolutional neural networks.",
+            [
+                _differ(
+                    found, "grids hold a larger share of the fine structure by deep Taylor",
+                    differences["pattern"]["lrp"], "deep Taylor − LRP",
+                )
+            ],
+            "LRP has as much of a grid for one of the networks, or the photographs are too few to tell.",
+            caveat=caveat,
+        ),
+        _judge_irrelevant(found),
+    ]  # fmt: skip
+
+
+def _judge_lrp(found: Numbers) -> list[Verdict]:
+    well = "For example, the parameters α=2,β=1 perform well for the CaffeNet, […]"
+    sparse = "[…] but tend to produce too sparse heatmaps for the GoogleNet […]"
+    few = {key: [or_nan(found["noise"][key][m]["few_mean"]) for m in ("lrp", PAPER)] for key in found["networks"]}
+    shares = describe_networks(
+        found, lambda key, _: f"{format_percent(_mean(_objects(found, key, method='lrp'), 'share'))}"
+    )
+    concentrated = describe_networks(
+        found, lambda key, _: f"{format_percent(few[key][0])} (LRP), {format_percent(few[key][1])} (deep Taylor)"
+    )
+    said = (
+        f"In the boxes around the objects LRP has {shares} of its positive relevance." if _knows_objects(found) else ""
+    )
+    away = {of["place"] for of in _stand_ins(found)}
+    open_well = f"It is said of CaffeNet, whose weights are not here. {said}" if "CaffeNet" in away else _UNKNOWN
+    open_sparse = f"""It is said of GoogLeNet, whose weights are not here. Half of the positive relevance lies on this
+        share of the pixels: {concentrated}."""
+    first, second = found["networks"].values()
+    of_first, of_second = (shares[0] for shares in few.values())
+    return [
+        leave_open(SUPPLEMENT, well, open_well, _caveat(found))
+        if "CaffeNet" in away or not _knows_objects(found)
+        else judge(
+            SUPPLEMENT,
+            well,
+            [
+                Criterion(
+                    "outside of the boxes around the objects lies less than half of the relevance that an even map has "
+                    "there",
+                    False,
+                    IGNORED,
+                    {first["title"]: _outside(_objects(found, next(iter(found["networks"])), method="lrp"))},
+                    _blind(found, lambda of: _outside(of["objects"]["object"])),
+                )
+            ],
+            "Much of LRP's relevance lies beside the objects.",
+            said,
+            _caveat(found),
+        ),
+        leave_open(SUPPLEMENT, sparse, open_sparse, _caveat(found))
+        if "GoogLeNet" in away
+        else judge(
+            SUPPLEMENT,
+            sparse,
+            [
+                Criterion(
+                    "half of LRP's positive relevance lies on less than half of the pixels that it takes for CaffeNet",
+                    False,
+                    0.5,
+                    {second["title"]: of_second / of_first},
+                    {"the same share for both (by definition)": 1.0},
+                )
+            ],
+            "It is not much sparser there.",
+            f"Half of the positive relevance lies on this share of the pixels: {concentrated}.",
+            _caveat(found),
+        ),
+    ]
+
+
+def _judge_irrelevant(found: Numbers) -> Verdict:
+    quote = "They also tend to assign very little evidence to irrelevant parts of the image."
+    if len(found["photographs"]) < 2:
+        return leave_open(SUPPLEMENT, quote, "There is no second photograph to put beside one.", _caveat(found))
+    gray = describe_networks(
+        found,
+        lambda key, _: " and ".join(format_percent(found["twice"][key][m]["gray_mean"]) for m in ("lrp", PAPER)),
+    )
+    return judge(
+        SUPPLEMENT,
+        quote,
+        [
+            Criterion(
+                "beside a photograph stands another one, which is not explained: it has less than a tenth of the "
+                "positive relevance",
+                False,
+                LITTLE,
+                _titles(found, lambda key: found["twice"][key]["lrp"]["beside_mean"]),
+                _blind(found, lambda of: of["twice"]["beside_mean"]),
+            )
+        ],
+        f"""The other photograph has a part in LRP's maps. Empty gray has little by LRP and by deep Taylor ({gray}), but
+        so has a map of the edges.""",
+        caveat=_caveat(found),
+    )
+
+
+DEEP_TAYLOR = tuple(m.key for m in METHODS if m.deep_taylor)
+
+
+def check_claims(found: Numbers) -> list[Line]:
+    """The claim, whether it holds, and the numbers."""
+    return [*_accounted(found), *_recognised(found)]
+
+
+def _accounted(found: Numbers) -> Iterator[Line]:
+    for of in found["networks"].values():
+        ledgers = [of["ledger"][method] for method in DEEP_TAYLOR]
+        gap, lowest = max(ledger["gap"] for ledger in ledgers), min(ledger["lowest"] for ledger in ledgers)
+        count = sum(ledger["explanations"] for ledger in ledgers)
+        yield (
+            f"{of['title']}: every score is accounted for to {TOLERANCE:g} of it, no pixel of deep Taylor is negative",
+            gap <= TOLERANCE and lowest >= 0,
+            f"worst {gap:.1e} in {count} explanations, lowest pixel {lowest:.1e}",
+        )
+    for of in found["networks"].values():
+        held = of["input_share"]
+        text = f"{format_percent(held[0])} to {format_percent(held[1])}" if held else "no score above zero"
+        yield f"{of['title']}: with bias neurons pixels hold at least half of every score", of["input_holds_half"], text
+
+
+def _recognised(found: Numbers) -> Iterator[Line]:
+    networks, count = list(found["networks"].values()), len(found["photographs"])
+    same = sum(a == b for a, b in zip(*(of["class_indices"] for of in networks), strict=True))
+    yield "both networks explain the same class for most photographs", 2 * same > count, f"{same} of {count}"
+    for of in networks:
+        known = [right for right in of["right"] if right is not None]
+        if known:
+            claim = f"{of['title']}: the class that is explained is on most photographs"
+            yield claim, 2 * sum(known) > len(known), f"{sum(known)} of {len(known)}"

@@ -13,35 +13,34 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from deeptaylor.heatmap import colours, robust_scale
-from deeptaylor.paper import measures, overview_figures, root_points
-from deeptaylor.paper.data.pairs import BLACK, WHITE, Pairs
-from deeptaylor.paper.drawing import BLUE, GREY, INK, RED, figure_class, write
+from deeptaylor.formatting import format_percent
+from deeptaylor.paper import measures, overview, root_points
+from deeptaylor.paper.digit_pairs import BLACK, WHITE, Pairs
+from deeptaylor.paper.experiment import Arrays, Talk, figure_class, write
 from deeptaylor.paper.measures import or_nan
-from deeptaylor.paper.methods import METHODS, Method
-from deeptaylor.paper.mnist_tables import named
-from deeptaylor.paper.saved import Arrays, Talk
-from deeptaylor.shown import percent
+from deeptaylor.paper.mnist_arrays import METHODS, DigitMethod
+from deeptaylor.paper.mnist_report import find_methods
+from deeptaylor.viz.colors import BLUE, GREY, INK, RED
+from deeptaylor.viz.heatmap import render, robust_scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["chosen", "draw", "fit", "heatmaps", "quantities", "share_of_relevance"]
 
 SHOWN = {
     "figure5": ("one-layer", ("sensitivity", "taylor", "w2", "zB")),
-    "figure8": ("two-layer", ("sensitivity", "taylor", "min-max", "training-free")),
+    "figure8": ("two-layer", ("sensitivity", "taylor", "min-max", "training-free", "min-max-guided")),
     "figureS2": ("one-layer", ("zB", "alpha1beta0", "alpha2beta1", "epsilon")),
     "figureS3": ("two-layer", ("min-max", "alpha1beta0", "alpha2beta1", "epsilon")),
 }
 NUMBERS = {"figure5": "figure6", "figure8": "figure9", "figureS2": "figureS2_numbers", "figureS3": "figureS3_numbers"}
 OVERVIEW = {
-    "figure1": ("one-layer", overview_figures.overview),
-    "figure2": ("one-layer", overview_figures.taylor),
-    "figure3": ("two-layer", overview_figures.flow),
-    "figure4": ("one-layer", overview_figures.detection_pooling),
-    "figure7": ("two-layer", overview_figures.relevance_models),
+    "figure1": ("one-layer", overview.draw_overview),
+    "figure2": ("one-layer", overview.draw_taylor),
+    "figure3": ("two-layer", overview.draw_flow),
+    "figure4": ("one-layer", overview.draw_detection_pooling),
+    "figure7": ("two-layer", overview.draw_relevance_models),
 }
 WITH_TARGET, WITHOUT = 10, 2
 BINS = 80
@@ -66,36 +65,36 @@ def draw(
         for name, (network, make) in OVERVIEW.items():
             save(name, partial(make, extra[f"overview-{network}"]))
         for name, (network, keys) in SHOWN.items():
-            some, of = named(network, *keys), maps[network]
-            save(name, partial(heatmaps, pairs, of, some))
-            save(NUMBERS[name], partial(quantities, of, some))
-        save("shares", partial(share_of_relevance, found, METHODS))
+            some, of = find_methods(network, *keys), maps[network]
+            save(name, partial(draw_heatmaps, pairs, of, some))
+            save(NUMBERS[name], partial(draw_quantities, of, some))
+        save("shares", partial(draw_shares, found, METHODS))
         predicted, R_k = maps["two-layer"]["min-max"]["predicted"], extra["two-layer-relevance"]["R_k"]
-        save("min_max_fit", partial(fit, predicted, R_k))
+        save("min_max_fit", partial(draw_fit, predicted, R_k))
         figures["root_points"] = root_points.draw(out)[0]
     return figures
 
 
-def chosen(pairs: Pairs) -> list[int]:
+def choose_pairs(pairs: Pairs) -> list[int]:
     """The pairs that are shown: the first ten with a target, the first with an empty half, with two distractors."""
     side, empty = pairs.side.numpy(), (pairs.labels.numpy() < 0).any(1)
     first = [np.flatnonzero(side >= 0)[:WITH_TARGET], np.flatnonzero((side < 0) & empty)[:1]]
     return [int(k) for some in [*first, np.flatnonzero((side < 0) & ~empty)[:1]] for k in some]
 
 
-def heatmaps(pairs: Pairs, arrays: Mapping[str, Arrays], methods: Sequence[Method]) -> Figure:
+def draw_heatmaps(pairs: Pairs, arrays: Mapping[str, Arrays], methods: Sequence[DigitMethod]) -> Figure:
     """Rows are pairs, columns the input and each method; one colour scale per method.
 
     All of it is one picture: sixty panels would take their time.
     """
     Figure = figure_class()
-    rows = chosen(pairs)
+    rows = choose_pairs(pairs)
     scales = {m.key: robust_scale(arrays[m.key]["maps"][rows]) for m in methods}
     lines = []
     for k in rows:
         image = (pairs.images[k, 0].numpy() - BLACK) / (WHITE - BLACK)
         cells = [np.rint(255 * np.repeat(image[:, :, None], 3, 2)).astype(np.uint8)]
-        cells += [colours(arrays[m.key]["maps"][k], scales[m.key]) for m in methods]
+        cells += [render(arrays[m.key]["maps"][k], scales[m.key]) for m in methods]
         lines.append(np.concatenate([_framed(cell) for cell in cells], axis=1))
     sheet = np.concatenate(lines, axis=0)
     high, wide = sheet.shape[:2]
@@ -122,7 +121,7 @@ def _framed(picture: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     return np.pad(frame, ((2, 2), (4, 4), (0, 0)), constant_values=255)
 
 
-def quantities(arrays: Mapping[str, Arrays], methods: Sequence[Method]) -> Figure:
+def draw_quantities(arrays: Mapping[str, Arrays], methods: Sequence[DigitMethod]) -> Figure:
     """Above, Σ_p R_p against f with the diagonal; below, how often a pixel has a relevance, blue where negative."""
     Figure = figure_class()
     drawn = Figure(figsize=(2.75 * len(methods), 5.4), dpi=130)
@@ -179,10 +178,10 @@ def _histogram(ax: Axes, R: measures.Array, low: float, high: float) -> None:
     ax.axvline(0, color=INK, linewidth=0.6)
     ax.set_yscale("log")
     ax.minorticks_off()
-    ax.set(xlim=(edges[0], edges[-1]), ylim=(0.7, None))
+    ax.set(xlim=(edges[0], edges[-1]), ylim=(0.7, max(ax.get_ylim()[1], 30 * max(int(counts.max()), 1))))
     ax.set_xlabel("pixel relevance $R_p$")
     share, beyond = measures.negative_share(R), int((edges[-1] < R).sum() + (edges[0] > R).sum())
-    said = f"negative: {percent(share, '.2g')}" if share else "no negative pixel"
+    said = f"negative: {format_percent(share, '.2g')}" if share else "no negative pixel"
     corner: dict[str, Any] = {"transform": ax.transAxes, "ha": "right", "va": "top"}
     ax.text(0.97, 0.97, said, fontsize=8.5, color=BLUE if share else INK, **corner)
     if beyond:
@@ -197,7 +196,7 @@ def _extent(maps: Sequence[measures.Array]) -> tuple[float, float]:
     return min(low, -0.03 * high), high
 
 
-def fit(predicted: measures.Array, true: measures.Array) -> Figure:
+def draw_fit(predicted: measures.Array, true: measures.Array) -> Figure:
     """The min-max model: predicted against true relevance of every pooled unit, as a density."""
     Figure = figure_class()
     drawn = Figure(figsize=(4.6, 3.9), dpi=130, layout="constrained")
@@ -220,7 +219,7 @@ def fit(predicted: measures.Array, true: measures.Array) -> Figure:
     return drawn
 
 
-def share_of_relevance(found: Mapping[str, Any], methods: Mapping[str, Sequence[Method]]) -> Figure:
+def draw_shares(found: Mapping[str, Any], methods: Mapping[str, Sequence[DigitMethod]]) -> Figure:
     """Positive relevance on the target's half and ink: trained (red) beside untrained (grey), with 95 % intervals."""
     Figure = figure_class()
     drawn = Figure(figsize=(9.6, 4.9), dpi=130, layout="constrained")

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from deeptaylor.formatting import format_number, format_percent
+from deeptaylor.models.networks.paper_networks import RELEVANCE_MODELS
 from deeptaylor.paper import measures
-from deeptaylor.paper.data.pairs import PRESENT, Pairs
-from deeptaylor.paper.experiment import ConsistencyError, Line
+from deeptaylor.paper.digit_pairs import PRESENT, Pairs
+from deeptaylor.paper.experiment import Arrays, ConsistencyError, Line
 from deeptaylor.paper.measures import mean
-from deeptaylor.paper.methods import METHODS, shares
-from deeptaylor.paper.mnist_compared import compared
-from deeptaylor.paper.saved import Arrays
-from deeptaylor.shown import number, percent
-from deeptaylor.support.plain import plain
-
-__all__ = ["check_consistent", "is_consistent", "method_numbers", "numbers", "requirements"]
+from deeptaylor.paper.mnist_arrays import METHODS, shares
+from deeptaylor.paper.mnist_comparisons import compare_maps
+from deeptaylor.support.provenance import to_json_values
 
 TOLERANCE = 1e-5  # of the score: the conservation gap of a consistent method
 _QUARTILES = ("least", "lower_quartile", "median", "upper_quartile", "most")
@@ -46,10 +43,14 @@ def numbers(maps: Mapping[str, Mapping[str, Arrays]], extra: Mapping[str, Arrays
             }
             for network in maps
         },
-        "compared": compared(maps, pairs),
-        "min_max": _min_max(maps["two-layer"], extra["two-layer-relevance"]["R_k"], pairs),
+        "compared": compare_maps(maps, pairs),
+        "statements": _statements(extra),
+        **{
+            name.replace("-", "_"): _min_max(name, maps["two-layer"], extra["two-layer-relevance"]["R_k"], pairs)
+            for name in RELEVANCE_MODELS
+        },
     }
-    result: dict[str, Any] = plain(found)
+    result: dict[str, Any] = to_json_values(found)
     return result
 
 
@@ -69,20 +70,21 @@ def method_numbers(arrays: Arrays, pairs: Pairs) -> dict[str, Any]:
         "kept": measures.kept(R, f),
         "correlation_with_score": _correlation(measures.sums(R), f),
         "relevance_without_score": float(np.abs(R[f <= 0]).max()) if (f <= 0).any() else 0.0,
+        "above_score": int((measures.sums(R)[f > 0] > (1 + 1e-6) * f[f > 0]).sum()),
         "negative_share": measures.negative_share(R),
         "negative_pixels": int((R < 0).sum()),
         "lowest": float(R.min()),
         "largest": float(R.max()),
-        "on_border": asdict(measures.bootstrap(measures.on(R, measures.frame())[present])),
-        "coverage": asdict(measures.bootstrap(measures.coverage(R, ink)[present])),
+        "on_border": measures.bootstrap_pairs(measures.on(R, measures.frame())[present]),
+        "coverage": measures.bootstrap_pairs(measures.coverage(R, ink)[present]),
         "without_target": _without_target(R, pairs),
         "time_in_gradients": float(arrays["seconds"] / arrays["gradient_seconds"]),
         "seconds": float(arrays["seconds"]),
     }
     for place, share in shares(R, pairs).items():
-        found[f"on_{place}"] = asdict(measures.bootstrap(share[present]))
+        found[f"on_{place}"] = measures.bootstrap_pairs(share[present])
         if f"untrained_{place}" in arrays:
-            found[f"untrained_on_{place}"] = asdict(measures.bootstrap(arrays[f"untrained_{place}"]))
+            found[f"untrained_on_{place}"] = measures.bootstrap_pairs(arrays[f"untrained_{place}"])
     if "distance" in arrays:
         found["roots_found"] = int(arrays["found"].sum())
         found["evaluations"] = float(arrays["evaluations"][f > 0].mean()) if (f > 0).any() else 0.0
@@ -130,9 +132,53 @@ def _roots(extra: Mapping[str, Arrays]) -> dict[str, Any]:
     found["found"] = {name: [int(of.sum()), len(of)] for name, of in extra["one-layer-real"].items()}
     for network in ("one-layer", "two-layer"):
         again = extra[f"{network}-restarts"]
-        better = again["alone"] / again["distance"].min(0)
+        better, judged = again["alone"] / again["distance"].min(0), again["distance"][0] / again["thorough"]
         found[f"taylor_over_best_restart_{network}"] = {"mean": mean(better), "most": _most(better)}
+        if network == "two-layer":
+            found["taylor_over_thorough"] = {"mean": mean(judged), "most": _most(judged), "pairs": len(judged)}
+    kinks = extra["one-layer-kinks"]
+    found["kinks"] = {
+        "first": kinks["shares"][:, 0].tolist(),
+        "mean": kinks["shares"].mean(1).tolist(),
+        "units": [int(kinks["units"].min()), int(kinks["units"].max())],
+        "pairs": len(kinks["units"]),
+    }
     return found
+
+
+def _statements(extra: Mapping[str, Arrays]) -> dict[str, Any]:
+    """Statements of the text that no figure shows."""
+    garson, reuse, layers = (extra[f"{name}"] for name in ("one-layer-garson", "one-layer-reuse", "two-layer-layers"))
+    f = layers["score"]
+    alive = f > 0
+
+    def gap(sums: measures.Array) -> float:
+        return float((np.abs(sums - f) / np.where(alive, f, 1))[:, alive].max()) if alive.any() else math.nan
+
+    def lowest(least: measures.Array) -> float:
+        return float((least / np.where(alive, f, 1))[:, alive].min()) if alive.any() else math.nan
+
+    return {
+        "garson": {name: mean(values) for name, values in garson.items()},
+        "reuse": {
+            rule: {
+                "gap": float(reuse[f"{rule}_gap"]),
+                "untrained_gap": float(reuse[f"{rule}_untrained_gap"]),
+                "time": float(reuse[f"{rule}_seconds"][0] / reuse[f"{rule}_seconds"][1]),
+            }
+            for rule in ("w2", "zB")
+        },
+        "layers": {
+            "gap": gap(layers["sums"]),
+            "broken_gap": gap(layers["broken_sums"]),
+            "lowest": lowest(layers["lowest"]),
+            "broken_lowest": lowest(layers["broken_lowest"]),
+        },
+        "box": {
+            network: {name: mean(values) for name, values in extra[f"{network}-box"].items()}
+            for network in ("one-layer", "two-layer")
+        },
+    }
 
 
 def _unique(extra: Mapping[str, Arrays]) -> dict[str, Any]:
@@ -151,8 +197,8 @@ def _unique(extra: Mapping[str, Arrays]) -> dict[str, Any]:
     return found
 
 
-def _min_max(maps: Mapping[str, Arrays], R_k: measures.Array, pairs: Pairs) -> dict[str, float]:
-    arrays = maps["min-max"]
+def _min_max(name: str, maps: Mapping[str, Arrays], R_k: measures.Array, pairs: Pairs) -> dict[str, float]:
+    arrays = maps[name]
     f, total = arrays["score"], measures.sums(arrays["maps"])
     good = (pairs.side.numpy() >= 0) & (f > 0)
     alike = measures.correlation(arrays["maps"], maps["training-free"]["maps"])[good]
@@ -198,7 +244,13 @@ def requirements(found: Mapping[str, Any]) -> list[Line]:
     lines: list[Line] = []
     for network, least in (("one-layer", 0.96), ("two-layer", 0.98)):
         accuracy = found["quality"][network]["held_out"]["accuracy"]
-        lines.append((f"{network}: accuracy ≥ {percent(least, '.0f')}", accuracy >= least, percent(accuracy, ".2f")))
+        lines.append(
+            (
+                f"{network}: accuracy ≥ {format_percent(least, '.0f')}",
+                accuracy >= least,
+                format_percent(accuracy, ".2f"),
+            )
+        )
     for network, methods in METHODS.items():
         for method in methods:
             of = found["methods"][network][method.key]
@@ -207,12 +259,13 @@ def requirements(found: Mapping[str, Any]) -> list[Line]:
                 claim = f"{network}, {method.title}: gap ≤ {TOLERANCE:g} of every score above 0, no negative pixel"
                 text = f"worst gap {gap:.1e} on {of['explained_pairs']} pairs, {negative} negative pixels"
                 lines.append((claim, gap <= TOLERANCE and not negative, text))
-    fit, min_max = found["min_max"]["r_squared"], found["methods"]["two-layer"]["min-max"]
-    lines.append(("min-max: no negative pixel", not min_max["negative_pixels"], f"lowest {min_max['lowest']:.1e}"))
-    lines.append(("min-max: R̂ explains ≥ 97 % of the variance of R", fit >= 0.97, f"R² {fit:.3f}"))
-    alike = found["min_max"]["correlation_with_training_free"]
-    claim = "min-max: maps have a correlation ≥ 0.97 with the training-free ones"
-    lines.append((claim, alike is not None and alike >= 0.97, number(alike)))
+    for name, title in zip(RELEVANCE_MODELS, ("min-max", "min-max, our training"), strict=True):
+        fit, of = found[name.replace("-", "_")]["r_squared"], found["methods"]["two-layer"][name]
+        lines.append((f"{title}: no negative pixel", not of["negative_pixels"], f"lowest {of['lowest']:.1e}"))
+        lines.append((f"{title}: R̂ explains ≥ 97 % of the variance of R", fit >= 0.97, f"R² {fit:.3f}"))
+    alike = found["min_max_guided"]["correlation_with_training_free"]
+    claim = "min-max, our training: maps have a correlation ≥ 0.97 with the training-free ones"
+    lines.append((claim, alike is not None and alike >= 0.97, format_number(alike)))
     zb = found["methods"]["one-layer"]["zB"]
     on, untrained = zb["on_half"], zb["untrained_on_half"]
     lines.append(

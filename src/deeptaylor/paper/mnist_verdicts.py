@@ -1,67 +1,266 @@
-"""What sections III-C and IV-C say of the MNIST heatmaps, sentence by sentence, judged by numbers."""
+"""Verdicts on what the paper and its supplement say of MNIST, sentence by sentence, with criteria and numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from deeptaylor.formatting import format_percent
 from deeptaylor.paper.measures import or_nan
-from deeptaylor.paper.mnist_numbers import TOLERANCE, is_consistent
-from deeptaylor.paper.verdicts import Verdict, judge
-from deeptaylor.shown import percent
-
-__all__ = ["each", "means", "shapes", "verdicts"]
+from deeptaylor.paper.mnist_comparisons import EVEN, NOISE, OTHER, PICTURE
+from deeptaylor.paper.mnist_numbers import TOLERANCE
+from deeptaylor.paper.verdicts import Criterion, Verdict, judge, leave_open, require_differences
 
 Numbers = Mapping[str, Any]
 
 SHALLOW = {"sensitivity": "sensitivity", "taylor": "Taylor", "w2": "w²", "zB": "zB"}
 DEEP = {"sensitivity": "sensitivity", "taylor": "Taylor", "min-max": "min-max", "training-free": "training-free"}
-OURS, PAPER = "ours", "the paper's"
-EVEN = 0.25  # of the mean: scores that are about the same
-LITTLE = 0.1  # of the score of a pair with a target; or, negative, of all relevance
+OWN = ("min-max", "training-free")
+BOTH = {f"zB, {name}": name for name in OWN}  # maps of the two networks that are laid beside each other
+LRP = {"alpha1beta0": "α = 1, β = 0", "alpha2beta1": "α = 2, β = 1", "epsilon": "ε"}
+NAMES = SHALLOW | DEEP | LRP
+UNINFORMED = {EVEN: "an even map", NOISE: "noise", PICTURE: "the picture itself", OTHER: "another pair's map"}
+CAVEAT = "Our weights, trained by the paper's recipe; the paper's weights and pairs are not known."
+
+COMPLETE = 0.6  # covered of the target's ink, less what is covered of the distractor's
+ALIKE = 0.7  # correlation of maps that are similar
+SAME = 0.9  # correlation of maps of similar quality
+ALIGNED = 0.5  # correlation with the picture of maps that are well aligned with it
 NEAR = 0.1  # of the mean score: near-conservative
-ALIKE = 0.7  # correlation of maps that look alike
-QUALITY = 0.1  # of a share: about the same
+LITTLE = 0.1  # of all relevance
+MUCH = 0.2  # of all relevance
+QUALITY = 0.1  # of a share: of similar quality
+RIGHT = 0.9  # of the pairs
+MORE = 1.1  # times what an even map has
 
 
-def verdicts(found: Numbers) -> list[Verdict]:
-    """A verdict on each sentence that says something of heatmaps, in the paper's order."""
-    return [*_shallow(found), *_deep(found)]
+def judge_paper(found: Numbers) -> list[Verdict]:
+    """Return a verdict on each sentence of the paper that is measured on MNIST, in the paper's order."""
+    return [*_judge_rules(found), *_judge_shallow(found), *_judge_deep(found), *_judge_conclusion(found)]
 
 
-def means(found: Numbers, network: str, what: str) -> dict[str, float]:
-    """The mean of what is measured with an interval, of each method."""
-    return {key: or_nan(of[what]["mean"]) for key, of in found["methods"][network].items()}
+# --- criteria ---------------------------------------------------------------------------------------------------------
 
 
-def shapes(found: Numbers, network: str, what: str) -> dict[str, float]:
-    """A number of mnist_compared.py, of each method."""
-    return {key: or_nan(of[what]) for key, of in found["compared"]["shape"][network].items()}
+def _level(
+    found: Numbers,
+    network: str,
+    measure: str,
+    keys: Sequence[str],
+    text: str,
+    *,
+    above: bool,
+    limit: float,
+    blind: Sequence[str] = (EVEN, NOISE, PICTURE),
+    form: str = "%",
+) -> Criterion:
+    """Return the criterion that a mean over pairs is above or below a limit, for each of these methods."""
+    levels = found["compared"]["levels"][network]
+    return Criterion(
+        text,
+        above,
+        limit,
+        {NAMES[key]: or_nan(levels[key][measure]) for key in keys},
+        {UNINFORMED[name]: or_nan(levels[name][measure]) for name in blind},
+        form,
+    )
 
 
-def each(values: Mapping[str, float], names: Mapping[str, str], digits: str = "") -> str:
-    """Methods' numbers, one after the other: shares as percent, unless a format is given."""
-    shown = {key: percent(values[key]) if not digits else f"{values[key]:{digits}}" for key in names}
-    return ", ".join(f"{shown[key]} ({name})" for key, name in names.items()).replace("nan", "—")
+def _more(
+    found: Numbers, text: str, differences: Sequence[tuple[str, str, str, str]], form: str = "%", prefix: bool = False
+) -> Criterion:
+    """Return the criterion that one method has more of something than another, pair by pair.
+
+    differences   network, measure, and the methods of which the second is subtracted from the first
+    """
+    compared = found["compared"]["differences"]
+    return require_differences(
+        text,
+        {
+            f"{f'{network}, ' if prefix else ''}{NAMES[a]} − {NAMES[b]}": compared[network][measure][f"{a} − {b}"]
+            for network, measure, a, b in differences
+        },
+        form,
+    )
 
 
-def _shallow(found: Numbers) -> list[Verdict]:
-    heatmaps, plots = "III-C, paragraph 3", "III-C, paragraph 5"
-    of, network, areas = found["methods"]["one-layer"], "one-layer", found["compared"]["areas"]
-    half, ink, border, covered = (means(found, network, f) for f in ("on_half", "on_ink", "on_border", "coverage"))
-    few, smooth, aligned = (shapes(found, network, f) for f in ("few", "neighbours", "aligned"))
-    alike, largest = found["compared"]["within"], {key: m["largest"] for key, m in of.items()}
+def _alike(found: Numbers, names: Mapping[str, str], limit: float, text: str) -> Criterion:
+    """Return the criterion that maps of a pair are alike beyond what they have in common with the picture."""
+    similar = found["compared"]["similar"]
+    return Criterion(
+        f"{text} have a correlation of more than {limit:g}, with the picture taken out of both",
+        True,
+        limit,
+        {title: or_nan(similar[name]["mean"]) for name, title in names.items()},
+        {f"{UNINFORMED[OTHER]} ({title})": or_nan(similar[name]["other"]) for name, title in names.items()},
+        ".2f",
+    )
+
+
+def _more_alike(found: Numbers, text: str, names: Mapping[str, tuple[str, str]]) -> Criterion:
+    """Return the criterion that two maps are more alike than two others, pair by pair."""
+    more = found["compared"]["similar"]["more"]
+    return require_differences(text, {title: more[f"{a} − {b}"] for title, (a, b) in names.items()}, ".2f")
+
+
+def _amount(
+    found: Numbers, network: str, measure: str, blind: Sequence[str] = (EVEN, NOISE, PICTURE)
+) -> dict[str, float]:
+    """Return how far sums of maps without information are from the scores."""
+    return {UNINFORMED[name]: or_nan(found["compared"]["amounts"][network][name][measure]) for name in blind}
+
+
+def _positive(found: Numbers, network: str, keys: Sequence[str], text: str, limit: float) -> Criterion:
+    """Return the criterion that little or nothing is negative; noise of both signs stands for no information."""
+    of = found["methods"][network]
+    blind = or_nan(found["compared"]["amounts"][network]["signed noise"]["negative_share"])
+    measured = {NAMES[key]: or_nan(of[key]["negative_share"]) for key in keys}
+    return Criterion(text, False, limit, measured, {"noise of both signs": blind})
+
+
+def _conservative(found: Numbers, network: str, keys: Sequence[str]) -> Criterion:
+    of = found["methods"][network]
+    return Criterion(
+        f"every map misses its score by less than {TOLERANCE:g} of it",
+        False,
+        TOLERANCE,
+        {NAMES[key]: or_nan(of[key]["conservation_gap"]["worst"]) for key in keys},
+        _amount(found, network, "worst_gap"),
+        ".1g",
+    )
+
+
+_CONSISTENT = """Consistency alone does not make a good map: f / d on every pixel is consistent, too, as the paper says
+    with its Equation 1."""
+
+
+# --- sections II, III-A and the supplement's algorithms ---------------------------------------------------------------
+
+
+def _judge_rules(found: Numbers) -> list[Verdict]:
+    said = found["statements"]
+    layers = said["layers"]
     return [
-        _even_scores(found),
+        judge(
+            "II-C, last paragraph",
+            "Finally, if all Taylor decompositions of local subfunctions are consistent in the sense of Definition 3, "
+            "then, the whole deep Taylor decomposition is also consistent in the same sense.",
+            [
+                Criterion(
+                    f"in every layer and at the pixels the sum misses the score by less than {TOLERANCE:g} of it",
+                    False,
+                    TOLERANCE,
+                    {"the two-layer network": or_nan(layers["gap"])},
+                    {"one layer with an ε rule that is not conservative": or_nan(layers["broken_gap"])},
+                    ".1g",
+                ),
+                Criterion(
+                    "the least relevance of any neuron or pixel, over the score, is above −1e-9",
+                    True,
+                    -1e-9,
+                    {"the two-layer network": or_nan(layers["lowest"])},
+                    {"one layer with an ε rule that is not positive": or_nan(layers["broken_lowest"])},
+                    ".1g",
+                ),
+            ],
+            "Sums are lost between layers, although each layer's rule is consistent.",
+            "The sentence is a theorem; the numbers show that the layers do what it needs.",
+            CAVEAT,
+        ),
+        judge(
+            "III-A, after Proposition 1",
+            "The w²-rule resembles the rule by [Garson, Gevrey] for determining the importance of input variables in "
+            "neural networks, where absolute values of w_ij are used in place of squared values.",
+            [
+                Criterion(
+                    "maps by w² and by |w| in its place have a correlation of more than 0.8",
+                    True,
+                    0.8,
+                    {"w² and |w|": or_nan(said["garson"]["alike"])},
+                    {"|w| of the network before training": or_nan(said["garson"]["untrained"])},
+                    ".2f",
+                )
+            ],
+            "Squares and absolute values give different maps in this network.",
+            caveat=CAVEAT,
+        ),
+        judge(
+            "III-A, after Proposition 1",
+            "It is important to note that the decomposition that we propose here is modulated by the upper layer "
+            "data-dependent R_j s, which leads to an individual explanation for each data point.",
+            [
+                Criterion(
+                    "w² maps of different pairs have a correlation of less than 0.5",
+                    False,
+                    0.5,
+                    {"w²": or_nan(said["garson"]["others"])},
+                    {"Garson's importance, the same for every pair": or_nan(said["garson"]["fixed"])},
+                    ".2f",
+                )
+            ],
+            "Maps of different pairs are much alike.",
+            caveat=CAVEAT,
+        ),
+        judge(
+            "supplement, II",
+            "For efficiency, like for the previous rules, the matrices U and V can be precomputed and reused for "
+            "multiple heatmaps computations.",
+            [
+                Criterion(
+                    "maps with matrices that were computed once differ from the explainer's by less than 1e-12 of the "
+                    "largest pixel",
+                    False,
+                    1e-12,
+                    {"w²": or_nan(said["reuse"]["w2"]["gap"]), "zB": or_nan(said["reuse"]["zB"]["gap"])},
+                    {
+                        "matrices of the network before training, w²": or_nan(said["reuse"]["w2"]["untrained_gap"]),
+                        "zB": or_nan(said["reuse"]["zB"]["untrained_gap"]),
+                    },
+                    ".1g",
+                ),
+                Criterion(
+                    "a heatmap takes less than 90 % of the processor time that it takes with matrices made anew",
+                    False,
+                    0.9,
+                    {"w²": or_nan(said["reuse"]["w2"]["time"]), "zB": or_nan(said["reuse"]["zB"]["time"])},
+                    {"matrices made anew": 1.0},
+                ),
+            ],
+            "Making the matrices takes little of the time here.",
+            caveat=CAVEAT,
+        ),
+    ]
+
+
+# --- section III-C ----------------------------------------------------------------------------------------------------
+
+
+def _judge_shallow(found: Numbers) -> list[Verdict]:
+    heatmaps, plots, network = "III-C, paragraph 3", "III-C, paragraph 5", "one-layer"
+    of, levels, areas = found["methods"][network], found["compared"]["levels"][network], found["compared"]["areas"]
+    similar = found["compared"]["similar"]
+    half = {key: or_nan(levels[key]["half"]) for key in SHALLOW}
+    smoother = or_nan(levels["taylor"]["neighbours"]) + 0.1
+    blurred = f"pixels two apart have a rank correlation of more than {smoother:.2f}, Taylor's and 0.1"
+    return [
+        _judge_scores(found),
         judge(
             heatmaps,
             "In all cases, we observe that the heatmapping procedure correctly assigns most of the relevance to pixels "
             "where the digit to detect is located.",
-            [half[key] > 0.5 for key in SHALLOW],
-            f"""on the half with the digit (an even map: 50 %): {each(half, SHALLOW)}; on its ink, which is
-            {percent(areas["ink"])} of the area: {each(ink, SHALLOW)}""",
-            PAPER,
-            "a method puts more on the other half",
+            [
+                _level(
+                    found, network, "near", list(SHALLOW),
+                    "more than half of the positive relevance lies on the digit's ink or at most two pixels beside it, "
+                    f"which is {format_percent(areas['near'])} of the area",
+                    above=True, limit=0.5, blind=(EVEN, NOISE, PICTURE, OTHER),
+                )
+            ],
+            f"""All methods put most of their relevance on the digit's half of the picture
+            ({", ".join(f"{SHALLOW[key]} {format_percent(value)}" for key, value in half.items())}), but not on the
+            digit. On the ink alone sensitivity has {format_percent(levels["sensitivity"]["ink"])}, no more than
+            its share of the area, {format_percent(areas["ink"])}; zB has {format_percent(levels["zB"]["ink"])}.""",
+            caveat=CAVEAT,
         ),
         judge(
             heatmaps,
@@ -69,70 +268,111 @@ def _shallow(found: Numbers) -> list[Verdict]:
             "strongly, and others reacting weakly, and with a considerable amount of relevance associated to the "
             "border of the image, where there is no information.",
             [
-                few["sensitivity"] < few["zB"],
-                covered["sensitivity"] < min(covered[key] for key in ("w2", "zB")),
-                border["sensitivity"] > max(border[key] for key in ("taylor", "w2", "zB")),
+                _level(
+                    found, network, "uneven", ["sensitivity"],
+                    "on the digit's ink the standard deviation of the relevance is larger than its mean",
+                    above=True, limit=1.0, blind=(EVEN, PICTURE), form=".2f",
+                ),
+                _level(
+                    found, network, "covered", ["sensitivity"],
+                    "less than half of the digit's ink has more relevance than the map's average pixel",
+                    above=False, limit=0.5, blind=(PICTURE,),
+                ),
+                _level(
+                    found, network, "border", ["sensitivity"],
+                    "the outermost four pixels have at least a tenth more of the relevance than an even map gives them",
+                    above=True, limit=MORE * or_nan(areas["border"]),
+                ),
             ],
-            f"""half of the relevance on {each(few, SHALLOW)} of the pixels; ink covered: {each(covered, SHALLOW)}; on
-            the border, which is {percent(areas["border"])} of the area: {each(border, SHALLOW)}""",
-            OURS,
-            "these networks are trained anew",
+            "One of the three is not so here.",
+            "Noise is uneven and incomplete by itself; the controls are maps that are even and complete.",
+            CAVEAT,
         ),
         judge(
             heatmaps,
             "Nearest root Taylor produces selective heatmaps, that are still not fully complete.",
-            [few["taylor"] < few["zB"], covered["taylor"] < covered["zB"]],
-            f"""half of the relevance on {percent(few["taylor"])} of the pixels (zB: {percent(few["zB"])}); ink covered:
-            {percent(covered["taylor"])} (zB: {percent(covered["zB"])})""",
-            OURS,
-            "these networks are trained anew",
+            [
+                _level(
+                    found, network, "half", ["taylor"],
+                    "more than nine tenths of the positive relevance lie on the half with the digit to detect",
+                    above=True, limit=0.9, blind=(EVEN, NOISE, PICTURE, OTHER),
+                ),
+                _more(found, "zB covers more of the digit's ink than Taylor", [(network, "covered", "zB", "taylor")]),
+            ],
+            "Taylor's maps are less selective than nine tenths, or cover as much as zB's.",
+            caveat=CAVEAT,
         ),
         judge(
             heatmaps,
             "The heatmaps produced by deep Taylor decomposition with the w²-rule, are similar to nearest root Taylor, "
             "but blurred, and not perfectly aligned with the data.",
-            [alike["taylor and w2"] > ALIKE, smooth["w2"] > smooth["taylor"], aligned["w2"] < aligned["zB"]],
-            f"""correlation with Taylor's maps {alike["taylor and w2"]:.2f} (zB: {alike["taylor and zB"]:.2f});
-            correlation of pixels two apart {smooth["w2"]:.2f} (Taylor: {smooth["taylor"]:.2f}); correlation with the
-            picture, in the digit's half, {aligned["w2"]:.2f} (zB: {aligned["zB"]:.2f})""",
-            PAPER,
-            "what is not so is in the numbers",
+            [
+                _alike(found, {"Taylor, w2": "w²"}, ALIKE, "w² maps and Taylor's maps"),
+                _more_alike(
+                    found, "w² maps are more like Taylor's than zB maps are",
+                    {"w² − zB": ("Taylor, w2", "Taylor, zB")},
+                ),
+                _level(
+                    found, network, "neighbours", ["w2"], blurred,
+                    above=True, limit=smoother, blind=(NOISE, PICTURE), form=".2f",
+                ),
+                _level(
+                    found, network, "aligned", ["w2"],
+                    "in the digit's half the correlation with the picture is less than 0.9",
+                    above=False, limit=0.9, blind=(PICTURE,), form=".2f",
+                ),
+            ],
+            f"""Taylor's maps have a correlation of {or_nan(similar["Taylor, w2"]["mean"]):.2f} with w² maps and of
+            {or_nan(similar["Taylor, zB"]["mean"]):.2f} with zB maps: likeness to Taylor does not set w² apart.""",
+            caveat=CAVEAT,
         ),
         judge(
             heatmaps,
             "The domain-aware zB-rule produces heatmaps that are still blurred, but that are complete and well-aligned "
             "with the data.",
             [
-                smooth["zB"] > smooth["taylor"],
-                covered["zB"] >= max(covered[key] for key in SHALLOW),
-                aligned["zB"] >= max(aligned[key] for key in SHALLOW),
-                ink["zB"] >= max(ink[key] for key in SHALLOW),
+                _level(
+                    found, network, "neighbours", ["zB"], blurred,
+                    above=True, limit=smoother, blind=(NOISE, PICTURE), form=".2f",
+                ),
+                _complete(found, network, ["zB"]),
+                _level(
+                    found, network, "aligned", ["zB"],
+                    f"in the digit's half the correlation with the picture is more than {ALIGNED:g}",
+                    above=True, limit=ALIGNED, blind=(EVEN, NOISE), form=".2f",
+                ),
             ],
-            f"""correlation of pixels two apart: {each(smooth, SHALLOW, ".2f")}; ink covered: {each(covered, SHALLOW)};
-            correlation with the picture, in the digit's half: {each(aligned, SHALLOW, ".2f")}; on its ink:
-            {each(ink, SHALLOW)}""",
-            PAPER,
-            """more of the ink is covered than by the other three, and the map follows the picture best, but no larger
-            share lies on the ink: blurred relevance lies beside strokes as well""",
+            """Blurred maps that cover a digit need not follow its strokes: the inside and the surroundings of a digit,
+            which are black, have much of the relevance.""",
+            caveat=CAVEAT,
         ),
         judge(
             plots,
             "Sensitivity analysis only measures a local effect and therefore does not conceptually redistribute "
             "relevance onto the input.",
             [
-                of["sensitivity"]["conservation_gap"]["median"] > LITTLE,
-                or_nan(of["sensitivity"]["correlation_with_score"]) < or_nan(of["zB"]["correlation_with_score"]),
+                Criterion(
+                    "the sum of a map, rescaled by one factor, misses its score by more than a tenth at the median",
+                    True,
+                    LITTLE,
+                    {"sensitivity": or_nan(of["sensitivity"]["conservation_gap"]["median"])},
+                    {"f / d on every pixel": 0.0},
+                ),
+                Criterion(
+                    "the sums of maps have a correlation of less than 0.9 with the scores",
+                    False,
+                    0.9,
+                    {"sensitivity": or_nan(of["sensitivity"]["correlation_with_score"])},
+                    {"f / d on every pixel": 1.0},
+                    ".2f",
+                ),
             ],
-            f"""rescaled by one factor, the sum of a map misses its score by
-            {percent(of["sensitivity"]["conservation_gap"]["median"])} at the median; correlation of the sums with the
-            scores {or_nan(of["sensitivity"]["correlation_with_score"]):.2f} (zB:
-            {or_nan(of["zB"]["correlation_with_score"]):.2f})""",
-            OURS,
-            "these networks are trained anew",
+            "Its sums follow the scores in this network.",
+            "The control is a map that redistributes the score without knowing anything else.",
+            CAVEAT,
         ),
-        _dissipates(
-            of["taylor"],
-            plots,
+        _judge_taylor(
+            found, network, plots,
             "The nearest root Taylor approach, although producing mostly positive heatmaps, dissipates a large "
             "fraction of the relevance.",
         ),
@@ -140,157 +380,457 @@ def _shallow(found: Numbers) -> list[Verdict]:
             plots,
             "The deep Taylor decomposition on the other hand ensure full consistency, as theoretically predicted by "
             "Propositions 1 and 3.",
-            [is_consistent(of[key]) for key in ("w2", "zB")],
-            _worst(of, ("w2", "zB")),
-            OURS,
-            "a report with such a gap would not be made",
+            [
+                _conservative(found, network, ["w2", "zB"]),
+                _positive(found, network, ["w2", "zB"], "nothing is negative", 1e-12),
+            ],
+            "A map is not consistent; the report is not made then.",
+            _CONSISTENT,
+            CAVEAT,
         ),
         judge(
             plots,
             "The zB-rule spreads relevance onto more pixels than methods based on nearest root, as shown by the "
             "shorter tail of its relevance histogram.",
-            [few["zB"] > few[key] and largest["zB"] < largest[key] for key in ("taylor", "w2")],
-            f"""half of the relevance on {each(few, SHALLOW)} of the pixels; hottest pixel:
-            {each(largest, {key: SHALLOW[key] for key in ("taylor", "w2", "zB")}, ".2g")}""",
-            OURS,
-            "these networks are trained anew",
+            [
+                _more(
+                    found, "half of the relevance lies on a larger share of the pixels in zB maps",
+                    [(network, "few", "zB", key) for key in ("taylor", "w2")],
+                ),
+                _more(
+                    found, "the hottest pixel of a map has more relevance than in zB maps",
+                    [(network, "hottest", key, "zB") for key in ("taylor", "w2")], ".2f",
+                ),
+            ],
+            "One of the methods by nearest roots spreads its relevance as far.",
+            caveat=CAVEAT,
         ),
-    ]
+    ]  # fmt: skip
 
 
-def _even_scores(found: Numbers) -> Verdict:
+def _complete(found: Numbers, network: str, keys: Sequence[str]) -> Criterion:
+    return _level(
+        found, network, "complete", keys,
+        "of the ink of the digit to detect at least 60 points more have more relevance than the map's average pixel "
+        "than of the distractor's ink",
+        above=True, limit=COMPLETE, blind=(EVEN, NOISE, PICTURE, OTHER),
+    )  # fmt: skip
+
+
+def _judge_scores(found: Numbers) -> Verdict:
     scores = found["compared"]["scores"]
     return judge(
         "III-C, paragraph 1",
         "Treating the supervised task as a regression problem forces the network to assign approximately the same "
         "amount of relevance to all positive examples, and as little relevance as possible to the negative examples.",
         [
-            part
-            for of in scores.values()
-            for part in (of["with_deviation"] < EVEN * of["with"], or_nan(of["without"]) < LITTLE * of["with"])
+            Criterion(
+                "nine of ten held-out pairs with a target have a score from 75 to 125, and nine of ten without one a "
+                "score of at most 25; the lesser of both shares",
+                True,
+                RIGHT,
+                {network: or_nan(of["right"]) for network, of in scores.items()},
+                {
+                    "the mean score for every pair": max(or_nan(of["right_by_mean"]) for of in scores.values()),
+                    "100 for every pair": max(or_nan(of["right_by_goal"]) for of in scores.values()),
+                },
+            )
         ],
-        "scores with a target, mean ± standard deviation, and without one, mean: "
+        "Scores, mean and standard deviation with a target, and mean without: "
         + "; ".join(
             f"{of['with']:.0f} ± {of['with_deviation']:.0f} and {or_nan(of['without']):.1f} ({network})"
             for network, of in scores.items()
-        ),
-        OURS,
-        "held-out pairs: a few are not recognised",
+        )
+        + ".",
+        caveat=CAVEAT,
     )
 
 
-def _dissipates(taylor: Numbers, place: str, quote: str) -> Verdict:
+def _judge_taylor(found: Numbers, network: str, place: str, quote: str) -> Verdict:
+    of = found["methods"][network]["taylor"]
     return judge(
         place,
         quote,
-        [taylor["negative_share"] < LITTLE, taylor["kept"] < 1 - 2 * LITTLE],
-        f"""{percent(taylor["negative_share"])} of its relevance is negative; its maps hold {percent(taylor["kept"])} of
-        all scores""",
-        OURS,
-        "these networks are trained anew",
+        [
+            _positive(found, network, ["taylor"], "less than a tenth of its relevance is negative", LITTLE),
+            Criterion(
+                "its maps hold less than 80 % of all scores",
+                False,
+                1 - MUCH,
+                {"Taylor": or_nan(of["kept"])},
+                _amount(found, network, "kept"),
+            ),
+        ],
+        "Taylor's maps hold most of the scores here, or have negative relevance.",
+        f"In {of['above_score']} of {of['explained_pairs']} pairs the sum of a map is larger than the score.",
+        CAVEAT,
     )
 
 
-def _worst(of: Numbers, keys: Sequence[str]) -> str:
-    names = SHALLOW | DEEP
-    return "; ".join(
-        f"{names[key]}: worst gap {of[key]['conservation_gap']['worst']:.0e} of the score, "
-        f"{of[key]['negative_pixels']} negative pixels"
-        for key in keys
-    )
+# --- section IV-C -----------------------------------------------------------------------------------------------------
 
 
-def _deep(found: Numbers) -> list[Verdict]:
-    heatmaps, plots = "IV-C, paragraph 2", "IV-C, paragraph 3"
-    of, between, within = found["methods"]["two-layer"], found["compared"]["between"], found["compared"]["within"]
-    half, ink, border, covered = (means(found, "two-layer", f) for f in ("on_half", "on_ink", "on_border", "coverage"))
-    smooth, before = (shapes(found, network, "neighbours") for network in ("two-layer", "one-layer"))
-    covered_before, own = means(found, "one-layer", "coverage"), ("min-max", "training-free")
+def _judge_deep(found: Numbers) -> list[Verdict]:
+    heatmaps, plots, network = "IV-C, paragraph 2", "IV-C, paragraph 3", "two-layer"
+    of, compared = found["methods"][network], found["compared"]
+    noisy = [
+        _more(found, text, [(network, measure, own, key) for own in OWN for key in ("sensitivity", "taylor")], form)
+        for measure, text, form in (
+            ("neighbours", "pixels two apart have a larger correlation in deep Taylor maps", ".2f"),
+            ("covered", "deep Taylor maps cover more of the digit's ink", "%"),
+        )
+    ]
+    depth = [
+        require_differences(
+            f"maps of the one-layer network have more {text}",
+            {NAMES[key]: compared["depth"][key][measure] for key in ("sensitivity", "taylor")},
+            form,
+        )
+        for measure, text, form in (
+            ("neighbours", "correlation of pixels two apart than those of the two-layer network", ".2f"),
+            ("covered", "of the digit's ink covered than those of the two-layer network", "%"),
+        )
+    ]
     gap = or_nan(found["min_max"]["mean_gap_over_mean_score"])
-    deep_taylor = [between[f"zB and {key}"] for key in own]
+    before, after = compared["levels"]["one-layer"], compared["levels"]["two-layer"]
     return [
         judge(
             heatmaps,
             "Sensitivity analysis and standard Taylor decomposition produce noisy and incomplete heatmaps.",
-            [
-                part
-                for key in ("sensitivity", "taylor")
-                for part in (smooth[key] < min(smooth[k] for k in own), covered[key] < min(covered[k] for k in own))
-            ],
-            f"""correlation of pixels two apart: {each(smooth, DEEP, ".2f")}; ink covered: {each(covered, DEEP)}""",
-            OURS,
-            "these networks are trained anew",
+            noisy,
+            "One of the two is as smooth or as complete as deep Taylor.",
+            caveat=CAVEAT,
         ),
         judge(
             heatmaps,
             "These two methods do not handle well the increased depth of the network.",
-            [
-                part
+            depth,
+            "Ink covered with one layer and with two: "
+            + ", ".join(
+                f"{NAMES[key]} {format_percent(before[key]['covered'])} and {format_percent(after[key]['covered'])}"
                 for key in ("sensitivity", "taylor")
-                for part in (smooth[key] < before[key], covered[key] < covered_before[key])
-            ],
-            "from one layer to two: "
-            + "; ".join(
-                f"{name}: correlation of pixels two apart {before[key]:.2f} to {smooth[key]:.2f}, ink covered "
-                f"{percent(covered_before[key])} to {percent(covered[key])}"
-                for key, name in list(DEEP.items())[:2]
-            ),
-            PAPER,
-            "the maps become noisier, but they do not all cover less of the ink",
+            )
+            + ".",
+            caveat=CAVEAT,
         ),
         judge(
             heatmaps,
             "The min-max Taylor decomposition and the training-free Taylor decomposition produce relevance maps that "
             "are complete, and qualitatively similar to those obtained by deep Taylor decomposition of the shallow "
             "architecture in Section III.",
-            [covered[key] > LITTLE + 0.5 for key in own] + [value > ALIKE for value in deep_taylor],
-            f"""ink covered: {each(covered, DEEP)}; correlation with the one-layer network's zB maps:
-            {deep_taylor[0]:.2f} (min-max), {deep_taylor[1]:.2f} (training-free)""",
-            OURS,
-            "the min-max model is trained anew",
+            [
+                _complete(found, network, OWN),
+                _alike(found, BOTH, ALIKE, "maps of this network and zB maps of the one-layer network"),
+            ],
+            _explain_min_max(found),
+            caveat=CAVEAT,
         ),
         judge(
             heatmaps,
             "This demonstrates the high level of transparency of deep Taylor methods with respect to the choice of "
             "architecture.",
-            [value > between[key] for value in deep_taylor for key in ("sensitivity", "taylor")],
-            f"""correlation of the two networks' maps: {deep_taylor[0]:.2f} (zB, min-max), {deep_taylor[1]:.2f} (zB,
-            training-free), {between["sensitivity"]:.2f} (sensitivity), {between["taylor"]:.2f} (Taylor)""",
-            OURS,
-            "the min-max model is trained anew",
+            [
+                _more_alike(
+                    found, "maps of the two networks are more alike by deep Taylor",
+                    {
+                        f"{title} − {NAMES[key]}": (name, key)
+                        for name, title in BOTH.items()
+                        for key in ("sensitivity", "taylor")
+                    },
+                ),
+                _alike(found, BOTH, ALIKE, "deep Taylor maps of the two networks"),
+                _complete(found, network, OWN),
+            ],
+            _explain_min_max(found),
+            f"""For comparison, LRP with α = 1, β = 0:
+            {or_nan(compared["similar"]["alpha1beta0"]["mean"]):.2f}. Two networks are few to show it on.""",
+            CAVEAT,
         ),
-        judge(
-            heatmaps,
-            "The heatmaps obtained by the trained min-max relevance model and by the training-free method are of "
-            "similar quality.",
-            [within["min-max and training-free"] > 0.9]
-            + [abs(m["min-max"] - m["training-free"]) < QUALITY for m in (half, ink, border, covered)],
-            f"""correlation of their maps {within["min-max and training-free"]:.2f}; min-max and training-free: on the
-            digit's half {percent(half["min-max"])} and {percent(half["training-free"])}, on its ink
-            {percent(ink["min-max"])} and {percent(ink["training-free"])}, on the border {percent(border["min-max"])}
-            and {percent(border["training-free"])}, ink covered {percent(covered["min-max"])} and
-            {percent(covered["training-free"])}""",
-            OURS,
-            "the min-max model's maps have more on the border, where pixels hardly vary and nothing holds weights back",
+        _judge_quality(found),
+        _judge_taylor(
+            found, network, plots, "The standard Taylor decomposition is positive, but dissipates relevance."
         ),
-        _dissipates(of["taylor"], plots, "The standard Taylor decomposition is positive, but dissipates relevance."),
         judge(
             plots,
             "The deep Taylor decomposition with the min-max relevance model produces near-conservative heatmaps, and "
             "the training-free deep Taylor decomposition produces heatmaps that are fully conservative.",
-            [gap < NEAR, of["training-free"]["conservation_gap"]["worst"] <= TOLERANCE],
-            f"""min-max misses a score by {percent(gap)} of the mean score on average; training-free by at most
-            {of["training-free"]["conservation_gap"]["worst"]:.0e} of it""",
-            OURS,
-            "the min-max model is trained anew",
+            [
+                Criterion(
+                    "min-max maps miss their scores by less than a tenth of the mean score on average",
+                    False,
+                    NEAR,
+                    {"min-max": gap},
+                    _amount(found, network, "mean_gap_over_mean_score"),
+                ),
+                _conservative(found, network, ["training-free"]),
+            ],
+            f"The min-max model misses the scores by {format_percent(gap)} of the mean score.",
+            caveat=CAVEAT,
         ),
         judge(
             plots,
             "Both deep Taylor decomposition variants shown here also ensures positivity, due to the application of the "
             "zB- and z⁺-rule in the respective layers.",
-            [not of[key]["negative_pixels"] for key in own],
-            "; ".join(f"{key}: {of[key]['negative_pixels']} negative pixels" for key in own),
-            OURS,
-            "a report with one would not be made",
+            [_positive(found, network, OWN, "nothing is negative", 1e-12)],
+            f"{sum(of[key]['negative_pixels'] for key in OWN)} pixels are negative.",
+            _CONSISTENT,
+            CAVEAT,
+        ),
+    ]  # fmt: skip
+
+
+def _explain_min_max(found: Numbers) -> str:
+    border = {key: or_nan(found["compared"]["levels"]["two-layer"][key]["border"]) for key in OWN}
+    return f"""The min-max model of the paper's plain training has {format_percent(border["min-max"])} of its relevance
+        on the border, the training-free one {format_percent(border["training-free"])}: pixels hardly vary there, and
+        nothing in the paper's objective holds their weights back."""
+
+
+def _judge_quality(found: Numbers) -> Verdict:
+    levels = found["compared"]["levels"]["two-layer"]
+    places = {"half": "digit's half", "ink": "ink", "border": "border", "covered": "ink covered"}
+
+    def apart(key: str) -> float:
+        return max(abs(or_nan(levels[key][p]) - or_nan(levels["training-free"][p])) for p in places)
+
+    return judge(
+        "IV-C, paragraph 2",
+        "The heatmaps obtained by the trained min-max relevance model and by the training-free method are of "
+        "similar quality.",
+        [
+            _alike(found, {"min-max, training-free": "min-max"}, SAME, "min-max maps and training-free maps"),
+            _complete(found, "two-layer", OWN),
+            Criterion(
+                "the shares on the digit's half, on its ink and on the border, and the covered ink, differ from those "
+                "of training-free maps by less than 10 points; the largest of the four",
+                False,
+                QUALITY,
+                {"min-max": apart("min-max")},
+                {UNINFORMED[name]: apart(name) for name in (EVEN, NOISE, PICTURE)},
+            ),
+        ],
+        "min-max and training-free: "
+        + "; ".join(
+            f"{title} {format_percent(levels['min-max'][p])} and {format_percent(levels['training-free'][p])}"
+            for p, title in places.items()
+        )
+        + f". {_explain_min_max(found)}",
+        caveat=CAVEAT,
+    )
+
+
+# --- the conclusion ---------------------------------------------------------------------------------------------------
+
+
+def _judge_conclusion(found: Numbers) -> list[Verdict]:
+    box = found["statements"]["box"]
+    return [
+        judge(
+            "conclusion, paragraph 3",
+            "Our method is stable under different architectures and datasets, and does not require hyperparameter "
+            "tuning.",
+            [
+                _alike(found, BOTH, ALIKE, "deep Taylor maps of the one-layer and the two-layer network"),
+                _complete(found, "two-layer", OWN),
+                Criterion(
+                    "with bounds of the box a tenth wider, the only numbers of the method, maps keep a correlation of "
+                    "more than 0.95",
+                    True,
+                    0.95,
+                    {network: or_nan(of["alike"]) for network, of in box.items()},
+                    {f"{UNINFORMED[OTHER]} ({network})": or_nan(of["other"]) for network, of in box.items()},
+                    ".3f",
+                ),
+            ],
+            _explain_min_max(found),
+            """No setting was tuned for any network of both reports. That the min-max model needs a learning rate and a
+            number of steps, the sentence leaves out. Another data set is in the report on ILSVRC.""",
+            CAVEAT,
+        ),
+        leave_open(
+            "conclusion, paragraph 2",
+            "Thus, we are now able to compute heatmaps that clearly and intuitively allow to better understand the "
+            "role of input pixels when classifying an unseen data point.",
+            "Whether people understand more by a heatmap would have to be asked of people; nobody was asked here.",
         ),
     ]
+
+
+# --- the supplement's comparison with LRP -----------------------------------------------------------------------------
+
+PLACE = "supplement, IV, paragraph 3"
+SHOWN = {"one-layer": "zB", "two-layer": "min-max"}  # deep Taylor in figures S2 and S3
+
+
+def judge_supplement(found: Numbers) -> list[Verdict]:
+    """Return a verdict on each sentence of the supplement that is measured on MNIST, in its order."""
+    return [
+        _judge_influence(found),
+        judge(
+            PLACE,
+            "Deep Taylor heatmaps look similar in all cases.",
+            [
+                _alike(found, BOTH, ALIKE, "deep Taylor maps of the two networks"),
+                _complete(found, "two-layer", OWN),
+            ],
+            _explain_min_max(found),
+            caveat=CAVEAT,
+        ),
+        _judge_best(found),
+        judge(
+            PLACE,
+            "For example, the parameters α=2, β=1 […] tend […] to produce a large amount of negative relevance on the "
+            "MNIST dataset.",
+            [
+                Criterion(
+                    "more than a fifth of all relevance is negative",
+                    True,
+                    MUCH,
+                    {n: or_nan(found["methods"][n]["alpha2beta1"]["negative_share"]) for n in SHOWN},
+                    {"α = 1, β = 0, the rule without a negative part": 0.0},
+                )
+            ],
+            "Less is negative here.",
+            caveat=CAVEAT,
+        ),
+        *_judge_artefacts(found),
+        _judge_sharpness(found),
+        _judge_irrelevant(found),
+    ]  # fmt: skip
+
+
+def _judge_influence(found: Numbers) -> Verdict:
+    similar = found["compared"]["similar"]
+    values = ", ".join(f"{or_nan(similar[name]['mean']):.2f} ({title})" for name, title in (BOTH | LRP).items())
+    return judge(
+        PLACE,
+        "It can be observed that the quality of the deep Taylor heatmaps is less influenced by the choice of model and "
+        "dataset than LRP with a fixed set of parameters.",
+        [
+            _more_alike(
+                found, f"maps of the two networks are more alike by deep Taylor ({title})",
+                {f"{title} − LRP with {LRP[key]}": (name, key) for key in LRP},
+            )
+            for name, title in BOTH.items()
+        ],
+        f"""Correlations of the two networks' maps, the picture taken out: {values}. LRP with α = 1, β = 0 is nearly the
+        z⁺ rule. {_explain_min_max(found)}""",
+        "Quality is measured as likeness of maps of the same pair. Another data set is in the report on ILSVRC.",
+        CAVEAT,
+    )  # fmt: skip
+
+
+def _judge_best(found: Numbers) -> Verdict:
+    """Best: the most on the digit's half less the share that is negative, which counts against a method."""
+    quality, best = {}, {}
+    for network in SHOWN:
+        levels, of = found["compared"]["levels"][network], found["methods"][network]
+        quality[network] = {key: or_nan(levels[key]["half"]) - or_nan(of[key]["negative_share"]) for key in LRP}
+        best[network] = max(quality[network], key=quality[network].__getitem__)
+    one, two = SHOWN
+    return judge(
+        PLACE,
+        "LRP also produces high-quality heatmaps, but the best parameters differ in each setting.",
+        [
+            Criterion(
+                "with its best parameters LRP has more than 60 % on the digit's half, less the share that is negative",
+                True,
+                0.6,
+                {f"{network}, {LRP[best[network]]}": quality[network][best[network]] for network in SHOWN},
+                {
+                    UNINFORMED[name]: max(or_nan(found["compared"]["levels"][n][name]["half"]) for n in SHOWN)
+                    for name in (EVEN, NOISE, PICTURE, OTHER)
+                },
+            ),
+            Criterion(
+                "by the same measure, the parameters that are best in one network lose more than 2 points against the "
+                "best in the other",
+                True,
+                0.02,
+                {
+                    f"{LRP[best[one]]} in the {two} network": quality[two][best[two]] - quality[two][best[one]],
+                    f"{LRP[best[two]]} in the {one} network": quality[one][best[one]] - quality[one][best[two]],
+                },
+                {"the same parameters in both": 0.0},
+            ),
+        ],
+        f"""LRP's maps are good, but {LRP[best[one]]} is best in the {one} and {LRP[best[two]]} in the {two} network by
+        this measure.""",
+        caveat=CAVEAT,
+    )
+
+
+def _judge_artefacts(found: Numbers) -> list[Verdict]:
+    return [
+        judge(
+            PLACE,
+            "Various parameters of LRP produce various artefacts such as the presence of residual relevance on the "
+            "irrelevant MNIST digit […].",
+            [
+                _more(
+                    found, "LRP has more relevance on the ink of the other digit than deep Taylor",
+                    [(network, "distractor", key, own) for network, own in SHOWN.items() for key in LRP], prefix=True,
+                )
+            ],
+            "Some parameters of LRP leave no more there than deep Taylor does.",
+            caveat=CAVEAT,
+        ),
+        judge(
+            PLACE,
+            "[…] or the presence of negative relevance in the black areas of the MNIST images.",
+            [
+                _level(
+                    found, network, "dark", ["alpha2beta1", "epsilon"],
+                    f"{network}: more than a tenth of all relevance is negative and lies on black pixels",
+                    above=True, limit=LITTLE,
+                )
+                for network in SHOWN
+            ],
+            "Little of the negative relevance lies on black pixels.",
+            "The controls have no negative relevance, like LRP with α = 1, β = 0 and deep Taylor.",
+            CAVEAT,
+        ),
+    ]  # fmt: skip
+
+
+def _judge_sharpness(found: Numbers) -> Verdict:
+    return judge(
+        PLACE,
+        "On the other hand, LRP-based heatmaps are sharper than Taylor-based heatmaps […].",
+        [
+            _more(
+                found, f"{network}: {text} in deep Taylor maps",
+                [(network, measure, own, key) for key in LRP], form,
+            )
+            for network, own in SHOWN.items()
+            for measure, text, form in (
+                ("neighbours", "pixels two apart have a larger correlation", ".2f"),
+                ("few", "half of the relevance lies on a larger share of the pixels", "%"),
+            )
+        ],
+        "With some parameters LRP is no sharper than deep Taylor.",
+        caveat=CAVEAT,
+    )  # fmt: skip
+
+
+def _judge_irrelevant(found: Numbers) -> Verdict:
+    return judge(
+        PLACE,
+        "They also tend to assign very little evidence to irrelevant parts of the image.",
+        [
+            _level(
+                found, network, "irrelevant", list(LRP),
+                f"{network}: less than a tenth of the positive relevance lies on the half without the digit to detect "
+                "or on the border",
+                above=False, limit=LITTLE, blind=(EVEN, NOISE, PICTURE, OTHER),
+            )
+            for network in SHOWN
+        ],
+        "Deep Taylor has there "
+        + " and ".join(
+            f"{format_percent(found['compared']['levels'][network][own]['irrelevant'])} ({network})"
+            for network, own in SHOWN.items()
+        )
+        + ". The other digit and the border have a share by every method.",
+        caveat=CAVEAT,
+    )  # fmt: skip

@@ -17,16 +17,15 @@ import numpy as np
 import torch
 
 from deeptaylor.domain import Box, Domain, NonNegative, Real
-from deeptaylor.paper.drawing import INK, figure_class, write
-from deeptaylor.paper.experiment import run
-from deeptaylor.root_point import RootPoint, root_point
+from deeptaylor.methods.root_point import RootPoint, root_point
+from deeptaylor.paper.experiment import figure_class, run, write
 from deeptaylor.rules import Rule, WSquare, Z, ZBox, ZPlus
+from deeptaylor.viz.colors import INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["COLUMNS", "FUNCTIONS", "POINT", "Column", "draw", "figure", "main", "root"]
 
 LOW, HIGH = -1.0, 1.0
 POINT = (0.4, 0.9)

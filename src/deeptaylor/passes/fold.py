@@ -1,4 +1,4 @@
-"""Folding: BatchNorm and its like go into the weighted layer beside them (docs/theory.md, section 3).
+"""Folding: BatchNorm and other scalings are folded into the weighted layer beside them (docs/theory.md, section 3).
 
 fold(captured, boxes)
 ├── _fold_diagonals   two scale_shifts become one
@@ -8,32 +8,77 @@ fold(captured, boxes)
 ├── _fold_centre      LayerNorm before a linear layer
 └── merge_update      a linear layer and its update of low rank
 
-BatchNorm is a scale and a shift by now (operations/norms.py). Views and permutations between the two change nothing:
-constants are carried through them (rearrangements.py).
+BatchNorm is a scale and a shift by now (operations/norms.py). Constants are carried through views and permutations
+between the two (rearrangements.py).
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from deeptaylor.graph.capture import Captured
-from deeptaylor.graph.editing import bound_args, constant_of, insert, replace, retire, shape_of, wide
-from deeptaylor.graph.places import Node
+from deeptaylor.graph.capture import CapturedGraph
+from deeptaylor.graph.editing import constant_of, expand_argument, insert_call, replace_call, replace_node, shape_of
+from deeptaylor.graph.node import Node, bind_arguments, is_node
 from deeptaylor.maps import ops
 from deeptaylor.operations.flow import Layer
 from deeptaylor.operations.table import data_nodes, flow_of
-from deeptaylor.passes.merge import merge_update
-from deeptaylor.passes.rearrangements import below, downwards, upwards
+from deeptaylor.passes.rearrangements import find_base, move_back, move_forward
 
-__all__ = ["fold"]
+__all__ = ["fold", "merge_update"]
 
 
-def fold(captured: Captured, boxes: set[Node]) -> None:
-    """Fold wherever it is exact; `boxes` are the inputs whose box is transformed instead."""
-    at_input = _pixels(captured, boxes)
+def _linear_layer(captured: CapturedGraph, node: Any) -> tuple[Node, Tensor, Tensor | None] | None:
+    """Return the input, weight and bias of a linear layer with constant parameters; None for any other node."""
+    if not is_node(node) or flow_of(node).layer != Layer():
+        return None
+    x, w, b = (*node.args, None)[:3]
+    weight, bias = constant_of(captured, w), constant_of(captured, b)
+    return None if weight is None or (b is not None and bias is None) else (x, weight, bias)
+
+
+def _fold_linear_pair(captured: CapturedGraph, node: Any) -> tuple[Node, Tensor, Tensor | None] | None:
+    """Return input, weight and bias of two linear layers as one: W₂(W₁x + b₁) + b₂ = (W₂W₁)x + (W₂b₁ + b₂)."""
+    second = _linear_layer(captured, node)
+    first = None if second is None or len(second[0].users) != 1 else _linear_layer(captured, second[0])
+    if first is None or second is None:
+        return None
+    (x, w1, b1), (_, w2, b2) = first, second
+    bias = b2 if b1 is None else w2 @ b1 if b2 is None else w2 @ b1 + b2
+    return x, w2 @ w1, bias
+
+
+def merge_update(captured: CapturedGraph, node: Node) -> bool:
+    """Merge a layer and its low-rank update, Wx + BAx = (W + BA)x; return False if a node is no such sum."""
+    if node.kwargs or len(node.args) != 2:
+        return False
+    for whole, update in (node.args, node.args[::-1]):
+        layer, row = _linear_layer(captured, whole), _fold_linear_pair(captured, update)
+        if layer is None or row is None or len(whole.users) != 1 or len(update.users) != 1:
+            continue
+        (x, weight, bias), (y, change, shift) = layer, row
+        if x is not y or weight.shape != change.shape:
+            continue
+        both = bias if shift is None else shift if bias is None else bias + shift
+        w = captured.add_constant(weight + change, node, "weight")
+        b = None if both is None else captured.add_constant(both, node, "bias")
+        new = replace_call(captured, node, whole.target, (x, w, b))
+        for gone in (whole, update, update.args[0]):
+            captured.fold_targets[gone.name] = new.name
+            captured.graph.erase_node(gone)
+        return True
+    return False
+
+
+def fold(captured: CapturedGraph, boxes: set[Node]) -> None:
+    """Fold scalings into layers wherever that is exact; the graph is edited in place.
+
+    boxes   inputs with a box: their scalings are kept, because the box is transformed instead
+    """
+    at_input = _find_pixels(captured, boxes)
     changed = True
     while changed:
         changed = False
@@ -41,7 +86,7 @@ def fold(captured: Captured, boxes: set[Node]) -> None:
             if node.op != "call_function":
                 continue
             if node.target is ops.scale_shift:
-                x, moves = below(node.args[0])
+                x, moves = find_base(node.args[0])
                 if len(x.users) != 1:
                     continue
                 if x.target is ops.scale_shift and x not in at_input:
@@ -51,7 +96,7 @@ def fold(captured: Captured, boxes: set[Node]) -> None:
                 elif x.target is ops.centre:
                     changed = _fold_parameters(captured, x, moves, node) or changed
             elif flow_of(node).layer is not None:
-                x, moves = below(node.args[0])
+                x, moves = find_base(node.args[0])
                 if len(x.users) != 1:
                     continue
                 if x.target is ops.scale_shift and x not in at_input:
@@ -65,8 +110,8 @@ def fold(captured: Captured, boxes: set[Node]) -> None:
     captured.constants = {k: v for k, v in captured.constants.items() if k in used}
 
 
-def _pixels(captured: Captured, boxes: set[Node]) -> set[Node]:
-    """Nodes that are such an input but for constants and rearrangements."""
+def _find_pixels(captured: CapturedGraph, boxes: set[Node]) -> set[Node]:
+    """Return the nodes that only rearrange or scale one of these inputs."""
     pixels, data = set(boxes), data_nodes(captured)
     for node in captured.graph.nodes:
         operands = [n for n in node.all_input_nodes if n in data]
@@ -76,20 +121,21 @@ def _pixels(captured: Captured, boxes: set[Node]) -> set[Node]:
     return pixels
 
 
-def _layer(node: Node) -> Layer:
+def _layer_of(node: Node) -> Layer:
+    """Return the layer of a node with weights."""
     layer = flow_of(node).layer
     assert layer is not None
     return layer
 
 
-def _absorb(captured: Captured, node: Node, by: Node) -> None:
-    """A node's own value is gone, folded into another."""
-    captured.absorbed[node.name] = by.name
+def _absorb(captured: CapturedGraph, node: Node, by: Node) -> None:
+    """Remove a node that was folded into another one, and record that."""
+    captured.fold_targets[node.name] = by.name
     captured.graph.erase_node(node)
 
 
-def _fold_diagonals(captured: Captured, first: Node, moves: list[Node], second: Node) -> bool:
-    """c (a x + b) + d = (ca) x + (cb + d)."""
+def _fold_diagonals(captured: CapturedGraph, first: Node, moves: list[Node], second: Node) -> bool:
+    """Fold two scalings: c (a x + b) + d = (ca) x + (cb + d)."""
     x, a, b = first.args
     constants, av, bv = _constants(captured, first, moves, second), constant_of(captured, a), constant_of(captured, b)
     if constants is None or (av is None and a is not None) or (bv is None and b is not None):
@@ -101,14 +147,14 @@ def _fold_diagonals(captured: Captured, first: Node, moves: list[Node], second: 
     moved = bv if cv is None or bv is None else bv * cv
     shift = dv if moved is None else (moved if dv is None else moved + dv)
     # A shift may not make the tensor larger before a scale that does not know of it: shapes only grow outwards.
-    held = [None if v is None else captured.constant(v, first, "constant") for v in (scale, shift)]
-    new = insert(captured, first, ops.scale_shift, (x, *held), first.meta["val"])
-    _stands_for(captured, first, new, moves, second)
+    held = [None if v is None else captured.add_constant(v, first, "constant") for v in (scale, shift)]
+    new = insert_call(captured, first, ops.scale_shift, (x, *held), first.meta["val"])
+    _replace_readers(captured, first, new, moves, second)
     return True
 
 
 def _channel_vector(constant: Tensor | None, weight: Tensor, rank: int, axis: int, size: int) -> Tensor | None:
-    """A constant as a vector along one axis, if that is all it varies along."""
+    """Return a constant as a vector along one axis; None if it varies along others."""
     if constant is None:
         return None
     shape = [1] * (rank - constant.ndim) + list(constant.shape)
@@ -117,72 +163,72 @@ def _channel_vector(constant: Tensor | None, weight: Tensor, rank: int, axis: in
     return constant.reshape(-1).expand(size).to(weight)
 
 
-def _parts(captured: Captured, layer: Node) -> tuple[Tensor, Tensor | None, int, int] | None:
-    """Weight, bias, the output's channel axis and its size, of a weighted layer with constant parameters."""
+def _read_layer(captured: CapturedGraph, layer: Node) -> tuple[Tensor, Tensor | None, int, int] | None:
+    """Return weight, bias, the channel axis of the output and its size for a layer with constant parameters."""
     a = list(layer.args) + [None] * (3 - len(layer.args))
     weight, bias = constant_of(captured, a[1]), constant_of(captured, a[2])
     if weight is None or (a[2] is not None and bias is None):
         return None
-    axis = len(shape_of(layer)) - _layer(layer).places - 1
+    axis = len(shape_of(layer)) - _layer_of(layer).places - 1
     return weight, bias, axis, int(shape_of(layer)[axis])
 
 
-def _per_output(layer: Node, weight: Tensor, scale: Tensor) -> Tensor:
-    """Rows of the weight (one an output channel) times a vector."""
-    if _layer(layer).transposed:
-        groups = bound_args(layer)["groups"]
+def _scale_rows(layer: Node, weight: Tensor, scale: Tensor) -> Tensor:
+    """Return a weight with its rows (one per output channel) multiplied by a vector."""
+    if _layer_of(layer).transposed:
+        groups = bind_arguments(layer)["groups"]
         s = scale.reshape(groups, -1).repeat_interleave(weight.shape[0] // groups, 0)
         return weight * s.reshape(*s.shape, *([1] * (weight.ndim - 2)))
     return weight * scale.reshape(-1, *([1] * (weight.ndim - 1)))
 
 
-def _per_input(layer: Node, weight: Tensor, scale: Tensor) -> Tensor:
-    """Columns of the weight (one per input channel) times a vector."""
-    if not _layer(layer).places:
+def _scale_columns(layer: Node, weight: Tensor, scale: Tensor) -> Tensor:
+    """Return a weight with its columns (one per input channel) multiplied by a vector."""
+    if not _layer_of(layer).places:
         return weight * scale
-    if _layer(layer).transposed:
+    if _layer_of(layer).transposed:
         return weight * scale.reshape(-1, *([1] * (weight.ndim - 1)))
-    groups = bound_args(layer)["groups"]
+    groups = bind_arguments(layer)["groups"]
     s = scale.reshape(groups, -1).repeat_interleave(weight.shape[0] // groups, 0)
     return weight * s.reshape(*s.shape, *([1] * (weight.ndim - 2)))
 
 
-def _with(captured: Captured, layer: Node, at: Node, x: Node, weight: Tensor, bias: Tensor | None) -> Node:
-    """The same layer with other parameters, in the place of `at`."""
-    w = captured.constant(weight, at, "weight")
-    b = None if bias is None else captured.constant(bias, at, "bias")
+def _put_layer_at(captured: CapturedGraph, layer: Node, at: Node, x: Node, weight: Tensor, bias: Tensor | None) -> Node:
+    """Put a copy of a layer with other parameters in the place of `at`."""
+    w = captured.add_constant(weight, at, "weight")
+    b = None if bias is None else captured.add_constant(bias, at, "bias")
     rest = layer.args[3:] if len(layer.args) > 3 else ()
     kwargs = dict(layer.kwargs)
-    return replace(captured, at, layer.target, (x, w, b, *rest), kwargs)
+    return replace_call(captured, at, layer.target, (x, w, b, *rest), kwargs)
 
 
-def _constants(captured: Captured, base: Node, moves: list[Node], diagonal: Node) -> list[Tensor | None] | None:
-    """Scale and shift of a diagonal as they lie below the moves; None where they do not fit there."""
+def _constants(captured: CapturedGraph, base: Node, moves: list[Node], diagonal: Node) -> list[Tensor | None] | None:
+    """Return scale and shift of a diagonal carried back through rearrangements; None if that is impossible."""
     found: list[Tensor | None] = []
     for node in diagonal.args[1:]:
         constant = constant_of(captured, node)
         if node is not None and constant is not None and moves:
-            constant = downwards(base, moves, constant)
+            constant = move_back(base, moves, constant)
         if node is not None and constant is None:
             return None
         found.append(constant)
     return found
 
 
-def _stands_for(captured: Captured, old: Node, new: Node, moves: list[Node], diagonal: Node) -> None:
-    """`new` was put before `old`, with a diagonal above it folded in: whoever read that reads the new."""
+def _replace_readers(captured: CapturedGraph, old: Node, new: Node, moves: list[Node], diagonal: Node) -> None:
+    """Put `new`, into which `old` and the diagonal above it were folded, in the place of both."""
     if not moves:
         new.meta = dict(diagonal.meta)
-        retire(captured, diagonal, new)
+        replace_node(captured, diagonal, new)
     else:
         moves[0].replace_input_with(old, new)
-        retire(captured, diagonal, moves[-1])
+        replace_node(captured, diagonal, moves[-1])
     _absorb(captured, old, new)
 
 
-def _fold_after(captured: Captured, layer: Node, moves: list[Node], diagonal: Node) -> bool:
-    """D(Wx + b) + c = (DW)x + (Db + c)."""
-    parts, constants = _parts(captured, layer), _constants(captured, layer, moves, diagonal)
+def _fold_after(captured: CapturedGraph, layer: Node, moves: list[Node], diagonal: Node) -> bool:
+    """Fold a scaling after a layer: D(Wx + b) + c = (DW)x + (Db + c)."""
+    parts, constants = _read_layer(captured, layer), _constants(captured, layer, moves, diagonal)
     if parts is None or constants is None or shape_of(diagonal.args[0]) != shape_of(diagonal):
         return False
     weight, bias, axis, size = parts
@@ -191,25 +237,25 @@ def _fold_after(captured: Captured, layer: Node, moves: list[Node], diagonal: No
     if any(v is None and c is not None for v, c in zip((scale, shift), constants, strict=True)):
         return False
     if scale is not None:
-        weight = _per_output(layer, weight, scale)
+        weight = _scale_rows(layer, weight, scale)
         bias = None if bias is None else bias * scale
     if shift is not None:
         bias = shift if bias is None else bias + shift
-    _stands_for(captured, layer, _beside(captured, layer, weight, bias), moves, diagonal)
+    _replace_readers(captured, layer, _put_layer_before(captured, layer, weight, bias), moves, diagonal)
     return True
 
 
-def _beside(captured: Captured, layer: Node, weight: Tensor, bias: Tensor | None) -> Node:
-    """The same layer with other parameters, before it."""
-    w = captured.constant(weight, layer, "weight")
-    b = None if bias is None else captured.constant(bias, layer, "bias")
-    new = insert(captured, layer, layer.target, (layer.args[0], w, b, *layer.args[3:]), layer.meta["val"])
+def _put_layer_before(captured: CapturedGraph, layer: Node, weight: Tensor, bias: Tensor | None) -> Node:
+    """Put a copy of a layer with other parameters before it."""
+    w = captured.add_constant(weight, layer, "weight")
+    b = None if bias is None else captured.add_constant(bias, layer, "bias")
+    new = insert_call(captured, layer, layer.target, (layer.args[0], w, b, *layer.args[3:]), layer.meta["val"])
     new.kwargs = dict(layer.kwargs)
     return new
 
 
-def _fold_parameters(captured: Captured, norm: Node, moves: list[Node], diagonal: Node) -> bool:
-    """D(γ ⊙ C u + β) + c = (Dγ) ⊙ C u + (Dβ + c)."""
+def _fold_parameters(captured: CapturedGraph, norm: Node, moves: list[Node], diagonal: Node) -> bool:
+    """Fold a scaling into a centring: D(γ ⊙ C u + β) + c = (Dγ) ⊙ C u + (Dβ + c)."""
     u, gamma_node, beta_node, axes, groups = norm.args
     constants = _constants(captured, norm, moves, diagonal)
     gamma, beta = constant_of(captured, gamma_node), constant_of(captured, beta_node)
@@ -223,29 +269,29 @@ def _fold_parameters(captured: Captured, norm: Node, moves: list[Node], diagonal
         beta = None if beta is None else beta * scale
     if shift is not None:
         beta = shift.to(u.meta["val"].dtype) if beta is None else beta + shift
-    held = [None if v is None else captured.constant(v, norm, "norm") for v in (gamma, beta)]
-    new = insert(captured, norm, ops.centre, (u, *held, axes, groups), norm.meta["val"])
-    _stands_for(captured, norm, new, moves, diagonal)
+    held = [None if v is None else captured.add_constant(v, norm, "norm") for v in (gamma, beta)]
+    new = insert_call(captured, norm, ops.centre, (u, *held, axes, groups), norm.meta["val"])
+    _replace_readers(captured, norm, new, moves, diagonal)
     return True
 
 
-def _fold_before(captured: Captured, diagonal: Node, moves: list[Node], layer: Node) -> bool:
-    """W(Dx + c) + b = (WD)x + (Wc + b); with padding, Wc is a map."""
-    parts = _parts(captured, layer)
+def _fold_before(captured: CapturedGraph, diagonal: Node, moves: list[Node], layer: Node) -> bool:
+    """Fold a scaling before a layer: W(Dx + c) + b = (WD)x + (Wc + b); with padding, Wc is a map."""
+    parts = _read_layer(captured, layer)
     below_it = diagonal.args[0]
     if parts is None or shape_of(below_it) != shape_of(diagonal):
         return False
     x = layer.args[0] if moves else below_it
     weight, bias, _, _ = parts
     rank = len(shape_of(x))
-    spatial = _layer(layer).places
+    spatial = _layer_of(layer).places
     axis = rank - 1 - spatial
     size = int(shape_of(x)[axis])
     vectors: list[Tensor | None] = []
     for node in diagonal.args[1:]:
         constant = constant_of(captured, node)
         if constant is not None and moves:
-            constant = upwards(diagonal, moves, constant)
+            constant = move_forward(diagonal, moves, constant)
         vectors.append(_channel_vector(constant, weight, rank, axis, size))
         if node is not None and vectors[-1] is None:
             return False
@@ -264,9 +310,9 @@ def _fold_before(captured: Captured, diagonal: Node, moves: list[Node], layer: N
             bias = uniform.reshape(-1) if bias is None else bias + uniform.reshape(-1)
             extra = None
     if scale is not None:
-        weight = _per_input(layer, weight, scale)
-    new = _with(captured, layer, layer, x, weight, bias)
-    captured.absorbed[diagonal.name] = new.name
+        weight = _scale_columns(layer, weight, scale)
+    new = _put_layer_at(captured, layer, layer, x, weight, bias)
+    captured.fold_targets[diagonal.name] = new.name
     captured.graph.erase_node(diagonal)
     if extra is not None:
         users = list(new.users)
@@ -279,28 +325,28 @@ def _fold_before(captured: Captured, diagonal: Node, moves: list[Node], layer: N
         mapped.meta = dict(new.meta)
         for user in users:
             user.replace_input_with(new, mapped)
-        captured.renamed = {k: mapped.name if v == new.name else v for k, v in captured.renamed.items()}
+        captured.replacements = {k: mapped.name if v == new.name else v for k, v in captured.replacements.items()}
         if captured.output is new:
             captured.output = mapped
     return True
 
 
-def _fold_centre(captured: Captured, norm: Node, moves: list[Node], layer: Node) -> bool:
-    """W(γ ⊙ C u + β) + b = (W diag(γ) C) u + (Wβ + b), with C = I − 11ᵀ/n."""
+def _fold_centre(captured: CapturedGraph, norm: Node, moves: list[Node], layer: Node) -> bool:
+    """Fold a centring before a layer: W(γ ⊙ C u + β) + b = (W diag(γ) C) u + (Wβ + b), with C = I − 11ᵀ/n."""
     u, gamma_node, beta_node, axes, groups = norm.args
-    parts = _parts(captured, layer)
-    if parts is None or groups or not _of_one_place(layer, parts[0]):
+    parts = _read_layer(captured, layer)
+    if parts is None or groups or not _is_of_one_place(layer, parts[0]):
         return False
     weight, bias, _, _ = parts
     members, rank = [int(size) for size in shape_of(norm)[len(shape_of(norm)) - axes :]], len(shape_of(layer.args[0]))
     n = math.prod(members)
     if max(members) != n:  # of several axes, all but one have a single member, as behind global pooling
         return False
-    axis = rank - _layer(layer).places - 1
+    axis = rank - _layer_of(layer).places - 1
     # The layer reads what was normalised, in any order, and nothing else.
     own = torch.arange(n).reshape(members)
-    places = upwards(norm, moves, own) if moves else own
-    if places is None or weight.shape[1] != n or not _along(places, rank, axis):
+    places = move_forward(norm, moves, own) if moves else own
+    if places is None or weight.shape[1] != n or not _varies_along(places, rank, axis):
         return False
     order = places.reshape(-1)
     if not torch.equal(order.sort().values, torch.arange(n)):
@@ -321,20 +367,21 @@ def _fold_centre(captured: Captured, norm: Node, moves: list[Node], layer: Node)
     flat = flat - flat.mean(1, keepdim=True)
     if moves:
         moves[0].replace_input_with(norm, u)
-    new = _with(captured, layer, layer, layer.args[0] if moves else u, flat.reshape(weight.shape), bias)
+    new = _put_layer_at(captured, layer, layer, layer.args[0] if moves else u, flat.reshape(weight.shape), bias)
     _absorb(captured, norm, new)
     return True
 
 
-def _along(t: Tensor, rank: int, axis: int) -> bool:
+def _varies_along(t: Tensor, rank: int, axis: int) -> bool:
+    """Return True if a tensor, broadcast to `rank` axes, varies along this axis at most."""
     shape = [1] * (rank - t.ndim) + list(t.shape)
     return all(size == 1 for d, size in enumerate(shape) if d != axis)
 
 
-def _of_one_place(layer: Node, weight: Tensor) -> bool:
-    """True for a linear layer, and for a convolution of width one: a linear layer on the channels of every place."""
-    kind, a = _layer(layer), bound_args(layer)
+def _is_of_one_place(layer: Node, weight: Tensor) -> bool:
+    """Return True for a linear layer, and for a convolution of width one, which is a linear layer at every place."""
+    kind, a = _layer_of(layer), bind_arguments(layer)
     if not kind.places:
         return True
     single = not kind.transposed and a["groups"] == 1 and weight[0, 0].numel() == 1
-    return single and not any(wide(a["padding"], 1))
+    return single and not any(expand_argument(a["padding"], 1))

@@ -1,5 +1,8 @@
-"""Which rule where, and why; made before anything runs.
+"""The plan of an explanation: which rule applies where, and why. It is made before anything runs.
 
-planner      domains → signals → blocks → choice → one step a boundary
-table        the plan as it is printed
+planner   choose one step for each boundary
+domains   which values each tensor can take; the check in each pass that inferred signs hold
+signals   which operands carry relevance, and which are gates
+blocks    which operations form a detection block
+plan      the plan as it is printed, with its steps
 """

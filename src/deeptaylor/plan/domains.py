@@ -1,27 +1,118 @@
-"""Domain inference along the graph: what values each tensor may take, and which tensors are still the input."""
+"""Domain inference along the graph: which values each tensor can take, and which tensors are still the input."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from deeptaylor import rules
 from deeptaylor.domain import Box, Domain, NonNegative, Real
-from deeptaylor.graph.capture import Captured
+from deeptaylor.errors import PlanError
+from deeptaylor.graph.capture import CapturedGraph
 from deeptaylor.graph.editing import shape_of
-from deeptaylor.graph.outline import per_sample
-from deeptaylor.graph.places import Node
+from deeptaylor.graph.node import Node, describe_node, find_batch_factor
+from deeptaylor.graph.recording import is_recorded
 from deeptaylor.maps import linear_map as lm
 from deeptaylor.maps import ops
 from deeptaylor.maps import structural as st
+from deeptaylor.maps.linear_map import Context, Einsum, MatMul
 from deeptaylor.operations.ranges import ABOVE, ANY, Range
-from deeptaylor.operations.table import GraphRanges, flow_of
+from deeptaylor.operations.table import GraphRanges, flow_of, never_below_zero
+from deeptaylor.rules.steps import BlockStep, MaxStep, Step
+
+__all__ = [
+    "check_signs",
+    "combine_minima",
+    "find_first_reads",
+    "find_minima",
+    "find_ranges",
+    "find_sign_assumptions",
+    "infer_domains",
+]
+
+
+_SIGNLESS = (rules.WSquare, rules.Flat, rules.Epsilon, rules.Z, rules.Pass)
+
+
+def find_sign_assumptions(
+    steps: Sequence[Step], nodes: Mapping[str, Node], domain: Mapping[Node, Domain], pixels: set[Node]
+) -> dict[str, str]:
+    """Return the tensors that a step assumes to be non-negative though that is not evident, and where each is made."""
+    names = [name for step in steps for name in _assumed_inputs(step, nodes, domain)]
+    return {
+        n: describe_node(nodes[n]) for n in dict.fromkeys(names) if nodes[n] not in pixels and not _is_evident(nodes[n])
+    }
+
+
+def _assumed_inputs(step: Step, nodes: Mapping[str, Node], domain: Mapping[Node, Domain]) -> list[str]:
+    """Return the tensors that a step reads as non-negative."""
+    if isinstance(step, MaxStep):
+        return [step.inputs[0]] if step.clean else []
+    if not isinstance(step, BlockStep) or isinstance(step.rule, _SIGNLESS):
+        return []
+    gates = [m.fixed for m in step.block.maps if isinstance(m, (MatMul, Einsum)) and not m.has_negative]
+    gates = [name for name in gates if nodes[name] in domain]
+    return [n for n, above in zip(step.block.leaves, step.non_negative, strict=True) if above] + gates
+
+
+def _is_evident(node: Node) -> bool:
+    """Return True for a result that is ≥ 0 by definition, or that is moved, averaged or chosen from such values."""
+    todo, seen = [node], set[Node]()
+    while todo:
+        n = todo.pop()
+        if n in seen or n.op == "placeholder" or never_below_zero(n):
+            continue
+        if not flow_of(n).keeps_signs:
+            return False
+        seen.add(n)
+        todo += n.args[0] if isinstance(n.args[0], (list, tuple)) else [n.args[0]]
+    return True
+
+
+def find_first_reads(steps: Sequence[Step], names: Mapping[str, str]) -> dict[int, list[str]]:
+    """Return the watched tensors that each step is the first to read, by the number of the step."""
+    found: dict[int, list[str]] = {}
+    for name in names:
+        found.setdefault(next(k for k, step in enumerate(steps) if name in step.needs), []).append(name)
+    return found
+
+
+def find_minima(names: Sequence[str], run: Context) -> list[Tensor]:
+    """Return the smallest value of each tensor."""
+    return [run.value(name).amin() for name in names]
+
+
+def combine_minima(parts: Sequence[Tensor]) -> Tensor | None:
+    """Return the smallest values over all parts of a batch."""
+    return torch.stack(list(parts)).amin(0) if parts else None
+
+
+def check_signs(reads: Mapping[int, Sequence[str]], places: Mapping[str, str], found: Tensor | None) -> None:
+    """Raise PlanError if a tensor that was inferred to be non-negative has a negative value.
+
+    found   the smallest values, in the order of `reads`
+    """
+    if found is None:
+        return
+    names = [name for k in sorted(reads) for name in reads[k]]
+    below = [(name, low) for name, low in zip(names, found.tolist(), strict=True) if low < 0]
+    if below:
+        lines = "\n".join(f"  {places[name]}: the smallest value is {low:.4g}" for name, low in below)
+        raise PlanError(
+            f"{len(below)} tensor(s) were inferred to be ≥ 0, and for this input are not; the map would be wrong:\n"
+            f"{lines}\n"
+            "This is a fault of deeptaylor, not of your network: please report it, with this message. To go on, give "
+            "the layers that read these tensors a rule that does not depend on signs, such as "
+            "Epsilon(0.01) ({plan} lists the names), or write that operation another way.",
+            plan=...,
+        )
 
 
 class _Gate(Domain):
-    """In [0, 1] but for rounding, as 1 − sigmoid: a gate, though its sign is not certain."""
+    """Numbers in [0, 1] up to rounding errors, such as 1 − sigmoid: a gate, though its sign is not certain."""
 
     @property
     def gate(self) -> bool:
@@ -32,9 +123,9 @@ class _Gate(Domain):
 
 
 def infer_domains(
-    captured: Captured, given: Mapping[Node, Domain], data: set[Node]
+    captured: CapturedGraph, given: Mapping[Node, Domain], data: set[Node]
 ) -> tuple[dict[Node, Domain], set[Node]]:
-    """The domain of every data node, and the *pixels*: the input itself, rearranged or (in a box) rescaled."""
+    """Return the domain of every data node, and the *pixels*: the input itself, rearranged or (in a box) rescaled."""
     domain: dict[Node, Domain] = {}
     pixels: set[Node] = set()
     ranges = GraphRanges(captured)
@@ -50,7 +141,7 @@ def infer_domains(
         operands = [n for n in node.all_input_nodes if n in data]
         domain[node] = _domain_of(ranges.of(node))
         if len(operands) == 1 and operands[0] in pixels:
-            still = _still_input(node, operands[0], domain[operands[0]], ranges, data)
+            still = _input_domain(node, operands[0], domain[operands[0]], ranges, data)
             if still is not None:
                 domain[node] = still
                 ranges.known[node] = _range_of(still, ranges.of(node).certain)
@@ -58,20 +149,34 @@ def infer_domains(
     return domain, pixels
 
 
+def find_ranges(captured: CapturedGraph, domain: Mapping[Node, Domain], pixels: set[Node]) -> GraphRanges:
+    """Return the ranges of a graph's nodes, given the domains of its inputs and pixels."""
+    ranges = GraphRanges(captured)
+    for node, inferred in domain.items():
+        if node.op == "placeholder":
+            ranges.known[node] = _range_of(inferred)
+        else:  # in the order of the graph, so that none is looked up through many others
+            found = ranges.of(node)
+            ranges.known[node] = _range_of(inferred, found.certain) if node in pixels else found
+    return ranges
+
+
 def _domain_of(found: Range) -> Domain:
+    """Return the domain for a range."""
     if found.unit:
         return Box(0.0, 1.0) if found.certain else _Gate()
     return NonNegative() if found.non_negative else Real()
 
 
 def _range_of(domain: Domain, certain: bool = True) -> Range:
-    if isinstance(domain, Box):
+    """Return the range for a domain."""
+    if isinstance(domain, Box) and not is_recorded(torch.as_tensor(domain.low)):
         return Range(*domain.span(), certain)
     return ABOVE if domain.non_negative else ANY
 
 
-def _still_input(node: Node, x: Node, domain: Domain, ranges: GraphRanges, data: set[Node]) -> Domain | None:
-    """The domain of the input after a rearrangement, or (in a box) after constants; None where it is neither."""
+def _input_domain(node: Node, x: Node, domain: Domain, ranges: GraphRanges, data: set[Node]) -> Domain | None:
+    """Return the domain of a node that rearranges the input, or (in a box) scales it; None for any other node."""
     flow, captured = flow_of(node), ranges.captured
     if flow.moves:
         if isinstance(domain, Box):
@@ -83,38 +188,41 @@ def _still_input(node: Node, x: Node, domain: Domain, ranges: GraphRanges, data:
     return None
 
 
-def _wide(bound: Any, node: Node) -> Tensor:
-    """A bound as a tensor against one sample of a node."""
+def _broadcast_bound(bound: Any, node: Node) -> Tensor:
+    """Return a bound as a tensor that broadcasts against one sample of a node."""
     val = node.meta["val"]
     like = torch.empty([1, *[int(n) for n in val.shape[1:]]], dtype=val.dtype, device="cpu")
     low, _ = Box(bound, bound).bounds(like)
     return low
 
 
-def _move_box(node: Node, box: Box, captured: Captured) -> Box | None:
-    """The box after scale · x + shift."""
+def _move_box(node: Node, box: Box, captured: CapturedGraph) -> Box | None:
+    """Return the box after scale · x + shift."""
     x, scale_node, shift_node = node.args
     constants = [None if n is None else captured.constants.get(str(n.target)) for n in (scale_node, shift_node)]
     if any(c is None and n is not None for c, n in zip(constants, (scale_node, shift_node), strict=True)):
         return None
-    if shape_of(x) != shape_of(node) or any(per_sample(n) is not None for n in shape_of(x)[1:]):
+    if shape_of(x) != shape_of(node) or any(find_batch_factor(n) is not None for n in shape_of(x)[1:]):
         return None  # bounds are those of one sample along the first axis
-    low, high = _wide(box.low, x), _wide(box.high, x)
+    low, high = _broadcast_bound(box.low, x), _broadcast_bound(box.high, x)
     scale, shift = (None if c is None else c.detach().cpu().to(low.dtype) for c in constants)
     a, b = ops.scale_shift(low, scale, shift), ops.scale_shift(high, scale, shift)
     low, high = torch.minimum(a, b), torch.maximum(a, b)
-    return Box(float(low), float(high)) if low.numel() == 1 else Box(low, high)
+    if low.numel() > 1:
+        return Box(low, high)
+    # Of parameters that may change, bounds stay tensors.
+    return Box(low.reshape(()), high.reshape(())) if is_recorded(low) else Box(float(low), float(high))
 
 
 class _Shapes:
-    """Shapes and constants of a graph for a batch of one (or of its fixed size), for carrying bounds along."""
+    """A context with shapes and constants for a batch of one (or of the fixed size), to apply maps to bounds."""
 
-    never_negative = True
+    is_non_negative = True
 
-    def __init__(self, captured: Captured, data: set[Node]) -> None:
+    def __init__(self, captured: CapturedGraph, data: set[Node]) -> None:
         self.captured, self.data = captured, data
         self.nodes = {n.name: n for n in captured.graph.nodes}
-        self.batch = captured.batch if isinstance(captured.batch, int) else 1
+        self.batch = captured.batch_size if isinstance(captured.batch_size, int) else 1
 
     def shape(self, name: str) -> torch.Size:
         shape = shape_of(self.nodes[name])
@@ -124,7 +232,7 @@ class _Shapes:
         return self._constant(self.nodes[name])
 
     def _constant(self, node: Node) -> Any:
-        """A constant's value, computed where it depends on the batch size, as ones_like(x) does."""
+        """Return a constant's value; compute it if it depends on the batch size, as ones_like(x) does."""
         if node.op == "get_attr":
             return self.captured.constants[str(node.target)].detach().cpu()
         if node in self.data:  # only its shape is read
@@ -133,8 +241,8 @@ class _Shapes:
         return node.target(*args, **(kwargs | ({"device": "cpu"} if "device" in kwargs else {})))
 
 
-def _carry_box(node: Node, x: Node, box: Box, captured: Captured, data: set[Node]) -> Box | None:
-    """The box after a rearrangement; None where bounds cannot follow (the batch is not the first axis)."""
+def _carry_box(node: Node, x: Node, box: Box, captured: CapturedGraph, data: set[Node]) -> Box | None:
+    """Return the box after a rearrangement; None if bounds cannot follow, because the batch is not the first axis."""
     built = flow_of(node).map(node, captured, [x], above=lambda n: False)
     if not isinstance(built, st.Structural):
         return None
@@ -147,7 +255,7 @@ def _carry_box(node: Node, x: Node, box: Box, captured: Captured, data: set[Node
     built = built.cpu()
     bounds = []
     for bound in (box.low, box.high):
-        full = _wide(bound, x).expand(ctx.shape(x.name))
+        full = _broadcast_bound(bound, x).expand(ctx.shape(x.name))
         bounds.append(lm.plus(built.carry([full] * len(built.operands), ctx), built.offset(ctx)))
     low, high = (b for b in bounds if b is not None)
     # A batch of a fixed size may hold other constants for each sample: the box is that of all.

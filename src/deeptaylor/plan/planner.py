@@ -1,40 +1,191 @@
-"""Making the plan: for every boundary of the network the domain, the rule and why; made before anything runs.
+"""The planner: it chooses a domain, a rule and a step for every boundary of the network, before anything runs.
 
 Planner(captured, …).make()
-├── infer_domains      along the graph
-├── find_signals       which operands carry relevance, gates left aside; every operation without a rule, at once
-├── Blocks             which nodes form a detection block
-├── Choice             which rule a block gets, and why
-└── Planner._steps     one Step a boundary, with its row for the table
+├── infer_domains      infer the values that each tensor can take
+├── find_signals       find the operands that carry relevance; raise for all operations without a rule at once
+├── Blocks             group nodes into detection blocks
+├── RuleChoice         choose the rule of each block
+└── Planner._steps     make one Step for each boundary, with its row of the table
 """
 
 from __future__ import annotations
 
+import fnmatch
+import functools
 import math
 from collections.abc import Mapping, Sequence
 
+import torch
+
 from deeptaylor import rules
-from deeptaylor.domain import Box, Domain
-from deeptaylor.errors import PlanError
-from deeptaylor.graph.capture import Captured
+from deeptaylor.domain import Box, Domain, Real
+from deeptaylor.errors import PlanError, warn
+from deeptaylor.graph.capture import CapturedGraph
 from deeptaylor.graph.editing import op_name, shape_of
-from deeptaylor.graph.places import Node, module_path, where
+from deeptaylor.graph.node import Node, describe_node, module_path
+from deeptaylor.graph.recording import record_as_text
 from deeptaylor.maps import linear_map as lm
-from deeptaylor.maps.at_places import Apart
+from deeptaylor.maps.at_places import PlacesAsSamples
 from deeptaylor.maps.block import Block
 from deeptaylor.maps.structural import Structural
 from deeptaylor.operations.flow import Flow
-from deeptaylor.operations.table import data_nodes, flow_of
-from deeptaylor.passes.final_softmax import explained_output
-from deeptaylor.plan import guard
+from deeptaylor.operations.ranges import Ranges
+from deeptaylor.operations.table import data_nodes, flow_of, row_of
+from deeptaylor.passes.rearrangements import is_rearrangement
+from deeptaylor.plan import domains
 from deeptaylor.plan.blocks import Blocks
-from deeptaylor.plan.choice import Choice, warn_of_box
-from deeptaylor.plan.domains import infer_domains
-from deeptaylor.plan.signals import find_signals, refuse
-from deeptaylor.plan.table import Plan, Planned, Row
+from deeptaylor.plan.domains import find_ranges, infer_domains
+from deeptaylor.plan.plan import Plan, PlanRow, StepPlan
+from deeptaylor.plan.signals import find_signals, raise_unsupported
 from deeptaylor.rules import Rule, steps
 
-__all__ = ["Planner"]
+__all__ = ["Planner", "RuleChoice", "find_explained_output", "remove_final_softmax", "warn_about_box"]
+
+
+class RuleChoice:
+    """The rules that the user gave, and the default choice for all other blocks."""
+
+    def __init__(self, captured: CapturedGraph, overrides: Mapping[str, Rule], first: Rule | None) -> None:
+        self.captured, self.overrides, self.first = captured, dict(overrides), first
+        self.used: set[str] = set()
+
+    @property
+    def by_default(self) -> bool:
+        """True if the user gave no rule at all."""
+        return not self.overrides and self.first is None
+
+    def choose_rule(
+        self, head: Node, members: list[Node], leaves: list[Node], domains: list[Domain], at_input: list[bool],
+        boxes: list[Box | None],
+    ) -> tuple[Rule, str]:  # fmt: skip
+        """Return the rule of the block that ends in head, and the reason.
+
+        domains    of the leaves
+        at_input   True for each leaf that is the input itself, perhaps rearranged or scaled
+        boxes      the box of each leaf that is pixels in a box, else None
+        """
+        given: list[Rule] = []
+        for member in members or [head]:
+            rule = self.find_override(member)
+            if isinstance(rule, rules.Signal) and flow_of(member).has_factors:
+                continue  # it says which factor is the gate, and no more
+            if rule is not None and not any(rule is g or repr(rule) == repr(g) for g in given):
+                given.append(rule)
+        if len(given) > 1:
+            raise PlanError(
+                f"Several rules ({', '.join(map(str, given))}) were given for one detection block, "
+                "which ends at "
+                f"{describe_node(head)}: its branches share one denominator, so it takes one rule."
+            )
+        if given:
+            if isinstance(given[0], rules.Signal):
+                raise PlanError(
+                    f"The rule signal was given for {describe_node(head)}, which is not a product of two data tensors."
+                )
+            return given[0], "Chosen by the user"
+        if any(at_input) and self.first is not None:
+            return self.first, "Chosen by the user (first=)"
+        if any(b is not None for b in boxes):
+            return rules.ZBox(), "The input lies between known bounds"
+        if (
+            all(at_input)
+            and all(isinstance(d, Real) for d in domains)
+            and not any(flow_of(n).looks_up_tokens for n in leaves)
+        ):
+            return rules.WSquare(), "The input may have any value"
+        if all(at_input) and any(at_input):
+            return rules.ZPlus(), "The input is non-negative"
+        return rules.ZPlus(), "Inputs are non-negative" if all(
+            d.non_negative for d in domains
+        ) else "Inputs have both signs"
+
+    def find_override(self, node: Node, exact: bool = False) -> Rule | None:
+        """Return the user's rule for a node's name or module path; exact names come before patterns.
+
+        exact   True: patterns do not count
+        """
+        names = [node.name, *self.captured.former_names(node.name)]
+        names += [p for p in (module_path(node), *(self.captured.module_paths.get(n, "") for n in names)) if p]
+        found = next((p for p in self.overrides if p in names), None)
+        if found is None and not exact:
+            found = next((p for p in self.overrides if any(fnmatch.fnmatchcase(n, p) for n in names)), None)
+        if found is None:
+            return None
+        self.used.add(found)
+        return self.overrides[found]
+
+    def check_all_used(self) -> None:
+        """Raise PlanError if a rule of the user applies to no block."""
+        unused = [p for p in self.overrides if p not in self.used]
+        if unused and not self.captured.cut_layer:  # if the network was cut, they may be for the other part
+            known = sorted({module_path(n) for n in self.captured.graph.nodes if module_path(n)})
+            raise PlanError(
+                f"No step of the plan matches the rule pattern(s) {', '.join(map(repr, unused))}. Patterns are node "
+                f"names or module paths such as {', '.join(map(repr, known[:4]))}; {{plan}} lists them.",
+                plan=...,
+            )
+
+
+def warn_about_box(head: Node, boxes: list[Box | None]) -> None:
+    """Warn if a box does not contain zero, as z^B assumes."""
+    for box in boxes:
+        if box is None:
+            continue
+        low, high = torch.as_tensor(box.low), torch.as_tensor(box.high)
+        # Where both bounds are equal, the element is a constant, such as padding.
+        without = (((low > 0) | (high < 0)) & (low < high)).flatten().nonzero().flatten().tolist()
+        if without:
+            warn(
+                f"The box {box} does not contain zero everywhere{_describe_parts(without, low.numel())}, as the z^B "
+                f"rule assumes (at {describe_node(head)}): relevance can stay behind. Shift the input so that zero "
+                "lies between low and high, or widen the box to hold it.",
+            )
+
+
+def _describe_parts(some: list[int], of: int) -> str:
+    """Return which elements are meant, if not all are."""
+    named = ", ".join(map(str, some[:5])) + ", …" * (len(some) > 5)
+    return f" (not in {len(some)} of its {of} parts: {named}, counted from 0)" if of > 1 else ""
+
+
+def find_explained_output(captured: CapturedGraph, keeps_final: bool) -> tuple[Node, list[str], list[str]]:
+    """Return the same as `remove_final_softmax`; with `keeps_final`, remove nothing and return the network's output."""
+    if keeps_final:
+        return _check_depends(captured.output, data_nodes(captured)), [], []
+    return remove_final_softmax(captured)
+
+
+def remove_final_softmax(captured: CapturedGraph) -> tuple[Node, list[str], list[str]]:
+    """Remove final operations such as softmax from the graph; return what is explained, with notes and their names."""
+    notes: list[str] = []
+    names: list[str] = []
+    data, output = data_nodes(captured), captured.output
+    reader, node = None, output
+    while row_of(node).final or _is_only_reshaped(node, data):
+        if not row_of(node).final:
+            reader, node = node, node.args[0]
+            continue
+        notes.append(f"the final {op_name(node)} ({node.name}) is set aside: its input, the logit, is explained")
+        names.append(op_name(node))
+        logits = node.args[0]
+        if reader is None:
+            output = logits
+        else:
+            reader.replace_input_with(node, logits)
+        node = logits
+    return _check_depends(output, data), notes, names
+
+
+def _check_depends(output: Node, data: set[Node]) -> Node:
+    """Return the output; raise PlanError if it does not depend on the input."""
+    if output not in data:
+        raise PlanError("The network's output does not depend on its input: there is nothing to explain.")
+    return output
+
+
+def _is_only_reshaped(node: Node, data: set[Node]) -> bool:
+    """Return True if a node only reshapes a tensor that nothing else reads."""
+    return is_rearrangement(node) and [n for n in node.args[0].users if n in data] == [node]
 
 
 class Planner:
@@ -42,7 +193,7 @@ class Planner:
 
     def __init__(
         self,
-        captured: Captured,
+        captured: CapturedGraph,
         domains: Sequence[Domain],
         overrides: Mapping[str, Rule],
         first: Rule | None,
@@ -52,25 +203,21 @@ class Planner:
         keeps_final: bool = False,
     ) -> None:
         self.captured, self.spread, self.winner, self.local = captured, spread, winner, local
-        self.choice = Choice(captured, overrides, first)
+        self.choice = RuleChoice(captured, overrides, first)
         self.nodes = {n.name: n for n in captured.graph.nodes}
-        self.output, self.notes, self.final = explained_output(captured, keeps_final)
+        self.output, self.notes, self.final = find_explained_output(captured, keeps_final)
         data = data_nodes(captured)
         given = dict(zip(captured.inputs, domains, strict=True))
         self.domain, self.pixels = infer_domains(captured, given, data)
-        self.signals, problems = find_signals(captured, self.output, data, self.domain, self.choice.given)
+        self.signals, problems = find_signals(captured, self.output, data, self.domain, self.choice.find_override)
         self.blocks = Blocks(captured, self.signals, self.domain, self.pixels, {n for n, _ in problems})
         problems += [(n, "used in a form that has no rule") for n in self.blocks.without_map]
-        problems += [
-            (n, "no finite value at zero: it can only be a gate or a denominator")
-            for n in self.signals
-            if not flow_of(n).defined(n, captured)
-        ]
-        refuse(sorted(problems, key=lambda p: -self.blocks.order[p[0]]))
+        problems += [(n, reason) for n in self.signals if (reason := flow_of(n).find_problem(n, self))]
+        raise_unsupported(sorted(problems, key=lambda p: -self.blocks.order[p[0]]))
 
-    def make(self) -> Planned:
+    def make(self) -> StepPlan:
         made: list[steps.Step] = []
-        rows: list[Row] = []
+        rows: list[PlanRow] = []
         inside: dict[str, str] = {}
         for step, row, absorbed in self._steps():
             made.append(step)
@@ -79,39 +226,39 @@ class Planner:
                 inside[name] = step.node
         self.choice.check_all_used()
         self._settle(made)
-        watched = guard.watched(made, self.nodes, self.domain, self.pixels)
-        return Planned(
+        watched = domains.find_sign_assumptions(made, self.nodes, self.domain, self.pixels)
+        return StepPlan(
             Plan(tuple(rows), (*self.captured.notes, *self.notes)),
             tuple(made),
             self.output.name,
             tuple(n.name for n in self.captured.inputs),
             inside,
-            never_negative=not any(isinstance(step, steps.BlockStep) and step.rule.cancels for step in made),
-            set_aside=tuple(self.final),
-            watched=watched,
+            is_non_negative=not any(isinstance(step, steps.BlockStep) and step.rule.cancels for step in made),
+            removed_operations=tuple(self.final),
+            sign_assumptions=watched,
         )
 
     def _settle(self, made: Sequence[steps.Step]) -> None:
-        """Mark the blocks at which nothing can be dropped.
+        """Mark the blocks that can drop nothing (`Step.drops_nothing`).
 
-        A z⁺ rule divides by Z = P + b⁺, or N + b⁻ where the unit z = P + b⁺ − N − b⁻ is below zero: |z| ≤ Z. Where Z is
-        zero so is the unit, and where all of its relevance comes from shares in proportion to it, none arrives there.
+        A z⁺ rule divides by Z = P + b⁺, or by N + b⁻ if the unit z = P + b⁺ − N − b⁻ is negative: |z| ≤ Z. If Z is
+        zero, so is the unit, and if all its relevance comes from shares in proportion to it, none arrives there.
         """
         zeros: set[str] = set()  # tensors that may get relevance where they are zero
         for step in made:
             z_plus = isinstance(step, steps.BlockStep) and isinstance(step.rule, rules.ZPlus)
             looks = isinstance(step, (steps.ScoreStep, steps.LocalStep))  # of few units, or of all places in one
-            step.settled = z_plus and not looks and step.node not in zeros
+            step.drops_nothing = z_plus and not looks and step.node not in zeros
             carries = isinstance(step, (steps.MaxStep, steps.CarryStep)) or flow_of(self.nodes[step.node]).rectifies
             if self.spread or not (z_plus or (carries and step.node not in zeros)):
                 zeros.update(step.inputs)
 
     # --- steps ----------------------------------------------------------------------------------------------------
 
-    def _steps(self) -> list[tuple[steps.Step, Row, list[str]]]:
-        result: list[tuple[steps.Step, Row, list[str]]] = []
+    def _steps(self) -> list[tuple[steps.Step, PlanRow, list[str]]]:
+        result: list[tuple[steps.Step, PlanRow, list[str]]] = []
         covered: set[Node] = set()
-        if self.blocks.takes(self.output):
+        if self.blocks.can_join(self.output):
             members, leaves = self.blocks.gather(self.output)
         else:
             members, leaves = [], [self.output]
@@ -122,7 +269,7 @@ class Planner:
             relevant = node in self.blocks.readers or (node is self.output and not members)
             if node in covered or node.op != "call_function" or not relevant:
                 continue
-            if self.blocks.takes(node):
+            if self.blocks.can_join(node):
                 members, leaves = self.blocks.gather(node)
                 if all(flow_of(m).moves for m in members):
                     result += [self._carry(m) for m in reversed(members)]
@@ -137,55 +284,60 @@ class Planner:
     def _at_places(
         self, members: list[Node], leaves: list[Node], score: bool
     ) -> tuple[list[Node], list[Node], tuple[int, ...]]:
-        """Members and leaves of a block; with the average below it and its places, where it has one: local evidence."""
+        """Return members and leaves of a block; for local evidence, with the average below it and its place axes."""
         if not self.local or len(leaves) != 1 or not any(flow_of(m).mixes for m in members):
             return members, leaves, ()
-        average, way = self.blocks.above_average(leaves[0])
+        average, way = self.blocks.trace_gates(leaves[0])
         below = self._below(average, way, members, score)
         return (members, leaves, ()) if below is None else ([average, *way, *members], [below[0]], below[1])
 
     def _below(
         self, average: Node, way: list[Node], members: list[Node], score: bool
     ) -> tuple[Node, tuple[int, ...]] | None:
-        """What an affine map, with gates on the way, is behind the average of, and over which axes."""
-        given = [self.choice.given(m) for m in members]
-        own = [rule for rule in map(self.choice.given, (average, *way)) if not isinstance(rule, rules.Signal)]
+        """Return the tensor below an average that the block reads through gates, and the averaged axes; else None."""
+        given = [self.choice.find_override(m) for m in members]
+        own = [rule for rule in map(self.choice.find_override, (average, *way)) if not isinstance(rule, rules.Signal)]
         if any(rule is not None and rule not in given for rule in own):
             return None
-        below = self.blocks.averaged(average, [*way, *members])
+        below = self.blocks.find_average(average, [*way, *members])
         if below is None or score:
             return below
         # Inside, units are computed at every place: not with values of a sample, nor copies of one unit each.
-        by_sample = self._runtime_needs([self.blocks.map(m) for m in (*way, *members) if flow_of(m).affine])
-        grows = any(self.blocks.grows(m) for m in (*way, *members) if not flow_of(m).mixes)
+        by_sample = self._runtime_needs([self.blocks.map(m) for m in (*way, *members) if flow_of(m).is_affine])
+        grows = any(self.blocks.repeats_elements(m) for m in (*way, *members) if not flow_of(m).mixes)
         return None if by_sample or grows else below
 
-    def _row(self, node: Node, op: str, domain: str, rule: str, why: str) -> Row:
-        return Row(node.name, module_path(node), op, domain, rule, why)
+    def _row(self, node: Node, op: str, domain: str, rule: str, why: str) -> PlanRow:
+        return PlanRow(node.name, module_path(node), op, domain, rule, why)
 
-    def _carry(self, node: Node) -> tuple[steps.Step, Row, list[str]]:
+    def _describe_domains(self, nodes: Sequence[Node]) -> str:
+        """Return the domains of some nodes as text, each once."""
+        with record_as_text():
+            return " + ".join(dict.fromkeys(str(self.domain[n]) for n in nodes))
+
+    def _carry(self, node: Node) -> tuple[steps.Step, PlanRow, list[str]]:
         built = self.blocks.map(node)
         assert isinstance(built, Structural)
         step = steps.CarryStep(built, self._runtime_needs([built]))
-        row = self._row(node, op_name(node), str(self.domain[node]), "carry", "elements only change place")
+        row = self._row(node, op_name(node), self._describe_domains([node]), "carry", "elements only change place")
         return step, row, []
 
-    def _plain_step(self, node: Node) -> tuple[steps.Step, Row, list[str]]:
+    def _plain_step(self, node: Node) -> tuple[steps.Step, PlanRow, list[str]]:
         flow, inputs = flow_of(node), self.signals[node]
         if not inputs:
             why = "No input reaches it with relevance."
-            row = self._row(node, op_name(node), str(self.domain[node]), "constant", why)
+            row = self._row(node, op_name(node), self._describe_domains([node]), "constant", why)
             return steps.ConstantStep(node.name, ()), row, []
         if flow.moves:
             return self._carry(node)
         planned = flow.step(node, inputs, self)
-        override = self.choice.given(node, exact=True)
+        override = self.choice.find_override(node, exact=True)
         if override is not None and not self._fits(override, flow):
             raise PlanError(
-                f"The rule {override} was given for {where(node)}, which is {op_name(node)}: only detection blocks "
-                "(weighted layers, sums, averages) take a rule there."
+                f"The rule {override} does not apply to {op_name(node)}, at {describe_node(node)}: only detection "
+                "blocks (weighted layers, sums, averages) take one. Give the rule to the layer beside it."
             )
-        row = self._row(node, op_name(node), str(self.domain[inputs[0]]), planned.rule, planned.why)
+        row = self._row(node, op_name(node), self._describe_domains(inputs[:1]), planned.rule, planned.why)
         return planned.step, row, []
 
     @property
@@ -193,30 +345,42 @@ class Planner:
         """True if the user gave no rule at all."""
         return self.choice.by_default
 
+    def find_least(self, node: Node) -> float:
+        """Return the least value that a tensor can have, also with rounding errors; −∞ if none is known."""
+        found = self._ranges.of(node)
+        return found.low if found.certain else -math.inf
+
+    @functools.cached_property
+    def _ranges(self) -> Ranges:
+        return find_ranges(self.captured, self.domain, self.pixels)
+
     @staticmethod
     def _fits(override: Rule, flow: Flow) -> bool:
-        """True if a rule given by name makes sense for a step that is no block."""
-        return isinstance(override, rules.Pass) or (isinstance(override, rules.Signal) and flow.factors)
+        """Return True if a user's rule makes sense for a step that is not a block."""
+        return isinstance(override, rules.Pass) or (isinstance(override, rules.Signal) and flow.has_factors)
 
     def _block_step(
         self, head: Node, members: list[Node], leaves: list[Node], score: bool, places: tuple[int, ...]
-    ) -> tuple[steps.Step, Row, list[str]]:
+    ) -> tuple[steps.Step, PlanRow, list[str]]:
         maps = [self.blocks.map(m) for m in members]
         inside = bool(places) and not score
         if inside:
-            maps[0] = Apart(maps[0], places)
+            maps[0] = PlacesAsSamples(maps[0], places)
         block = Block(head.name, maps, [n.name for n in leaves])
         domains = [self.domain[n] for n in leaves]
         at_input = [n in self.pixels for n in leaves]
         boxes = [d if p and isinstance(d, Box) else None for d, p in zip(domains, at_input, strict=True)]
-        rectified = score or self._rectified(head)
-        rule, why = self.choice.of_block(head, members, leaves, domains, at_input, boxes)
+        rectified = score or self._is_rectified(head)
+        rule, why = self.choice.choose_rule(head, members, leaves, domains, at_input, boxes)
         if isinstance(rule, rules.ZBox) and rule.low is not None and rule.high is not None:
             boxes = [Box(rule.low, rule.high)] * len(leaves)
         if isinstance(rule, rules.Pass) and (score or len(leaves) != 1 or not _same_size(leaves[0], head)):
-            raise PlanError(f"The rule pass needs input and output of one shape; {where(head)} changes it.")
+            raise PlanError(
+                f"The rule pass needs input and output of the same shape; {describe_node(head)} changes it."
+            )
         if isinstance(rule, rules.ZBox) and any(b is not None for b in boxes):
-            warn_of_box(head, boxes)
+            with record_as_text():
+                warn_about_box(head, boxes)
         if score:
             why += "; the last layer and the chosen class form one unit"
         elif rectified:
@@ -242,16 +406,16 @@ class Planner:
                 n.name: self.captured.constants[str(n.target)] for n in self.nodes.values() if n.op == "get_attr"
             }
             block.prepare([*readings, *(("squared",) if self.spread else ())], constants, signed)
-        domain = " + ".join(dict.fromkeys(str(d) for d in domains))
+        domain = self._describe_domains(leaves)
         op = " + ".join(dict.fromkeys(op_name(m) for m in members if not flow_of(m).moves)) or "output"
         absorbed = [m.name for m in members if m is not head] + ([head.name] if score and members else [])
         return step, self._row(head, op, domain, str(rule), why), absorbed
 
     def _runtime_needs(self, maps: Sequence[lm.LinearMap]) -> list[str]:
-        """Values (gates, masks, constants that depend on the batch size) that maps read in the reverse pass."""
+        """Return the values that maps read in the reverse pass: gates, masks, constants that depend on the batch."""
         return [name for m in maps for name in m.reads if self.nodes[name].op != "get_attr"]
 
-    def _rectified(self, head: Node) -> bool:
+    def _is_rectified(self, head: Node) -> bool:
         if self.domain[head].non_negative:
             return True
         readers = self.blocks.readers.get(head, [])
@@ -259,13 +423,16 @@ class Planner:
 
 
 def _same_size(a: Node, b: Node) -> bool:
+    """Return True if two nodes have the same shape."""
     # As text: asking a symbolic size for its number would fix the batch size.
     return str(math.prod(shape_of(a))) == str(math.prod(shape_of(b)))
 
 
-def without_rules(captured: Captured, keeps_final: bool = False) -> Planned:
-    """What is explained, and nothing on how: for a decomposition that needs no rules."""
-    output, notes, final = explained_output(captured, keeps_final)
+def make_plan_without_rules(captured: CapturedGraph, keeps_final: bool = False) -> StepPlan:
+    """Return a plan without rules, for methods that need none, such as secants."""
+    output, notes, final = find_explained_output(captured, keeps_final)
     inputs = tuple(n.name for n in captured.inputs)
     plan = Plan((), (*captured.notes, *notes))
-    return Planned(plan, (), output.name, inputs, {}, never_negative=True, set_aside=tuple(final), watched={})
+    return StepPlan(
+        plan, (), output.name, inputs, {}, is_non_negative=True, removed_operations=tuple(final), sign_assumptions={}
+    )

@@ -10,22 +10,25 @@ from torch import Tensor
 from deeptaylor import rules
 from deeptaylor.domain import Domain
 from deeptaylor.errors import UnsupportedOpError
-from deeptaylor.graph.capture import Captured
+from deeptaylor.graph.capture import CapturedGraph
 from deeptaylor.graph.editing import op_name, operands_of, shape_of, source_of
-from deeptaylor.graph.places import Node, where
+from deeptaylor.graph.node import Node, describe_node, unsupported
 from deeptaylor.operations.flow import UNKNOWN
 from deeptaylor.operations.table import flow_of
 from deeptaylor.rules import Rule
 
 
 def find_signals(
-    captured: Captured,
+    captured: CapturedGraph,
     output: Node,
     data: set[Node],
     domain: Mapping[Node, Domain],
     override: Callable[[Node], Rule | None],
 ) -> tuple[dict[Node, list[Node]], list[tuple[Node, str]]]:
-    """For every node that receives relevance, the operands it goes to; and the nodes without a rule, and why."""
+    """Return the operands to which each node passes relevance; and the nodes without a rule, with the reasons.
+
+    override   returns the user's rule for a node
+    """
     finder = _Finder(captured, output, data, domain, override)
     return finder.find(), finder.problems
 
@@ -33,7 +36,7 @@ def find_signals(
 class _Finder:
     def __init__(
         self,
-        captured: Captured,
+        captured: CapturedGraph,
         output: Node,
         data: set[Node],
         domain: Mapping[Node, Domain],
@@ -43,7 +46,7 @@ class _Finder:
         self.problems: list[tuple[Node, str]] = []
 
     def find(self) -> dict[Node, list[Node]]:
-        """For every node that receives relevance, the operands it goes to (with repetition)."""
+        """Return the operands to which each node passes relevance, with repetition."""
         signals: dict[Node, list[Node]] = {}
         active = {self.output}
         for node in reversed(list(self.captured.graph.nodes)):
@@ -60,46 +63,47 @@ class _Finder:
         read = [n for n in operands_of(source_of(node)) if n in self.data]
         return flow.signals(node, [n for n in read if _is_number(n.meta["val"].dtype)], self)
 
-    def problem(self, node: Node, reason: str) -> None:
-        """Note what has no rule."""
+    def report_problem(self, node: Node, reason: str) -> None:
+        """Record an operation without a rule."""
         self.problems.append((node, reason))
 
-    def factor(self, node: Node, operands: list[Node]) -> list[Node]:
-        """Which factor carries the signal (docs/theory.md, section 6)."""
+    def choose_factor(self, node: Node, operands: list[Node]) -> list[Node]:
+        """Choose which factor carries the signal (docs/theory.md, section 6)."""
         if len(operands) == 1:
             return operands
         if len(operands) != 2:
-            self.problem(node, f"{op_name(node)} of {len(operands)} data tensors")
-            return self._below_all(operands)
+            self.report_problem(node, f"{op_name(node)} of {len(operands)} data tensors")
+            return self._find_common_base(operands)
         a, b = operands
         chosen = self.override(node)
         if isinstance(chosen, rules.Signal):
             return [operands[chosen.operand]]
         if a is b:
-            if flow_of(node).affine:
-                self.problem(node, "a matrix times itself: which factor is the gate cannot be said")
+            if flow_of(node).is_affine:
+                self.report_problem(node, "a matrix times itself: which factor is the gate cannot be said")
             return [a]
         for gates in (
-            (self._counts(a), self._counts(b)),
+            (self._is_integer(a), self._is_integer(b)),
             (self.domain[a].gate, self.domain[b].gate),
-            (self._depends(a, b), self._depends(b, a)),
-            (self._nonlinear(a), self._nonlinear(b)),
+            (self._depends_on(a, b), self._depends_on(b, a)),
+            (self._is_nonlinear(a), self._is_nonlinear(b)),
+            (_is_repeated(a, node), _is_repeated(b, node)),
         ):
             if gates[0] != gates[1]:
                 return [b] if gates[0] else [a]
-        self.problem(
+        self.report_problem(
             node,
-            f"a product of two data tensors ({a.name} and {b.name}) of which neither is recognisably the gate; choose "
-            f"the signal with rules={{{node.name!r}: dt.rules.Signal(0)}} or Signal(1)",
+            f"a product of two data tensors ({a.name} and {b.name}) of which neither is recognisably the gate; give "
+            f"{node.name!r} the rule Signal(0) or Signal(1) to choose the signal",
         )
-        return self._below_all(operands)
+        return self._find_common_base(operands)
 
-    def _below_all(self, factors: Sequence[Node]) -> list[Node]:
-        """The last tensor that all factors are made of: whichever carries the signal, what is below is named too."""
-        made_of = [self._made_of(f) for f in factors]
+    def _find_common_base(self, factors: Sequence[Node]) -> list[Node]:
+        """Return the last tensor from which all factors are computed, so that problems below it are reported too."""
+        made_of = [self._find_sources(f) for f in factors]
         return [n for n in self.captured.graph.nodes if all(n in m for m in made_of)][-1:]
 
-    def _made_of(self, node: Node) -> set[Node]:
+    def _find_sources(self, node: Node) -> set[Node]:
         seen, todo = set[Node](), [node]
         while todo:
             n = todo.pop()
@@ -108,30 +112,30 @@ class _Finder:
                 todo += n.all_input_nodes
         return {n for n in seen if isinstance(n.meta.get("val"), Tensor) and n.meta["val"].is_floating_point()}
 
-    def _counts(self, node: Node) -> bool:
-        """True if a factor is computed from whole numbers alone, as an attention mask and its sum are.
+    def _is_integer(self, node: Node) -> bool:
+        """Return True if a factor is computed from integers only, as an attention mask and its sum are.
 
-        Relevance cannot reach such inputs, except tokens, whose vectors are looked up.
+        Relevance cannot reach integer inputs, except tokens, whose vectors are looked up.
         """
         seen, todo = set[Node](), [node]
         while todo:
             n = todo.pop()
-            if flow_of(n).tokens or (n.op == "placeholder" and _is_number(n.meta["val"].dtype)):
+            if flow_of(n).looks_up_tokens or (n.op == "placeholder" and _is_number(n.meta["val"].dtype)):
                 return False
             seen.add(n)
             todo += [m for m in n.all_input_nodes if m in self.data and m not in seen]
         return True
 
-    def any_tokens(self) -> bool:
-        """True if the network has an embedding of an input."""
-        return any(self.reads_tokens(n) for n in self.captured.graph.nodes if flow_of(n).tokens)
+    def has_tokens(self) -> bool:
+        """Return True if the network has an embedding of an input."""
+        return any(self.reads_tokens(n) for n in self.captured.graph.nodes if flow_of(n).looks_up_tokens)
 
     def reads_tokens(self, node: Node) -> bool:
-        """True for an embedding of an input, rearranged at most."""
-        return bool(self._base(node.args[1], through_constants=False).op == "placeholder")
+        """Return True for an embedding of an input, which may be rearranged."""
+        return bool(self._strip_moves(node.args[1], through_constants=False).op == "placeholder")
 
-    def _base(self, node: Node, through_constants: bool = True) -> Node:
-        """A factor without the rearrangements, and constants, around it."""
+    def _strip_moves(self, node: Node, through_constants: bool = True) -> Node:
+        """Return a factor before rearrangements and operations with constants."""
         while (flow := flow_of(node)).moves or (flow.scales and through_constants):
             operands = [n for n in operands_of(node) if n in self.data]
             if len(operands) != 1:
@@ -139,29 +143,35 @@ class _Finder:
             node = operands[0]
         return node
 
-    def _depends(self, a: Node, b: Node) -> bool:
-        """True if factor a is computed from factor b."""
-        target, seen, todo = self._base(b), set(), [a]
+    def _depends_on(self, a: Node, b: Node) -> bool:
+        """Return True if factor a is computed from factor b."""
+        target, seen, todo = self._strip_moves(b), set(), [a]
         while todo:
             n = todo.pop()
-            if n is target and n is not self._base(a):
+            if n is target and n is not self._strip_moves(a):
                 return True
             if n not in seen:
                 seen.add(n)
                 todo += [m for m in n.all_input_nodes if m in self.data]
         return False
 
-    def _nonlinear(self, node: Node) -> bool:
-        base = self._base(node)
+    def _is_nonlinear(self, node: Node) -> bool:
+        base = self._strip_moves(node)
         flow = flow_of(base)
         if not flow.gates:
-            return flow.bends
-        # An activation written out, x · sigmoid(x); a norm's gate is smaller than what it scales.
+            return flow.is_nonlinear
+        # x · sigmoid(x) is an activation that is written out; the gate of a norm is smaller than what it scales.
         factors = [n for n in operands_of(base) if n in self.data]
         if len(factors) != 2 or shape_of(factors[0]) != shape_of(factors[1]):
             return False
         a, b = factors
-        return a is b or self._depends(b, a) or (flow.factors and self._depends(a, b))
+        return a is b or self._depends_on(b, a) or (flow.has_factors and self._depends_on(a, b))
+
+
+def _is_repeated(factor: Node, product: Node) -> bool:
+    """Return True for one number that scales many: a factor that a product repeats along the features."""
+    sizes, whole = shape_of(factor), shape_of(product)
+    return len(sizes) == len(whole) > 1 and str(sizes[-1]) == "1" and str(whole[-1]) != "1"
 
 
 def _is_number(dtype: torch.dtype) -> bool:
@@ -174,19 +184,20 @@ _HINTS = {
 }
 
 
-def refuse(problems: Sequence[tuple[Node, str]]) -> None:
-    """Raise one error that names every operation without a rule."""
+def raise_unsupported(problems: Sequence[tuple[Node, str]]) -> None:
+    """Raise one UnsupportedOpError that names every operation without a rule."""
     if not problems:
         return
     # Several results of one operation are one problem.
     lines = list(
         dict.fromkeys(
-            f"  {op_name(n)}: {reason}{_HINTS.get(op_name(n), '')}; at {where(source_of(n))}"
+            f"  {op_name(n)}: {reason}{_HINTS.get(op_name(n), '')}; at {describe_node(source_of(n))}"
             for n, reason in reversed(problems)
         )
     )
     raise UnsupportedOpError(
         f"{len(lines)} operation(s) on the path of the relevance cannot be explained:\n" + "\n".join(lines) + "\n"
         "What to do: replace them by operations that docs/theory.md lists, use them with static arguments, or "
-        "explain the part of the network after them."
+        "explain the part of the network after them.",
+        [unsupported(op_name(n), source_of(n)) for n, _ in reversed(problems)],
     )

@@ -1,27 +1,27 @@
-"""How relevance is shared out: a rule is a few straight lines in the paper's letters.
+"""How relevance is redistributed: a rule is a few straight lines in the paper's letters.
 
-base            what a rule is
-contributions   what inputs and bias neurons contribute to units: added up, and relevance handed out in proportion
-paper           w², z⁺, z^B
-algorithms      the same as the supplement has them, for one layer: functions of W, X and R
-lrp             z, ε, αβ, γ, flat; pass and signal
-steps           what happens between two boundaries: a block under its rule, pooling, activations, moves
-pooling         how max and L^p pooling share
-parse           rules as words, and back
+base      what a rule is, and the contributions of inputs and bias neurons that it adds up
+paper     w², z⁺, z^B; and the supplement's procedures for one layer, functions of W, X and R
+lrp       z, ε, αβ, γ, flat; pass and signal
+steps     what happens between two boundaries: a block under its rule, pooling, activations, moves
+pooling   how max and L^p pooling share relevance
+parse     rules from text, and back
 """
 
+import warnings
+from typing import TYPE_CHECKING, Any
+
 from deeptaylor.maps.division import divide, undivided
-from deeptaylor.rules.algorithms import w_square, z, z_box, z_plus
-from deeptaylor.rules.base import Book, Rule
+from deeptaylor.rules.base import LedgerWriter, Rule
 from deeptaylor.rules.lrp import AlphaBeta, Epsilon, Flat, Gamma, Pass, Signal, Z
-from deeptaylor.rules.paper import WSquare, ZBox, ZPlus
+from deeptaylor.rules.paper import WSquare, ZBox, ZPlus, w_square, z, z_box, z_plus
 
 __all__ = [
     "AlphaBeta",
-    "Book",
     "Epsilon",
     "Flat",
     "Gamma",
+    "LedgerWriter",
     "Pass",
     "Rule",
     "Signal",
@@ -36,3 +36,13 @@ __all__ = [
     "z_box",
     "z_plus",
 ]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Return `LedgerWriter` by its former name, with a DeprecationWarning; the name will be removed in 0.2."""
+        if name != "Book":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        warnings.warn("dt.rules.Book is now dt.rules.LedgerWriter.", DeprecationWarning, stacklevel=2)
+        return LedgerWriter

@@ -6,21 +6,66 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from deeptaylor.domain import Box
 from deeptaylor.errors import InputError, PlanError
 from deeptaylor.maps.affine_map import AffineMap
 from deeptaylor.maps.linear_map import Maybe, Reading
-from deeptaylor.rules.base import Book, Rule
-from deeptaylor.rules.contributions import Magnitudes, SameSign, SameSignInputs, Weights
+from deeptaylor.rules.base import LedgerWriter, Magnitudes, Rule, SameSignContributions, SameSignInputs, Weights
+
+__all__ = ["WSquare", "ZBox", "ZPlus", "w_square", "z", "z_box", "z_plus"]
+
+
+def w_square(W: Tensor, R: Tensor) -> Tensor:
+    """Return the w²-rule: R_i = Σ_j w²_ij / Σ_i' w²_i'j R_j.
+
+    >>> w_square(torch.tensor([[2.0], [-1.0]]), torch.tensor([5.0]))
+    tensor([4., 1.])
+    """
+    V = W * W
+    N = V / V.sum(0)
+    return R @ N.T
+
+
+def z(W: Tensor, X: Tensor, R: Tensor) -> Tensor:
+    """Return the z-rule: R_i = Σ_j z_ij / Σ_i' z_i'j R_j.
+
+    >>> z(torch.tensor([[1.0], [2.0]]), torch.tensor([1.0, 2.0]), torch.tensor([4.0]))
+    tensor([0.8000, 3.2000])
+    """
+    Z = X @ W
+    return X * ((R / Z) @ W.T)
+
+
+def z_plus(W: Tensor, X: Tensor, R: Tensor) -> Tensor:
+    """Return the z⁺-rule: R_i = Σ_j x_i w⁺_ij / Σ_i' x_i' w⁺_i'j R_j, for x ≥ 0.
+
+    >>> z_plus(torch.tensor([[2.0], [-1.0]]), torch.tensor([3.0, 2.0]), torch.tensor([5.0]))
+    tensor([5., 0.])
+    """
+    return z(W.clamp(min=0), X, R)
+
+
+def z_box(W: Tensor, X: Tensor, L: Tensor, H: Tensor, R: Tensor) -> Tensor:
+    """Return the z^B-rule, for l ≤ x ≤ h: q_ij = x_i w_ij − l_i w⁺_ij − h_i w⁻_ij in place of z_ij.
+
+    >>> z_box(torch.tensor([[2.0], [-1.0]]), torch.tensor([3.0, 2.0]), torch.tensor(-1.0), torch.tensor(4.0),
+    ...       torch.tensor([5.0]))
+    tensor([4., 1.])
+    """
+    L, H = torch.broadcast_to(L, X.shape), torch.broadcast_to(H, X.shape)
+    U, V = W.clamp(max=0), W.clamp(min=0)
+    N = R / (X @ W - L @ V - H @ U)
+    return X * (N @ W.T) - L * (N @ V.T) - H * (N @ U.T)
 
 
 @dataclass(frozen=True)
 class ZPlus(Rule):
-    """z⁺ rule, R_i = Σ_j x_i w⁺_ij / (Σ_i' x_i' w⁺_i'j + b⁺_j) R_j (section III-B), for x ≥ 0; signed units are pairs.
+    """z⁺ rule, R_i = Σ_j x_i w⁺_ij / (Σ_i' x_i' w⁺_i'j + b⁺_j) R_j (section III-B), for x ≥ 0.
 
-    Where a unit or an input is signed, contributions q_ij = max(0, s_j w_ij x_i) that share the unit's sign s_j count.
+    If a unit or an input is signed, the contributions with the unit's sign s_j count: q_ij = max(0, s_j w_ij x_i).
     """
 
     symbol: ClassVar[str] = "z+"
@@ -31,10 +76,10 @@ class ZPlus(Rule):
             return ("positive",)
         return ("magnitude",) if signed and not rectified and not spread else self.weights_read
 
-    def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
+    def __call__(self, W: AffineMap, R: Tensor, ledger: LedgerWriter) -> list[Maybe]:
         signed = not (all(W.non_negative) or W.rectified or W.spread)
         q = Magnitudes(W) if signed else SameSignInputs(W)
-        return q.share(R, book)
+        return q.share(R, ledger)
 
 
 @dataclass(frozen=True)
@@ -58,18 +103,21 @@ class ZBox(Rule):
     def readings(self, signed: bool, rectified: bool, spread: bool) -> tuple[Reading, ...]:
         return ("positive",) if rectified and not signed and self.low is None else self.weights_read
 
-    def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
+    def __call__(self, W: AffineMap, R: Tensor, ledger: LedgerWriter) -> list[Maybe]:
         box = None if self.low is None or self.high is None else Box(self.low, self.high)
         from_low, to_high = W.to_bounds(box)  # x − l and h − x
-        return SameSign(W, from_low, to_high).share(R, book)
+        return SameSignContributions(W, from_low, to_high).share(R, ledger)
 
 
 @dataclass(frozen=True)
 class WSquare(Rule):
-    """w² rule, R_i = Σ_j w²_ij / Σ_i' w²_i'j R_j (section III-A), for x ∈ ℝ; it has no bias neuron."""
+    """w² rule, R_i = Σ_j w²_ij / Σ_i' w²_i'j R_j (section III-A), for x ∈ ℝ; there is no bias neuron."""
 
     symbol: ClassVar[str] = "w2"
     weights_read: ClassVar[tuple[Reading, ...]] = ("squared",)
 
-    def __call__(self, W: AffineMap, R: Tensor, book: Book) -> list[Maybe]:
-        return Weights(W, "squared").share(R, book)
+    def __call__(self, W: AffineMap, R: Tensor, ledger: LedgerWriter) -> list[Maybe]:
+        return Weights(W, "squared").share(R, ledger)
+
+
+RULES: tuple[type[Rule], ...] = (ZBox, ZPlus, WSquare)  # those that a text can name

@@ -1,4 +1,4 @@
-"""Rules as words: a symbol with its numbers after a colon, never code. ``z+``, ``eps:0.25``, ``features.*=ab:2,1``."""
+"""Rules as text: a symbol, with its numbers after a colon, never code. ``z+``, ``eps:0.25``, ``features.*=ab:2,1``."""
 
 from __future__ import annotations
 
@@ -6,20 +6,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 
 from deeptaylor.errors import PlanError
+from deeptaylor.rules import lrp, paper
 from deeptaylor.rules.base import Rule
-from deeptaylor.rules.lrp import AlphaBeta, Epsilon, Flat, Gamma, Pass, Z
-from deeptaylor.rules.paper import WSquare, ZBox, ZPlus
 
-__all__ = ["EXAMPLES", "RULES", "parse", "placed", "spelled"]
+__all__ = ["EXAMPLES", "RULES", "format_rule", "parse", "parse_overrides"]
 
-RULES: Mapping[str, type[Rule]] = {
-    kind.symbol: kind for kind in (ZBox, ZPlus, WSquare, Z, Epsilon, Gamma, AlphaBeta, Flat, Pass)
-}
-EXAMPLES = "w2, z, z+, zB, flat, pass, ab:2,1, eps:0.25 or gamma:0.25"
+RULES: Mapping[str, type[Rule]] = {kind.symbol: kind for kind in (*paper.RULES, *lrp.RULES)}
 
 
 def parse(text: str) -> Rule:
-    """A rule by its symbol, with its numbers after a colon.
+    """Return the rule that a text names by its symbol, with its numbers after a colon.
 
     >>> parse("eps:0.25")
     Epsilon(epsilon=0.25)
@@ -32,34 +28,35 @@ def parse(text: str) -> Rule:
 
 
 def _numbers(text: str, kind: type[Rule], rest: str) -> list[float]:
+    """Return the numbers after the colon; raise PlanError if the rule does not take them."""
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # every rule of RULES is a dataclass
     try:
         found = [float(part) for part in rest.split(",")]
     except ValueError as error:
-        raise PlanError(f"the rule {text!r}: what follows the colon are numbers; rules: {EXAMPLES}.") from error
+        raise PlanError(f"the rule {text!r}: only numbers may follow the colon; rules: {EXAMPLES}.") from error
     if len(found) > len(names):
         raise PlanError(f"the rule {kind.symbol} takes {len(names)} number(s), got {len(found)}; rules: {EXAMPLES}.")
     if len(found) < len(names):
-        raise PlanError(f"the rule {kind.symbol} takes both numbers, {' and '.join(names)}; rules: {EXAMPLES}.")
+        raise PlanError(f"the rule {kind.symbol} needs both numbers, {' and '.join(names)}; rules: {EXAMPLES}.")
     if not all(0 <= number <= 1e6 for number in found):
-        raise PlanError(f"the rule {text!r}: its numbers lie between 0 and a million.")
+        raise PlanError(f"the rule {text!r}: its numbers must lie between 0 and a million.")
     return found
 
 
-def spelled(rule: Rule) -> str:
-    """The words that `parse` reads.
+def format_rule(rule: Rule) -> str:
+    """Return the text that `parse` reads as this rule.
 
-    >>> spelled(AlphaBeta(2, 1)), spelled(ZBox())
+    >>> format_rule(lrp.AlphaBeta(2, 1)), format_rule(paper.ZBox())
     ('ab:2,1', 'zB')
     """
     numbers = [value for value in vars(rule).values() if isinstance(value, int | float) and value is not False]
     return f"{rule.symbol}:{','.join(f'{n:.15g}' for n in numbers)}" if numbers else rule.symbol
 
 
-def placed(texts: Iterable[str]) -> dict[str, Rule]:
-    """Rules for some of a network, each PATTERN=RULE.
+def parse_overrides(texts: Iterable[str]) -> dict[str, Rule]:
+    """Return the rules for parts of a network; each text is PATTERN=RULE.
 
-    >>> placed(["features.*=eps:0.25"])
+    >>> parse_overrides(["features.*=eps:0.25"])
     {'features.*': Epsilon(epsilon=0.25)}
     """
     found: dict[str, Rule] = {}
@@ -67,8 +64,12 @@ def placed(texts: Iterable[str]) -> dict[str, Rule]:
         pattern, _, rule = text.rpartition("=")
         if not pattern.strip():
             raise PlanError(
-                f"{text!r}: write PATTERN=RULE, such as features.0=w2 or classifier.*=eps:0.25; the patterns are the "
-                "module paths and node names that the plan lists: print(explainer.plan)."
+                f"{text!r}: write PATTERN=RULE, such as features.0=w2 or classifier.*=eps:0.25; the patterns are "
+                "the module paths and node names that the plan lists: {plan}.",
+                plan=...,
             )
         found[pattern.strip()] = parse(rule)
     return found
+
+
+EXAMPLES = ", ".join(format_rule(kind()) for kind in RULES.values())

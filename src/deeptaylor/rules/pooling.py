@@ -1,8 +1,8 @@
-"""Pooling windows: sums over windows, their transpose, and who wins in each.
+"""Pooling windows: sums over windows, their transpose, and the largest element of each.
 
-A window set is a linear map with weights 0 and 1. Max and L^p pooling share relevance over it in proportion to
-activations (section IV-B of the paper); winner-take-all gives it to the largest element alone. Average pooling is a
-linear map, and part of a block: operations/averages.py.
+A set of windows is a linear map with weights 0 and 1. Max and L^p pooling share relevance within each window in
+proportion to activations (section IV-B of the paper); winner-take-all gives it to the largest element alone. Average
+pooling is a linear map and part of a block: operations/averages.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from deeptaylor.maps.division import divide, undivided
 from deeptaylor.maps.linear_map import sum_windows
-from deeptaylor.rules import Book
+from deeptaylor.rules import LedgerWriter
 
 aten = torch.ops.aten
 _CONV = (F.conv1d, F.conv2d, F.conv3d)
@@ -26,24 +26,26 @@ _ADAPTIVE = (F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d
 
 
 class Windows:
-    """A set of windows over a tensor: `gather` sums over each, `scatter` hands a window's value to its members."""
+    """A set of windows over a tensor."""
 
     def gather(self, x: Tensor) -> Tensor:
+        """Return the sum over each window."""
         raise NotImplementedError
 
     def scatter(self, s: Tensor, like: Tensor) -> Tensor:
+        """Return for each element the sum of its windows' values s; the result has the shape of `like`."""
         raise NotImplementedError
 
     def share(self, s: Tensor, x: Tensor) -> Tensor:
-        """Every element times its windows' values."""
+        """Return every element of x times the sum of its windows' values s."""
         return x * self.scatter(s, x)
 
-    def winner(self, s: Tensor, x: Tensor) -> Tensor:
-        """Hand each window's value to its largest member."""
+    def give_to_largest(self, s: Tensor, x: Tensor) -> Tensor:
+        """Return for each element of x the sum of the values s of the windows in which it is the largest."""
         raise NotImplementedError
 
 
-class Sliding(Windows):
+class SlidingWindows(Windows):
     """Windows of max_pool and lp_pool over the last axes."""
 
     def __init__(
@@ -63,7 +65,7 @@ class Sliding(Windows):
         self.ceil_mode, self.n = ceil_mode, len(kernel)
 
     def _out(self, sizes: Sequence[int]) -> list[int]:
-        """Output sizes as PyTorch computes them: a last window must start inside the input or its left padding."""
+        """Return output sizes as in PyTorch: the last window must start inside the input or its left padding."""
         out = []
         for size, k, s, p, d in zip(sizes, self.kernel, self.stride, self.padding, self.dilation, strict=True):
             span = size + 2 * p - d * (k - 1) - 1
@@ -72,7 +74,7 @@ class Sliding(Windows):
         return out
 
     def _tiles(self, sizes: Sequence[int]) -> bool:
-        """True if the windows tile the input: then sums and copies are plain reshapes."""
+        """Return True if the windows tile the input: then sums and copies are plain reshapes."""
         return (
             self.kernel == self.stride
             and not any(self.padding)
@@ -81,21 +83,21 @@ class Sliding(Windows):
         )
 
     def _cells(self, x: Tensor) -> Tensor:
-        """A tiled input with an axis along each tile behind an axis over the tiles."""
+        """Split each axis of a tiled input in two: over the tiles, and within a tile."""
         cells = [v for size, k in zip(x.shape[-self.n :], self.kernel, strict=True) for v in (size // k, k)]
         return x.reshape(*x.shape[: -self.n], *cells)
 
-    def _apart(self, s: Tensor, lead: Sequence[int], out: Sequence[int]) -> Tensor:
-        """One value for each tile, to be broadcast over its cells."""
+    def _to_tiles(self, s: Tensor, lead: Sequence[int], out: Sequence[int]) -> Tensor:
+        """Return the value of each tile in a shape that broadcasts over its cells."""
         return s.reshape(*lead, *[v for o in out for v in (o, 1)])
 
     def _fast(self, x: Tensor) -> bool:
-        """True if average pooling, which is fast, can be used: it knows no dilation, and its transpose no export."""
+        """Return True if torch's average pooling can be used, which is fast: no dilation, and no export."""
         unknown = self.n == 3 and x.dtype is torch.float16 and not x.is_cuda
         return all(d == 1 for d in self.dilation) and not _exporting() and not unknown
 
     def _planes(self, x: Tensor) -> Tensor:
-        """x as average pooling wants it: two or three axes of windows, one of channels, one of samples."""
+        """Return x in the shape of average pooling: samples, channels, and two or three axes of windows."""
         sizes = x.shape[-self.n :]
         return x if x.ndim == self.n + 2 and self.n > 1 else x.reshape(-1, 1, *([1] if self.n == 1 else []), *sizes)
 
@@ -137,7 +139,7 @@ class Sliding(Windows):
             spread: Tensor = back(planes, over, *self._window(), self.ceil_mode, True, 1)
             return spread.reshape(like.shape)
         if self._tiles(sizes):
-            return self._apart(s, lead, out).expand_as(self._cells(like)).reshape(like.shape)
+            return self._to_tiles(s, lead, out).expand_as(self._cells(like)).reshape(like.shape)
         channels = lead[-1] if wrong else 1
         ones = s.new_ones(channels, 1, *self.kernel)
         planes = s.reshape(-1, channels, *out)
@@ -152,10 +154,10 @@ class Sliding(Windows):
     def share(self, s: Tensor, x: Tensor) -> Tensor:
         sizes = [int(n) for n in x.shape[-self.n :]]
         if self._tiles(sizes):
-            return (self._cells(x) * self._apart(s, x.shape[: -self.n], self._out(sizes))).reshape(x.shape)
+            return (self._cells(x) * self._to_tiles(s, x.shape[: -self.n], self._out(sizes))).reshape(x.shape)
         return super().share(s, x)
 
-    def winner(self, s: Tensor, x: Tensor) -> Tensor:
+    def give_to_largest(self, s: Tensor, x: Tensor) -> Tensor:
         how = (self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode)
         if self.n == 2 and x.ndim == 4 and not _exporting():
             y, index = F.max_pool2d(x, *how, return_indices=True)
@@ -166,7 +168,7 @@ class Sliding(Windows):
         return _to_index(s, index, x, self.n)
 
 
-class Adaptive(Windows):
+class AdaptiveWindows(Windows):
     """Windows of adaptive max pooling: row r of k reads the columns from ⌊r n / k⌋ up to ⌈(r + 1) n / k⌉ of n."""
 
     def __init__(self, size: Sequence[int | None]) -> None:
@@ -183,13 +185,13 @@ class Adaptive(Windows):
         return s
 
     def _sum(self, x: Tensor, dim: int, k: int) -> Tensor:
-        """Sum over k windows along an axis; k windows over n elements are the transpose of n windows over k."""
+        """Return sums over k windows along an axis; k windows over n elements are the transpose of n windows over k."""
         n, row = int(x.shape[dim]), torch.arange(k, device=x.device)
         start, end = row * n // k, -(-(row + 1) * n // k)
         members = torch.arange(-(-n // k) + 1, device=x.device) < (end - start)[:, None]
         return sum_windows(x, dim, start, members.to(x.dtype))
 
-    def winner(self, s: Tensor, x: Tensor) -> Tensor:
+    def give_to_largest(self, s: Tensor, x: Tensor) -> Tensor:
         flat = x.reshape(-1, 1, *x.shape[-self.n :])
         _, index = _ADAPTIVE[self.n - 1](
             flat, [o if o else n for o, n in zip(self.size, x.shape[-self.n :], strict=True)], return_indices=True
@@ -198,18 +200,19 @@ class Adaptive(Windows):
 
 
 def _exporting() -> bool:
-    """True where a graph is made that others will run: it may have no transposes of poolings."""
+    """Return True while a graph is exported, which must not contain transposes of pooling."""
     return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
 
 
 def _to_index(s: Tensor, index: Tensor, x: Tensor, n: int) -> Tensor:
+    """Add up values s at their indices into the last n axes of x."""
     lead = math.prod(x.shape[:-n])
     target = s.new_zeros(lead, math.prod(x.shape[-n:]))
     return target.scatter_add(1, index.reshape(lead, -1), s.reshape(lead, -1)).reshape(x.shape)
 
 
-class Axes(Windows):
-    """Whole axes as one window, as amax takes them."""
+class AxisWindow(Windows):
+    """One window over whole axes, as in amax."""
 
     def __init__(self, dims: Sequence[int]) -> None:
         self.dims = list(dims)
@@ -221,7 +224,7 @@ class Axes(Windows):
         kept = [1 if d in {k % like.ndim for k in self.dims} else n for d, n in enumerate(like.shape)]
         return s.reshape(kept).expand(like.shape)
 
-    def winner(self, s: Tensor, x: Tensor) -> Tensor:
+    def give_to_largest(self, s: Tensor, x: Tensor) -> Tensor:
         dims = sorted(d % x.ndim for d in self.dims)
         rest = [d for d in range(x.ndim) if d not in dims]
         flat = x.permute(*rest, *dims).reshape(*[x.shape[d] for d in rest], -1)
@@ -233,18 +236,21 @@ class Axes(Windows):
 
 
 def share_max(
-    windows: Windows, x: Tensor, y: Tensor, R: Tensor, winner_only: bool, spread: bool, clean: bool, book: Book
-) -> Tensor:
-    """Max pooling: R_i = x⁺_i / Σ x⁺ R where the maximum is positive, else to the winner.
+    windows: Windows, x: Tensor, y: Tensor, R: Tensor, winner_only: bool, spread: bool, clean: bool,
+    ledger: LedgerWriter,
+) -> Tensor:  # fmt: skip
+    """Share relevance as max pooling: R_i = x⁺_i / Σ x⁺ R if the maximum is positive; else all to the largest.
 
-    `clean` says that a maximum which is not positive holds no relevance (x ≥ 0 and no rule above hands any to zeros).
+    x, y          the inputs and the maxima
+    winner_only   True: all relevance goes to the largest
+    clean         True if a maximum that is not positive has no relevance: x ≥ 0, and no rule above gives any to zeros
     """
     if winner_only:
-        return windows.winner(R, x)
+        return windows.give_to_largest(R, x)
     p = x if clean else x.clamp(min=0)
     total = windows.gather(p).reshape(R.shape)
     if clean:
-        book.undivided(R, total)
+        ledger.undivided(R, total)
     out = windows.share(divide(R, total), p)
     if clean:
         return out
@@ -254,14 +260,14 @@ def share_max(
         count = windows.gather(torch.ones_like(x)).reshape(R.shape)
         out = out + windows.scatter(torch.where(zero, left, 0) / count, x)
         left = torch.where(zero, 0, left)
-    return out + windows.winner(left, x)
+    return out + windows.give_to_largest(left, x)
 
 
-def share_lp(windows: Windows, x: Tensor, R: Tensor, spread: bool, book: Book) -> Tensor:
-    """L^p pooling: R_i = |x_i| / Σ |x| R; evenly where all are zero under spread, else dropped."""
+def share_lp(windows: Windows, x: Tensor, R: Tensor, spread: bool, ledger: LedgerWriter) -> Tensor:
+    """Share relevance as L^p pooling: R_i = |x_i| / Σ |x| R; if all x are zero, evenly (`spread`) or dropped."""
     total = windows.gather(x.abs())
     out = windows.share(divide(R, total), x.abs())
     if spread:
         return out + windows.scatter(undivided(R, total) / windows.gather(torch.ones_like(x)), x)
-    book.undivided(R, total)
+    ledger.undivided(R, total)
     return out

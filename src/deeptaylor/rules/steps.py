@@ -1,6 +1,7 @@
-"""What happens to relevance between two boundaries: one small class for each way it can flow.
+"""The steps of the reverse pass: one small class for each way in which relevance flows between two boundaries.
 
-A step takes the relevance of its node and returns the relevance of each of its inputs; what does not go on is booked.
+A step takes the relevance of its node and returns the relevance of each of its inputs; it records in the ledger what it
+does not pass on.
 """
 
 from __future__ import annotations
@@ -12,32 +13,36 @@ from torch import Tensor, nn
 
 from deeptaylor.domain import Box, fit
 from deeptaylor.maps.affine_map import AffineMap, LocalMap, PlacesMap, ScoreMap
-from deeptaylor.maps.block import Block, Run
+from deeptaylor.maps.block import Block, RunContext
 from deeptaylor.maps.division import divide, undivided
 from deeptaylor.maps.linear_map import Maybe, unbroadcast
 from deeptaylor.maps.structural import Structural
-from deeptaylor.rules import Book, Rule
+from deeptaylor.rules import LedgerWriter, Rule
 from deeptaylor.rules.pooling import Windows, share_lp, share_max
 
 
 class Step(nn.Module):
-    """Base: `node` is the tensor whose relevance it takes, `inputs` those it hands on to, `needs` what it reads.
+    """Base of the steps.
 
-    `settled`: no relevance arrives where it could not be divided (planner.py), so that none is dropped.
+    node            the tensor whose relevance is redistributed
+    inputs          the tensors to which it is passed on
+    needs           further values of the forward pass that the step reads
+    drops_nothing   True if no relevance arrives where it cannot be divided, so that none is dropped (planner.py)
     """
 
-    settled = False
+    drops_nothing = False
 
     def __init__(self, node: str, inputs: Sequence[str], needs: Sequence[str] = ()) -> None:
         super().__init__()
         self.node, self.inputs, self.needs = node, tuple(inputs), tuple(needs)
 
-    def back(self, R: Tensor, run: Run, book: Book) -> list[Maybe]:
+    def propagate(self, R: Tensor, run: RunContext, ledger: LedgerWriter) -> list[Maybe]:
+        """Return the relevance of each input, redistributed from R; None for an input without relevance."""
         raise NotImplementedError
 
 
 class _Bounds(nn.Module):
-    """A box whose bounds move and convert with the step."""
+    """A box whose bounds are buffers, so that they move and convert with the step."""
 
     def __init__(self, box: Box) -> None:
         super().__init__()
@@ -47,6 +52,7 @@ class _Bounds(nn.Module):
         self.high: Tensor
 
     def bounds(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the lower and the upper bounds, which broadcast against x."""
         return fit(self.low, x), fit(self.high, x)
 
 
@@ -70,97 +76,98 @@ class BlockStep(Step):
 
     @property
     def boxes(self) -> list[_Bounds | None]:
-        """For every leaf the box that it lies in, if any."""
+        """Return the bounds of every leaf's box; None for a leaf without a box."""
         return [b if isinstance(b, _Bounds) else None for b in self.bounds]
 
-    def back(self, R: Tensor, run: Run, book: Book) -> list[Maybe]:
+    def propagate(self, R: Tensor, run: RunContext, ledger: LedgerWriter) -> list[Maybe]:
         W = AffineMap(self.block, run, self.non_negative, self.boxes, self.rectified, self.spread)
-        return self.rule(W, R, book)
+        return list(self.rule(W, R, ledger))
 
 
 class ScoreStep(BlockStep):
-    """The output's block completed by the target: it starts from R_f = max(0, f), one number per sample."""
+    """The block of the output, completed by the target: it redistributes R_f = max(0, f), one number per sample."""
 
-    def start(self, R: Tensor, v: Tensor, f: Tensor, run: Run, book: Book) -> list[Maybe]:
+    def start(self, R: Tensor, v: Tensor, f: Tensor, run: RunContext, ledger: LedgerWriter) -> list[Maybe]:
+        """Return the relevance of each input, for the relevance R of the score f = Σ v z."""
         W = ScoreMap(self.block, run, self.non_negative, self.boxes, self.spread, v, f)
-        return self.rule(W, R, book)
+        return list(self.rule(W, R, ledger))
 
 
 class LocalScoreStep(ScoreStep):
-    """The output's block where it averages over places: each place is a detector of the target (docs/theory.md).
+    """The block of an output that averages over places: each place is a detector of the target (docs/theory.md).
 
-    Relevance goes to the places first, in proportion to what each detects, and within a place to what it detects by.
+    Relevance goes to the places in proportion to what each detects, then within each place by the rule.
     """
 
     places: tuple[int, ...] = ()  # axes of the only leaf
 
-    def start(self, R: Tensor, v: Tensor, f: Tensor, run: Run, book: Book) -> list[Maybe]:
+    def start(self, R: Tensor, v: Tensor, f: Tensor, run: RunContext, ledger: LedgerWriter) -> list[Maybe]:
         W = PlacesMap(self.block, run, self.non_negative, self.boxes, self.spread, v, f, self.places)
         t = W.z.clamp(min=0)
         total = t.flatten(1).sum(1)  # at least f, so that nothing is dropped
         share = divide(R, total).reshape(-1, *[1] * (t.ndim - 1))
-        return self.rule(W, t * share, _AllPlaces(book, lambda t: t.flatten(1).sum(1)))
+        return list(self.rule(W, t * share, _AllPlaces(ledger, lambda t: t.flatten(1).sum(1))))
 
 
 class LocalStep(BlockStep):
-    """A block inside the network that reads an average over places: each place is a detector of each of its units."""
+    """An inner block that reads an average over places: each place is a detector of each of the block's units."""
 
-    def back(self, R: Tensor, run: Run, book: Book) -> list[Maybe]:
+    def propagate(self, R: Tensor, run: RunContext, ledger: LedgerWriter) -> list[Maybe]:
         W = LocalMap(self.block, run, self.non_negative, self.boxes, self.rectified, self.spread)
         at_places = (R.unsqueeze(1) * W.shares()).flatten(0, 1)
-        return self.rule(W, at_places, _AllPlaces(book, lambda t: W.apart(t).sum(1)))
+        return list(self.rule(W, at_places, _AllPlaces(ledger, lambda t: W.split_places(t).sum(1))))
 
 
 class _AllPlaces:
-    """A book for the units of all places; the other takes what `summed` makes of them."""
+    """A ledger writer for the units of all places: it sums over places and writes to the step's ledger."""
 
-    def __init__(self, book: Book, summed: Callable[[Tensor], Tensor]) -> None:
-        self.book, self.open, self._summed = book, book.open, summed
+    def __init__(self, ledger: LedgerWriter, sum_places: Callable[[Tensor], Tensor]) -> None:
+        self.ledger, self.open, self._sum_places = ledger, ledger.open, sum_places
 
     def bias(self, share: Tensor, weight: Maybe = None) -> None:
         if self.open:
-            self.book.bias(self._summed(share if weight is None else share * weight))
+            self.ledger.bias(self._sum_places(share if weight is None else share * weight))
 
     def dropped(self, share: Tensor) -> None:
         if self.open:
-            self.book.dropped(self._summed(share))
+            self.ledger.dropped(self._sum_places(share))
 
     def undivided(self, R: Tensor, Z: Tensor) -> None:
         if self.open:
-            self.book.dropped(self._summed(undivided(R, Z)))
+            self.ledger.dropped(self._sum_places(undivided(R, Z)))
 
 
 class CarryStep(Step):
-    """Structural operations: relevance goes back to where each element came from, constants' shares to the ledger."""
+    """An operation that copies elements: relevance goes back to where each came from; that of constants is recorded."""
 
     def __init__(self, carried: Structural, needs: Sequence[str]) -> None:
         super().__init__(carried.node, carried.operands, needs)
         self.carried = carried
 
-    def back(self, R: Tensor, run: Run, book: Book) -> list[Maybe]:
+    def propagate(self, R: Tensor, run: RunContext, ledger: LedgerWriter) -> list[Maybe]:
         if self.carried.brings_constants:
             ones = [R.new_ones(run.shape(n)) for n in self.carried.operands]
-            book.bias(R * (1 - self.carried.carry(ones, run)))
+            ledger.bias(R * (1 - self.carried.carry(ones, run)))
         return self.carried.transpose("flat", R, run)
 
 
 class PassStep(Step):
-    """Relevance passes unchanged to the signal: gates, normalisers, activations with φ(0) = 0."""
+    """A gate, a normaliser, or an activation with φ(0) = 0: relevance passes unchanged to the signal."""
 
-    def back(self, R: Tensor, run: Run, book: Book) -> list[Maybe]:
+    def propagate(self, R: Tensor, run: RunContext, ledger: LedgerWriter) -> list[Maybe]:
         return [unbroadcast(R, run.shape(self.inputs[0]))]
 
 
 class ConstantStep(Step):
-    """What no input reaches with relevance, such as position embeddings: all of it is a constant's."""
+    """A tensor of constants, such as position embeddings: all its relevance is recorded as absorbed by biases."""
 
-    def back(self, R: Tensor, run: Run, book: Book) -> list[Maybe]:
-        book.bias(R)
+    def propagate(self, R: Tensor, run: RunContext, ledger: LedgerWriter) -> list[Maybe]:
+        ledger.bias(R)
         return []
 
 
 class ActivationStep(Step):
-    """φ(z) = φ(0) + d(z) with φ(0) ≠ 0: φ(0) is a bias neuron, d(z) goes on."""
+    """An activation φ(z) = φ(0) + d(z) with φ(0) ≠ 0: φ(0) is a bias neuron, and d(z) passes relevance on."""
 
     def __init__(self, node: str, inputs: Sequence[str], at_zero: Tensor, spread: bool) -> None:
         super().__init__(node, inputs, () if spread else (node,))
@@ -168,7 +175,7 @@ class ActivationStep(Step):
         self.register_buffer("at_zero", at_zero, persistent=False)
         self.at_zero: Tensor
 
-    def back(self, R: Tensor, run: Run, book: Book) -> list[Maybe]:
+    def propagate(self, R: Tensor, run: RunContext, ledger: LedgerWriter) -> list[Maybe]:
         if self.spread:
             return [R]
         y = run.value(self.node)
@@ -177,22 +184,22 @@ class ActivationStep(Step):
         # s φ(0) + s d = |y|, so where both are positive they add up to |y|; the sum is zero only where y is.
         whole = bias + d
         share = torch.where(whole > 0, bias / torch.where(whole > 0, whole, 1), 0)
-        book.bias(R * share)
+        ledger.bias(R * share)
         return [R * torch.where(whole > 0, d / torch.where(whole > 0, whole, 1), 1)]
 
 
 class SoftmaxStep(Step):
-    """y = g exp(z) with a constant g: exp(0) = 1 is a bias neuron."""
+    """A softmax, as y = g exp(z) with a constant g: exp(0) = 1 is a bias neuron."""
 
     def __init__(self, node: str, inputs: Sequence[str], spread: bool) -> None:
         super().__init__(node, inputs, () if spread else inputs)
         self.spread = spread
 
-    def back(self, R: Tensor, run: Run, book: Book) -> list[Maybe]:
+    def propagate(self, R: Tensor, run: RunContext, ledger: LedgerWriter) -> list[Maybe]:
         if self.spread:
             return [R]
         share = (1 - torch.exp(-run.value(self.inputs[0]).clamp(min=0))).to(R.dtype)
-        book.bias(R * (1 - share))
+        ledger.bias(R * (1 - share))
         return [R * share]
 
 
@@ -205,10 +212,10 @@ class MaxStep(Step):
         super().__init__(node, inputs, (inputs[0],) if winner or clean else (node, inputs[0]))
         self.windows, self.winner, self.spread, self.clean = windows, winner, spread, clean
 
-    def back(self, R: Tensor, run: Run, book: Book) -> list[Maybe]:
+    def propagate(self, R: Tensor, run: RunContext, ledger: LedgerWriter) -> list[Maybe]:
         x = run.value(self.inputs[0])
         y = R if self.winner or self.clean else run.value(self.node)
-        return [share_max(self.windows, x, y, R, self.winner, self.spread, self.clean, book)]
+        return [share_max(self.windows, x, y, R, self.winner, self.spread, self.clean, ledger)]
 
 
 class LpStep(Step):
@@ -218,12 +225,12 @@ class LpStep(Step):
         super().__init__(node, inputs, inputs)
         self.windows, self.spread = windows, spread
 
-    def back(self, R: Tensor, run: Run, book: Book) -> list[Maybe]:
-        return [share_lp(self.windows, run.value(self.inputs[0]), R, self.spread, book)]
+    def propagate(self, R: Tensor, run: RunContext, ledger: LedgerWriter) -> list[Maybe]:
+        return [share_lp(self.windows, run.value(self.inputs[0]), R, self.spread, ledger)]
 
 
 class EmbeddingStep(Step):
-    """A token's relevance is the sum over its vector."""
+    """An embedding: the relevance of a token is the sum over its vector."""
 
-    def back(self, R: Tensor, run: Run, book: Book) -> list[Maybe]:
+    def propagate(self, R: Tensor, run: RunContext, ledger: LedgerWriter) -> list[Maybe]:
         return [R.sum(-1)]

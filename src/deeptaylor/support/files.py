@@ -1,7 +1,7 @@
 """Files written whole or not at all, and, by commands, never over what another one wrote.
 
-A command says where it writes and what it is (`outputs`). A file that is there already is then replaced only where the
-same command wrote it, and nobody changed it since; a list beside the files (`LIST`) says so.
+A command says where it writes and what it is (`outputs`). A file that is there already is then replaced only if the
+same command wrote it and nobody changed it since; a list beside the files (`LIST`) says so.
 """
 
 from __future__ import annotations
@@ -14,69 +14,72 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deeptaylor.errors import DeepTaylorError
-from deeptaylor.shown import shown
+from deeptaylor.errors import DeepTaylorError, InputError
+from deeptaylor.formatting import escape_name
 
 __all__ = [
     "FULL",
     "LIST",
+    "PICTURE_SUFFIXES",
     "DiskFullError",
     "Outputs",
     "OverwriteError",
-    "at_once",
     "check_path",
+    "format_size",
+    "output_suffix",
     "outputs",
-    "size",
+    "run_for_each",
     "special_kind",
     "write_together",
     "write_whole",
 ]
 
+PICTURE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"})
 LIST = ".deeptaylor-files"
 FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
 class DiskFullError(DeepTaylorError, OSError):
-    """There is no room for a file."""
+    """The disk is full."""
 
 
 class OverwriteError(DeepTaylorError, FileExistsError):
-    """A file is there that something else has made."""
+    """A file exists that this command did not write."""
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> Path:
-    """Write a file so that no reader, and no crash, ever sees half of it; an older file stays until then."""
+    """Write a file atomically: no reader, and no crash, ever sees half of it. Return its path."""
     return write_together({Path(path): data})[0]
 
 
 def write_together(files: Mapping[Path, bytes], threads: int = 1) -> list[Path]:
-    """Write files that belong together: all of them in full beside their places first, then each to its place."""
+    """Write files that belong together: first all of them beside their places, then move each to its place."""
     kept = _outputs.get()
     # The list first: a file that it names and that is not there yet troubles nobody, one that it does not know does.
-    every = files if kept is None else {**kept.listed(files), **files}
+    every = files if kept is None else {**kept.update_list(files), **files}
     try:
         with contextlib.ExitStack() as stack:
             parts = {path: stack.enter_context(_part(path)) for path in every}
-            at_once(lambda path: _write(parts[path], every[path], path), every, threads)
+            run_for_each(lambda path: _write(parts[path], every[path], path), every, threads)
             for path, part in parts.items():
                 part.replace(path)
     except OSError as error:
         if error.errno in FULL:
-            raise DiskFullError(_no_room(Path(error.filename), every)) from error
+            raise DiskFullError(_describe_no_room(Path(error.filename), every)) from error
         raise
     return list(files)
 
 
 @contextlib.contextmanager
 def _part(path: Path) -> Iterator[Path]:
-    """A place beside the one that is meant; what lies there is gone afterwards, whatever happened."""
+    """Yield a temporary path beside a file; remove what lies there afterwards."""
     part = path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}.part")
     try:
         yield part
@@ -96,8 +99,8 @@ def _write(part: Path, data: bytes, meant: Path) -> None:
         raise OSError(error.errno, error.strerror, str(meant)) from error  # by the name that was asked for
 
 
-def at_once(do: Callable[[Path], None], paths: Iterable[Path], threads: int) -> None:
-    """Do something to several files; in threads, where each would wait for the disk, which takes them together."""
+def run_for_each(do: Callable[[Path], None], paths: Iterable[Path], threads: int) -> None:
+    """Call a function on each path; with several threads at once, so that waits for the disk overlap."""
     if threads == 1:
         for path in paths:
             do(path)
@@ -106,21 +109,21 @@ def at_once(do: Callable[[Path], None], paths: Iterable[Path], threads: int) -> 
             list(pool.map(do, paths))
 
 
-def _no_room(path: Path, beside: Mapping[Path, bytes]) -> str:
-    need = size(sum(map(len, beside.values())))
-    others = len(beside) - 1
+def _describe_no_room(path: Path, beside: Mapping[Path, bytes]) -> str:
+    need = format_size(sum(map(len, beside.values())))
+    others, free = len(beside) - 1, shutil.disk_usage(path.parent).free
     with_it = f" with the {others} that belong to it" if others else ""
     return (
-        f"{shown(path)} cannot be written: the disk is full. It needs {need}{with_it}; "
-        f"{size(shutil.disk_usage(path.parent).free)} are free in {shown(path.parent.absolute())}. Nothing of it was "
+        f"{escape_name(path)} cannot be written: the disk is full. It needs {need}{with_it}; "
+        f"{format_size(free)} are free in {escape_name(path.parent.absolute())}. Nothing of it was "
         "written, and what was there is as it was; make room, or write to another folder."
     )
 
 
-def size(count: float) -> str:
-    """Bytes in words.
+def format_size(count: float) -> str:
+    """Return a number of bytes in words.
 
-    >>> size(900), size(1_500_000)
+    >>> format_size(900), format_size(1_500_000)
     ('900 bytes', '1.5 MB')
     """
     if count < 1000:
@@ -134,15 +137,35 @@ def check_path(path: str | os.PathLike[str], error: type[DeepTaylorError]) -> No
     try:
         Path(path).stat()
     except ValueError as found:
-        raise error(f"{_short(path)} cannot be the name of a file: {found}.") from found
+        raise error(f"{_shorten(path)} cannot be the name of a file: {found}.") from found
     except OSError as found:
         if found.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-            raise error(f"{_short(path)} cannot be the name of a file: {found.strerror}.") from found
+            raise error(f"{_shorten(path)} cannot be the name of a file: {found.strerror}.") from found
 
 
-def _short(path: str | os.PathLike[str]) -> str:
-    text = shown(path)
+def _shorten(path: str | os.PathLike[str]) -> str:
+    text = escape_name(path)
     return text if len(text) <= 80 else f"{text[:40]}…{text[-20:]} ({len(text)} characters)"
+
+
+def output_suffix(path: str | os.PathLike[str], kinds: Sequence[str]) -> str:
+    """Return the suffix of a file to be written; raise InputError if it is none of these or the file cannot be written.
+
+    >>> output_suffix("map.PNG", (".png", ".jpg"))
+    '.png'
+    """
+    check_path(path, InputError)
+    file, suffix = Path(path), Path(path).suffix.lower()
+    if suffix not in kinds:
+        ends = f"ends in {suffix}" if suffix else "has no ending"
+        raise InputError(
+            f"{escape_name(file)} {ends}; the ending says what is written, and there are {', '.join(kinds)}."
+        )
+    if not file.parent.is_dir():
+        raise InputError(f"{escape_name(file)} cannot be written: there is no folder {escape_name(file.parent)}.")
+    if file.is_dir():
+        raise InputError(f"{escape_name(file)} cannot be written: it is a folder.")
+    return suffix
 
 
 def special_kind(path: Path) -> str:
@@ -176,14 +199,14 @@ class Outputs:
     replaced: list[Path] = field(default_factory=list)
 
     def check(self, paths: Iterable[Path]) -> None:
-        """Refuse before any work what `write_together` would refuse at its end."""
+        """Raise OverwriteError before any work if `write_together` would raise it at its end."""
         known = self._known()
         foreign = {path: why for path in paths if (why := self._foreign(path, known))}
         if foreign and not self.overwrite:
             path, why = next(iter(foreign.items()))
             more = f", and {len(foreign) - 1} more like it" if len(foreign) > 1 else ""
             raise OverwriteError(
-                f"{shown(path)} is there already{more}: {why}. Nothing is overwritten; choose another "
+                f"{escape_name(path)} is there already{more}: {why}. Nothing is overwritten; choose another "
                 "folder (--out) or file, or say --overwrite."
             )
 
@@ -193,8 +216,8 @@ class Outputs:
         entry = self._known().get(name) if name is not None and path.exists() else None
         return str(entry.get("by", "")) if isinstance(entry, dict) else ""
 
-    def listed(self, files: Mapping[Path, bytes]) -> dict[Path, bytes]:
-        """The list as it is when these files have been written; refused where they are not ours to replace."""
+    def update_list(self, files: Mapping[Path, bytes]) -> dict[Path, bytes]:
+        """Return the list as it is once these files are written; raise OverwriteError if they may not be replaced."""
         self.check(files)
         self.replaced += [path for path in files if path.exists()]
         known = self._known()
@@ -206,7 +229,7 @@ class Outputs:
         return {self.folder / LIST: f"{text}\n".encode()}
 
     def _foreign(self, path: Path, known: Mapping[str, Any]) -> str:
-        """Why a file is not this command's own; nothing where it is, or is not there."""
+        """Return why a file may not be replaced; empty if this command wrote it or it does not exist."""
         name = self._name(path)
         if name is None or not path.exists():
             return ""
@@ -214,13 +237,13 @@ class Outputs:
         if not isinstance(entry, dict):
             return "it was not written by this command"
         if entry.get("by") != self.by:
-            return f"it was written by `{shown(str(entry.get('by')))}`"
+            return f"it was written by `{escape_name(str(entry.get('by')))}`"
         with path.open("rb") as file:
             changed = hashlib.file_digest(file, "sha256").hexdigest() != entry.get("sha256")
         return "it was changed since it was written" if changed else ""
 
     def _name(self, path: Path) -> str | None:
-        """By which the list knows a file; none for what lies elsewhere, such as weights that are kept."""
+        """Return the name of a file in the list; None if it lies elsewhere, such as cached weights."""
         with contextlib.suppress(ValueError):
             return path.absolute().relative_to(self.folder.absolute()).as_posix()
         return None
@@ -238,7 +261,7 @@ _outputs: ContextVar[Outputs | None] = ContextVar("outputs", default=None)
 
 @contextlib.contextmanager
 def outputs(folder: Path, by: str, overwrite: bool = False) -> Iterator[Outputs]:
-    """All that is written into a folder meanwhile is this command's, and replaces nothing but its own."""
+    """Enter all files that are written in this context as this command's; raise before replacing any other."""
     made = Outputs(folder, by, overwrite)
     before = _outputs.set(made)
     try:

@@ -6,19 +6,20 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
 from deeptaylor.errors import LoadError
+from deeptaylor.methods.activation_patching import Direction, Patching, Site
 from deeptaylor.support.class_names import class_number
-from deeptaylor.support.kept import Kept
-from deeptaylor.text.explainer import SECANT, TextExplainer
-from deeptaylor.text.explanation import TextExplanation
-from deeptaylor.text.networks import embeddings_of
-from deeptaylor.text.references import reference_for
+from deeptaylor.support.explainer_cache import ExplainerCache
+from deeptaylor.text.networks import get_embeddings
+from deeptaylor.text.text_explainer import SECANT, TextExplainer
+from deeptaylor.text.text_explanation import TextExplanation
+from deeptaylor.text.text_references import resolve_reference
 
-__all__ = ["KINDS", "POOLINGS", "TextModel", "kind_named"]
+__all__ = ["KINDS", "POOLINGS", "TextModel", "find_kind"]
 
 KINDS = ("classifier", "language model", "encoder–decoder", "embedding")
 POOLINGS = ("mean", "first", "last")
@@ -29,15 +30,16 @@ _ENDINGS = {
     "ForConditionalGeneration": "encoder–decoder",
     "Model": "embedding",
 }
-_KEPT = 4  # explainers, one a method and reference
+_Answer = TypeVar("_Answer")
+_MOST_EXPLAINERS = 4  # explainers, one a method and reference
 _UNLIMITED = 10**6  # what a tokenizer says that knows no limit is larger
 _RELATIVE = ("t5", "mt5", "umt5", "longt5", "mamba")  # positions are not counted: what the config says is no limit
 
 
-def kind_named(architecture: str) -> str | None:
-    """What a network of transformers does, by the name of its class.
+def find_kind(architecture: str) -> str | None:
+    """Return what a network of transformers does, by the name of its class.
 
-    >>> kind_named("BertForSequenceClassification"), kind_named("GPT2LMHeadModel"), kind_named("BertForMaskedLM")
+    >>> find_kind("BertForSequenceClassification"), find_kind("GPT2LMHeadModel"), find_kind("BertForMaskedLM")
     ('classifier', 'language model', None)
     """
     return next((kind for ending, kind in _ENDINGS.items() if architecture.endswith(ending)), None)
@@ -62,14 +64,16 @@ class TextModel:
     pooling: str = "mean"
     longest: int | None = None
     notes: tuple[str, ...] = ()
-    _kept: Kept[TextExplainer] = field(init=False, repr=False, default_factory=partial(Kept, _KEPT))
+    _explainers: ExplainerCache[TextExplainer] = field(
+        init=False, repr=False, default_factory=partial(ExplainerCache, _MOST_EXPLAINERS)
+    )
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise LoadError(f"kind={self.kind!r}: one of {', '.join(map(repr, KINDS))}.")
         if self.pooling not in POOLINGS:
             raise LoadError(f"pooling={self.pooling!r}: one of {', '.join(map(repr, POOLINGS))}.")
-        rows, tokens = self._table().shape[0], len(self.tokenizer)
+        rows, tokens = self._find_embeddings().shape[0], len(self.tokenizer)
         if tokens > rows:
             raise LoadError(
                 f"The tokenizer does not fit: it has {tokens} tokens, and the network has embeddings for {rows}."
@@ -80,11 +84,11 @@ class TextModel:
                 "tokens are given to it; rename its argument, or wrap it."
             )
         if self.longest is None:
-            object.__setattr__(self, "longest", _longest(self.network, self.tokenizer))
+            object.__setattr__(self, "longest", _find_longest(self.network, self.tokenizer))
 
-    def _table(self) -> Tensor:
+    def _find_embeddings(self) -> Tensor:
         try:
-            table = embeddings_of(self.network).weight
+            table = get_embeddings(self.network).weight
         except (AttributeError, NotImplementedError) as error:
             raise LoadError(
                 f"The network, a {type(self.network).__name__}, does not tell its embeddings: it needs a method "
@@ -130,15 +134,15 @@ class TextModel:
         return tuple(name for name in made if name in known)
 
     def class_index(self, text: str) -> int:
-        """The number of a class, by its number or its name; or an error with names like it."""
+        """Return the number of a class by its number or its name; raise an error with similar names."""
         return class_number(self.class_names, text)
 
     def class_name(self, index: int) -> str:
-        """What a class is called; its number where classes have no names."""
+        """Return the name of a class; its number if classes have no names."""
         return self.class_names[index] if self.class_names is not None else f"class {index}"
 
     def explainer(self, method: str | None = None, reference: Any = None) -> TextExplainer:
-        """An explainer for many texts: it captures the network once for each padded length."""
+        """Return an explainer for many texts, which captures the network once for each padded length."""
         return TextExplainer(self, method, reference)
 
     def explain(
@@ -146,31 +150,38 @@ class TextModel:
         method: str | None = None, reference: Any = None,
     ) -> TextExplanation:  # fmt: skip
         """Explain texts (see `TextExplainer.explain`); the network is captured for the first of each padded length."""
-        return self._asked(method, reference, lambda explainer: explainer.explain(
+        return self._ask_cached(method, reference, lambda explainer: explainer.explain(
             texts, target, continuation=continuation, against=against
         ))  # fmt: skip
 
     def similarity(self, a: Any, b: Any, dot: bool = False, reference: Any = None) -> TextExplanation:
-        """Which words of both texts make them similar (see `TextExplainer.similarity`)."""
-        return self._asked(None, reference, lambda explainer: explainer.similarity(a, b, dot))
+        """Explain which words of both texts make them similar (see `TextExplainer.similarity`)."""
+        return self._ask_cached(None, reference, lambda explainer: explainer.similarity(a, b, dot))
 
-    def _asked(
-        self, method: str | None, reference: Any, ask: Callable[[TextExplainer], TextExplanation]
-    ) -> TextExplanation:
-        """What an explainer says; it is kept, unless its reference is in numbers, which may be others the next time."""
-        make, asked = partial(self.explainer, method, reference), _several(reference)
+    def patching(
+        self, clean: Any, corrupted: Any, answer: Any = None, *, against: Any = None,
+        at: str | Site | Sequence[str | Site] | None = None, direction: Direction = "noising", verify: int = 10,
+    ) -> Patching:  # fmt: skip
+        """Estimate what activation patching would measure for all components (see `TextExplainer.patching`)."""
+        return self._ask_cached(None, None, lambda explainer: explainer.patching(
+            clean, corrupted, answer, against=against, at=at, direction=direction, verify=verify
+        ))  # fmt: skip
+
+    def _ask_cached(self, method: str | None, reference: Any, ask: Callable[[TextExplainer], _Answer]) -> _Answer:
+        """Ask a cached explainer; a new one if the reference is in numbers, which may change."""
+        make, asked = partial(self.explainer, method, reference), _to_tuple(reference)
         if not all(name is None or isinstance(name, str) for name in asked):
             return ask(make())
-        words = tuple(reference_for(self.tokenizer, name) for name in asked)  # the tokenizer may have changed
-        return self._kept.asked((SECANT if method is None else method, reference is None, words), make, ask)
+        words = tuple(resolve_reference(self.tokenizer, name) for name in asked)  # the tokenizer may have changed
+        return self._explainers.answer((SECANT if method is None else method, reference is None, words), make, ask)
 
 
-def _several(reference: Any) -> tuple[Any, ...]:
+def _to_tuple(reference: Any) -> tuple[Any, ...]:
     return reference if isinstance(reference, tuple) else (reference,)
 
 
-def _longest(network: nn.Module, tokenizer: Any) -> int | None:
-    """How many tokens there may be, by what the tokenizer and the configuration say, and the table of positions."""
+def _find_longest(network: nn.Module, tokenizer: Any) -> int | None:
+    """Return the largest number of tokens by the tokenizer, the configuration and the table of positions."""
     config: Any = getattr(network, "config", None)
     limits = [tokenizer.model_max_length]
     if config is not None and getattr(config, "model_type", "") not in _RELATIVE:

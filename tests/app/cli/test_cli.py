@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import deeptaylor as dt
-from deeptaylor.app.cli import EXPERIMENTS, VERBS, main, words
-from deeptaylor.app.cli.exits import EXITS
+from deeptaylor.app.cli import EXPERIMENTS, VERBS, main, values
 from deeptaylor.domain import Box, NonNegative, Real
-from deeptaylor.rules.parse import parse, placed
+from deeptaylor.rules.parse import parse, parse_overrides
 from deeptaylor.support.optional import how_to_install
+from deeptaylor_command import EXITS
 
 SRC = Path(__file__).parents[3] / "src"
 
@@ -62,7 +62,7 @@ def test_an_unknown_verb(said: list[str], capsys: pytest.CaptureFixture[str]) ->
         (["cat.jpg"], "To explain a photograph: deeptaylor explain cat.jpg --model NAME."),
         (
             ["xyzzy"],
-            "`deeptaylor xyzzy`. There are: explain, check, compare, evaluate, run, status, verify, fit, ",
+            "`deeptaylor xyzzy`. Commands: explain, check, compare, evaluate, run, status, verify, fit, ",
         ),
     ],
 )
@@ -110,7 +110,7 @@ def test_an_error_is_said_however_quiet(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_serve_without_the_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("deeptaylor.app.cli.handed_over._SERVER", "deeptaylor.app.server.nothing")
+    monkeypatch.setattr("deeptaylor.app.cli.programs._SERVER", "deeptaylor.app.server.nothing")
     assert main(["serve"]) == 2
     assert how_to_install("web") in capsys.readouterr().err
 
@@ -118,7 +118,7 @@ def test_serve_without_the_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 def test_serve_hands_its_words_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "some_page.py").write_text("def main(words):\n    return len(words)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("deeptaylor.app.cli.handed_over._SERVER", "some_page")
+    monkeypatch.setattr("deeptaylor.app.cli.programs._SERVER", "some_page")
     assert main(["serve", "--port", "8000"]) == 2
 
 
@@ -263,21 +263,21 @@ def test_completion() -> None:
 def test_rules_by_symbol() -> None:
     assert parse("ab:2,1") == dt.rules.AlphaBeta(2, 1)
     assert parse("z+") == dt.rules.ZPlus()
-    assert placed(["features.*=eps:0.25"]) == {"features.*": dt.rules.Epsilon(0.25)}
+    assert parse_overrides(["features.*=eps:0.25"]) == {"features.*": dt.rules.Epsilon(0.25)}
     for wrong in ("nothing", "eps:x", "w2:1,2,3", "eps:-1"):
         with pytest.raises(dt.DeepTaylorError, match=r"[Rr]ule|epsilon"):
             parse(wrong)
     with pytest.raises(dt.PlanError, match="write PATTERN=RULE"):
-        placed(["z+"])
+        parse_overrides(["z+"])
 
 
 def test_domains() -> None:
-    assert isinstance(words.domain("real"), Real)
-    assert isinstance(words.domain("NonNegative"), NonNegative)
-    assert words.domain("box:-1,1") == Box(-1.0, 1.0)
+    assert isinstance(values.parse_domain("real"), Real)
+    assert isinstance(values.parse_domain("NonNegative"), NonNegative)
+    assert values.parse_domain("box:-1,1") == Box(-1.0, 1.0)
     for wrong in ("box", "box:1", "sphere:0,1", "box:a,b"):
         with pytest.raises(dt.InputError, match="real, nonnegative or box:LOW,HIGH"):
-            words.domain(wrong)
+            values.parse_domain(wrong)
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_domains() -> None:
 )
 def test_class_names_from_files(name: str, content: str, names: list[str], tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content.encode())
-    assert words.class_names(str(tmp_path / name)) == names
+    assert values.load_class_names(str(tmp_path / name)) == names
 
 
 @pytest.mark.parametrize(
@@ -299,37 +299,38 @@ def test_class_names_from_files(name: str, content: str, names: list[str], tmp_p
     [
         ("n.txt", b"cat\n\ndog", "line 2 is empty"),
         ("n.txt", b"", "line 1 is empty"),
-        ("n.txt", b"\xff\xfe\x00", "it is no text"),
-        ("n.json", b"{", "not the names of classes"),
-        ("n.json", b'{"1": "dog"}', "not the names of classes"),
+        ("n.txt", b"\xff\xfe\x00", "it is not a text file"),
+        ("n.json", b"{", "expected the names of classes"),
+        ("n.json", b'{"1": "dog"}', "expected the names of classes"),
         ("n.json", b'"cat"', "a list of names"),
     ],
 )
 def test_class_names_that_are_none(name: str, content: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(dt.LoadError, match=said):
-        words.class_names(str(tmp_path / name))
+        values.load_class_names(str(tmp_path / name))
     with pytest.raises(dt.LoadError, match="No such file"):
-        words.class_names(str(tmp_path / "nothing"))
+        values.load_class_names(str(tmp_path / "nothing"))
 
 
 @pytest.mark.parametrize(
-    ("python", "options"),
+    ("settings", "options"),
     [
-        ("say white=255, mean=0, std=1.", "say --white 255, --mean 0, --std 1."),
-        ("mean=(0.485, 0.456, 0.406) is", "--mean 0.485,0.456,0.406 is"),
-        ('give prototxt="deploy.prototxt", or', "give --prototxt deploy.prototxt, or"),
-        ('name: dt.load("caffenet", weights="a.caffemodel").', "name: --model caffenet --weights a.caffemodel."),
-        ("output='logits'. There are", "--output logits. There are"),
-        ("dt.load(…, trust=True). If", "--trust. If"),
-        ('(bias="spread" hands', "(--bias spread hands"),
-        ("weights= belongs to", "--weights belongs to"),
-        ("explain a logit difference: target=dt.margin(a, b).", "explain a logit difference: --target A --against B."),
-        ("architecture='no:thing': No module", "--architecture no:thing: No module"),
+        ({"white": 255}, "--white 255"),
+        ({"mean": (0.485, 0.456, 0.406)}, "--mean 0.485,0.456,0.406"),
+        ({"prototxt": "deploy.prototxt"}, "--prototxt deploy.prototxt"),
+        ({"class_names": None}, "--class-names none"),
+        ({"output": ...}, "--output …"),
+        ({"trust": True}, "--trust"),
+        ({"margin": ...}, "--target A --against B"),
+        ({"preparation": ...}, "--size, --resize, …"),
+        ({"plan": ...}, "`deeptaylor check MODEL --plan`"),
     ],
 )
-def test_the_librarys_advice_in_options(python: str, options: str) -> None:
-    assert words.as_options(python) == options
+def test_settings_of_the_library_as_options(settings: dict[str, Any], options: str) -> None:
+    (name,) = settings
+    error = dt.InputError(f"Give {{{name}}}.", **settings)
+    assert values.format_error(error) == values.format_wording(error.wording) == f"Give {options}."
 
 
 SAID: dict[str, Any] = {
@@ -341,9 +342,12 @@ SAID: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"--size": "big"}, "--size big: a number of pixels, or HEIGHTxWIDTH"),
-        ({"--mean": "a,b"}, "--mean a,b: a number, or one per channel"),
-        ({"--white": "255"}, "--mean 0.485,0.456,0.406 is that of pixels from 0 to 1, but --white 255; say --white 1"),
+        ({"--size": "big"}, "--size big: give a number of pixels or HEIGHTxWIDTH"),
+        ({"--mean": "a,b"}, "--mean a,b: give a number, or one per channel"),
+        (
+            {"--white": "255"},
+            "--mean 0.485,0.456,0.406 is that of pixels from 0 to 1, but white is 255. Give --white 1",
+        ),
         ({"--channels": "XYZ"}, "--channels XYZ, not one of RGB, BGR, L"),
         ({"--resize": "32"}, "--resize 32 is smaller than --size 64"),
         ({"--std": None}, "give all preprocessing options or none: --std is missing beside --size"),

@@ -15,8 +15,9 @@ from cli_model import MODEL, pixels, said, write
 from deeptaylor.app.cli import evaluate as module
 from deeptaylor.app.cli import main
 from deeptaylor.evaluation import evaluate as engine
-from deeptaylor.evaluation.opponents import plain
-from deeptaylor.evaluation.result import Evaluation
+from deeptaylor.evaluation.baselines import calling
+from deeptaylor.evaluation.metrics import RandomLogit
+from deeptaylor.evaluation.scores import Evaluation
 
 WORDS = ["evaluate", "photos", *MODEL, "--methods", "gradient; random", "--patch", "4", "--fill", "mean"]
 
@@ -32,8 +33,8 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def replaced(monkeypatch: pytest.MonkeyPatch, name: str, method: Any) -> None:
     """Another method under a name that is known."""
-    chosen = engine.choose
-    monkeypatch.setattr(engine, "choose", lambda *asked: {**chosen(*asked), name: method})
+    chosen = engine.choose_methods
+    monkeypatch.setattr(engine, "choose_methods", lambda *asked: {**chosen(*asked), name: method})
 
 
 def raising(net: nn.Module, x: Tensor, classes: Tensor) -> Tensor:
@@ -46,14 +47,24 @@ def test_what_is_said_and_written(capsys: pytest.CaptureFixture[str]) -> None:
     assert {p.name for p in Path("new/folder").glob("[!.]*")} == {"report.html", "evaluation.json"}
     for method in ("gradient", "random"):
         assert len(re.findall(rf"\b{method} +-?[\d.]+ \[-?[\d.]+, -?[\d.]+\] +3\b", out)) == 2, out
-    assert "* the first, or not told apart from it" in out
-    assert "wrote new/folder/report.html, new/folder/evaluation.json" in out
+    assert "* best, or statistically tied" in out
+    assert "Saved to new/folder/report.html, new/folder/evaluation.json" in out
     found = json.loads(Path("new/folder/evaluation.json").read_text("utf-8"))
     assert [(s["metric"], s["method"]) for s in found["scores"]] == [
         ("flipping", "gradient"), ("random logit", "gradient"), ("flipping", "random"), ("random logit", "random"),
     ]  # fmt: skip
     assert all(len(s["values"]) == 3 for s in found["scores"])
     assert ">gradient</" in Path("new/folder/report.html").read_text("utf-8")
+
+
+def test_no_method_is_best_if_neither_high_nor_low_is_good(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RandomLogit, "higher", None)
+    out, _ = said(capsys, 0, *WORDS, "--metrics", "random logit", "--out", "o")
+    assert re.search(r"\bgradient +-?[\d.]+ \[", out)
+    assert "*" not in out
+    assert "best" not in out
 
 
 def test_json_is_the_record_with_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,11 +99,11 @@ def test_a_method_that_fails_is_named_and_the_others_go_on(
 def test_a_run_that_was_broken_off_goes_on_with_the_same_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, asked = Path("o", module._BEGUN), list[str]()
+    begun, asked = Path("o", module._PARTIAL), list[str]()
 
     def counted(net: nn.Module, x: Tensor, classes: Tensor) -> Tensor:
         asked.append("gradient")
-        return plain.gradient(net, x, classes)
+        return calling.gradient(net, x, classes)
 
     def broken_off(net: nn.Module, x: Tensor, classes: Tensor) -> Tensor:
         raise KeyboardInterrupt
@@ -116,21 +127,21 @@ def test_a_run_that_was_broken_off_goes_on_with_the_same_command(
 
 
 def test_what_another_command_began_is_not_used(tmp_path: Path) -> None:
-    begun = tmp_path / module._BEGUN
-    assert module._begun(tmp_path, "this") is None
-    module._keep(tmp_path, "this", Evaluation((), {}))
-    assert module._begun(tmp_path, "this") == Evaluation((), {})
-    assert module._begun(tmp_path, "another") is None
+    begun = tmp_path / module._PARTIAL
+    assert module._load_partial(tmp_path, "this") is None
+    module._save_partial(tmp_path, "this", Evaluation((), {}))
+    assert module._load_partial(tmp_path, "this") == Evaluation((), {})
+    assert module._load_partial(tmp_path, "another") is None
     for words in ('{"asked": "this", "record": 1}', "[]", "words", "{}"):
         begun.write_text(words)
-        assert module._begun(tmp_path, "this") is None
+        assert module._load_partial(tmp_path, "this") is None
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--metrics", "flip"], "There is no metric called 'flip'; there are flipping, deletion"),
-        (["--metrics", ";"], "--metrics names none. There are: flipping; deletion"),
+        (["--metrics", ";"], "--metrics names no metric. Choose from: flipping; deletion"),
         (["--methods", "gradients"], "There is no method called 'gradients'; there are auto, deep-taylor, "),
         (["--fill", "grey"], "There is no fill called 'grey'; there are blur, mean, zero"),
         (["--device", "nonsense"], "--device nonsense: "),
@@ -139,7 +150,7 @@ def test_what_another_command_began_is_not_used(tmp_path: Path) -> None:
 def test_wrong_words_are_refused_before_any_work(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "photographs", lambda *_: pytest.fail("photographs were prepared"))
+    monkeypatch.setattr(module, "load_photographs", lambda *_: pytest.fail("photographs were prepared"))
     assert message in said(capsys, 2, *WORDS, *words, "--out", "o")[1]
     assert not Path("o/report.html").exists()
 
@@ -163,7 +174,7 @@ def test_files_of_another_command_are_left_alone(
     said(capsys, 0, *WORDS, "--out", "o")
     before = Path("o/evaluation.json").read_bytes()
     with monkeypatch.context() as patched:
-        patched.setattr(module, "photographs", lambda *_: pytest.fail("photographs were prepared"))
+        patched.setattr(module, "load_photographs", lambda *_: pytest.fail("photographs were prepared"))
         said(capsys, 2, *WORDS, "--seed", "1", "--out", "o")
     assert Path("o/evaluation.json").read_bytes() == before
     said(capsys, 0, *WORDS, "--seed", "1", "--out", "o", "--overwrite")

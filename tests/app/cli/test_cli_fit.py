@@ -41,9 +41,9 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_model_is_fitted_judged_and_saved(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = said(capsys, 0, *WORDS, "--out", "new")
     assert err == ""
-    assert "on 60 inputs that it did not see: the model explains" in out
-    assert "correlation with the training-free maps" in out
-    assert "wrote new/1.safetensors" in out
+    assert "On 60 held-out inputs, the model explains" in out
+    assert "Correlation with the training-free maps" in out
+    assert "Saved to new/1.safetensors" in out
     assert {p.name for p in Path("new").iterdir()} == {"1.safetensors", ".deeptaylor-files"}
     net = small_net()
     net.load_state_dict(torch.load("net.pth", weights_only=True))
@@ -88,7 +88,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     ("change", "text"),
     [
         (["--layer", "0"], "'0' "),
-        (["--layer", "3"], "needs one layer with weights and a ReLU above '3'"),
+        (["--layer", "3"], "needs exactly one layer with weights and a ReLU above '3'"),
         (["--begin", "there"], "--begin there: layer or random."),
     ],
 )
@@ -100,7 +100,7 @@ def test_what_cannot_be_fitted_is_refused(capsys: pytest.CaptureFixture[str], ch
 def test_files_that_hold_no_inputs_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     Path("x.npy").write_bytes(b"junk")
     _, err = said(capsys, 2, *WORDS)
-    assert "x.npy holds no array of inputs" in err
+    assert "x.npy is neither an array of inputs" in err
     np.save("x.npy", np.zeros((4, 4), dtype=np.float32))
     _, err = said(capsys, 2, *WORDS)
     assert "must hold one array of inputs (N, …), at least 10 of them" in err

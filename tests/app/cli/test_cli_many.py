@@ -19,13 +19,12 @@ from PIL import Image
 import deeptaylor as dt
 from cli_model import MODEL, flower_net, pixels, said, write
 from deeptaylor.app.cli import explain as explain_verb
-from deeptaylor.app.cli.answered import Answered
-from deeptaylor.app.cli.asked import Asked, Question
-from deeptaylor.app.cli.many import Shown, contact_sheet, page
-from deeptaylor.app.cli.photos import looked_at
+from deeptaylor.app.cli.answers import PhotoAnswer, ReportEntry, draw_contact_sheet, render_page
+from deeptaylor.app.cli.photos import find_photos
+from deeptaylor.app.cli.questions import PhotoQuestion, TargetOptions
 from deeptaylor.errors import InputError
-from deeptaylor.pictures.contrasted import strength
-from deeptaylor.pictures.sentences import hardly_apart
+from deeptaylor.viz.captions import describe_indistinct
+from deeptaylor.viz.drawings import color_strength
 
 SRC = Path(__file__).parents[3] / "src"
 
@@ -49,34 +48,34 @@ def some_photographs() -> None:
 def test_folders_patterns_and_files_each_once() -> None:
     some_photographs()
     both = [Path("photos/a.png"), Path("photos/more/b.PNG")]
-    assert looked_at([Path("photos")]) == both
-    assert looked_at([Path("photos/*.png"), Path("photos")]) == both
-    assert looked_at([Path("photos/**/*.PNG")]) == [both[1]]
+    assert find_photos([Path("photos")]) == both
+    assert find_photos([Path("photos/*.png"), Path("photos")]) == both
+    assert find_photos([Path("photos/**/*.PNG")]) == [both[1]]
     with pytest.raises(InputError, match=r"no such file: nothing\*\.png, other"):
-        looked_at([Path("nothing*.png"), Path("other"), Path("photo.png")])
+        find_photos([Path("nothing*.png"), Path("other"), Path("photo.png")])
     Path("empty").mkdir()
-    with pytest.raises(InputError, match="no picture lies in the folder empty"):
-        looked_at([Path("empty")])
+    with pytest.raises(InputError, match="the folder empty contains no picture"):
+        find_photos([Path("empty")])
 
 
 def test_an_interrupted_folder_says_how_far_it_came(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some_photographs()
-    whole = explain_verb.answered
+    whole = explain_verb.explain_photo
 
-    def stopped(asked: Asked, *more: Any) -> Answered:
+    def stopped(asked: PhotoQuestion, *more: Any) -> PhotoAnswer:
         if asked.photo.path.name == "b.PNG":
             raise KeyboardInterrupt
         return whole(asked, *more)
 
-    monkeypatch.setattr(explain_verb, "answered", stopped)
+    monkeypatch.setattr(explain_verb, "explain_photo", stopped)
     out, err = said(capsys, 130, "explain", "photos", *MODEL, "--out", "o")
     assert "1 of 2 photographs are done; their files are in o. The same command begins again, and replaces" in out
     assert err == "interrupted; no file was left half-written\n"
     assert Path("o/a_record.json").exists()
-    monkeypatch.setattr(explain_verb, "answered", whole)
-    assert "2 photographs were explained" in said(capsys, 0, "explain", "photos", *MODEL, "--out", "o")[0]
+    monkeypatch.setattr(explain_verb, "explain_photo", whole)
+    assert "2 photographs explained" in said(capsys, 0, "explain", "photos", *MODEL, "--out", "o")[0]
 
 
 def test_a_map_lies_over_the_photograph_in_its_own_size(capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,21 +104,21 @@ def test_a_folder_gives_a_line_each_a_report_and_a_contact_sheet(capsys: pytest.
     out, err = said(capsys, 3, "explain", "photos", *MODEL, "--out", "o")
     assert re.search(r"^error: .*bad\.png is not a picture that can be read", err)
     lines = out.splitlines()
-    assert [line.partition(":")[0] for line in lines[:3:2]] == ["photos/a.png", "photos/more/b.PNG"]
-    assert lines[1].startswith("  Method: deep Taylor, because the network consists of ")  # said once
-    assert len(lines) == 4
-    assert lines[3] == (
-        "2 photographs were explained, 1 could not be. Saved to o: open o/report.html, or look at contact_sheet.png."
+    assert [line.partition(":")[0] for line in lines[:4:3]] == ["photos/a.png", "photos/more/b.PNG"]
+    assert lines[2].startswith("  Method: deep Taylor, because the network consists of ")  # said once
+    assert len(lines) == 6
+    assert lines[5] == (
+        "2 photographs explained, 1 failed. Saved to o: open o/report.html, or look at contact_sheet.png."
     )
     html = Path("o/report.html").read_text(encoding="utf-8")
     assert html.count("<img ") == 2 * 3  # of each one in the overview; the photograph, and one map over it
     assert "2 photographs, explained with flowers.pth. Not explained: bad.png." in html
     assert "deeptaylor explain" in html
     assert "/photos --model flowers.pth" in html
-    first = lines[0].partition(": ")[2].replace(": only ", ": ")
-    assert first.replace(" of the score; the map is rescaled to the score", "") in html
+    assert f"<p>{lines[0].partition(': ')[2]}" in html
+    assert html.index("<figure>") < html.index(f"<p>{lines[0].partition(': ')[2]}")  # the picture comes first
     with Image.open("o/contact_sheet.png") as sheet:
-        assert sheet.size == (2 * (24 + 8) + 8, 24 + 8 + 2 * 18 + 8)
+        assert sheet.size == (2 * (24 + 8) + 8, 2 * (24 + 8 + 18) + 8)  # a row for each photograph: itself, its map
     said(capsys, 3, "explain", "photos", *MODEL, "--out", "o")  # the same command replaces its own
     Path("o/report.html").write_text("mine")
     assert "report.html is there already" in said(capsys, 2, "explain", "photos", *MODEL, "--out", "o")[1]
@@ -131,15 +130,15 @@ def test_one_photograph_has_no_report(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_the_page_has_room_for_some_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deeptaylor.app.cli.many._MOST", 2)
+    monkeypatch.setattr("deeptaylor.app.cli.answers._MOST", 2)
     white = np.full((300, 500, 3), 255, dtype=np.uint8)
-    photos = [Shown(f"{k}.png", ["a line <b>"], [], [("photograph", white), ("cat", white)]) for k in range(3)]
-    html = page("deeptaylor explain <x>", "a network", photos)
+    photos = [ReportEntry(f"{k}.png", ["a line <b>"], [], [("photograph", white), ("cat", white)]) for k in range(3)]
+    html = render_page("deeptaylor explain <x>", "a network", photos)
     assert html.count("<h2") == 3  # two photographs, and how it was computed
-    assert "The first 2 are on this page" in html
+    assert "This page shows the first 2 photographs" in html
     assert "<b>" not in html
     assert "<x>" not in html
-    assert contact_sheet(photos).shape[1] == 3 * (224 + 8) + 8
+    assert draw_contact_sheet(photos).shape[1] == 2 * (224 + 8) + 8
 
 
 # --- classes ----------------------------------------------------------------------------------------------------------
@@ -148,7 +147,8 @@ def test_the_page_has_room_for_some_and_says_so(monkeypatch: pytest.MonkeyPatch)
 def test_several_targets_by_name_and_number(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["explain", "photo.png", *MODEL, "--target", "tulip", "--target", "0", "--target", "TULIP"]
     out, _ = said(capsys, 0, *words, "--out", "o")
-    assert [line.split()[0] for line in out.splitlines()[1:3]] == ["tulip", "daisy"]
+    assert re.match(r"photo.png: tulip, [\d.]+ %; daisy, [\d.]+ %. Saved to ", out)
+    assert [line.split()[0] for line in out.splitlines()[1:3]] == ["tulip:", "daisy:"]
     assert {"photo_tulip_heatmap.png", "photo_daisy_overlay.png"} < {p.name for p in Path("o").iterdir()}
 
 
@@ -181,7 +181,7 @@ def test_one_class_against_another_is_the_contrast(capsys: pytest.CaptureFixture
     assert names < {p.name for p in Path("o").iterdir()}
     own = float(c.ledger.input / c.ledger.held)
     assert 0.05 < own < 1
-    assert f"; {100 * own:.1f} % of its relevance sets tulip apart, the rest is shared." in out
+    assert f"; {100 * own:.1f} % of its relevance is distinctive, the rest is shared with rivals." in out
     record = json.loads(Path("o/photo_tulip_against_daisy_record.json").read_text())
     assert record["against"] == "daisy"
     assert record["explanations"][0]["targets"][0]["colours_times"] == 1
@@ -192,7 +192,7 @@ def test_one_class_against_another_is_the_contrast(capsys: pytest.CaptureFixture
 def test_its_own_rivals(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["explain", "photo.png", *MODEL, "--target", "tulip", "--target", "daisy", "--against", "rivals"]
     out, _ = said(capsys, 0, *words, "--out", "o")
-    assert out.count(", against its rivals: ") == 2
+    assert out.count(", compared with its rivals") == 2
 
 
 def test_the_higher_score_is_asked_first(capsys: pytest.CaptureFixture[str]) -> None:
@@ -200,7 +200,7 @@ def test_the_higher_score_is_asked_first(capsys: pytest.CaptureFixture[str]) -> 
     _, err = said(capsys, 2, *words)
     p = network()
     z = p.output(p.preprocess("photo.png")[0])[0]
-    wanted = f"tulip scores higher than daisy, by {float(z[2] - z[0]):.4g}. Ask the other way round: "
+    wanted = f"tulip scores higher than daisy, by {float(z[2] - z[0]):.4g}. Swap them: "
     assert wanted + '--target "tulip" --against "daisy".' in " ".join(err.split())
     assert not Path("o").exists()  # no blank picture
 
@@ -214,7 +214,7 @@ def test_a_class_without_evidence(capsys: pytest.CaptureFixture[str]) -> None:
         r"no evidence for rose: the score is -\d+\.\d+, which is not above zero, and there is nothing to show", err
     )
     _, err = said(capsys, 2, "explain", "photo.png", *MODEL, "--target", "tulip", "--against", "rose", "--out", "o")
-    assert "it has no evidence that tulip could be set apart from. Leave out --against" in err
+    assert "there is no evidence to compare tulip with. Leave out --against" in err
     assert not Path("o").exists()
 
 
@@ -231,9 +231,9 @@ def test_of_several_classes_those_without_evidence_are_left_out(capsys: pytest.C
 def test_where_nothing_sets_a_class_apart_no_map_of_it_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
     alike(0)  # the contrast is the floor everywhere
     out, _ = said(capsys, 0, "explain", "photo.png", *MODEL, "--target", "tulip", "--against", "daisy", "--out", "o")
-    sentence = hardly_apart(0.5**6, "tulip")
-    assert sentence.startswith("Nothing sets tulip apart: 1.6 %")
-    assert f"{sentence} No map of it is drawn: it would show the evidence that all of them share." in out
+    sentence = describe_indistinct(0.5**6, "tulip")
+    assert sentence.startswith("Nothing distinguishes tulip from its rivals: 1.6 %")
+    assert f"{sentence} No map of the distinctive part is drawn, because it would show shared evidence." in out
     assert [p.name for p in Path("o").glob("*.png")] == ["photo_tulip_against_daisy_difference.png"]
     record = json.loads(Path("o/photo_tulip_against_daisy_record.json").read_text())
     assert record["explanations"][0]["targets"][0]["colours_times"] == 0
@@ -244,22 +244,22 @@ def test_what_hardly_sets_a_class_apart_is_drawn_in_stronger_colours(capsys: pyt
     out, _ = said(capsys, 0, "explain", "photo.png", *MODEL, "--target", "tulip", "--against", "daisy", "--out", "o")
     c = dt.contrast(network(), "photo.png", "tulip", "daisy")
     share = float(c.ledger.input / c.ledger.held)
-    assert "Hardly anything sets tulip apart: " in hardly_apart(share, "tulip")
-    times = strength(c, 0, 0)
+    assert "Hardly anything distinguishes tulip from its rivals: " in describe_indistinct(share, "tulip")
+    times = color_strength(c, 0, 0)
     assert times > 8
-    assert f"{hardly_apart(share, 'tulip')} The map shows it in colours {times:.0f} times as strong as" in out
+    assert f"{describe_indistinct(share, 'tulip')} Its colours are {times:.0f} times as strong as" in out
     record = json.loads(Path("o/photo_tulip_against_daisy_record.json").read_text())
     assert record["explanations"][0]["targets"][0]["colours_times"] == pytest.approx(times, rel=1e-4)
     for kind in ("heatmap", "overlay"):
         with Image.open(f"o/photo_tulip_against_daisy_{kind}.png") as picture:
             red, green, _ = np.moveaxis(np.asarray(picture.convert("RGB")).astype(int), -1, 0)
         assert (red - green).max() > 100, kind  # strong colours somewhere
-    assert hardly_apart(share) in c.drawing(0, 0).caption  # the figure says the same
+    assert describe_indistinct(share) in c.drawing(0, 0).caption  # the figure says the same
 
 
 def test_a_question_is_checked_before_photographs() -> None:
-    with pytest.raises(InputError, match="N is 1 or more"):
-        Question(["all-top-0"]).check(network())
+    with pytest.raises(InputError, match="N must be at least 1"):
+        TargetOptions(["all-top-0"]).check(network())
 
 
 # --- on a terminal ----------------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def test_a_question_is_checked_before_photographs() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="terminals")
 def test_lines_end_between_words_on_a_terminal() -> None:
-    code = "from deeptaylor.app.cli.show import Talk; Talk().say('wonderful ' * 20)"
+    code = "from deeptaylor.app.cli.printer import Printer; Printer().say('wonderful ' * 20)"
     ours, theirs = pty.openpty()
     env = os.environ | {"PYTHONPATH": str(SRC), "TERM": "xterm", "COLUMNS": "47"}
     process = subprocess.Popen([sys.executable, "-c", code], env=env, stdout=theirs, stderr=theirs)

@@ -12,7 +12,7 @@ from PIL import Image
 
 import deeptaylor as dt
 from cli_model import PREPARATION, pixels, plain_net, said, soft_net
-from deeptaylor.app.cli.options import How
+from deeptaylor.app.cli.options import MethodOptions
 from deeptaylor.errors import InputError
 
 WORDS = {
@@ -65,6 +65,16 @@ def test_every_word_explains_and_is_named(word: str, capsys: pytest.CaptureFixtu
         assert np.allclose(arrays["relevance"][0], e.numpy()[0], atol=1e-6)
 
 
+def test_the_preset_of_the_paper_is_its_method(capsys: pytest.CaptureFixture[str]) -> None:
+    maps = []
+    for words in (["--preset", "paper"], ["--method", "paper"]):
+        out, _ = said(capsys, 0, "explain", "photo.png", *PLAIN, *words, "--out", "o", "--overwrite")
+        assert "  Method: deep Taylor as in the paper, as asked" in out
+        with np.load("o/photo_relevance.npz") as arrays:
+            maps.append(arrays["relevance"])
+    assert np.array_equal(*maps)
+
+
 def _prep() -> dt.Preparation:
     return dt.Preparation(
         size=24, resize=28, channels="RGB", white=1, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225),
@@ -83,7 +93,7 @@ def test_secants_say_what_raised_and_lowered_the_score_and_draw_both_signs(capsy
     rose = ["explain", "photo.png", *PLAIN, "--target", "rose", "--out", "o"]
     assert "not above zero" in said(capsys, 2, *rose)[1]
     out, _ = said(capsys, 0, *rose, "--method", "secant")
-    assert "the score against its rivals is -" in out
+    assert "The score against its rivals is -" in out
     assert "; pixels raise it by " in out
     assert "biases" not in out
     with Image.open("o/photo_rose_heatmap.png") as picture:
@@ -114,22 +124,30 @@ def test_secants_against_a_class_and_against_all_rivals(capsys: pytest.CaptureFi
         with np.load(next(Path(f"o-{against}").glob("*.npz"))) as arrays:
             assert np.allclose(arrays["relevance"][0], wanted, atol=1e-6)
     _, err = said(capsys, 2, "explain", "photo.png", *PLAIN, "--against", "rose", "--method", "attnlrp", "--out", "o")
-    assert "--method attnlrp has no contrast; deep Taylor and secants have one" in err
+    assert "The method 'attnlrp' has no contrast" in err
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--method", "lrp"], "--method lrp is not known; the methods are 'auto', 'deep-taylor', "),
-        (["--method", "secant", "--bias", "spread"], "--bias is a setting of --method deep-taylor; it does not go "),
+        (["--method", "lrp"], "The method 'lrp' is not known; the methods are 'auto', 'deep-taylor', "),
+        (
+            ["--method", "secant", "--bias", "spread"],
+            "--bias … is a setting of the method 'deep-taylor'; it does not go ",
+        ),
         (
             ["--reference", "blur", "--max-pool", "winner"],
-            "--max-pool is a setting of deep Taylor and --reference one ",
+            "--max-pool … is a setting of deep Taylor and --reference … one ",
         ),
-        (["--method", "taylor", "--reference", "mean"], "--reference belongs to the method 'secant'"),
-        (["--reference", "nothing.png"], "--reference nothing.png: one of zeros, mean, blur, or a file; there is no"),
+        (["--preset", "paper", "--method", "secant"], "--preset paper and --method secant name different methods"),
+        (["--preset", "lrp"], "The preset 'lrp' is not known; the presets are 'deep-taylor', 'paper', 'cp-lrp'."),
+        (["--method", "taylor", "--reference", "mean"], "--reference … belongs to the method 'secant'"),
+        (
+            ["--reference", "nothing.png"],
+            "--reference nothing.png: give one of zeros, mean, blur, or a file that exists",
+        ),
         (["--reference", "names.txt"], "names.txt is not a picture that can be read"),
-        (["--reference", "bad.npy"], "--reference bad.npy: it is not an array of numbers"),
+        (["--reference", "bad.npy"], "--reference bad.npy: not an array of numbers"),
         (["--reference", "small.npy"], "The reference of 'x' has shape (3, 2, 2); the input has (1, 3, 24, 24)"),
     ],
 )
@@ -141,11 +159,11 @@ def test_what_does_not_fit_is_refused(words: list[str], message: str, capsys: py
 
 
 def test_a_setting_of_deep_taylor_means_it() -> None:
-    assert How().settings() == {"auto": {"method": "auto"}}
-    assert How(bias="both").settings().keys() == {"neuron", "spread"}
-    assert dt.Explainer(plain_net(), **How(max_pool="winner").single()).settings.method == "deep-taylor"
+    assert MethodOptions().settings() == {"auto": {"method": "auto"}}
+    assert MethodOptions(bias="both").settings().keys() == {"neuron", "spread"}
+    assert dt.Explainer(plain_net(), **MethodOptions(max_pool="winner").single()).settings.method == "deep-taylor"
     with pytest.raises(InputError, match="--bias both makes two explanations"):
-        How(bias="both").single()
+        MethodOptions(bias="both").single()
 
 
 def test_a_map_that_does_not_depend_on_the_class_says_so_first(capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,7 +176,7 @@ def test_a_map_that_does_not_depend_on_the_class_says_so_first(capsys: pytest.Ca
     assert first in out
     assert "Ask what sets the class apart: --against rivals." in out
     html = Path("o/report.html").read_text(encoding="utf-8")
-    assert html.index(first) < html.index("biases absorbed")
+    assert html.index(first) < html.index("Biases absorbed")
     assert json.loads(Path("o/0_record.json").read_text())["said_first"][0].startswith(first)
 
 
@@ -190,7 +208,7 @@ def test_a_run_keeps_to_the_method_that_it_began_with(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize("words", [["--method", "secant"], ["--reference", "photo.png"]])
 def test_a_run_by_secants_has_maps_of_both_signs(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     said(capsys, 0, "run", "photos", *SOFT, "--out", "store", *words)
-    run = dt.open_run("store")
+    run = dt.open_dataset("store")
     assert run.manifest["method"]["method"] == "secant"
     assert run.heatmaps[:].min() < 0 < run.heatmaps[:].max()
     assert said(capsys, 0, "verify", "store", *SOFT, *words)[1] == ""
@@ -208,11 +226,11 @@ def test_export_names_the_method(word: str, capsys: pytest.CaptureFixture[str]) 
 
 def test_export_of_what_is_not_settled_or_not_supported(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["export", "soft.pth", "e.onnx", *SAID]
-    assert "are tested on photographs of yours: give --photo FILE, or name one" in said(capsys, 2, *words)[1]
+    assert "only your photographs can decide between them. Give --photo FILE" in said(capsys, 2, *words)[1]
     err = said(capsys, 2, *words, "--method", "secant", "--photo", "photo.png")[1]
     assert "An ONNX file holds explainers by deep Taylor" in err
 
 
 def test_texts_take_the_same_words() -> None:
     with pytest.raises(InputError, match="Of texts, a method is one of 'auto', 'secant', 'deep-taylor'"):
-        dt.text.explainer.TextExplainer(None, "paper")  # type: ignore[arg-type]
+        dt.text.text_explainer.TextExplainer(None, "paper")  # type: ignore[arg-type]

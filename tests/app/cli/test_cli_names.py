@@ -18,11 +18,12 @@ import cli_model
 import deeptaylor as dt
 from cli_model import MODEL, pixels
 from deeptaylor.app.cli import main
-from deeptaylor.app.server.options import Options, command
-from deeptaylor.shown import HIDDEN, shown
+from deeptaylor.app.server.explanations import command
+from deeptaylor.app.server.schema import ExplainOptions
+from deeptaylor.formatting import CONTROL_CHARACTERS, escape_name
 
 EVIL = "a\x1b[2J\x1b]0;owned\x07\n\r\x9b31m\u202egnp.png"
-RAW = re.compile(f"(?!\n)[{HIDDEN}]")
+RAW = re.compile(f"(?!\n)[{CONTROL_CHARACTERS}]")
 
 
 @pytest.fixture(autouse=True)
@@ -127,8 +128,8 @@ def test_python_hears_the_same() -> None:
 @pytest.mark.skipif(not Path("/bin/bash").exists(), reason="no bash here")
 @pytest.mark.parametrize("name", ["a b.png", "it's\x1b[2J \\n\n.png", "ro\x9bse\u202e'.png", "$(ls)\x07`ls`.png"])
 def test_the_command_on_the_page_can_be_pasted(name: str) -> None:
-    text = command(Options(model="one-layer", file=name), "one-layer", {}, None, None)
-    assert shown(text) == text
+    text = command(ExplainOptions(model="one-layer", file=name), "one-layer", {}, None, None)
+    assert escape_name(text) == text
     done = subprocess.run(
         ["/bin/bash", "-c", f"printf %s {text.split(' explain ')[1].partition(' --model')[0]}"],
         capture_output=True,

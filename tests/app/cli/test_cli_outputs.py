@@ -16,8 +16,8 @@ from PIL import Image
 
 import cli_model
 from cli_model import MODEL, SAID, pixels, said
-from deeptaylor.app import demo
-from deeptaylor.app.cli import handed_over
+from deeptaylor import demo
+from deeptaylor.app.cli import programs
 from deeptaylor.support import files
 
 
@@ -39,7 +39,7 @@ def test_the_same_command_replaces_its_own_and_says_so(capsys: pytest.CaptureFix
     assert "replaced" not in out
     before = contents()
     out, _ = said(capsys, 0, *EXPLAIN)
-    assert "(4 of them replaced)" in out
+    assert "(4 replaced)" in out
     assert contents() == before
 
 
@@ -175,14 +175,14 @@ def test_experiments_overwrite_their_own_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def experiment(words: list[str]) -> int:
-        out = handed_over._out("mnist", words)
+        out = programs._out("mnist", words)
         out.mkdir(exist_ok=True)
         files.write_whole(out / "report.html", b"report")
         return 0
 
-    monkeypatch.setattr(handed_over, "_main", lambda _: experiment)
+    monkeypatch.setattr(programs, "_main", lambda _: experiment)
     said(capsys, 0, "paper", "mnist", "--out", "o")
-    assert "1 of the files were there before" in said(capsys, 0, "paper", "mnist", "--out", "o")[0]
+    assert "1 existing files were replaced" in said(capsys, 0, "paper", "mnist", "--out", "o")[0]
     _, err = said(capsys, 2, "paper", "imagenet", "--out", "o")
     assert "o/report.html is there already: it was written by `deeptaylor paper mnist`" in err
     said(capsys, 0, "paper", "imagenet", "--out", "o", "--overwrite")

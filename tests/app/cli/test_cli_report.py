@@ -13,10 +13,10 @@ import torch
 from PIL import Image
 
 from cli_model import MODEL, pixels, said, write
-from deeptaylor.app.cli.asked import HANDED_BACK
-from deeptaylor.app.cli.many import Shown, contact_sheet, page
-from deeptaylor.app.cli.photos import labels
-from deeptaylor.shown import prose
+from deeptaylor.app.cli.answers import ReportEntry, draw_contact_sheet, render_page
+from deeptaylor.app.cli.photos import label_photos
+from deeptaylor.app.cli.questions import MOSTLY_BIAS
+from deeptaylor.formatting import join_lines
 
 BLANK = np.full((30, 50, 3), 255, dtype=np.uint8)
 
@@ -38,7 +38,7 @@ def lowered(number: int, by: float) -> None:
 
 
 def report() -> str:
-    return prose(Path("o/report.html").read_text(encoding="utf-8"))
+    return join_lines(Path("o/report.html").read_text(encoding="utf-8"))
 
 
 def section(number: int) -> str:
@@ -61,7 +61,7 @@ def test_no_evidence_is_told_apart_from_a_damaged_file(capsys: pytest.CaptureFix
     lowered(1, sum(scores.values()) / 2)  # now the lower one is below zero
     lowest = min(scores, key=lambda name: scores[name])
     out, err = said(capsys, 3, "explain", "photos", *MODEL, "--target", "rose", "--out", "o")
-    assert "1 photograph was explained, 1 could not be, 1 has no evidence for what was asked. Saved to o" in out
+    assert "1 photograph explained, 1 failed, 1 has no evidence for what was asked. Saved to o" in out
     assert re.search(rf"error: {lowest}: no evidence for rose: the score is -[\d.]+, which is not above zero", err)
     assert "<p>1 photograph, explained with flowers.pth. Not explained: bad.png. No evidence for rose, " in report()
     assert f"whose score is not above zero: {Path(lowest).relative_to('photos')}.</p>" in report()
@@ -92,35 +92,35 @@ def test_an_overview_leads_to_every_photograph(capsys: pytest.CaptureFixture[str
 def test_what_biases_do_is_explained_once_where_it_holds_of_all(capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = said(capsys, 0, "explain", "photos", *MODEL, "--out", "o")
     assert out.count("of the score; the map is rescaled to the score.") == 2
-    assert report().count(html(HANDED_BACK)) == 1
+    assert report().count(html(MOSTLY_BIAS)) == 1
     assert "handed it back" not in report()
     for number in (1, 2):
-        assert re.search(r"<p>\w+ [\d.]+ %: biases absorbed [\d.]+ %\.</p>", section(number))
+        assert re.search(r"<p>\w+, [\d.]+ %\. Biases absorbed [\d.]+ %\.</p>", section(number))
 
 
 def html(text: str) -> str:
-    return escape(prose(text))
+    return escape(join_lines(text))
 
 
 def test_where_it_holds_of_some_it_is_said_of_each() -> None:
-    whole = Shown("a", ["whole a"], pictures=[("photograph", BLANK), ("cat", BLANK)])
-    little = Shown("b", ["only b"], pictures=[("photograph", BLANK), ("cat", BLANK)], short=["b"])
-    empty = Shown("c", ["No evidence"], pictures=[("photograph", BLANK)], without="cat")
-    made = page("", "a network", [whole, little])
-    assert html(HANDED_BACK) not in made
+    whole = ReportEntry("a", ["whole a"], pictures=[("photograph", BLANK), ("cat", BLANK)])
+    little = ReportEntry("b", ["only b"], pictures=[("photograph", BLANK), ("cat", BLANK)], short=["b"])
+    empty = ReportEntry("c", ["No evidence"], pictures=[("photograph", BLANK)], without="cat")
+    made = render_page("", "a network", [whole, little])
+    assert html(MOSTLY_BIAS) not in made
     assert "<p>only b</p>" in made
-    made = page("", "a network", [little, empty])
-    assert html(HANDED_BACK) in made
+    made = render_page("", "a network", [little, empty])
+    assert html(MOSTLY_BIAS) in made
     assert "<p>b</p>" in made
     assert "<p>No evidence</p>" in made
 
 
 def test_photographs_of_one_name_are_told_apart() -> None:
     paths = [Path("p/a/x.jpg"), Path("p/b/x.jpg"), Path("q/a/x.jpg"), Path("p/y.jpg")]
-    assert list(labels(paths, [Path("p"), Path("q")]).values()) == ["p/a/x.jpg", "b/x.jpg", "q/a/x.jpg", "y.jpg"]
-    assert list(labels(paths[:1], [Path("p")]).values()) == ["x.jpg"]
-    assert list(labels(paths[:2], paths[:2]).values()) == ["p/a/x.jpg", "p/b/x.jpg"]
+    assert list(label_photos(paths, [Path("p"), Path("q")]).values()) == ["p/a/x.jpg", "b/x.jpg", "q/a/x.jpg", "y.jpg"]
+    assert list(label_photos(paths[:1], [Path("p")]).values()) == ["x.jpg"]
+    assert list(label_photos(paths[:2], paths[:2]).values()) == ["p/a/x.jpg", "p/b/x.jpg"]
 
 
 def test_a_photograph_without_a_map_is_on_the_contact_sheet() -> None:
-    assert contact_sheet([Shown("a", [], pictures=[("photograph", BLANK)])]).shape[1] == 50 + 2 * 8
+    assert draw_contact_sheet([ReportEntry("a", [], pictures=[("photograph", BLANK)])]).shape[1] == 50 + 2 * 8

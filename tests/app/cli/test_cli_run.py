@@ -44,13 +44,13 @@ def test_verify_repairs_and_computes_again(photos: str, tmp_path: Path, capsys: 
     assert "damaged: score/zarr.json" in error
     out, _ = said(capsys, 0, "verify", "--repair", "store", *MODEL)
     assert "was damaged: heatmap/c/0/0/0: it is not what was written" in out
-    assert "Shards 0 were taken back and computed again" in out
+    assert "Shards 0 were discarded and recomputed" in out
     assert arrays(tmp_path / "store") == before
     (tmp_path / "store" / "label" / "c" / "0").unlink()
     out, error = said(capsys, 0, "status", "store")
-    assert "Files of it are missing: deeptaylor verify --repair store" in error
+    assert "Files are missing. To restore them: deeptaylor verify --repair store" in error
     out, _ = said(capsys, 0, "verify", "--repair", "store")
-    assert "Shards 0 were taken back; the command of the run computes them again: deeptaylor" in out
+    assert "Shards 0 were discarded; the command of the run recomputes them: deeptaylor" in out
     said(capsys, 0, "run", photos, *MODEL, "--out", "store", "--trust-items")
     assert arrays(tmp_path / "store") == before
     assert "The run is done." in (tmp_path / "store" / "run.log").read_text()
@@ -79,10 +79,10 @@ def test_status_names_the_items_and_says_what_it_leaves_out(tmp_path: Path, caps
     bad: dict[int, Any] = {k: ValueError("no such row") for k in range(4)}
     run(Squares(20, bad | {k: ValueError(f"row {k}") for k in range(5, 17)}), tmp_path / "store")
     out, _ = said(capsys, 0, "status", str(tmp_path / "store"))
-    assert "20 of 20 items are done, in 2 of 2 shards; 16 of them bad." in out
+    assert "20 of 20 items are done, in 2 of 2 shards; 16 failed." in out
     assert "  4 × unreadable: no such row (0, 1, 2, and 1 more)\n" in out
     assert "  1 × unreadable: row 5 (5)\n" in out
-    assert "  and 3 more reasons; --json says all of them." in out
+    assert "  and 3 more reasons; --json lists all of them." in out
 
 
 def test_an_error_for_programs_is_one_line(photos: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from PIL import Image
 
 import deeptaylor as dt
 from cli_model import MODEL, said, write
-from deeptaylor.app.cli.words import as_options
+from deeptaylor.app.cli.values import format_wording
 from small_texts import classifier, embedder, library
 
 
@@ -46,7 +46,7 @@ def test_words_and_the_account_are_printed_and_saved(folder: Path, capsys: pytes
     assert [t["text"] for t in found["texts"]] == ["The films was not bad", "a film"]
     assert json.loads(Path("words.json").read_text())["texts"] == found["texts"]
     _, err = said(capsys, 2, *asked, "--text", "a film", "--out", "two.png")
-    assert "a .png file holds one text, and 2 were given" in err
+    assert "a .png file holds one text, but 2 were given" in err
     _, err = said(capsys, 2, *asked, "--out", "words.gif")
     assert "words.gif ends in .gif" in err
 
@@ -57,7 +57,8 @@ def test_check_prints_the_check_and_the_account(folder: Path, capsys: pytest.Cap
     plain, _ = said(capsys, 0, *asked)
     checked, _ = said(capsys, 0, *asked, "--check")
     e = dt.explain(dt.load(source), ["The films was not bad", "a film"], target="positive")
-    assert checked == f"{plain}\n{as_options(str(e.check()))}\n\n{e.table(0)}\n\n{e.table(1)}\n"
+    checks = "\n\n".join(map(format_wording, e.check().sentences()))
+    assert checked == f"{plain}\n{checks}\n\n{e.table(0)}\n\n{e.table(1)}\n"
     found = json.loads(said(capsys, 0, *asked, "--check", "--json")[0])
     assert found["check"]["accounted"] is True
     assert said(capsys, 0, *asked, "--check", "--quiet")[0] == ""
@@ -73,20 +74,24 @@ def test_what_does_not_fit_is_refused(folder: Path, tmp_path: Path, capsys: pyte
     write(tmp_path)
     model = ("--model", f"hf:{folder / 'classifier'}")
     for words, wanted in (
-        (model, "Nothing was given to explain"),
-        (("--continuation", "x", *model), "--continuation belongs to a text: give --text as well"),
-        (("photo.png", "--text", "a film", *model), "Give photographs, or --text: not both"),
+        (model, "Nothing to explain"),
+        (("--continuation", "x", *model), "--continuation is an option for texts: give --text as well"),
+        (("photo.png", "--text", "a film", *model), "Give photographs or --text, not both"),
         (("--text", " ", *model), "The text is empty"),
-        (("--text", "a film", "--flip", *model), "--flip is for photographs: leave it out with --text"),
-        (("--text", "a film", "--bias", "spread", *model), "--bias is for photographs: leave it out with --text"),
-        (("--text", "a film", "--rule", "*=z", *model), "--rule is for photographs"),
-        (("--text", "a film", "--size", "224", *model), "--size is for photographs"),
-        (("--text", "a film", "--trust", *model), "--trust is for photographs"),
-        (("--text", "a film", "--arrays", "none", *model), "--arrays is for photographs"),
-        (("--text", "a film", *MODEL), "reads no texts: --text needs a network of transformers"),
-        (("photo.png", *model), "reads texts; here a network is needed that does not"),
+        (("--text", "a film", "--flip", *model), "--flip is an option for photographs: leave it out with --text"),
+        (
+            ("--text", "a film", "--bias", "spread", *model),
+            "--bias is an option for photographs: leave it out with --text",
+        ),
+        (("--text", "a film", "--rule", "*=z", *model), "--rule is an option for photographs"),
+        (("--text", "a film", "--size", "224", *model), "--size is an option for photographs"),
+        (("--text", "a film", "--device", "cpu", *model), "--device is an option for photographs"),
+        (("--text", "a film", "--trust", *model), "--trust is an option for photographs"),
+        (("--text", "a film", "--arrays", "none", *model), "--arrays is an option for photographs"),
+        (("--text", "a film", *MODEL), "does not read texts: --text needs a transformers network"),
+        (("photo.png", *model), "reads texts; a network for photographs or numbers is needed here"),
         (("--text", "a film", "--model", str(folder / "classifier")), f"Did you mean hf:{folder / 'classifier'}?"),
-        (("--text", "a", "--similar-to", "b", "--target", "1", *model), "--target is no question about two texts"),
+        (("--text", "a", "--similar-to", "b", "--target", "1", *model), "--target does not apply to two texts"),
     ):
         _, err = said(capsys, 2, "explain", *words)
         assert wanted in err

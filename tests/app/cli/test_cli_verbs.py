@@ -18,7 +18,7 @@ from torch import Tensor
 import deeptaylor as dt
 from cli_model import MODEL, SAID, flower_net, said, write
 from deeptaylor import methods
-from deeptaylor.app import diagnosis
+from deeptaylor.app.cli import doctor
 from deeptaylor.models.onnx import exporter
 from deeptaylor.support import optional
 
@@ -65,11 +65,11 @@ def test_check_of_what_cannot_be_explained(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (SUMS, "add it: --shape 3,32,32"),
-        ([*SUMS, "--shape", "a"], "--shape a: whole numbers"),
-        ([*SUMS, "--shape", "0"], "every side is at least 1"),
-        ([*SAID, "--shape", "4"], "this one has a preparation"),
-        ([*SUMS, "--domain", "round"], "--domain round: real, nonnegative or box:LOW,HIGH"),
+        (SUMS, "add it, as in --shape 3,32,32"),
+        ([*SUMS, "--shape", "a"], "--shape a: give whole numbers"),
+        ([*SUMS, "--shape", "0"], "each number must be at least 1"),
+        ([*SAID, "--shape", "4"], "networks that do not take photographs"),
+        ([*SUMS, "--domain", "round"], "--domain round: give real, nonnegative or box:LOW,HIGH"),
     ],
 )
 def test_check_with_wrong_words(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,7 +130,7 @@ def test_compare_as_json_and_quietly(capsys: pytest.CaptureFixture[str]) -> None
     ("words", "message"),
     [
         (["--methods", "guess"], "no method is called 'guess'. There are: auto, deep-taylor, paper, secant, "),
-        (["--methods", ","], "--methods names none"),
+        (["--methods", ","], "--methods names no method"),
         (["--target", "all-top-5"], "compare explains one class"),
     ],
 )
@@ -157,7 +157,7 @@ def test_export(capsys: pytest.CaptureFixture[str]) -> None:
     assert err == ""
     assert "in   x (batch, 3, 24, 24)" in out
     assert "out  score (batch)" in out
-    assert "compared with onnxruntime on 6 inputs" in out
+    assert "checked with onnxruntime on 6 inputs" in out
     x, network = loaded()
     e = dt.Explainer(network, x, preparation().domain).explain(x, 1)
     score, relevance = runtime.InferenceSession("e.onnx").run(["score", "relevance"], {"x": x.numpy()})
@@ -210,7 +210,7 @@ def test_export_with_wrong_words(words: list[str], message: str, capsys: pytest.
 
 
 def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
-    findings = diagnosis.examine()
+    findings = doctor.examine()
     code = int(any(f.state == "problem" for f in findings))
     out, err = said(capsys, code, "doctor")
     assert err == ""
@@ -220,14 +220,14 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_doctor_sees_traps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(diagnosis.torch, "__version__", "2.4.1")
-    monkeypatch.setattr(diagnosis.torch, "get_num_threads", lambda: 1000)
+    monkeypatch.setattr(doctor.torch, "__version__", "2.4.1")
+    monkeypatch.setattr(doctor.torch, "get_num_threads", lambda: 1000)
     (tmp_path / "torchvision.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(diagnosis.sys.modules, "torchvision", raising=False)
-    monkeypatch.setattr(diagnosis, "_version", lambda name: "0.1" if name == "torchvision" else None)
-    found = {f.what: f for f in diagnosis.examine()}
-    assert found["torch"].advice == "2.10 or later is needed: use another environment, with a newer torch"
+    monkeypatch.delitem(doctor.sys.modules, "torchvision", raising=False)
+    monkeypatch.setattr(doctor, "_version", lambda name: "0.1" if name == "torchvision" else None)
+    found = {f.what: f for f in doctor.examine()}
+    assert found["torch"].advice == "2.10 or later is needed: use an environment with a newer torch"
     assert found["threads"].advice.startswith("set OMP_NUM_THREADS=")
     assert "operator torchvision::nms does not exist" in found["torchvision"].found
     assert said(capsys, 1, "doctor")[0].count("PROBLEM") == 3
@@ -241,13 +241,13 @@ def test_no_advice_changes_torch(monkeypatch: pytest.MonkeyPatch, version: str, 
         optional.importlib.metadata, "version", lambda name: version if name == "torch" else known(name)
     )
     monkeypatch.setattr(optional, "_clone", lambda: clone)
-    monkeypatch.setattr(diagnosis, "_version", lambda name: None)  # nothing is installed
-    advice = [f.advice for f in diagnosis.examine() if "pip install" in f.advice and "pillow" not in f.advice]
+    monkeypatch.setattr(doctor, "_version", lambda name: None)  # nothing is installed
+    advice = [f.advice for f in doctor.examine() if "pip install" in f.advice and "pillow" not in f.advice]
     assert len(advice) >= 8
     pin = f'"torch=={version.partition("+")[0]}"'
     assert all(text.count("pip install") == text.count(pin) for text in advice)
-    monkeypatch.setattr(diagnosis, "extras", dict)
-    (tree,) = diagnosis._extras()
+    monkeypatch.setattr(doctor, "extras", dict)
+    (tree,) = doctor._extras()
     assert tree.advice == f"pip install -e . {pin} to see its extras"
     for name, wanted in (
         ("pytorch_grad_cam", "pip install --no-deps grad-cam ttach opencv-python-headless"),
@@ -269,6 +269,6 @@ def test_no_extra_asks_for_a_torchvision() -> None:
 
 
 def test_a_ledger_that_does_not_close_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deeptaylor.properties.TOLERANCE", {torch.float32: -1.0})
-    (found,) = diagnosis._self_test()
+    monkeypatch.setattr("deeptaylor.check.TOLERANCE", {torch.float32: -1.0})
+    (found,) = doctor._self_test()
     assert found.state == "problem"

@@ -9,8 +9,8 @@ import pytest
 from starlette.testclient import TestClient
 
 import deeptaylor as dt
-from deeptaylor.app.server.app import make_app
-from deeptaylor.app.server.models import OWN, Models
+from deeptaylor.app.server.models import OWN, OfferedNetworks
+from deeptaylor.app.server.routes import make_app
 from page_client import BOUNDS, HOST, ORIGIN, TOKEN, Small
 
 
@@ -23,7 +23,7 @@ def own() -> dt.Pretrained:
 
 @pytest.fixture(scope="module")
 def client(own: dt.Pretrained) -> Iterator[TestClient]:
-    app = make_app(frozenset({HOST}), TOKEN, models=Models(own), chosen=OWN, bounds=BOUNDS)
+    app = make_app(frozenset({HOST}), TOKEN, models=OfferedNetworks(own), chosen=OWN, bounds=BOUNDS)
     with TestClient(app, base_url=ORIGIN, headers={"X-Deeptaylor-Token": TOKEN}) as made:
         assert made.post("/api/models/two-layer/load").json()["state"] in ("loading", "ready")
         for _ in range(600):

@@ -16,9 +16,8 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 import deeptaylor as dt
-from deeptaylor.app.server.app import Bounds, make_app
-from deeptaylor.app.server.dropped import Dropped, File
-from deeptaylor.app.server.models import Models
+from deeptaylor.app.server.models import OfferedNetworks, UploadedNetwork, UploadOptions
+from deeptaylor.app.server.routes import Bounds, make_app
 from page_client import BOUNDS, HOST, ORIGIN, TOKEN, explain, png, values
 from small_onnx import SAID, small_onnx, without_weights
 
@@ -32,14 +31,14 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def opened(bounds: Bounds) -> TestClient:
-    app = make_app(frozenset({HOST}), TOKEN, models=Models(), bounds=bounds)
+def open_page(bounds: Bounds) -> TestClient:
+    app = make_app(frozenset({HOST}), TOKEN, models=OfferedNetworks(), bounds=bounds)
     return TestClient(app, base_url=ORIGIN, headers={"X-Deeptaylor-Token": TOKEN})
 
 
 @pytest.fixture
 def client(temporary: Path) -> Iterator[TestClient]:
-    with opened(replace(BOUNDS, network=300_000)) as made:
+    with open_page(replace(BOUNDS, network=300_000)) as made:
         yield made
     assert list(temporary.glob("deeptaylor-*")) == []
 
@@ -117,10 +116,10 @@ def test_a_file_that_cannot_be_read_says_why(
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ({"file": "mine.pt"}, "mine.pt is no ONNX file; only those can be dropped on the page."),
-        ({"size": "large"}, "size large: a number of pixels"),
-        ({"mean": "red"}, "mean red: a number"),
-        ({"mean": "123.7,116.3,103.5"}, "white=1"),
+        ({"file": "mine.pt"}, "mine.pt is not an ONNX file; the page accepts only ONNX files."),
+        ({"size": "large"}, "size large: give a number of pixels"),
+        ({"mean": "red"}, "mean red: give a number"),
+        ({"mean": "123.7,116.3,103.5"}, "white is 1. Give white=255"),
         ({"channels": "GRB"}, "channels: "),
         ({"white": ""}, "white: "),
     ],
@@ -143,7 +142,7 @@ def test_all_of_it_must_be_said(client: TestClient) -> None:
 def test_a_network_has_a_limit_of_its_own(client: TestClient) -> None:
     assert len(small_onnx()) < 300_000
     found = drop(client, bytes(300_001))
-    assert found == {"status": 413, "error": f"the network is too large: at most {300_000 / 2**20:g} MiB are taken."}
+    assert found == {"status": 413, "error": f"the network is too large: at most {300_000 / 2**20:g} MiB are accepted."}
 
     def pieces() -> Iterator[bytes]:
         for _ in range(40):
@@ -156,9 +155,9 @@ def test_a_network_has_a_limit_of_its_own(client: TestClient) -> None:
 
 def test_no_other_file_can_be_asked_for(temporary: Path) -> None:
     """The file lies alone in a folder of its own, and both are gone once it was read."""
-    file = File(Dropped(**SAID))  # type: ignore[arg-type]  # as a query has it
+    file = UploadedNetwork(UploadOptions(**SAID))  # type: ignore[arg-type]  # as a query has it
     file.write(small_onnx())
     (folder,) = temporary.iterdir()
-    assert [path.name for path in folder.iterdir()] == ["network.onnx"]
+    assert [path.name for path in folder.iterdir()] == ["mine.onnx"]
     assert file.load().class_names is None
     assert list(temporary.iterdir()) == []

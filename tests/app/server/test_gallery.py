@@ -17,16 +17,14 @@ from starlette.testclient import TestClient
 from torch import nn
 
 import deeptaylor as dt
-from deeptaylor import heatmap
-from deeptaylor.app.server import gallery_pictures, main
-from deeptaylor.app.server.app import make_app
-from deeptaylor.app.server.gallery import Gallery
-from deeptaylor.app.server.gallery_routes import NO_RUN
-from deeptaylor.app.server.gallery_schema import PER_PAGE
-from deeptaylor.app.server.gallery_study import Study
-from deeptaylor.app.server.models import OWN, Models
-from deeptaylor.runs.clusters import Clusters
-from deeptaylor.shown import percent
+from deeptaylor.app.server import gallery, main
+from deeptaylor.app.server.gallery import ClusterSearch, Gallery
+from deeptaylor.app.server.models import OWN, OfferedNetworks
+from deeptaylor.app.server.routes import NO_RUN, make_app
+from deeptaylor.app.server.schema import PER_PAGE
+from deeptaylor.datasets.clusters import Clusters
+from deeptaylor.formatting import format_percent
+from deeptaylor.viz import heatmap
 from page_client import BOUNDS, HOST, ORIGIN, TOKEN, Small, explain
 from small_runs import Squares, network, run
 
@@ -34,9 +32,9 @@ COUNT = 60
 BAD = {7: ValueError("the file /home/jo/secret/7.png is broken")}
 
 
-def opened(gallery: Gallery | None, own: dt.Pretrained | None = None) -> TestClient:
+def open_page(gallery: Gallery | None, own: dt.Pretrained | None = None) -> TestClient:
     chosen = "squeezenet1_1" if own is None else OWN
-    app = make_app(frozenset({HOST}), TOKEN, models=Models(own), chosen=chosen, bounds=BOUNDS, gallery=gallery)
+    app = make_app(frozenset({HOST}), TOKEN, models=OfferedNetworks(own), chosen=chosen, bounds=BOUNDS, gallery=gallery)
     return TestClient(app, base_url=ORIGIN, headers={"X-Deeptaylor-Token": TOKEN})
 
 
@@ -48,7 +46,7 @@ def squares(tmp_path_factory: pytest.TempPathFactory) -> dt.Run:
 
 @pytest.fixture(scope="module")
 def client(squares: dt.Run) -> Iterator[TestClient]:
-    with opened(Gallery(squares, Squares(COUNT, BAD))) as made:
+    with open_page(Gallery(squares, Squares(COUNT, BAD))) as made:
         yield made
 
 
@@ -67,7 +65,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory, own: dt.Pretrained) -> dt.R
         file = folder / "pictures" / ("cat" if k % 2 else "dog") / f"{k:02d}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(generator.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(file)
-    return dt.run(folder / "pictures", own, folder / "store", also=[dt.Concepts("relu")])
+    return dt.explain_dataset(folder / "pictures", own, folder / "store", also=[dt.Concepts("relu")])
 
 
 def get(client: TestClient, path: str, **params: Any) -> Any:
@@ -132,7 +130,7 @@ def test_pages_follow_each_other_and_the_last_one_is_shown_for_one_beyond(client
     assert [item["index"] for item in get(client, "items", page=1)["items"]] == list(range(PER_PAGE, COUNT))
     assert get(client, "items", page=99)["page"] == 1
     assert get(client, "items")["sentence"] == "All 60 items; page 1 of 2"
-    assert get(client, "items", low=1e9)["sentence"] == "No item is like that."
+    assert get(client, "items", low=1e9)["sentence"] == "No item matches."
 
 
 def test_items_are_sorted_by_their_score(client: TestClient) -> None:
@@ -147,18 +145,18 @@ def test_an_item_is_told_in_sentences_whose_shares_are_the_ledgers(client: TestC
     answer = f"The network says “class {row['prediction']}”, "
     assert said["sentences"][0].startswith(answer)
     assert ("own class is" in said["sentences"][0]) == said["wrong"]
-    absorbed = percent((row["bias"] + row["returned"]) / row["score"])
+    absorbed = format_percent((row["bias"] + row["returned"]) / row["score"])
     assert 0.01 < row["own"] / row["score"] < 0.99
     assert f"is {row['score']:.3g}. Biases absorbed {absorbed} of the score; the" in said["sentences"][1]
     assert len(said["sentences"]) == 2
 
 
 def test_an_item_of_a_run_by_secants_is_told_with_the_references_score(tmp_path: Path) -> None:
-    made = dt.run(Squares(3), network(), tmp_path / "store", domain=dt.Box(0, 1), method="secant")
-    with opened(Gallery(made, Squares(3))) as asked:
+    made = dt.explain_dataset(Squares(3), network(), tmp_path / "store", domain=dt.Box(0, 1), method="secant")
+    with open_page(Gallery(made, Squares(3))) as asked:
         said = get(asked, "items/0")["sentences"][1]
     row = {name: float(column[0]) for name, column in made.table.items()}
-    assert f"is {row['score']:.3g}. The reference's is {row['score'] - row['input']:.3g}; the pixels make" in said
+    assert f"is {row['score']:.3g}. For the reference it is {row['score'] - row['input']:.3g}. Red pixels raise" in said
     assert "biases" not in said
 
 
@@ -167,7 +165,7 @@ def test_of_biases_that_took_nearly_all_it_says_how_little_is_left(photos: dt.Ru
     own = float(photos.table["own"][number] / photos.table["score"][number])
     assert own < 0.5
     assert Gallery(photos).item(number).sentences[1].partition(". ")[2] == (
-        f"Biases absorbed {percent(1 - own)} of the score; the map is rescaled to the score."
+        f"Biases absorbed {format_percent(1 - own)} of the score; the map is rescaled to the score."
     )
 
 
@@ -177,8 +175,10 @@ def test_of_a_contrast_both_parts_are_what_the_picture_holds(tmp_path: Path) -> 
     row = {name: float(column[number]) for name, column in found.table.items()}
     said = Gallery(found).item(number).sentences
     assert row["input"] + row["shared"] == pytest.approx(row["score"], rel=1e-4)
-    assert f"Biases absorbed {percent((row['bias'] + row['returned']) / row['score'])} of the score; the" in said[1]
-    apart = percent(row["input"] / (row["input"] + row["shared"]))
+    assert (
+        f"Biases absorbed {format_percent((row['bias'] + row['returned']) / row['score'])} of the score; the" in said[1]
+    )
+    apart = format_percent(row["input"] / (row["input"] + row["shared"]))
     assert apart in said[2]
     assert said[2].endswith("The heatmap shows all of it.")
 
@@ -188,7 +188,7 @@ def test_a_wrong_answer_is_wrong_where_two_classes_have_one_name(own: dt.Pretrai
     Image.fromarray(np.full((8, 8, 3), 90, np.uint8)).save(tmp_path / "a.png")
     answer = int(twice.network(twice.preprocess(tmp_path / "a.png")[0]).argmax())
     (tmp_path / "list.txt").write_text(f"a.png\t{(answer + 1) % 4}\n")
-    said = Gallery(dt.run(tmp_path / "list.txt", twice, tmp_path / "store")).item(0)
+    said = Gallery(dt.explain_dataset(tmp_path / "list.txt", twice, tmp_path / "store")).item(0)
     assert said.wrong
     assert said.sentences[0] == (
         f"The network says “crane”, but the item's own class is “crane” (class {(answer + 1) % 4}, not {answer})."
@@ -197,7 +197,7 @@ def test_a_wrong_answer_is_wrong_where_two_classes_have_one_name(own: dt.Pretrai
 
 def test_a_network_of_one_answer_has_no_classes(tmp_path: Path) -> None:
     one = nn.Sequential(nn.Flatten(), nn.Linear(64, 1), nn.Flatten(0)).eval()
-    found = dt.run(Squares(2), one, tmp_path / "store", domain=dt.Box(0, 1))
+    found = dt.explain_dataset(Squares(2), one, tmp_path / "store", domain=dt.Box(0, 1))
     said = Gallery(found).item(0)
     assert [s.partition(" is ")[0] for s in said.sentences] == ["The network’s answer"]
     assert said.said == ""
@@ -240,29 +240,29 @@ def test_a_thumbnail_is_the_heatmap_over_the_photograph(client: TestClient, squa
 
 
 def test_without_photographs_the_heatmap_is_shown_alone(squares: dt.Run) -> None:
-    with opened(Gallery(squares)) as alone:
+    with open_page(Gallery(squares)) as alone:
         assert "which the store does not hold" in alone.get("/api/models").json()["gallery"]["note"]
-        assert (png(alone, "items/3/small.png")[::20, ::20] == heatmap.colours(squares.heatmap(3))).all()
+        assert (png(alone, "items/3/small.png")[::20, ::20] == heatmap.render(squares.heatmap(3))).all()
         assert get(alone, "items/3")["pictured"] is False
         assert "Dataset" in refused(alone, "items/3/photograph.png")
 
 
 def test_the_mean_is_that_of_the_class(client: TestClient, squares: dt.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     means = squares.means("label")
-    assert (png(client, "mean.png", label=1)[::20, ::20] == heatmap.colours(means.maps[1])).all()
+    assert (png(client, "mean.png", label=1)[::20, ::20] == heatmap.render(means.maps[1])).all()
     assert get(client, "items", label=1)["mean"] == f"Mean heatmap of these {means.counts[1]} items"
-    monkeypatch.setattr(gallery_pictures, "_TAKEN", 5)
+    monkeypatch.setattr(gallery, "_TAKEN", 5)
     assert get(client, "items", label=1)["mean"].startswith("Mean heatmap of 5 of these")
     assert "no mean heatmap" in refused(client, "mean.png", status=2)
 
 
 def test_a_photograph_that_was_moved_leaves_its_heatmap(photos: dt.Run, tmp_path: Path) -> None:
-    with opened(Gallery(photos, tmp_path)) as moved:
+    with open_page(Gallery(photos, tmp_path)) as moved:
         for kind, times in (("small", 20), ("heatmap", 64)):
-            assert (png(moved, f"items/3/{kind}.png")[::times, ::times] == heatmap.colours(photos.heatmap(3))).all()
+            assert (png(moved, f"items/3/{kind}.png")[::times, ::times] == heatmap.render(photos.heatmap(3))).all()
         told = get(moved, "items/3")
         assert not told["pictured"]
-        assert told["sentences"][-1].startswith("Its photograph cannot be shown: ")
+        assert told["sentences"][-1].startswith("Its photograph cannot be shown. ")
         said = refused(moved, "items/3/photograph.png")
         assert "cannot be read" in said
         assert str(tmp_path) not in said
@@ -278,9 +278,9 @@ def test_what_is_explained_anew_is_what_the_run_explained(own: dt.Pretrained, tm
     deep = Image.fromarray(pixels[..., 0].astype(np.uint16) * 257)
     for kind in ("png", "tiff"):
         deep.save(tmp_path / "pictures" / f"deep.{kind}")
-    found = dt.run(tmp_path / "pictures", own, tmp_path / "store")
+    found = dt.explain_dataset(tmp_path / "pictures", own, tmp_path / "store")
     assert (found.table["status"] == 1).all(), found.errors
-    with opened(Gallery(found), own) as client:
+    with open_page(Gallery(found), own) as client:
         for k, name in enumerate(found.names):
             sent = client.get(f"/api/gallery/items/{k}/photograph.png").content
             anew = explain(client, sent, target=str(found.table["target"][k]))
@@ -326,21 +326,21 @@ def test_clusters_are_found_in_the_background_and_filter_the_items(client: TestC
 def test_a_cluster_says_its_class_where_it_has_one(squares: dt.Run, classes: list[int], said: str) -> None:
     none = np.zeros((3, 2), np.float32)
     found = Clusters(np.zeros(3, int), none, none, none[0], none[:1, :1, None], none[:1, 0], 3, "spectral")
-    study = Study(state="ready", found=found, rows=np.array([0, 1, 2]))
+    study = ClusterSearch(state="ready", found=found, rows=np.array([0, 1, 2]))
     view = squares.view([0, 1, 2])
     view._all["target"][:3] = classes
     assert [c.sentence for c in study.answer(view).clusters] == [said]
 
 
 def test_too_few_heatmaps_are_said_to_be_too_few(tmp_path: Path) -> None:
-    with opened(Gallery(run(Squares(3), tmp_path / "store"))) as client:
+    with open_page(Gallery(run(Squares(3), tmp_path / "store"))) as client:
         client.post("/api/gallery/clusters")
         for _ in range(100):
             found = get(client, "clusters")
             if found["state"] == "failed":
                 break
             time.sleep(0.05)
-        assert found["message"] == "Groups are looked for among 8 heatmaps or more; there are 3."
+        assert found["message"] == "Clusters need at least 8 heatmaps; there are 3."
 
 
 # --- channels ---------------------------------------------------------------------------------------------------------
@@ -348,7 +348,7 @@ def test_too_few_heatmaps_are_said_to_be_too_few(tmp_path: Path) -> None:
 
 def test_a_channel_has_its_best_items_and_their_pieces(photos: dt.Run, own: dt.Pretrained) -> None:
     table = photos.channels("relu")
-    with opened(Gallery(photos), own) as client:
+    with open_page(Gallery(photos), own) as client:
         assert client.get("/api/models").json()["gallery"]["layers"] == ["relu"]
         channels = get(client, "layers/0")["channels"]
         assert channels == [c for c, _ in table.strongest(4)]
@@ -369,7 +369,7 @@ def test_a_channel_has_its_best_items_and_their_pieces(photos: dt.Run, own: dt.P
 
 
 def test_pieces_wait_for_the_network(photos: dt.Run) -> None:
-    with opened(Gallery(photos)) as client:
+    with open_page(Gallery(photos)) as client:
         assert "load" in refused(client, "layers/0/0/0/crop.png", 409)
 
 
@@ -377,7 +377,7 @@ def test_pieces_are_not_cut_with_another_network(photos: dt.Run, own: dt.Pretrai
     other = Small()
     nn.init.constant_(other.conv.bias, 1.0)
     served = dt.load(other.eval(), preparation=own.preparation, class_names=own.class_names)
-    with opened(Gallery(photos), served) as client:
+    with open_page(Gallery(photos), served) as client:
         channel = get(client, "layers/0")["channels"][0]
         assert "serves another one" in refused(client, f"layers/0/{channel}/0/crop.png")
 
@@ -386,7 +386,7 @@ def test_pieces_are_not_cut_with_another_network(photos: dt.Run, own: dt.Pretrai
 
 
 def test_without_a_run_it_is_said_how_to_give_one() -> None:
-    with opened(None) as client:
+    with open_page(None) as client:
         assert client.get("/api/models").json()["gallery"] is None
         assert refused(client, "items") == NO_RUN
 
@@ -398,6 +398,6 @@ def test_a_folder_that_is_no_store_is_refused(tmp_path: Path, capsys: pytest.Cap
 
 def test_maps_that_are_no_pictures_are_refused(tmp_path: Path) -> None:
     data = [(torch.rand(5), 0) for _ in range(4)]
-    rows = dt.run(data, nn.Linear(5, 2), tmp_path / "store", domain=dt.Box(0, 1))
+    rows = dt.explain_dataset(data, nn.Linear(5, 2), tmp_path / "store", domain=dt.Box(0, 1))
     with pytest.raises(dt.DeepTaylorError, match="height and width"):
         Gallery(rows)

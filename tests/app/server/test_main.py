@@ -14,8 +14,8 @@ from torch import nn
 import deeptaylor as dt
 from deeptaylor import assets
 from deeptaylor.app.server import main
-from deeptaylor.app.server.app import make_app
-from deeptaylor.app.server.models import OWN, Models
+from deeptaylor.app.server.models import OWN, OfferedNetworks
+from deeptaylor.app.server.routes import make_app
 from deeptaylor.support.optional import how_to_install
 from page_client import HOST, ORIGIN, TOKEN, Small
 from small_onnx import small_onnx
@@ -70,7 +70,7 @@ def first_of(app: Any) -> str:
 def test_a_network_of_one_s_own_comes_first() -> None:
     said: dict[str, Any] = {**SAID, "size": 8, "resize": 8}
     own = dt.load(Small().eval(), preparation=dt.Preparation(**said), class_names=None)
-    assert first_of(make_app(frozenset({HOST}), TOKEN, models=Models(own))) == OWN
+    assert first_of(make_app(frozenset({HOST}), TOKEN, models=OfferedNetworks(own))) == OWN
 
 
 def test_an_onnx_file(served: list[Any], tmp_path: Path) -> None:
@@ -113,10 +113,10 @@ def test_what_the_file_does_not_say_is_asked_for(served: list[Any], tmp_path: Pa
     file.write_bytes(small_onnx())
     assert main.main(["--model", str(file)]) == 2
     said = capsys.readouterr().err
-    assert "nothing is guessed" in said
+    assert "A wrong guess would go unnoticed" in said
     assert "--size 224 --resize 256" in said
     assert main.main(["--model", str(file), "--class-names", "none", "--domain", "real"]) == 2
-    assert "say how they are prepared" in capsys.readouterr().err
+    assert "give their preprocessing" in capsys.readouterr().err
     assert served == []
 
 

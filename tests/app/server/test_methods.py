@@ -14,10 +14,10 @@ from starlette.testclient import TestClient
 from torch import nn
 
 import deeptaylor as dt
-from deeptaylor.app.server.app import make_app
-from deeptaylor.app.server.models import OWN, Models
-from deeptaylor.app.server.options import Options, Word
-from deeptaylor.secant.front_door import METHODS
+from deeptaylor.app.server.models import OWN, OfferedNetworks
+from deeptaylor.app.server.routes import make_app
+from deeptaylor.app.server.schema import ExplainOptions, MethodName
+from deeptaylor.settings import METHODS
 from page_client import BOUNDS, HOST, ORIGIN, TOKEN, explain, png, values
 
 
@@ -37,7 +37,7 @@ class Soft(nn.Module):
 def asking(network: nn.Module) -> TestClient:
     preparation = dt.Preparation(size=8, resize=8, channels="RGB", white=1, mean=0.5, std=0.5, interpolation="bilinear")
     loaded = dt.load(network.eval(), preparation=preparation, class_names=("one", "two", "three"))
-    app = make_app(frozenset({HOST}), TOKEN, models=Models(loaded), chosen=OWN, bounds=BOUNDS)
+    app = make_app(frozenset({HOST}), TOKEN, models=OfferedNetworks(loaded), chosen=OWN, bounds=BOUNDS)
     return TestClient(app, base_url=ORIGIN, headers={"X-Deeptaylor-Token": TOKEN})
 
 
@@ -48,7 +48,7 @@ def soft() -> Iterator[TestClient]:
 
 
 def test_the_page_has_the_words_of_the_library() -> None:
-    assert get_args(Word) == tuple(METHODS)
+    assert get_args(MethodName) == tuple(METHODS)
 
 
 @pytest.mark.parametrize("word", METHODS)
@@ -71,9 +71,12 @@ def test_the_reason_of_auto_has_the_numbers_of_the_test(soft: TestClient) -> Non
 
 
 def test_a_setting_of_deep_taylor_means_it() -> None:
-    assert Options(model="m").settings.method == "auto"
-    assert Options(model="m", bias="returned").settings.method == "deep-taylor"
-    assert Options(model="m", method="secant", bias="spread").settings == Options(model="m", method="secant").settings
+    assert ExplainOptions(model="m").settings.method == "auto"
+    assert ExplainOptions(model="m", bias="returned").settings.method == "deep-taylor"
+    assert (
+        ExplainOptions(model="m", method="secant", bias="spread").settings
+        == ExplainOptions(model="m", method="secant").settings
+    )
 
 
 def test_secants_explain_scores_below_zero_with_both_signs(soft: TestClient) -> None:

@@ -13,12 +13,12 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 import deeptaylor as dt
-from deeptaylor.app.server import explained, words
-from deeptaylor.app.server.app import make_app
-from deeptaylor.app.server.models import OWN, Models
-from deeptaylor.heatmap import robust_scale
-from deeptaylor.pictures.sentences import split
-from deeptaylor.run.faithful import flipping_area
+from deeptaylor.app.server import explanations, sentences
+from deeptaylor.app.server.models import OWN, OfferedNetworks
+from deeptaylor.app.server.routes import make_app
+from deeptaylor.engine.deletion import measure_flipping_area
+from deeptaylor.viz.captions import describe_split
+from deeptaylor.viz.heatmap import robust_scale
 from page_client import BOUNDS, HOST, ORIGIN, TOKEN, Several, digits, explain, png, values
 
 
@@ -30,7 +30,7 @@ def several(own: dt.Pretrained) -> dt.Pretrained:
 
 @pytest.fixture(scope="module")
 def asked(several: dt.Pretrained) -> Iterator[TestClient]:
-    app = make_app(frozenset({HOST}), TOKEN, models=Models(several), chosen=OWN, bounds=BOUNDS)
+    app = make_app(frozenset({HOST}), TOKEN, models=OfferedNetworks(several), chosen=OWN, bounds=BOUNDS)
     with TestClient(app, base_url=ORIGIN, headers={"X-Deeptaylor-Token": TOKEN}) as made:
         yield made
 
@@ -60,7 +60,7 @@ def test_one_class_against_another_is_the_contrast(asked: TestClient, several: d
     apart = found["apart"]
     assert apart["size"] == pytest.approx(float(c.apart[0]))
     assert c.apart_text().startswith(apart["percent"])
-    assert apart["sentence"] == "of the relevance of “four” lies elsewhere than that of “<script>”."
+    assert apart["sentence"] == "of the relevance of “four” does not overlap with that of “<script>”."
     assert np.allclose(values(apart["difference"]), c.difference[0].sum(0).numpy(), atol=1e-7)
     assert apart["difference"]["scale"] == pytest.approx(robust_scale((c.relevance + c.shared)[0].sum(0)))
     account = found["account"]
@@ -77,11 +77,11 @@ def test_that_nothing_sets_a_class_apart_is_said_as_in_a_figure(several: dt.Pret
         with torch.no_grad():
             network.fc.weight[2], network.fc.bias[2] = network.fc.weight[3], network.fc.bias[3] - 2.5
     model = dt.load(network, preparation=several.preparation, class_names=several.class_names)
-    app = make_app(frozenset({HOST}), TOKEN, models=Models(model), chosen=OWN, bounds=BOUNDS)
+    app = make_app(frozenset({HOST}), TOKEN, models=OfferedNetworks(model), chosen=OWN, bounds=BOUNDS)
     with TestClient(app, base_url=ORIGIN, headers={"X-Deeptaylor-Token": TOKEN}) as made:
         found = explain(made, png(3), target=3, against=2)
-    caption = split(contrast(model, target=3, against=2).ledger, 0, 0)
-    assert caption.startswith("Nothing sets the class apart: ") == alike
+    caption = describe_split(contrast(model, target=3, against=2).ledger, 0, 0)
+    assert caption.startswith("Nothing distinguishes the class from its rivals: ") == alike
     assert found["apart"]["nothing"] == (caption if alike else "")
 
 
@@ -121,7 +121,7 @@ def test_behind_a_softmax_scores_are_those_before_it(several: dt.Pretrained) -> 
         preparation=several.preparation,
         class_names=several.class_names,
     )
-    app = make_app(frozenset({HOST}), TOKEN, models=Models(soft), chosen=OWN, bounds=BOUNDS)
+    app = make_app(frozenset({HOST}), TOKEN, models=OfferedNetworks(soft), chosen=OWN, bounds=BOUNDS)
     with TestClient(app, base_url=ORIGIN, headers={"X-Deeptaylor-Token": TOKEN}) as made:
         x, _ = several.preprocess(Image.open(io.BytesIO(png(3))))
         scores = several.output(x)[0]
@@ -131,7 +131,7 @@ def test_behind_a_softmax_scores_are_those_before_it(several: dt.Pretrained) -> 
 def test_a_rival_that_the_network_does_not_see(asked: TestClient) -> None:
     words = refused(asked, target="four", against="one")["error"]
     assert words.startswith("The score of “one” is -1.")
-    assert "there is nothing that “four” could be set apart from" in words
+    assert "no evidence for it to compare “four” with" in words
     assert "dt." not in words
 
 
@@ -139,8 +139,6 @@ def test_a_rival_that_the_network_does_not_see(asked: TestClient) -> None:
     ("options", "said"),
     [
         ({"against": "banana split with extra nonsense"}, "No class is called 'banana split with extra nonsense'."),
-        ({"against": "too"}, "No class is called 'too'. Names like it:\n  1  two"),
-        ({"target": "fourr"}, "No class is called 'fourr'. Names like it:\n  3  four"),
         ({"against": "17"}, "There is no class 17: the network has 4 classes, from 0 on."),
         ({"against": "four"}, "“four” cannot be set against itself; name another class."),
         ({"against": "two", "method": "sensitivity"}, "Only deep Taylor decomposition and secants set a class apart"),
@@ -154,9 +152,20 @@ def test_what_is_no_question_is_refused(asked: TestClient, options: dict[str, st
     assert found.get("swap") is None
 
 
+@pytest.mark.parametrize(
+    ("options", "index", "name"), [({"against": "too"}, 1, "two"), ({"target": "fourr"}, 3, "four")]
+)
+def test_similar_classes_are_offered_for_an_unknown_one(
+    asked: TestClient, options: dict[str, str], index: int, name: str
+) -> None:
+    found = refused(asked, **options)
+    assert found["error"] == f"No class is called {next(iter(options.values()))!r}."
+    assert found["classes"] == [{"index": index, "name": name}]
+
+
 def test_numbers_of_classes_without_names(several: dt.Pretrained) -> None:
     plain = dt.load(Several().eval(), preparation=several.preparation, class_names=None)
-    app = make_app(frozenset({HOST}), TOKEN, models=Models(plain), chosen=OWN, bounds=BOUNDS)
+    app = make_app(frozenset({HOST}), TOKEN, models=OfferedNetworks(plain), chosen=OWN, bounds=BOUNDS)
     with TestClient(app, base_url=ORIGIN, headers={"X-Deeptaylor-Token": TOKEN}) as made:
         assert explain(made, png(3), target=3, against=2)["title"] == "“class 3” against “class 2”"
         assert refused(made, against=9)["error"] == "There is no such class: the network has 4, from 0 on."
@@ -166,7 +175,7 @@ def test_one_number_has_no_rivals(client: TestClient) -> None:
     params = {"model": "two-layer", "question": "apart"}
     response = client.post("/api/explain", params=params, content=digits())
     assert response.status_code == 422
-    assert "there are no classes to set apart" in response.json()["error"]
+    assert "there are no classes to compare" in response.json()["error"]
 
 
 # --- what is said -----------------------------------------------------------------------------------------------------
@@ -174,7 +183,7 @@ def test_one_number_has_no_rivals(client: TestClient) -> None:
 
 def test_sensitivity_has_no_ledger(asked: TestClient) -> None:
     found = explain(asked, png(3), method="sensitivity")
-    assert found["title"] == "Where a small change would alter the score of “four” most"
+    assert found["title"] == "Where a small change alters the score of “four” most"
     assert found["account"] is None
     assert "does not split the score" in found["sentences"][1]
     assert "%" not in " ".join([found["title"], *found["sentences"], found["warning"], found["check"]])
@@ -185,7 +194,7 @@ def test_sensitivity_has_no_ledger(asked: TestClient) -> None:
 def test_taylor_says_what_it_leaves_out(client: TestClient) -> None:
     found = explain(client, digits(), model="two-layer", method="taylor")
     assert found["account"] is None
-    assert "what a first-order expansion leaves out" in found["sentences"][1]
+    assert "the higher-order terms" in found["sentences"][1]
     assert found["consistent"].startswith("Not consistent: ")
 
 
@@ -195,7 +204,7 @@ def test_evidence_says_its_score_and_whether_it_is_consistent(asked: TestClient)
     assert found["sentences"][0].startswith(f"The score of “four” is {found['score']:.3g}; ")
     assert found["consistent"].startswith("Not consistent: before rescaling the relevances add up to ")
     spread = explain(asked, png(3), bias="spread")
-    assert spread["consistent"] == "Consistent: no relevance is negative, and all of it together is the whole score."
+    assert spread["consistent"] == "Consistent: no negative values, and the pixels add up to the score."
     kept = explain(asked, png(3), bias="neuron")
     assert kept["consistent"].startswith("Not consistent: the relevances add up to ")
     assert (found["bias"], kept["bias"]) == ("returned", "neuron")
@@ -207,16 +216,18 @@ def test_whether_the_network_believes_a_map(asked: TestClient, several: dt.Pretr
     assert response.status_code == 200, response.text
     x, _ = several.preprocess(Image.open(io.BytesIO(png(3))))
     heat = torch.from_numpy(values(explain(asked, png(3), **options)["heat"]).copy())[None]
-    area = float(flipping_area(several.network, (x,), 3, heat)[0])
+    area = float(measure_flipping_area(several.network, (x,), 3, heat)[0])
     assert response.json()["area"] == pytest.approx(area, abs=1e-6)
-    part = "the part that is its own" if "question" in options else "the map"
-    assert f"in the order of what {part} says" in response.json()["sentence"]
+    part = "the distinctive part of the map" if "question" in options else "the map"
+    assert f"in the order of {part}. " in response.json()["sentence"]
 
 
 def test_the_words_of_belief() -> None:
-    assert "0.21 higher on average when the least relevant went first" in words.believed(0.21, "cup", parts=False)
-    assert "0.10 lower on average" in words.believed(-0.1, "cup", parts=False)
-    assert "made no difference to the probability of “cup”" in words.believed(0.001, "cup", parts=False)
+    assert "0.21 higher on average when the least relevant patches were hidden first" in sentences.describe_deletion(
+        0.21, "cup", parts=False
+    )
+    assert "0.10 lower on average" in sentences.describe_deletion(-0.1, "cup", parts=False)
+    assert "made no difference to the probability of “cup”" in sentences.describe_deletion(0.001, "cup", parts=False)
 
 
 # --- layers -----------------------------------------------------------------------------------------------------------
@@ -228,7 +239,7 @@ def test_the_channels_of_a_layer_that_hold_most(asked: TestClient, several: dt.P
     x, _ = several.preprocess(Image.open(io.BytesIO(png(3))))
     R = dt.Explainer(several.network, x, domain=several.domain).explain(x, 3).at(node)[0]
     sums = R.sum((1, 2))
-    best = [k for k in sums.argsort(descending=True).tolist() if sums[k] > 0][: explained.CHANNELS]
+    best = [k for k in sums.argsort(descending=True).tolist() if sums[k] > 0][: explanations.CHANNELS]
     assert [c["index"] for c in layer["channels"]] == best
     assert len(best) >= 2
     for channel in layer["channels"]:
@@ -245,4 +256,4 @@ def test_a_layer_of_a_contrast_says_that_all_evidence_is_shown(asked: TestClient
     plain = asked.post(f"/api/layers/{node}", params={"model": OWN}, content=png(3)).json()
     assert layer["heat"] == plain["heat"]
     assert layer["title"].startswith("Evidence for “four”")
-    assert "All evidence is shown here" in layer["sentence"]
+    assert "It shows all evidence" in layer["sentence"]

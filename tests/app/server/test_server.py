@@ -24,12 +24,13 @@ from starlette.testclient import TestClient
 from torch import nn
 
 import deeptaylor as dt
-from deeptaylor.app.server import explaining, main
-from deeptaylor.app.server.app import make_app
-from deeptaylor.app.server.folders import without_folders
-from deeptaylor.app.server.models import OWN, Models
-from deeptaylor.app.server.options import Options, command, parse_rules
-from deeptaylor.rules.parse import RULES, parse, spelled
+from deeptaylor.app.server import explanations, main
+from deeptaylor.app.server.explanations import command, parse_rules
+from deeptaylor.app.server.models import OWN, OfferedNetworks
+from deeptaylor.app.server.routes import make_app
+from deeptaylor.app.server.schema import ExplainOptions
+from deeptaylor.app.server.security import hide_folders
+from deeptaylor.rules.parse import RULES, format_rule, parse
 from deeptaylor.support.optional import how_to_install
 from page_client import BOUNDS, HOST, ORIGIN, TOKEN, digits, explain, png, values
 
@@ -84,7 +85,7 @@ def test_one_output_below_zero_is_explained_with_the_other_sign(flat: bool, meth
         side.bias.fill_(-5 - float(own.preparation.domain.span()[1]) * float(side.weight.abs().sum()))
     network = nn.Sequential(nn.Flatten(), side, *[nn.Flatten(0)] * flat).eval()
     doubt = dt.load(network, preparation=own.preparation, class_names=None)
-    app = make_app(frozenset({HOST}), TOKEN, models=Models(doubt), chosen=OWN, bounds=BOUNDS)
+    app = make_app(frozenset({HOST}), TOKEN, models=OfferedNetworks(doubt), chosen=OWN, bounds=BOUNDS)
     with TestClient(app, base_url=ORIGIN, headers={"X-Deeptaylor-Token": TOKEN}) as made:
         found = explain(made, png(3), model=OWN, method=method)
     assert found["score"] > 0
@@ -95,7 +96,7 @@ def test_one_output_below_zero_is_explained_with_the_other_sign(flat: bool, meth
         assert "--target negative" in found["command"]
         assert values(found["heat"]).any()
     else:
-        assert found["command"] == "# No command gives this one; the Python does."
+        assert found["command"] == "# There is no equivalent command; use the Python code."
 
 
 def test_another_class(client: TestClient) -> None:
@@ -200,14 +201,16 @@ def test_rules_are_words_and_numbers_and_never_code() -> None:
     assert parse(" ab : 2 , 1 ") == dt.rules.AlphaBeta(2, 1)
     assert parse_rules("a.*=w2; b=c=flat;") == {"a.*": dt.rules.WSquare(), "b=c": dt.rules.Flat()}
     assert all(parse(symbol) == kind() for symbol, kind in RULES.items())
-    assert all(parse(spelled(rule)) == rule for rule in (*[kind() for kind in RULES.values()], dt.rules.ZBox(0.0, 1.0)))
+    assert all(
+        parse(format_rule(rule)) == rule for rule in (*[kind() for kind in RULES.values()], dt.rules.ZBox(0.0, 1.0))
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("exec", "no rule is called 'exec'"),
-        ("eps:x", "what follows the colon are numbers"),
+        ("eps:x", "only numbers may follow the colon"),
         ("eps:1,2", "takes 1 number"),
         ("z+:1", "takes 0 number"),
         ("eps:nan", "between 0 and a million"),
@@ -243,12 +246,12 @@ def test_the_command_is_quoted_for_the_shell(client: TestClient) -> None:
     [
         ({"method": "sensitivity"}, "deeptaylor compare picture.png --model m --methods sensitivity --target 3"),
         ({"method": "taylor"}, "deeptaylor compare picture.png --model m --methods taylor --target 3"),
-        ({"method": "taylor", "level": 0.2}, "# No command gives this one; the Python does."),
+        ({"method": "taylor", "level": 0.2}, "# There is no equivalent command; use the Python code."),
     ],
     ids=str,
 )
 def test_the_command_of_other_methods(options: dict[str, Any], said: str) -> None:
-    assert command(Options(model="m", **options), "m", {}, None, 3) == said
+    assert command(ExplainOptions(model="m", **options), "m", {}, None, 3) == said
 
 
 # --- many at once ---------------------------------------------------------------------------------------------------
@@ -257,13 +260,13 @@ def test_the_command_of_other_methods(options: dict[str, Any], said: str) -> Non
 def test_past_the_queue_is_429_and_places_come_back(
     client: TestClient, own: dt.Pretrained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go, real = threading.Event(), explaining.Explaining.explain
+    go, real = threading.Event(), explanations.PictureExplainer.explain
 
     def slow(self: Any, *given: Any) -> Any:
         assert go.wait(20)
         return real(self, *given)
 
-    monkeypatch.setattr(explaining.Explaining, "explain", slow)
+    monkeypatch.setattr(explanations.PictureExplainer, "explain", slow)
     answers: list[int] = []
 
     def ask() -> None:
@@ -287,14 +290,14 @@ def test_past_the_queue_is_429_and_places_come_back(
 
 
 def test_a_network_is_prepared_before_its_first_picture(own: dt.Pretrained, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = make_app(frozenset({HOST}), TOKEN, models=Models(own), chosen=OWN, bounds=BOUNDS)
+    app = make_app(frozenset({HOST}), TOKEN, models=OfferedNetworks(own), chosen=OWN, bounds=BOUNDS)
     with TestClient(app, base_url=ORIGIN, headers={"X-Deeptaylor-Token": TOKEN}) as made:
         for _ in range(2):
             assert made.post(f"/api/models/{OWN}/prepare").json()["name"] == OWN
         assert (
             made.post("/api/explain", params={"model": OWN}, content=b"").status_code == 415
         )  # behind it in the queue
-        monkeypatch.setattr(explaining, "Explainer", lambda *_, **__: pytest.fail("it is captured again"))
+        monkeypatch.setattr(explanations, "Explainer", lambda *_, **__: pytest.fail("it is captured again"))
         assert explain(made, png(3))["model"] == OWN
         assert made.post("/api/models/one-layer/prepare").status_code == 409
 
@@ -311,17 +314,17 @@ def test_a_picture_that_is_kept_changes_no_answer(client: TestClient) -> None:
 
 
 def test_explainers_kept_are_bounded(own: dt.Pretrained) -> None:
-    made = explaining.Explaining(10**6)
-    for k in range(explaining.KEPT + 2):
-        made.explain(own, png(), Options(model=OWN, above=f"eps:0.{k + 1}"))
-    assert len(made._kept) <= explaining.KEPT
+    made = explanations.PictureExplainer(10**6)
+    for k in range(explanations.KEPT + 2):
+        made.explain(own, png(), ExplainOptions(model=OWN, above=f"eps:0.{k + 1}"))
+    assert len(made._kept) <= explanations.KEPT
 
 
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
 def test_it_listens_on_this_machine_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(main, "_bound", lambda host, port: pytest.fail(f"it would listen on {host}"))
+    monkeypatch.setattr(main, "_bind", lambda host, port: pytest.fail(f"it would listen on {host}"))
     assert main.main(["--host", "0.0.0.0"]) == 2
     assert "this machine alone" in capsys.readouterr().err
 
@@ -329,12 +332,12 @@ def test_it_listens_on_this_machine_only(capsys: pytest.CaptureFixture[str], mon
 def test_an_unknown_network_or_a_taken_port(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["--model", "nothing"]) == 2
     assert "no network is called 'nothing', and there is no such file" in capsys.readouterr().err
-    taken = main._bound("127.0.0.1", 0)
+    taken = main._bind("127.0.0.1", 0)
     try:
         assert main.main(["--port", str(taken.getsockname()[1])]) == 2
     finally:
         taken.close()
-    assert "cannot be had" in capsys.readouterr().err
+    assert "is not free" in capsys.readouterr().err
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,7 +398,7 @@ class Branching(nn.Module):
 def test_errors_on_the_page_do_not_name_folders(network: nn.Module, said: str, own: dt.Pretrained) -> None:
     assert own.preparation is not None
     bad = dt.load(network.eval(), preparation=own.preparation, class_names=own.class_names)
-    app = make_app(frozenset({HOST}), TOKEN, models=Models(bad), chosen=OWN, bounds=BOUNDS)
+    app = make_app(frozenset({HOST}), TOKEN, models=OfferedNetworks(bad), chosen=OWN, bounds=BOUNDS)
     with TestClient(app, base_url=ORIGIN, headers={"X-Deeptaylor-Token": TOKEN}) as made:
         asked = {"model": OWN, "method": "deep-taylor"}
         response = made.post("/api/explain", params=asked, content=png())
@@ -412,7 +415,7 @@ def test_weights_that_cannot_be_had_do_not_name_folders(monkeypatch: pytest.Monk
         raise dt.LoadError(f"weights.h5 cannot be kept in the cache folder {tmp_path / 'a cache'} (full)")
 
     monkeypatch.setattr("deeptaylor.app.server.models.load_pretrained", fail)
-    app = make_app(frozenset({HOST}), TOKEN, models=Models(), bounds=BOUNDS)
+    app = make_app(frozenset({HOST}), TOKEN, models=OfferedNetworks(), bounds=BOUNDS)
     with TestClient(app, base_url=ORIGIN, headers={"X-Deeptaylor-Token": TOKEN}) as made:
         made.post("/api/models/mobilenet_v2/load")
         late = time.monotonic() + 10
@@ -425,6 +428,6 @@ def test_weights_that_cannot_be_had_do_not_name_folders(monkeypatch: pytest.Monk
 
 def test_other_words_stay() -> None:
     for text in ("0/0 and/or 1/2", "see https://example.org/a/b.html", "mean=0.485, std=0.229 / white", "conv/relu_1"):
-        assert without_folders(text) == text
-    assert without_folders(r"at C:\Users\jo\nets\mine.py:3: x") == "at mine.py:3: x"
-    assert without_folders(f"at {Path.cwd() / 'two words' / 'a.py'}:3") == f"at two words{os.sep}a.py:3"
+        assert hide_folders(text) == text
+    assert hide_folders(r"at C:\Users\jo\nets\mine.py:3: x") == "at mine.py:3: x"
+    assert hide_folders(f"at {Path.cwd() / 'two words' / 'a.py'}:3") == f"at two words{os.sep}a.py:3"

@@ -26,10 +26,10 @@ import uvicorn
 from PIL import Image
 
 from deeptaylor import assets
-from deeptaylor.app.server import main, opening
-from deeptaylor.app.server.app import Bounds, make_app
+from deeptaylor.app.server import main
 from deeptaylor.app.server.connections import Connections, Patience, most_connections
-from deeptaylor.app.server.models import Models
+from deeptaylor.app.server.models import OfferedNetworks
+from deeptaylor.app.server.routes import Bounds, make_app
 from live_server import Live, digits, heat, running
 
 SHORT = Patience(headers=0.3, unread=0.3, rest=0.3)
@@ -55,7 +55,7 @@ class Application:
 @contextlib.contextmanager
 def serving(app: Any, connections: Any, lifespan: str = "off") -> Iterator[tuple[int, uvicorn.Server]]:
     """A server in a thread of this process, on a port of its own."""
-    bound = main._bound("127.0.0.1", 0)
+    bound = main._bind("127.0.0.1", 0)
     config = uvicorn.Config(
         app, http=connections, ws="none", log_level="critical", timeout_graceful_shutdown=1, lifespan=lifespan
     )
@@ -169,7 +169,7 @@ def test_room_is_what_the_system_allows(monkeypatch: pytest.MonkeyPatch) -> None
 def page() -> Iterator[tuple[int, bytes]]:
     """A page that is impatient, and the head of a request to it."""
     bounds = Bounds(read_seconds=0.5, read_rate=1000)
-    app = make_app(frozenset({"here"}), "secret", models=Models(), bounds=bounds)
+    app = make_app(frozenset({"here"}), "secret", models=OfferedNetworks(), bounds=bounds)
     with serving(app, Connections(), "on") as (port, _):
         head = b"Host: here\r\nX-Deeptaylor-Token: secret\r\n"
 
@@ -208,8 +208,8 @@ def test_a_picture_that_keeps_coming_has_its_time(page: tuple[int, bytes]) -> No
 
 ENDLESS = """
 import time
-from deeptaylor.app.server import explaining
-explaining.Explaining.explain = lambda *_: time.sleep(600)
+from deeptaylor.app.server import explanations
+explanations.PictureExplainer.explain = lambda *_: time.sleep(600)
 """
 
 
@@ -243,11 +243,11 @@ def test_a_file_that_is_being_fetched_is_abandoned(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("DEEPTAYLOR_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr(assets, "_installed", lambda _: None)
+    monkeypatch.setattr(assets, "_find_installed", lambda _: None)
     real = assets._ran
     slow = ["-c", "import time; time.sleep(600)"]
     monkeypatch.setattr(assets, "_ran", lambda command: real([command[0], *slow]))
-    models = Models()
+    models = OfferedNetworks()
     models.begin("mobilenet_v2")
     until(lambda: len(assets._children) == 1)
     child = next(iter(assets._children))
@@ -264,7 +264,7 @@ def test_the_browser_is_not_told_the_token_on_its_command_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(opening, "_SNAPS", tmp_path / "none")
+    monkeypatch.setattr(main, "_SNAPS", tmp_path / "none")
     asked: list[str] = []
     read: list[str] = []
 
@@ -291,21 +291,21 @@ def test_the_browser_is_not_told_the_token_on_its_command_line(
 
 def test_the_way_to_the_page_is_gone_soon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(opening, "_SNAPS", tmp_path / "none")
-    monkeypatch.setattr(opening, "SECONDS", 0.05)
+    monkeypatch.setattr(main, "_SNAPS", tmp_path / "none")
+    monkeypatch.setattr(main, "SECONDS", 0.05)
     monkeypatch.setattr("webbrowser.open", lambda _: False)
-    with opening.opened("http://127.0.0.1:1/#token=x") as found:
+    with main.open_page("http://127.0.0.1:1/#token=x") as found:
         assert not found
         until(lambda: not list(tmp_path.iterdir()))
 
 
 def test_a_browser_in_a_snap_can_read_the_way_to_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(opening, "_SNAPS", tmp_path)
+    monkeypatch.setattr(main, "_SNAPS", tmp_path)
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setenv("HOME", str(tmp_path))
     asked: list[str] = []
     monkeypatch.setattr("webbrowser.open", lambda address: asked.append(address) or True)
-    with opening.opened("http://127.0.0.1:1/#token=x"):
+    with main.open_page("http://127.0.0.1:1/#token=x"):
         (folder,) = tmp_path.iterdir()
         assert not folder.name.startswith(".")
         assert asked == [(folder / "page.html").as_uri()]

@@ -174,7 +174,7 @@ def test_a_training_network_gives_the_branch_asked_for(files: Files) -> None:
 
 
 def test_what_the_text_does_not_say_is_asked_for(files: Files) -> None:
-    assert "2 outputs: choose one with output=…: strange, fc" in files.refused(TRAINING, input_shape=(3, 2, 2))
+    assert "2 outputs, strange, fc: choose one, output=…" in files.refused(TRAINING, input_shape=(3, 2, 2))
     assert "no layer makes the output 'prob'" in files.refused(TRAINING, input_shape=(3, 2, 2), output="prob")
     assert "Give it: input_shape=(channels, height, width)" in files.refused(TRAINING, output="fc")
     assert "cannot have the shape" in files.refused(TRAINING, output="fc", input_shape=(3, 0, 2))

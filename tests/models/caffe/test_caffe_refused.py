@@ -32,9 +32,8 @@ from caffe_files import (
     relu,
 )
 from caffe_reference import Layer, blob, caffemodel, chunk, new_layer, number, prototxt, varint
-from deeptaylor.models.caffe import CaffeError, CaffeGraph, read_caffe, text, weights
-from deeptaylor.models.caffe.text import read_prototxt
-from deeptaylor.models.caffe.weights import read_weights
+from deeptaylor.models.caffe import CaffeError, CaffeGraph, caffe_files, read_caffe
+from deeptaylor.models.caffe.caffe_files import read_prototxt, read_weights
 
 # --- the text -------------------------------------------------------------------------------------------------------
 
@@ -70,11 +69,11 @@ def test_every_spelling_of_the_text(files: Files) -> None:
         ("}", "the name of a field expected"),
         ("layer { name: 'a'", "1 braces are not closed. It is cut short"),
         ("layer { x < } >", "the name of a field expected, found '}'"),
-        ("name: 'open", "is no part of it"),
+        ("name: 'open", "is not valid syntax"),
         ("name: 'a\\q'", "unknown escape"),
         ("v: [1 2]", "a comma expected"),
         ("v: [1, ", "a value expected"),
-        ("\x00\x01", "is no part of it"),
+        ("\x00\x01", "is not valid syntax"),
         ("v: " + "9" * 100, "a value expected"),
         ("a {" * 40 + "}" * 40, "messages nest more than 32 deep"),
         ("a {" * 500_000, "messages nest more than 32 deep"),
@@ -137,15 +136,15 @@ def pooled(param: str, shape: Shape = SHAPE) -> str:
         (pooled("global_pooling: true pad: 1"), "neither stride nor padding"),
         (one("LRN", "lrn_param { local_size: 4 }"), "should be odd"),
         (one("LRN", "lrn_param { alpha: 'much' }"), "'alpha' should be a number, got 'much'"),
-        (one("InnerProduct", "inner_product_param { axis: 0 num_output: 3 }"), "the axes 1 to 3 will do"),
+        (one("InnerProduct", "inner_product_param { axis: 0 num_output: 3 }"), "the axes 1 to 3 are supported"),
         (one("InnerProduct"), "it has no outputs"),
         (one("BatchNorm", "batch_norm_param { use_global_stats: false }"), "that is not a function"),
         (one("Scale", "scale_param { axis: 2 num_axes: 3 }"), "are more than the shape"),
         (one("Scale", more="bottom: 'data'"), "needs axis: 0 and no bias"),
-        (one("Concat", "concat_param { axis: 7 }"), "the axes 1 to 3 will do"),
+        (one("Concat", "concat_param { axis: 7 }"), "the axes 1 to 3 are supported"),
         (one("Eltwise"), "cannot have 1 inputs and 1 outputs"),
         (one("Eltwise", "eltwise_param { coeff: 2 }", more="bottom: 'data'"), "1 coefficients for a SUM of 2 inputs"),
-        (one("Softmax", "softmax_param { axis: 0 }"), "the axes 1 to 3 will do"),
+        (one("Softmax", "softmax_param { axis: 0 }"), "the axes 1 to 3 are supported"),
         (one("Dropout", "dropout_param { dropout_ratio: 1.5 }"), "should be in [0, 1)"),
         (one("Flatten", "flatten_param { axis: 3 end_axis: 2 }"), "comes before"),
         (one("Reshape", "reshape_param { shape { dim: -1 dim: 4 } }"), "mixes the samples of a batch"),
@@ -170,15 +169,15 @@ def test_all_unknown_layers_at_once(files: Files) -> None:
     ]
     message = files.refused(prototxt(SHAPE, layers))
     assert (
-        "3 layers that are not known: layer 'odd0' (Deconvolution), layer 'odd2' (SPP), layer 'odd3' (Crop)" in message
+        "3 layers are not supported: layer 'odd0' (Deconvolution), layer 'odd2' (SPP), layer 'odd3' (Crop)" in message
     )
-    assert "Known: AbsVal, BatchNorm, Concat, Convolution" in message
+    assert "Supported: AbsVal, BatchNorm, Concat, Convolution" in message
 
 
 def test_a_cycle_is_refused_with_names(files: Files) -> None:
     layers = [Layer("a", "Eltwise", ["data", "b"]), Layer("b", "ReLU", "a")]
     message = files.refused(prototxt(SHAPE, layers))
-    assert "layer 'a' (Eltwise) reads 'b', which no layer before it makes; it is made by layer 'b' (ReLU)" in message
+    assert "layer 'a' (Eltwise) reads 'b', which no layer before it makes; layer 'b' (ReLU) makes it" in message
     assert "reads 'a'" in files.refused(prototxt(SHAPE, [Layer("a", "ReLU", "a")]))
 
 
@@ -208,8 +207,8 @@ HUGE = chunk(5, b"\0" * 8) + chunk(7, chunk(1, varint(2**30) + varint(2**30)))
     by_reason(
         (b"", "it has no layers"),
         (b"\x89HDF\r\n", "an HDF5 file"),
-        (b"PK\x03\x04 a zip file", "not a whole .caffemodel file"),
-        (b"\x80\x02}q\x00.", "not a whole .caffemodel file"),
+        (b"PK\x03\x04 a zip file", "not a complete .caffemodel file"),
+        (b"\x80\x02}q\x00.", "not a complete .caffemodel file"),
         (with_blobs(GOOD[0]), "expects [(3, 4), (3,)], received [(3, 4)]"),
         (with_blobs(blob(array(4, 3)), GOOD[1]), "layer 'fc' (InnerProduct) expects [(3, 4), (3,)], received [(4, 3)"),
         (with_blobs(*GOOD, GOOD[1]), "do not fit"),
@@ -222,7 +221,7 @@ HUGE = chunk(5, b"\0" * 8) + chunk(7, chunk(1, varint(2**30) + varint(2**30)))
         (with_blobs(blob(np.full((3, 4), 1e300), double=True), GOOD[1]), "not finite"),
         (with_blobs(HUGE, GOOD[1]), "has 1,152,921,504,606,846,976 numbers, the file 2"),
         (with_blobs(chunk(5, b"\0" * 8), GOOD[1]), "layer 'fc', array 0: it has no shape"),
-        (with_blobs(chunk(5, b"\0" * 7) + number(1, 1), GOOD[1]), "end in the middle of one"),
+        (with_blobs(chunk(5, b"\0" * 7) + number(1, 1), GOOD[1]), "end in the middle of a number"),
         (with_blobs(number(1, -5), GOOD[1]), "an axis below zero or above"),
         (with_blobs(chunk(7, chunk(1, b"\1" * 100)), GOOD[1]), "more than 32 axes"),
         (with_blobs(chunk(1, b"x"), GOOD[1]), "its shape is not a number"),
@@ -285,11 +284,11 @@ def test_every_prefix_of_a_file_is_refused(files: Files) -> None:
 def test_the_size_is_checked_before_the_file_is_read(files: Files) -> None:
     files.write(FC_TEXT, b"")
     with files.model.open("wb") as stream:
-        stream.truncate(weights.MAX_BYTES + 1)  # a hole: no disk is used
+        stream.truncate(caffe_files.MAX_WEIGHTS_BYTES + 1)  # a hole: no disk is used
     with pytest.raises(CaffeError, match="2,147,483,649 bytes; files above 2,147,483,648 bytes are not read"):
         read_caffe(files.text, files.model)
     with files.text.open("wb") as stream:
-        stream.truncate(text.MAX_BYTES + 1)
+        stream.truncate(caffe_files.MAX_TEXT_BYTES + 1)
     with pytest.raises(CaffeError, match="files above 4,194,304 bytes are not read"):
         read_caffe(files.text)
 
@@ -301,7 +300,7 @@ def test_what_is_no_file(files: Files, tmp_path: Path) -> None:
 
 
 def test_too_many_fields(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "MAX_RECORDS", 1000)
+    monkeypatch.setattr(caffe_files, "MAX_RECORDS", 1000)
     assert "more than 1,000 fields" in files.refused(FC_TEXT, number(999, 1) * 1001)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from deeptaylor import assets
-from deeptaylor.models.networks import NAMED
+from deeptaylor.models.networks import CATALOG
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     h5py = pytest.importorskip("h5py", reason="h5py is not installed (pip install 'deeptaylor[networks]')")
     torch.manual_seed(0)
     for name in ("squeezenet1_1", "mobilenet_v2", "efficientnet-lite1"):
-        file, network = tmp_path / name, NAMED[name].build()
+        file, network = tmp_path / name, CATALOG[name].build()
         if name == "squeezenet1_1":
             with h5py.File(file, "w") as archive:
                 for key, layer in network.named_modules():

@@ -200,7 +200,10 @@ def test_without_names_columns_are_taken_as_they_lie() -> None:
 
 def test_what_else_there_is_is_refused_in_a_sentence() -> None:
     for match, made in (
-        ("RandomForestClassifier is none of them, but .* ONNX file", RandomForestClassifier(2).fit(X, TWO)),
+        (
+            r"RandomForestClassifier has no layers .* dt.explain\(model, rows, background=X_train\)",
+            RandomForestClassifier(2).fit(X, TWO),
+        ),
         (
             r"this Pipeline has PolynomialFeatures. Apply the steps yourself: dt.load\(pipeline\[-1\], …\)",
             make_pipeline(PolynomialFeatures(), linear_model.Ridge()).fit(X, NUMBER),
@@ -381,4 +384,4 @@ def test_evaluate_and_run_know_of_the_scaler(tmp_path: Path) -> None:
     dt.evaluate(p, torch.from_numpy(TABLE[:6]), {"kept": method})
     assert near(given[0], torch.from_numpy(scaled[:6]))
     with pytest.raises(dt.InputError, match="A run takes rows of a table as the network does"):
-        dt.run(torch.utils.data.TensorDataset(torch.from_numpy(TABLE)), p, tmp_path / "run")
+        dt.explain_dataset(torch.utils.data.TensorDataset(torch.from_numpy(TABLE)), p, tmp_path / "run")

@@ -15,16 +15,14 @@ from PIL import Image
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.models.loading import files as model_files
+from deeptaylor.models.loading import model_files
 from loading import SAID, explained, refused, small
 
 HDF5 = b"\x89HDF\r\n\x1a\n"
 WEB_PAGE = (
     "a.onnx is not what its name says: a .onnx file is an ONNX file, and this is a web page, perhaps the error of"
 )
-KNOWN = (
-    "a.h5 is no model file that is known here; these are: .bin, .caffemodel, .ckpt, .onnx, .pt, .pt2, .pth, .safetens"
-)
+KNOWN = "a.h5 is not a known model file; known are: .bin, .caffemodel, .ckpt, .onnx, .pt, .pt2, .pth, .safetens"
 
 
 @pytest.mark.parametrize(
@@ -38,7 +36,7 @@ KNOWN = (
         ("a.safetensors", b"\x1f\x8b\x08", "this is compressed with gzip; unpack it first"),
         ("a.pt", b"random words", "or a TorchScript program, and this is neither, or damaged"),
         ("a.h5", HDF5, KNOWN),
-        ("a.tar", b"words", "a.tar is no model file that is known here"),
+        ("a.tar", b"words", "a.tar is not a known model file"),
         ("a.pt", b"PK\x03\x04cut", "a.pt is damaged or cut short: a zip archive without its end."),
     ],
 )
@@ -66,7 +64,7 @@ def test_no_such_thing(folder: Path) -> None:
     refused("no network is called 'xyz', and there is no such file. Names: squeezenet1_1, mobilenet_v2,", "xyz")
     Path("models").mkdir()
     refused('models is a folder; a folder of transformers is loaded with dt.load("hf:models").', "models")
-    refused("weights= belongs to a network by name, and net.onnx is none.", "net.onnx", weights="a.pth")
+    refused("Weights belong to a network by name, and net.onnx is not one.", "net.onnx", weights="a.pth")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
@@ -78,7 +76,7 @@ def test_a_file_that_may_not_be_read(folder: Path) -> None:
 
 def test_a_model_larger_than_memory_is_refused_with_the_numbers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.save({"w": torch.zeros(2**20)}, "a.pth")  # 4 MiB of numbers
-    monkeypatch.setattr(model_files, "_free_memory", lambda: 7 * 2**20)
+    monkeypatch.setattr(model_files, "_measure_free_memory", lambda: 7 * 2**20)
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("it was read"))
     message = refused(
         "a.pth would take about 0.01 GiB of memory (0.00 GiB of numbers, read and then copied into the network)",
@@ -94,20 +92,20 @@ def test_a_compressed_archive_counts_as_what_it_unpacks_to(folder: Path, monkeyp
         archive.writestr("a/data.pkl", pickle.dumps({}))
         archive.writestr("a/data/0", bytes(2**22))
     assert Path("a.pt").stat().st_size < 2**14
-    monkeypatch.setattr(model_files, "_free_memory", lambda: 2**22)
+    monkeypatch.setattr(model_files, "_measure_free_memory", lambda: 2**22)
     refused("would take about 0.01 GiB of memory", "a.pt", architecture=small, **SAID)
 
 
 def test_a_limit_of_the_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     resource = pytest.importorskip("resource")
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1, 1))  # ulimit -v: it uses more already
-    assert model_files._free_memory() == 0
+    assert model_files._measure_free_memory() == 0
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
-    assert model_files._free_memory() != 0
+    assert model_files._measure_free_memory() != 0
 
 
 def test_free_memory_is_a_plausible_number() -> None:
-    free = model_files._free_memory()
+    free = model_files._measure_free_memory()
     assert free is None or 2**20 < free < 2**50
 
 
@@ -129,7 +127,7 @@ def test_pickled_objects_are_refused_and_named_without_running(folder: Path, zip
     )
     message = refused("a.pth is not read without your explicit trust: it holds Python objects (", "a.pth", **SAID)
     assert "io.open" in message
-    assert "and to unpickle them is to run code. If you know who made the file: dt.load(…, trust=True)." in message
+    assert "and to unpickle them is to run code. If you know who made the file, give trust=True." in message
     assert "a .safetensors or an .onnx file, which hold no code" in message
     assert not Path("the bomb went off").exists()
 
@@ -188,9 +186,9 @@ def test_of_two_state_dicts_the_one_that_was_taken_is_named(folder: Path, wrappe
 def test_a_pickle_that_unpacks_to_more_than_a_network_needs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile("a.pth", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a/data.pkl", b"N0" * 2**26)
-    monkeypatch.setattr(model_files, "_globals", lambda file: pytest.fail("it was read"))
+    monkeypatch.setattr(model_files, "_list_globals", lambda file: pytest.fail("it was read"))
     refused("a.pth is refused: its list of names unpacks to 0.12 GiB", "a.pth", architecture=small, **SAID)
-    monkeypatch.setattr(model_files, "_free_memory", lambda: 1000)
+    monkeypatch.setattr(model_files, "_measure_free_memory", lambda: 1000)
     refused("a.pth would take about 0.25 GiB of memory", "a.pth", architecture=small, **SAID)
 
 
@@ -244,7 +242,7 @@ def test_torchscript(folder: Path, how: str) -> None:
     refused("a.pt is not read without your explicit trust: it is a TorchScript program", "a.pt", **SAID)
     explained(dt.load("a.pt", trust=True, **SAID))
     refused(
-        "which is read with an example of its input; give preparation=.",
+        "which is read with an example of its input; give preparation=….",
         "a.pt",
         trust=True,
         domain=dt.Real(),

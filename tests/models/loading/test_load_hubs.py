@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import deeptaylor as dt
-from deeptaylor.models.loading.hubs import called
+from deeptaylor.models.loading.hubs import call_library
 from deeptaylor.support.optional import how_to_install
 from loading import MEAN, NAMES, PREPARATION, SAID, STD, TIMM, explained, refused, small, use_timm, use_torchvision
 
@@ -26,9 +26,9 @@ def test_timm(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert model.class_names is not None
     assert (len(model.class_names), model.class_names[3]) == (1000, "class 3")
-    refused("timm:none could not be had: Unknown model (none)", "timm:none")
+    refused("timm:none could not be loaded: Unknown model (none)", "timm:none")
     refused(
-        "timm:resnet18: weights='v2' is not a file, and timm knows its weights by the name alone.",
+        "timm:resnet18: the weights 'v2' are not a file, and timm finds weights by the network's name alone.",
         "timm:resnet18",
         weights="v2",
     )
@@ -77,7 +77,7 @@ def test_torchvision(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "torchvision:resnet50",
         weights="V3",
     )
-    refused("torchvision:none could not be had: Unknown model none", "torchvision:none")
+    refused("torchvision:none could not be loaded: Unknown model none", "torchvision:none")
     torch.save(small().state_dict(), "a.pth")
     refused("torchvision:resnet50 does not say how photographs are prepared", "torchvision:resnet50", weights="a.pth")
     explained(dt.load("torchvision:resnet50", weights="a.pth", **SAID))
@@ -177,7 +177,7 @@ def test_transformers_without_class_names_or_without_a_model(transformers: Any, 
     resnet_folder(transformers, STANDARD | {"image_processor_type": "ViTImageProcessor"}, labels=None)
     refused("hf:net does not say what its classes are called.", "hf:net")
     Path("empty").mkdir()
-    refused("hf:empty could not be had: ", "hf:empty")
+    refused("hf:empty could not be loaded: ", "hf:empty")
     torch.save(small().state_dict(), "a.pth")
     refused("hf:net: transformers needs its own folder with config.json", "a.pth", architecture="hf:net", **SAID)
 
@@ -212,7 +212,7 @@ def test_the_code_of_a_repository_is_not_run_whatever_is_answered(
         "import pathlib\n\npathlib.Path('ran').touch()\nfrom transformers import ResNetConfig as Config\n"
     )
     monkeypatch.setattr("builtins.input", lambda *_: "y")
-    refused("hf:net could not be had: ", "hf:net", **SAID)
+    refused("hf:net could not be loaded: ", "hf:net", **SAID)
     assert not Path("ran").exists()
 
 
@@ -220,5 +220,5 @@ def test_a_package_that_stumbles_over_another_says_over_which() -> None:
     def broken() -> None:
         raise ModuleNotFoundError("Could not import module 'Bert'.") from RuntimeError("torchvision::nms is missing")
 
-    with pytest.raises(dt.LoadError, match="What it stumbled over: torchvision::nms is missing"):
-        called("hf:net", broken)
+    with pytest.raises(dt.LoadError, match="The cause: torchvision::nms is missing"):
+        call_library("hf:net", broken)

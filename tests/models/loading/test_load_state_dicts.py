@@ -43,7 +43,7 @@ def test_architectures_by_module_and_function(folder: Path, monkeypatch: pytest.
     torch.save(small().state_dict(), "a.pth")
     explained(dt.load("a.pth", architecture="nets_of_mine:small", **SAID))
     refused(
-        "architecture='nets_of_mine:none': module 'nets_of_mine' has no attribute 'none'",
+        "The architecture 'nets_of_mine:none' cannot be imported: module 'nets_of_mine' has no attribute 'none'",
         "a.pth",
         architecture="nets_of_mine:none",
         **SAID,
@@ -55,7 +55,7 @@ def test_architectures_by_module_and_function(folder: Path, monkeypatch: pytest.
         **SAID,
     )
     refused(
-        "architecture=nets_of_mine:words gave a str, not a torch.nn.Module.",
+        "The architecture nets_of_mine:words gave a str, not a torch.nn.Module.",
         "a.pth",
         architecture="nets_of_mine:words",
         **SAID,
@@ -192,7 +192,7 @@ def test_state_dicts_cut_short(folder: Path) -> None:
 def test_an_architecture_where_none_belongs(folder: Path) -> None:
     Path("a.onnx").write_bytes(b"\x08\x07")
     refused(
-        "an architecture belongs to a state dict; a.onnx is an ONNX file and brings its own.",
+        "an architecture belongs to a state dict; a.onnx is an ONNX file and has its own.",
         "a.onnx",
         architecture=small,
         **SAID,
@@ -201,9 +201,9 @@ def test_an_architecture_where_none_belongs(folder: Path) -> None:
 
 def test_what_would_be_passed_over_is_refused() -> None:
     message = "an architecture belongs to a file with a state dict; "
-    refused(message + "Sequential brings its own.", small(), architecture=small, **SAID)
-    refused(message + "squeezenet1_1 brings its own.", "squeezenet1_1", architecture=small)
-    refused(message + "timm:resnet18 brings its own.", "timm:resnet18", architecture=small)
+    refused(message + "Sequential has its own.", small(), architecture=small, **SAID)
+    refused(message + "squeezenet1_1 has its own.", "squeezenet1_1", architecture=small)
+    refused(message + "timm:resnet18 has its own.", "timm:resnet18", architecture=small)
     for source in (small(), "googlenet", "a.onnx"):
         refused("a prototxt belongs to a .caffemodel file; ", source, prototxt="deploy.prototxt", **SAID)
 

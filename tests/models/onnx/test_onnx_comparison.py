@@ -12,9 +12,9 @@ import torch
 
 import deeptaylor as dt
 from deeptaylor.errors import LoadError, MismatchError
-from deeptaylor.models.onnx import comparison
+from deeptaylor.models.onnx import onnx_comparison
 from deeptaylor.models.onnx.importer import read_onnx
-from deeptaylor.models.onnx.ops import OPS, Op
+from deeptaylor.models.onnx.operators import OPERATORS, Operator
 from onnx_files import helper, ints, model_of, numpy_helper, ours, rand, runtime, written
 
 
@@ -75,7 +75,7 @@ def test_an_operator_read_wrong_is_noticed(kind: Any, tmp_path: Path, monkeypatc
     def wrong(x: torch.Tensor) -> torch.Tensor:
         return torch.relu(x) * 1.1
 
-    monkeypatch.setitem(OPS, "Relu", Op.of(wrong))
+    monkeypatch.setitem(OPERATORS, "Relu", Operator.of(wrong))
     with pytest.raises(MismatchError, match=r"differs by \S+ from what onnxruntime gives, where outputs reach"):
         read_onnx(path)
 
@@ -99,7 +99,7 @@ def test_open_sizes_and_large_weights_are_noted(tmp_path: Path, monkeypatch: pyt
     assert "leaves sizes of its input open" in loaded.notes[0]  # type: ignore[union-attr]
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
     path = written(model_of(nodes, ("n", 3), {"w": rand(3, 2)}), tmp_path)
-    monkeypatch.setattr(comparison, "_MOST_BYTES", 20)
+    monkeypatch.setattr(onnx_comparison, "_MOST_BYTES", 20)
     assert "its weights are larger" in read_onnx(path).notes[0]
 
 

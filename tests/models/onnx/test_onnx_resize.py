@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import deeptaylor as dt
-from deeptaylor.models.onnx import moves
+from deeptaylor.models.onnx import shape_operators
 from deeptaylor.models.onnx.importer import read_onnx
 from onnx_files import agree, helper, ints, model_of, onnx, ours, rand, written
 
@@ -140,7 +140,7 @@ def test_a_matrix_is_explained_as_an_interpolation(tmp_path: Path, monkeypatch: 
         path = network(tmp_path, **how)
         usual = dt.explain(read_onnx(path).double(), x.double(), domain=dt.Box(0, 1), target=0).relevance
         with monkeypatch.context() as patch:
-            patch.setattr(moves._Resized, "by_torch", lambda *_: False)
+            patch.setattr(shape_operators._AxisResize, "by_torch", lambda *_: False)
             other = dt.explain(read_onnx(path).double(), x.double(), domain=dt.Box(0, 1), target=0).relevance
         torch.testing.assert_close(other, usual, rtol=1e-6, atol=1e-8)
 

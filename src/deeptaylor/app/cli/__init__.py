@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deeptaylor import __version__
-from deeptaylor.app.cli import handed_over
-from deeptaylor.app.cli.exits import BAD_INPUT, FINE, INTERRUPTED
-from deeptaylor.app.cli.handed_over import EXPERIMENTS
+from deeptaylor.app.cli import programs
+from deeptaylor.app.cli.programs import EXPERIMENTS
 from deeptaylor.errors import DeepTaylorError
-from deeptaylor.shown import printable, shown
+from deeptaylor.formatting import escape_name, escape_text
 from deeptaylor.support.optional import optional_package
-from deeptaylor_command import HELP
+from deeptaylor_command import BAD_INPUT, FINE, HELP, INTERRUPTED
 
 __all__ = ["EXPERIMENTS", "main"]
 
@@ -27,12 +26,12 @@ VERBS = ("explain", "check", "compare", "evaluate", "run", "status", "verify", "
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    _never_stumble_over_letters()
+    _replace_unprintable()
     try:
         if _COMPLETION in os.environ:  # the shell asks what could come next
-            return _typed(words)
-        if handed_over.takes(words):
-            return handed_over.run(words)
+            return _run_verb(words)
+        if programs.is_program(words):
+            return programs.run_program(words)
         if not words or words in (["-h"], ["--help"]):
             sys.stdout.write(HELP)
             return FINE
@@ -40,9 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.write(f"deeptaylor {__version__}\n")
             return FINE
         if not (words[0].startswith("-") or words[0] in VERBS):
-            sys.stderr.write(f"error: {printable(_no_such_verb(words))}\n")
+            sys.stderr.write(f"error: {escape_text(_describe_unknown_verb(words))}\n")
             return BAD_INPUT
-        return _typed(words)
+        return _run_verb(words)
     except DeepTaylorError as error:
         sys.stderr.write(f"error: {error}\n")
         return BAD_INPUT
@@ -54,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FINE
 
 
-def _no_such_verb(words: Sequence[str]) -> str:
+def _describe_unknown_verb(words: Sequence[str]) -> str:
     """What was written, and what may have been meant."""
     front, said, known = "deeptaylor", words[0], [*VERBS, "demo", "serve", "paper"]
     if words[0] == "paper":
@@ -62,17 +61,17 @@ def _no_such_verb(words: Sequence[str]) -> str:
     near = difflib.get_close_matches(said.lower(), known, n=1, cutoff=0.5)
     guess = f"Did you mean `{front} {near[0]}`? " if near else ""
     if Path(said).exists():
-        guess = f"To explain a photograph: deeptaylor explain {shown(said)} --model NAME. "
-    listed = f"There are: {', '.join(known)}; `deeptaylor --help` says what they do."
+        guess = f"To explain a photograph: deeptaylor explain {escape_name(said)} --model NAME. "
+    listed = f"Commands: {', '.join(known)}; `deeptaylor --help` describes them."
     return f"there is no `{front} {said}`. {guess}{listed}"
 
 
-def _typed(words: list[str]) -> int:
+def _run_verb(words: list[str]) -> int:
     """The verbs whose words are read by typer."""
-    why = f"`deeptaylor {' '.join(words[:1])}` reads its options with typer and speaks with rich"
+    why = f"`deeptaylor {' '.join(words[:1])}` needs typer and rich"
     for name in ("typer", "rich"):
         optional_package(name, why, "cli")
-    from deeptaylor.app.cli.app import app
+    from deeptaylor.app.cli.commands import app
 
     try:
         app(args=words, prog_name="deeptaylor")
@@ -83,7 +82,7 @@ def _typed(words: list[str]) -> int:
     return FINE
 
 
-def _never_stumble_over_letters() -> None:
+def _replace_unprintable() -> None:
     """A terminal without Σ gets a question mark in its place, not an error."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):

@@ -1,4 +1,4 @@
-"""`deeptaylor export`: the explainer itself as an ONNX file; or a run as pictures, arrays or a table."""
+"""`deeptaylor export`: write the explainer as an ONNX file; or a run as pictures, arrays or a table."""
 
 from __future__ import annotations
 
@@ -13,32 +13,37 @@ from torch import Tensor
 
 import deeptaylor as dt
 from deeptaylor.app import record
-from deeptaylor.app.cli.exits import FINE
-from deeptaylor.app.cli.inputs import example
-from deeptaylor.app.cli.options import How, Model, Overwrite, Shape, Source, referring
-from deeptaylor.app.cli.photos import looked_at, prepared
-from deeptaylor.app.cli.show import Talk, noted
-from deeptaylor.app.cli.words import as_options
+from deeptaylor.app.cli.options import (
+    MethodOptions,
+    ModelOptions,
+    Overwrite,
+    Shape,
+    Source,
+    make_example,
+    resolve_reference,
+)
+from deeptaylor.app.cli.photos import find_photos, read_photo
+from deeptaylor.app.cli.printer import Printer, collect_notes
+from deeptaylor.datasets.export import save
+from deeptaylor.datasets.manifest import MANIFEST
+from deeptaylor.datasets.open_dataset import open_dataset
+from deeptaylor.engine.method_choice import Choice, choose_by_graph, describe_method
 from deeptaylor.errors import InputError
+from deeptaylor.formatting import escape_name
 from deeptaylor.models.onnx.exporter import export_explainer
-from deeptaylor.models.photographs import class_index
-from deeptaylor.runs.manifest import MANIFEST
-from deeptaylor.runs.reading import open_run
-from deeptaylor.runs.saved import save
-from deeptaylor.secant.front_door import Choice, choose_by_graph, method_sentence
-from deeptaylor.shown import shown
 from deeptaylor.support.files import OverwriteError
-from deeptaylor.support.plain import plain
+from deeptaylor.support.provenance import to_json_values
+from deeptaylor_command import FINE
 
 __all__ = ["export"]
 
 
-def _export_run(store: Path, file: Path, most: int | None, overwrite: bool, talk: Talk) -> int:
+def _export_run(store: Path, file: Path, most: int | None, overwrite: bool, printer: Printer) -> int:
     if file.exists() and not overwrite:
-        raise OverwriteError(f"{shown(file)} is there already; give another name, or say --overwrite.")
-    written = save(open_run(store), file, most)
-    talk.say(f"Saved to {shown(written)}.")
-    talk.result({"file": str(written), "exit_code": FINE})
+        raise OverwriteError(f"{escape_name(file)} is there already; give another name, or say --overwrite.")
+    written = save(open_dataset(store), file, most)
+    printer.say(f"Saved to {escape_name(written)}.")
+    printer.result({"file": str(written), "exit_code": FINE})
     return FINE
 
 
@@ -46,28 +51,32 @@ def export(
     source: Source,
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="The file to write: explainer.onnx; of a run .png, .html, .npz, .parquet."),
+        typer.Argument(metavar="FILE", help="The file to write: .onnx; for a run .png, .html, .npz or .parquet."),
     ],
-    model: Model,
-    how: How,
-    talk: Talk,
+    model: ModelOptions,
+    how: MethodOptions,
+    printer: Printer,
     target: Annotated[
-        str, typer.Option(help="What it explains; `input`: the classes are an input.", metavar="top|CLASS|input")
+        str,
+        typer.Option(
+            help="The class it explains; `input`: the class is an input of the file.", metavar="top|CLASS|input"
+        ),
     ] = "top",
     photo: Annotated[
-        list[Path] | None, typer.Option(help="Compare on these photographs too; repeatable.", metavar="PHOTO")
+        list[Path] | None, typer.Option(help="Also check on this photograph; repeatable.", metavar="PHOTO")
     ] = None,
     shape: Shape = None,
-    most: Annotated[int | None, typer.Option(help="Of a run: how many items.", min=1, show_default=False)] = None,
+    most: Annotated[int | None, typer.Option(help="For a run: number of items.", min=1, show_default=False)] = None,
     overwrite: Overwrite = False,
 ) -> int:
-    """Write the explainer itself as an ONNX file, which needs neither torch nor deeptaylor to run.
+    """Write write the explainer as an ONNX file, which needs neither torch nor deeptaylor to run.
 
-    It takes `x` (batch, channels, height, width), prepared as the network was trained, and returns `score` (batch) and
-    `relevance`, shaped like x. Before it is written, onnxruntime runs it beside the explainer on inputs drawn from the
-    domain (and your photographs): they agree to 1e-4, or nothing is written and the exit code is 1.
+    The file takes `x` (batch, channels, height, width), preprocessed as in training, and returns `score` (batch) and
+    `relevance`, shaped like x. Before saving, onnxruntime runs it on random inputs from the domain and on your
+    photographs. If its results differ from the explainer's by more than 1e-4, nothing is saved and the exit code
+    is 1.
 
-    Where MODEL is the store of a run, its maps and its table are written instead: .png and .html show the first maps,
+    If MODEL is the store of a run, its maps and its table are written instead: .png and .html show the first maps,
     .npz holds maps and table, .parquet the table.
 
     \b
@@ -77,63 +86,63 @@ def export(
       deeptaylor export maps contact_sheet.html
     """  # noqa: D301
     if (Path(source) / MANIFEST).is_file():
-        return _export_run(Path(source), file, most, overwrite, talk)
+        return _export_run(Path(source), file, most, overwrite, printer)
     chosen = how.single()
     if file.suffix.lower() != ".onnx":
-        raise InputError(f"{shown(file)}: give a file that ends in .onnx.")
+        raise InputError(f"{escape_name(file)}: give a file that ends in .onnx.")
     if not file.parent.is_dir():
-        raise InputError(f"{shown(file)}: there is no folder {shown(file.parent)}.")
+        raise InputError(f"{escape_name(file)}: there is no folder {escape_name(file.parent)}.")
     if file.exists() and Path(source).exists() and file.samefile(source):
-        raise InputError(f"{shown(file)} is the network itself; give the explainer another name.")
+        raise InputError(f"{escape_name(file)} is the network itself; give the explainer another name.")
     if file.exists() and not overwrite:
-        raise OverwriteError(f"{shown(file)} is there already; give another name, or say --overwrite.")
-    paths = looked_at(photo or [])
-    with talk.progress() as step, noted() as notes:
+        raise OverwriteError(f"{escape_name(file)} is there already; give another name, or say --overwrite.")
+    paths = find_photos(photo or [])
+    with printer.progress() as step, collect_notes() as notes:
         step(f"loading {source}")
         network = model.load(source)
         what: int | Literal["top", "input"]
-        what = target if target in ("top", "input") else class_index(network, target)  # type: ignore[assignment]
-        x = torch.cat([prepared(network, path).x for path in paths]) if paths else example(network, shape)
+        what = target if target in ("top", "input") else network.class_index(target)  # type: ignore[assignment]
+        x = torch.cat([read_photo(network, path).x for path in paths]) if paths else make_example(network, shape)
         step(f"capturing and planning {source}")
-        explainer = dt.Explainer(network.network, x, network.domain, **referring(chosen, network))
-        method = _settled(explainer, x if paths else None, None if isinstance(what, str) else what)
-        step(f"exporting to {file}, and comparing")
+        explainer = dt.Explainer(network.network, x, network.domain, **resolve_reference(chosen, network))
+        method = _choose_method(explainer, x if paths else None, None if isinstance(what, str) else what)
+        step(f"exporting to {file} and checking it")
         about = {
             "deeptaylor": dt.__version__,
             "method": method.method,
             "fingerprint": record.weights_fingerprint(network.network),
-            "model": json.dumps(plain(record.about_model(source, network)), default=str),
+            "model": json.dumps(to_json_values(record.about_model(source, network)), default=str),
         }
         done = export_explainer(explainer, x, file, target=what, about=about)
-    talk.say(f"wrote {shown(done.path)} ({done.size / 2**20:.1f} MiB)", style="bold green")
-    talk.say(f"  {as_options(method_sentence(method))}")
+    printer.say(f"Saved to {escape_name(done.path)} ({done.size / 2**20:.1f} MiB)", style="bold green")
+    printer.say(f"  {describe_method(method)}")
     for kind, values in (("in", done.inputs), ("out", done.outputs)):
         for name, sides in values.items():
-            talk.say(f"  {kind:3}  {name} ({', '.join(map(str, sides))})")
-    talk.say(
-        f"  compared with onnxruntime on {done.samples} inputs: score to {done.score_gap:.1e}, relevance to "
-        f"{done.relevance_gap:.1e} of the largest"
+            printer.say(f"  {kind:3}  {name} ({', '.join(map(str, sides))})")
+    printer.say(
+        f"  checked with onnxruntime on {done.samples} inputs: scores differ by at most {done.score_gap:.1e}, "
+        f"relevance by at most {done.relevance_gap:.1e} of the largest value"
     )
     if done.empty:
-        talk.say(
-            f"  note: {done.empty} of them had an empty map (a score that is not positive), where relevance could not "
-            "be compared; give photographs of the class: --photo"
+        printer.say(
+            f"  note: {done.empty} of them had an empty map, because the score is not positive, so relevance could "
+            f"not be checked; give photographs of the class with --photo"
         )
     for note in (*network.notes, *notes, *explainer.plan.notes):
-        talk.say(f"  note: {note}")
-    about_method = {"method": method.method, "reason": as_options(method_sentence(method))}
-    talk.result(
+        printer.say(f"  note: {note}")
+    about_method = {"method": method.method, "reason": describe_method(method)}
+    printer.result(
         asdict(done) | about_method | {"plan": record.about_plan(explainer.plan), "notes": notes, "exit_code": FINE}
     )
     return FINE
 
 
-def _settled(explainer: dt.Explainer, photos: Tensor | None, target: int | None) -> Choice:
+def _choose_method(explainer: dt.Explainer, photos: Tensor | None, target: int | None) -> Choice:
     """Return the method that is exported; it is tested on photographs if neither a name nor the network decides it."""
-    found = explainer.choice or choose_by_graph(explainer.engine, explainer.example)
+    found = explainer.choice or choose_by_graph(explainer.captured.engine, explainer.captured.example)
     if found is None and photos is None:
         raise InputError(
-            "deep Taylor and secants both fit this network, and are tested on photographs of yours: give --photo FILE, "
-            "or name one, --method deep-taylor or --method secant."
+            "deep Taylor and secants both fit this network, and only your photographs can decide between them. Give "
+            "--photo FILE, or choose --method deep-taylor or --method secant."
         )
-    return explainer.choose(explainer.example[0] if photos is None else photos, target)
+    return explainer.choose(explainer.captured.example[0] if photos is None else photos, target)

@@ -12,16 +12,16 @@ import typer
 from torch import Tensor
 
 import deeptaylor as dt
-from deeptaylor.app.cli.exits import FINE
-from deeptaylor.app.cli.options import OUT, Model, Out, Overwrite, Source, the_command
-from deeptaylor.app.cli.photos import folder
-from deeptaylor.app.cli.show import Talk
+from deeptaylor.app.cli.options import OUT, ModelOptions, Out, Overwrite, Source, format_command
+from deeptaylor.app.cli.photos import output_folder
+from deeptaylor.app.cli.printer import Printer
 from deeptaylor.errors import InputError
-from deeptaylor.evaluation.data import photographs
+from deeptaylor.evaluation.evaluate import load_photographs
+from deeptaylor.formatting import escape_name, format_percent
+from deeptaylor.methods.relevance_fit import Beginning
 from deeptaylor.methods.relevance_models import STEPS
-from deeptaylor.methods.relevance_start import Beginning
-from deeptaylor.shown import percent, shown
 from deeptaylor.support.files import Outputs, outputs
+from deeptaylor_command import FINE
 
 __all__ = ["fit"]
 
@@ -33,28 +33,26 @@ def fit(
     data: Annotated[
         Path, typer.Argument(metavar="DATA", help="Inputs: an .npy file (N, …), or a folder of photographs.")
     ],
-    model: Model,
-    talk: Talk,
+    model: ModelOptions,
+    printer: Printer,
     layer: Annotated[
         str, typer.Option("--layer", help="A ReLU or a pooling layer, as `deeptaylor check --plan` names it.")
     ],
-    target: Annotated[
-        int | None, typer.Option(help="The class that is explained; by default the network's own answer.")
-    ] = None,
-    steps: Annotated[int, typer.Option(help="Steps of gradient descent; the paper makes 300000.", min=1)] = STEPS,
+    target: Annotated[int | None, typer.Option(help="The class to explain. Default: the network's answer.")] = None,
+    steps: Annotated[int, typer.Option(help="Steps of gradient descent; the paper takes 300000.", min=1)] = STEPS,
     begin: Annotated[
         str,
-        typer.Option(help="Where training begins: at the layer's own weights, or at random.", metavar="layer|random"),
+        typer.Option(help="Initial weights: those of the layer, or random.", metavar="layer|random"),
     ] = "layer",
-    seed: Annotated[int, typer.Option(help="Of a random beginning.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     out: Out = OUT,
     overwrite: Overwrite = False,
 ) -> int:
-    """Train a min-max relevance model of one layer, and say how good it is.
+    """Train a min-max relevance model of one layer, and measure how good it is.
 
     The model predicts the layer's relevance from the layer below and from the relevance above. One input in five is
-    kept to judge it by. Saves LAYER.safetensors; a training that was broken off goes on with the same command. In
-    Python, `dt.relevance_models.load` reads the file, and explains through it.
+    held out to test it. Saves LAYER.safetensors. The same command resumes an interrupted training. In Python,
+    `dt.relevance_models.load` reads the file and explains with it.
 
     \b
     Examples:
@@ -63,9 +61,9 @@ def fit(
     """  # noqa: D301
     name = layer.replace("/", ".")
     file, checkpoint = out / f"{name}.safetensors", out / f".{name}.checkpoint"
-    asked = the_command("fit", data, source, model, layer=layer, target=target, steps=steps, begin=begin, seed=seed)
-    beginning = _beginning(begin)
-    with folder(out), talk.progress() as step:
+    asked = format_command("fit", data, source, model, layer=layer, target=target, steps=steps, begin=begin, seed=seed)
+    beginning = _parse_start(begin)
+    with output_folder(out), printer.progress() as step:
         step(f"loading {source}")
         network = model.load(source)
         Outputs(out, asked, overwrite).check([file])
@@ -82,18 +80,19 @@ def fit(
     with outputs(out, asked, overwrite):
         fitted.save(file, about)
     checkpoint.unlink(missing_ok=True)
-    talk.say(
-        f"on {len(held)} inputs that it did not see: the model explains {percent(quality.r_squared)} of the variance"
+    printer.say(
+        f"On {len(held)} held-out inputs, the model explains {format_percent(quality.r_squared)} of the variance."
     )
-    talk.say(
-        f"correlation with the training-free maps {quality.correlation:.3f}, gap {percent(quality.gap)} of the score"
+    printer.say(
+        f"Correlation with the training-free maps: {quality.correlation:.3f}; gap: {format_percent(quality.gap)} of "
+        f"the score."
     )
-    talk.say(f"wrote {shown(file)}")
-    talk.result({"file": str(file), **asdict(quality), "inputs": len(x), "held_out": len(held), "exit_code": FINE})
+    printer.say(f"Saved to {escape_name(file)}.")
+    printer.result({"file": str(file), **asdict(quality), "inputs": len(x), "held_out": len(held), "exit_code": FINE})
     return FINE
 
 
-def _beginning(text: str) -> Beginning:
+def _parse_start(text: str) -> Beginning:
     known: dict[str, Beginning] = {"layer": "layer", "random": "random"}
     if text not in known:
         raise InputError(f"--begin {text}: layer or random.")
@@ -103,11 +102,11 @@ def _beginning(text: str) -> Beginning:
 def _inputs(data: Path, network: dt.Pretrained) -> Tensor:
     """Arrays as they are, photographs prepared for the network."""
     if data.is_dir():
-        return photographs(data, network).x
+        return load_photographs(data, network).x
     try:
         found = np.load(data, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{shown(data)} holds no array of inputs (.npy), and is no folder: {error}") from error
+        raise InputError(f"{escape_name(data)} is neither an array of inputs (.npy) nor a folder: {error}") from error
     if not isinstance(found, np.ndarray) or found.ndim < 2 or len(found) < 2 * _HELD_OUT:
-        raise InputError(f"{shown(data)} must hold one array of inputs (N, …), at least {2 * _HELD_OUT} of them.")
+        raise InputError(f"{escape_name(data)} must hold one array of inputs (N, …), at least {2 * _HELD_OUT} of them.")
     return torch.from_numpy(np.ascontiguousarray(found)).to(next(network.network.parameters()).dtype)

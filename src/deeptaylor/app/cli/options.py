@@ -1,7 +1,7 @@
 """Options that several verbs share, as groups: a verb that takes a group takes all of its options.
 
-Model    what the network is, and what its file does not say
-How      by which method, and by which rules
+Model    the network, and the information that its file does not contain
+How      the method and its settings
 """
 
 from __future__ import annotations
@@ -15,45 +15,50 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
+from torch import Tensor
 
 import deeptaylor as dt
-from deeptaylor.app.cli import words
+from deeptaylor.app.cli.values import load_class_names, load_reference, parse_domain, parse_numbers, parse_size
+from deeptaylor.domain import Box
 from deeptaylor.errors import InputError
 from deeptaylor.models.loading.load import load_pretrained
-from deeptaylor.models.networks.named import NAMED
-from deeptaylor.rules.parse import EXAMPLES, parse, placed
-from deeptaylor.secant.front_door import AUTO, METHODS, read_settings
-from deeptaylor.text.explainer import WORDS as TEXT_METHODS
+from deeptaylor.models.loading.request import make_gray_input
+from deeptaylor.models.networks.catalog import CATALOG
+from deeptaylor.rules.parse import EXAMPLES, parse, parse_overrides
+from deeptaylor.settings import AUTO, METHODS, PRESETS, read_preset, read_settings
+from deeptaylor.text.text_explainer import METHOD_NAMES as TEXT_METHODS
 
 __all__ = [
     "OUT",
-    "How",
-    "Model",
+    "MethodOptions",
+    "ModelOptions",
     "Out",
     "Overwrite",
     "Shape",
     "Source",
-    "flags",
-    "network_option",
+    "format_command",
+    "list_flags",
+    "make_example",
+    "model_option",
     "option",
-    "referring",
-    "the_command",
+    "resolve_reference",
 ]
 
 OUT = Path("deeptaylor_output")
 
 _MODEL = "What the model file does not contain"
 _PHOTOGRAPHS = "Image preprocessing (give all of these options, or none)"
-_HOW = "How it is explained"
+_HOW = "Method"
 
 
 def complete_model(incomplete: str) -> list[str]:
     """Names of networks that begin so; files complete themselves."""
-    return [n for n in (*NAMED, "timm:", "torchvision:", "hf:") if n.startswith(incomplete)]
+    return [n for n in (*CATALOG, "timm:", "torchvision:", "hf:") if n.startswith(incomplete)]
 
 
-def network_option(text: str) -> Any:
+def model_option(text: str) -> Any:
     """--model, with its help."""
     return typer.Option(
         "--model", "-m", metavar="NAME|FILE", autocompletion=complete_model, show_default=False, help=text
@@ -71,7 +76,7 @@ Out = Annotated[Path, typer.Option("--out", "-o", help="The folder to save to.",
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Also replace files that another command wrote.")]
 
 
-def flags(*groups: Any) -> list[str]:
+def list_flags(*groups: Any) -> list[str]:
     """The options of some groups that were given: those that are not what they usually are."""
     return [_flag(f.name) for group in groups for f in fields(group) if getattr(group, f.name) != f.default]
 
@@ -80,7 +85,7 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def the_command(verb: str, what: Path, source: str, *groups: Any, **more: Any) -> str:
+def format_command(verb: str, what: Path, source: str, *groups: Any, **more: Any) -> str:
     """What is asked for, in full: two commands with the same words may replace each other's files."""
     given = {f.name: (getattr(group, f.name), f.default) for group in groups for f in fields(group)}
     given |= {name: (value, None) for name, value in more.items()}
@@ -97,7 +102,7 @@ def the_command(verb: str, what: Path, source: str, *groups: Any, **more: Any) -
 
 
 @contextmanager
-def _this_folder_too() -> Iterator[None]:
+def _import_from_here() -> Iterator[None]:
     """Modules in the current folder are found, as whoever writes module:function expects; after all others.
 
     A command, unlike `python -m`, does not look there: whoever can put a file there could put code into it. So it does
@@ -119,12 +124,12 @@ def option(flag: str, text: str, panel: str, metavar: str | None = None, **more:
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelOptions:
     """What `dt.load` asks for beside the source."""
 
     size: Annotated[
         str | None,
-        option("--size", "What the network sees, from the middle.", _PHOTOGRAPHS, "PIXELS|HxW"),
+        option("--size", "Size of the centre crop that the network sees.", _PHOTOGRAPHS, "PIXELS|HxW"),
     ] = None
     resize: Annotated[
         str | None, option("--resize", "The shorter side after resizing, or HxW.", _PHOTOGRAPHS, "PIXELS|HxW")
@@ -146,16 +151,20 @@ class Model:
         str | None,
         option(
             "--architecture",
-            "What a state dict belongs to; a module is imported, from the current folder too.",
+            "The network that a state dict belongs to. A module is imported, also from the current folder.",
             _MODEL,
             "NAME|MODULE:FUNCTION",
         ),
     ] = None
-    weights: Annotated[str | None, option("--weights", "A file for a network by name.", _MODEL, "FILE")] = None
-    prototxt: Annotated[Path | None, option("--prototxt", "The definition beside a .caffemodel.", _MODEL, "FILE")] = (
+    weights: Annotated[str | None, option("--weights", "Weights file for a network given by name.", _MODEL, "FILE")] = (
         None
     )
-    output: Annotated[str | None, option("--output", "Which output of an ONNX or Caffe file.", _MODEL, "NAME")] = None
+    prototxt: Annotated[Path | None, option("--prototxt", "Network definition of a .caffemodel.", _MODEL, "FILE")] = (
+        None
+    )
+    output: Annotated[
+        str | None, option("--output", "The output to explain, of an ONNX or Caffe file.", _MODEL, "NAME")
+    ] = None
     domain: Annotated[
         str | None,
         option(
@@ -165,7 +174,9 @@ class Model:
             "real|nonnegative|box:LOW,HIGH",
         ),
     ] = None
-    trust: Annotated[bool, option("--trust", "Run the program in a TorchScript, .pt2 or pickle file.", _MODEL)] = False
+    trust: Annotated[bool, option("--trust", "Allow a TorchScript, .pt2 or pickle file to run its code.", _MODEL)] = (
+        False
+    )
 
     def load(self, source: str) -> dt.Pretrained:
         """The network; bad words are refused before anything is read."""
@@ -173,9 +184,9 @@ class Model:
         if self.class_names is not None:
             given["class_names"] = self.names()
         if self.domain is not None:
-            given["domain"] = words.domain(self.domain)
+            given["domain"] = parse_domain(self.domain)
         preparation = self._preparation()
-        with _this_folder_too() if ":" in (self.architecture or "") else nullcontext():
+        with _import_from_here() if ":" in (self.architecture or "") else nullcontext():
             return load_pretrained(
                 source,
                 weights=self.weights,
@@ -189,7 +200,7 @@ class Model:
 
     def names(self) -> Any:
         """The names of the classes, as they were given."""
-        return words.class_names(str(self.class_names))
+        return load_class_names(str(self.class_names))
 
     def _preparation(self) -> dt.Preparation | None:
         names = [f.name for f in fields(dt.Preparation)]
@@ -203,32 +214,42 @@ class Model:
                 f"{'is' if len(missing) == 1 else 'are'} missing beside {', '.join(f'--{name}' for name in said)}."
             )
         for name in ("size", "resize"):
-            said[name] = words.sides(f"--{name}", said[name])
+            said[name] = parse_size(f"--{name}", said[name])
         for name in ("mean", "std"):
-            said[name] = words.numbers(f"--{name}", said[name])
+            said[name] = parse_numbers(f"--{name}", said[name])
         return dt.Preparation(**said)
 
 
 @dataclass(frozen=True)
-class How:
+class MethodOptions:
     """The method and its settings."""
 
     method: Annotated[
         str,
         option(
             "--method",
-            "What answers. auto: the method that fits the network, named in the answer with the reason. Of texts: "
+            "The method. auto selects the method that fits the network and reports why. For texts: "
             f"{', '.join(TEXT_METHODS)}.",
             _HOW,
             "|".join(METHODS),
         ),
     ] = AUTO
+    preset: Annotated[
+        str | None,
+        option(
+            "--preset",
+            "The same for settings of deep Taylor by name: --preset paper is --method paper, the paper's rules alone.",
+            _HOW,
+            "|".join(PRESETS),
+        ),
+    ] = None
     reference: Annotated[
         str | None,
         option(
             "--reference",
-            "What secants compare with; naming one means secants. FILE: a photograph or an array (.npy). Of texts: "
-            "mask, pad, mean or hidden; by default the mean over texts that lack all or half of their words.",
+            "The reference of secants; implies --method secant. FILE: a photograph or an array (.npy). For texts: "
+            "mask, pad, mean or hidden. Default for texts: the mean over texts in which all or half of the words "
+            "are missing.",
             _HOW,
             "mean|blur|zeros|FILE",
         ),
@@ -237,57 +258,84 @@ class How:
         str | None,
         option(
             "--bias",
-            "What biases absorb is redistributed to the pixels (the default), kept by biases, or given to the inputs "
-            "of each unit. This and the next three are settings of deep Taylor: naming one means that method.",
+            "Where the relevance goes that biases absorb. returned (default): to the pixels; neuron: it stays with "
+            "the biases; spread: to the inputs of each unit. Implies deep Taylor, as do the next three options.",
             _HOW,
             "returned|neuron|spread|both",
         ),
     ] = None
     rule: Annotated[
         list[str] | None,
-        option("--rule", f"A rule for some of the network, repeatable: {EXAMPLES}.", _HOW, "PATTERN=RULE"),
+        option("--rule", f"Rule for the layers that match a pattern; repeatable: {EXAMPLES}.", _HOW, "PATTERN=RULE"),
     ] = None
-    first: Annotated[str | None, option("--first", "The rule of the layers that read the input.", _HOW, "RULE")] = None
+    first: Annotated[str | None, option("--first", "Rule of the layers that read the input.", _HOW, "RULE")] = None
     max_pool: Annotated[
-        str | None, option("--max-pool", "Who gets relevance at max pooling.", _HOW, "proportional|winner")
+        str | None, option("--max-pool", "How max pooling distributes relevance.", _HOW, "proportional|winner")
     ] = None
 
     def settings(self) -> dict[str, dict[str, Any]]:
         """Return the settings of an Explainer for each way to treat biases; by bias, or by method if none was named.
 
-        The reference is still a word: `referring` reads a file.
+        The reference is still a word: `resolve_reference` reads a file.
         """
         modes = {mode: [mode] for mode in ("returned", "neuron", "spread")} | {"both": ["neuron", "spread"]}
         if self.bias is not None and self.bias not in modes:
             raise InputError(f"--bias {self.bias}: returned, neuron, spread or both.")
         if self.max_pool not in (None, "proportional", "winner"):
             raise InputError(f"--max-pool {self.max_pool}: proportional or winner.")
-        common: dict[str, Any] = {"method": self.method}
+        method = read_preset(self.preset, self.method)
+        common: dict[str, Any] = {"method": method}
         if self.reference is not None:
             common["reference"] = self.reference
         if self.max_pool is not None:
             common["max_pool"] = self.max_pool
         if self.rule:
-            common["rules"] = placed(self.rule)
+            common["rules"] = parse_overrides(self.rule)
         if self.first is not None:
             common["first"] = parse(self.first)
-        if self.bias is None:
-            found = {self.method: common}
-        else:
-            found = {bias: {"bias": bias, **common} for bias in modes[self.bias]}
-        named = {"rules": common.get("rules"), "first": common.get("first"), "max_pool": self.max_pool}
-        read_settings(self.method, self.reference, None, None, bias=self.bias, **named)  # refuses what does not fit
+        given: dict[str, dict[str, Any]] = {bias: {"bias": bias} for bias in modes.get(str(self.bias), [])}
+        found = {name: {**way, **common} for name, way in (given or {method: {}}).items()}
+        for way in found.values():
+            read_settings(**way)  # raises if they contradict each other
         return found
 
     def single(self) -> dict[str, Any]:
         """Return the settings of the one Explainer that is meant."""
         found = list(self.settings().values())
         if len(found) > 1:
-            raise InputError("--bias both makes two explanations; say --bias neuron or --bias spread here.")
+            raise InputError(
+                "--bias both makes two explanations, but this command takes one: use --bias neuron or --bias spread."
+            )
         return found[0]
 
 
-def referring(settings: Mapping[str, Any], network: dt.Pretrained) -> dict[str, Any]:
+def resolve_reference(settings: Mapping[str, Any], network: dt.Pretrained) -> dict[str, Any]:
     """Return settings of an Explainer with the reference that they name: the word, or what the file holds."""
     named = settings.get("reference")
-    return dict(settings) if named is None else {**settings, "reference": words.reference(named, network)}
+    return dict(settings) if named is None else {**settings, "reference": load_reference(named, network)}
+
+
+# --- an input where no photograph is given ----------------------------------------------------------------------------
+
+
+def make_example(model: dt.Pretrained, shape: str | None) -> Tensor:
+    """A gray picture; or, where inputs are no photographs, ones of the shape that is given."""
+    if model.preparation is not None:
+        if shape is not None:
+            raise InputError("--shape is for networks that do not take photographs; this one does.")
+        return make_gray_input(model.preparation)
+    if shape is None:
+        raise InputError("the input shape is unknown for a network with a --domain: add it, as in --shape 3,32,32.")
+    try:
+        sides = [int(side) for side in shape.replace("x", ",").split(",")]
+    except ValueError as error:
+        raise InputError(
+            f"--shape {shape}: give whole numbers separated by commas, without the batch size, as in 3,32,32."
+        ) from error
+    if min(sides) < 1:
+        raise InputError(f"--shape {shape}: each number must be at least 1.")
+    x = torch.ones(1, *sides)
+    if isinstance(model.domain, Box):
+        low, high = model.domain.bounds(x)
+        x = ((low + high) / 2).expand_as(x).contiguous()
+    return x

@@ -1,4 +1,4 @@
-"""Photographs as a command takes them: looked at before any work, prepared, and names for what is written of them."""
+"""Photographs as a command takes them: find, read and classify them, and choose names for the files of each."""
 
 from __future__ import annotations
 
@@ -18,18 +18,27 @@ from PIL import Image
 from torch import Tensor
 
 import deeptaylor as dt
-from deeptaylor.app.cli.show import noted
+from deeptaylor.app.cli.printer import collect_notes
+from deeptaylor.engine.inputs import first_float
 from deeptaylor.errors import InputError
-from deeptaylor.models.networks.pretrained import Recognised
-from deeptaylor.shown import HIDDEN, shown
-from deeptaylor.support.files import Outputs
+from deeptaylor.formatting import CONTROL_CHARACTERS, escape_name
+from deeptaylor.models.networks.pretrained import Prediction
+from deeptaylor.support.files import PICTURE_SUFFIXES, Outputs
 
-__all__ = ["Prepared", "folder", "labels", "libtiff_silent", "looked_at", "prepared", "saved", "stem_beside", "stems"]
+__all__ = [
+    "Photo",
+    "choose_stem",
+    "describe_saved",
+    "find_photos",
+    "label_photos",
+    "make_stems",
+    "output_folder",
+    "read_photo",
+    "silence_libtiff",
+]
 
-PICTURES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 
-
-def looked_at(paths: Sequence[Path]) -> list[Path]:
+def find_photos(paths: Sequence[Path]) -> list[Path]:
     """The photographs, each once: files, those in a folder, or what a pattern such as "photos/*.jpg" matches.
 
     All that are not there are named at once, before any work.
@@ -43,7 +52,7 @@ def looked_at(paths: Sequence[Path]) -> list[Path]:
         elif matched := _matching(path):
             found += matched
         else:
-            missing.append(shown(path))
+            missing.append(escape_name(path))
     if missing:
         raise InputError(f"no such file: {', '.join(missing)}")
     return list(dict.fromkeys(found))
@@ -51,10 +60,12 @@ def looked_at(paths: Sequence[Path]) -> list[Path]:
 
 def _inside(folder: Path) -> list[Path]:
     """The pictures of a folder and its subfolders, in order; hidden ones are left alone."""
-    inside = sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURES and p.is_file())
+    inside = sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURE_SUFFIXES and p.is_file())
     inside = [p for p in inside if not any(part.startswith(".") for part in p.relative_to(folder).parts)]
     if not inside:
-        raise InputError(f"no picture lies in the folder {shown(folder)} ({', '.join(sorted(PICTURES))}).")
+        raise InputError(
+            f"the folder {escape_name(folder)} contains no picture ({', '.join(sorted(PICTURE_SUFFIXES))})."
+        )
     return inside
 
 
@@ -66,14 +77,14 @@ def _matching(pattern: Path) -> list[Path]:
 
 
 @contextmanager
-def folder(out: Path) -> Iterator[None]:
+def output_folder(out: Path) -> Iterator[None]:
     """The folder to write to, made where it is not there, and taken away where an error leaves it empty."""
     made = [place for place in (out, *out.parents) if not place.exists()]
     try:
         try:
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"--out {shown(out)}: {error.strerror or error}") from error
+            raise InputError(f"--out {escape_name(out)}: {error.strerror or error}") from error
         yield
     except BaseException:
         with suppress(OSError):  # the first that is not empty
@@ -82,9 +93,9 @@ def folder(out: Path) -> Iterator[None]:
         raise
 
 
-def stems(paths: Sequence[Path]) -> dict[Path, str]:
+def make_stems(paths: Sequence[Path]) -> dict[Path, str]:
     """What the names of written files begin with; where photographs share a name, with a hash of path and content."""
-    stem = {path: re.sub(f"[{HIDDEN}]", "_", path.stem) or "photo" for path in paths}
+    stem = {path: re.sub(f"[{CONTROL_CHARACTERS}]", "_", path.stem) or "photo" for path in paths}
     shared = Counter(name.casefold() for name in stem.values())
 
     def name(path: Path) -> str:
@@ -96,7 +107,7 @@ def stems(paths: Sequence[Path]) -> dict[Path, str]:
     return {path: name(path) for path in paths}
 
 
-def stem_beside(outputs: Outputs, stem: str, ends: Sequence[str]) -> str:
+def choose_stem(outputs: Outputs, stem: str, ends: Sequence[str]) -> str:
     """Return the stem; with the network's name if another network's answer about the same photograph has that name.
 
     ends   what follows the stem in the names of files that will be written
@@ -110,46 +121,46 @@ def stem_beside(outputs: Outputs, stem: str, ends: Sequence[str]) -> str:
 
 
 def _command_parts(command: str) -> tuple[str, str, str]:
-    """The verb, the photograph and the network of a command (`options.the_command`)."""
+    """The verb, the photograph and the network of a command (`options.format_command`)."""
     words = shlex.split(command)
     known = len(words) > 4 and words[3] == "--model"
     return (words[1], words[2], words[4]) if known else ("", "", "")
 
 
-def labels(paths: Sequence[Path], given: Sequence[Path]) -> dict[Path, str]:
+def label_photos(paths: Sequence[Path], given: Sequence[Path]) -> dict[Path, str]:
     """What photographs are called: by name; where two share one, by the way from the folder that was given.
 
-    >>> list(labels([Path("p/a/x.jpg"), Path("p/b/x.jpg"), Path("p/y.jpg")], [Path("p")]).values())
+    >>> list(label_photos([Path("p/a/x.jpg"), Path("p/b/x.jpg"), Path("p/y.jpg")], [Path("p")]).values())
     ['a/x.jpg', 'b/x.jpg', 'y.jpg']
     """
     called = {path: path.name for path in paths}
     for other in (lambda path: _from_given(path, given), lambda path: path):
         shared = Counter(called.values())
         called = {path: name if shared[name] == 1 else str(other(path)) for path, name in called.items()}
-    return {path: shown(name) for path, name in called.items()}
+    return {path: escape_name(name) for path, name in called.items()}
 
 
 def _from_given(path: Path, given: Sequence[Path]) -> Path:
     return next((path.relative_to(place) for place in given if place in path.parents), path)
 
 
-def saved(files: Sequence[Path], replaced: Sequence[Path]) -> str:
-    """Where files were saved to, and how many of them were there before."""
-    before = f" ({len(replaced)} of them replaced)" if replaced else ""
+def describe_saved(files: Sequence[Path], replaced: Sequence[Path]) -> str:
+    """Say where files were saved to, the first by name, and how many of them were there before."""
+    before = f" ({len(replaced)} replaced)" if replaced else ""
     if len(files) <= 3:
-        return f"Saved to {', '.join(map(shown, files))}{before}."
-    return f"Saved {len(files)} files to {shown(files[0].parent)}: {shown(files[0].name)}, …{before}."
+        return f"Saved to {', '.join(map(escape_name, files))}{before}."
+    return f"Saved to {escape_name(files[0])} and {len(files) - 1} more files{before}."
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Photo:
     """A photograph as the network takes it, and what the network makes of it."""
 
     path: Path
     sha256: str
     x: Tensor
     seen: Image.Image
-    recognised: list[Recognised]  # the best five; none where the network gives one number alone
+    recognised: list[Prediction]  # the best five; none where the network gives one number alone
     notes: list[str]
     output: Tensor  # what the network says: (classes,)
     probabilities: Tensor
@@ -168,7 +179,7 @@ class Prepared:
 
 
 @contextmanager
-def libtiff_silent() -> Iterator[None]:
+def silence_libtiff() -> Iterator[None]:
     """Of a damaged file libtiff speaks to standard error itself, past Python; the error that follows says it better."""
     try:
         kept = os.dup(2)
@@ -185,17 +196,19 @@ def libtiff_silent() -> Iterator[None]:
         os.close(kept)
 
 
-def prepared(model: dt.Pretrained, path: Path, best: int = 5) -> Prepared:
+def read_photo(model: dt.Pretrained, path: Path, best: int = 5) -> Photo:
     """Read and prepare a photograph, and let the network look at it."""
-    with noted() as notes:
-        with libtiff_silent() if path.suffix.lower() in (".tif", ".tiff") else nullcontext():
+    with collect_notes() as notes:
+        with silence_libtiff() if path.suffix.lower() in (".tif", ".tiff") else nullcontext():
             x, seen = model.preprocess(path)
-        outputs = model.output(x)
+        like = first_float(model.network.parameters())
+        x = x if like is None else x.to(like.device)
+        outputs = model.output(x).cpu()
         classes = outputs.shape[1] if outputs.ndim == 2 else 1
-        every = model.recognised(outputs, classes)[0] if classes > 1 else []
+        every = model.rank_classes(outputs, classes)[0] if classes > 1 else []
     probabilities = torch.zeros(len(every))
     for r in every:
         assert r.probability is not None  # scores alone are of tables
         probabilities[r.index] = r.probability
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return Prepared(path, digest, x, seen, every[:best], notes, outputs[0].reshape(-1), probabilities)
+    return Photo(path, digest, x, seen, every[:best], notes, outputs[0].reshape(-1), probabilities)

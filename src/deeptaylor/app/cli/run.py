@@ -10,19 +10,18 @@ from typing import Annotated, Any
 
 import typer
 
-from deeptaylor.app.cli.exits import CHECK_FAILED, FINE, SOME_FAILED
-from deeptaylor.app.cli.options import How, Model, network_option, referring
-from deeptaylor.app.cli.show import Talk, noted
-from deeptaylor.app.cli.words import as_options
+from deeptaylor.app.cli.options import MethodOptions, ModelOptions, model_option, resolve_reference
+from deeptaylor.app.cli.printer import Printer, collect_notes
+from deeptaylor.datasets import explain_dataset as runs
+from deeptaylor.datasets.commits import Commits, at_work
+from deeptaylor.datasets.explain_dataset import LOG, Progress
+from deeptaylor.datasets.manifest import check_ledger
+from deeptaylor.datasets.open_dataset import Run, open_dataset
+from deeptaylor.datasets.verify import StoreCheck, examine, recompute, repair
 from deeptaylor.errors import InputError
-from deeptaylor.runs import run as runs
-from deeptaylor.runs.commits import Commits, at_work
-from deeptaylor.runs.manifest import check_ledger
-from deeptaylor.runs.progress import LOG, Progress
-from deeptaylor.runs.reading import Run, open_run
-from deeptaylor.runs.verify import Verified, examine, recomputed, repair
-from deeptaylor.shown import shown
-from deeptaylor.support.files import size
+from deeptaylor.formatting import escape_name
+from deeptaylor.support.files import format_size
+from deeptaylor_command import CHECK_FAILED, FINE, SOME_FAILED
 
 __all__ = ["run", "status", "verify"]
 
@@ -40,63 +39,61 @@ def run(
             show_default=False,
         ),
     ],
-    source: Annotated[str, network_option("A network by name, or a file.")],
+    source: Annotated[str, model_option("A network by name, or a file.")],
     out: Annotated[
         Path, typer.Option("--out", "-o", help="The folder of the store.", metavar="STORE", show_default=False)
     ],
-    model: Model,
-    how: How,
-    talk: Talk,
+    model: ModelOptions,
+    how: MethodOptions,
+    printer: Printer,
     target: Annotated[
         str | None,
         typer.Option(
-            help="What is explained: a class, or `label` for each picture's own. Default: the network's answer.",
+            help="The class to explain; `label`: each picture's own class. Default: the network's answer.",
             metavar="CLASS|label",
             show_default=False,
         ),
     ] = None,
     contrast: Annotated[
-        bool, typer.Option("--contrast", help="Keep what sets the class apart from its rivals, too.")
+        bool, typer.Option("--contrast", help="Also save what sets the class apart from its rivals.")
     ] = False,
     relevance: Annotated[
-        bool, typer.Option("--relevance", help="Keep the relevance of every channel, too: much larger.")
+        bool, typer.Option("--relevance", help="Also save the relevance of every channel (much larger).")
     ] = False,
-    batch: Annotated[int, typer.Option(help="Pictures that are explained at once.", min=1)] = runs.BATCH,
+    batch: Annotated[int, typer.Option(help="Pictures per batch.", min=1)] = runs.BATCH,
     shard: Annotated[
         int | None,
         typer.Option(
-            help="Pictures that are saved together (512, or 2048 where maps and network are small).",
+            help="Pictures per shard. Default: 512, or 2048 if maps and network are small.",
             min=1,
             show_default=False,
         ),
     ] = None,
     threads: Annotated[int | None, typer.Option(help="Threads that read pictures.", min=1, show_default=False)] = None,
     processes: Annotated[
-        int, typer.Option(help="Processes that read pictures, where threads do not keep up with a GPU.", min=0)
+        int, typer.Option(help="Processes that read pictures, if threads are too slow for the GPU.", min=0)
     ] = 0,
-    device: Annotated[str | None, typer.Option(help="Where to compute: cpu, cuda.", show_default=False)] = None,
+    device: Annotated[str | None, typer.Option(help="Device to compute on: cpu, cuda.", show_default=False)] = None,
     compiled: Annotated[
-        bool, typer.Option("--compile", help="Compile the explainer first: pays for many pictures on a GPU.")
+        bool, typer.Option("--compile", help="Compile the explainer first; worth it for many pictures on a GPU.")
     ] = False,
     scheduler: Annotated[
         str | None,
         typer.Option(help="A Dask scheduler whose workers explain.", metavar="tcp://HOST:PORT", show_default=False),
     ] = None,
     ignore_space: Annotated[
-        bool, typer.Option("--ignore-space", help="Begin also where the disk may be too small.")
+        bool, typer.Option("--ignore-space", help="Start even if the disk may be too small.")
     ] = False,
     trust_items: Annotated[
         bool,
-        typer.Option(
-            "--trust-items", help="Go on without comparing the pictures that are done with the hashes that were kept."
-        ),
+        typer.Option("--trust-items", help="Resume without checking whether finished pictures have changed."),
     ] = False,
 ) -> int:
-    """Explain a whole data set into a store, and go on with one that was broken off: the same command again.
+    """Explain a whole data set and save it to a store; the same command resumes an interrupted run.
 
     Saves heatmaps, scores, ledgers and the hash of every picture as zarr arrays. Pictures that cannot be read or
-    explained are recorded with the reason. Ctrl-C or SIGTERM ends the run after the shard that it is at; a run that is
-    killed loses 20 seconds of work at most. run.log in the store says how far it is. With --json, a line per step.
+    explained are recorded with the reason. Ctrl-C or SIGTERM stops the run after the current shard. A killed run loses
+    at most 20 seconds of work. run.log in the store records the progress. With --json, prints one line per step.
 
     \b
     Examples:
@@ -105,34 +102,34 @@ def run(
       deeptaylor run photos -m efficientnet-lite0 --out maps --scheduler tcp://10.0.0.1:8786
     """  # noqa: D301
     chosen = how.single()
-    with talk.progress() as step, noted() as notes:
+    with printer.progress() as step, collect_notes() as notes:
         step(f"loading {source}")
-        told, network = _Told(talk, step), model.load(source)
-        done = runs.run(
+        told, network = _ProgressPrinter(printer, step), model.load(source)
+        done = runs.explain_dataset(
             data, network, out, target=target, contrast=contrast, relevance=relevance, batch=batch,
             shard=shard, threads=threads, processes=processes, device=device, compiled=compiled,
             scheduler=scheduler, progress=told,
             command=shlex.join(["deeptaylor", *sys.argv[1:]]), check_space=not ignore_space,
-            check_items=not trust_items, **referring(chosen, network),
+            check_items=not trust_items, **resolve_reference(chosen, network),
         )  # fmt: skip
     for note in notes:
-        talk.say(f"note: {note}")
+        printer.say(f"note: {note}")
     _, items, bad = done.progress
-    failed = f"; {bad} of them could not be explained (deeptaylor status {shown(out)} says why)" if bad else ""
-    talk.say(f"{_are(items)} done{told.rate}{failed}. Saved to {shown(out)}.")
-    talk.say(as_options(done.reason))
+    failed = f"; {bad} failed (deeptaylor status {escape_name(out)} says why)" if bad else ""
+    printer.say(f"{_are(items)} done{told.rate}{failed}. Saved to {escape_name(out)}.")
+    printer.say(done.reason)
     code = SOME_FAILED if bad else FINE
     about = {"store": str(out), "method": done.manifest.get("method"), "notes": notes, "exit_code": code}
-    talk.line({"event": "done", "items": items, "bad": bad, **about})
+    printer.line({"event": "done", "items": items, "bad": bad, **about})
     return code
 
 
-class _Told:
+class _ProgressPrinter:
     """Says how far a run is: on a terminal in the bar, for machines as a line of JSON, in a file now and then."""
 
-    def __init__(self, talk: Talk, step: Any) -> None:
-        self._talk, self._step = talk, step
-        self._last = -_EVERY if talk.as_json else time.monotonic()
+    def __init__(self, printer: Printer, step: Any) -> None:
+        self._printer, self._step = printer, step
+        self._last = -_EVERY if printer.as_json else time.monotonic()
         self.rate = ""  # in words, once there is one
 
     def __call__(self, p: Progress) -> None:
@@ -140,11 +137,11 @@ class _Told:
         said = str(p)
         self._step(said, p.done, p.of)
         now = time.monotonic()
-        if self._talk.as_json and now - self._last >= _EVERY:
+        if self._printer.as_json and now - self._last >= _EVERY:
             self._last = now
             line = {"event": "progress", "done": p.done, "entered": p.entered, "of": p.of, "bad": p.bad}
-            self._talk.line({**line, "per_second": p.per_second, "seconds_left": p.seconds_left})
-        elif not (self._talk.as_json or self._talk.quiet or sys.stderr.isatty()) and now - self._last >= _SELDOM:
+            self._printer.line({**line, "per_second": p.per_second, "seconds_left": p.seconds_left})
+        elif not (self._printer.as_json or self._printer.quiet or sys.stderr.isatty()) and now - self._last >= _SELDOM:
             self._last = now
             typer.echo(said, err=True)
 
@@ -153,14 +150,14 @@ def _are(items: int) -> str:
     return "1 item is" if items == 1 else f"{items} items are"
 
 
-def status(store: Store, talk: Talk) -> int:
-    """How far a run is, whether it is at work, and what could not be explained.
+def status(store: Store, printer: Printer) -> int:
+    """Show the progress of a run, whether it is active, and which items could not be explained.
 
     \b
     Example:
       deeptaylor status maps
     """  # noqa: D301
-    found = open_run(store)
+    found = open_dataset(store)
     with Commits(store) as commits:
         check_ledger(commits, found.manifest)
     shards, items, bad = found.progress
@@ -176,19 +173,22 @@ def status(store: Store, talk: Talk) -> int:
                    for t in found.errors],
         "manifest": found.manifest, "exit_code": FINE,
     }  # fmt: skip
-    talk.say(f"{items} of {len(found)} items are done, in {shards} of {about['of_shards']} shards; {bad} of them bad.")
-    talk.say("A run is at work on it." if busy else "No run is at work on it.")
-    talk.say(f"It takes {size(about['bytes'])}.")
+    printer.say(
+        f"{items} of {len(found)} items are done, in {shards} of {about['of_shards']} shards"
+        + (f"; {bad} failed." if bad else ".")
+    )
+    printer.say("A run is active." if busy else "No run is active.")
+    printer.say(f"Size: {format_size(about['bytes'])}.")
     if items == len(found) and not found.complete:
-        talk.error(f"Files of it are missing: deeptaylor verify --repair {shown(store)}")
+        printer.error(f"Files are missing. To restore them: deeptaylor verify --repair {escape_name(store)}")
     if (store / LOG).is_file():
-        talk.say(f"{shown(store / LOG)} says how it went.")
+        printer.say(f"Log: {escape_name(store / LOG)}")
     for reason, names in sorted(reasons.items(), key=lambda one: -len(one[1]))[:_REASONS]:
         more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        talk.say(f"  {len(names)} × {reason} ({', '.join(map(shown, names[:_NAMED]))}{more})")
+        printer.say(f"  {len(names)} × {reason} ({', '.join(map(escape_name, names[:_NAMED]))}{more})")
     if len(reasons) > _REASONS:
-        talk.say(f"  and {len(reasons) - _REASONS} more reasons; --json says all of them.")
-    talk.result(about)
+        printer.say(f"  and {len(reasons) - _REASONS} more reasons; --json lists all of them.")
+    printer.result(about)
     return FINE
 
 
@@ -201,24 +201,24 @@ def _size(path: Path) -> int:
 
 def verify(
     store: Store,
-    model: Model,
-    how: How,
-    talk: Talk,
+    model: ModelOptions,
+    how: MethodOptions,
+    printer: Printer,
     source: Annotated[
         str | None,
-        typer.Option("--model", "-m", help="The network of the run, to compute again.", metavar="NAME|FILE"),
+        typer.Option("--model", "-m", help="The network of the run, to recompute items.", metavar="NAME|FILE"),
     ] = None,
-    sample: Annotated[int, typer.Option(help="How many items are computed again, at least.", min=1)] = 32,
-    seed: Annotated[int, typer.Option(help="Of the items that are drawn.")] = 0,
+    sample: Annotated[int, typer.Option(help="Smallest number of items to recompute.", min=1)] = 32,
+    seed: Annotated[int, typer.Option(help="Random seed of the sample.")] = 0,
     mend: Annotated[
-        bool, typer.Option("--repair", help="Restore what is damaged; with --model, compute it again.")
+        bool, typer.Option("--repair", help="Restore damaged files; with --model, recompute damaged shards.")
     ] = False,
 ) -> int:
-    """Is a store what it should be? Every file against its hash; with --model, a random sample computed again.
+    """Check a store: every file against its hash; with --model, a random sample against a recomputation.
 
-    --repair restores manifest, ledger and the files that describe arrays, and takes back the shards that are damaged.
-    With --model (and the settings of the run) they are computed again at once; without it, the command of the run does
-    that. A store of an older release gets the checksums that it lacks.
+    --repair restores the manifest, the ledger and the array metadata, and discards damaged shards. With --model and
+    the settings of the run, it recomputes them; otherwise the command of the run does. A store of an older release
+    gets its missing checksums.
 
     \b
     Examples:
@@ -227,59 +227,57 @@ def verify(
       deeptaylor verify --repair maps --model efficientnet-lite0
     """  # noqa: D301
     network = None if source is None else model.load(source)
-    mended = repair(store) if mend else Verified(())
+    mended = repair(store) if mend else StoreCheck(())
     if mended.damaged and network is not None:
-        _compute_again(open_run(store), network, how)
-    found = examine(store) if network is None else _again(open_run(store), network, how, sample, seed)
+        _recompute_damaged(open_dataset(store), network, how)
+    found = examine(store) if network is None else _recompute_sample(open_dataset(store), network, how, sample, seed)
     for fault in mended.faults:
-        talk.say(f"was damaged: {shown(fault)}")
+        printer.say(f"was damaged: {escape_name(fault)}")
     if mended.damaged:
-        command = open_run(store).manifest["command"]
-        with_it = f": {shown(command)}" if command else " (dt.run with the same arguments)"
-        talk.say(
-            f"Shards {', '.join(map(str, mended.damaged))} were taken back"
-            + (
-                " and computed again."
-                if network is not None
-                else f"; the command of the run computes them again{with_it}."
-            )
+        command = open_dataset(store).manifest["command"]
+        with_it = f": {escape_name(command)}" if command else " (dt.explain_dataset with the same arguments)"
+        printer.say(
+            f"Shards {', '.join(map(str, mended.damaged))} were discarded"
+            + (" and recomputed." if network is not None else f"; the command of the run recomputes them{with_it}.")
         )
     for fault in found.faults:
-        talk.error(f"damaged: {shown(fault)}")
+        printer.error(f"damaged: {escape_name(fault)}")
     if found.faults:
-        talk.error(f"deeptaylor verify --repair {shown(store)} restores it.")
+        printer.error(f"deeptaylor verify --repair {escape_name(store)} restores it.")
     else:
-        talk.say(f"{open_run(store).progress[0]} shards are done, and all files and rows are what was written.")
+        printer.say(
+            f"{open_dataset(store).progress[0]} shards are done; all files and rows match their recorded hashes."
+        )
     if found.items:
-        talk.say(
-            f"{found.items} items were computed again: maps differ by at most {found.map_gap:.1e} of their largest "
+        printer.say(
+            f"{found.items} items were recomputed: maps differ by at most {found.map_gap:.1e} of their largest "
             f"value, scores by {found.score_gap:.1e}."
         )
     for name in found.changed:
-        talk.error(f"{shown(name)} is no longer what was explained")
+        printer.error(f"{escape_name(name)} has changed since it was explained")
     code = FINE if found.fine else CHECK_FAILED
     repaired = {"faults": mended.faults, "damaged": mended.damaged}
-    talk.result({**vars(found), "repaired": repaired if mended.faults else None, "exit_code": code})
+    printer.result({**vars(found), "repaired": repaired if mended.faults else None, "exit_code": code})
     return code
 
 
-def _compute_again(run: Run, model: Any, how: How) -> None:
+def _recompute_damaged(run: Run, model: Any, how: MethodOptions) -> None:
     """Explain the shards that were taken back, as the run did."""
     m = run.manifest
     if m["also"]:
         raise InputError(
-            f"Observers ({', '.join(m['also'])}) watched this run, which the command does not know: the damaged shards "
-            "were taken back; the same dt.run(..., also=...) computes them again."
+            f"This run has observers ({', '.join(m['also'])}) that the command cannot create: the damaged shards "
+            f"were discarded. The same dt.explain_dataset(..., also=...) recomputes them."
         )
-    runs.run(
+    runs.explain_dataset(
         m["inputs"]["place"], model, run.path, target=m["plan"]["target"], contrast=m["contrast"],
         relevance=m["relevance"] is not None, axis=m["plan"]["axis"], batch=m["batch"], check_items=False,
-        **referring(how.single(), model),
+        **resolve_reference(how.single(), model),
     )  # fmt: skip
 
 
-def _again(run: Run, model: Any, how: How, sample: int, seed: int) -> Verified:
+def _recompute_sample(run: Run, model: Any, how: MethodOptions, sample: int, seed: int) -> StoreCheck:
     plan, place = run.manifest["plan"], run.manifest["inputs"]["place"]
-    chosen = referring(how.single(), model)
+    chosen = resolve_reference(how.single(), model)
     work = runs.work_of(place, model, plan["target"], None, plan["contrast"], (), plan["axis"], None, chosen)
-    return recomputed(run.path, work, sample, seed)
+    return recompute(run.path, work, sample, seed)

@@ -18,10 +18,11 @@ import torch
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.explainer import Explainer
 from deeptaylor.models.loading.load import load_pretrained
-from deeptaylor.models.networks.detection_pooling import NETWORKS
-from deeptaylor.models.onnx.exporter import quietly
+from deeptaylor.models.networks.paper_networks import PAPER_NETWORKS
+from deeptaylor.models.onnx.exporter import silence_export
 from deeptaylor.support.files import write_whole
 from deeptaylor.support.optional import optional_package
+from deeptaylor.viz.colors import style_sheet
 
 __all__ = ["export", "main"]
 
@@ -33,7 +34,7 @@ def export(name: str, folder: Path) -> Path:
     loaded = load_pretrained(name)
     x = torch.zeros(1, 1, 28, 56)
     explainer = Explainer(loaded.network, x, domain=loaded.domain)
-    with quietly():
+    with silence_export():
         program = torch.onnx.export(
             explainer, (x,), input_names=["x"], output_names=["score", "relevance"], dynamo=True, verbose=False
         )
@@ -45,13 +46,14 @@ def export(name: str, folder: Path) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Export both networks; 0, or 2 if that cannot be done."""
+    """Export both networks and the colours; return 0, or 2 if that cannot be done."""
     parser = argparse.ArgumentParser(prog="python -m deeptaylor.app.server.digits", description=__doc__)
     parser.add_argument("folder", type=Path)
     folder: Path = parser.parse_args(arguments).folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in NETWORKS:
+        write_whole(folder / "colors.css", style_sheet().encode())
+        for name in PAPER_NETWORKS:
             sys.stdout.write(f"{export(name, folder)}\n")
     except (DeepTaylorError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")

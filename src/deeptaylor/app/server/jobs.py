@@ -13,21 +13,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-__all__ = ["BusyError", "GoneError", "Jobs"]
+__all__ = ["DisconnectError", "JobQueue", "NoPlaceError"]
 
 T = TypeVar("T")
 THREAD = "explaining"
 
 
-class BusyError(Exception):
+class NoPlaceError(Exception):
     """Every place is taken."""
 
 
-class GoneError(Exception):
+class DisconnectError(Exception):
     """Nobody waits for the answer any more."""
 
 
-class Jobs:
+class JobQueue:
     """A thread that works, and places for those who wait for it."""
 
     def __init__(self, places: int) -> None:
@@ -38,7 +38,7 @@ class Jobs:
     async def place(self) -> AsyncIterator[None]:
         """A place for as long as a request takes, or BusyError."""
         if self.taken >= self.places:
-            raise BusyError
+            raise NoPlaceError
         self.taken += 1
         try:
             yield
@@ -59,7 +59,7 @@ class Jobs:
             if not future.done() and not begun.cancel():
                 await asyncio.wait([future])
             if begun.cancelled():
-                raise GoneError
+                raise DisconnectError
             return future.result()
         finally:
             leaving.cancel()

@@ -6,14 +6,19 @@ The address that is printed holds a token, new at every start. It belongs to who
 from __future__ import annotations
 
 import argparse
+import contextlib
+import html
 import importlib.util
 import logging
 import os
 import secrets
+import shutil
 import socket
 import sys
+import tempfile
 import threading
-from collections.abc import Callable, Sequence
+import webbrowser
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
@@ -21,15 +26,14 @@ from typing import Any, get_type_hints
 
 from deeptaylor.app.server.jobs import THREAD as EXPLAINING
 from deeptaylor.app.server.models import THREAD as LOADING
-from deeptaylor.app.server.opening import opened
+from deeptaylor.datasets.open_dataset import Run, open_dataset
 from deeptaylor.errors import DeepTaylorError
+from deeptaylor.formatting import escape_name, escape_text
 from deeptaylor.models.networks.pretrained import Pretrained
-from deeptaylor.runs.reading import Run, open_run
-from deeptaylor.shown import printable, shown
 from deeptaylor.support.optional import optional_package
 from deeptaylor.text.model import TextModel
 
-__all__ = ["main", "serve"]
+__all__ = ["main", "open_page", "serve"]
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _GRACE = 2  # seconds that requests have to end when the server does
@@ -50,7 +54,7 @@ def serve(
     model      the network to begin with: a name, or one that `dt.load` gave; left out: EfficientNet-Lite0
                where its weights are here, else another whose are
     title      what that one is called on the page
-    run        the store of a run to look at, or what `dt.open_run` gave
+    run        the store of a run to look at, or what `dt.open_dataset` gave
     ready      called with the page's address once it can be opened
     """
     if host not in LOOPBACK:
@@ -61,26 +65,26 @@ def serve(
     why = "the page needs a web server"
     uvicorn = optional_package("uvicorn", why, "web")
     optional_package("fastapi", why, "web")
-    from deeptaylor.app.server.app import make_app
     from deeptaylor.app.server.connections import ACCEPTED_AT_ONCE, Connections
-    from deeptaylor.app.server.models import Models
-    from deeptaylor.app.server.texts import Texts
+    from deeptaylor.app.server.models import OfferedNetworks
+    from deeptaylor.app.server.routes import make_app
+    from deeptaylor.app.server.texts import TextPage
 
     gallery = None
     if run is not None:
         from deeptaylor.app.server.gallery import Gallery
 
-        gallery = Gallery(run if isinstance(run, Run) else open_run(run))
+        gallery = Gallery(run if isinstance(run, Run) else open_dataset(run))
     own = model if isinstance(model, Pretrained) else None
-    texts = Texts(model, title) if isinstance(model, TextModel) else None
+    texts = TextPage(model, title) if isinstance(model, TextModel) else None
     chosen = model if isinstance(model, str) else None
-    bound = _bound(host, port)
+    bound = _bind(host, port)
     port = bound.getsockname()[1]
     token = secrets.token_urlsafe(24)
     names = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
     names |= {name.removesuffix(":80") for name in names} if port == 80 else set()
     try:
-        offered = Models(own, title)
+        offered = OfferedNetworks(own, title)
         app = make_app(frozenset(names), token, models=offered, chosen=chosen, texts=texts, gallery=gallery)
         bracketed = f"[{host}]" if ":" in host else host
         address = f"http://{bracketed}:{port}/#token={token}"
@@ -99,7 +103,7 @@ def serve(
             access_log=False,
             server_header=False,
         )
-        with opened(address) if open_browser else nullcontext(True) as found:
+        with open_page(address) if open_browser else nullcontext(True) as found:
             if not found:
                 sys.stdout.write("No browser could be started; open the address above.\n")
                 sys.stdout.flush()
@@ -108,7 +112,7 @@ def serve(
         bound.close()
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     """A listening socket: bound before anything is printed, so that the printed port is ours."""
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -118,8 +122,8 @@ def _bound(host: str, port: int) -> socket.socket:
         made.listen(256)
     except (OSError, OverflowError) as error:
         made.close()
-        why = str(error).rstrip(".")
-        raise DeepTaylorError(f"port {port} of {host} cannot be had: {why}; --port 0 takes a free one.") from error
+        why = getattr(error, "strerror", None) or error
+        raise DeepTaylorError(f"Port {port} of {host} is not free: {why}; --port 0 takes a free one.") from error
     return made
 
 
@@ -133,35 +137,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=0, help="the port to listen on; 0, the default, takes a free one")
     parser.add_argument("--host", default="127.0.0.1", help="127.0.0.1 (the default), localhost or ::1")
     parser.add_argument("--model", metavar="NAME|FILE", help="the network to begin with: by name, or a file of yours")
-    parser.add_argument("--run", metavar="STORE", help="look at a run: the store that `deeptaylor run` wrote")
+    parser.add_argument("--run", metavar="STORE", help="show a run: the store that `deeptaylor run` wrote")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     _add_file_options(parser)
     asked = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING)
     for handler in logging.getLogger().handlers:
-        handler.setFormatter(_Shown("%(levelname)s: %(message)s"))
+        handler.setFormatter(_EscapingFormatter("%(levelname)s: %(message)s"))
     before = set(threading.enumerate())
     try:
         model = _model(asked)
         title = "" if model is None or isinstance(model, str) else Path(asked.model.removeprefix("hf:")).name
-        serve(asked.host, asked.port, model, asked.open, title=shown(title), run=asked.run)
+        serve(asked.host, asked.port, model, asked.open, title=escape_name(title), run=asked.run)
     except KeyboardInterrupt:
-        return _left(before)
+        return _leave(before)
     except DeepTaylorError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    return _left(before)
+    return _leave(before)
 
 
 def _add_file_options(parser: argparse.ArgumentParser) -> None:
     """What a file does not say, by the options of `deeptaylor explain`; they come with the extra `cli`."""
     if importlib.util.find_spec("typer") is None:
         return
-    from deeptaylor.app.cli.options import Model
+    from deeptaylor.app.cli.options import ModelOptions
 
-    group = parser.add_argument_group("what the file of a network does not say, as for `deeptaylor explain`")
-    hints = get_type_hints(Model, include_extras=True)
-    for option in fields(Model):
+    group = parser.add_argument_group("what a network file does not contain, as for `deeptaylor explain`")
+    hints = get_type_hints(ModelOptions, include_extras=True)
+    for option in fields(ModelOptions):
         said = hints[option.name].__metadata__[0]
         kind: dict[str, Any] = {"metavar": said.metavar}
         if option.default is False:
@@ -173,50 +177,49 @@ def _add_file_options(parser: argparse.ArgumentParser) -> None:
 
 def _model(asked: argparse.Namespace) -> str | Pretrained | TextModel | None:
     """The name of a network of the page; any other network is loaded here."""
-    from deeptaylor.models.networks.named import NAMED
+    from deeptaylor.models.networks.catalog import CATALOG
 
     given = {name: value for name, value in vars(asked).items() if name not in ("host", "port", "model", "run", "open")}
     said = {name: value for name, value in given.items() if value not in (None, False)}
-    if asked.model is None or (asked.model in NAMED and not said):
+    if asked.model is None or (asked.model in CATALOG and not said):
         return asked.model if asked.model is None else str(asked.model)
-    if asked.model.startswith("hf:") and (text := _that_reads_texts(asked.model, said.get("class_names"))) is not None:
+    if asked.model.startswith("hf:") and (text := _load_text_model(asked.model, said.get("class_names"))) is not None:
         return text
     optional_package("typer", f"{asked.model} is read as `deeptaylor explain` does it", "cli")
-    from deeptaylor.app.cli.options import Model
-    from deeptaylor.app.cli.words import as_options, unsaid
-    from deeptaylor.models.loading.asked import UnsaidError
+    from deeptaylor.app.cli.options import ModelOptions
+    from deeptaylor.app.cli.values import format_error
 
     try:
-        loaded = Model(**said).load(asked.model)
-    except UnsaidError as error:
-        raise DeepTaylorError(unsaid(error)) from error
+        loaded = ModelOptions(**said).load(asked.model)
     except DeepTaylorError as error:
-        raise DeepTaylorError(as_options(str(error))) from error
+        raise DeepTaylorError(format_error(error)) from error
     if loaded.preparation is None:
-        raise DeepTaylorError("the page explains photographs: say how they are prepared, and not a --domain.")
+        raise DeepTaylorError(
+            "the page explains photographs: give their preprocessing (--size, --resize, …) instead of --domain."
+        )
     return loaded
 
 
-def _that_reads_texts(source: str, class_names: str | None) -> TextModel | None:
+def _load_text_model(source: str, class_names: str | None) -> TextModel | None:
     """A network of transformers with its tokenizer; None for one that looks at pictures."""
-    from deeptaylor.models.loading.texts import text_network
+    from deeptaylor.models.loading.hubs import load_text_model
 
     names: Any = ...
     if class_names is not None:
-        from deeptaylor.app.cli.words import class_names as named
+        from deeptaylor.app.cli.values import load_class_names
 
-        names = named(class_names)
-    return text_network(source, None, None, names)
+        names = load_class_names(class_names)
+    return load_text_model(source, None, None, names)
 
 
-class _Shown(logging.Formatter):
+class _EscapingFormatter(logging.Formatter):
     """A line of the log may hold what a stranger sent."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
+        return escape_text(super().format(record))
 
 
-def _left(before: set[threading.Thread]) -> int:
+def _leave(before: set[threading.Thread]) -> int:
     """0; but where an explanation is still being computed, Python would wait for it, and nobody else does."""
     mine = [thread for thread in set(threading.enumerate()) - before if thread.name.startswith((EXPLAINING, LOADING))]
     for thread in mine:
@@ -226,3 +229,44 @@ def _left(before: set[threading.Thread]) -> int:
         sys.stderr.flush()
         os._exit(0)
     return 0
+
+
+# --- the page in a browser --------------------------------------------------------------------------------------------
+
+SECONDS = 60.0  # a browser that has to start first takes its time
+_SNAPS = Path("/snap")
+
+
+@contextlib.contextmanager
+def open_page(address: str) -> Iterator[bool]:
+    """Open an address that holds a secret; whether a browser was there to start. Nothing is left behind."""
+    folder = Path(tempfile.mkdtemp(prefix="deeptaylor-", dir=_browser_folder()))  # mode 700
+
+    def remove() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+    clock = threading.Timer(SECONDS, remove)
+    clock.daemon = True
+    try:
+        file = folder / "page.html"
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opening:
+            opening.write(_redirect(address))
+        clock.start()
+        yield webbrowser.open(file.as_uri())
+    finally:
+        clock.cancel()
+        remove()
+
+
+def _browser_folder() -> Path | None:
+    """Where a browser can read; a snap has a /tmp of its own, and sees only what is not hidden of its user's folder."""
+    home = Path.home()
+    return home if sys.platform == "linux" and _SNAPS.is_dir() and os.access(home, os.W_OK) else None
+
+
+def _redirect(address: str) -> str:
+    to = html.escape(address)
+    return (
+        '<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer"><title>deeptaylor</title>'
+        f'<meta http-equiv="refresh" content="0;url={to}"><a href="{to}">The page</a>\n'
+    )

@@ -1,31 +1,330 @@
-"""What the page's server answers, as types; the browser's side of them is web/src/api.ts."""
+"""Types of the page's requests and answers; the browser's side is web/src/api.ts, gallery_api.ts and text_api.ts.
+
+A rule is written as its symbol with its numbers, never as code (rules/parse.py).
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
-
-from deeptaylor.app.server.gallery_schema import GalleryOffer
-from deeptaylor.app.server.text_schema import TextOffer
+from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = [
+    "CHARACTERS",
+    "LEVEL",
+    "OUTSIDE",
+    "PER_PAGE",
     "Account",
     "Answer",
-    "Apart",
-    "BelievedAnswer",
     "Channel",
+    "ChannelAnswer",
+    "ChannelItem",
+    "ChannelList",
+    "ClassProbability",
+    "ClusterAnswer",
+    "ClustersAnswer",
+    "Count",
+    "DeletionAnswer",
     "ErrorAnswer",
-    "Found",
+    "ExplainOptions",
+    "ExplainerOptions",
+    "GalleryItem",
+    "GalleryOffer",
     "Heat",
-    "Layer",
+    "ItemAnswer",
+    "ItemFilter",
+    "ItemsAnswer",
     "LayerAnswer",
+    "LayerRow",
     "Limits",
+    "MethodName",
     "ModelAnswer",
     "ModelsAnswer",
     "Rival",
     "SampleAnswer",
+    "Separation",
+    "Text",
+    "TextAnswer",
+    "TextChoice",
+    "TextGuess",
+    "TextOffer",
+    "TextPart",
+    "TextQuestion",
+    "TextWord",
 ]
+
+# --- what can be asked about a picture --------------------------------------------------------------------------------
+
+LEVEL = 0.1  # of the root, as the command has it
+
+Text = Annotated[str, Field(max_length=200)]
+
+
+MethodName = Literal["auto", "deep-taylor", "paper", "secant", "attnlrp", "cp-lrp", "sensitivity", "taylor"]
+OUTSIDE = ("sensitivity", "taylor")  # they see the network from outside
+_DEEP = ("bias", "max_pool", "first", "above", "rules")  # settings of deep Taylor
+
+
+class ExplainerOptions(BaseModel):
+    """How an explainer is built; two requests with equal settings share one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    method: MethodName = Field(default="auto", description="the method; auto: the one that fits the network")
+    bias: Literal["returned", "neuron", "spread"] = Field(
+        default="returned", description="what becomes of the biases' share of the score"
+    )
+    max_pool: Literal["proportional", "winner"] = Field(default="proportional", description="how max pooling hands on")
+    first: Text = Field(
+        default="", description="rule of the layer that reads the picture; empty: what the domain asks for"
+    )
+    above: Text = Field(default="", description="rule of all other layers; empty: what each domain asks for")
+    rules: Annotated[str, Field(max_length=2000)] = Field(
+        default="", description="`pattern=rule` for single layers, by `;`"
+    )
+
+
+class ExplainOptions(ExplainerOptions):
+    """Everything that is said with a picture."""
+
+    model: Text = Field(description="the network, by name")
+    question: Literal["evidence", "apart"] = Field(
+        default="evidence", description="all evidence for a class, or what sets it apart from its rivals"
+    )
+    target: Text = Field(default="", description="the class, by number or name; left out: the most probable one")
+    against: Text = Field(default="", description="the one rival to set it apart from, by number or name")
+    level: float = Field(default=LEVEL, ge=0, le=0.99, description="taylor: the score at the root, as a part of f(x)")
+    file: Text = Field(
+        default="picture.png", description="the picture's name, for the Python and the command; never opened"
+    )
+
+    @property
+    def settings(self) -> ExplainerOptions:
+        """What of this an explainer depends on; naming a setting of deep Taylor means that method."""
+        if self.method == "auto" and not self.model_fields_set.isdisjoint(_DEEP):
+            return self._settings(method="deep-taylor")
+        if self.method == "deep-taylor":
+            return self._settings()
+        return ExplainerOptions(method=self.method)
+
+    def _settings(self, **instead: MethodName) -> ExplainerOptions:
+        return ExplainerOptions(**{name: getattr(self, name) for name in ExplainerOptions.model_fields} | instead)
+
+
+# --- the store of a run -----------------------------------------------------------------------------------------------
+
+PER_PAGE = 48
+
+
+class Count(BaseModel):
+    """A class or a status, and how many items are of it."""
+
+    number: int
+    name: str
+    count: int
+
+
+class GalleryOffer(BaseModel):
+    """The run that is looked at."""
+
+    title: str = Field(description="what its folder is called")
+    about: str
+    items: int
+    answers: list[Count] = Field(description="the classes that the network answered with")
+    labels: list[Count] = Field(description="the items' own classes, where they are known")
+    explained: list[Count] = Field(description="the classes that were explained")
+    statuses: list[Count]
+    lowest: float | None = Field(description="the lowest score")
+    highest: float | None
+    note: str = Field(description="why there are no photographs, or no classes of the items' own; may be empty")
+    pictured: bool = Field(description="whether photographs may be there")
+    layers: list[str] = Field(description="those whose channels were watched")
+
+
+class ItemFilter(BaseModel):
+    """Which items: all of what is given must be so."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    prediction: int | None = Field(default=None, ge=0, description="the network's answer, by number")
+    label: int | None = Field(default=None, ge=0, description="the item's own class, by number")
+    target: int | None = Field(default=None, ge=0, description="the class that was explained, by number")
+    right: bool | None = Field(default=None, description="whether the network's answer is the item's own class")
+    status: int | None = Field(default=None, ge=0, description="by number")
+    low: float | None = Field(default=None, description="the lowest score")
+    high: float | None = Field(default=None, description="the highest score")
+    cluster: int | None = Field(default=None, ge=0, description="heatmaps that look alike, once they were found")
+    order: Literal["run", "highest", "lowest"] = Field(default="run", description="the run's, or by the score")
+    page: int = Field(default=0, ge=0, le=10**9)
+
+
+class GalleryItem(BaseModel):
+    """One of a page."""
+
+    index: int
+    name: str
+    said: str = Field(description="the network's answer; why there is none where it was not explained")
+    wrong: bool | None = Field(description="whether that is another class than the item's; none where that is unknown")
+    score: float | None
+
+
+class ItemsAnswer(BaseModel):
+    """One page of the items."""
+
+    total: int
+    page: int
+    pages: int
+    items: list[GalleryItem]
+    sentence: str
+    mean: str = Field(description="what their mean heatmap is of; empty where none of them has one")
+
+
+class ItemAnswer(GalleryItem):
+    """All that the store has of an item, in sentences."""
+
+    sentences: list[str]
+    pictured: bool = Field(description="whether its photograph can be read")
+    mapped: bool = Field(description="whether it has a heatmap")
+
+
+class ClusterAnswer(BaseModel):
+    """Similar heatmaps."""
+
+    number: int
+    size: int
+    alike: float
+    sentence: str
+
+
+class ClustersAnswer(BaseModel):
+    """How far clustering is, and what was found."""
+
+    state: Literal["waiting", "working", "ready", "failed"]
+    message: str
+    seconds: float
+    clusters: list[ClusterAnswer]
+    points: list[tuple[int, int, float, float]] = Field(description="item, cluster, and its place from 0 to 1")
+    note: str
+
+
+class ChannelItem(GalleryItem):
+    """An item in which a channel counted, and how much."""
+
+    value: float
+
+
+class ChannelList(BaseModel):
+    """The channels of a layer, the one that counted most first."""
+
+    layer: str
+    channels: list[int]
+    sentence: str
+
+
+class ChannelAnswer(BaseModel):
+    """The items in which a channel counted most."""
+
+    layer: str
+    channel: int
+    sentence: str
+    items: list[ChannelItem]
+
+
+# --- texts ------------------------------------------------------------------------------------------------------------
+
+CHARACTERS = 20_000  # of a text
+Long = Annotated[str, Field(max_length=CHARACTERS)]
+
+
+class TextQuestion(BaseModel):
+    """Everything that is said with a text."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    text: Long
+    other: Long = Field(default="", description="of a network that gives embeddings: the text to compare with")
+    target: Text = Field(default="", description="the class, by number or name; left out: the network's answer")
+    continuation: Text = Field(default="", description="of a language model: what follows; left out: the likeliest")
+    token: int | None = Field(default=None, ge=0, description="the same as the number of a token")
+    against: Text = Field(default="", description="the class or the continuation in the place of which")
+    method: Text = Field(default="", description="how it is explained; left out: the first on offer")
+    reference: Text = Field(default="", description="what words are compared with; left out: the first on offer")
+
+
+class TextChoice(BaseModel):
+    """A method or a reference on offer."""
+
+    name: str
+    title: str
+    about: str
+
+
+class TextOffer(BaseModel):
+    """The network that reads texts."""
+
+    title: str
+    kind: str = Field(description="classifier, language model, encoder–decoder or embedding")
+    about: str
+    classes: list[str]
+    methods: list[TextChoice]
+    references: list[TextChoice] = Field(description="for the first method; the others have none")
+    characters: int = Field(description="that are taken at most")
+    examples: list[list[str]] = Field(description="texts to begin with; pairs where two are compared")
+
+
+class TextGuess(BaseModel):
+    """A class, or a token, that the network holds to be probable."""
+
+    index: int
+    name: str
+    probability: float
+
+
+class TextPart(BaseModel):
+    """A line of the account."""
+
+    name: str = Field(description="score, reference, for, against, words, special, rest, left or unaccounted")
+    label: str
+    value: float
+
+
+class TextWord(BaseModel):
+    """A word, or a token, and its relevance."""
+
+    text: str
+    value: float
+    special: bool
+    breaks: bool = Field(description="whether a line begins here")
+
+
+class TextAnswer(BaseModel):
+    """An explanation of a text."""
+
+    title: str = Field(description="what was computed, in one line")
+    made: str = Field(description="how: the network, the method and the reference")
+    method: str
+    asked: str
+    score: float
+    sentences: list[str] = Field(description="the account in words")
+    parts: list[TextPart]
+    tokens: list[TextWord]
+    words: list[TextWord]
+    guesses: list[TextGuess]
+    chosen: int | None = Field(description="which of the guesses is explained")
+    notes: list[str]
+    table: str = Field(description="the account token by token")
+    snippet: str
+    command: str
+
+
+# --- answers about pictures and networks ------------------------------------------------------------------------------
+
+
+class ClassChoice(BaseModel):
+    """A class that is offered in place of an unknown one."""
+
+    index: int
+    name: str
 
 
 class ErrorAnswer(BaseModel):
@@ -34,6 +333,9 @@ class ErrorAnswer(BaseModel):
     error: str
     swap: dict[Literal["target", "against"], int] | None = Field(
         default=None, description="where the rival scores higher: classes for the same question the other way round"
+    )
+    classes: list[ClassChoice] | None = Field(
+        default=None, description="where no class has the name: classes with similar names, or all of few"
     )
 
 
@@ -77,7 +379,7 @@ class ModelsAnswer(BaseModel):
     gallery: GalleryOffer | None = Field(description="the run that is looked at; none where none was given")
 
 
-class Found(BaseModel):
+class ClassProbability(BaseModel):
     """A class that the network holds to be probable."""
 
     index: int
@@ -105,7 +407,7 @@ class Account(BaseModel):
     returned: float
 
 
-class Layer(BaseModel):
+class LayerRow(BaseModel):
     """A line of the ledger; lines run from the output to the input."""
 
     node: str
@@ -126,10 +428,10 @@ class Rival(BaseModel):
     weight: float = Field(description="its part of all rivals, 0 to 1")
 
 
-class Apart(BaseModel):
+class Separation(BaseModel):
     """How far a class and its rivals are apart."""
 
-    size: float = Field(description="the part of the relevance that lies elsewhere than the rivals', 0 to 1")
+    size: float = Field(description="the part of the relevance that does not overlap with the rivals', 0 to 1")
     percent: str = Field(description="the same in words; `sentence` goes on from there")
     sentence: str
     nothing: str = Field(description="that nothing sets the class apart; empty where something does")
@@ -150,7 +452,7 @@ class Answer(BaseModel):
     against: int | None
     against_name: str
     question: Literal["evidence", "apart"]
-    classes: list[Found]
+    classes: list[ClassProbability]
     score: float = Field(description="the network's own number, f(x); its positive part is explained")
     title: str = Field(description="what was computed, in one line")
     sentences: list[str] = Field(description="what its numbers are")
@@ -162,8 +464,8 @@ class Answer(BaseModel):
     notes: list[str]
     seen: str = Field(description="what the network saw, a PNG in base64")
     heat: Heat
-    apart: Apart | None
-    layers: list[Layer]
+    apart: Separation | None
+    layers: list[LayerRow]
     plan: str
     snippet: str
     command: str
@@ -189,8 +491,8 @@ class LayerAnswer(BaseModel):
     channels: list[Channel] = Field(description="those that hold most, the strongest first")
 
 
-class BelievedAnswer(BaseModel):
+class DeletionAnswer(BaseModel):
     """What the network does when a map is believed."""
 
-    area: float = Field(description="a difference of probabilities, −1 to 1; 0 for a map that knows nothing")
+    area: float = Field(description="a difference of probabilities, −1 to 1; 0 for a random map")
     sentence: str

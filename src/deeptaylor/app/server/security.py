@@ -2,7 +2,7 @@
 
     Host          must be ours: a foreign name that was made to point to 127.0.0.1 (DNS rebinding) is refused
     Origin        must be ours where a browser sends one, and so must Sec-Fetch-Site: other web sites are refused,
-                  but for a link to the page that is followed, as from the file that `opening.py` writes
+                  but for a link to the page that is followed, as from the file that `main.py` writes
     token         new at every start, in a header that a foreign page cannot set; all of /api/ needs it
     body          counted while it streams in; past the limit of its path it is refused, whatever Content-Length said
 
@@ -16,11 +16,15 @@ import asyncio
 import contextlib
 import hmac
 import json
+import os
+import re
+import sys
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-__all__ = ["TOKEN_HEADER", "Guard", "TooLargeError"]
+__all__ = ["TOKEN_HEADER", "BodyTooLargeError", "Guard", "hide_folders"]
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -53,13 +57,13 @@ HEADERS = {
 }
 
 
-class TooLargeError(Exception):
+class BodyTooLargeError(Exception):
     """The body is larger than allowed; for the application to answer with 413."""
 
     @classmethod
-    def of(cls, what: str, most_bytes: int) -> TooLargeError:
+    def of(cls, what: str, most_bytes: int) -> BodyTooLargeError:
         """In words."""
-        return cls(f"the {what} is too large: at most {most_bytes / 2**20:g} MiB are taken.")
+        return cls(f"the {what} is too large: at most {most_bytes / 2**20:g} MiB are accepted.")
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ class Guard:
             return
         length = headers.get("content-length", ["0"])[0]
         if length.isascii() and length.isdigit() and int(length) > most:
-            await _answer(guarded, 413, str(TooLargeError.of(what, most)))
+            await _answer(guarded, 413, str(BodyTooLargeError.of(what, most)))
             return
         try:
             await self.app(scope, body, guarded)
@@ -136,12 +140,12 @@ class _Body:
         self.ended = False
 
     async def __call__(self) -> Message:
-        """The next piece, or TooLargeError."""
+        """The next piece, or BodyTooLargeError."""
         message = await self._receive()
         self._seen += len(message.get("body", b""))
         self.ended = self.ended or not message.get("more_body", False)
         if self._seen > self._most:
-            raise TooLargeError.of(self._what, self._most)
+            raise BodyTooLargeError.of(self._what, self._most)
         return message
 
     async def drain(self) -> None:
@@ -173,3 +177,22 @@ async def _answer(send: Send, status: int, words: str) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+# --- texts without this machine's folders -----------------------------------------------------------------------------
+
+_PLACE = re.compile(r"""(?<![\w:/\\.~])(?:[A-Za-z]:)?(?:[\\/][^\\/\s:'"(),]+)+[\\/]([^\\/\s:'"(),]+)""")
+
+
+def hide_folders(text: str) -> str:
+    """The same with the name alone of every file that is said with its folder.
+
+    >>> hide_folders("no rule for cumsum; at cumsum (/home/jo/nets/mine.py:12: y = x.cumsum(1))")
+    'no rule for cumsum; at cumsum (mine.py:12: y = x.cumsum(1))'
+    """
+    # Those that may have spaces in them, where a pattern would not know their end.
+    known = {*sys.path, sys.prefix, os.environ.get("HOME", ""), str(Path.cwd())}
+    for folder in sorted(known, key=len, reverse=True):
+        if Path(folder).is_absolute() and folder != os.sep:
+            text = text.replace(f"{folder}{os.sep}", "")
+    return _PLACE.sub(r"\1", text)

@@ -1,14 +1,13 @@
-"""Networks out of Caffe's files, without the caffe package.
+"""Import networks from Caffe's files, without the caffe package.
 
-    text.py      .prototxt     ──► nested fields             ┐
-    wiring.py    its layers    ──► steps: who reads whom     │
-    layers.py    a layer       ──► a torch module            ├──► graph.py: read_caffe
-    weights.py   .caffemodel   ──► arrays by layer name      ┘
+    caffe_files.py      .prototxt      ──► nested fields           ┐
+                        .caffemodel    ──► arrays by layer name    ├──► caffe_network.py: read_caffe
+    caffe_layers.py     a layer        ──► a torch module          ┘
 
-The text says what is computed, the weights file with which numbers; a layer finds its own by name.
+The text declares the layers, the weights file holds their arrays; a layer finds its arrays by its name.
 """
 
-from deeptaylor.models.caffe.graph import CaffeGraph, read_caffe
-from deeptaylor.models.caffe.weights import CaffeError
+from deeptaylor.models.caffe.caffe_files import CaffeError
+from deeptaylor.models.caffe.caffe_network import CaffeGraph, read_caffe
 
 __all__ = ["CaffeError", "CaffeGraph", "read_caffe"]

@@ -4,7 +4,7 @@ An estimator is told by its class's name and what it has learnt, so that scikit-
 is the model in float64. Scalers before it are the preprocessing: rows are given in their own units, and relevance is
 that of the scaled columns, which does not depend on the units.
 A classifier of two classes with the decision function z has the scores −z/2 and z/2: their difference is z.
-Probabilities are those of predict_proba (`_probabilities`); a model without any has scores alone.
+Probabilities are those of predict_proba (`_find_probabilities`); a model without any has scores alone.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from torch import Tensor, nn
 
 from deeptaylor.domain import Box, Domain, Real
 from deeptaylor.errors import InputError, LoadError
-from deeptaylor.models.loading.asked import ClassNames
-from deeptaylor.models.networks.preparation import Preparation, Scaling
+from deeptaylor.models.loading.request import ClassNames
+from deeptaylor.models.networks.preprocessing import Preparation, Scaling, default_column_names
 from deeptaylor.models.networks.pretrained import Pretrained
-from deeptaylor.models.photographs import unnamed
 
-__all__ = ["from_estimator", "is_estimator"]
+__all__ = ["has_layers", "has_scaler", "is_estimator", "load_estimator"]
 
 _Array = npt.NDArray[np.float64]
 _Layer = tuple[_Array, _Array]  # W (outputs, inputs) and b
@@ -43,52 +42,67 @@ _ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "logistic": nn.Sigmoid, "ident
 
 
 def is_estimator(source: object) -> bool:
-    """True for what looks like an estimator of scikit-learn, fitted or not."""
+    """Return whether an object looks like an estimator of scikit-learn, fitted or not."""
     return not isinstance(source, (type, nn.Module)) and all(hasattr(source, name) for name in ("get_params", "fit"))
 
 
-def from_estimator(
+def has_layers(source: object) -> bool:
+    """Return whether an estimator, or the last step of a Pipeline, is one that `load_estimator` reads."""
+    return type(_last_step(source)).__name__ in (*_CLASSIFIERS, *_REGRESSORS, *_PERCEPTRONS)
+
+
+def has_scaler(source: object) -> bool:
+    """Return whether an estimator is behind other steps, such as a scaler."""
+    return _last_step(source) is not source
+
+
+def _last_step(source: Any) -> Any:
+    return _last_step(source.steps[-1][1]) if type(source).__name__ == "Pipeline" and source.steps else source
+
+
+def load_estimator(
     source: Any, preparation: Preparation | None, domain: Domain | None, class_names: ClassNames
 ) -> Pretrained:
-    """The estimator as a network in float64, with the names of its columns and classes."""
+    """Return the estimator as a network in float64, with the names of its columns and classes."""
     if preparation is not None:
         raise LoadError("A preparation is for photographs; an estimator reads rows of a table: give a domain.")
-    scalers, model = _parts(source)
+    scalers, model = _split_pipeline(source)
     kind = type(model).__name__
     if kind not in (*_CLASSIFIERS, *_REGRESSORS, *_PERCEPTRONS):
-        raise LoadError(_refusal(kind))
-    layers = _perceptron(model) if kind in _PERCEPTRONS else [_linear(model)]
-    scalings = [_scaling(scaler, layers[0][0].shape[1]) for scaler in scalers]
+        raise LoadError(_unsupported_message(kind))
+    layers = _read_perceptron(model) if kind in _PERCEPTRONS else [_read_linear(model)]
+    scalings = [_read_scaling(scaler, layers[0][0].shape[1]) for scaler in scalers]
     try:
-        known = _domain(scalers, scalings, kind) if domain is None else _through(scalings, domain)
+        known = _find_domain(scalers, scalings, kind) if domain is None else _scale_domain(scalings, domain)
     except InputError as error:
         raise LoadError(str(error)) from error
-    classes = _classes(model, layers[-1])
+    classes = _read_classes(model, layers[-1])
     if classes is not None and len(layers[-1][0]) == 1 and len(classes) == 2:
-        layers[-1] = _two_sided(layers[-1])
+        layers[-1] = _split_in_two(layers[-1])
     given = classes if class_names is ... else class_names
     return Pretrained(
-        _network(layers, getattr(model, "activation", "identity"), one_number=classes is None),
+        _build_network(layers, getattr(model, "activation", "identity"), one_number=classes is None),
         None if given is None else tuple(map(str, given)),
         None,
         known,
         (f"{kind} of scikit-learn, as a network in float64",),
-        _features(source, layers[0]),
+        _name_features(source, layers[0]),
         reduce(Scaling.then, scalings) if scalings else None,
-        _probabilities(model, len(layers[-1][0])),
+        _find_probabilities(model, len(layers[-1][0])),
     )
 
 
-def _refusal(kind: str) -> str:
+def _unsupported_message(kind: str) -> str:
     return (
-        f"dt.load takes these estimators of scikit-learn: {', '.join((*_PERCEPTRONS, *_CLASSIFIERS, *_REGRESSORS))}, "
-        f"alone or in a Pipeline after {', '.join(_SCALERS)}; {kind} is none of them, but what another tool writes of "
-        "it as an ONNX file of common layers can be loaded from that file."
+        f"{kind} has no layers that dt.load can read. Explain it by Shapley values: dt.explain(model, rows, "
+        "background=X_train). Of scikit-learn, dt.load reads "
+        f"{', '.join((*_PERCEPTRONS, *_CLASSIFIERS, *_REGRESSORS))}, alone or in a Pipeline after "
+        f"{', '.join(_SCALERS)}."
     )
 
 
-def _parts(source: Any) -> tuple[list[Any], Any]:
-    """The scalers in order, and the model behind them."""
+def _split_pipeline(source: Any) -> tuple[list[Any], Any]:
+    """Return the scalers in order, and the model behind them."""
     if type(source).__name__ != "Pipeline":
         return [], source
     steps = [step for _, step in source.steps if step not in (None, "passthrough")]
@@ -96,63 +110,63 @@ def _parts(source: Any) -> tuple[list[Any], Any]:
         raise LoadError("This Pipeline has no steps.")
     scalers: list[Any] = []
     for step in steps[:-1]:
-        inner, last = _parts(step)
+        inner, last = _split_pipeline(step)
         if (kind := type(last).__name__) not in _SCALERS:
             raise LoadError(
                 f"dt.load takes {', '.join(_SCALERS)} before a model, and this Pipeline has {kind}. Apply the steps "
                 "yourself: dt.load(pipeline[-1], …), and give it rows of pipeline[:-1].transform(X)."
             )
         scalers += [*inner, last]
-    inner, model = _parts(steps[-1])
+    inner, model = _split_pipeline(steps[-1])
     return [*scalers, *inner], model
 
 
 # --- what was learnt --------------------------------------------------------------------------------------------------
 
 
-def _learnt(estimator: Any, name: str) -> Any:
+def _read_fitted(estimator: Any, name: str) -> Any:
     if not hasattr(estimator, name):
         raise LoadError(f"This {type(estimator).__name__} has not been fitted yet: it has no {name}.")
     return getattr(estimator, name)
 
 
-def _array(values: Any) -> _Array:
+def _to_array(values: Any) -> _Array:
     return np.asarray(values.toarray() if hasattr(values, "toarray") else values, dtype=np.float64)
 
 
-def _linear(model: Any) -> _Layer:
-    W = np.atleast_2d(_array(_learnt(model, "coef_")))
-    return W, np.broadcast_to(_array(_learnt(model, "intercept_")).reshape(-1), (len(W),)).copy()
+def _read_linear(model: Any) -> _Layer:
+    W = np.atleast_2d(_to_array(_read_fitted(model, "coef_")))
+    return W, np.broadcast_to(_to_array(_read_fitted(model, "intercept_")).reshape(-1), (len(W),)).copy()
 
 
-def _perceptron(model: Any) -> list[_Layer]:
-    end = _learnt(model, "out_activation_")
+def _read_perceptron(model: Any) -> list[_Layer]:
+    end = _read_fitted(model, "out_activation_")
     if type(model).__name__ == "MLPRegressor" and end != "identity":
         raise LoadError(f"This MLPRegressor ends in {end}; dt.load takes those whose output is the last layer's.")
-    weights, biases = _learnt(model, "coefs_"), _learnt(model, "intercepts_")
-    return [(_array(W).T, _array(b)) for W, b in zip(weights, biases, strict=True)]
+    weights, biases = _read_fitted(model, "coefs_"), _read_fitted(model, "intercepts_")
+    return [(_to_array(W).T, _to_array(b)) for W, b in zip(weights, biases, strict=True)]
 
 
-def _scaling(scaler: Any, columns: int) -> Scaling:
+def _read_scaling(scaler: Any, columns: int) -> Scaling:
     """Return what a fitted scaler does to the columns."""
     kind = type(scaler).__name__
     if getattr(scaler, "clip", False):
         raise LoadError(f"This {kind} cuts values off (clip=True), which no scaling does: fit it without.")
-    scale = _learnt(scaler, "scale_")
-    factor = np.ones(columns) if scale is None else _array(scale)
+    scale = _read_fitted(scaler, "scale_")
+    factor = np.ones(columns) if scale is None else _to_array(scale)
     center, shift = np.zeros(columns), np.zeros(columns)
     if kind == "MinMaxScaler":
-        shift = _array(_learnt(scaler, "min_"))
+        shift = _to_array(_read_fitted(scaler, "min_"))
     else:
         factor = 1 / factor
     for name, wanted in (("mean_", "with_mean"), ("center_", "with_centering")):
         if getattr(scaler, wanted, False):
-            center = _array(_learnt(scaler, name))
+            center = _to_array(_read_fitted(scaler, name))
     return Scaling(*(torch.from_numpy(np.ascontiguousarray(t)) for t in (center, factor, shift)))
 
 
-def _two_sided(layer: _Layer) -> _Layer:
-    """−z/2 and z/2 of one z."""
+def _split_in_two(layer: _Layer) -> _Layer:
+    """Return −z/2 and z/2 of one z."""
     W, b = layer
     return np.concatenate([-W, W]) / 2, np.concatenate([-b, b]) / 2
 
@@ -167,7 +181,7 @@ class _OneNumber(nn.Module):
         return x[:, 0]
 
 
-def _network(layers: list[_Layer], activation: str, one_number: bool) -> nn.Sequential:
+def _build_network(layers: list[_Layer], activation: str, one_number: bool) -> nn.Sequential:
     modules: list[nn.Module] = []
     for k, (W, b) in enumerate(layers):
         if k:
@@ -182,17 +196,17 @@ def _network(layers: list[_Layer], activation: str, one_number: bool) -> nn.Sequ
     return nn.Sequential(*modules).eval()
 
 
-def _classes(model: Any, last: _Layer) -> list[Any] | None:
-    """The classes, of a classifier."""
+def _read_classes(model: Any, last: _Layer) -> list[Any] | None:
+    """Return the classes of a classifier; None for a regressor."""
     if type(model).__name__ not in (*_CLASSIFIERS, "MLPClassifier"):
         return None
-    classes = list(_learnt(model, "classes_"))
+    classes = list(_read_fitted(model, "classes_"))
     if any(isinstance(c, np.ndarray) for c in classes):  # a list of them, where there are several labels
         return list(range(len(last[0])))
     return classes
 
 
-def _probabilities(model: Any, outputs: int) -> Callable[[Tensor], Tensor] | None:
+def _find_probabilities(model: Any, outputs: int) -> Callable[[Tensor], Tensor] | None:
     """Return what makes predict_proba of a classifier's scores; None if it has none, or one of another form."""
     kind, apart = type(model).__name__, False  # apart: each class against the rest
     if kind == "MLPClassifier":
@@ -207,21 +221,21 @@ def _probabilities(model: Any, outputs: int) -> Callable[[Tensor], Tensor] | Non
         apart = True
     else:
         return None
-    return _each_against_the_rest if apart and outputs > 2 else partial(torch.softmax, dim=1)
+    return _one_versus_rest if apart and outputs > 2 else partial(torch.softmax, dim=1)
 
 
-def _each_against_the_rest(output: Tensor) -> Tensor:
+def _one_versus_rest(output: Tensor) -> Tensor:
     each = output.sigmoid()
     return each / each.sum(dim=1, keepdim=True)
 
 
-def _domain(scalers: list[Any], scalings: list[Scaling], kind: str) -> Domain:
+def _find_domain(scalers: list[Any], scalings: list[Scaling], kind: str) -> Domain:
     """Return the range that a scaler has seen, with zero in it; otherwise any values, of columns that were scaled."""
     for k, scaler in enumerate(scalers):
         ends = {"MinMaxScaler": ("data_min_", "data_max_"), "MaxAbsScaler": ("max_abs_", "max_abs_")}
         if names := ends.get(type(scaler).__name__):
-            low, high = (torch.from_numpy(_array(_learnt(scaler, name))) for name in names)
-            seen = _through(scalings[k:], Box(-low if names[0] == names[1] else low, high))
+            low, high = (torch.from_numpy(_to_array(_read_fitted(scaler, name))) for name in names)
+            seen = _scale_domain(scalings[k:], Box(-low if names[0] == names[1] else low, high))
             low, high = seen.bounds(low.unsqueeze(0))  # type: ignore[attr-defined]  # a box stays one
             return Box(low[0].clamp(max=0), high[0].clamp(min=0))
     if scalers:
@@ -233,11 +247,11 @@ def _domain(scalers: list[Any], scalings: list[Scaling], kind: str) -> Domain:
     )
 
 
-def _through(scalings: list[Scaling], domain: Domain) -> Domain:
-    """Carry a domain through some scalings."""
+def _scale_domain(scalings: list[Scaling], domain: Domain) -> Domain:
+    """Return a domain after some scalings."""
     return reduce(lambda known, scaling: scaling.domain(known), scalings, domain)
 
 
-def _features(source: Any, first: _Layer) -> tuple[str, ...]:
+def _name_features(source: Any, first: _Layer) -> tuple[str, ...]:
     names = getattr(source, "feature_names_in_", None)
-    return tuple(map(str, names)) if names is not None else unnamed(first[0].shape[1])
+    return tuple(map(str, names)) if names is not None else default_column_names(first[0].shape[1])

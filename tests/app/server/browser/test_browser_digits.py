@@ -17,7 +17,7 @@ from PIL import Image
 
 import deeptaylor as dt
 from browser import DESK, SHOWN, pixels, settled, shoot
-from deeptaylor.heatmap import colours
+from deeptaylor.viz.heatmap import render
 
 pytestmark = pytest.mark.browser
 
@@ -140,7 +140,7 @@ def test_the_digits_page_as_files_alone(chromium: Any, tmp_path: Path) -> None:
         said = re.search(r"score is (\S+);", page.inner_text("#score"))
         assert said
         assert float(said[1]) == pytest.approx(float(e.score[0]), rel=1e-3)
-        assert np.abs(pixels(page, "canvas.heatmap") - colours(e.heatmap()[0])).max() <= 1
+        assert np.abs(pixels(page, "canvas.heatmap") - render(e.heatmap()[0])).max() <= 1
         shoot(page, f"files_{name}")
     assert errors == []
     assert all(url.startswith((base, "blob:", "data:")) for url in asked)

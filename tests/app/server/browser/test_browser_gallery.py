@@ -37,7 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, own: dt.Pretrained) -> dt.Run:
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture).save(file)
     (folder / "pictures" / "cat" / "broken.png").write_bytes(b"no picture")
-    return dt.run(folder / "pictures", own, folder / "store", also=[dt.Concepts("relu")])
+    return dt.explain_dataset(folder / "pictures", own, folder / "store", also=[dt.Concepts("relu")])
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_filters_choose_what_is_in_the_grid(chromium: Any, gallery: str, run: dt
         page.keyboard.press("Escape")
         page.fill("#filter-low", "1e9")
         page.press("#filter-low", "Enter")
-        page.get_by_text("No item is like that.", exact=True).wait_for()
+        page.get_by_text("No item matches.", exact=True).wait_for()
 
 
 def test_one_click_explains_an_item_anew(chromium: Any, gallery: str, run: dt.Run) -> None:
@@ -115,7 +115,7 @@ def test_one_click_explains_an_item_anew(chromium: Any, gallery: str, run: dt.Ru
         assert "The network says" in page.inner_text("#item-dialog")
         page.keyboard.press("ArrowRight")
         page.locator("#item-title", has_text="(item 2)").wait_for()
-        page.get_by_role("button", name="Explain it anew").click()
+        page.get_by_role("button", name="Explain it again").click()
         settled(page)
         assert page.inner_text("#file-name") == run.names[2]
         assert page.get_attribute("#tab-pictures", "aria-selected") == "true"

@@ -13,7 +13,7 @@ from PIL import Image
 
 import deeptaylor as dt
 from browser import SHOWN, ask, explanation, photo, pixels, settled, shoot, upload
-from deeptaylor.heatmap import colours, overlay, robust_scale
+from deeptaylor.viz.heatmap import overlay, render, robust_scale
 
 pytestmark = pytest.mark.browser
 
@@ -33,7 +33,7 @@ def test_upload(page: Any, own: dt.Pretrained) -> None:
     assert page.locator("#classes b, #file-name img").count() == 0
     assert np.abs(pixels(page, SHOWN) - overlay(seen(own), e.heatmap()[0])).max() <= 1
     page.check("[value=map]")
-    assert np.abs(pixels(page, SHOWN) - colours(e.heatmap()[0])).max() <= 1
+    assert np.abs(pixels(page, SHOWN) - render(e.heatmap()[0])).max() <= 1
     page.check("[value=photograph]")
     assert (pixels(page, SHOWN) == seen(own)).all()
     assert "Where the score went" in page.inner_text(".ledger")
@@ -98,14 +98,14 @@ def test_two_ways_with_biases_side_by_side_on_one_scale(page: Any, own: dt.Pretr
     assert (first["y"], first["width"], first["height"]) == (second["y"], second["width"], second["height"])
     returned, spread = (explanation(own, bias=bias).heatmap()[0] for bias in ("returned", "spread"))
     beside = ".pane:nth-child(2) canvas.shown"
-    assert np.abs(pixels(page, beside) - colours(spread)).max() <= 1
+    assert np.abs(pixels(page, beside) - render(spread)).max() <= 1
     assert "The scale is this picture’s own." in page.inner_text(".pane:nth-child(2) .scale")
     page.check("#same-scale")
     scale = max(robust_scale(returned), robust_scale(spread))
-    assert np.abs(pixels(page, SHOWN) - colours(returned, scale)).max() <= 1
-    assert np.abs(pixels(page, beside) - colours(spread, scale)).max() <= 1
+    assert np.abs(pixels(page, SHOWN) - render(returned, scale)).max() <= 1
+    assert np.abs(pixels(page, beside) - render(spread, scale)).max() <= 1
     assert "the same in both pictures" in page.inner_text(".pane:nth-child(2) .scale")
-    assert "give it back to the inputs of each neuron" in page.inner_text(".pane:nth-child(2) .made")
+    assert "return their share to the inputs of each neuron" in page.inner_text(".pane:nth-child(2) .made")
     shoot(page, "compared")
     page.select_option("#compare", "")
     settled(page)
@@ -121,7 +121,7 @@ def test_two_classes_and_two_methods_side_by_side(page: Any, own: dt.Pretrained)
     assert second.locator(".title").inner_text() == f"Which pixels speak for “{name}”"
     page.check("[value=map]")
     e = explanation(own, own.class_names.index(name) if own.class_names else 0)
-    assert np.abs(pixels(page, ".pane:nth-child(2) canvas.shown") - colours(e.heatmap()[0])).max() <= 1
+    assert np.abs(pixels(page, ".pane:nth-child(2) canvas.shown") - render(e.heatmap()[0])).max() <= 1
     page.select_option("#compare", "method")
     settled(page, 2)
     page.select_option("#beside", "sensitivity")
@@ -155,7 +155,7 @@ def test_rules(page: Any) -> None:
     page.locator(".layers", has_text="eps=0.25").wait_for()
     ask(page, "[name=above]", "nonsense")
     page.get_by_text("no rule is called 'nonsense'").wait_for()
-    assert "What is shown below is the answer before." in page.inner_text("#refusal")
+    assert "The previous answer is shown below." in page.inner_text("#refusal")
     shoot(page, "refused")
 
 

@@ -11,8 +11,8 @@ from PIL import Image
 
 import deeptaylor as dt
 from browser import SHOWN, ask, in_view, photo, pixels, refused, settled, shoot, upload
-from deeptaylor.heatmap import colours, robust_scale
-from deeptaylor.pictures.sentences import split
+from deeptaylor.viz.captions import describe_split
+from deeptaylor.viz.heatmap import render, robust_scale
 
 pytestmark = pytest.mark.browser
 
@@ -39,14 +39,14 @@ def test_one_class_against_another_by_name(page: Any, own: dt.Pretrained) -> Non
     assert title(page) == "“dog” against “<b>bold</b>”"
     c = contrast(own, target=1, against=2)
     size = c.apart_text().split(" of ")[0]
-    assert page.inner_text(".apart") == f"{size} of the relevance of “dog” lies elsewhere than that of “<b>bold</b>”."
+    assert page.inner_text(".apart") == f"{size} of the relevance of “dog” does not overlap with that of “<b>bold</b>”."
     page.check("[value=map]")
     difference = c.difference[0].sum(0)
-    assert np.abs(pixels(page, SHOWN) - colours(difference, whole_scale(c))).max() <= 1
+    assert np.abs(pixels(page, SHOWN) - render(difference, whole_scale(c))).max() <= 1
     assert [end.inner_text() for end in page.locator(".ends span").all()] == ["“<b>bold</b>”", "0", "“dog”"]
     assert page.is_checked("[value=apart]")
     page.check("[value=own]")
-    assert np.abs(pixels(page, SHOWN) - colours(c.heatmap()[0], whole_scale(c))).max() <= 1
+    assert np.abs(pixels(page, SHOWN) - render(c.heatmap()[0], whole_scale(c))).max() <= 1
     in_view(page)
     shoot(page, "against")
 
@@ -56,8 +56,8 @@ def test_that_nothing_sets_a_class_apart_is_said_beside_the_picture(page: Any, o
     ask(page, "#against", "moon")
     settled(page)
     said = page.inner_text(".nothing")
-    assert said == split(contrast(own, target=1, against=4).ledger, 0, 0)  # as a figure of the library has it
-    assert said.startswith("Nothing sets the class apart: 1.7 % of its relevance counts as its own")
+    assert said == describe_split(contrast(own, target=1, against=4).ledger, 0, 0)  # as a figure of the library has it
+    assert said.startswith("Nothing distinguishes the class from its rivals: 1.7 % of its relevance is distinctive")
     ask(page, "#against", "star")
     page.locator(".title", has_text="“star”").wait_for()
     settled(page)
@@ -75,19 +75,19 @@ def test_the_little_that_sets_a_class_apart_in_colours_of_its_own(page: Any, own
     c = contrast(own, target=1, against=4)
     whole, heat, difference = whole_scale(c), c.heatmap()[0], c.difference[0].sum(0)
     assert scales.get_by_label("As in the whole map").is_checked()
-    assert np.abs(pixels(page, SHOWN) - colours(heat, whole)).max() <= 1
+    assert np.abs(pixels(page, SHOWN) - render(heat, whole)).max() <= 1
     said = page.inner_text(".scale")
     assert "as in the whole map of “dog”." in said
     part = f"{100 * robust_scale(heat) / whole:.2g} %"
-    assert f"It is hardly to be seen so: only one pixel in 200 has more than {part} of full colour." in said
+    assert f"It is barely visible at this scale: only one pixel in 200 has more than {part} of full colour." in said
     scales.get_by_label("Its own").check()
-    assert np.abs(pixels(page, SHOWN) - colours(heat, robust_scale(heat))).max() <= 1
+    assert np.abs(pixels(page, SHOWN) - render(heat, robust_scale(heat))).max() <= 1
     said = page.inner_text(".scale")
     assert f"its own scale: colours are {whole / robust_scale(heat):.0f} times as strong as in the whole map" in said
     assert page.get_attribute(SHOWN, "aria-label").startswith("Map: “dog” against “moon”, in colours of its own. ")
     shoot(page, "own_scale")
     page.check("[value=difference]")
-    assert np.abs(pixels(page, SHOWN) - colours(difference, robust_scale(difference))).max() <= 1
+    assert np.abs(pixels(page, SHOWN) - render(difference, robust_scale(difference))).max() <= 1
     times = whole / robust_scale(difference)
     assert f"colours are {times:.2g} times as strong as in the whole map of “dog”." in page.inner_text(".scale")
     # It stays for the next question, and is said there, too; there is none where all evidence is shown, or a layer.
@@ -204,7 +204,7 @@ def test_a_rival_that_scores_higher(page: Any, own: dt.Pretrained) -> None:
     assert title(page) == "Which pixels speak for “cat”"
     assert (pixels(page, SHOWN) == before).all()  # no blank picture
     shoot(page, "higher")
-    page.get_by_role("button", name="Ask it that way round").click()
+    page.get_by_role("button", name="Swap the two classes").click()
     settled(page)
     assert title(page) == "“dog” against “cat”"
     assert page.input_value("#against") == "cat"
@@ -222,7 +222,7 @@ def test_what_sets_it_apart_lists_its_rivals(page: Any, own: dt.Pretrained) -> N
     assert [float(w.split()[0]) for w in weights] == pytest.approx([100 * w for _, w in c.rivals[0]], rel=1e-2)
     assert "where rivals have evidence, too" in page.inner_text(".ledger")
     page.check("[value=map]")
-    assert np.abs(pixels(page, SHOWN) - colours(c.heatmap()[0], whole_scale(c))).max() <= 1
+    assert np.abs(pixels(page, SHOWN) - render(c.heatmap()[0], whole_scale(c))).max() <= 1
     shoot(page, "apart")
     page.check("[value=evidence]")
     settled(page)
@@ -261,12 +261,12 @@ def test_sensitivity_has_no_ledger(page: Any) -> None:
 
 def test_the_network_is_asked_whether_it_believes_the_map(page: Any, own: dt.Pretrained) -> None:
     upload(page)
-    page.get_by_role("button", name="Ask the network: does it believe this map?").click()
+    page.get_by_role("button", name="Test this map by hiding patches").click()
     page.locator(".believed .size").wait_for()
     x, _ = own.preprocess(Image.open(io.BytesIO(photo())))
     area = dt.Explainer(own.network, x, domain=own.domain).explain(x).check(faithful=True).flipping
     assert page.inner_text(".believed .size") == f"{area:.2f}"
-    assert "the most that is possible is 1" in page.inner_text(".believed")
+    assert "0 = random map" in page.inner_text(".believed")
     assert page.inner_text(".consistent").startswith("Not consistent: before rescaling ")
     shoot(page, "believed")
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.browser
 
 def test_an_upload_that_is_too_large(page: Any) -> None:
     page.set_input_files("#file", {"name": "huge.png", "mimeType": "image/png", "buffer": bytes(13 * 2**20)})
-    page.get_by_text("huge.png is too large: 13.0 MiB; at most 12 MiB are taken.").wait_for()
+    page.get_by_text("huge.png is too large: 13.0 MiB; at most 12 MiB are accepted.").wait_for()
     shoot(page, "too_large")
     # And past the page's own check, by the server.
     status = page.evaluate(
@@ -23,14 +23,14 @@ def test_an_upload_that_is_too_large(page: Any) -> None:
         const answer = await fetch("/api/explain?model=yours", {method: "POST", body: new Uint8Array(13 * 2 ** 20),
           headers: {"X-Deeptaylor-Token": token}}); return [answer.status, (await answer.json()).error]; }"""
     )
-    assert status == [413, "the picture is too large: at most 12 MiB are taken."]
+    assert status == [413, "the picture is too large: at most 12 MiB are accepted."]
 
 
 REFUSED = {
     "text.jpg": (b"just words", "text.jpg is not a picture that can be read, whatever its name says."),
     "cut.png": (photo()[:200], "cut.png is damaged or cut short"),
     "empty.png": (b"", "empty.png is empty."),
-    "huge.png": (bytes(13 * 2**20), "huge.png is too large: 13.0 MiB; at most 12 MiB are taken."),
+    "huge.png": (bytes(13 * 2**20), "huge.png is too large: 13.0 MiB; at most 12 MiB are accepted."),
 }
 
 

@@ -2,13 +2,15 @@
 
 // src/api.ts
 var ServerError = class extends Error {
-  constructor(status, message, swap = null) {
+  constructor(status, message, swap = null, classes = []) {
     super(message);
     this.status = status;
     this.swap = swap;
+    this.classes = classes;
   }
   status;
   swap;
+  classes;
   // Whether the picture is to blame, and not what was asked about it.
   get ofPicture() {
     return this.status === 413 || this.status === 415;
@@ -43,7 +45,7 @@ async function send(path, init = {}) {
       said = await response.json();
     } catch {
     }
-    throw new ServerError(response.status, said.error, said.swap ?? null);
+    throw new ServerError(response.status, said.error, said.swap ?? null, said.classes ?? []);
   }
 }
 async function json(response) {
@@ -120,17 +122,17 @@ function newId(stem) {
 var METHODS = [
   ["auto", "Automatic", "the method that fits this network; the answer says which one and why"],
   ["deep-taylor", "Deep Taylor decomposition", "splits the score, layer by layer, down to the pixels"],
-  ["paper", "Deep Taylor, as in the paper", "biases keep their share of the score, averages are pooling"],
+  ["paper", "Deep Taylor, as in the paper", "biases keep their share of the score; averages count as pooling"],
   ["secant", "Secants", "the exact difference from the picture’s own mean colour: red raises the score, blue lowers it"],
   ["attnlrp", "AttnLRP", "for attention: products give half to each factor, the softmax is taken by its tangent"],
-  ["cp-lrp", "CP-LRP", "attention and norms are constants, and every layer hands on in proportion (the z rule)"],
+  ["cp-lrp", "CP-LRP", "treats attention and norms as constants; every layer uses the z rule"],
   ["sensitivity", "Sensitivity", "where a small change would matter most: the squared gradient"],
-  ["taylor", "Taylor at the nearest root", "compares with the nearest picture that the network does not care for; takes some seconds"]
+  ["taylor", "Taylor at the nearest root", "compares with the nearest picture that has a low score; takes some seconds"]
 ];
 var BIASES = [
   ["returned", "redistribute their share to the pixels"],
   ["neuron", "keep their share, as in the paper"],
-  ["spread", "give it back to the inputs of each neuron"]
+  ["spread", "return their share to the inputs of each neuron"]
 ];
 var OF_ANY_SCORE = /* @__PURE__ */ new Set(["secant", "attnlrp", "sensitivity"]);
 var APART = /* @__PURE__ */ new Set(["auto", "deep-taylor", "paper", "cp-lrp", "secant"]);
@@ -141,7 +143,7 @@ var Settings = class {
     const known2 = newId("rules");
     const list = make("datalist", { id: known2 }, ...rules.map((rule2) => make("option", { value: EXAMPLES[rule2] ?? rule2 })));
     const method = make("select", { name: "method" }, ...METHODS.map(([value, words2]) => make("option", { value }, words2)));
-    const level = field("Level of the root", make("input", { name: "level", type: "number", min: "0", max: "0.99", step: "0.01", value: "0.1" }), "where the score has fallen to this part of itself");
+    const level = field("Level of the root", make("input", { name: "level", type: "number", min: "0", max: "0.99", step: "0.01", value: "0.1" }), "the score at the root, as a fraction of the picture’s score");
     level.classList.add("taylor");
     const biases = BIASES.map(([value, words2], k) => {
       const input = make("input", { type: "radio", name: "bias", value });
@@ -156,12 +158,12 @@ var Settings = class {
         "details",
         { class: "deep" },
         make("summary", {}, "Rules"),
-        field("First layer’s rule", rule("first", known2), "empty: what follows from the range of the pixels (z^B)"),
-        field("Rule of the other layers", rule("above", known2), "empty: what follows from each layer’s inputs (z⁺)"),
+        field("First layer’s rule", rule("first", known2), "empty: chosen by the range of the pixels (z^B)"),
+        field("Rule of the other layers", rule("above", known2), "empty: chosen by each layer’s inputs (z⁺)"),
         field(
           "Rules for single layers",
           make("input", { name: "rules", maxlength: "2000", placeholder: "conv10=eps:0.25; fire*=z+", autocomplete: "off", spellcheck: "false" }),
-          "layer=rule, with semicolons between; * stands for anything"
+          "layer=rule, separated by semicolons; * matches anything"
         ),
         field(
           "Max pooling",
@@ -222,7 +224,7 @@ var KINDS = [
   ["target", "another class"],
   ["model", "another network"],
   ["method", "another method"],
-  ["bias", "another way with biases"]
+  ["bias", "another bias setting"]
 ];
 var Compare = class {
   constructor(models, changed, repaint) {
@@ -312,18 +314,11 @@ var itemPath = (number2, kind) => `${ROOT}/items/${number2}/${kind}.png`;
 var cropPath = (layer, channel, place) => `${ROOT}/layers/${layer}/${channel}/${place}/crop.png`;
 
 // src/refusal.ts
-function refusal(said, correct) {
-  const [text, ...near] = said.split("\n");
-  const words2 = [make("p", {}, text)];
-  const buttons = near.flatMap((line) => {
-    const found = /^\s+(\d+)\s+(.*)$/.exec(line);
-    if (!found) {
-      words2.push(make("p", {}, line));
-      return [];
-    }
-    return [make("button", { type: "button", click: () => correct(found[1]) }, found[2])];
-  });
-  return { words: words2, buttons };
+function refusal(said, offered, correct) {
+  return {
+    words: said.split("\n").map((line) => make("p", {}, line)),
+    buttons: offered.map(({ index, name }) => make("button", { type: "button", click: () => correct(String(index)) }, name))
+  };
 }
 function words(error) {
   return error instanceof Error ? error.message : String(error);
@@ -365,7 +360,7 @@ async function fill(place, image, path) {
 }
 
 // src/gallery_channels.ts
-var CUT = "Of each, above: the piece of the photograph in which most of the channel's relevance lies; below: the part of the heatmap that passed through the channel, over it.";
+var CUT = "Above: the part of the photograph with most of the channel's relevance. Below: the part of the heatmap that passed through the channel.";
 var NUMBER = "The number is the relevance that arrived at the channel.";
 var ChannelView = class {
   constructor(layers, network, open) {
@@ -404,17 +399,17 @@ var ChannelView = class {
       const { sentence, items } = await getChannel(layer, channel);
       if (asked !== this.asked) return;
       const how = make("p", { class: "soft", role: "status" });
-      const list = make("ul", { class: "grid eight", "aria-label": "Items in which the channel counted most" });
+      const list = make("ul", { class: "grid eight", "aria-label": "Items with the most relevance at the channel" });
       const fill3 = (path) => list.replaceChildren(...items.map((item, place) => this.tile(items, item, path(item, place))));
       fill3(({ index }) => itemPath(index, "small"));
       this.place.replaceChildren(make("h2", {}, sentence), how, list);
       this.place.hidden = false;
       this.place.scrollIntoView({ block: "start" });
       if (!items.length) return;
-      how.textContent = "The pieces that it counted in are being cut.";
+      how.textContent = "Computing the crops of this channel.";
       const refused = await this.cut(layer, channel);
       if (asked !== this.asked) return;
-      how.textContent = `${refused ? `Shown are whole photographs with the heatmaps of the run. ${refused}` : CUT} ${NUMBER}`;
+      how.textContent = `${refused ? `Whole photographs are shown with the heatmaps of the run. ${refused}` : CUT} ${NUMBER}`;
       if (!refused) fill3((_, place) => cropPath(layer, channel, place));
     } catch (error) {
       this.status.textContent = words(error);
@@ -488,11 +483,11 @@ var ClusterMap = class {
     this.svg = this.scatter(found);
     this.buttons.push(...found.clusters.map((cluster) => this.entry(cluster)));
     this.place.replaceChildren(
-      make("h2", {}, "Heatmaps that look alike"),
+      make("h2", {}, "Similar heatmaps"),
       make(
         "div",
         { class: "cluster-columns" },
-        make("div", {}, this.svg, make("p", { class: "soft" }, `Heatmaps that look alike lie together; every point is an item, every colour a cluster. Alike: how similar the heatmaps of a cluster are, 1 where all are the same. ${found.note}`)),
+        make("div", {}, this.svg, make("p", { class: "soft" }, `Similar heatmaps lie close together. Every point is an item, and every colour a cluster. Similarity: 1 if all heatmaps of a cluster are the same. ${found.note}`)),
         make("ul", { class: "cluster-list", "aria-label": "Clusters" }, ...this.buttons.map((button) => make("li", {}, button)))
       )
     );
@@ -517,7 +512,7 @@ var ClusterMap = class {
   }
   entry({ number: number2, size, alike, sentence }) {
     const title = make("strong", {}, make("span", { class: `dot c${number2 % COLOURS}` }), `Cluster ${number2}: ${size.toLocaleString("en")} items`);
-    const about = make("span", { class: "soft" }, `${sentence} Alike: ${alike.toFixed(2)}`);
+    const about = make("span", { class: "soft" }, `${sentence} Similarity: ${alike.toFixed(2)}`);
     const button = make("button", { type: "button", "aria-pressed": "false" }, picture(meanPath({ cluster: String(number2) }), ""), make("span", {}, title, about));
     button.addEventListener("click", () => this.choose(String(number2)));
     return button;
@@ -548,7 +543,7 @@ var ItemDialog = class {
   title = make("h2", { id: "item-title" });
   body = make("div", { class: "item-body" });
   problem = make("p", { class: "error", role: "alert", hidden: true });
-  again = make("button", { type: "button", class: "main" }, "Explain it anew");
+  again = make("button", { type: "button", class: "main" }, "Explain it again");
   before = make("button", { type: "button" }, "Previous");
   after = make("button", { type: "button" }, "Next");
   items = [];
@@ -583,7 +578,7 @@ var ItemDialog = class {
         ...told.mapped ? [figure(itemPath(number2, "heatmap"), told.pictured ? "Its heatmap over the photograph in grey" : "Its heatmap")] : []
       ];
       this.again.hidden = !told.pictured || !this.network;
-      const by = this.again.hidden ? [] : [make("p", { class: "soft" }, `“Explain it anew” asks the network of the tab “Pictures”: ${this.network}.`)];
+      const by = this.again.hidden ? [] : [make("p", { class: "soft" }, `“Explain it again” asks the network of the tab “Pictures”: ${this.network}.`)];
       this.body.replaceChildren(make("div", { class: "figures" }, ...figures), ...told.sentences.map((said) => make("p", { class: "says" }, said)), ...by);
     } catch (error) {
       this.refuse(words(error));
@@ -760,11 +755,11 @@ var NetworkDialog = class {
   ask(file) {
     const size = `${(file.size / 2 ** 20).toFixed(1)} MiB`;
     if (!/\.onnx$/i.test(file.name)) {
-      this.refused(`${file.name} is no ONNX file; only those can be opened on the page. Others can be given to the command: deeptaylor serve --model FILE.`);
+      this.refused(`${file.name} is not an ONNX file; the page opens only ONNX files. For other files: deeptaylor serve --model FILE.`);
       return;
     }
     if (file.size > this.most) {
-      this.refused(`${file.name} is too large: ${size}; at most ${this.most / 2 ** 20} MiB are taken. Give it to the command: deeptaylor serve --model FILE.`);
+      this.refused(`${file.name} is too large: ${size}; at most ${this.most / 2 ** 20} MiB are accepted. Give it to the command: deeptaylor serve --model FILE.`);
       return;
     }
     const form = make("form", { method: "dialog" });
@@ -806,34 +801,30 @@ function fields() {
     make(
       "div",
       { class: "grid" },
-      field("Size, in pixels", text("size", "a side, or 224x320"), "what the network sees, cut out of the middle"),
+      field("Size, in pixels", text("size", "a side, or 224x320"), "the centre crop that the network sees"),
       field("Resized before that to", text("resize", "the short side, or 256x340"), "in pixels"),
       field("Channels", select("channels", [["RGB", "red, green, blue"], ["BGR", "blue, green, red"], ["L", "gray"]])),
       field("White is", select("white", [["1", "1"], ["255", "255"]]), "before the mean is subtracted"),
       field("Mean", text("mean", "one number, or one for each channel"), "subtracted"),
       field("Standard deviation", text("std", "one number, or one for each channel"), "divided by"),
       field("Interpolation", select("interpolation", [["bilinear", "bilinear"], ["bicubic", "bicubic"], ["nearest", "nearest"]])),
-      field("Classes are called", select("names", [["none", "by their numbers"], ["imagenet", "the thousand names of ImageNet"], ["typed", "as typed below"]])),
-      field("Their names", make("input", { name: "typed", maxlength: "4000", placeholder: "cat, dog, bird", autocomplete: "off", spellcheck: "false" }), "in the order of the outputs, with commas between")
+      field("Class names", select("names", [["none", "by their numbers"], ["imagenet", "the thousand names of ImageNet"], ["typed", "as typed below"]])),
+      field("Their names", make("input", { name: "typed", maxlength: "4000", placeholder: "cat, dog, bird", autocomplete: "off", spellcheck: "false" }), "in the order of the outputs, separated by commas")
     )
   ];
 }
 
 // src/colours.ts
-var ANCHORS = [
-  [255, 255, 255],
-  [250, 92, 70],
-  [150, 0, 16]
-];
+var RAMP = getComputedStyle(document.documentElement).getPropertyValue("--ramp").split(",").map((rgb) => rgb.trim().split(" ").map(Number));
 function normalised(value, scale) {
   return Math.max(-1, Math.min(1, value / scale));
 }
 function colour(t) {
-  const size = Math.abs(t) * 2;
-  const k = size >= 1 ? 1 : 0;
+  const size = Math.abs(t) * (RAMP.length - 1);
+  const k = Math.min(Math.floor(size), RAMP.length - 2);
   const part = size - k;
-  const below = ANCHORS[k];
-  const above = ANCHORS[k + 1];
+  const below = RAMP[k];
+  const above = RAMP[k + 1];
   const red = below.map((c, n) => c + part * (above[n] - c));
   return t < 0 ? [red[2], red[1], red[0]] : red;
 }
@@ -1140,10 +1131,10 @@ var Ledger = class {
     const words2 = make("ul", { class: "parts" });
     const parted = account2.shared > 0;
     for (const [name, part, label] of [
-      ["input", account2.input, parted ? "the picture, where it is its own" : "the picture"],
-      ["shared", account2.shared, "the picture, where rivals have evidence, too"],
+      ["input", account2.input, parted ? "the picture, where the class is distinctive" : "the picture"],
+      ["shared", account2.shared, "the picture, where rivals have evidence as well"],
       ["bias", account2.bias, "biases and other constants of the network"],
-      ["dropped", account2.dropped, "dropped (no rule could hand it on)"]
+      ["dropped", account2.dropped, "dropped (no rule could distribute it)"]
     ]) {
       if (part === 0 && name !== "input" && name !== "bias") continue;
       const bar2 = make("span", { class: name });
@@ -1184,9 +1175,9 @@ var Ledger = class {
       make(
         "p",
         { class: "soft" },
-        "From the answer (top) down to the picture (bottom). Each bar is what arrived at a layer, in per cent of the score: red went on, grey stayed with biases. Choose a layer to see its relevance over the photograph."
+        "From the answer (top) down to the picture (bottom). Each bar is the relevance that arrived at a layer, in per cent of the score: red was passed on, grey was absorbed by biases. Choose a layer to see its relevance over the photograph."
       ),
-      make("label", { class: "every" }, every, " also steps that only hand on"),
+      make("label", { class: "every" }, every, " show pass-through layers"),
       make("div", { class: "scroll", tabindex: "-1" }, this.list)
     );
   }
@@ -1208,7 +1199,7 @@ var Ledger = class {
           make("span", { class: "name" }, layer.module || layer.node, make("small", {}, ` ${layer.op}, ${layer.rule}`)),
           bar2,
           make("span", { class: "number" }, percent(layer.arrived, account2.score)),
-          make("span", { class: "visually-hidden" }, ` of the score arrived; biases took ${percent(layer.bias, account2.score)}`)
+          make("span", { class: "visually-hidden" }, ` of the score arrived; biases absorbed ${percent(layer.bias, account2.score)}`)
         ];
         if (layer === answer) return make("li", {}, make("div", { class: "row" }, ...words2));
         const button = make(
@@ -1366,7 +1357,7 @@ var Taking = class {
       code("The same in Python", answer.snippet),
       code("The same on the command line", answer.command),
       ...answer.check ? [code("Is it consistent?", answer.check)] : [],
-      ...answer.plan ? [code("The plan: which rule where, and why", answer.plan)] : []
+      ...answer.plan ? [code("The plan: the rule of each layer, and why", answer.plan)] : []
     );
   }
   button(words2, name, get) {
@@ -1533,7 +1524,7 @@ var Pane = class {
   scaled(painted) {
     const alone = robustScale(painted.heat.values);
     if (chosen(this.scales) === "whole") return { ...painted, alone };
-    return { ...painted, alone, scale: alone, what: `${painted.what}, in colours of its own` };
+    return { ...painted, alone, scale: alone, what: `${painted.what}, with its own colour scale` };
   }
   // --- what is said --------------------------------------------------------------------------------------------------
   fill(answer) {
@@ -1560,11 +1551,11 @@ var Pane = class {
   }
   believing() {
     const said = make("p", { class: "believed", role: "status" });
-    const button = make("button", { type: "button", class: "believe small" }, "Ask the network: does it believe this map?");
+    const button = make("button", { type: "button", class: "believe small" }, "Test this map by hiding patches");
     button.addEventListener("click", () => {
       const asked = this.asked;
       button.disabled = true;
-      said.textContent = "Patches of the picture are being taken away …";
+      said.textContent = "Hiding patches of the picture …";
       believed(asked.options, asked.picture).then(({ area, sentence }) => {
         said.replaceChildren(make("strong", { class: "size" }, area.toFixed(2)), ` ${sentence}`);
         button.hidden = true;
@@ -1599,7 +1590,7 @@ var Pane = class {
     this.channels.dataset["of"] = layer.node + this.answer.title + String(showing.opacity);
     const whole = this.answer.account?.score ?? 0;
     this.channels.replaceChildren(
-      make("h3", {}, `The ${layer.channels.length} channels of this layer that hold most`),
+      make("h3", {}, `The ${layer.channels.length} channels of this layer with the most relevance`),
       make("p", { class: "soft" }, "Each has its own colour scale; below it, its part of the score."),
       make(
         "ul",
@@ -1616,7 +1607,7 @@ var Pane = class {
 function compared(painted, alone, whole) {
   const times = painted.heat.scale / alone;
   if (painted.scale === painted.heat.scale) {
-    const faint = `. It is hardly to be seen so: only one pixel in 200 has more than ${number(100 / times)} % of full colour.`;
+    const faint = `. It is barely visible at this scale: only one pixel in 200 has more than ${number(100 / times)} % of full colour.`;
     return `, as in ${whole}${1 / times < FAINT ? faint : "."}`;
   }
   return `, its own scale: colours are ${number(times)} times as strong as in ${whole}.`;
@@ -1631,7 +1622,7 @@ function rivals(apart) {
     return make("li", {}, make("span", {}, name), meter, make("span", { class: "number" }, percent(weight, 1)));
   });
   if (apart.more) rows.push(make("li", {}, `and ${apart.more} more`));
-  return make("div", { class: "rivals" }, make("h3", {}, "Its rivals, by how much the network considers them"), make("ol", {}, ...rows));
+  return make("div", { class: "rivals" }, make("h3", {}, "Its rivals, by their weight"), make("ol", {}, ...rows));
 }
 async function decoded2(png) {
   const bitmap = await createImageBitmap(new Blob([bytes(png)], { type: "image/png" }));
@@ -1707,7 +1698,7 @@ var Photos = class {
     const most = this.limits.bytes;
     const asked = this.asked += 1;
     if (file.size > most) {
-      this.events.refused(`${file.name} is too large: ${(file.size / 2 ** 20).toFixed(1)} MiB; at most ${most / 2 ** 20} MiB are taken.`);
+      this.events.refused(`${file.name} is too large: ${(file.size / 2 ** 20).toFixed(1)} MiB; at most ${most / 2 ** 20} MiB are accepted.`);
       return;
     }
     const taken = await this.shrunk(file);
@@ -1734,7 +1725,7 @@ var Photos = class {
       context(canvas).drawImage(image, 0, 0, canvas.width, canvas.height);
       const picture2 = await new Promise((done) => canvas.toBlob(done, "image/png"));
       if (!picture2) return plain;
-      const note = `It has ${width2} × ${height} pixels and was shrunk to ${canvas.width} × ${canvas.height} before it was sent; the Python and the command read the file as it is, so their numbers differ a little.`;
+      const note = `It has ${width2} × ${height} pixels and was shrunk to ${canvas.width} × ${canvas.height} before the upload. The Python code and the command read the original file, so their numbers differ slightly.`;
       return { ...plain, picture: picture2, note };
     } catch {
       return plain;
@@ -2221,7 +2212,7 @@ var TextPage = class {
       if (NARROW2.matches || stage.getBoundingClientRect().top < 40) stage.scrollIntoView({ block: "start" });
     } catch (error) {
       if (running.signal.aborted) return;
-      this.refuse(words(error));
+      this.refuse(words(error), error);
     } finally {
       clearInterval(clock);
       if (this.running === running) {
@@ -2251,18 +2242,18 @@ var TextPage = class {
     );
   }
   // What cannot be answered, with what could be asked instead.
-  refuse(said) {
+  refuse(said, error = null) {
     const place = byId("text-refusal");
     place.hidden = !said;
     place.replaceChildren();
     if (!said) return;
-    const { words: words2, buttons } = refusal(said, (number2) => {
+    const { words: words2, buttons } = refusal(said, error instanceof ServerError ? error.classes : [], (number2) => {
       (this.last === "against" ? this.against : this.wanted).value = this.offer.classes[Number(number2)] ?? number2;
       void this.explain();
     });
     place.append(...words2);
     if (buttons.length) place.append(make("div", { class: "buttons" }, ...buttons));
-    if (this.pane.answer) place.append(make("p", { class: "soft" }, "What is shown below is the answer before."));
+    if (this.pane.answer) place.append(make("p", { class: "soft" }, "The previous answer is shown below."));
     if (NARROW2.matches) place.scrollIntoView({ block: "nearest" });
   }
 };
@@ -2502,7 +2493,7 @@ What is shown is the answer before, for ${answered.file}.` : said);
         this.refusePicture(error.message);
       } else {
         if (another) this.forget();
-        this.refuse(words(error), error instanceof ServerError ? error.swap : null);
+        this.refuse(words(error), error);
       }
       this.question.restore(first.answer);
       return;
@@ -2546,7 +2537,7 @@ What is shown is the answer before, for ${answered.file}.` : said);
     } catch (error) {
       second.clear();
       byId("bench").classList.remove("two");
-      this.refuse(`Beside it, nothing can be shown. ${words(error)}`);
+      this.refuse(`Beside it, nothing can be shown. ${words(error)}`, error);
     }
     this.repaint();
   }
@@ -2584,16 +2575,17 @@ What is shown is the answer before, for ${answered.file}.` : said);
     byId("welcome").hidden = this.picture !== null;
   }
   // What cannot be answered, with what could be asked instead.
-  refuse(said, swap = null) {
+  refuse(said, error = null) {
     const place = byId("refusal");
     place.hidden = !said;
     place.replaceChildren();
     if (!said) return;
-    const { words: words2, buttons } = refusal(said, (number2) => this.question.correct(number2));
+    const { swap, classes } = error instanceof ServerError ? error : { swap: null, classes: [] };
+    const { words: words2, buttons } = refusal(said, classes, (number2) => this.question.correct(number2));
     place.append(...words2);
-    if (swap) buttons.push(make("button", { type: "button", class: "swap main", click: () => this.question.ask(swap) }, "Ask it that way round"));
+    if (swap) buttons.push(make("button", { type: "button", class: "swap main", click: () => this.question.ask(swap) }, "Swap the two classes"));
     if (buttons.length) place.append(make("div", { class: "buttons" }, ...buttons));
-    if (this.panes[0].answer) place.append(make("p", { class: "soft" }, "What is shown below is the answer before."));
+    if (this.panes[0].answer) place.append(make("p", { class: "soft" }, "The previous answer is shown below."));
     if (NARROW3.matches) place.scrollIntoView({ block: "nearest" });
   }
 };
