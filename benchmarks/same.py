@@ -23,8 +23,7 @@ import deeptaylor as dt
 from zoo import FAMILIES, MEAN, STD, family
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests" / "helpers")]
-from fuzz import package_domain  # noqa: E402
-from random_networks import build  # noqa: E402
+from random_networks import build, package_domain  # noqa: E402
 from small_texts import classifier, llama  # noqa: E402
 
 BIASES = ("neuron", "returned", "spread")

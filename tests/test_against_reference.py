@@ -8,19 +8,12 @@ import torch
 
 import deeptaylor as dt
 from deeptaylor.engine.engine import Engine
-from random_networks import build, family, reference_relevances
+from random_networks import build, family, package_domain, reference_relevances
 from reference_contrast import distinctive
 
 SEEDS = [*range(24), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(24, 200))]
 LOCAL_SEEDS = [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 240))]
 NOT_TENSORS = {"input", "bias", "dropped", "score"}
-
-
-def package_domain(domain) -> dt.Domain:
-    """The reference's domain in the package's words."""
-    if domain.kind == "box":
-        return dt.Box(torch.as_tensor(domain.low), torch.as_tensor(domain.high))
-    return dt.NonNegative() if domain.kind == "nonnegative" else dt.Real()
 
 
 def is_boundary(engine: Engine, name: str) -> bool:

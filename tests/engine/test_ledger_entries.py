@@ -15,8 +15,7 @@ from deeptaylor.engine.ledger_entries import LedgerRow
 from deeptaylor.engine.sample_layout import Layout
 from deeptaylor.ledger import Ledger
 from deeptaylor.rules.steps import LocalStep
-from fuzz import package_domain
-from random_networks import build
+from random_networks import build, package_domain
 
 
 class Residual(nn.Module):

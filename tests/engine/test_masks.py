@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 import deeptaylor as dt
 from deeptaylor.maps.linear_map import clamp_infinite
-from fuzz import captured_once, package_domain
+from fuzz import captured_once
+from random_networks import package_domain
 from reference import Domain, Graph
 
 DOMAINS = {"real": Domain("real"), "non-negative": Domain("nonnegative"), "box": Domain("box", -4.0, 5.0)}

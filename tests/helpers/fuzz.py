@@ -20,8 +20,7 @@ from deeptaylor.engine import prepare
 from deeptaylor.graph.capture import CapturedGraph, capture
 from network_builder import Network
 from network_modules import Program
-from random_networks import build, family
-from reference import Domain
+from random_networks import build, family, package_domain
 from spellings import DIFFER, TABLE, Spelling, key
 
 BIASES = ("neuron", "spread")
@@ -154,13 +153,6 @@ def compare(number: int) -> tuple[Respelled, float, str]:
         theirs = maps(pair.model, network.example, package_domain(network.domain), BIASES[seed % 2])
     said = next((m for m in (ours, theirs) if isinstance(m, str)), "")
     return pair, difference(ours, theirs), said
-
-
-def package_domain(domain: Domain) -> dt.Domain:
-    """The reference's domain in the package's words."""
-    if domain.kind == "box":
-        return dt.Box(torch.as_tensor(domain.low), torch.as_tensor(domain.high))
-    return dt.NonNegative() if domain.kind == "nonnegative" else dt.Real()
 
 
 def report(number: int) -> str:

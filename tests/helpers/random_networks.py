@@ -14,6 +14,7 @@ from functools import lru_cache
 import torch
 from torch import nn
 
+import deeptaylor as dt
 from network_builder import ACTIVATIONS, Builder, Network
 from network_modules import (
     Add,
@@ -33,7 +34,7 @@ from network_modules import (
     Subtract,
     Token,
 )
-from reference import Array, Bias, MaxPool, Relevances
+from reference import Array, Bias, Domain, MaxPool, Relevances
 
 
 def plain(b: Builder, k: int) -> None:
@@ -374,6 +375,13 @@ FAMILIES: dict[str, Callable[[Builder, int], None]] = {
     "activations": activations,
     "gates": gates,
 }
+
+
+def package_domain(domain: Domain) -> dt.Domain:
+    """Return the package's domain for one of the reference."""
+    if domain.kind == "box":
+        return dt.Box(torch.as_tensor(domain.low), torch.as_tensor(domain.high))
+    return dt.NonNegative() if domain.kind == "nonnegative" else dt.Real()
 
 
 def family(seed: int) -> str:

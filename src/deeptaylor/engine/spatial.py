@@ -25,6 +25,7 @@ from torch import Tensor
 from deeptaylor.engine.sample_layout import Layout
 from deeptaylor.graph.capture import CapturedGraph
 from deeptaylor.graph.node import Node
+from deeptaylor.operations.flow import Flow
 from deeptaylor.operations.moves import permutes
 from deeptaylor.operations.table import convolves, flow_of
 
@@ -106,9 +107,14 @@ def _follow(node: Node, shape: Sequence[int], operands: list[tuple[Labels, Seque
     flow = flow_of(node)
     if convolves(node):
         found[1] = ()
-    elif flow.mixes and tuple(shape) == (*sizes[:-1], shape[-1]) and len(shape) > 1:  # a product of matrices
-        found[-1] = ()
+    elif _multiplies_matrices(flow) and tuple(shape) == (*sizes[:-1], shape[-1]) and len(shape) > 1:
+        found[-1] = ()  # every column of the result reads all columns
     return tuple(found)
+
+
+def _multiplies_matrices(flow: Flow) -> bool:
+    """Return whether a flow is a product with a matrix: a linear layer or a product of two; not an average."""
+    return flow.mixes and (flow.layer is not None or flow.has_factors)
 
 
 def _along(d: int, size: int, operands: list[tuple[Labels, Sequence[int]]]) -> Label:
