@@ -3,6 +3,8 @@
 PYTHONPATH=OTHER/src python benchmarks/same.py --save before.npz       # the 22 families and 100 random networks
 python benchmarks/same.py --save after.npz
 python benchmarks/same.py --compare before.npz after.npz
+
+--side makes the pictures of convolutional families smaller, which takes less time; attention needs its own size.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import torch
 from torch import nn
 
 import deeptaylor as dt
-from zoo import FAMILIES, MEAN, STD, family
+from zoo import ATTENTION, FAMILIES, MEAN, STD, family
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests" / "helpers")]
 from random_networks import build, package_domain  # noqa: E402
@@ -30,11 +32,12 @@ BIASES = ("neuron", "returned", "spread")
 TEXT = "the film was not bad at all"
 
 
-def maps(families: list[str], networks: int) -> Iterator[tuple[str, torch.Tensor]]:
+def maps(families: list[str], networks: int, side: int | None) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the relevance of every network by name: three bias modes, contrast, `between` and `auto`."""
     for name in families:
         network = family(name)
-        yield from maps_of(name, network.model, network.x, dt.Box.from_normalisation(MEAN, STD))
+        x = network.x if side is None or name in ATTENTION else network.x[..., :side, :side].contiguous()
+        yield from maps_of(name, network.model, x, dt.Box.from_normalisation(MEAN, STD))
     for seed in range(networks):
         random = build(seed)
         yield from maps_of(f"random {seed}", random.model, random.example, package_domain(random.domain))
@@ -73,6 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--compare", type=Path, nargs=2, metavar="FILE")
     parser.add_argument("--families", default=",".join(FAMILIES))
     parser.add_argument("--networks", type=int, default=100)
+    parser.add_argument("--side", type=int, help="pixels of a picture's side in convolutional families")
     options = parser.parse_args(arguments)
     if options.compare:
         return compare(*options.compare)
@@ -80,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("say --save FILE or --compare FILE FILE")
     warnings.filterwarnings("ignore")
     start, found = time.monotonic(), {}
-    for name, relevance in maps([f for f in options.families.split(",") if f], options.networks):
+    for name, relevance in maps([f for f in options.families.split(",") if f], options.networks, options.side):
         found[name] = relevance.numpy()
         print(f"{time.monotonic() - start:6.0f} s  {name}", flush=True)
     np.savez(options.save, **found)

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 import deeptaylor as dt
 from deeptaylor.engine import prepare
 from deeptaylor.maps.linear_map import Linear
-from deeptaylor.passes.attention_split import split_attention
-from deeptaylor.passes.rewrite import rewrite
+from deeptaylor.passes.rewrite import rewrite, split_attention
 from graphs import captured_of, operations, value_of
 
 WIDTH, HEADS, TOKENS = 12, 3, 5

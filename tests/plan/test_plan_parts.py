@@ -13,10 +13,9 @@ from deeptaylor.graph import node
 from deeptaylor.graph.capture import CapturedGraph
 from deeptaylor.operations.table import data_nodes
 from deeptaylor.plan import domains
-from deeptaylor.plan.blocks import Blocks
 from deeptaylor.plan.domains import infer_domains
 from deeptaylor.plan.plan import Plan, PlanRow
-from deeptaylor.plan.planner import Planner, RuleChoice
+from deeptaylor.plan.planner import Blocks, Planner, RuleChoice
 from deeptaylor.plan.signals import find_signals, op_name, operands_of, raise_unsupported
 from deeptaylor.rules import Epsilon, Rule, WSquare, ZBox, ZPlus
 from graphs import captured_of, node_of

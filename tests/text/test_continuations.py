@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import deeptaylor as dt
-from deeptaylor.text.continuations import read_continuations
 from deeptaylor.text.encoding import encode_texts
+from deeptaylor.text.text_explainer import read_continuations
 from small_texts import library, llama, loaded, network, t5, tokenizer
 
 PROMPT = "the capital of france is"

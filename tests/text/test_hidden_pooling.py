@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 import deeptaylor as dt
 from deeptaylor.text.encoding import encode_texts
-from deeptaylor.text.hiding import explain_refusal, make_trial
 from deeptaylor.text.networks import MASK, SEEN, ClassScores
-from deeptaylor.text.text_references import mask_words, split_words
+from deeptaylor.text.text_references import explain_refusal, make_trial, mask_words, split_words
 from masked_pooling import MASKED_MEANS, UNMASKED, Pooling
 from small_texts import SIZES, loaded, network, t5, tokenizer
 

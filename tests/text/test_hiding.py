@@ -11,9 +11,17 @@ from torch import Tensor, nn
 
 import deeptaylor as dt
 from deeptaylor.text.encoding import encode_texts
-from deeptaylor.text.hiding import Hiding, TrialTexts, find_hiding, ignores_padding, make_seen, make_trial
 from deeptaylor.text.networks import CAUSAL, SCORES, SEEN, ClassScores, ContinuationScores, make_additive_mask
-from deeptaylor.text.text_references import mask_words, split_words
+from deeptaylor.text.text_references import (
+    Hiding,
+    TrialTexts,
+    find_hiding,
+    ignores_padding,
+    make_seen,
+    make_trial,
+    mask_words,
+    split_words,
+)
 from small_texts import SIZES, classifier, embedder, llama, loaded, network, t5, tokenizer
 
 TEXT = "The films was not bad at all"
@@ -164,7 +172,7 @@ def test_whether_words_can_be_hidden_is_tried_once_a_length(p: dt.TextModel, mon
         tried.append(texts.inputs["input_ids"].shape[1])
         return find_hiding(made, texts)
 
-    monkeypatch.setattr("deeptaylor.text.hiding.find_hiding", counted)
+    monkeypatch.setattr("deeptaylor.text.text_references.find_hiding", counted)
     explainer = p.explainer()
     for text in (TEXT, "a film was bad", "a film " * 12):
         explainer.explain(text, 1)

@@ -29,9 +29,8 @@ from deeptaylor.graph.failure import explain_capture_failure, is_data_dependent,
 from deeptaylor.graph.modes import disable_autocast, eval_mode, isolate_export, preserve_interrupts
 from deeptaylor.graph.recipe import rebuild_graph
 from deeptaylor.graph.recording import Recording
-from deeptaylor.passes.attention_split import split_attention
 from deeptaylor.passes.fold import fold
-from deeptaylor.passes.rewrite import rewrite, unify_dtype
+from deeptaylor.passes.rewrite import rewrite, split_attention, unify_dtype
 from deeptaylor.plan.plan import StepPlan
 from deeptaylor.plan.planner import Planner, make_plan_without_rules
 from deeptaylor.settings import Settings

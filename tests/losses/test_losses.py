@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.losses.maps import share_inside
+from deeptaylor.losses import share_inside
 from trained_networks import make_trained
 
 LOSSES = ("share_inside", "share_outside", "squared_inside", "total_variation", "map_distance", "class_overlap")
