@@ -1,4 +1,4 @@
-"""docs/faithful_modern.md, made from the records modern-*.json and front-door-cost.json, and from nothing else.
+"""Write docs/faithful_modern.md from the records modern-*.json and front-door-cost.json, and from nothing else.
 
     python benchmarks/modern_page.py
 
@@ -63,11 +63,14 @@ PHOTOS = {
 PHOTO_NETWORKS = {"efficientnet-lite0": "EfficientNet-Lite0", "mobilenet_v2": "MobileNet v2"}
 
 INTRODUCTION = """\
-# Are the maps of modern networks true?
+# Are the maps of modern networks faithful?
 
-Attention, layer norms, GELU and gates are not what the rules of deep Taylor were made for. This page measures what the
-default answers there, beside other methods. It is made by `python benchmarks/modern_page.py` from records of real runs;
-only the words are written by hand.
+After this page you know how far the default's maps can be trusted on networks with attention, layer norms, GELU and
+gates. The rules of deep Taylor were not made for these, so the default mostly answers by secants there.
+"""
+
+ABOUT = """\
+## How it was measured
 
 **The default** is `dt.explain(network, x, target)`: `method="auto"`, without a setting. On the modern networks it tests
 deep Taylor and secants on the first inputs and takes the better one. On the CNN the operations decide for deep Taylor
@@ -88,10 +91,12 @@ show the mean over both. In *digits*, a picture shows two digits of different cl
 A star marks the highest number of a column among methods of few passes. All secants have the mean of the picture as
 their reference. *Log-odds* and *contrast* compare a class with all others, as the default's secants do. AttnLRP with γ
 and Chefer's method were measured on the ViTs alone.
+
+`python benchmarks/modern_page.py` makes this page from records of real runs; only the words are written by hand.
 """
 
 VERDICT = """\
-## What the tables say
+## The result in short
 
 There are {count} modern networks: six kinds, two tasks, two seeds. Pointing of the default is {default}, of its
 contrast {contrast}, of deep Taylor {deep_taylor}.
@@ -106,6 +111,12 @@ explain one class, it is behind in pointing on {pointing}, and in flipping on {f
 Secants that are not smoothed often gain more by flipping, and point less well: smoothing shows where, and blurs how
 much. Beside the contrast of deep Taylor, the default is first in pointing on fewer than half of the networks. That
 contrast is weak on the ViTs. Insertion hardly tells methods apart on textures, where most numbers are above .99.
+"""
+
+SHORT = """\
+## Seven methods in short
+
+The mean over the {count} modern networks. [All tables](#appendix-pointing-digits) are in the appendix.
 """
 
 WORDS_ON_CONTROL = """\
@@ -123,8 +134,8 @@ and with the mean colour. In brackets are 95 % intervals. The smoothed secants w
 """
 
 WORDS_ON_PHOTOGRAPHS = """\
-Deep Taylor and smoothed secants do not differ by much: their intervals overlap, but for grid pointing on MobileNet v2,
-where deep Taylor is ahead. So deep Taylor stays the default there. The difference of the contrast gains much less by
+Deep Taylor and smoothed secants do not differ by much: their intervals overlap, except for grid pointing on MobileNet
+v2, where deep Taylor is ahead. So deep Taylor stays the default there. The difference of the contrast gains much less by
 flipping than the contrast itself, so `.relevance` of a contrast is its distinctive part, and not the difference.
 """
 
@@ -134,9 +145,12 @@ LETTERS = """\
 PP-OCRv6 reads text; its output has the shape (batch, steps, classes). {letters} letters were rendered in words over
 photographs. Fonts, words and crops are others than those on which anything was chosen. The logit of each letter at its
 step is explained: `explain(x, dt.at_step(step, letter))`. The output has places, so the default is deep Taylor.
-*In the glyph*: the share of positive relevance in the letter's own box, {chance:.3f} by chance. *Own*: the share there,
-against the boxes of both neighbours. *Insertion − deletion*: as flipping, with the word's ground. In brackets are 95 %
-intervals.
+
+- *In the glyph*: the share of positive relevance in the letter's own box, {chance:.3f} by chance.
+- *Own*: the share there, against the boxes of both neighbours.
+- *Insertion − deletion*: as flipping, with the word's ground.
+
+In brackets are 95 % intervals.
 """
 
 WORDS_ON_LETTERS = """\
@@ -147,7 +161,7 @@ against {best:.3f}. Occlusion is ahead in all three, and runs the network 217 ti
 CHOICE = """\
 ## How often the choice is right
 
-`auto` does not see the boxes. We asked it anew with 1, 2 or 4 pictures as its first inputs, twelve pictures for each
+`auto` does not see the boxes. It was run again with 1, 2 or 4 pictures as its first inputs, twelve pictures for each
 network (`benchmarks/modern_choice.py`). A choice is right if the method points better over all pictures.
 On the CNN the operations decide for deep Taylor; secants point better there by {behind}, so this counts as wrong.
 """
@@ -265,8 +279,29 @@ def tables(found: Record) -> str:
     parts = []
     for task in TASKS:
         for measure, name in MEASURES.items():
-            parts += [f"## {name}, {task}\n", measured(found, task, measure)]
+            parts += [f"## Appendix: {name.lower()}, {task}\n", measured(found, task, measure)]
     return "\n".join(parts)
+
+
+IN_SHORT = (
+    "default",
+    "default, contrast",
+    "explain",
+    "integrated gradients",
+    "Grad-CAM",
+    "AttnLRP",
+    "occlusion, 12 px",
+)
+
+
+def shorten(found: Record) -> str:
+    """Return a few methods, each with its mean over the modern networks."""
+    studied = modern(found).values()
+    rows = [
+        (ROWS[m], *(f"{mean([n['rows'][m][measure][0] for n in studied]):.3f}" for measure in MEASURES))
+        for m in IN_SHORT
+    ]  # fmt: skip
+    return SHORT.format(count=len(studied)) + "\n" + table(("method", *MEASURES.values()), rows)
 
 
 def choices(found: Record) -> str:
@@ -326,12 +361,13 @@ def cost(found: Record) -> str:
 
 
 def page(found: dict[str, Record]) -> str:
-    """All of it."""
+    """Return all of it."""
     study = found["modern-test"]
     maps = min(n["maps"] for n in study["networks"].values())
     return "\n".join([
-        INTRODUCTION.format(maps=maps), verdict(study), tables(study), choices(found["modern-choice"]),
+        INTRODUCTION, verdict(study), shorten(study), ABOUT.format(maps=maps), choices(found["modern-choice"]),
         photographs(found["modern-photos"]), letters(found["modern-ocr"]), cost(found["front-door-cost"]),
+        tables(study),
     ])  # fmt: skip
 
 

@@ -166,21 +166,21 @@ RESIDUAL: Sequence[Column] = (
 )  # fmt: skip
 SAID = {
     "where": """\
-**found**: the share of units of which the own rule's search meets a root (z⁺, at the input z^B); **inside**: that lies
-in the domain, and the same for the roots of z and w². **region**: the share of roots in the linear region of x, and of
-nearest roots. **beside**, **above**: of the other units that the move reaches, in the block and beyond it, the share
-that switches. A plain 0 is nothing, or rounding.
+**found**: the share of units for which the search of their own rule meets a root (z⁺; at the input z^B). **inside**:
+that root lies in the domain; the same for the roots of z and w². **region**: the share of roots in the linear region
+of x; the same for nearest roots. **beside**, **above**: the share that switches, of the other units that the move
+reaches, in the block and above it. A plain 0 is zero up to rounding.
 """,
     "residual": """\
 **own piece**: the share of units that are on the same linear piece at x and before the root. **model**, **true**: the
-residuals, as shares of R_j; of the latter the median, and at the nearest roots too. **stays**: R_j(x̃) / R_j(x) as the
-engine finds it. **left**: what bias neurons would keep of R_j.
+residuals, as shares of R_j; for *true* the median, also at the nearest roots. **stays**: R_j(x̃) / R_j(x) as the engine
+finds it. **left**: the share of R_j that bias neurons would keep.
 """,
     "maps": """\
-The share of relevance that lies elsewhere in the map when a layer, or every layer, takes another root, and in brackets
-the rank correlation with the map as it was (none with a map that is the same everywhere; z has maps of both signs,
-which can move by more than there is). **second class**: the same between the maps of the best and of the second class,
-with the rules as they are.
+The share of relevance that lies elsewhere in the map if a layer, or every layer, takes another root. In brackets: the
+rank correlation with the map as it was, if the map is not the same everywhere. Maps of z have both signs, so more than
+all of the relevance can move. **second class**: the same between the maps of the best and of the second class, with
+the rules unchanged.
 """,
 }
 

@@ -1,4 +1,4 @@
-"""docs/faithful.md is what benchmarks/faithful_page.py makes of the records."""
+"""docs/faithful.md and its appendix are what benchmarks/faithful_page.py makes of the records."""
 
 from __future__ import annotations
 
@@ -21,12 +21,29 @@ def found() -> dict[str, Any]:
 
 def test_the_page_is_made_of_the_records(found: dict[str, Any]) -> None:
     assert faithful_page.PAGE.read_text(encoding="utf-8") == faithful_page.page(found)
+    assert faithful_page.TABLES.read_text(encoding="utf-8") == faithful_page.tables(found)
 
 
 def test_a_number_that_changes_changes_the_page(found: dict[str, Any]) -> None:
     other = copy.deepcopy(found)
     other["squeezenet1_1"]["flipping"]["scores"][0]["mean"] += 0.5
-    assert faithful_page.page(other) != faithful_page.page(found)
+    assert faithful_page.tables(other) != faithful_page.tables(found)
+
+
+def test_the_short_tables_have_rows_of_the_long_ones(found: dict[str, Any]) -> None:
+    rows = [line for line in faithful_page.page(found).splitlines() if line.startswith("| ") and "[" in line]
+    rows = [line for line in rows if line.count("[") < 5]  # not those of the criticisms
+    methods = {line.split(" | ")[0].strip("|* ") for line in rows}
+    assert methods == set(faithful_page.SHORT)
+    assert set(rows) <= set(faithful_page.tables(found).splitlines())
+
+
+def test_ways_of_the_record_have_plain_words(found: dict[str, Any]) -> None:
+    record = found["biases-h200"]
+    assert set(faithful_page.WAYS) <= {way for part in ("first", "second") for way in record[part]["rows"]}
+    assert set(faithful_page.SETS) == {record[part]["sets"] for part in ("first", "second")}
+    text = faithful_page.page(found) + faithful_page.tables(found)
+    assert not [word for word in ("handed back", "taken away", "is asked", "recognised,") if word in text]
 
 
 def test_what_the_page_says_of_ours_holds(found: dict[str, Any]) -> None:
@@ -45,4 +62,4 @@ def test_a_record_that_is_missing_leaves_its_part_out(found: dict[str, Any]) -> 
     few = {name: found[name] for name in ("squeezenet1_1",)}
     text = faithful_page.page(few)
     assert "SqueezeNet" in text
-    assert "MobileNet" not in text.partition("## Ask it yourself")[0].replace("EfficientNet", "")
+    assert "MobileNet" not in text.partition("## Measure your own network")[0].replace("EfficientNet", "")

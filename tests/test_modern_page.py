@@ -35,6 +35,12 @@ def test_every_network_and_every_method_of_the_default_is_on_the_page(found: dic
     assert measured == set(modern_page.ROWS)
 
 
+def test_the_short_table_has_means_over_the_modern_networks(found: dict[str, Record]) -> None:
+    study = found["modern-test"]
+    values = [n["rows"]["default"]["disc"][0] for n in modern_page.modern(study).values()]
+    assert f"| **default** | {sum(values) / len(values):.3f} |" in modern_page.shorten(study)
+
+
 def test_first_is_judged_by_the_interval_of_the_highest() -> None:
     rows = {"default": {"disc": [0.8, 0.7, 0.9]}, "a": {"disc": [0.85, 0.79, 0.9]}, "b": {"disc": [0.1, 0.1, 0.1]}}
     assert modern_page.within({"rows": rows}, "disc", ("a", "b"))

@@ -41,9 +41,14 @@ def test_the_page_is_made_of_the_records() -> None:
 def test_the_table(found: dict[str, Any]) -> None:
     text = text_page.page(found)
     assert "right about 93.5 % of 1,500 others" in text
-    assert "The first 1,234 of these are explained, with 70 tokens on average" in text
+    assert "The first 1,234 of these are explained, with 70 removable tokens on average" in text
     assert "| method | area, [MASK] in its place | rank correlation, hidden by the mask |" in text
-    rows = [line for line in text.splitlines() if line.startswith(("| **", "| random", "| AttnLRP", "| CP"))]
+    tables = text.partition("## Appendix: all rows")[::2]
+    rows, all_rows = (
+        [line for line in part.splitlines() if line.startswith(("| **", "| random", "| AttnLRP", "| CP"))]
+        for part in tables
+    )
+    assert all_rows == rows  # every method here is of the short table, too
     assert rows == [
         "| **secant, [MASK]** | 2.00 [1.90, 2.10] * | -2.00 [-2.10, -1.90] |",
         "| CP-LRP | 2.00 [1.90, 2.10] * | -2.00 [-2.10, -1.90] |",
@@ -57,10 +62,31 @@ def test_the_table(found: dict[str, Any]) -> None:
 def test_what_is_said_of_the_default(found: dict[str, Any]) -> None:
     area, rank = text_page.sentences(found["text-sentiment"])
     assert area == (
-        "- Area, [MASK] in its place: the default (`secant, [MASK]`) is not told apart from `CP-LRP`; above, when the "
+        "- area, [MASK] in its place: the default (`secant, [MASK]`) is not told apart from `CP-LRP`; above, when the "
         "same texts are compared, `AttnLRP`; above, with intervals that do not overlap, `random`."
     )
     assert "below, with intervals that do not overlap, `random`; below, when the same texts are compared" in rank
+
+
+def test_methods_that_compare_alike_are_named_together(found: dict[str, Any]) -> None:
+    few = [s for s in found["text-sentiment"]["scores"] if s["method"] in ("secant, [MASK]", "random")]
+    area, _ = text_page.sentences({**found["text-sentiment"], "scores": few})
+    assert area.endswith("is above, with intervals that do not overlap, all other methods.")
+
+
+def test_the_result_in_short(found: dict[str, Any]) -> None:
+    """Above two of three others by flipping, and below all by leaving one out."""
+    text = text_page.results(found)
+    assert "above other methods in 2 of 6 comparisons" in text
+    assert "in 1 of 2 columns" in text
+    assert "language model" not in text
+
+
+def test_other_secants_are_in_the_appendix_alone(found: dict[str, Any]) -> None:
+    found["text-sentiment"]["scores"] += [score("secant, [PAD]", metric, 0.5, 1.5) for metric in (FLIP, LEAVE)]
+    short, _, rest = text_page.page(found).partition("## Appendix: all rows")
+    assert "| **secant, [PAD]** |" in rest
+    assert "| **secant, [PAD]** |" not in short
 
 
 def test_what_was_not_measured_is_left_out(found: dict[str, Any]) -> None:
