@@ -373,7 +373,7 @@ def test_a_tiny_difference_is_never_shown_in_full_colour() -> None:
     # The class has half of its relevance on each side, its rival .98 / 1.98 and 1 / 1.98 of it.
     assert c.apart is not None
     assert float(c.apart) == pytest.approx(0.5 - 0.98 / 1.98)
-    assert c.apart_text() == "0.5 % of the relevance does not overlap with the rivals'"
+    assert c.apart_text() == "0.5 % of the map is specific to class 0; it shares the rest with its rival"
     assert c.difference_picture().min() > 245  # nearly white everywhere
     own = np.asarray(c.difference[0, 0])
     assert c.difference_picture().tolist() == heatmap.render(own, scale=1.0).tolist()
@@ -382,7 +382,10 @@ def test_a_tiny_difference_is_never_shown_in_full_colour() -> None:
 
 def test_a_large_difference_is_red_for_the_class_and_blue_for_its_rivals() -> None:
     c = sides(0.9)
-    assert c.apart_text() == f"{format_percent(0.5 - 0.1 / 1.1)} of the relevance does not overlap with the rivals'"
+    assert (
+        c.apart_text()
+        == f"{format_percent(0.5 - 0.1 / 1.1)} of the map is specific to class 0; it shares the rest with its rival"
+    )
     left, right = (c.difference_picture()[0, k].astype(int) for k in (0, 5))
     assert left[0] > left[2] + 50
     assert right[2] > right[0] + 50

@@ -192,7 +192,7 @@ class Explanation:
         """Conservative, positive, consistent, accounted: with the measured gaps.
 
         `faithful`: the network is asked, too. Patches are taken away, the least relevant first and the most relevant
-        first; the mean difference of the class's probability is 0 for a random map (`metrics.flipping`).
+        first. The result is the mean difference of the class's probability; a random map scores 0 (`metrics.flipping`).
         `axis` is that of `heatmap`, used only for `faithful`.
         `classes`: also measure how much of the map is the same for the next class (`overlap`).
         """
@@ -491,7 +491,7 @@ class Contrast(Explanation):
 
     rivals       of each sample (of K targets one after the other) classes and weights, the largest first
     difference   the class's map minus its rivals', both of the class's sum: red for the one, blue for the others
-    apart        how large that is, 0 to 1: the part of the relevance that does not overlap with the rivals'
+    apart        how large that is, 0 to 1: the part of the map that the class does not share with its rivals
     """
 
     shared: Any = None
@@ -524,7 +524,11 @@ class Contrast(Explanation):
         """Return a sentence about how much the class's map differs from its rivals'."""
         assert self.apart is not None
         size = float(self.apart[sample, target] if self.apart.ndim == 2 else self.apart[sample])
-        return f"{format_percent(size)} of the relevance does not overlap with the rivals'"
+        rivals = self.rivals[sample * (len(self.rivals) // len(self)) + target]
+        others = "its rival" if len(rivals) == 1 else "its rivals"
+        return (
+            f"{format_percent(size)} {captions.describe_specific(self._named(sample, target) or 'the class', others)}"
+        )
 
     def drawing(self, sample: int, target: int, which: int = 0, axis: Axis = None, *where: Any) -> Drawing:
         d = drawings.make_drawing(

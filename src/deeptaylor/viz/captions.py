@@ -18,6 +18,7 @@ __all__ = [
     "contrast_title",
     "describe_account",
     "describe_indistinct",
+    "describe_specific",
     "describe_split",
     "describe_strength",
     "is_indistinct",
@@ -78,6 +79,15 @@ def describe_split(ledger: Ledger, sample: int, target: int) -> str:
         f"{format_percent(share)} of the class's relevance is distinctive; {format_percent(1 - share)} is shared with "
         "its rivals."
     )
+
+
+def describe_specific(name: str, rivals: str) -> str:
+    """Say what a percentage of a class's map means: the part that overlaps with no map of a rival.
+
+    >>> describe_specific("tabby", "its rivals")
+    'of the map is specific to tabby; it shares the rest with its rivals'
+    """
+    return f"of the map is specific to {name}; it shares the rest with {rivals}"
 
 
 def describe_indistinct(share: float, name: str = "the class") -> str:
