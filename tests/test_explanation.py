@@ -506,7 +506,7 @@ def test_one_sample_of_a_contrast_and_of_a_comparison() -> None:
     assert torch.equal(b[2].change_at("relu").change, b.change_at("relu").change[2:])
 
 
-def test_a_smooth_map_has_the_same_sum_and_no_single_dots() -> None:
+def test_a_smooth_map_has_the_same_sum_and_no_single_dots(tmp_path: Path) -> None:
     network = nn.Sequential(nn.Conv2d(1, 2, 1, stride=4), nn.ReLU(), nn.Flatten(), nn.Linear(512, 2)).eval()
     nn.init.constant_(network[0].weight, 1.0)
     nn.init.constant_(network[3].weight, 1.0)
@@ -517,6 +517,10 @@ def test_a_smooth_map_has_the_same_sum_and_no_single_dots() -> None:
     close(smooth.relevance.sum(), e.relevance.sum(), 1e-4)
     assert smooth.notes[0] == "smoothed for the picture (standard deviation 1 px): the sum of the map is unchanged"
     assert e.smooth(4).relevance.max() < smooth.relevance.max()
+    for name, options in {"map": {}, "over": {"overlay": True}}.items():
+        saved = e.save(tmp_path / f"{name}.png", smooth=True, **options)
+        assert saved.read_bytes() == smooth.save(tmp_path / "same.png", **options).read_bytes()
+        assert saved.read_bytes() != e.save(tmp_path / "rough.png", **options).read_bytes()
     c = dt.Explainer(network, method="deep-taylor").contrast(torch.rand(1, 1, 64, 64)).smooth()
     close((c.relevance + c.shared).sum(), c.ledger.held.sum(), 1e-4)
     with pytest.raises(

@@ -166,6 +166,7 @@ def _explain_photos(
     names, called, failed, explainers = make_stems(paths), label_photos(paths, photos), 0, dict[str, dt.Explainer]()
     results: list[dict[str, Any]] = []
     said = set[str]()  # which method answers: once for many photographs
+    absorbed: list[float] = []  # what biases absorbed of the scores: once for many photographs
     everything: list[ReportEntry] = []
 
     def asked_of(path: Path) -> str:
@@ -221,7 +222,10 @@ def _explain_photos(
             with outputs(out, asked_of(path), overwrite) as own:
                 write_together(made)
             saved = f" {describe_saved(list(made), own.replaced)}" if len(paths) == 1 else ""
-            _show(printer, done, check or flip, said, saved)
+            is_one, checks = len(paths) == 1, check or flip
+            shares = [] if is_one or checks else done.absorbed_shares()
+            absorbed += shares
+            _show(printer, done, checks, said, saved, [] if shares else done.accounts())
             if len(paths) > 1 and n == 0:
                 _room(printer, out, sum(map(len, made.values())), len(paths) - 1)
             results.append(found)
@@ -234,6 +238,8 @@ def _explain_photos(
             )
             with outputs(out, together, overwrite):
                 write_together({out / REPORT: html.encode(), out / CONTACT_SHEET: heatmap.encode_png(sheet)})
+            if absorbed:
+                printer.say(_describe_absorbed(absorbed))
             bad = _describe_missing(everything)
             printer.say(
                 f"{_count_explained(len(paths) - failed)}{bad}. Saved to {escape_name(out)}: open "
@@ -245,6 +251,19 @@ def _explain_photos(
 
 def _count_explained(count: int) -> str:
     return f"{count} photograph{'s' * (count != 1)} explained"
+
+
+def _describe_absorbed(shares: Sequence[float]) -> str:
+    """Say once, for several photographs, what biases absorbed of their scores.
+
+    >>> _describe_absorbed([0.75, 0.9])
+    'Biases absorbed 75.0 % to 90.0 % of the scores; each map is rescaled to its score (--check prints each share).'
+    """
+    ends = list(dict.fromkeys(format_percent(share) for share in (min(shares), max(shares))))
+    return (
+        f"Biases absorbed {' to '.join(ends)} of the scores; each map is rescaled to its score (--check prints each "
+        "share)."
+    )
 
 
 def _describe_missing(everything: Sequence[ReportEntry]) -> str:
@@ -291,17 +310,20 @@ def _code(results: list[dict[str, Any]], failed: int) -> int:
     return FINE if accounted else CHECK_FAILED
 
 
-def _show(printer: Printer, done: PhotoAnswer, check: bool, said: set[str], saved: str) -> None:
+def _show(
+    printer: Printer, done: PhotoAnswer, check: bool, said: set[str], saved: str, accounts: Sequence[str]
+) -> None:
     """Print the answer and where it is, then where the score went, then the method.
 
     check   print also what was measured
     said    methods that were named already
     saved   where files were saved to
+    accounts   where the scores went, a line for each map
     """
     photo, asked = done.asked.photo, done.asked
     answers = "; ".join(asked.headline(k) for k in range(len(asked.classes)))
     printer.say(f"{escape_name(photo.path)}: {answers}.{saved}")
-    for line in done.accounts():
+    for line in accounts:
         printer.say(f"  {line}")
     for line in dict.fromkeys(done.reasons()):
         if line not in said:
