@@ -16,6 +16,7 @@ from deeptaylor.ledger import Ledger
 __all__ = [
     "class_title",
     "contrast_title",
+    "describe_absorbed_range",
     "describe_account",
     "describe_indistinct",
     "describe_specific",
@@ -66,6 +67,19 @@ def describe_rescaling(absorbed: float, held: float) -> str:
     """
     to = "the score" if held >= 1 - _NEGLIGIBLE else f"{format_percent(held)} of the score"
     return f"biases absorbed {format_percent(absorbed)} of the score; the map is rescaled to {to}"
+
+
+def describe_absorbed_range(shares: Sequence[float], details: str = "") -> str:
+    """Say once, for several maps, what biases absorbed of their scores.
+
+    details   where the share of each map is
+
+    >>> describe_absorbed_range([0.75, 0.9], "--check prints each share")
+    'Biases absorbed 75.0 % to 90.0 % of the scores; each map is rescaled to its score (--check prints each share).'
+    """
+    ends = list(dict.fromkeys(format_percent(share) for share in (min(shares), max(shares))))
+    where = f" ({details})" if details else ""
+    return f"Biases absorbed {' to '.join(ends)} of the scores; each map is rescaled to its score{where}."
 
 
 def describe_split(ledger: Ledger, sample: int, target: int) -> str:

@@ -53,6 +53,7 @@ from deeptaylor.errors import DeepTaylorError, InputError
 from deeptaylor.formatting import escape_name, escape_text, format_percent
 from deeptaylor.support.files import Outputs, format_size, output_suffix, outputs, write_together
 from deeptaylor.viz import heatmap
+from deeptaylor.viz.captions import describe_absorbed_range
 from deeptaylor_command import BAD_INPUT, CHECK_FAILED, FINE, SOME_FAILED
 
 __all__ = ["explain"]
@@ -239,7 +240,7 @@ def _explain_photos(
             with outputs(out, together, overwrite):
                 write_together({out / REPORT: html.encode(), out / CONTACT_SHEET: heatmap.encode_png(sheet)})
             if absorbed:
-                printer.say(_describe_absorbed(absorbed))
+                printer.say(describe_absorbed_range(absorbed, "--check prints each share"))
             bad = _describe_missing(everything)
             printer.say(
                 f"{_count_explained(len(paths) - failed)}{bad}. Saved to {escape_name(out)}: open "
@@ -251,19 +252,6 @@ def _explain_photos(
 
 def _count_explained(count: int) -> str:
     return f"{count} photograph{'s' * (count != 1)} explained"
-
-
-def _describe_absorbed(shares: Sequence[float]) -> str:
-    """Say once, for several photographs, what biases absorbed of their scores.
-
-    >>> _describe_absorbed([0.75, 0.9])
-    'Biases absorbed 75.0 % to 90.0 % of the scores; each map is rescaled to its score (--check prints each share).'
-    """
-    ends = list(dict.fromkeys(format_percent(share) for share in (min(shares), max(shares))))
-    return (
-        f"Biases absorbed {' to '.join(ends)} of the scores; each map is rescaled to its score (--check prints each "
-        "share)."
-    )
 
 
 def _describe_missing(everything: Sequence[ReportEntry]) -> str:
