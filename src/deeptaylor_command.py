@@ -31,7 +31,7 @@ Explain the decisions of a neural network: which parts of the input carry the sc
 deeptaylor explain PHOTO... --model NAME    heatmaps of photographs: which pixels carry the score
 deeptaylor check MODEL                      whether a network can be explained, and by which rules
 deeptaylor compare PHOTO --model NAME       several methods side by side
-deeptaylor evaluate FOLDER --model NAME     are the maps faithful? several methods, measured on the network
+deeptaylor evaluate FOLDER --model NAME     do the maps show what the network uses? several methods, measured
 deeptaylor run DATA --model NAME --out STORE    explain a whole data set; the same command resumes
 deeptaylor status STORE                     progress of a run, and items that could not be explained
 deeptaylor verify STORE                     check the files of a run, and recompute a sample of it

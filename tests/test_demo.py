@@ -30,7 +30,7 @@ class References(HTMLParser):
 def subject(name: str = "cat") -> Subject:
     picture = np.zeros((4, 4, 3), dtype=np.uint8)
     evidence, contrast = (
-        DemoMap(question, f"asked {NASTY}", f"ledger {NASTY}", f"first {NASTY}\nsecond {NASTY}", picture, picture)
+        DemoMap(question, f"asked {NASTY}", f"ledger {NASTY}\nfirst {NASTY}", 0.75, picture, picture)
         for question in demo.QUESTIONS
     )
     return Subject(name, picture, NASTY, [(NASTY, 0.9), ("dog", 0.1)], [evidence, contrast])
@@ -45,8 +45,10 @@ def test_the_page_is_self_contained_and_escaped() -> None:
     assert all(source.startswith("data:image/png;base64,") for source in found.loaded)
     assert len(found.alts) == 6
     assert all(found.alts)
-    assert sum("apart" in alt for alt in found.alts) == 2  # the pictures of the contrast say what they are
-    assert html.index("<img") < html.index("first &lt;")  # the picture, then what was checked
+    assert sum("specific to" in alt for alt in found.alts) == 2  # the pictures of the contrast say what they are
+    order = [html.index(text) for text in ("<img", "<p>asked &lt;", "<summary>Ledger and check", "first &lt;")]
+    assert order == sorted(order)  # the picture, the sentence, then what was checked
+    assert html.count("Biases absorbed 75.0 % of the scores; each map is rescaled to its score") == 1
     assert "Colours: white nothing, red for the class" in html  # no map has negative values
 
 
@@ -78,10 +80,13 @@ def test_demo_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
         with Image.open(out / name) as picture:
             assert picture.size == (224, 224)
     printed = capsys.readouterr().out
-    assert "2 photographs, 2 questions:\n[1/2] cup below cat: " in printed
-    assert "[2/2] coffee: espresso 9" in printed
-    assert printed.count("      espresso: ") == 2  # two lines a question
-    assert len(printed.splitlines()) == 3 + 2 * 2 + 1
+    assert "2 questions about 2 photographs:\n[1/2] cup below cat: espresso, " in printed
+    assert "[2/2] coffee: espresso, 9" in printed
+    assert printed.count(" % of the map is specific to espresso; it shares the rest with its rivals") == 2
+    assert len(printed.splitlines()) == 3 + 2 * 2 + 1  # two lines a question
+    report = (out / "report.html").read_text("utf-8")
+    assert report.count("iases absorbed") == 1
+    assert report.index("<img") < report.index("The evidence for espresso, ")
     # Of the picture with two classes, the cup's contrast lies in the lower half.
     overlay = np.asarray(Image.open(out / pictures[2])).astype(int)
     red = overlay[..., 0] - overlay[..., 1]

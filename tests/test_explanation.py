@@ -373,7 +373,7 @@ def test_a_tiny_difference_is_never_shown_in_full_colour() -> None:
     # The class has half of its relevance on each side, its rival .98 / 1.98 and 1 / 1.98 of it.
     assert c.apart is not None
     assert float(c.apart) == pytest.approx(0.5 - 0.98 / 1.98)
-    assert c.apart_text() == "0.5 % of the relevance does not overlap with the rivals'"
+    assert c.apart_text() == "0.5 % of the map is specific to class 0; it shares the rest with its rival"
     assert c.difference_picture().min() > 245  # nearly white everywhere
     own = np.asarray(c.difference[0, 0])
     assert c.difference_picture().tolist() == heatmap.render(own, scale=1.0).tolist()
@@ -382,7 +382,10 @@ def test_a_tiny_difference_is_never_shown_in_full_colour() -> None:
 
 def test_a_large_difference_is_red_for_the_class_and_blue_for_its_rivals() -> None:
     c = sides(0.9)
-    assert c.apart_text() == f"{format_percent(0.5 - 0.1 / 1.1)} of the relevance does not overlap with the rivals'"
+    assert (
+        c.apart_text()
+        == f"{format_percent(0.5 - 0.1 / 1.1)} of the map is specific to class 0; it shares the rest with its rival"
+    )
     left, right = (c.difference_picture()[0, k].astype(int) for k in (0, 5))
     assert left[0] > left[2] + 50
     assert right[2] > right[0] + 50
@@ -503,7 +506,7 @@ def test_one_sample_of_a_contrast_and_of_a_comparison() -> None:
     assert torch.equal(b[2].change_at("relu").change, b.change_at("relu").change[2:])
 
 
-def test_a_smooth_map_has_the_same_sum_and_no_single_dots() -> None:
+def test_a_smooth_map_has_the_same_sum_and_no_single_dots(tmp_path: Path) -> None:
     network = nn.Sequential(nn.Conv2d(1, 2, 1, stride=4), nn.ReLU(), nn.Flatten(), nn.Linear(512, 2)).eval()
     nn.init.constant_(network[0].weight, 1.0)
     nn.init.constant_(network[3].weight, 1.0)
@@ -514,6 +517,10 @@ def test_a_smooth_map_has_the_same_sum_and_no_single_dots() -> None:
     close(smooth.relevance.sum(), e.relevance.sum(), 1e-4)
     assert smooth.notes[0] == "smoothed for the picture (standard deviation 1 px): the sum of the map is unchanged"
     assert e.smooth(4).relevance.max() < smooth.relevance.max()
+    for name, options in {"map": {}, "over": {"overlay": True}}.items():
+        saved = e.save(tmp_path / f"{name}.png", smooth=True, **options)
+        assert saved.read_bytes() == smooth.save(tmp_path / "same.png", **options).read_bytes()
+        assert saved.read_bytes() != e.save(tmp_path / "rough.png", **options).read_bytes()
     c = dt.Explainer(network, method="deep-taylor").contrast(torch.rand(1, 1, 64, 64)).smooth()
     close((c.relevance + c.shared).sum(), c.ledger.held.sum(), 1e-4)
     with pytest.raises(

@@ -152,7 +152,7 @@ class Check:
     def _faithful_text(self) -> str:
         return (
             f"Faithful: {self.flipping:.2f}. Hiding the least relevant patches leaves the class's probability higher, "
-            "by this much on average, than hiding the most relevant ones. A random map has 0."
+            "by this much on average, than hiding the most relevant ones. A random map scores 0."
         )
 
     def _account_text(self) -> str:

@@ -1,7 +1,7 @@
 """`python -m deeptaylor.demo`: explain five photographs with a real ImageNet network.
 
-For each photograph: which pixels carry the score of the recognised class, and what sets that class apart from its
-rivals. Saves heatmaps, overlays, and a report with the plan, the ledgers and the checks.
+For each photograph: which pixels carry the score of a class, and how much of that map is specific to the class.
+Saves heatmaps, overlays, and a report with the plan, the ledgers and the checks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deeptaylor import assets
 from deeptaylor.formatting import format_percent
 from deeptaylor.models.loading.load import load_pretrained
 from deeptaylor.support.files import outputs, write_whole
-from deeptaylor.viz import heatmap, pages
+from deeptaylor.viz import captions, heatmap, pages
 from deeptaylor.viz.heatmap import Picture, encode_png
 
 __all__ = ["main", "run"]
@@ -71,7 +71,7 @@ def run(out: Path) -> None:
     example, _ = model.preprocess(photos[PHOTOGRAPHS[0]])
     explainer = _explainer(model, example)
     plan = explainer.plan.summary()
-    print(f"{len(PHOTOGRAPHS)} photographs, {len(SUBJECTS)} questions:")
+    print(f"{len(SUBJECTS)} questions about {len(PHOTOGRAPHS)} photographs:")
     subjects = []
     for number, name in enumerate(SUBJECTS, start=1):
         print(f"[{number}/{len(SUBJECTS)}] {name}: ", end="", flush=True)
@@ -86,7 +86,7 @@ def run(out: Path) -> None:
 def _explainer(model: dt.Pretrained, example: torch.Tensor) -> dt.Explainer:
     print("Capturing and planning the network …", end=" ", flush=True)
     start = time.perf_counter()
-    explainer = dt.Explainer(model.network, example, domain=model.domain)
+    explainer = dt.Explainer(model, example)
     print(f"{time.perf_counter() - start:.1f} s")
     return explainer
 
@@ -95,25 +95,25 @@ def _explain(model: dt.Pretrained, explainer: dt.Explainer, name: str, photo: Im
     x, seen = model.preprocess(photo)
     best = model.top(x, 5)[0]
     recognised = [(found.name, found.probability) for found in best if found.probability is not None]
-    print(", ".join(f"{label} {format_percent(p)}" for label, p in recognised[:3]))
     target = model.class_index(BOTH[name]) if name in BOTH else best[0].index
     asked, explained = model.class_name(target), []
     for question in QUESTIONS:
         e = explainer.explain(x, target) if question == "evidence" else explainer.contrast(x, target)
-        heat, check = heatmap.to_heat(e.relevance[0]), str(e.check())
-        about = _describe_rivals(model, e) if isinstance(e, dt.Contrast) else f"Why {asked}?"
-        if isinstance(e, dt.Contrast):
-            print(f"      {asked}: {e.apart_text()}", flush=True)
-        explained.append(
-            DemoMap(question, about, str(e.ledger), check, heatmap.render(heat), heatmap.overlay(seen, heat))
-        )
+        heat = heatmap.to_heat(e.relevance[0])
+        print(f"      {e.apart_text()}" if isinstance(e, dt.Contrast) else e.label(), flush=True)
+        about = _describe_rivals(model, e) if isinstance(e, dt.Contrast) else f"The evidence for {e.label()}."
+        check = e.check()
+        lines = check.sentences()[1:] if check.is_rescaled else check.sentences()  # the report says the first line once
+        details = "\n".join(map(str, [e.ledger, *lines]))
+        pictures = heatmap.render(heat), heatmap.overlay(seen, heat)
+        explained.append(DemoMap(question, about, details, check.bias_share, *pictures))
     return Subject(name, np.asarray(seen), asked, recognised, explained)
 
 
 def _describe_rivals(model: dt.Pretrained, c: dt.Contrast) -> str:
-    """What is asked of a contrast, in words."""
+    """Describe a contrast: how much of the map is specific to the class, and who its rivals are."""
     most = ", ".join(f"{model.class_name(k)} {format_percent(w, '.0f')}" for k, w in c.rivals[0][:3])
-    return f"What sets it apart from its rivals ({most}, …)? {c.apart_text()[0].upper()}{c.apart_text()[1:]}."
+    return f"{c.apart_text()} ({most}, …)."
 
 
 def _write_pictures(out: Path, subject: Subject) -> None:
@@ -135,7 +135,7 @@ def _list_outputs(out: Path) -> list[Path]:
 def _montage(subjects: Sequence[Subject]) -> heatmap.Picture:
     """A row for each photograph: itself, then heatmap and overlay of each question."""
     pictures, labels = [], []
-    titles = {"evidence": "where its evidence lies", "contrast": "what sets it apart"}
+    titles = {"evidence": "where its evidence lies", "contrast": "what its rivals do not share"}
     for subject in subjects:
         sure = "".join(f" {format_percent(p, '.0f')}" for label, p in subject.recognised if label == subject.asked)
         pictures.append(subject.photo)
@@ -154,9 +154,9 @@ class DemoMap:
     """One explanation of one photograph."""
 
     question: str  # evidence, or contrast
-    about: str  # the same as a sentence
-    ledger: str
-    check: str
+    about: str  # the answer, as a sentence
+    details: str  # ledger and check
+    absorbed: float  # by biases, of the score
     heatmap: Picture
     overlay: Picture
 
@@ -176,40 +176,39 @@ def render_page(network: str, credit: str, subjects: Sequence[Subject], plan: st
     """The report as HTML. Every text that comes from elsewhere is escaped."""
     how = [pages.Lines(plan, "Plan")]
     sections = [*[_subject(subject) for subject in subjects], pages.Section("How it was computed", how)]
-    lead: list[pages.Part] = [network, _MEANING, pages.Legend(signed=False)]
-    return pages.render_report(
-        "What the network saw: deep Taylor decomposition", lead, sections, credit, contents=False
-    )
+    absorbed = [explained.absorbed for subject in subjects for explained in subject.explained]
+    biases = captions.describe_absorbed_range(absorbed, "constants that the layers of the network add")
+    lead: list[pages.Part] = [network, _MEANING, biases, pages.Legend(signed=False)]
+    return pages.render_report("Which pixels carry the score?", lead, sections, credit, contents=False)
 
 
 def _subject(subject: Subject) -> pages.Section:
     top = subject.asked
     parts = [part for explained in subject.explained for part in _answer_parts(subject, top, explained)]
-    return pages.Section(f"{subject.name.capitalize()}: {top}", [pages.Shares(subject.recognised), *parts])
+    recognised = ["What the network recognises:", pages.Shares(subject.recognised)]
+    return pages.Section(f"{subject.name.capitalize()}: {top}", [*parts, *recognised])
 
 
 def _answer_parts(subject: Subject, top: str, explained: DemoMap) -> list[pages.Part]:
-    what = f"“{top}”" if explained.question == "evidence" else f"what sets “{top}” apart"
+    what = f"“{top}”" if explained.question == "evidence" else f"what is specific to “{top}”"
     pictures = (
         (subject.photo, "photograph", f"Photograph: {subject.name}, as the network sees it"),
         (explained.heatmap, "heatmap", f"Heatmap for {what}: red pixels speak for the class"),
         (explained.overlay, "overlay", f"Heatmap for {what}, laid over the photograph in grey"),
     )
     return [
-        pages.Heading(explained.about),
         pages.PictureRow(
             [pages.ReportPicture(encode_png(picture), caption, alt) for picture, caption, alt in pictures]
         ),
-        explained.ledger,
-        pages.Lines(explained.check, "Check"),
+        explained.about,
+        pages.Lines(explained.details, "Ledger and check"),
     ]
 
 
 _MEANING = """Each heatmap distributes the score of one class among the pixels (deep Taylor decomposition). The first
-    map shows the evidence: how much of the score each pixel carries. The second map shows what sets the class apart:
-    the part of the first that its rivals, other probable classes, do not share. Biases of the network absorb a part of
-    the score; each map is rescaled to the full score, and the check states how much biases absorbed. Each map has its
-    own colour scale, which saturates at its 99.5th percentile: compare places between maps, not intensities."""
+    map shows the evidence: how much of the score each pixel carries. The second map shows the part of the first that
+    the rivals of the class, other probable classes, do not share. Each map has its own colour scale, which saturates at
+    its 99.5th percentile: compare places between maps, not intensities."""
 
 
 if __name__ == "__main__":

@@ -192,7 +192,7 @@ class Explanation:
         """Conservative, positive, consistent, accounted: with the measured gaps.
 
         `faithful`: the network is asked, too. Patches are taken away, the least relevant first and the most relevant
-        first; the mean difference of the class's probability is 0 for a random map (`metrics.flipping`).
+        first. The result is the mean difference of the class's probability; a random map scores 0 (`metrics.flipping`).
         `axis` is that of `heatmap`, used only for `faithful`.
         `classes`: also measure how much of the map is the same for the next class (`overlap`).
         """
@@ -285,7 +285,7 @@ class Explanation:
     def plot(
         self, cmap: str | Colormap | None = None, alpha: float = 0.85, layout: Layout | None = None, size: Size = None,
         sample: int | None = None, target: int | None = None, which: int = 0, axis: Axis = None, floor: Floor = None,
-        photo: Photo | None = None,
+        photo: Photo | None = None, smooth: bool = False,
     ) -> Figure:  # fmt: skip
         """Return a figure of matplotlib. It needs matplotlib (the extra `plot`).
 
@@ -301,9 +301,12 @@ class Explanation:
         floor    the value where colours begin: None for 0, or a low quantile if most of the map is nearly constant (the
                  caption then says so); "auto" for that quantile in any case; or a number
         photo    a picture (of Pillow, or an array of uint8) as the network saw it, if the explanation has none
+        smooth   draw the map without the grid of dots that strided layers leave (`smooth` sets its width)
         """
         from deeptaylor.viz.figures import check_layout, plot, plot_all, plot_bars, plot_curves
 
+        if smooth:
+            return self.smooth().plot(cmap, alpha, layout, size, sample, target, which, axis, floor, photo)
         is_one = any(choice is not None for choice in (sample, target, layout, photo))
         places = [(sample or 0, target or 0)] if is_one else self._places
         maps = [self.drawing(*place, which, axis, floor) for place in places]
@@ -344,7 +347,7 @@ class Explanation:
 
     def save(
         self, path: str | os.PathLike[str], sample: int = 0, target: int = 0, overlay: bool = False,
-        which: int = 0, axis: Axis = None, floor: Floor = None, photo: Photo | None = None,
+        which: int = 0, axis: Axis = None, floor: Floor = None, photo: Photo | None = None, smooth: bool = False,
     ) -> Path:  # fmt: skip
         """Write one sample's heatmap atomically, in the format of the file's suffix, and return the path.
 
@@ -355,6 +358,8 @@ class Explanation:
         as in `plot`.
         """
         kind = output_suffix(path, (*_PIXELS, *_FIGURES, _PAGE))
+        if smooth:
+            return self.smooth().save(path, sample, target, overlay, which, axis, floor, photo)
         over = overlay or photo is not None
         if kind in _PIXELS and over:
             pixels = self.overlay(sample, target, original=True, floor=floor, photo=photo)
@@ -491,7 +496,7 @@ class Contrast(Explanation):
 
     rivals       of each sample (of K targets one after the other) classes and weights, the largest first
     difference   the class's map minus its rivals', both of the class's sum: red for the one, blue for the others
-    apart        how large that is, 0 to 1: the part of the relevance that does not overlap with the rivals'
+    apart        how large that is, 0 to 1: the part of the map that the class does not share with its rivals
     """
 
     shared: Any = None
@@ -524,7 +529,11 @@ class Contrast(Explanation):
         """Return a sentence about how much the class's map differs from its rivals'."""
         assert self.apart is not None
         size = float(self.apart[sample, target] if self.apart.ndim == 2 else self.apart[sample])
-        return f"{format_percent(size)} of the relevance does not overlap with the rivals'"
+        rivals = self.rivals[sample * (len(self.rivals) // len(self)) + target]
+        others = "its rival" if len(rivals) == 1 else "its rivals"
+        return (
+            f"{format_percent(size)} {captions.describe_specific(self._named(sample, target) or 'the class', others)}"
+        )
 
     def drawing(self, sample: int, target: int, which: int = 0, axis: Axis = None, *where: Any) -> Drawing:
         d = drawings.make_drawing(

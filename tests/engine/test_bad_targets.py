@@ -29,7 +29,7 @@ def test_a_class_out_of_range_names_the_range(vectors: dt.Explainer, target: Any
 
 
 def test_a_class_of_a_network_with_one_output_says_which_there_is() -> None:
-    with pytest.raises(dt.TargetError, match="target 3 is out of range: the network has one output; use target=0"):
+    with pytest.raises(dt.TargetError, match="target 3 is out of range: the network has one output, number 0"):
         dt.explain(mlp(last=1), torch.rand(2, 4), 3)
 
 

@@ -175,7 +175,7 @@ def test_after_a_refresh_the_method_is_chosen_anew(monkeypatch: pytest.MonkeyPat
 
 def test_an_even_picture_decides_nothing_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     tested, explainer, even = count_tests(monkeypatch), dt.Explainer(cnn(nn.GELU)), torch.ones_like(pictures())
-    assert "does not tell which is better" in explainer.explain(even).reason
+    assert "does not show which is better" in explainer.explain(even).reason
     wanted = dt.Explainer(cnn(nn.GELU))
     wanted.explain(pictures())
     for _ in range(2):

@@ -21,6 +21,7 @@ from torch import nn
 import deeptaylor as dt
 from cli_model import flower_net, pixels
 from deeptaylor.app import record
+from deeptaylor.formatting import format_percent
 from deeptaylor.models.networks.photo_files import load_photo
 from deeptaylor.support.files import write_together
 
@@ -391,8 +392,19 @@ def test_names_of_classes_for_a_network_alone() -> None:
     assert c.rivals == (((0, 1.0),),) * 2
     with pytest.raises(dt.InputError, match="The network has 2 outputs, but there are 3 class names"):
         dt.explain(network, x, class_names=["cat", "dog", "cow"])
-    with pytest.raises(dt.InputError, match="class_names='cat': a list of names, one per class"):
+    with pytest.raises(dt.InputError, match="class_names='cat': give a list of names, one per class"):
         dt.explain(network, x, class_names="cat")
+
+
+def test_names_of_classes_by_number() -> None:
+    torch.manual_seed(0)
+    network, x = nn.Linear(3, 2).eval(), torch.rand(2, 3)
+    for names in ({0: "cat", 1: "dog"}, {1: "dog", 0: "cat"}, {"1": "dog", "0": "cat"}):
+        assert dt.explain(network, x, "dog", class_names=names).titles == (("dog",), ("dog",))
+    with pytest.raises(dt.InputError, match="must name every class from 0 on; it has 2 names, and none for class 0"):
+        dt.explain(network, x, class_names={1: "cat", 2: "dog"})
+    with pytest.raises(dt.InputError, match=r"a dictionary \{number: name\}; a key of this one is not a number: 'cat'"):
+        dt.explain(network, x, class_names={"cat": 0, "dog": 1})
 
 
 def test_other_names_for_a_loaded_network(flowers: dt.Pretrained) -> None:
@@ -417,8 +429,16 @@ def test_the_device_of_an_explanation(flowers: dt.Pretrained) -> None:
         assert dt.explain(network, x, 0, device=device).relevance.device.type == "cpu"
     assert dt.explain(flowers, pixels(), device="cpu", bias="neuron").relevance.shape == (1, 3, 24, 24)
     assert dt.contrast(flowers, pixels(), 0, 1, device="cpu", bias="neuron").relevance.shape == (1, 3, 24, 24)
-    with pytest.raises(dt.InputError, match="device='gpu': "):
+    with pytest.raises(
+        dt.InputError, match=r"device='gpu': torch knows no device of this name\. Devices that can be used"
+    ):
         dt.explain(network, x, device="gpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there() -> None:
+    with pytest.raises(dt.InputError, match="device='cuda': torch finds no CUDA device on this machine"):
+        dt.explain(nn.Linear(3, 2), torch.rand(2, 3), device="cuda")
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -428,6 +448,20 @@ def table() -> Any:
     pandas = pytest.importorskip("pandas")
     values = np.random.default_rng(0).random((60, 4))
     return pandas.DataFrame(values, columns=["age", "income", "debt", "cards"])
+
+
+def test_an_explainer_takes_a_data_frame_and_keeps_its_columns() -> None:
+    torch.manual_seed(0)
+    X, network = table(), nn.Linear(4, 2).eval()
+    e = (explainer := dt.Explainer(network, X)).explain(X.iloc[:2], 0)
+    assert e.feature_names == ("age", "income", "debt", "cards")
+    numbers = torch.tensor(X.to_numpy()[:2]).float()
+    assert torch.equal(e.relevance, dt.Explainer(network, numbers).explain(numbers, 0).relevance)
+    turned = explainer.explain(X[["cards", "debt", "age", "income"]].iloc[:2], 0)  # columns go by their names
+    assert torch.equal(turned.relevance, e.relevance)
+    assert "debt" in str(e.bars())
+    with pytest.raises(dt.InputError, match="The table has no column called debt"):
+        explainer.explain(X.drop(columns="debt"), 0)
 
 
 def test_a_forest_is_explained_by_shapley_values_of_its_probabilities() -> None:
@@ -440,6 +474,10 @@ def test_a_forest_is_explained_by_shapley_values_of_its_probabilities() -> None:
         e = dt.explain(forest, X.iloc[:2], "risky", background=X)
     assert e.feature_names == ("age", "income", "debt", "cards")
     assert e.titles == (("risky",), ("risky",))
+    likely = forest.predict_proba(X.iloc[:2])[:, 1]
+    assert e.drawing(0, 0).title.startswith(
+        f"Relevance by Shapley values for risky, {format_percent(likely[0])} (score "
+    )
     assert e.score.tolist() == pytest.approx(forest.predict_proba(X.iloc[:2])[:, 1])
     mean = X.mean().to_frame().T
     assert e.reference_score.tolist() == pytest.approx([forest.predict_proba(mean)[0, 1]] * 2)

@@ -43,6 +43,25 @@ def test_words_are_the_sums_of_their_tokens(e: dt.TextExplanation) -> None:
         assert said in shown.caption
 
 
+def test_the_words_as_bars(e: dt.TextExplanation) -> None:
+    (ax,) = e.plot(0).axes
+    words = e.words()
+    largest = max(range(len(words.values)), key=lambda k: abs(words.values[k]))
+    assert next(iter(ax.get_yticklabels())).get_text() == words.words[largest]
+    assert len(e.plot().axes) == 2
+    with pytest.raises(dt.InputError, match="There is no text 7"):
+        e.plot(7)
+
+
+def test_a_note_never_names_two_equal_numbers() -> None:
+    account = DifferenceAccount(0.0078401, 0.0078402, 1e-7, 2e-7, None)
+    assert "the score is the same to three digits, 0.00784: these words" in account.describe_smallness("Without")
+    account = DifferenceAccount(0.0078, 0.0079, 1e-7, 2e-7, None)
+    assert "the score is nearly the same, 0.0079 in place of 0.0078: these" in account.describe_smallness(
+        "Without words,"
+    )
+
+
 def test_both_texts_of_a_pair_have_a_line(e: dt.TextExplanation) -> None:
     assert e.tokens(1).breaks == (4,)
     assert e.words(1).breaks == (4,)

@@ -9,7 +9,7 @@ const KINDS: [string, string][] = [
   ["target", "another class"],
   ["model", "another network"],
   ["method", "another method"],
-  ["bias", "another bias setting"],
+  ["bias", "the same method with biases treated otherwise"],
 ];
 
 export class Compare {

@@ -70,7 +70,7 @@ export class Ledger {
         { class: "soft" },
         "From the answer (top) down to the picture (bottom). Each bar is the relevance that arrived at a layer, in per cent of the score: red was passed on, grey was absorbed by biases. Choose a layer to see its relevance over the photograph.",
       ),
-      make("label", { class: "every" }, every, " show pass-through layers"),
+      make("label", { class: "every" }, every, " also list layers that only pass relevance on"),
       make("div", { class: "scroll", tabindex: "-1" }, this.list),
     );
   }

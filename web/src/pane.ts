@@ -189,7 +189,7 @@ export class Pane {
 
   private believing(): HTMLElement {
     const said = make("p", { class: "believed", role: "status" });
-    const button = make("button", { type: "button", class: "believe small" }, "Test this map by hiding patches");
+    const button = make("button", { type: "button", class: "believe small" }, "Check this map: hide patches and watch the score");
     button.addEventListener("click", () => {
       const asked = this.asked!;
       button.disabled = true;

@@ -297,7 +297,7 @@ class Flipping:
     name = "flipping"
     about = (
         "mean probability of the class while the least relevant regions are taken away, minus the same for the most "
-        "relevant: 0 for a random map"
+        "relevant; a random map scores 0"
     )
     higher = True
 

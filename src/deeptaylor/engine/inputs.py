@@ -19,6 +19,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -29,6 +30,7 @@ from torch.nn.parameter import is_lazy
 from deeptaylor.domain import Box, Domain, Real, check_inside
 from deeptaylor.engine.target import raise_no_names
 from deeptaylor.errors import NOT_FINITE, InputError, PlanError
+from deeptaylor.support.tables import column_names, read_rows
 
 if TYPE_CHECKING:
     from deeptaylor.engine.engine import Engine
@@ -274,14 +276,33 @@ def check_place(inputs: Sequence[Tensor], like: Tensor | None, whose: str, to: s
         )
 
 
-def read_device(device: str | torch.device) -> torch.device:
-    """Return a device on which tensors can be made; raise InputError if there is none of that name."""
+def read_device(device: str | torch.device, option: str = "") -> torch.device:
+    """Return a device on which tensors can be made; raise InputError if there is none of that name.
+
+    option   how the user named the device; empty: as an argument, device="cuda"
+
+    >>> read_device("cpu")
+    device(type='cpu')
+    """
     try:
         found = torch.device(device)
         torch.zeros(1, device=found)
     except (RuntimeError, AssertionError) as error:
-        raise InputError(f"device={str(device)!r}: {str(error).splitlines()[0]}") from error
+        raise InputError(f"{option or f'device={str(device)!r}'}: {_describe_missing_device(str(device))}") from error
     return found
+
+
+def _describe_missing_device(device: str) -> str:
+    """Say why a device cannot be used, and which devices can."""
+    usable = [
+        "cpu",
+        *(f"cuda:{k}" for k in range(torch.cuda.device_count())),
+        *["mps"] * torch.backends.mps.is_available(),
+    ]
+    why = "torch knows no device of this name"
+    if device.startswith("cuda"):
+        why = "torch finds no CUDA device on this machine" if len(usable) == 1 else "there is no such CUDA device"
+    return f"{why}. Devices that can be used: {', '.join(usable)}."
 
 
 def check_processor(inputs: Sequence[Tensor]) -> None:
@@ -450,21 +471,23 @@ Answer = TypeVar("Answer")  # an explanation
 
 
 class ModelSource:
-    """A network alone: inputs are tensors, arrays or lists, and classes are numbers.
+    """A network alone: inputs are tensors, arrays, lists or data frames, and classes are numbers.
 
     A subclass adds what belongs to a trained network: photographs or rows of tables as inputs, names of classes.
 
     network   the user's network
     domain    what values its input may take: a domain, one per input, or None for any real number
+    feature_names   of the columns, once a data frame was given: later ones are read in this order
     scaling   how rows of a table are scaled before the network takes them; None: they are not
     """
 
     network: nn.Module
     domain: Any
+    feature_names: tuple[str, ...] | None
     scaling: Callable[[Any], Tensor] | None = None
 
     def __init__(self, network: nn.Module, domain: Any = None) -> None:
-        self.network, self.domain = network, domain
+        self.network, self.domain, self.feature_names = network, domain, None
 
     def class_index(self, text: str) -> int:
         """Return the number of a class by its name; raise TargetError if classes have no names."""
@@ -474,18 +497,27 @@ class ModelSource:
         """Raise InputError if an output of this shape does not fit the names of the classes."""
 
     def read(self, x: Any, like: Tensor | None = None) -> tuple[Any, tuple[Any, ...]]:
-        """Return photographs as inputs, with the source of each; anything else unchanged.
+        """Return photographs as inputs, with the source of each; a data frame as an array, with its columns' names.
+
+        Anything else is returned unchanged.
 
         like   a tensor with the dtype and device to convert inputs to
         """
-        return x, ()
+        if not column_names(x):
+            return x, ()
+        if self.feature_names is None:
+            self.feature_names = column_names(x)
+        return read_rows(x, self.feature_names)
 
     def attach_photos(self, answer: Answer, x: Any, sources: tuple[Any, ...], target: Any) -> Answer:
-        """Return an explanation with its photographs and the names of its classes.
+        """Return an explanation with its photographs and the names of its classes, or with the names of its columns.
 
-        sources   the sources of the photographs, as `read` returned them
+        sources   the sources of the photographs, or the names of the columns, as `read` returned them
         """
-        return answer
+        if not sources:
+            return answer
+        named: Answer = replace(answer, feature_names=sources)  # type: ignore[type-var]  # it is an explanation
+        return named
 
     def random_input(self) -> Tensor | None:
         """Return a random input to capture the network with; None if the shape of inputs is not known."""

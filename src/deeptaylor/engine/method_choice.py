@@ -184,7 +184,7 @@ def choose_by_test(
     if len(set(areas.values())) == 1:
         return Choice(
             pick_better(areas),
-            f"the network has {unusual}, so both methods were tested, but hiding patches of the {first} does not tell "
+            f"the network has {unusual}, so both methods were tested, but hiding patches of the {first} does not show "
             f"which is better; {'so it was before' if is_last else 'the next inputs are tested again'}",
             areas,
         )

@@ -381,7 +381,7 @@ def _check_classes(value: Any, shape: tuple[int, ...], name: str, ranks: tuple[i
         return
     low, high = torch.stack(t.aminmax()).tolist()
     if low < 0 or high >= shape[1]:
-        has = f"{shape[1]} classes, 0 to {shape[1] - 1}" if shape[1] > 1 else "one output; use target=0"
+        has = f"{shape[1]} classes, 0 to {shape[1] - 1}" if shape[1] > 1 else "one output, number 0"
         raise TargetError(f"The {name} {low if low < 0 else high} is out of range: the network has {has}.")
 
 

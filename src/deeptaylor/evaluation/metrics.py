@@ -99,7 +99,7 @@ class LeaveOneOut:
     name = "leave one out"
     about = (
         "rank correlation of a region's relevance with the fall of the probability when that region alone is taken "
-        "away: 0 for a random map"
+        "away; a random map scores 0"
     )
     higher = True
 
@@ -170,7 +170,7 @@ class Inside:
     """The share of positive relevance where the truth lies: in a box, a mask, or a mosaic's cell."""
 
     name = "inside"
-    about = "share of the positive relevance inside the box or mask: as large as that is, for a random map"
+    about = "share of the positive relevance inside the box or mask; a random map scores the share of the area"
     higher = True
 
     def measure(self, case: Case, R: Tensor, method: Maps) -> Measurement:
@@ -186,7 +186,7 @@ class GridPointing(Inside):
     """The share of positive relevance in the class's own cell of a mosaic."""
 
     name = "grid pointing"
-    about = "share of the positive relevance in the class's own cell of a mosaic of four: .25 for a random map"
+    about = "share of the positive relevance in the class's own cell of a mosaic of four; a random map scores .25"
 
 
 def make_mosaics(
@@ -504,7 +504,7 @@ class Road:
     name = "road"
     about = (
         "mean probability of the class while the least relevant pixels are filled in from their neighbours, minus the "
-        "same for the most relevant: 0 for a random map"
+        "same for the most relevant; a random map scores 0"
     )
     higher = True
 

@@ -192,7 +192,9 @@ def html(evaluation: Evaluation) -> str:
     lead += [f"Left out: {name}. {why}" for name, why in evaluation.failed.items()]
     lead += list(evaluation.notes)
     sections = [report.Section(name.capitalize(), _parts(evaluation, name)) for name in evaluation.metrics]
-    return report.render_report("Are the maps faithful?", lead, sections, "Made by deeptaylor evaluate.")
+    return report.render_report(
+        "Do the maps show what the network uses?", lead, sections, "Made by deeptaylor evaluate."
+    )
 
 
 def _parts(evaluation: Evaluation, metric: str) -> list[report.Part]:

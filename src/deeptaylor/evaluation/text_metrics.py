@@ -2,7 +2,7 @@
 
     most(n)    the score when the n most relevant tokens are gone: should fall fast
     least(n)   when the n least relevant are gone: should hold
-    area       between the two curves over the share that is gone, in units of the score: 0 for a random map
+    area       between the two curves over the share that is gone, in units of the score; a random map scores 0
 
 A token is taken away by another one in its place ([MASK], say), or by the attention mask, which then hides it.
 """
@@ -100,7 +100,7 @@ class TokenFlipping:
     name = "token flipping"
     about = (
         "area between the curves of the score while the least relevant tokens are taken away and while the most "
-        "relevant are: 0 for a random map"
+        "relevant are; a random map scores 0"
     )
     higher = True
 
@@ -145,8 +145,8 @@ class TokenLeaveOneOut:
 
     name = "token leave one out"
     about = (
-        "rank correlation of a token's relevance with the fall of the score when that token alone is taken away: 0 for "
-        "a random map"
+        "rank correlation of a token's relevance with the fall of the score when that token alone is taken away; a "
+        "random map scores 0"
     )
     higher = True
 

@@ -28,12 +28,12 @@ from deeptaylor.methods.delegates import shapley
 from deeptaylor.models.loading.estimators import has_layers, has_scaler, is_estimator, load_estimator
 from deeptaylor.models.loading.hubs import is_pipeline
 from deeptaylor.models.loading.load import load
-from deeptaylor.models.networks.preprocessing import column_names, default_column_names, read_rows, to_numbers
 from deeptaylor.models.networks.pretrained import Pretrained
 from deeptaylor.rules import Rule
 from deeptaylor.settings import AUTO, SECANT
-from deeptaylor.support.class_names import class_number
+from deeptaylor.support.class_names import class_number, read_class_names
 from deeptaylor.support.explainer_cache import ExplainerCache
+from deeptaylor.support.tables import column_names, default_column_names, read_rows, to_numbers
 from deeptaylor.text.model import TextModel
 from deeptaylor.text.text_explainer import TextExplainer
 from deeptaylor.text.text_explanation import TextExplanation
@@ -42,6 +42,7 @@ __all__ = ["contrast", "explain", "patching", "similarity"]
 
 _DATA = ("reference", "background")
 _RULE_SETTINGS = ("rules", "first", "bias", "max_pool", "local")
+_ClassNames = Sequence[str] | Mapping[int, str] | None
 _Answer = TypeVar("_Answer", bound=Explanation)
 
 
@@ -58,7 +59,8 @@ def explain(
     rules: Mapping[str, Rule] | None = None, first: Rule | None = None, bias: str | None = None,
     max_pool: str | None = None, local: bool | None = None, output: int | str | None = None,
     method: str | None = None, reference: Any = None, background: Any = None,
-    class_names: Sequence[str] | None = None, device: str | torch.device | None = None,
+    class_names: _ClassNames = None, device: str | torch.device | None = None,
+    tokenizer: Any = None,
 ) -> Explanation: ...  # fmt: skip
 
 
@@ -79,8 +81,9 @@ def explain(
     method: str | None = None,
     reference: Any = None,
     background: Any = None,
-    class_names: Sequence[str] | None = None,
+    class_names: _ClassNames = None,
     device: str | torch.device | None = None,
+    tokenizer: Any = None,
 ) -> Explanation | TextExplanation:
     """Capture, plan and explain in one call; for many inputs keep an `Explainer`, which captures once.
 
@@ -90,8 +93,9 @@ def explain(
     list of them, and the settings are those of `TextModel.explain`: continuation, against, method, reference.
 
     ``method``, ``reference`` and ``background`` are those of `Explainer`; the answer says which method it is and why.
-    ``class_names`` are names for the classes, in order: targets may then be names, and answers show them. ``device``
-    is where the explanation is computed; the network itself stays where it is.
+    ``class_names`` are names for the classes, in order or as {number: name}: targets may then be names, and answers
+    show them. ``device`` is where the explanation is computed; the network itself stays where it is. ``tokenizer``
+    belongs to a network that reads texts, as in `dt.load`; to explain many texts, call `dt.load` once.
 
     With a model of scikit-learn, fitted or in a Pipeline, ``x`` is a row of its table or several, and ``background`` is
     data such as X_train. The answer is what took the score from that of the mean row to that of x: by secants if the
@@ -102,7 +106,10 @@ def explain(
     >>> dt.explain(torch.nn.Linear(2, 3), [[1.0, 2.0]], target=0, domain=dt.NonNegative()).relevance.shape
     torch.Size([1, 2])
     """
-    model = load(model) if is_pipeline(model) else model
+    if tokenizer is not None and isinstance(model, TextModel):
+        raise InputError("This network was loaded with its tokenizer: leave tokenizer= out.")
+    if is_pipeline(model) or tokenizer is not None:
+        model = load(model, tokenizer=tokenizer)
     if isinstance(model, TextModel):
         if domain is not None or rules or first is not None:
             raise InputError("Domain and rules are for other networks; one that reads texts is told its method=.")
@@ -142,12 +149,10 @@ def explain(
 
 
 def _add_names(
-    model: nn.Module | Pretrained, x: Any, domain: Any, class_names: Sequence[str] | None
+    model: nn.Module | Pretrained, x: Any, domain: Any, class_names: _ClassNames
 ) -> tuple[nn.Module | Pretrained, Any]:
     """Return a network with names of its classes and of the columns of a data frame, and the domain that is left."""
-    if isinstance(class_names, str):
-        raise InputError(f"class_names={class_names!r}: a list of names, one per class.")
-    names = None if class_names is None else tuple(map(str, class_names))
+    names = None if class_names is None else read_class_names(class_names)
     if isinstance(model, Pretrained):
         known: Any = None if model.preparation is not None else model.domain
         return (model if names is None else replace(model, class_names=names, domain=known)), domain
@@ -194,7 +199,12 @@ _OUTPUTS = ("predict_proba", "decision_function", "predict")  # of an estimator,
 
 
 def _explain_by_shapley(
-    model: Any, x: Any, target: Any, settings: Mapping[str, Any], reference: Any, class_names: Sequence[str] | None
+    model: Any,
+    x: Any,
+    target: Any,
+    settings: Mapping[str, Any],
+    reference: Any,
+    class_names: _ClassNames,
 ) -> Between:
     """Explain rows by the Shapley values of an estimator without layers, such as a forest."""
     kind = type(model).__name__
@@ -211,7 +221,7 @@ def _explain_by_shapley(
         reference = _mean_row(names, settings["background"])[0]
     else:
         reference = to_numbers(*read_rows(reference, names)).squeeze()
-    classes = tuple(map(str, getattr(model, "classes_", ()) if class_names is None else class_names))
+    classes = tuple(map(str, getattr(model, "classes_", ()))) if class_names is None else read_class_names(class_names)
     index = class_number(classes or None, target) if isinstance(target, str) else target
     answer = shapley(getattr(model, how), rows, reference, index)
     explained = np.broadcast_to(np.asarray(answer.target), len(answer)).tolist()
@@ -219,6 +229,7 @@ def _explain_by_shapley(
     return replace(
         answer, feature_names=names, class_names=classes if has_names else (),
         titles=tuple((classes[k],) for k in explained) if has_names else (),
+        probabilities=tuple((p,) for p in answer.score.tolist()) if has_names and how == "predict_proba" else (),
         reason=f"Method: Shapley values of {how}, because {kind} has no layers that relevance could pass through.",
     )  # fmt: skip
 
@@ -266,7 +277,7 @@ def contrast(
     output: int | str | None = None,
     method: str = AUTO,
     reference: Any = None,
-    class_names: Sequence[str] | None = None,
+    class_names: _ClassNames = None,
     device: str | torch.device | None = None,
 ) -> Contrast | Between:
     """Explain what distinguishes a class from its rivals, in one call (see `Explainer.contrast`).

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from deeptaylor.errors import TargetError
+from deeptaylor.errors import InputError, TargetError
 
-__all__ = ["UnknownClassError", "class_number", "is_distribution", "leading_number", "to_probabilities"]
+__all__ = [
+    "UnknownClassError",
+    "class_number",
+    "is_distribution",
+    "leading_number",
+    "read_class_names",
+    "to_probabilities",
+]
 
 _WORDS = re.compile(r"[\W_]+")
 _NUMBERED = re.compile(r"(\d+)[_-].+", re.ASCII)
@@ -32,6 +40,31 @@ class UnknownClassError(TargetError):
         said = " Names like it:" if similar else " The classes are:"
         hint = "".join(f"\n  {k}  {label}" for k, label in classes)
         super().__init__(self.reason + (f"{said}{hint}" if classes else ""))
+
+
+def read_class_names(names: Sequence[str] | Mapping[Any, str]) -> tuple[str, ...]:
+    """Return the names of all classes in order, from a list or from {class: name}; raise InputError for anything else.
+
+    >>> read_class_names({1: "dog", 0: "cat"}), read_class_names({"0": "cat", "1": "dog"})
+    (('cat', 'dog'), ('cat', 'dog'))
+    """
+    if isinstance(names, str):
+        raise InputError(f"class_names={names!r}: give a list of names, one per class.")
+    if not isinstance(names, Mapping):
+        return tuple(map(str, names))
+    try:
+        numbered = {int(number): str(name) for number, name in names.items()}
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            "class_names= is a list of names, or a dictionary {number: name}; a key of this one is not a number: "
+            f"{next(iter(names))!r}."
+        ) from error
+    missing = sorted(set(range(len(names))) - numbered.keys())
+    if missing:
+        raise InputError(
+            f"class_names= must name every class from 0 on; it has {len(names)} names, and none for class {missing[0]}."
+        )
+    return tuple(numbered[k] for k in range(len(names)))
 
 
 def class_number(class_names: Sequence[str] | None, text: str) -> int:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 from torch import Tensor
@@ -26,7 +26,10 @@ from deeptaylor.support.optional import find_notebook
 from deeptaylor.text.encoding import Line
 from deeptaylor.text.text_references import GIVEN, HIDDEN
 from deeptaylor.viz.heatmap import ColorScale
-from deeptaylor.viz.named_values import TEXT_KINDS, TEXT_PAGE, TokenMap
+from deeptaylor.viz.named_values import TEXT_KINDS, TEXT_PAGE, TokenMap, make_bars
+
+if TYPE_CHECKING:
+    from deeptaylor.viz.figures import Figure, Size
 
 __all__ = [
     "DifferenceAccount",
@@ -92,9 +95,10 @@ class DifferenceAccount(NamedTuple):
     def describe_smallness(self, compared: str) -> str:
         """Return a note that the words change the score little."""
         f, f0 = format_signed(self.score), format_signed(self.reference)
+        same = f"nearly the same, {f0} in place of {f}" if f0 != f else f"the same to three digits, {f}"
         return (
-            f"{compared[0].lower()}{compared[1:]} the score is nearly the same, {f0} in place of {f}: these words "
-            "explain little of it. Strong colours are the largest of small numbers"
+            f"{compared[0].lower()}{compared[1:]} the score is {same}: these words explain little of it. Strong "
+            "colours are the largest of small numbers"
         )
 
 
@@ -346,11 +350,7 @@ class TextExplanation:
 
     def file_bytes(self, kind: str, sample: int | None = None, target: int | None = None, words: bool = True) -> bytes:
         """Return the content of a file of this kind."""
-        which = [(s, t) for s, t in self._list_maps() if sample in (None, s) and target in (None, t)]
-        if not which:
-            raise InputError(
-                f"There is no text {sample}, or no class {target} of it: there are {len(self.lines)} texts."
-            )
+        which = self._pick_maps(sample, target)
         if kind == ".png" and len(which) > 1:
             raise InputError(f"A .png file holds one text, and here are {len(which)}: say sample=, or save as .html.")
         told = [self.tokens(*one, words) for one in which]
@@ -360,8 +360,33 @@ class TextExplanation:
             return TEXT_PAGE.format(title=html.escape(self.title(*which[0])), body=body).encode()
         return b"\n\n".join(t.file_bytes(kind) for t in told)
 
+    def _pick_maps(self, sample: int | None, target: int | None) -> list[tuple[int, int]]:
+        """Return the pairs of text and class; None means all."""
+        which = [(s, t) for s, t in self._list_maps() if sample in (None, s) and target in (None, t)]
+        if not which:
+            raise InputError(
+                f"There is no text {sample}, or no class {target} of it: there are {len(self.lines)} texts."
+            )
+        return which
+
     def _list_maps(self) -> list[tuple[int, int]]:
         return [(s, t) for s, names in enumerate(self.asked) for t in range(len(names))]
+
+    def plot(
+        self, sample: int | None = None, target: int | None = None, words: bool = True, top: int = 20, size: Size = None
+    ) -> Figure:
+        """Return a figure of matplotlib: the words that count most as bars, for each text and class. For the text in
+        colours, see `save` and `show`.
+
+        sample, target   which text, and which of its classes; None: all of them
+        words            sub-words are summed to words; False: a bar for each token
+        top              how many words, those that count most
+        size             the width in inches, or (width, height)
+        """
+        from deeptaylor.viz.figures import plot_bars
+
+        told = [self.tokens(*place, words) for place in self._pick_maps(sample, target)]
+        return plot_bars([make_bars(t.words, np.array(t.values), top, t.title, t.caption) for t in told], size)
 
     def show(self) -> None:
         """Show the coloured words: in a notebook below the cell, elsewhere in the terminal."""

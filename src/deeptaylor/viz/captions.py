@@ -16,8 +16,10 @@ from deeptaylor.ledger import Ledger
 __all__ = [
     "class_title",
     "contrast_title",
+    "describe_absorbed_range",
     "describe_account",
     "describe_indistinct",
+    "describe_specific",
     "describe_split",
     "describe_strength",
     "is_indistinct",
@@ -67,6 +69,19 @@ def describe_rescaling(absorbed: float, held: float) -> str:
     return f"biases absorbed {format_percent(absorbed)} of the score; the map is rescaled to {to}"
 
 
+def describe_absorbed_range(shares: Sequence[float], details: str = "") -> str:
+    """Say once, for several maps, what biases absorbed of their scores.
+
+    details   where the share of each map is
+
+    >>> describe_absorbed_range([0.75, 0.9], "--check prints each share")
+    'Biases absorbed 75.0 % to 90.0 % of the scores; each map is rescaled to its score (--check prints each share).'
+    """
+    ends = list(dict.fromkeys(format_percent(share) for share in (min(shares), max(shares))))
+    where = f" ({details})" if details else ""
+    return f"Biases absorbed {' to '.join(ends)} of the scores; each map is rescaled to its score{where}."
+
+
 def describe_split(ledger: Ledger, sample: int, target: int) -> str:
     """Describe how the map of a class was split in two."""
     assert ledger.shared is not None
@@ -78,6 +93,15 @@ def describe_split(ledger: Ledger, sample: int, target: int) -> str:
         f"{format_percent(share)} of the class's relevance is distinctive; {format_percent(1 - share)} is shared with "
         "its rivals."
     )
+
+
+def describe_specific(name: str, rivals: str) -> str:
+    """Say what a percentage of a class's map means: the part that overlaps with no map of a rival.
+
+    >>> describe_specific("tabby", "its rivals")
+    'of the map is specific to tabby; it shares the rest with its rivals'
+    """
+    return f"of the map is specific to {name}; it shares the rest with {rivals}"
 
 
 def describe_indistinct(share: float, name: str = "the class") -> str:

@@ -456,7 +456,7 @@ def _list_common_notes(ds: Sequence[Drawing]) -> list[str]:
     elif len(ds) <= _FEW:
         said = [f"Map {k + 1}: {account}" for k, account in enumerate(accounts)]
     else:
-        said = ["The check of the explanation says how much of the scores the maps hold."]
+        said = ["print(e.check()) states how much of the scores these maps account for."]
     said += ["Each map has its own colours: full colour is where that map is strongest."] * (len(ds) > 1)
     said += ["Some colours begin above 0."] * any(d.scale.low for d in ds)
     return said + ["The network saw what lies inside the frame."] * any(d.photo and d.photo.is_cropped for d in ds)

@@ -47,7 +47,7 @@ def test_what_is_said_and_written(capsys: pytest.CaptureFixture[str]) -> None:
     assert {p.name for p in Path("new/folder").glob("[!.]*")} == {"report.html", "evaluation.json"}
     for method in ("gradient", "random"):
         assert len(re.findall(rf"\b{method} +-?[\d.]+ \[-?[\d.]+, -?[\d.]+\] +3\b", out)) == 2, out
-    assert "* best, or statistically tied" in out
+    assert "* highest, or not distinguishable from the highest" in out
     assert "Saved to new/folder/report.html, new/folder/evaluation.json" in out
     found = json.loads(Path("new/folder/evaluation.json").read_text("utf-8"))
     assert [(s["metric"], s["method"]) for s in found["scores"]] == [

@@ -248,7 +248,10 @@ def test_two_photographs_of_the_same_name(capsys: pytest.CaptureFixture[str]) ->
         (["photo.png", *MODEL, "--against", "no such flower"], "No class is called 'no such flower'."),
         (["photo.png", *MODEL, "--bias", "no"], "--bias no: returned, neuron, spread or both"),
         (["photo.png", *MODEL, "--arrays", "csv"], "--arrays csv: one of npz"),
-        (["photo.png", *MODEL, "--device", "tpu9"], "--device tpu9: "),
+        (
+            ["photo.png", *MODEL, "--device", "tpu9"],
+            "--device tpu9: torch knows no device of this name",
+        ),
         (["photo.png", *MODEL, "--rule", "z+"], "write PATTERN=RULE"),
         (["photo.png", *MODEL, "--rule", "nowhere=z+"], "No step of the plan matches the rule pattern(s) 'nowhere'"),
         (["photo.png", *MODEL, "--out", "names.txt"], "--out names.txt: File exists"),

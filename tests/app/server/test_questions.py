@@ -60,7 +60,7 @@ def test_one_class_against_another_is_the_contrast(asked: TestClient, several: d
     apart = found["apart"]
     assert apart["size"] == pytest.approx(float(c.apart[0]))
     assert c.apart_text().startswith(apart["percent"])
-    assert apart["sentence"] == "of the relevance of “four” does not overlap with that of “<script>”."
+    assert apart["sentence"] == "of the map is specific to “four”; it shares the rest with “<script>”."
     assert np.allclose(values(apart["difference"]), c.difference[0].sum(0).numpy(), atol=1e-7)
     assert apart["difference"]["scale"] == pytest.approx(robust_scale((c.relevance + c.shared)[0].sum(0)))
     account = found["account"]
@@ -204,7 +204,7 @@ def test_evidence_says_its_score_and_whether_it_is_consistent(asked: TestClient)
     assert found["sentences"][0].startswith(f"The score of “four” is {found['score']:.3g}; ")
     assert found["consistent"].startswith("Not consistent: before rescaling the relevances add up to ")
     spread = explain(asked, png(3), bias="spread")
-    assert spread["consistent"] == "Consistent: no negative values, and the pixels add up to the score."
+    assert spread["consistent"] == "Consistent: all values are zero or positive, and the pixels add up to the score."
     kept = explain(asked, png(3), bias="neuron")
     assert kept["consistent"].startswith("Not consistent: the relevances add up to ")
     assert (found["bias"], kept["bias"]) == ("returned", "neuron")

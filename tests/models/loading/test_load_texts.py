@@ -194,3 +194,12 @@ def test_a_network_that_reads_texts_is_missing_its_tokenizer() -> None:
         dt.load(p.network)
     with pytest.raises(dt.InputError, match=r"got str. Load a network that reads texts with its tokenizer"):
         dt.explain(p.network, "the film")
+
+
+def test_a_tokenizer_in_one_call(transformers: Any) -> None:
+    own = classifier()
+    e = dt.explain(own.network, "the film was not bad", 1, tokenizer=own.tokenizer)
+    assert isinstance(e, dt.TextExplanation)
+    assert torch.allclose(e.relevance[0], own.explain("the film was not bad", 1).relevance[0], atol=1e-6)
+    with pytest.raises(dt.InputError, match="was loaded with its tokenizer: leave tokenizer= out"):
+        dt.explain(own, "the film was not bad", tokenizer=own.tokenizer)

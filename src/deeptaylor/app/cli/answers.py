@@ -14,7 +14,7 @@ from PIL import Image
 import deeptaylor as dt
 from deeptaylor.app import record
 from deeptaylor.app.cli.photos import Photo, silence_libtiff
-from deeptaylor.app.cli.questions import MOSTLY_BIAS, NoEvidenceError, PhotoQuestion, is_mostly_bias
+from deeptaylor.app.cli.questions import MOSTLY_BIAS, NoEvidenceError, PhotoQuestion, absorbed_share, is_mostly_bias
 from deeptaylor.app.cli.values import format_wording
 from deeptaylor.check import BY_RULES
 from deeptaylor.errors import DeepTaylorError
@@ -123,6 +123,12 @@ class PhotoAnswer:
             for k in range(len(self.asked.classes))
         ]
         return said if any(several) else [f"{line[0].upper()}{line[1:]}" for line in said]
+
+    def absorbed_shares(self) -> list[float]:
+        """Return what biases absorbed of each score, if that is most of it and all there is to say; else nothing."""
+        maps = [(e, k) for e in self.explanations.values() for k in range(len(self.asked.classes))]
+        is_simple = self.asked.against is None and all(is_mostly_bias(e, k) for e, k in maps)
+        return [absorbed_share(e, k) for e, k in maps] if is_simple else []
 
     def reasons(self) -> list[str]:
         """Which method answered, and why."""

@@ -1,4 +1,4 @@
-"""`deeptaylor evaluate`: are the maps faithful?"""
+"""`deeptaylor evaluate`: do the maps show what the network uses?"""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def evaluate(
     out: Out = OUT,
     overwrite: Overwrite = False,
 ) -> int:
-    """Are the maps faithful? Measure several methods on the network.
+    """Do the maps show what the network uses? Measure several methods.
 
     FOLDER has one subfolder per class, named by class name or number, or files such as 207_dog.jpg. Every method
     explains every photograph, and every metric tests the maps on the network. Prints means with 95 % intervals.
@@ -136,7 +136,7 @@ def _show(printer: Printer, done: Evaluation) -> None:
         ]
         printer.table(("", "method", "mean [95 % interval]", "inputs", ""), rows, right=(3,))
     if any(done.leaders(metric) for metric in done.metrics):
-        printer.say("    * best, or statistically tied (the intervals overlap)")
+        printer.say("    * highest, or not distinguishable from the highest (intervals overlap)")
     for name, why in done.failed.items():
         printer.error(f"{name}: {why}")
     for note in done.notes:

@@ -53,6 +53,7 @@ from deeptaylor.errors import DeepTaylorError, InputError
 from deeptaylor.formatting import escape_name, escape_text, format_percent
 from deeptaylor.support.files import Outputs, format_size, output_suffix, outputs, write_together
 from deeptaylor.viz import heatmap
+from deeptaylor.viz.captions import describe_absorbed_range
 from deeptaylor_command import BAD_INPUT, CHECK_FAILED, FINE, SOME_FAILED
 
 __all__ = ["explain"]
@@ -166,6 +167,7 @@ def _explain_photos(
     names, called, failed, explainers = make_stems(paths), label_photos(paths, photos), 0, dict[str, dt.Explainer]()
     results: list[dict[str, Any]] = []
     said = set[str]()  # which method answers: once for many photographs
+    absorbed: list[float] = []  # what biases absorbed of the scores: once for many photographs
     everything: list[ReportEntry] = []
 
     def asked_of(path: Path) -> str:
@@ -221,7 +223,10 @@ def _explain_photos(
             with outputs(out, asked_of(path), overwrite) as own:
                 write_together(made)
             saved = f" {describe_saved(list(made), own.replaced)}" if len(paths) == 1 else ""
-            _show(printer, done, check or flip, said, saved)
+            is_one, checks = len(paths) == 1, check or flip
+            shares = [] if is_one or checks else done.absorbed_shares()
+            absorbed += shares
+            _show(printer, done, checks, said, saved, [] if shares else done.accounts())
             if len(paths) > 1 and n == 0:
                 _room(printer, out, sum(map(len, made.values())), len(paths) - 1)
             results.append(found)
@@ -234,6 +239,8 @@ def _explain_photos(
             )
             with outputs(out, together, overwrite):
                 write_together({out / REPORT: html.encode(), out / CONTACT_SHEET: heatmap.encode_png(sheet)})
+            if absorbed:
+                printer.say(describe_absorbed_range(absorbed, "--check prints each share"))
             bad = _describe_missing(everything)
             printer.say(
                 f"{_count_explained(len(paths) - failed)}{bad}. Saved to {escape_name(out)}: open "
@@ -291,17 +298,20 @@ def _code(results: list[dict[str, Any]], failed: int) -> int:
     return FINE if accounted else CHECK_FAILED
 
 
-def _show(printer: Printer, done: PhotoAnswer, check: bool, said: set[str], saved: str) -> None:
+def _show(
+    printer: Printer, done: PhotoAnswer, check: bool, said: set[str], saved: str, accounts: Sequence[str]
+) -> None:
     """Print the answer and where it is, then where the score went, then the method.
 
     check   print also what was measured
     said    methods that were named already
     saved   where files were saved to
+    accounts   where the scores went, a line for each map
     """
     photo, asked = done.asked.photo, done.asked
     answers = "; ".join(asked.headline(k) for k in range(len(asked.classes)))
     printer.say(f"{escape_name(photo.path)}: {answers}.{saved}")
-    for line in done.accounts():
+    for line in accounts:
         printer.say(f"  {line}")
     for line in dict.fromkeys(done.reasons()):
         if line not in said:

@@ -69,7 +69,7 @@ def export(
     most: Annotated[int | None, typer.Option(help="For a run: number of items.", min=1, show_default=False)] = None,
     overwrite: Overwrite = False,
 ) -> int:
-    """Write write the explainer as an ONNX file, which needs neither torch nor deeptaylor to run.
+    """Write the explainer as an ONNX file, which needs neither torch nor deeptaylor to run.
 
     The file takes `x` (batch, channels, height, width), preprocessed as in training, and returns `score` (batch) and
     `relevance`, shaped like x. Before saving, onnxruntime runs it on random inputs from the domain and on your

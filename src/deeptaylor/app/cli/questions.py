@@ -22,7 +22,16 @@ from deeptaylor.settings import PRESETS
 from deeptaylor.viz.captions import describe_indistinct, describe_rescaling, describe_strength
 from deeptaylor.viz.drawings import color_strength
 
-__all__ = ["MOSTLY_BIAS", "NEXT", "RIVALS", "NoEvidenceError", "PhotoQuestion", "TargetOptions", "is_mostly_bias"]
+__all__ = [
+    "MOSTLY_BIAS",
+    "NEXT",
+    "RIVALS",
+    "NoEvidenceError",
+    "PhotoQuestion",
+    "TargetOptions",
+    "absorbed_share",
+    "is_mostly_bias",
+]
 
 MOSTLY_BIAS = """The network's biases (constants that its layers add) absorb more than half of each score.
     Each map is rescaled to its full score. The lines below state how much biases absorbed.
@@ -141,6 +150,12 @@ def is_mostly_bias(e: dt.Explanation, k: int) -> bool:
     return own is not None and e.ledger.returned is not None and _of(own, k) < 0.5 * _of(e.ledger.score, k)
 
 
+def absorbed_share(e: dt.Explanation, k: int) -> float:
+    """Return the share of the k-th score that biases absorbed, whether it was redistributed or not."""
+    assert e.ledger.returned is not None
+    return (_of(e.ledger.bias, k) + _of(e.ledger.returned, k)) / max(_of(e.ledger.score, k), 1e-30)
+
+
 def _describe_account(e: dt.Explanation, k: int, short: bool) -> str:
     """What the pixels hold of the score, and biases."""
     if e.method == "sensitivity":
@@ -154,7 +169,7 @@ def _describe_account(e: dt.Explanation, k: int, short: bool) -> str:
         only = "only " if held < 0.5 else ""
         taken = format_percent(biases)
         return f"the pixels account for {only}{format_percent(held)} of the score; biases absorbed {taken}"
-    absorbed = biases + _of(ledger.returned, k) / score
+    absorbed = absorbed_share(e, k)
     return (
         f"biases absorbed {format_percent(absorbed)}"
         if short and is_mostly_bias(e, k)

@@ -245,9 +245,7 @@ def verify(
     if found.faults:
         printer.error(f"deeptaylor verify --repair {escape_name(store)} restores it.")
     else:
-        printer.say(
-            f"{open_dataset(store).progress[0]} shards are done; all files and rows match their recorded hashes."
-        )
+        printer.say(f"All files are intact; {_are(open_dataset(store).progress[1])} saved.")
     if found.items:
         printer.say(
             f"{found.items} items were recomputed: maps differ by at most {found.map_gap:.1e} of their largest "

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from deeptaylor.domain import Box, Domain, NonNegative, Real
-from deeptaylor.engine.inputs import first_float
+from deeptaylor.engine.inputs import first_float, read_device
 from deeptaylor.engine.references import NAMED
 from deeptaylor.errors import DeepTaylorError, InputError, LoadError, Wording
 from deeptaylor.formatting import escape_name
@@ -129,12 +129,7 @@ def parse_device(text: str) -> torch.device:
     >>> parse_device("cpu")
     device(type='cpu')
     """
-    try:
-        device = torch.device(text)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"--device {text}: {str(error).splitlines()[0]}") from error
-    return device
+    return read_device(text, f"--device {text}")
 
 
 def load_reference(text: str, network: Pretrained) -> Any:

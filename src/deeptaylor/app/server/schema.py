@@ -431,7 +431,7 @@ class Rival(BaseModel):
 class Separation(BaseModel):
     """How far a class and its rivals are apart."""
 
-    size: float = Field(description="the part of the relevance that does not overlap with the rivals', 0 to 1")
+    size: float = Field(description="the part of the map that is specific to the class, 0 to 1")
     percent: str = Field(description="the same in words; `sentence` goes on from there")
     sentence: str
     nothing: str = Field(description="that nothing sets the class apart; empty where something does")
@@ -494,5 +494,5 @@ class LayerAnswer(BaseModel):
 class DeletionAnswer(BaseModel):
     """What the network does when a map is believed."""
 
-    area: float = Field(description="a difference of probabilities, −1 to 1; 0 for a random map")
+    area: float = Field(description="a difference of probabilities, −1 to 1; a random map scores 0")
     sentence: str

@@ -134,9 +134,8 @@ def _taylor(e: Explanation) -> str:
 
 
 def describe_separation(name: str, rival: str) -> str:
-    """What goes on behind the percentage that says how far a class and its rivals are apart."""
-    others = f"that of {quote(rival)}" if rival else "the rivals’"
-    return f"of the relevance of {quote(name)} does not overlap with {others}."
+    """Return the words behind the percentage of a class's map that its rivals do not share."""
+    return f"{captions.describe_specific(quote(name), quote(rival) if rival else 'its rivals')}."
 
 
 def _contrast(e: Contrast, what: str, rival: str) -> list[str]:
@@ -188,7 +187,7 @@ def describe_consistency(check: Check, parts: bool) -> str:
     """Whether a map is consistent, in one sentence; for scores above zero. `parts`: it is one part of two."""
     if check.consistent:
         whole = "distinctive and shared relevance" if parts else "the pixels"
-        return f"Consistent: no negative values, and {whole} add up to the score."
+        return f"Consistent: all values are zero or positive, and {whole} add up to the score."
     why = [] if check.positive else ["some values are negative"]
     if not check.conservative:
         before = "before rescaling " if check.rescaled else ""
@@ -207,8 +206,8 @@ def describe_deletion(area: float, name: str, parts: bool) -> str:
             "when the least relevant patches were hidden first than when the most relevant were"
         )
     return (
-        f"Patches of the picture were hidden by blur in the order of {by}. {found}. 0 = random map; 1 is the "
-        f"largest possible value."
+        f"Patches of the picture were hidden by blur in the order of {by}. {found}. A random map scores 0; the "
+        f"largest possible value is 1."
     )
 
 

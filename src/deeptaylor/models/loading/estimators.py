@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from deeptaylor.domain import Box, Domain, Real
 from deeptaylor.errors import InputError, LoadError
 from deeptaylor.models.loading.request import ClassNames
-from deeptaylor.models.networks.preprocessing import Preparation, Scaling, default_column_names
+from deeptaylor.models.networks.preprocessing import Preparation, Scaling
 from deeptaylor.models.networks.pretrained import Pretrained
+from deeptaylor.support.tables import default_column_names
 
 __all__ = ["has_layers", "has_scaler", "is_estimator", "load_estimator"]
 

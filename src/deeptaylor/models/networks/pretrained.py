@@ -27,11 +27,12 @@ from deeptaylor.errors import InputError
 from deeptaylor.explainer import Explainer
 from deeptaylor.explanation import Explanation
 from deeptaylor.graph.modes import eval_mode
-from deeptaylor.models.networks.preprocessing import Preparation, Scaling, read_rows
+from deeptaylor.models.networks.preprocessing import Preparation, Scaling
 from deeptaylor.rules import Rule
 from deeptaylor.settings import AUTO
 from deeptaylor.support.class_names import class_number, to_probabilities
 from deeptaylor.support.explainer_cache import ExplainerCache
+from deeptaylor.support.tables import read_rows
 
 __all__ = ["Photo", "Prediction", "Pretrained"]
 

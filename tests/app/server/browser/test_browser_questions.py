@@ -39,7 +39,9 @@ def test_one_class_against_another_by_name(page: Any, own: dt.Pretrained) -> Non
     assert title(page) == "“dog” against “<b>bold</b>”"
     c = contrast(own, target=1, against=2)
     size = c.apart_text().split(" of ")[0]
-    assert page.inner_text(".apart") == f"{size} of the relevance of “dog” does not overlap with that of “<b>bold</b>”."
+    assert (
+        page.inner_text(".apart") == f"{size} of the map is specific to “dog”; it shares the rest with “<b>bold</b>”."
+    )
     page.check("[value=map]")
     difference = c.difference[0].sum(0)
     assert np.abs(pixels(page, SHOWN) - render(difference, whole_scale(c))).max() <= 1
@@ -261,12 +263,12 @@ def test_sensitivity_has_no_ledger(page: Any) -> None:
 
 def test_the_network_is_asked_whether_it_believes_the_map(page: Any, own: dt.Pretrained) -> None:
     upload(page)
-    page.get_by_role("button", name="Test this map by hiding patches").click()
+    page.get_by_role("button", name="Check this map: hide patches and watch the score").click()
     page.locator(".believed .size").wait_for()
     x, _ = own.preprocess(Image.open(io.BytesIO(photo())))
     area = dt.Explainer(own.network, x, domain=own.domain).explain(x).check(faithful=True).flipping
     assert page.inner_text(".believed .size") == f"{area:.2f}"
-    assert "0 = random map" in page.inner_text(".believed")
+    assert "A random map scores 0" in page.inner_text(".believed")
     assert page.inner_text(".consistent").startswith("Not consistent: before rescaling ")
     shoot(page, "believed")
 

@@ -224,7 +224,7 @@ var KINDS = [
   ["target", "another class"],
   ["model", "another network"],
   ["method", "another method"],
-  ["bias", "another bias setting"]
+  ["bias", "the same method with biases treated otherwise"]
 ];
 var Compare = class {
   constructor(models, changed, repaint) {
@@ -1177,7 +1177,7 @@ var Ledger = class {
         { class: "soft" },
         "From the answer (top) down to the picture (bottom). Each bar is the relevance that arrived at a layer, in per cent of the score: red was passed on, grey was absorbed by biases. Choose a layer to see its relevance over the photograph."
       ),
-      make("label", { class: "every" }, every, " show pass-through layers"),
+      make("label", { class: "every" }, every, " also list layers that only pass relevance on"),
       make("div", { class: "scroll", tabindex: "-1" }, this.list)
     );
   }
@@ -1551,7 +1551,7 @@ var Pane = class {
   }
   believing() {
     const said = make("p", { class: "believed", role: "status" });
-    const button = make("button", { type: "button", class: "believe small" }, "Test this map by hiding patches");
+    const button = make("button", { type: "button", class: "believe small" }, "Check this map: hide patches and watch the score");
     button.addEventListener("click", () => {
       const asked = this.asked;
       button.disabled = true;
