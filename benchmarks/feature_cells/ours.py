@@ -27,6 +27,7 @@ from feature_cells.cell import (
     gap,
     no,
     nowhere,
+    part,
     pickled,
     shape,
     untouched,
@@ -427,7 +428,12 @@ def saved_explainer() -> Cell:
 
 
 def hosted() -> Cell:
-    return no("has none", without_demo("deeptaylor"))
+    missing = without_demo("deeptaylor")
+    root = Path(__file__).resolve().parents[2]
+    assert "\nsite:" in (root / "Makefile").read_text(encoding="utf-8")
+    assert (root / "tests/app/server/browser/test_browser_live.py").is_file()
+    shown = "`make site` builds it; hosting is one push away"
+    return part(shown, f"none is hosted ({missing}); `make browser` tries the page in Chromium with the network off")
 
 
 CELLS: dict[str, Any] = {"untouched": leaves, "command": as_command}

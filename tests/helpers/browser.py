@@ -7,9 +7,13 @@ a folder to keep a picture of every state.
 from __future__ import annotations
 
 import contextlib
+import functools
+import http.server
 import io
 import os
 import shutil
+import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,7 +38,8 @@ ARGUMENTS = [
 ]
 DESK, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 SHOWN = "canvas.shown"
-AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
+WEB = Path(__file__).parents[2] / "web"
+AXE = WEB / "node_modules" / "axe-core" / "axe.min.js"
 
 
 class Small(nn.Module):
@@ -71,6 +76,29 @@ def launched() -> Iterator[Any]:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield browser
         browser.close()
+
+
+def run_node(*words: str, needs: str = "onnxruntime-web") -> str:
+    """What a program prints in web/; the test is skipped where node or one of its packages is missing."""
+    node = shutil.which("node")
+    if node is None or not (WEB / "node_modules" / needs).is_dir():
+        pytest.skip("this page is built with node: `npm ci` in web/ installs what it needs")
+    return subprocess.run([node, *words], cwd=WEB, check=True, capture_output=True, text=True).stdout
+
+
+class _Files(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of a server that hands out the files of a folder and nothing else."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Files, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
 
 
 @contextlib.contextmanager

@@ -54,6 +54,10 @@ export class View {
     this.read(null);
   }
 
+  get overlay(): HTMLCanvasElement {
+    return this.canvases[2]!;
+  }
+
   show(seen: ImageData, heat: Heat, score: number, what: string, scale = heat.scale): void {
     this.heat = heat;
     this.seen = seen;
@@ -73,7 +77,7 @@ export class View {
 
   private paintOverlay(): void {
     if (this.seen && this.heat) {
-      paintOverlay(this.canvases[2]!, this.seen, this.heat, Number(this.slider.value) / 100, this.scale);
+      paintOverlay(this.overlay, this.seen, this.heat, Number(this.slider.value) / 100, this.scale);
     }
   }
 

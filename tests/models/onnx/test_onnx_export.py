@@ -132,7 +132,7 @@ def small(bias: float = 1.0) -> tuple[dt.Explainer, Tensor]:
 
 def test_a_difference_is_noticed_and_nothing_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     explainer, x = small()
-    honest = exporter._open_session
+    honest = exporter.open_session
 
     def lying(data: bytes) -> object:
         session = honest(data)
@@ -144,7 +144,7 @@ def test_a_difference_is_noticed_and_nothing_written(monkeypatch: pytest.MonkeyP
 
         return Session()
 
-    monkeypatch.setattr(exporter, "_open_session", lying)
+    monkeypatch.setattr(exporter, "open_session", lying)
     with pytest.raises(ExportError, match=r"differs from the explainer by \S+ of the score and 1.0e-03 of the largest"):
         export_explainer(explainer, x, tmp_path / "e.onnx")
     assert list(tmp_path.iterdir()) == []
@@ -152,8 +152,8 @@ def test_a_difference_is_noticed_and_nothing_written(monkeypatch: pytest.MonkeyP
 
 def test_not_a_number_is_no_agreement() -> None:
     x = torch.ones(2)
-    assert not exporter._measure_gap(x * torch.nan, x, x.max()) <= 1
-    assert exporter._measure_gap(x[:1], x, x.max()) == float("inf")
+    assert not exporter.measure_gap(x * torch.nan, x, x.max()) <= 1
+    assert exporter.measure_gap(x[:1], x, x.max()) == float("inf")
 
 
 def test_where_no_score_is_positive_there_is_nothing_to_compare(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@
     texts         answers about texts
     gallery       answers about the store of a run
     connections   a clock for each connection, and a limit on their number
-    digits        the explainers of the page that runs wholly inside a browser
+    digits        the explainers of the digits page, which runs wholly inside a browser
+    live_page     the files of the page that explains photographs inside a browser
     main          the command
 
 The picture and every option come with each request, and the answer depends on nothing else; that is why one request

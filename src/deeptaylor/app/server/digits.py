@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,9 +18,8 @@ from deeptaylor.errors import DeepTaylorError
 from deeptaylor.explainer import Explainer
 from deeptaylor.models.loading.load import load_pretrained
 from deeptaylor.models.networks.paper_networks import PAPER_NETWORKS
-from deeptaylor.models.onnx.exporter import silence_export
+from deeptaylor.models.onnx.exporter import convert_module, require_packages
 from deeptaylor.support.files import write_whole
-from deeptaylor.support.optional import optional_package
 from deeptaylor.viz.colors import style_sheet
 
 __all__ = ["export", "main"]
@@ -29,20 +27,12 @@ __all__ = ["export", "main"]
 
 def export(name: str, folder: Path) -> Path:
     """Write the explainer of one of the paper's networks into a folder that exists."""
-    for package in ("onnx", "onnxscript"):
-        optional_package(package, "the explainer is written as ONNX", "export")
+    require_packages()
     loaded = load_pretrained(name)
     x = torch.zeros(1, 1, 28, 56)
     explainer = Explainer(loaded.network, x, domain=loaded.domain)
-    with silence_export():
-        program = torch.onnx.export(
-            explainer, (x,), input_names=["x"], output_names=["score", "relevance"], dynamo=True, verbose=False
-        )
-    assert program is not None
-    with tempfile.TemporaryDirectory(prefix="deeptaylor-") as part:
-        file = Path(part) / "explainer.onnx"
-        program.save(str(file), external_data=False)
-        return write_whole(folder / f"{name}.onnx", file.read_bytes())
+    proto = convert_module(explainer, (x,), ["x"], ["score", "relevance"])
+    return write_whole(folder / f"{name}.onnx", proto.SerializeToString())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -28,7 +28,16 @@ from deeptaylor.settings import PRESETS
 from deeptaylor.support.files import write_whole
 from deeptaylor.support.optional import optional_package
 
-__all__ = ["TOLERANCE", "ExportError", "OnnxExport", "export_explainer", "silence_export"]
+__all__ = [
+    "TOLERANCE",
+    "ExportError",
+    "OnnxExport",
+    "convert_module",
+    "export_explainer",
+    "measure_gap",
+    "open_session",
+    "require_packages",
+]
 
 TOLERANCE = 1e-4  # of the largest score, and of the largest relevance of a sample
 _WHY, _EXTRA = "explainers are exported by way of ONNX", "export"
@@ -69,8 +78,7 @@ def export_explainer(
     about     words to put into the file beside the version and the plan
     """
     path = Path(path)
-    for name in ("onnx", "onnxscript", "onnxruntime"):
-        optional_package(name, _WHY, _EXTRA)
+    require_packages()
     if len(explainer.settings.domains) != 1 or not example.is_floating_point():
         raise InputError("An explainer with one input of real numbers can be exported; give such an example.")
     method = explainer.choose(example, None if isinstance(target, str) else target).method
@@ -84,7 +92,7 @@ def export_explainer(
         raise InputError(f"there is no folder {path.parent} to write {path.name} to.")
     batches = _make_batches(explainer, example, target)
     data = _write_model(explainer, batches[0], target, dict(about or {}))
-    session = _open_session(data)
+    session = open_session(data)
     score_gap, relevance_gap, empty = _compare(explainer, session, batches, target)
     if not (score_gap <= TOLERANCE and relevance_gap <= TOLERANCE):  # a NaN is no agreement
         raise ExportError(
@@ -160,10 +168,34 @@ def _draw_inputs(domain: Domain, like: Tensor, batch: int, seed: int) -> Tensor:
 
 
 @contextmanager
-def silence_export() -> Iterator[None]:
+def _silence_export() -> Iterator[None]:
     """Silence warnings between torch, onnxscript and torchvision that the user cannot act on."""
     with silence_log("torch.onnx", logging.ERROR), redirect_stdout(io.StringIO()):
         yield
+
+
+def require_packages() -> None:
+    """Raise if a package that an export needs is not installed."""
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        optional_package(name, _WHY, _EXTRA)
+
+
+def convert_module(
+    module: nn.Module, example: tuple[Tensor, ...], inputs: Sequence[str], outputs: Sequence[str], is_free: bool = False
+) -> Any:
+    """Return a module that calls an explainer as an ONNX model; `is_free`: it takes batches of any size."""
+    batch = {0: torch.export.Dim("batch")} if is_free else {}
+    try:
+        with _silence_export(), preserve_interrupts(), torch.no_grad():
+            program = torch.export.export(module, example, dynamic_shapes=(batch,) * len(example), strict=False)
+            made = torch.onnx.export(
+                program, example, dynamo=True, verbose=False, input_names=list(inputs), output_names=list(outputs)
+            )
+    except Exception as error:
+        first = first_line(error)
+        raise ExportError(f"torch {torch.__version__} cannot export this explainer to ONNX: {first}") from error
+    assert made is not None
+    return made.model_proto
 
 
 def _write_model(explainer: Explainer, x: Tensor, target: int | str, about: dict[str, str]) -> bytes:
@@ -171,23 +203,8 @@ def _write_model(explainer: Explainer, x: Tensor, target: int | str, about: dict
     onnx = optional_package("onnx", _WHY, _EXTRA)
     module: nn.Module = explainer if isinstance(target, str) else _FixedTarget(explainer, target)
     given = (x, torch.zeros(len(x), dtype=torch.int64, device=x.device)) if target == "input" else (x,)
-    batch = {0: torch.export.Dim("batch")} if _find_fixed_batch(explainer, x) is None else {}
-    try:
-        with silence_export(), preserve_interrupts(), torch.no_grad():
-            program = torch.export.export(module, given, dynamic_shapes=(batch,) * len(given), strict=False)
-            made = torch.onnx.export(
-                program,
-                given,
-                dynamo=True,
-                verbose=False,
-                input_names=["x", "target"][: len(given)],
-                output_names=["score", "relevance"],
-            )
-    except Exception as error:
-        first = first_line(error)
-        raise ExportError(f"torch {torch.__version__} cannot export this explainer to ONNX: {first}") from error
-    assert made is not None
-    proto = made.model_proto
+    is_free = _find_fixed_batch(explainer, x) is None
+    proto = convert_module(module, given, ["x", "target"][: len(given)], ["score", "relevance"], is_free)
     _name_batch(proto.graph)
     onnx.helper.set_model_props(proto, {"plan": explainer.plan.summary(), "target": str(target), **about})
     if proto.ByteSize() > _LARGEST:
@@ -205,7 +222,8 @@ def _name_batch(graph: Any) -> None:
                 side.dim_param = "batch"
 
 
-def _open_session(data: bytes) -> Any:
+def open_session(data: bytes) -> Any:
+    """Return a session of onnxruntime on the CPU, with as many threads as torch has."""
     onnxruntime = optional_package("onnxruntime", _WHY, _EXTRA)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
@@ -233,7 +251,7 @@ def _compare(
         largest = relevance.flatten(1).abs().amax(1)
         empty += int((largest == 0).sum())
         scale = largest.reshape(-1, *[1] * (relevance.ndim - 1))
-        gaps.append((_measure_gap(found[0], score, score.abs().max()), _measure_gap(found[1], relevance, scale)))
+        gaps.append((measure_gap(found[0], score, score.abs().max()), measure_gap(found[1], relevance, scale)))
     score_gap, relevance_gap = (
         torch.tensor(gaps, dtype=torch.float64).amax(0).tolist()
     )  # keeps a NaN, as max() would not
@@ -250,7 +268,7 @@ def _best_classes(explainer: Explainer, x: Tensor) -> Tensor:
     return best.gather(1, torch.arange(len(x), device=x.device).remainder(2).unsqueeze(1)).squeeze(1)
 
 
-def _measure_gap(found: Tensor, wanted: Tensor, scale: Tensor) -> float:
+def measure_gap(found: Tensor, wanted: Tensor, scale: Tensor) -> float:
     """Return the largest difference relative to a scale; NaN if only one of both is NaN."""
     if found.shape != wanted.shape:
         return float("inf")

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import re
-import shutil
-import subprocess
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +11,7 @@ import pytest
 from PIL import Image
 
 import deeptaylor as dt
-from browser import DESK, SHOWN, pixels, settled, shoot
+from browser import DESK, SHOWN, pixels, run_node, served, settled, shoot
 from deeptaylor.viz.heatmap import render
 
 pytestmark = pytest.mark.browser
@@ -104,25 +99,18 @@ def test_the_choice_of_digits_does_not_name_what_is_drawn_by_hand(page: Any) -> 
     settled(page)
 
 
-class Files(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 def test_the_digits_page_as_files_alone(chromium: Any, tmp_path: Path) -> None:
     """Network and explanation inside the browser; nothing but the folder's files is asked for."""
-    web, node = Path(__file__).parents[4] / "web", shutil.which("node")
-    if node is None or not (web / "node_modules" / "onnxruntime-web").is_dir():
-        pytest.skip("this page is built with node: `npm ci` in web/ installs what it needs")
     pytest.importorskip("onnxscript", reason="onnxscript is not installed")
     from deeptaylor.app.server import digits
 
-    subprocess.run([node, "build_digits.mjs", str(tmp_path)], cwd=web, check=True, capture_output=True)
+    run_node("build_pages.mjs", "digits", str(tmp_path))
     assert digits.main([str(tmp_path)]) == 0
-    handler = functools.partial(Files, directory=str(tmp_path))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    base = f"http://127.0.0.1:{server.server_port}"
+    with served(tmp_path) as base:
+        explain_digits(chromium, base)
+
+
+def explain_digits(chromium: Any, base: str) -> None:
     page, asked, errors = chromium.new_page(viewport=DESK), list[str](), list[str]()
     page.on("request", lambda request: asked.append(request.url))
     page.on("pageerror", lambda error: errors.append(str(error)))
@@ -145,5 +133,3 @@ def test_the_digits_page_as_files_alone(chromium: Any, tmp_path: Path) -> None:
     assert errors == []
     assert all(url.startswith((base, "blob:", "data:")) for url in asked)
     page.close()
-    server.shutdown()
-    server.server_close()
