@@ -42,9 +42,6 @@ from torch import Tensor, nn
 import deeptaylor as dt
 from zoo import MEAN, STD, images, randomise
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests" / "helpers")]
-import rounding  # noqa: E402
-
 NETWORKS = ("vgg16", "resnet50", "efficientnet_b0", "vit_b_16", "convnext_tiny")
 METHODS = (
     "gradient",
@@ -251,6 +248,9 @@ def peak_mib(run: Method) -> float:
 
 def reference(setting: Setting, x: Tensor, target: Tensor) -> tuple[Tensor, float]:
     """The relevance of the first samples in float64, and how far from it the setting's type may be."""
+    sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests" / "helpers")]
+    import rounding
+
     some = x[:2].double()
     explainer = explainer_of(setting.network, some)
     kappa = rounding.condition(explainer.captured.engine, (some,), target[:2, 0], wide=setting.dtype == "float32")

@@ -12,7 +12,7 @@ from torch import Tensor, fx
 
 from deeptaylor.engine.forward import ForwardValues
 from deeptaylor.maps.at_places import PlacesAsSamples
-from deeptaylor.maps.linear_map import Gate, LinearMap
+from deeptaylor.maps.linear_map import Gate, LinearMap, read_sign
 from deeptaylor.maps.structural import Keep, Structural
 from deeptaylor.rules.steps import BlockStep, CarryStep
 from operation_cases import BATCH, BY_NAME, FEATURES, explainer_of
@@ -140,6 +140,12 @@ def test_structural_maps_say_whether_they_bring_constants(name: str) -> None:
             assert constants, m
         # Of a mask it is not known which elements it leaves out: it may say so for nothing.
         assert m.brings_constants == constants or (isinstance(m, Keep) and m.brings_constants), m
+
+
+def test_the_sign_of_zero_is_positive() -> None:
+    z = torch.tensor([-2.0, -0.0, 0.0, 3.0])
+    assert read_sign(z).tolist() == [-1, 1, 1, 1]
+    assert z.tolist() == [-2, 0, 0, 3]
 
 
 def test_every_kind_of_linear_map_is_tried() -> None:

@@ -15,7 +15,7 @@ from counting_ledger import CountingLedger
 from deeptaylor.maps.affine_map import AffineMap
 from deeptaylor.maps.block import Block
 from deeptaylor.maps.division import divide, undivided
-from deeptaylor.maps.linear_map import Linear, Maybe, Reading
+from deeptaylor.maps.linear_map import Diagonal, Linear, Maybe, Reading
 from deeptaylor.rules import base as c
 from deeptaylor.rules.base import LedgerWriter, Rule, check_parameter
 from graphs import Values
@@ -86,8 +86,7 @@ Made = tuple[c.Contributions, Slow]
 def combined(spread: bool) -> Made:
     W, g = affine(spread=spread), drawn(7, BATCH, UNITS)
     z, same = products(spread), same_sign(False, spread)
-    up = Z >= 0
-    made = c.WeightedSum(c.Products(W), g, c.SameSignContributions(W, *W.parts(), up))
+    made = c.WeightedSum(c.Products(W), g, c.SameSignContributions(W, *W.parts(), signs(False)))
     return made, Slow(z.q + g[:, None] * same.q, z.beta + g * same.beta)
 
 
@@ -101,18 +100,33 @@ def magnitudes() -> Made:
     return c.Magnitudes(affine()), Slow(slow.q, slow.beta, times=2)
 
 
+def scaled(rectified: bool, spread: bool = False) -> Made:
+    """A factor and a summand per element: every unit reads one element."""
+    x, factor = X[:, :UNITS], WEIGHT[0, :UNITS]
+    z = factor * x + BIAS
+    run = Values({"x": x, "w": factor, "b": BIAS, "z": z})
+    block = Block("z", [Diagonal("z", ["x"], "w", "b", True)], ["x"])
+    s = signs(rectified, z)
+    beta = torch.zeros_like(z) if spread else (s * BIAS).clamp(min=0)
+    slow = Slow(torch.diag_embed((s * factor * x).clamp(min=0)), beta)
+    return c.SingleInputs(AffineMap(block, run, [False], [None], rectified, spread)), slow
+
+
 CASES: dict[str, Callable[[], Made]] = {
     "same sign": lambda: (c.SameSignInputs(affine()), same_sign(False, False)),
     "same sign, rectified": lambda: (c.SameSignInputs(affine(rectified=True)), same_sign(True, False)),
     "same sign, spread": lambda: (c.SameSignInputs(affine(spread=True)), same_sign(False, True)),
     "same sign, told the sign": lambda: (
-        c.SameSignContributions(affine(), *affine().parts(), torch.ones_like(Z, dtype=torch.bool)),
+        c.SameSignContributions(affine(), *affine().parts(), torch.ones_like(Z)),
         same_sign(True, False),
     ),
     "box": lambda: boxed(False, False),
     "box, rectified": lambda: boxed(True, False),
     "box, spread": lambda: boxed(False, True),
     "magnitudes": magnitudes,
+    "single inputs": lambda: scaled(False),
+    "single inputs, rectified": lambda: scaled(True),
+    "single inputs, spread": lambda: scaled(False, spread=True),
     "squares": lambda: (c.Weights(affine(), "squared"), Slow((WEIGHT.T**2).expand_as(ZIJ), NOTHING)),
     "flat": lambda: (c.Weights(affine(), "flat"), Slow(torch.ones_like(ZIJ), NOTHING)),
     "products": lambda: (c.Products(affine()), products(False)),
@@ -157,6 +171,11 @@ def test_a_share_conserves_relevance_and_is_in_proportion(name: str) -> None:
     wanted = torch.einsum("biu,bu->bi", slow.q, given / (slow.q.sum(1) + slow.beta))
     torch.testing.assert_close(handed, wanted)
     assert ledger.lost == 0
+
+
+def test_only_blocks_that_move_and_scale_elements_read_single_ones() -> None:
+    assert scaled(False)[0].W.reads_single
+    assert not affine().reads_single
 
 
 def test_magnitudes_are_the_same_shares_as_parts() -> None:

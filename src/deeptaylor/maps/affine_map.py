@@ -17,7 +17,7 @@ from torch import Tensor
 from deeptaylor.maps.at_places import PlacesAsSamples, PlacesRun
 from deeptaylor.maps.block import Block, RunContext
 from deeptaylor.maps.division import divide, weigh
-from deeptaylor.maps.linear_map import Context, Gate, Maybe, Reading, clamp_infinite, plus, read_weight
+from deeptaylor.maps.linear_map import Context, Gate, Maybe, Reading, clamp_infinite, plus, read_sign, read_weight
 
 __all__ = ["AffineMap", "LocalMap", "PlacesMap", "ScoreMap"]
 
@@ -38,6 +38,11 @@ class AffineMap:
             self.b = None if self.b is None else clamp_infinite(self.b)
 
     @property
+    def reads_single(self) -> bool:
+        """True if every unit reads one element."""
+        return self.block.reads_single
+
+    @property
     def b_plus(self) -> Maybe:
         """max(0, b)."""
         return self.block.b_plus if self.block.constant or self.b is None else self.b.clamp(min=0)
@@ -47,6 +52,11 @@ class AffineMap:
         """The block's output, bias included."""
         z: Tensor = self.run.value(self.block.head)
         return clamp_infinite(z) if self.block.may_be_infinite else z
+
+    @property
+    def s(self) -> Tensor:
+        """The sign of every unit: 1 where z ≥ 0, else −1."""
+        return read_sign(self.z)
 
     def map(self, reading: Reading, xs: Sequence[Maybe]) -> Tensor:
         """Return W x in one reading of the weights, without the bias; None stands for an input of zeros."""
@@ -92,7 +102,7 @@ class AffineMap:
     def parts(self) -> tuple[list[Maybe], list[Maybe]]:
         """Return p and n ≥ 0 with x = p − n, for every leaf; n is None for a leaf that is never negative."""
         p = [x if nn_ else x.clamp(min=0) for x, nn_ in zip(self.x, self.non_negative, strict=True)]
-        n = [None if nn_ else (-x).clamp(min=0) for x, nn_ in zip(self.x, self.non_negative, strict=True)]
+        n = [None if nn_ else x.clamp(max=0).neg_() for x, nn_ in zip(self.x, self.non_negative, strict=True)]
         return list(p), list(n)
 
     def to_bounds(self, given: Any) -> tuple[list[Maybe], list[Maybe]]:
@@ -131,6 +141,10 @@ class ScoreMap(AffineMap):
         ]
         self.b = None if self.b is None else run.sum_per_sample(block.head, weigh(v, self.b).expand(v.shape))
         self.f = f
+
+    @property
+    def reads_single(self) -> bool:
+        return False
 
     @property
     def b_plus(self) -> Maybe:
@@ -248,7 +262,7 @@ class LocalMap(AffineMap):
     def shares(self) -> Tensor:
         """Return each unit's contributions of places in its sign, as shares of one; equal shares if there are none."""
         t = self.split_places(self.t)
-        same = (t if self.rectified else torch.where(t.sum(1, keepdim=True) >= 0, t, -t)).clamp(min=0)
+        same = (t if self.rectified else read_sign(t.sum(1, keepdim=True)) * t).clamp(min=0)
         mean = same.mean(1, keepdim=True)  # not the sum, which may be too large for float16
         some = mean > 0
         return torch.where(some, same / torch.where(some, mean, 1), 1) / self.count

@@ -26,6 +26,7 @@ from deeptaylor.maps.linear_map import (
     times,
     unbroadcast,
 )
+from deeptaylor.maps.structural import Structural
 
 __all__ = ["Block", "RunContext"]
 
@@ -64,6 +65,7 @@ class Block(nn.Module):
         self.registered = nn.ModuleList(maps)  # so that they move and convert with the block
         self.has_negative = any(m.has_negative for m in maps)
         self.may_be_infinite = any(m.may_be_infinite for m in maps)
+        self.reads_single = all(isinstance(m, (Structural, Diagonal)) for m in maps)  # each unit reads one element
         self._prepared: tuple[Sequence[Reading], Sequence[bool]] | None = None
         self.constant = False  # the bias is known, and kept in two readings
         for name in ("b", "b_plus"):

@@ -61,6 +61,11 @@ def read_weight(weight: Tensor, reading: Reading) -> Tensor:
     return torch.ones_like(weight)
 
 
+def read_sign(z: Tensor) -> Tensor:
+    """Return 1 where z ≥ 0 and −1 elsewhere, as numbers: a product with them is faster than `where` on a CPU."""
+    return z.detach().sign().add_(0.5).sign_()
+
+
 def unbroadcast(s: Tensor, shape: Sequence[int]) -> Tensor:
     """Return a tensor summed over the axes that broadcasting repeated: the transpose of expand."""
     if s.ndim > len(shape):

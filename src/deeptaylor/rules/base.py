@@ -92,31 +92,32 @@ class SameSignContributions(Contributions):
 
     For the parts p, n ≥ 0 of x = p − n this is max(0, s_j w_ij x_i).
 
-    up   1 where s_j = 1; by default where z_j ≥ 0, or everywhere if units are rectified
+    s   by default 1 where z_j ≥ 0 and −1 elsewhere; None, for 1 everywhere, if units are rectified
     """
 
-    def __init__(self, W: AffineMap, p: list[Maybe], n: list[Maybe], up: Maybe = None) -> None:
+    def __init__(self, W: AffineMap, p: list[Maybe], n: list[Maybe], s: Maybe = None) -> None:
         super().__init__(W)
         self.p, self.n = p, n
-        self.up = W.z >= 0 if up is None and not W.rectified else up
+        self.s = W.s if s is None and not W.rectified else s
         self.beta = None if W.spread else self._b_same()
 
     def _b_same(self) -> Maybe:
         """Return max(0, s b)."""
         b = self.W.b
-        return self.W.b_plus if self.up is None or b is None else torch.where(self.up, b, -b).clamp(min=0)
+        return self.W.b_plus if self.s is None or b is None else (self.s * b).clamp(min=0)
 
     def total(self, R: Tensor) -> Tensor:
-        if self.up is None:
+        if self.s is None:
             return _fill_zeros(self.W.total(self.p, self.n, self.beta), R)
         P, N = self.W.pair(self.p, self.n)
-        Q = torch.where(self.up, _fill_zeros(P, R), _fill_zeros(N, R))
+        Q = torch.where(self.s > 0, _fill_zeros(P, R), _fill_zeros(N, R))
         return Q if self.beta is None else Q + self.beta
 
     def redistribute(self, S: Tensor, ledger: LedgerWriter | None = None) -> list[Maybe]:
         if ledger is not None and self.beta is not None:
             ledger.bias(S, self.beta)
-        a, c = (S, None) if self.up is None else (torch.where(self.up, S, 0), torch.where(self.up, 0, S))
+        a = S if self.s is None else S * (self.s + 1).mul_(0.5)  # S where s = 1, else 0
+        c = None if self.s is None else S - a
         del S
         A, C = self.W.pair_transpose(a, c, self.n)
         del a, c
@@ -143,9 +144,26 @@ class SameSignInputs(SameSignContributions):
 
     def total(self, R: Tensor) -> Tensor:
         W = self.W
-        if self.up is None or W.spread:
+        if self.s is None or W.spread:
             return super().total(R)
-        return _fill_zeros(plus(W.total(self.p, self.n, W.b_plus), (-W.z).clamp(min=0)), R)
+        return _fill_zeros(W.total(self.p, self.n, W.b_plus), R) - W.z.clamp(max=0)
+
+
+class SingleInputs(SameSignContributions):
+    """q_j = max(0, s_j w_j x_j) of units that read one element each, such as a norm with fixed statistics."""
+
+    def __init__(self, W: AffineMap) -> None:
+        super().__init__(W, [], [])
+        y = W.map("signed", W.x)
+        self.q = (y if self.s is None else self.s * y).clamp(min=0)
+
+    def total(self, R: Tensor) -> Tensor:
+        return self.q if self.beta is None else self.q + self.beta
+
+    def redistribute(self, S: Tensor, ledger: LedgerWriter | None = None) -> list[Maybe]:
+        if ledger is not None and self.beta is not None:
+            ledger.bias(S, self.beta)
+        return list(self.W.transpose("flat", self.q * S))
 
 
 class Magnitudes(Contributions):
@@ -154,19 +172,23 @@ class Magnitudes(Contributions):
     2 q_ij = |w_ij x_i| + s_j w_ij x_i, and 2 Z_j = Σ_i |w_ij x_i| + |z_j| + |b_j|.
     """
 
+    def __init__(self, W: AffineMap) -> None:
+        super().__init__(W)
+        self.sizes = [x.abs() for x in W.x]
+
     def total(self, R: Tensor) -> Tensor:
-        W = self.W
-        twice = W.map("magnitude", [x.abs() for x in W.x]) + W.z.abs()
-        return twice if W.b is None else twice + W.b.abs()
+        W, twice = self.W, self.W.z.abs()
+        twice += W.map("magnitude", self.sizes)
+        return twice if W.b is None else twice.add_(W.b.abs())
 
     def redistribute(self, S: Tensor, ledger: LedgerWriter | None = None) -> list[Maybe]:
-        W, up = self.W, self.W.z >= 0
+        W, T = self.W, self.W.s * S
         if ledger is not None and ledger.open and W.b is not None:
-            ledger.bias(2 * S * torch.where(up, W.b, -W.b).clamp(min=0))
-        own, turned = W.transpose("magnitude", S), W.transpose("signed", torch.where(up, S, -S))
-        sums = [torch.addcmul(x.abs() * a, x, c) for x, a, c in zip(W.x, own, turned, strict=True)]
+            ledger.bias(torch.addcmul(S, T, W.b.sign()), W.b.abs())  # S |b| + T b
+        own, turned = W.transpose("magnitude", S), W.transpose("signed", T)
+        sums = [torch.addcmul(size * a, x, c) for x, size, a, c in zip(W.x, self.sizes, own, turned, strict=True)]
         # Cancellation leaves a rounding error, which may be negative though no share is.
-        return [t.clamp(min=0) if W.run.is_non_negative else t for t in sums]
+        return [t.clamp_(min=0) if W.run.is_non_negative else t for t in sums]
 
 
 class Weights(Contributions):
@@ -275,7 +297,13 @@ def _record_stuck(stuck: Tensor, constant: Maybe, ledger: LedgerWriter) -> None:
 
 def _products(p: list[Maybe], A: list[Maybe], n: list[Maybe], C: list[Maybe]) -> list[Maybe]:
     """Return p A + n C for every leaf."""
-    return [plus(times(pi, Ai), times(ni, Ci)) for pi, Ai, ni, Ci in zip(p, A, n, C, strict=True)]
+    return [_sum_products(*leaf) for leaf in zip(p, A, n, C, strict=True)]
+
+
+def _sum_products(p: Maybe, A: Maybe, n: Maybe, C: Maybe) -> Maybe:
+    """Return p A + n C."""
+    pA = times(p, A)
+    return times(n, C) if pA is None else pA if n is None or C is None else torch.addcmul(pA, n, C)
 
 
 def _add_lists(a: list[Maybe], b: list[Maybe]) -> list[Maybe]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from deeptaylor.errors import PlanError
 from deeptaylor.maps.affine_map import AffineMap
 from deeptaylor.maps.division import divide, divide_signed
-from deeptaylor.maps.linear_map import Maybe, Reading
+from deeptaylor.maps.linear_map import Maybe, Reading, read_sign
 from deeptaylor.rules.base import (
     BothSigns,
     LedgerWriter,
@@ -127,9 +127,8 @@ class Gamma(Rule):
 
     def __call__(self, W: AffineMap, R: Tensor, ledger: LedgerWriter) -> list[Maybe]:
         z = Products(W)
-        up = z.total(R) >= 0
-        s = torch.where(up, 1.0, -1.0).to(R.dtype)
-        q = WeightedSum(z, self.gamma * s, SameSignContributions(W, *W.parts(), up))  # z_ij + γ s_j max(0, s_j z_ij)
+        s = read_sign(z.total(R))
+        q = WeightedSum(z, self.gamma * s, SameSignContributions(W, *W.parts(), s))  # z_ij + γ s_j max(0, s_j z_ij)
         return q.redistribute(divide_signed(R, q.total(R), ledger), ledger)
 
     def __str__(self) -> str:

@@ -13,7 +13,15 @@ from deeptaylor.domain import Box
 from deeptaylor.errors import InputError, PlanError
 from deeptaylor.maps.affine_map import AffineMap
 from deeptaylor.maps.linear_map import Maybe, Reading
-from deeptaylor.rules.base import LedgerWriter, Magnitudes, Rule, SameSignContributions, SameSignInputs, Weights
+from deeptaylor.rules.base import (
+    LedgerWriter,
+    Magnitudes,
+    Rule,
+    SameSignContributions,
+    SameSignInputs,
+    SingleInputs,
+    Weights,
+)
 
 __all__ = ["WSquare", "ZBox", "ZPlus", "w_square", "z", "z_box", "z_plus"]
 
@@ -78,7 +86,7 @@ class ZPlus(Rule):
 
     def __call__(self, W: AffineMap, R: Tensor, ledger: LedgerWriter) -> list[Maybe]:
         signed = not (all(W.non_negative) or W.rectified or W.spread)
-        q = Magnitudes(W) if signed else SameSignInputs(W)
+        q = SingleInputs(W) if W.reads_single else Magnitudes(W) if signed else SameSignInputs(W)
         return q.share(R, ledger)
 
 
