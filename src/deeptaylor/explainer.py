@@ -847,7 +847,7 @@ class Explainer(nn.Module):
         explainer, name = self, f"output {found.output}"
         if found.output not in (None, self.settings.output):
             self._variants[name] = explainer = self._variants.get(name) or self._twin(output=found.output)
-        return explainer, found.weights, found.notes
+        return explainer, found.target, found.notes
 
     # --- answers --------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ The weights hold the choice fixed: which boxes, which class, which places. The n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from deeptaylor.engine.box_layouts import Boxes, Size, measure_overlap, read_boxes
+from deeptaylor.engine.target import ShiftedWeights
 from deeptaylor.errors import TargetError
 from deeptaylor.graph.capture import list_outputs, pick_output
 from deeptaylor.graph.modes import eval_mode
@@ -68,8 +70,9 @@ def box(
     overlap   the least intersection over union with the given box
     least     the score below which there is no object; 0 asks why a detector does not find one
 
-    The score is the mean logit of these boxes, weighted by their score times overlap. If the detector multiplies the
-    class score by an objectness, both logits are added.
+    The score is the mean logit of these boxes, weighted by their score times overlap; boxes with less than half of the
+    best product are left out. If the detector multiplies the class score by an objectness, both logits are added. Deep
+    Taylor explains how far they are above the logit of `least`, so that also an uncertain box has an explanation.
 
     >>> box((10, 20, 50, 60), 1).overlap
     0.5
@@ -157,6 +160,7 @@ def _describe_box(corners: Tensor) -> str:
 class PlaceWeights:
     """A target as weights over one output of the network, and what was chosen.
 
+    shift     (B,): what deep Taylor adds to the score; None: nothing
     output    the number of the output; None if there is only one
     notes     what was chosen in each sample
     corners   (B, 4): the boxes that were chosen; None for other targets
@@ -166,6 +170,12 @@ class PlaceWeights:
     output: int | None
     notes: tuple[str, ...]
     corners: Tensor | None = None
+    shift: Tensor | None = None
+
+    @property
+    def target(self) -> Tensor | ShiftedWeights:
+        """What an explainer is asked for."""
+        return self.weights if self.shift is None else ShiftedWeights(self.weights, self.shift)
 
 
 def read_place(
@@ -249,6 +259,7 @@ def _read_box(target: BoxTarget, found: Boxes, returned: Any, call: Name) -> Pla
     here = (overlap >= target.overlap) & (overlap > 0)
     _check_any(target, here, overlap, found, asked)
     strength = scores.clamp(min=1e-12) * (overlap * here)[..., None]
+    strength = strength.where(strength >= strength.amax(1, keepdim=True) / 2, 0)
     classes = _fill(strength.amax(1), wanted)
     own = strength[samples, :, classes]
     best = scores[samples, own.argmax(1), classes]
@@ -262,8 +273,15 @@ def _read_box(target: BoxTarget, found: Boxes, returned: Any, call: Name) -> Pla
         f"{call(int(c))}, score {p:.2g}, in the box {_describe_box(b)}{_describe_others(n - 1)}"
         for c, p, b, n in zip(classes.tolist(), best.tolist(), corners, counts, strict=True)
     ]
-    how = f"the boxes are read as {found.layout}, and which ones are explained is held fixed"
-    return PlaceWeights(found.spread(v), _number(returned, found.output), (*_list_samples(lines), how), corners)
+    notes = [
+        *_list_samples(lines),
+        f"the boxes are read as {found.layout}, and which ones are explained is held fixed",
+    ]
+    weights, shift = found.spread(v), None
+    if 0 < target.least < 1:
+        shift = -math.log(target.least / (1 - target.least)) * weights.flatten(1).sum(1)
+        notes.append(f"deep Taylor's score is how far their mean logit is above that of {target.least:g}")
+    return PlaceWeights(weights, _number(returned, found.output), tuple(notes), corners, shift)
 
 
 def _describe_others(count: int) -> str:
