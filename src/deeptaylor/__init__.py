@@ -40,6 +40,7 @@ from deeptaylor.datasets.explain_dataset import explain_dataset
 from deeptaylor.datasets.open_dataset import Run, open_dataset
 from deeptaylor.domain import Box, Domain, NonNegative, Real
 from deeptaylor.engine.contrast import HARD
+from deeptaylor.engine.place_target import best_box, box, pixel, region
 from deeptaylor.engine.target import at_step, log_odds, logit, margin, negative, probability, unit
 from deeptaylor.errors import (
     BoundaryError,
@@ -125,6 +126,8 @@ __all__ = [
     "as_taken",
     "at_step",
     "average_copies",
+    "best_box",
+    "box",
     "channel_examples",
     "channels",
     "contrast",
@@ -142,7 +145,9 @@ __all__ = [
     "negative",
     "open_dataset",
     "patching",
+    "pixel",
     "probability",
+    "region",
     "relevance_models",
     "root_point",
     "rules",

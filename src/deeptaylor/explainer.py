@@ -55,6 +55,7 @@ from deeptaylor.engine.method_choice import (
     find_unusual_operation,
     read_named_choice,
 )
+from deeptaylor.engine.place_target import PlaceTarget
 from deeptaylor.engine.precision import check_float16, check_precision, ensure_finite
 from deeptaylor.engine.result import Result
 from deeptaylor.engine.secant_walk import Side, find_inner_value
@@ -71,12 +72,11 @@ from deeptaylor.rules import Rule
 from deeptaylor.settings import AUTO, CP_LRP, DEEP_TAYLOR, PRESETS, SECANT, Settings, read_preset, read_settings
 from deeptaylor.viz.heatmap import Axis
 
-# Methods that stand above this module (deeptaylor.methods.registry adds them): explainer, inputs, target → answer.
-
 _Answer = TypeVar("_Answer")
-_VARIANTS = 5  # explainers of the same network with another output that are cached
 _Explanation = TypeVar("_Explanation", bound=Explanation)
+_VARIANTS = 5  # explainers of the same network with another output that are cached
 _UNPLANNED = "unplanned"  # the same network without a plan, once rules for it were not found
+# Methods that stand above this module (deeptaylor.methods.registry adds them): explainer, inputs, target → answer.
 ANSWERS: dict[str, Callable[[Explainer, Inputs, Any], Explanation]] = {}
 
 
@@ -153,20 +153,16 @@ class Explainer(nn.Module):
         self._without_rule: UnsupportedOpError | None = None  # why deep Taylor cannot explain this network
         self._watched: tuple[str, ...] = ()
         if example is not None:
-            self._capture_example(self.captured.read(example)[0])
-
-    def _capture_example(self, example: Any) -> None:
-        try:
-            self.captured.capture(example, "example")
-        except UnsupportedOpError as error:
-            self._go_without_rules(example, "example", error)
+            example = self.captured.read(example)[0]
+            try:
+                self.captured.capture(example, "example")
+            except UnsupportedOpError as error:
+                self._go_without_rules(example, "example", error)
 
     def __repr__(self) -> str:
         network, chosen = self.model.model if isinstance(self.model, NamedInputs) else self.model, self.settings
-        captured = "not captured yet"
-        if self.captured.is_captured:
-            shapes = ", ".join(str(tuple(x.shape[1:])) for x in self.captured.example)
-            captured = f"captured for samples of shape {shapes}"
+        shapes = ", ".join(str(tuple(x.shape[1:])) for x in self.captured.example) if self.captured.is_captured else ""
+        captured = f"captured for samples of shape {shapes}" if shapes else "not captured yet"
         own = f", {len(chosen.rules)} rule(s) of your own" if chosen.rules else ""
         return f"<{type(self).__name__} of {type(network).__name__}, {captured}: bias={chosen.bias!r}{own}>"
 
@@ -313,7 +309,7 @@ class Explainer(nn.Module):
                 f"deep Taylor's map hardly depends on the class here: {format_percent(same)} of it is the same for the "
                 "least likely class",
             )
-        maps = {DEEP_TAYLOR: by_rules, SECANT: _one_map(by_secants.relevance, by_secants.score, axis)}
+        maps = {DEEP_TAYLOR: by_rules, SECANT: contrasts.first_map(by_secants.relevance, by_secants.score, axis)}
         v, many = targets.output_weights(part, answered)
         return choose_by_test(
             output, few[0].movedim(axis, 1), v[0] if many else v, maps, find_unusual_operation(engine),
@@ -331,10 +327,9 @@ class Explainer(nn.Module):
             axis = engine.channel_axis
             if not contrasts.is_one_class(asked, output):
                 answer = self._explain_by_rules(x[0], asked)
-                return _one_map(answer.relevance, answer.score, axis), None
+                return contrasts.first_map(answer.relevance, answer.score, axis), None
             other = contrasts.find_least_likely(targets.output_weights(asked, output)[0], output)
-            against = targets.Against(asked, other[:, None], torch.ones_like(output[:, :1]))
-            result = engine.redistribute(self.captured.run_batch(engine, x, targets.to_tensors(against, x[0]), DROPPED))
+            result = self._run_against(engine, x, asked, other)
         return result.relevance[0].sum(axis), float(contrasts.measure_overlap(result, axis).mean())
 
     def _go_without_rules(self, x: Any, whose: str, error: UnsupportedOpError) -> Choice:
@@ -379,14 +374,10 @@ class Explainer(nn.Module):
 
     def _reference_for(self, inputs: tuple[Tensor, ...], reference: Any) -> Any:
         """Return the reference of secants: that of the call or of the explainer; None for the default."""
-        chosen = self.settings
-        if reference is None and chosen.reference is not None:
-            reference = chosen.reference
-        if reference is not None:
-            return reference
-        if chosen.background is not None:
-            return refs.average_data(self.captured.read(chosen.background)[0], inputs)
-        return None
+        given = self.settings.reference if reference is None else reference
+        if given is None and self.settings.background is not None:
+            return refs.average_data(self.captured.read(self.settings.background)[0], inputs)
+        return given
 
     # --- explain --------------------------------------------------------------------------------------------------
 
@@ -494,8 +485,9 @@ class Explainer(nn.Module):
                  (B,) or (B, K): one class per sample, or K; real numbers shaped like the output: weights;
                  dt.margin(a, b): a logit difference; dt.negative(c): evidence against a class; dt.at_step(t, c): a
                  class at a step of (batch, steps, classes); dt.log_odds(c): a class against all others;
-                 dt.unit(layer, c): the activation of an inner unit; a callable on the output. A class is a number,
-                 or a name if the network has class names. If the network ends in softmax or sigmoid, a class means
+                 dt.unit(layer, c): an inner unit; dt.box(corners, c), dt.best_box(c), dt.region(mask, c), dt.pixel(y,
+                 x, c): boxes and places; a callable on the output. A class is a number, or a name if the network has
+                 class names. If the network ends in softmax or sigmoid, a class means
                  its logit, as dt.logit(c) does; by secants a class of a picture or signal means the class against
                  its rivals: its logit minus the mean logit of the others, weighted by their softmax.
                  dt.probability(c) and callables such as lambda o: o[:, c] explain the output itself
@@ -508,7 +500,9 @@ class Explainer(nn.Module):
         """
         x, photos = self.captured.read(x)
         asked = self.target_reader.read(target, x)
-        return self._complete(self._explain_by_method(x, asked, reference), x, photos, asked)
+        explainer, weights, notes = self._open_place(asked, x)
+        answer = explainer._explain_by_method(x, weights, reference)
+        return explainer._complete(answer.noting(*notes), x, photos, asked)
 
     def _explain_by_rules(self, x: Inputs, target: Any) -> Explanation:
         if is_autocast_enabled(x):
@@ -552,9 +546,10 @@ class Explainer(nn.Module):
         """
         x, photos = self.captured.read(x)
         asked = self.target_reader.read(target, x)
+        explainer, weights, notes = self._open_place(asked, x)
         with disable_autocast(x):
-            answer = self.compare(x, reference, asked)
-        return self._complete(answer, x, photos, asked)
+            answer = explainer.compare(x, reference, weights)
+        return explainer._complete(answer.noting(*notes), x, photos, asked)
 
     def compare(self, x: Inputs, reference: Any, target: Any, usual: bool = False) -> Between:
         """Compare with references; `usual`: with the defaults of method="secant", also without a reference."""
@@ -651,8 +646,7 @@ class Explainer(nn.Module):
         """
         x, photos = self.captured.read(x)
         asked, rivals = self.target_reader.read(target, x), self.target_reader.read_rivals(against)
-        choice = self.choose(x, asked)
-        if choice.method not in (*PRESETS, SECANT):
+        if (choice := self.choose(x, asked)).method not in (*PRESETS, SECANT):
             raise InputError(
                 f"The method {choice.method!r} has no contrast; choose 'deep-taylor' or 'secant', which have one."
             )
@@ -721,11 +715,8 @@ class Explainer(nn.Module):
         """Return the relevance at an inner boundary, by node name or module path."""
         x, _ = self.captured.read(x)
         target = self.target_reader.read(target, x)
-        if not self.captured.is_captured:
-            self.captured.capture(x, "input")
-        self.captured.check_quickly()
-        inputs = tuple(t.detach() for t in self.captured.check_inputs(x))
-        self.captured.check_unchanged()
+        _, inputs, look = self.captured.open(x)
+        self.captured.check_unchanged(look)
         return self._relevance_inside(name, inputs, target)
 
     def activations(self, layer: str, x: Any) -> Tensor:
@@ -742,8 +733,7 @@ class Explainer(nn.Module):
         return given
 
     def _compute_later(self, captures: int, inputs: tuple[Tensor, ...], target: Any, name: str | None = None) -> Tensor:
-        """Compute more of an earlier explanation; raise StaleModelError if the network changed."""
-        self.captured.check_captures(captures)
+        self.captured.check_captures(captures)  # raises StaleModelError
         return self._relevance_inside(name, inputs, target)
 
     def _pass_through_layer(
@@ -766,9 +756,13 @@ class Explainer(nn.Module):
             output = engine.forward_pass(inputs).values[engine.planned.output]
             contrasts.check_one_class(target, output)
             classes = contrasts.find_next_class(targets.output_weights(target, output)[0], output)
-            against = targets.Against(target, classes[:, None], torch.ones_like(output[:, :1]))
-            result = self.captured.run_batch(engine, inputs, targets.to_tensors(against, inputs[0]), DROPPED)
-            return classes, contrasts.measure_overlap(engine.redistribute(result), engine.channel_axis)
+            result = self._run_against(engine, inputs, target, classes)
+            return classes, contrasts.measure_overlap(result, engine.channel_axis)
+
+    def _run_against(self, engine: Engine, inputs: tuple[Tensor, ...], target: Any, rivals: Tensor) -> Result:
+        against = targets.Against(target, rivals[:, None], torch.ones_like(rivals[:, None], dtype=inputs[0].dtype))
+        run = self.captured.run_batch(engine, inputs, targets.to_tensors(against, inputs[0]), DROPPED)
+        return engine.redistribute(run)
 
     def _relevance_inside(self, name: str | None, inputs: tuple[Tensor, ...], target: Any) -> Tensor:
         """Return the relevance at an inner boundary; without a name, the ledger entries of every step."""
@@ -838,10 +832,22 @@ class Explainer(nn.Module):
 
     def make_unplanned(self) -> Explainer:
         """Return an explainer of the same network for methods that need no rules, captured with the same example."""
+        return self._twin(planned=False, method=SECANT)
+
+    def _twin(self, **changes: Any) -> Explainer:
         source = ModelSource(self.model, self.domain) if type(self.source) is ModelSource else self.source
         example = self.captured.example if self.captured.is_captured else None
-        settings = replace(self.settings, planned=False, method=SECANT)
-        return _restore(source, example, settings, self.captured.run_state())
+        return _restore(source, example, replace(self.settings, **changes), self.captured.run_state())
+
+    def _open_place(self, target: Any, x: Inputs) -> tuple[Explainer, Any, tuple[str, ...]]:
+        """Return the explainer, the weights and the notes of a box, region or pixel; other targets are unchanged."""
+        if not isinstance(target, PlaceTarget):
+            return self, target, ()
+        found = self.target_reader.read_place(target, self.model, as_tuple(x), self.settings.output)
+        explainer, name = self, f"output {found.output}"
+        if found.output not in (None, self.settings.output):
+            self._variants[name] = explainer = self._variants.get(name) or self._twin(output=found.output)
+        return explainer, found.target, found.notes
 
     # --- answers --------------------------------------------------------------------------------------------------
 
@@ -850,8 +856,8 @@ class Explainer(nn.Module):
         answer = replace(answer, inputs=() if photos else tuple(t.detach() for t in as_tuple(x)))
         answer = self.source.attach_photos(answer, x, photos, target)
         asked = self if self.captured.is_captured else self._variants.get(_UNPLANNED, self)
-        has_several_labels = "sigmoid" in asked.captured.engine.planned.removed_operations
-        return replace(answer, probabilities=()) if has_several_labels else answer
+        with_sigmoid = "sigmoid" in asked.captured.engine.planned.removed_operations
+        return replace(answer, probabilities=()) if with_sigmoid else answer
 
     def _make_explanation(
         self, engine: Engine, inputs: tuple[Tensor, ...], target: Any, result: Result, whole: Result, notes: list[str]
@@ -892,8 +898,3 @@ def _restore(
         explainer.set_choice(choice)
     explainer.captured.set_run_state(state)
     return explainer
-
-
-def _one_map(relevance: Tensor, score: Tensor, axis: int) -> Tensor:
-    """Return maps without channels, (B, …); for K targets, the first map."""
-    return (relevance[:, 0] if score.ndim == 2 else relevance).sum(axis)

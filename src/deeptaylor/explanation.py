@@ -132,9 +132,9 @@ class Explanation:
         """
         return Channels(self, layer, read_through(self.inside, self.ledger, layer, axis))
 
-    def noting(self, note: str) -> Self:
-        """Return this explanation with another note."""
-        return replace(self, notes=(note, *self.notes))
+    def noting(self, *notes: str) -> Self:
+        """Return this explanation with more notes."""
+        return replace(self, notes=(*notes, *self.notes))
 
     def __getstate__(self) -> dict[str, Any]:
         # A file holds the answer; the network that could be asked for more stays behind, and so does a function that

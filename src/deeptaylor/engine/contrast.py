@@ -117,6 +117,11 @@ def read_map(result: Result, channels: int = 1) -> Parts:
     return result.relevance if result.rivals is None else split_map(result, POWER, channels)[0]
 
 
+def first_map(relevance: Tensor, score: Tensor, axis: int) -> Tensor:
+    """Return maps without channels, (B, …); for K targets, the first map."""
+    return (relevance[:, 0] if score.ndim == 2 else relevance).sum(axis)
+
+
 def _distinctive(R: Tensor, own: Tensor, others: Tensor, axis: int, lead: int, power: float) -> Tensor:
     if R.ndim - lead >= 3:  # channels of one pixel share one posterior
         own, others = own.sum(axis, keepdim=True), others.sum(axis, keepdim=True)

@@ -191,7 +191,9 @@ class Engine(nn.Module):
         if many:
             return replace(reverse_many(self, run, v, detail, keep, against), values=values)
         may_read = v.device.type == "cpu" and not is_compiling()
-        result = reverse(self, run, v, detail, keep, may_read, against)
+        is_logit = "sigmoid" in self.planned.removed_operations
+        shift = asked.shift if isinstance(asked, targets.ShiftedWeights) and is_logit else None
+        result = reverse(self, run, v, detail, keep, may_read, against, shift=shift)
         answer = detail is not None and asked is None and v.ndim == 2
         return replace(result, chosen=v.argmax(1) if answer else None, values=values)
 

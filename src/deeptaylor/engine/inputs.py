@@ -493,6 +493,10 @@ class ModelSource:
         """Return the number of a class by its name; raise TargetError if classes have no names."""
         raise_no_names(text)
 
+    def class_name(self, index: int) -> str:
+        """Return the name of a class; its number if classes have no names."""
+        return f"class {index}"
+
     def check_outputs(self, shape: Sequence[int]) -> None:
         """Raise InputError if an output of this shape does not fit the names of the classes."""
 

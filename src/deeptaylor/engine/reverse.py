@@ -30,17 +30,20 @@ __all__ = ["RelevanceStore", "find_lift", "reverse", "reverse_many", "undo_lift"
 def reverse(
     engine: Engine, run: ForwardValues, v: Tensor, detail: EntryDetail = None, keep: frozenset[str] = frozenset(),
     may_read: bool = False, against: targets.Against | None = None, stop: frozenset[str] = frozenset(),
+    shift: Tensor | None = None,
 ) -> Result:  # fmt: skip
-    """Run the steps from the score f = Σ v z down to the inputs, and return their relevance.
+    """Run the steps from the score f = Σ v z + shift down to the inputs, and return their relevance.
 
     detail     which ledger entries are recorded
     keep       inner tensors whose relevance is returned too
     may_read   True if values may be read; see `LedgerEntries`
     against    rivals, whose relevance is computed in the same pass
     stop       tensors whose relevance is not passed on
+    shift      a number for each sample; it changes how much relevance there is, and no share
     """
     planned, last_use = engine.planned, engine.keeping.last_use
     f = run.sum_per_sample(planned.output, weigh(v, run.values[planned.output]))
+    f = f if shift is None else f + shift.to(f)
     lift, ledger, arrived = find_lift(f), LedgerEntries(run, detail, may_read), RelevanceStore(run, f)
     kept: dict[str, Tensor] = {}
     lowest: list[Tensor] = []

@@ -138,6 +138,17 @@ def at_step(step: int | Tensor, target: Any = None) -> AtStep:
     return AtStep(step, target)
 
 
+@dataclass(frozen=True)
+class ShiftedWeights:
+    """Weights over the output, and a number that is added to the score of each sample if the output is logits.
+
+    f = Σ v z + shift, if a final sigmoid was removed; deep Taylor alone adds it.
+    """
+
+    weights: Tensor
+    shift: Tensor
+
+
 RIVALS = 8  # of the network's own: those that it considers most
 
 
@@ -160,6 +171,7 @@ for _kind in (
     Probability,
     LogOdds,
     AtStep,
+    ShiftedWeights,
     Against,
 ):  # so that their tensors are seen by what compiles and exports
     pytree.register_dataclass(_kind)
@@ -237,6 +249,8 @@ def check(target: Target, shape: tuple[int, ...], values: bool = True) -> None:
     if isinstance(target, Against):
         _check_rivals(class_shape(target.target, shape))
         target = target.target
+    if isinstance(target, ShiftedWeights):
+        target = target.weights
     if isinstance(target, AtStep):
         _check_step(target, shape, values)
         target, shape = target.target, class_shape(target, shape)
@@ -387,7 +401,7 @@ def _check_classes(value: Any, shape: tuple[int, ...], name: str, ranks: tuple[i
 
 def select_samples(target: Target, samples: slice | list[int]) -> Target:
     """Return the target of some of the samples."""
-    if isinstance(target, (Margin, Negative, LogOdds, AtStep, Against)):
+    if isinstance(target, (Margin, Negative, LogOdds, AtStep, ShiftedWeights, Against)):
         return pytree.tree_map(lambda t: select_samples(t, samples), target)
     if isinstance(target, (Logit, Probability)):
         return replace(target, target=select_samples(target.target, samples))
@@ -396,7 +410,7 @@ def select_samples(target: Target, samples: slice | list[int]) -> Target:
 
 def to_tensors(target: Target, x: Tensor) -> Target:
     """Replace a target's numbers by tensors on the input's device, or torch.compile would recompile for each."""
-    if isinstance(target, (Margin, Negative, LogOdds, AtStep, Against)):
+    if isinstance(target, (Margin, Negative, LogOdds, AtStep, ShiftedWeights, Against)):
         return pytree.tree_map(lambda t: to_tensors(t, x), target)
     if isinstance(target, int):
         return torch.full((x.shape[0],), target, device=x.device)
@@ -407,6 +421,8 @@ def output_weights(target: Target, output: Tensor) -> tuple[Tensor, bool]:
     """Return the target as weights v over the output, f = Σ v z, and whether there are K targets: then v is (K, …)."""
     if isinstance(target, Unit):
         return target.weights(output), isinstance(target.channel, tuple)
+    if isinstance(target, ShiftedWeights):
+        return target.weights.to(output), False
     if isinstance(target, AtStep):
         v, many = output_weights(target.target, class_scores(target, output))
         return spread_over_output(target, v, output), many

@@ -28,6 +28,7 @@ from torch import Tensor, fx, nn
 from deeptaylor.engine import target as targets
 from deeptaylor.engine.engine import Engine
 from deeptaylor.engine.inputs import ModelSource
+from deeptaylor.engine.place_target import PlaceTarget, PlaceWeights, read_place
 from deeptaylor.engine.target import Unit
 from deeptaylor.errors import DeepTaylorError, TargetError
 from deeptaylor.graph.capture import is_random, pick_output
@@ -59,9 +60,17 @@ class TargetReader:
         """Return a target for the inputs x in numbers and tensors."""
         if target is None or isinstance(target, (Tensor, int)):
             return target
+        if isinstance(target, PlaceTarget):
+            return replace(target, target=targets.replace_names(target.target, self._source.class_index))
         first = x[0] if isinstance(x, tuple) and x else x
         batch = first.shape[0] if isinstance(first, Tensor) and first.ndim else 1
         return targets.to_numbers(target, batch, self._source.class_index)
+
+    def read_place(
+        self, target: PlaceTarget, model: nn.Module, inputs: Sequence[Tensor], output: int | str | None
+    ) -> PlaceWeights:
+        """Return the weights over one of the network's outputs that a box, region or pixel stands for."""
+        return read_place(target, model, inputs, output, self._source.class_name)
 
     def read_rivals(self, rivals: Any) -> Any:
         """Return the rivals of a contrast in numbers and tensors."""
@@ -83,6 +92,8 @@ class TargetReader:
 
         values   False: do not read tensors on a GPU, which would synchronise with it
         """
+        if isinstance(target, PlaceTarget):
+            raise TargetError("Boxes, regions and pixels are explained by explain(x, target) and between alone.")
         targets.check(target, tuple(engine.output_shape(len(inputs[0]))), values)
         if isinstance(target, targets.LogOdds) and "sigmoid" in engine.planned.removed_operations:
             raise TargetError(

@@ -35,6 +35,7 @@ __all__ = [
     "inline_regions",
     "is_mutating",
     "is_random",
+    "list_outputs",
     "pick_output",
 ]
 
@@ -440,10 +441,15 @@ def _choose_output(outputs: list[Any], spec: Any, wanted: int | str | None) -> t
     return pick_output(pytree.tree_unflatten(list(outputs), spec), wanted, fx.Node)
 
 
+def list_outputs(returned: Any, kind: type = Tensor) -> list[tuple[str, Any]]:
+    """Return every tensor of the structure that a network returned, with its name as in `pick_output`."""
+    flat = pytree.tree_flatten_with_path(returned)[0]
+    return [(".".join(map(_key_text, path)), leaf) for path, leaf in flat if isinstance(leaf, kind)]
+
+
 def pick_output(returned: Any, wanted: int | str | None, kind: type) -> tuple[Any, str]:
     """Return one tensor of the structure that a network returned, and its name: the keys on the way, joined by dots."""
-    flat = pytree.tree_flatten_with_path(returned)[0]
-    tensors = [(".".join(map(_key_text, path)), leaf) for path, leaf in flat if isinstance(leaf, kind)]
+    tensors = list_outputs(returned, kind)
     if wanted is None and len(tensors) == 1:
         return tensors[0][1], tensors[0][0]
     if not tensors:

@@ -33,6 +33,8 @@ class AffineMap:
         self.x: list[Tensor] = [run.value(leaf) for leaf in block.leaves]
         self.non_negative, self.boxes = list(non_negative), list(boxes)
         self.b = block.b if block.constant else block.bias(run)
+        if self.b is not None and self.b.ndim:  # a block without weights adds numbers alone, which have 64 bits
+            self.b = self.b.to(self.x[0].dtype)
         if block.may_be_infinite:
             self.x = [clamp_infinite(x) for x in self.x]
             self.b = None if self.b is None else clamp_infinite(self.b)
@@ -45,7 +47,9 @@ class AffineMap:
     @property
     def b_plus(self) -> Maybe:
         """max(0, b)."""
-        return self.block.b_plus if self.block.constant or self.b is None else self.b.clamp(min=0)
+        if self.b is None or (self.block.constant and self.b is self.block.b):
+            return self.block.b_plus
+        return self.b.clamp(min=0)
 
     @property
     def z(self) -> Tensor:

@@ -14,6 +14,7 @@ import fnmatch
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 
@@ -155,24 +156,52 @@ def find_explained_output(captured: CapturedGraph, keeps_final: bool) -> tuple[N
 
 
 def remove_final_softmax(captured: CapturedGraph) -> tuple[Node, list[str], list[str]]:
-    """Remove final operations such as softmax from the graph; return what is explained, with notes and their names."""
-    notes: list[str] = []
-    names: list[str] = []
-    data, output = data_nodes(captured), captured.output
-    reader, node = None, output
-    while row_of(node).final or _is_only_reshaped(node, data):
-        if not row_of(node).final:
-            reader, node = node, node.args[0]
-            continue
-        notes.append(f"the final {op_name(node)} ({node.name}) is set aside: its input, the logit, is explained")
-        names.append(op_name(node))
-        logits = node.args[0]
-        if reader is None:
-            output = logits
-        else:
-            reader.replace_input_with(node, logits)
-        node = logits
-    return _check_depends(output, data), notes, names
+    """Remove final operations such as softmax from the graph; return what is explained, with notes and their names.
+
+    A sigmoid is also final if its results are joined with others afterwards, such as scores with boxes in a detector.
+    """
+    data, removed = data_nodes(captured), dict[Node, Node]()
+    output = _remove_final(captured.output, captured, data, removed, is_joined=False)
+    nodes = sorted((n for n in removed if row_of(n).final), key=list(captured.graph.nodes).index, reverse=True)
+    names = list(dict.fromkeys(map(op_name, nodes)))
+    return _check_depends(output, data), [_describe_removed(name, nodes) for name in names], names
+
+
+def _remove_final(
+    node: Node, captured: CapturedGraph, data: set[Node], removed: dict[Node, Node], is_joined: bool
+) -> Node:
+    """Return a node with the same elements before their final operation; edit only nodes that nothing else reads.
+
+    removed     what was found for each node; it is extended
+    is_joined   True if elements are joined or left out behind this node: then only a sigmoid is removed
+    """
+    if node in removed:
+        return removed[node]
+    found, follow = node, partial(_remove_final, captured=captured, data=data, removed=removed)
+    if row_of(node).final and (not is_joined or op_name(node) == "sigmoid"):
+        found = follow(node.args[0], is_joined=is_joined)
+    elif node in data and flow_of(node).moves:
+        is_joined = is_joined or not is_rearrangement(node)
+        before = {n: follow(n, is_joined=is_joined) for n in node.all_input_nodes if n in data}
+        if any(new is not old for old, new in before.items()):
+            found = node
+            if len(data.intersection(node.users)) > 1:
+                with captured.graph.inserting_after(node):
+                    found = captured.graph.node_copy(node)
+                data.add(found)
+            for old, new in before.items():
+                found.replace_input_with(old, new)
+    if found is not node or row_of(node).final:
+        removed[node] = found
+    return found
+
+
+def _describe_removed(name: str, nodes: Sequence[Node]) -> str:
+    """Return the note about the final operations of one name."""
+    listed = [n.name for n in nodes if op_name(n) == name]
+    several = f" and {len(listed) - 3} more" if len(listed) > 4 else ""
+    where = ", ".join(listed[:3] if several else listed) + several
+    return f"the final {name} ({where}) is set aside: its input, the logit, is explained"
 
 
 def _check_depends(output: Node, data: set[Node]) -> Node:
@@ -180,11 +209,6 @@ def _check_depends(output: Node, data: set[Node]) -> Node:
     if output not in data:
         raise PlanError("The network's output does not depend on its input: there is nothing to explain.")
     return output
-
-
-def _is_only_reshaped(node: Node, data: set[Node]) -> bool:
-    """Return True if a node only reshapes a tensor that nothing else reads."""
-    return is_rearrangement(node) and [n for n in node.args[0].users if n in data] == [node]
 
 
 class Planner:

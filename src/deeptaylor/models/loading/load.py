@@ -74,6 +74,7 @@ if TYPE_CHECKING:
 
 __all__ = ["load", "load_pretrained"]
 
+_ALL = "all"  # as an output: every output of a file
 _NAMES = f"{', '.join(CATALOG)}; timm:NAME, torchvision:NAME, hf:NAME"
 
 
@@ -107,7 +108,8 @@ def load(
     place of the preparation where inputs are no photographs; ``class_names=None`` says that classes have no names,
     ``class_names="imagenet"`` that they are the thousand of ILSVRC.
 
-    ``output``: the name of what an ONNX or Caffe file computes, where it computes several things. ``fixed``: values of
+    ``output``: the name of what an ONNX or Caffe file computes, where it computes several things; of an ONNX file also
+    ``"all"``, for a detector whose boxes need several outputs. ``fixed``: values of
     an ONNX file's inputs that are not explained, such as ``{"sr": 16000}``. ``shapes``: sizes of inputs that it leaves
     open, such as ``{"images": (1, 3, 320, 320)}``; the file is then compared with onnxruntime when it is loaded.
 
@@ -325,7 +327,7 @@ def _load_onnx(path: Path, request: LoadRequest) -> SourceContent:
     """Load an ONNX file in float32, with one output, and one input if that is a photograph."""
     from deeptaylor.models.onnx.importer import read_onnx
 
-    chosen = None if request.output is None else [request.output]
+    chosen = None if request.output in (None, _ALL) else [request.output]
     photograph = request.preparation is not None  # one number per class, whatever the file's shape
     network = read_onnx(
         path, chosen, flatten=photograph, fixed=request.fixed, shapes=request.shapes,
@@ -337,10 +339,11 @@ def _load_onnx(path: Path, request: LoadRequest) -> SourceContent:
             f"{path} has the input {name!r}, which is one number and has no samples. Give its value: {{fixed}}.",
             fixed={name: ...},
         )
-    if len(network.output_names) > 1:
+    if len(network.output_names) > 1 and request.output != _ALL:
         raise LoadError(
             f"{path} has {len(network.output_names)} outputs; choose one, the logits if they are there: "
-            f"{{output}}. There are: {', '.join(network.output_names)}.",
+            f"{{output}}. There are: {', '.join(network.output_names)}; output='{_ALL}' returns all, for a detector "
+            "whose boxes need several.",
             output=network.output_names[0],
         )
     notes = [*network.notes]

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from deeptaylor.domain import Domain
 from deeptaylor.errors import DeepTaylorError, LoadError
+from deeptaylor.graph.capture import list_outputs
 from deeptaylor.graph.failure import first_line, is_input_rejected, summarise_error
 from deeptaylor.graph.modes import eval_mode
 from deeptaylor.models.networks.catalog import CATALOG
@@ -171,21 +172,31 @@ class LoadRequest:
                     f". It computes in {kind}; convert it: network.float()" for kind in _find_other_dtypes(weights)
                 )
             ) from error
-        if not isinstance(output, Tensor) or output.ndim not in (1, 2) or len(output) != 1:
+        has_places = _has_places(output)
+        if not has_places and (not isinstance(output, Tensor) or output.ndim not in (1, 2) or len(output) != 1):
             given = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
             raise LoadError(
                 f"{self.name} gives {given} for one picture, and not one number per class, (1, classes); "
                 "wrap the network in a module that returns that."
             )
-        if not bool(output.isfinite().all()):
-            given = ", ".join(f"{y:g}" for y in output.flatten()[:3].tolist())
+        first = next(t for _, t in list_outputs(output))
+        if not bool(first.isfinite().all()):
+            given = ", ".join(f"{y:g}" for y in first.flatten()[:3].tolist())
             raise LoadError(
                 f"{self.name} gives {given}, … for a gray picture: its weights are damaged, or the preparation "
                 "is not the one it was trained with."
             )
-        classes = output.numel()
-        if model.class_names is not None and len(model.class_names) != classes:
+        classes = first.numel()
+        if not has_places and model.class_names is not None and len(model.class_names) != classes:
             raise LoadError(f"{self.name} has {classes} outputs, but there are {len(model.class_names)} class names.")
+
+
+def _has_places(output: Any) -> bool:
+    """Return True for boxes of a detector or a dense output, alone or among several."""
+    tensors = [t for _, t in list_outputs(output)]
+    return all(t.ndim and len(t) == 1 for t in tensors) and any(
+        t.ndim in (3, 4) and t.shape[2:].numel() > 1 for t in tensors
+    )
 
 
 def _find_other_dtypes(weights: list[nn.Parameter]) -> list[str]:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from deeptaylor.domain import Domain
 from deeptaylor.engine.inputs import ModelSource, first_float
+from deeptaylor.engine.place_target import PlaceTarget
 from deeptaylor.engine.target import Logit, Margin, Negative, Probability, Unit
 from deeptaylor.errors import InputError
 from deeptaylor.explainer import Explainer
@@ -281,6 +282,9 @@ class _Named(NamedTuple):
 
 def _name_classes(model: Pretrained, x: Tensor, target: Any) -> _Named:
     """Name the explained classes of each sample; return no names if there are none for them."""
+    if isinstance(target, PlaceTarget):
+        named = [] if target.target is None else [model.class_name(int(target.target))]
+        return _Named((tuple(named),) * len(x)) if named else _Named()
     if isinstance(target, Unit):
         return _Named((target.names,) * len(x))
     if isinstance(target, Margin):
