@@ -135,8 +135,8 @@ and with the mean colour. In brackets are 95 % intervals. The smoothed secants w
 
 WORDS_ON_PHOTOGRAPHS = """\
 Deep Taylor and smoothed secants do not differ by much: their intervals overlap, except for grid pointing on MobileNet
-v2, where deep Taylor is ahead. So deep Taylor stays the default there. The difference of the contrast gains much less by
-flipping than the contrast itself, so `.relevance` of a contrast is its distinctive part, and not the difference.
+v2, where deep Taylor is ahead. So deep Taylor stays the default there. The difference of the contrast gains much less
+by flipping than the contrast itself, so `.relevance` of a contrast is its distinctive part, and not the difference.
 """
 
 LETTERS = """\
