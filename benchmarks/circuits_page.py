@@ -29,10 +29,24 @@ def write_page(found: dict[str, Any]) -> str:
     lines = [
         "# Circuits: how near the estimates come to patching",
         "",
-        "This page shows how much the numbers of `dt.patching` can be trusted ([how to use it](howto/circuits.md)).",
+        "After this page you know how far the numbers of `dt.patching` can be trusted ([how to use it](howto/circuits.md)).",
         "",
-        "Every component was patched for real, and each method was compared with that. A cell has Pearson's correlation, "
-        "Spearman's, and the error, Σ |estimate − measured| / Σ |measured|. The best of each is bold.",
+        "## The result in short",
+        "",
+        *_sum_up(smollm["results"]),
+        f"- One estimate of all components takes {min(ratios):.2f} to {max(ratios):.2f} times the processor time of AtP, "
+        "measured in turns on one thread.",
+        "",
+        "Every component was patched for real, and each method was compared with that. A cell of the tables has Pearson's "
+        "correlation, Spearman's, and the error, Σ |estimate − measured| / Σ |measured|. The best of each is bold.",
+        "",
+        "- **ours**: `dt.patching`. **secant**: its secant alone. **AtP**: attribution patching, its tangent alone.",
+        "- **RelP**: the tangent of a network with frozen norms and attention and, in SmolLM2, half of every product. It is "
+        "our own version.",
+        "- **IG**: the mean gradient at 10 points between the embeddings of both inputs, at every component, as EAP-IG "
+        "takes it at nodes.",
+        "- AtP\\* is not in the tables: beside AtP it corrects queries and keys, which are not components here, and takes "
+        "one backward pass per layer.",
         "",
         "## SmolLM2-135M",
         "",
@@ -44,16 +58,11 @@ def write_page(found: dict[str, Any]) -> str:
         "",
         *_make_table(smollm["results"]),
         "",
-        _sum_up(smollm["results"]),
-        "",
-        f"One estimate of all components takes {min(ratios):.2f} to {max(ratios):.2f} times the processor time of AtP, "
-        "measured in turns on one thread.",
-        "",
         "## A known circuit",
         "",
-        f"{len(small)} small transformers (two layers, four heads each, with MLPs) learned to continue sequences that "
-        f"repeat; they are right on at least {min(s['accuracy'] for s in small):.1%} of the tokens. Heads of the first layer "
-        "read the token before each place, and heads of the second layer find the place behind the earlier occurrence of "
+        f"Small transformers ({len(small)} networks of two layers with four heads each, and MLPs) learned to continue sequences that "
+        f"repeat. They are right on at least {min(s['accuracy'] for s in small):.1%} of the tokens. Heads of the first layer "
+        "read the token before each place. Heads of the second layer find the place behind the earlier occurrence of "
         "the present token. The corrupted input has another token there, so that the search fails. All heads and MLPs are "
         f"patched in {small[0]['pairs']} pairs each.",
         "",
@@ -61,17 +70,7 @@ def write_page(found: dict[str, Any]) -> str:
         "",
         "The last number of a cell is the share of pairs in which a method names the component that moves the score most.",
         "",
-        "## What was compared",
-        "",
-        "- **ours**: `dt.patching`. **secant**: its secant alone. **AtP**: attribution patching, its tangent alone.",
-        "- **RelP**: the tangent of a network with frozen norms and attention and, in SmolLM2, half of every product; our "
-        "own version.",
-        "- **IG**: the mean gradient at 10 points between the embeddings of both inputs, at every component, as EAP-IG "
-        "takes it at nodes.",
-        "- AtP\\* is not in the tables: beside AtP it corrects queries and keys, which are not components here, and takes "
-        "one backward pass per layer.",
-        "",
-        "`benchmarks/circuits_smollm.py` and `benchmarks/circuits_induction.py` measure all of this anew. Intervals that "
+        "`benchmarks/circuits_smollm.py` and `benchmarks/circuits_induction.py` measure all of this again. Intervals that "
         "draw pairs are in `benchmarks/results/circuits/smollm.json`.",
         "",
     ]
@@ -111,15 +110,15 @@ def _best(row: dict[str, Any], measure: str) -> list[str]:
     return [m for m in METHODS if values[m] == max(values.values())]
 
 
-def _sum_up(results: dict[str, Any]) -> str:
-    """Return in how many rows ours is first by each measure, and where it is not."""
+def _sum_up(results: dict[str, Any]) -> list[str]:
+    """Return for each measure in how many rows ours is first, and where it is not."""
     count, said = len(results), []
     for measure, name in (("pearson", "Pearson's correlation"), ("spearman", "Spearman's"), ("l1", "the error")):
         others = [row_name for row_name, row in results.items() if "ours" not in _best(row, measure)]
         firsts = sorted({b for n in others for b in _best(results[n], measure)})
-        beaten = f" ({', '.join(firsts)} is first in: {'; '.join(others)})" if others else ""
-        said.append(f"by {name} in {count - len(others)} of {count} rows{beaten}")
-    return f"Ours is first {', '.join(said[:-1])}, and {said[-1]}."
+        beaten = f" {', '.join(firsts)} is first in: {'; '.join(others)}." if others else ""
+        said.append(f"- By {name}, ours is first in {count - len(others)} of {count} rows of SmolLM2.{beaten}")
+    return said
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ INTRODUCTION = """\
 # Are the maps of modern networks faithful?
 
 After this page you know how far the default's maps can be trusted on networks with attention, layer norms, GELU and
-gates. The rules of deep Taylor were not made for these, so the default mostly answers by secants there.
+gates. The rules of deep Taylor were not made for these, so the default takes secants where they do better.
 """
 
 ABOUT = """\
@@ -106,7 +106,10 @@ is first on so many networks:
 
 {rows}
 The default explains a class against its rivals, so the second row is the stricter comparison. Beside methods that
-explain one class, it is behind in pointing on {pointing}, and in flipping on {flipping}.
+explain one class, it is behind
+
+- in pointing on {pointing};
+- in flipping on {flipping}.
 
 Secants that are not smoothed often gain more by flipping, and point less well: smoothing shows where, and blurs how
 much. Beside the contrast of deep Taylor, the default is first in pointing on fewer than half of the networks. That
@@ -129,14 +132,14 @@ PHOTOGRAPHS = """\
 
 Two networks of [the study on photographs](faithful.md), whose operations decide for deep Taylor. {mosaics} mosaics
 with four maps each for *grid pointing* (0.25 by chance), {flipped} photographs for *flipping* with a blurred picture
-and with the mean colour. In brackets are 95 % intervals. The smoothed secants were measured in an earlier form than
-`method="secant"` has now: of the log-odds, with a standard deviation of 1/20 of the side in place of 1/16.
+and with the mean colour. In brackets are 95 % intervals. The smoothed secants were measured in an earlier form of
+`method="secant"`. They explain the log-odds, and their standard deviation is 1/20 of the side in place of 1/16.
 """
 
 WORDS_ON_PHOTOGRAPHS = """\
 Deep Taylor and smoothed secants do not differ by much: their intervals overlap, except for grid pointing on MobileNet
-v2, where deep Taylor is ahead. So deep Taylor stays the default there. The difference of the contrast gains much less
-by flipping than the contrast itself, so `.relevance` of a contrast is its distinctive part, and not the difference.
+v2. There deep Taylor is ahead, so it stays the default. The difference of the contrast gains much less by flipping than
+the contrast itself. So `.relevance` of a contrast is its distinctive part, and not the difference.
 """
 
 LETTERS = """\
