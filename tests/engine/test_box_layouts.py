@@ -137,9 +137,7 @@ def test_centerface() -> None:
 
 
 def test_an_unknown_layout_is_refused_with_what_to_give() -> None:
-    with pytest.raises(
-        dt.TargetError, match=r"its layout is not known\. Name it, layout= one of 'torchvision', 'detr'"
-    ):
+    with pytest.raises(dt.TargetError, match=r"its layout is not known\. Name it, layout= one of 'torchvision'"):
         read(torch.zeros(1, 300, 6))
     with pytest.raises(dt.TargetError, match=r"output \(1, 6, 84\) .* it does not fit 'yolox'"):
         read(torch.zeros(1, 6, 84), "yolox")

@@ -211,7 +211,7 @@ def test_a_named_output_of_several_is_chosen() -> None:
         (lambda: dt.pixel(40, 2), r"\(40, 2\) is outside of the picture: rows are 0 to 31"),
         (lambda: dt.pixel(0.5, 2), "two whole numbers"),  # type: ignore[arg-type]
         (lambda: dt.pixel(1, 2, 5), "class 5 is out of range"),
-        (lambda: dt.best_box(), "its layout is not known"),
+        (dt.best_box, "its layout is not known"),
     ],
 )
 def test_bad_regions(target: Any, message: str) -> None:
