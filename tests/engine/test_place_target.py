@@ -11,45 +11,15 @@ from torch import Tensor, nn
 
 import deeptaylor as dt
 from deeptaylor.engine.place_target import read_place
+from detectors import CellDetector, ColorDetector, Segmenter
 
 OBJECT = (8, 8, 16, 16)  # a cell of the detector: row 1, column 1
-
-
-class CellDetector(nn.Module):
-    """Boxes are the 16 cells of 8 × 8 pixels; the logit of class 0 is the sum of a cell's pixels − 8, of class 1 −6."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sums = nn.Conv2d(1, 2, 8, 8)
-        nn.init.ones_(self.sums.weight)
-        nn.init.zeros_(self.sums.weight[1])
-        self.sums.bias.data[:] = torch.tensor([-8.0, -6.0])  # type: ignore[union-attr]
-        y, x = torch.meshgrid(torch.arange(4) * 8 + 4.0, torch.arange(4) * 8 + 4.0, indexing="ij")
-        self.register_buffer("cells", torch.stack([x, y, torch.full_like(x, 8), torch.full_like(x, 8)]).flatten(1))
-
-    def forward(self, x: Tensor) -> Any:
-        scores = self.sums(x).flatten(2).sigmoid()
-        return torch.cat([self.cells.expand(len(x), 4, 16), scores], 1)  # type: ignore[operator]
 
 
 class TwoOutputs(CellDetector):
     def forward(self, x: Tensor) -> Any:
         boxes = (self.cells / 32).mT.expand(len(x), 16, 4)  # type: ignore[operator]
         return {"pred_boxes": boxes, "logits": self.sums(x).flatten(2).mT}
-
-
-class Segmenter(nn.Module):
-    """Class 0 of a place of 4 × 4 pixels is their sum, class 1 is 3."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sums = nn.Conv2d(1, 2, 4, 4)
-        nn.init.ones_(self.sums.weight)
-        nn.init.zeros_(self.sums.weight[1])
-        self.sums.bias.data[:] = torch.tensor([0.0, 3.0])  # type: ignore[union-attr]
-
-    def forward(self, x: Tensor) -> Any:
-        return self.sums(x)
 
 
 def picture(*values: float) -> Tensor:
@@ -75,7 +45,7 @@ def test_a_box_is_explained_by_its_own_pixels_alone() -> None:
 def test_the_choice_is_reported() -> None:
     answer = explainer().explain(picture(0.2), dt.box((7, 8, 16, 16)))
     assert answer.notes[0] == "explained: class 0, score 0.99, in the box (8, 8, 16, 16)"
-    assert "read as yolov8, and which ones are explained is held fixed" in answer.notes[1]
+    assert "read as yolov8, in pixels of the network's input; which ones are explained is held fixed" in answer.notes[1]
     assert any("sigmoid" in note and "set aside" in note for note in answer.notes)
 
 
@@ -220,11 +190,6 @@ def test_bad_regions(target: Any, message: str) -> None:
 
 
 # --- with the rest of the library -------------------------------------------------------------------------------------
-
-
-class ColorDetector(CellDetector):
-    def forward(self, x: Tensor) -> Any:
-        return super().forward(x.mean(1, keepdim=True))
 
 
 def test_a_detector_takes_photographs() -> None:
