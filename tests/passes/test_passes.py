@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -55,6 +56,48 @@ def test_every_one_of_several_at_the_end_is_set_aside() -> None:
     output, notes, _ = planner.remove_final_softmax(captured)
     assert output is node_of(captured, "exp")
     assert [note.split()[2] for note in notes] == ["softmax", "sigmoid"]
+
+
+def test_a_sigmoid_that_is_joined_with_others_is_set_aside() -> None:
+    x, layer = drawn(2, 3), nn.Linear(3, 4).double()
+
+    def detector(s: Any, x: Tensor) -> Tensor:
+        z = s.a(x)
+        return torch.cat([z[:, :2] * 8, z[:, 2:].sigmoid()], 1).reshape(-1, 2, 2)
+
+    captured = captured_of(detector, x, a=layer)
+    output, notes, names = planner.remove_final_softmax(captured)
+    assert output is captured.output
+    assert names == ["sigmoid"]
+    assert notes == ["the final sigmoid (sigmoid) is set aside: its input, the logit, is explained"]
+    z = layer(x).detach()
+    torch.testing.assert_close(value_of(captured, x), torch.cat([z[:, :2] * 8, z[:, 2:]], 1).reshape(2, 2, 2))
+
+
+def test_a_sigmoid_that_boxes_read_too_stays_for_them() -> None:
+    x, layer = drawn(2, 3), nn.Linear(3, 4).double()
+
+    def detector(s: Any, x: Tensor) -> Tensor:  # as YOLOv5: one sigmoid for box and scores
+        p = s.a(x).sigmoid()
+        return torch.cat([p[:, :2] * 8, p[:, 2:]], 1)
+
+    captured = captured_of(detector, x, a=layer)
+    planner.remove_final_softmax(captured)
+    z = layer(x).detach()
+    torch.testing.assert_close(value_of(captured, x), torch.cat([z[:, :2].sigmoid() * 8, z[:, 2:]], 1))
+
+
+def test_a_softmax_of_which_a_part_is_taken_stays() -> None:
+    captured = captured_of(lambda x: x.softmax(-1)[:, 1:], drawn(2, 3))
+    assert planner.remove_final_softmax(captured)[1] == []
+
+
+def test_many_sigmoids_have_one_note() -> None:
+    captured = captured_of(lambda x: torch.cat([(x * k).sigmoid() for k in range(1, 7)], 1), drawn(2, 3))
+    _, notes, names = planner.remove_final_softmax(captured)
+    assert names == ["sigmoid"]
+    assert len(notes) == 1
+    assert "and 3 more) is set aside" in notes[0]
 
 
 def test_an_output_that_no_input_reaches_is_refused() -> None:

@@ -273,10 +273,10 @@ def _read_centerface(tensors: Named, size: Size, is_named: bool) -> Boxes | None
 
 LAYOUTS: dict[str, Callable[[Named, Size, bool], Boxes | None]] = {
     "torchvision": _read_torchvision,
+    "detr": _read_detr,
+    "rt-detr": _read_rt_detr,
     "yolov8": _read_yolov8,
     "yolov5": _read_yolov5,
     "yolox": _read_yolox,
-    "detr": _read_detr,
-    "rt-detr": _read_rt_detr,
     "centerface": _read_centerface,
 }

@@ -191,7 +191,7 @@ def _remove_final(
                 data.add(found)
             for old, new in before.items():
                 found.replace_input_with(old, new)
-    if found is not node or row_of(node).final:
+    if found is not node:
         removed[node] = found
     return found
 

@@ -79,8 +79,10 @@ def test_onnx_with_several_outputs(folder: Path) -> None:
 
     onnx_file("a.onnx", twice)
     message = refused("a.onnx has 2 outputs; choose one, the logits if they are there: output=", "a.onnx", **SAID)
-    assert message.endswith("There are: probability, y.")
+    assert "There are: probability, y; output='all' returns all" in message
     explained(dt.load("a.onnx", output="y", **SAID))
+    both = dt.load("a.onnx", output="all", domain=dt.Real(), class_names=None).network(torch.rand(1, 3, 16, 16))
+    assert list(both) == ["probability", "y"]
     refused("has no value called 'z'", "a.onnx", output="z", **SAID)
 
 

@@ -45,6 +45,7 @@ from deeptaylor.app.cli.photos import (
     output_folder,
     read_photo,
 )
+from deeptaylor.app.cli.places import PlaceOptions, explain_places
 from deeptaylor.app.cli.printer import Printer, collect_notes
 from deeptaylor.app.cli.questions import TargetOptions
 from deeptaylor.app.cli.values import format_error, format_wording, parse_device
@@ -72,6 +73,7 @@ def explain(
     model: ModelOptions,
     how: MethodOptions,
     texts: TextOptions,
+    places: PlaceOptions,
     printer: Printer,
     photos: Annotated[
         list[Path] | None,
@@ -125,6 +127,7 @@ def explain(
       deeptaylor explain cat.jpg --model efficientnet-lite0
       deeptaylor explain cat.jpg -m efficientnet-lite0 --target "tiger cat" --against tabby
       deeptaylor explain photos -m squeezenet1_1 --target all-top-5 --out heatmaps
+      deeptaylor explain street.jpg -m detector.onnx --box 10,20,90,120 --target face
       deeptaylor explain --text "The film was not bad at all" -m hf:my-folder --target positive --out words.html
       deeptaylor explain cat.jpg -m my.onnx --class-names names.txt --size 224 --resize 256 --channels RGB \\
         --white 1 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 --interpolation bilinear
@@ -133,7 +136,7 @@ def explain(
         if photos:
             raise InputError("Give photographs or --text, not both.")
         given = [
-            *list_flags(how, model),
+            *list_flags(how, model, places),
             *["--flip"] * flip,
             *["--arrays"] * (arrays != ARRAYS[0]),
             *["--device"] * (device is not None),
@@ -144,6 +147,11 @@ def explain(
     texts.refuse_alone()
     if not photos:
         raise InputError('Nothing to explain: give photographs, or --text "…".')
+    if places.is_given:
+        strange = {"--against": against, "--check": check, "--flip": flip, "--smooth": smooth, "--device": device}
+        places.refuse_beside(target or [], [flag for flag, value in strange.items() if value])
+        found = find_photos(photos)
+        return explain_places(found, source, model, how, places, printer, target or [], out, overwrite)
     return _explain_photos(
         photos, source, model, how, printer, target, against, check=check, flip=flip, smooth=smooth, device=device,
         out=out, arrays=arrays, overwrite=overwrite,
