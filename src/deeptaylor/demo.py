@@ -185,7 +185,7 @@ def render_page(network: str, credit: str, subjects: Sequence[Subject], plan: st
 def _subject(subject: Subject) -> pages.Section:
     top = subject.asked
     parts = [part for explained in subject.explained for part in _answer_parts(subject, top, explained)]
-    recognised = ["What the network recognises:", pages.Shares(subject.recognised)]
+    recognised: list[pages.Part] = ["What the network recognises:", pages.Shares(subject.recognised)]
     return pages.Section(f"{subject.name.capitalize()}: {top}", [*parts, *recognised])
 
 
