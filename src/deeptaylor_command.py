@@ -37,7 +37,7 @@ deeptaylor status STORE                     progress of a run, and items that co
 deeptaylor verify STORE                     check the files of a run, and recompute a sample of it
 deeptaylor fit MODEL DATA --layer NAME      train a relevance model of one layer (section IV-A)
 deeptaylor export MODEL explainer.onnx      write the explainer as an ONNX file
-deeptaylor export STORE maps.html           write a run as .png, .html, .npz or .parquet
+deeptaylor export STORE maps.html           write a run as .html, .png, .npz or .parquet
 deeptaylor doctor                           check the installation
 deeptaylor demo                             explain five photographs with a real network
 deeptaylor serve                            explain pictures, texts and runs in a browser

@@ -184,9 +184,9 @@ def render_page(network: str, credit: str, subjects: Sequence[Subject], plan: st
 
 def _subject(subject: Subject) -> pages.Section:
     top = subject.asked
-    parts: list[pages.Part] = [p for explained in subject.explained for p in _answer_parts(subject, top, explained)]
-    parts += ["What the network recognises:", pages.Shares(subject.recognised)]
-    return pages.Section(f"{subject.name.capitalize()}: {top}", parts)
+    parts = [part for explained in subject.explained for part in _answer_parts(subject, top, explained)]
+    recognised: list[pages.Part] = ["What the network recognises:", pages.Shares(subject.recognised)]
+    return pages.Section(f"{subject.name.capitalize()}: {top}", [*parts, *recognised])
 
 
 def _answer_parts(subject: Subject, top: str, explained: DemoMap) -> list[pages.Part]:

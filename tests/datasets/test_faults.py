@@ -184,8 +184,8 @@ def test_a_run_as_files(tmp_path: Path) -> None:
     with Image.open(save(done, tmp_path / "a.png")) as sheet:
         assert sheet.width > 500
     page = save(done, tmp_path / "a.html").read_text()
-    assert page.count("<img") == 11
-    assert "bad" in page
+    assert page.count('<script type="text/plain" id="i') == 11
+    assert "<summary>Not explained</summary><pre>3: " in page
     assert "Colours: white nothing, red for the class" in page  # no map has negative values
     with np.load(save(done, tmp_path / "a.npz", most=5)) as found:
         assert np.array_equal(found["heatmap"], done.heatmaps[:5])

@@ -22,7 +22,8 @@ lock.sqlite                   locked by the operating system while a run is at w
 heatmap/                      (items, height, width) float16, to be multiplied by scale/ (items,) float32
 contrast/, contrast_scale/    the same of what sets the class apart; on request
 relevance/                    (items, channels, height, width) float32, before the sum over channels; on request
-score/ target/ prediction/ label/ status/ input_hash/ ledger/     one row per item; ledger has the columns of `PARTS`
+score/ probability/ target/ prediction/ label/ status/ input_hash/ ledger/
+                              one row per item; ledger has the columns of `PARTS`
 also/NAME/00000.npz           what an observer (`also=`) keeps of each shard
 parts/00000.00000032.npz      batches of a shard that is not done, from its item 32 on; gone once it is
 

@@ -9,10 +9,10 @@ import re
 import secrets
 import shutil
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,12 +33,17 @@ __all__ = ["KINDS", "PROJECT", "VirelayProject", "save", "write_virelay"]
 KINDS = (".png", ".html", ".npz", ".parquet")
 _READ = 256  # maps that are read at once
 _SIDE = 112  # pixels that a map is enlarged to, where it is smaller
+_SHEET = 100  # maps in a picture, unless another number is given
+_THUMBNAIL = 128  # pixels of the longer side of a map on a page
+_THUMBNAIL_BYTES = 6000  # of such a map as base64, about
+_LARGEST = 20_000  # maps on a page
 
 
 def save(run: Run, path: str | os.PathLike[str], most: int | None = None) -> Path:
-    """Write what the ending of the file says: .png or .html, the first maps; .npz, maps and table; .parquet, the table.
+    """Write a run in the format of the file's suffix: .png, the first maps; .html, a page through all of them; .npz,
+    maps and table; .parquet, the table.
 
-    most   how many items; of .png and .html 100 unless said, of the others all
+    most   how many items; by default 100 for .png, and all for the others
     """
     file = Path(path)
     made = {".png": _png, ".html": _html, ".npz": _npz, ".parquet": _parquet}.get(file.suffix.lower())
@@ -47,61 +52,70 @@ def save(run: Run, path: str | os.PathLike[str], most: int | None = None) -> Pat
     return write_whole(file, made(run, most))
 
 
-class _Cell(NamedTuple):
-    """A map in colours, with words; and whether it has negative values."""
+@dataclass(frozen=True)
+class _Cell:
+    """An item that was explained: its map in colours, and whether that has negative values."""
 
+    number: int
     picture: heatmap.Picture
-    text: str
     signed: bool
 
 
-def _cells(run: Run, most: int | None) -> list[_Cell]:
-    """Return the first items that were explained."""
-    table = run.table
-    good = np.flatnonzero(table["status"] == STATUS.index("explained"))[: most or 100]
+def _cells(run: Run, most: int | None) -> Iterator[_Cell]:
+    """Yield the first items that were explained, or all of them."""
+    good = np.flatnonzero(run.table["status"] == STATUS.index("explained"))[:most]
     if not len(good):
         raise InputError(f"Nothing was explained yet in {escape_name(run.path)}.")
     if len(run.heatmaps.shape) != 3:
         raise InputError(f"Pictures are drawn of maps with height and width; these are {run.heatmaps.shape[1:]}.")
-    view, cells = run.view(good), []
-    for k, number in enumerate(good.tolist()):
-        heat = run.heatmap(number)
-        drawn = view.drawn(k, heat)
-        times = max(1, _SIDE // min(drawn.shape[:2]))
-        drawn = drawn.repeat(times, 0).repeat(times, 1)
-        text = f"{escape_name(run.names[number])}\n{_answer(run, int(table['target'][number]))}"
-        cells.append(_Cell(drawn, text, bool((heat < 0).any())))
-    return cells
-
-
-def _answer(run: Run, target: int) -> str:
-    if target < 0:
-        return ""
-    return run.classes[target] if run.classes and target < len(run.classes) else f"class {target}"
+    for first in range(0, len(good), _READ):
+        view = run.view(good[first : first + _READ])
+        for k, heat in enumerate(view.heatmaps[:]):
+            drawn = view.drawn(k, heat)
+            times = max(1, _SIDE // min(drawn.shape[:2]))
+            yield _Cell(int(view.rows[k]), drawn.repeat(times, 0).repeat(times, 1), bool((heat < 0).any()))
 
 
 def _png(run: Run, most: int | None) -> bytes:
-    cells = _cells(run, most)
-    return heatmap.encode_png(heatmap.montage([c.picture for c in cells], [c.text for c in cells], min(10, len(cells))))
+    cells, names = list(_cells(run, most or _SHEET)), run.name_classes(run.table["target"])
+    texts = [f"{escape_name(run.names[c.number])}\n{names[c.number]}" for c in cells]
+    return heatmap.encode_png(heatmap.montage([c.picture for c in cells], texts, min(10, len(cells))))
 
 
 def _html(run: Run, most: int | None) -> bytes:
-    cells = _cells(run, most)
+    """Return a page that shows all items, some at a time."""
+    count = min(most or len(run), len(run))
+    if count > _LARGEST:
+        raise InputError(
+            f"A page of {count} heatmaps would be too large for a browser: about {count * _THUMBNAIL_BYTES >> 20} MiB. "
+            f"Give --most {_LARGEST} or less, or browse all of them: deeptaylor serve --run {escape_name(run.path)}."
+        )
+    table, items, signed = run.table, list[pages.GalleryItem](), False
+    columns = {name: run.name_classes(table[name]) for name in ("target", "label")}
+    for cell in _cells(run, most):
+        k = cell.number
+        chance, signed = float(table["probability"][k]), signed or cell.signed
+        wrong = table["label"][k] >= 0 and table["prediction"][k] != table["label"][k]
+        items.append(
+            pages.GalleryItem(
+                escape_name(run.names[k]), escape_name(columns["target"][k]), None if np.isnan(chance) else chance,
+                float(table["score"][k]), escape_name(columns["label"][k]) if wrong else "",
+                heatmap.encode_thumbnail(cell.picture, _THUMBNAIL),
+            )
+        )  # fmt: skip
     photos = run.manifest["inputs"]["kind"] != "dataset"
     _, done, bad = run.progress
-    over = ", each over its photograph in grey where that can be read" * photos
-    lead: list[pages.Part] = [
-        f"{done} of {len(run)} items are done; {bad} of them could not be explained.",
-        f"The first {len(cells)} maps{over}:",
-        pages.Legend(any(c.signed for c in cells)),
+    state = f"{bad} item{'s' * (bad > 1)} could not be explained." if bad else ""
+    state = f"{done} of {len(run)} items are done so far. {state}" if done < len(run) else state
+    over = ", each over its photograph in grey if that can be read" * photos
+    lead = [
+        f"{len(items)} heatmaps{over}. {state}",
+        *[run.reason] * bool(run.reason),
+        "Each heatmap has its own colour scale: compare places between maps, not intensities.",
     ]
-    made = [(heatmap.encode_png(c.picture), c.text.replace("\n", ": "), c.text) for c in cells]
-    row = pages.PictureRow([pages.ReportPicture(png, caption, alt, _SIDE * 2, photos) for png, caption, alt in made])
-    sections = [pages.Section("Heatmaps", [row])]
-    if run.errors:
-        lines = "\n".join(f"{escape_name(run.names[t.item])}: {escape_name(t.reason)}" for t in run.errors[:1000])
-        sections.append(pages.Section("Not explained", [pages.Lines(lines)]))
-    return pages.render_report("Heatmaps of a run", lead, sections, "", contents=False).encode()
+    rest = "\n".join(f"{escape_name(run.names[t.item])}: {escape_name(t.reason)}" for t in run.errors)
+    place = Path(str(run.manifest["inputs"].get("place", ""))).name if photos else ""
+    return pages.render_gallery(f"Heatmaps of {place or 'a data set'}", lead, items, signed, rest).encode()
 
 
 def _npz(run: Run, most: int | None) -> bytes:
@@ -109,7 +123,9 @@ def _npz(run: Run, most: int | None) -> bytes:
     count = len(run) if most is None else min(most, len(run))
     maps, data = run.heatmaps, io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as file:
-        for name, values in {"name": np.array(run.names[:count]), **run.table}.items():
+        table = run.table
+        texts = {"name": run.names[:count], "class_name": run.name_classes(table["target"][:count])}
+        for name, values in {**{name: np.array(some) for name, some in texts.items()}, **table}.items():
             with file.open(f"{name}.npy", "w") as entry:
                 np.lib.format.write_array(entry, values[:count], allow_pickle=False)
         with file.open("heatmap.npy", "w", force_zip64=True) as entry:

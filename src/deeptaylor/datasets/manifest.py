@@ -138,6 +138,7 @@ def about(work: Work, heat: Sequence[int], relevance: Sequence[int] | None, more
         "heatmap": list(heat),
         "relevance": None if relevance is None else list(relevance),
         "contrast": work.contrast,
+        "probability": True,
         "also": [one.name for one in work.also],
         "classes": None if named is None else list(named),
         "network": {
@@ -210,9 +211,14 @@ def _hash(*parts: Any) -> str:
 
 
 def fields_in(manifest: Mapping[str, Any]) -> list[Field]:
-    """Return the arrays of a store."""
+    """Return the arrays of a store; one of an older release has no probabilities."""
     raw = manifest["relevance"]
-    return fields_of(tuple(manifest["heatmap"]), None if raw is None else tuple(raw), manifest["contrast"])
+    return fields_of(
+        tuple(manifest["heatmap"]),
+        None if raw is None else tuple(raw),
+        manifest["contrast"],
+        manifest.get("probability", False),
+    )
 
 
 def check(store: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:

@@ -83,8 +83,8 @@ class Run:
     """What was explained: heatmaps, a table with a row per item, and the items themselves.
 
     manifest    what was asked for, of which network and input set, as a dictionary
-    table       columns by name: index, target, prediction, score, label (−1: unknown), status (see `statuses`), and
-                the parts of the ledger
+    table       columns by name: index, target, prediction, score, probability (of the target; NaN: unknown), label
+                (−1: unknown), status (see `statuses`), and the parts of the ledger
     heatmaps    (items, height, width), read as they are asked for; `contrasts` likewise, where they were kept
     """
 
@@ -190,8 +190,9 @@ class Run:
     def table(self) -> dict[str, Array]:
         """Columns by name, a row per item."""
         columns = {"index": np.arange(len(self))}
-        for name in ("target", "prediction", "score", "label", "status"):
-            columns[name] = np.asarray(self.array(name)[:])
+        for name in ("target", "prediction", "score", "probability", "label", "status"):
+            is_saved = name in self._arrays  # not in a store of an older release
+            columns[name] = np.asarray(self.array(name)[:]) if is_saved else np.full(len(self), np.nan, np.float32)
         ledger = np.asarray(self.array("ledger")[:])
         return columns | {part: ledger[:, k] for k, part in enumerate(PARTS) if part != "shared" or self.has_contrast}
 
@@ -201,14 +202,23 @@ class Run:
         return bool(self.manifest["contrast"])
 
     def to_pandas(self) -> Any:
-        """Return the table as a pandas.DataFrame, with the items' names."""
+        """Return the table as a pandas.DataFrame, with the names of the items and of their classes."""
         pandas = optional_package("pandas", "A table is asked for as a DataFrame", "reading")
-        return pandas.DataFrame({"name": self._spelled(), **self.table})
+        return pandas.DataFrame(self._named_table())
 
     def to_arrow(self) -> Any:
-        """Return the table as a pyarrow.Table, with the items' names."""
+        """Return the table as a pyarrow.Table, with the names of the items and of their classes."""
         arrow = optional_package("pyarrow", "A table is asked for as an Arrow table", "reading")
-        return arrow.table({"name": self._spelled(), **self.table})
+        return arrow.table(self._named_table())
+
+    def _named_table(self) -> dict[str, Any]:
+        table = self.table
+        return {"name": self._spelled(), "class_name": self.name_classes(table["target"]), **table}
+
+    def name_classes(self, numbers: Array) -> list[str]:
+        """Return the names of classes; "class 3" for one without a name, "" for none (−1)."""
+        names = self.classes or []
+        return ["" if k < 0 else names[k] if k < len(names) else f"class {k}" for k in numbers.tolist()]
 
     def _spelled(self) -> list[str]:
         """Return the items' names as tables can hold them: bytes that are not text are spelled out."""

@@ -94,8 +94,14 @@ class Field:
         return math.gcd(shard, max(_MAPS, 2 ** math.ceil(math.log2(_CHUNK / self.bytes))))
 
 
-def fields_of(heat: tuple[int, ...], relevance: tuple[int, ...] | None, contrast: bool) -> list[Field]:
-    """Return the arrays of a run whose heatmaps have this shape; `relevance`: that of raw relevance, if kept."""
+def fields_of(
+    heat: tuple[int, ...], relevance: tuple[int, ...] | None, contrast: bool, probability: bool = True
+) -> list[Field]:
+    """Return the arrays of a run whose heatmaps have this shape.
+
+    relevance     the shape of raw relevance, if it is saved
+    probability   False: a store of an older release, which saved no probabilities
+    """
     made = [
         Field("heatmap", "float16", heat),
         Field("scale", "float32"),
@@ -107,6 +113,8 @@ def fields_of(heat: tuple[int, ...], relevance: tuple[int, ...] | None, contrast
         Field("ledger", "float32", (len(PARTS),), float("nan")),
         Field("input_hash", "uint8", (32,)),
     ]
+    if probability:
+        made.append(Field("probability", "float32", fill=float("nan")))
     if contrast:
         made += [Field("contrast", "float16", heat), Field("contrast_scale", "float32")]
     if relevance is not None:

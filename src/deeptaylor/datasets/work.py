@@ -27,6 +27,7 @@ from deeptaylor.explainer import Explainer
 from deeptaylor.explanation import Contrast, Explanation
 from deeptaylor.graph.modes import eval_mode
 from deeptaylor.models.networks.pretrained import Pretrained
+from deeptaylor.support.class_names import to_probabilities
 from deeptaylor.viz.heatmap import Axis, sum_channels
 
 __all__ = ["LABEL", "Observer", "Work"]
@@ -205,21 +206,37 @@ class Work:
         parts = [getattr(ledger, name) for name in PARTS]
         none = torch.full_like(e.score, torch.nan)
         found["ledger"] = _array(torch.stack([none if part is None else part for part in parts], 1))
-        found["prediction"] = self._prediction(x, e)
+        output = self._output(x, e)
+        found["prediction"] = self._prediction(x, e, output)
         found["target"] = self._target(x, e, found["prediction"])
+        found["probability"] = self._probability(output, found["target"])
         return found
 
-    def _prediction(self, x: Tensor, e: Explanation) -> Array:
+    def _output(self, x: Tensor, e: Explanation) -> Tensor | None:
+        """Return the output of the network, (batch, classes), if something is read from it; None if there are none."""
+        if self.target is None and e.classes is None:  # the network gives one number, and no class
+            return None
+        if e.classes is not None and all(one.name != "probability" for one in self.fields):
+            return None
+        with eval_mode(self.explainer.model), torch.no_grad():
+            output = self.explainer.model(x)
+        is_of_classes = isinstance(output, Tensor) and output.ndim == 2 and output.shape[1] > 1
+        return output if is_of_classes else None
+
+    def _prediction(self, x: Tensor, e: Explanation, output: Tensor | None) -> Array:
         """Return the network's answer; −1 where it gives no classes."""
         if e.classes is not None:
             return _array(e.classes)
-        if self.target is None:  # the network gives one number, and no class
-            return np.full(len(x), -1)
-        with eval_mode(self.explainer.model), torch.no_grad():
-            output = self.explainer.model(x)
-        if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[1] < 2:
-            return np.full(len(x), -1)
-        return _array(output.argmax(1))
+        return np.full(len(x), -1) if output is None else _array(output.argmax(1))
+
+    def _probability(self, output: Tensor | None, target: Array) -> Array:
+        """Return the probability of each explained class; NaN if it has none, or if samples have several labels."""
+        read = to_probabilities if self.model is None else self.model.probabilities
+        several = "sigmoid" in self.explainer.captured.engine.planned.removed_operations
+        if output is None or read is None or several:
+            return np.full(len(target), np.nan)
+        found = _array(read(output.float()))[np.arange(len(target)), target.clip(min=0)]
+        return np.where(target >= 0, found, np.nan)
 
     def _target(self, x: Tensor, e: Explanation, prediction: Array) -> Array:
         if self.target is None:

@@ -24,6 +24,7 @@ from deeptaylor.viz.drawings import Drawing
 from deeptaylor.viz.heatmap import Heat, Picture, encode_pixels, encode_png
 
 __all__ = [
+    "GalleryItem",
     "Heading",
     "Legend",
     "Lines",
@@ -34,6 +35,7 @@ __all__ = [
     "Section",
     "Shares",
     "Table",
+    "render_gallery",
     "render_report",
     "render_viewer",
 ]
@@ -278,6 +280,7 @@ $sections
 _PHOTO_SIDE = 1600  # pixels of a photograph: no screen shows more
 _PATCH = 14  # patches along the shorter side of a map: a pixel alone is too small a part to say much
 _LEAST_WIDTH = 640  # pixels of a page: a map or a photograph is at least shown as wide as this
+_EACH = 60  # small pictures that a page shows at a time
 _STRIP = 8  # of a map of one dimension: how much wider than high it is drawn
 
 
@@ -309,6 +312,7 @@ def render_viewer(d: Drawing, score: float, names: Sequence[str] = ()) -> str:
         "beneath": photo is not None,
     }
     return _fill_template(
+        "viewer.html",
         colors=style_sheet(),
         title=html.escape(escape_text(d.title)),
         alt=html.escape(escape_text(f"{d.title}: {d.name if photo is None else d.over}")),
@@ -320,14 +324,55 @@ def render_viewer(d: Drawing, score: float, names: Sequence[str] = ()) -> str:
     )
 
 
-def _fill_template(**parts: str) -> str:
-    text = Path(__file__).with_name("viewer.html").read_text(encoding="utf-8")
+def _fill_template(name: str, **parts: str) -> str:
+    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
     pieces = text.split("{{")
     filled = [pieces[0]]
     for piece in pieces[1:]:  # one after the other, so that what is put in is never searched
         name, _, rest = piece.partition("}}")
         filled += [parts[name], rest]
     return "".join(filled)
+
+
+@dataclass(frozen=True)
+class GalleryItem:
+    """A small picture (JPEG) with its texts, as `render_gallery` shows it."""
+
+    name: str
+    class_name: str
+    probability: float | None
+    score: float
+    label: str  # the item's own class, if the network's answer is another
+    jpeg: bytes
+
+
+def render_gallery(title: str, lead: Sequence[str], items: Sequence[GalleryItem], signed: bool, rest: str = "") -> str:
+    """Render a page that shows many small pictures, some at a time, in several orders; it needs nothing else.
+
+    signed   whether a map has negative values
+    rest     lines that are folded away below: what has no picture
+    """
+    pictures = "".join(
+        f'<script type="text/plain" id="i{k}">{base64.b64encode(item.jpeg).decode()}</script>\n'
+        for k, item in enumerate(items)
+    )
+    data = [
+        {
+            "number": k, "name": item.name, "class": item.class_name, "probability": item.probability,
+            "score": item.score, "label": item.label,
+        }
+        for k, item in enumerate(items)
+    ]  # fmt: skip
+    return _fill_template(
+        "gallery.html",
+        colors=style_sheet(),
+        title=escape(escape_text(title)),
+        lead=_render_parts([*map(escape_text, lead), Legend(signed)]),
+        rest=Lines(rest, "Not explained").html() if rest else "",
+        pictures=pictures,
+        data=json.dumps(data).replace("<", "\\u003c"),
+        each=str(_EACH),
+    )
 
 
 def _make_caption(d: Drawing) -> str:

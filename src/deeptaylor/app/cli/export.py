@@ -66,7 +66,12 @@ def export(
         list[Path] | None, typer.Option(help="Also check on this photograph; repeatable.", metavar="PHOTO")
     ] = None,
     shape: Shape = None,
-    most: Annotated[int | None, typer.Option(help="For a run: number of items.", min=1, show_default=False)] = None,
+    most: Annotated[
+        int | None,
+        typer.Option(
+            help="For a run: number of items. Default: 100 for .png, otherwise all.", min=1, show_default=False
+        ),
+    ] = None,
     overwrite: Overwrite = False,
 ) -> int:
     """Write the explainer as an ONNX file, which needs neither torch nor deeptaylor to run.
@@ -76,14 +81,15 @@ def export(
     photographs. If its results differ from the explainer's by more than 1e-4, nothing is saved and the exit code
     is 1.
 
-    If MODEL is the store of a run, its maps and its table are written instead: .png and .html show the first maps,
-    .npz holds maps and table, .parquet the table.
+    If MODEL is the store of a run, its maps and its table are written instead: .html is a page through all maps with
+    class, probability and score (about 6 kB each), .png shows the first maps, .npz holds maps and table, .parquet the
+    table.
 
     \b
     Examples:
       deeptaylor export squeezenet1_1 explainer.onnx --photo cat.jpg
       deeptaylor export my.onnx explainer.onnx --bias spread --target input …
-      deeptaylor export maps contact_sheet.html
+      deeptaylor export maps maps.html
     """  # noqa: D301
     if (Path(source) / MANIFEST).is_file():
         return _export_run(Path(source), file, most, overwrite, printer)
