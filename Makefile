@@ -118,7 +118,7 @@ $(VENV)/web.stamp: $(VENV)/demo.stamp
 
 $(VENV)/docs.stamp: $(VENV)/demo.stamp
 	@echo "[set-up] mkdocs, and what runs the notebooks"
-	@$(PIP) --no-build-isolation --editable '.[docs]'
+	@$(PIP) --no-build-isolation --editable '.[docs,text]'
 	@touch $@
 
 $(VENV)/site.stamp: $(VENV)/docs.stamp

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 import unicodedata
 from pathlib import Path
 from types import SimpleNamespace
@@ -96,6 +97,23 @@ def test_there_are_notebooks_and_they_are_committed_without_outputs() -> None:
     for path in NOTEBOOKS:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells), path.name
+
+
+def test_make_docs_installs_what_notebooks_import() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    recipes = re.findall(r"^\$\(VENV\)/(?:demo|docs)\.stamp:.*\n(?:\t.*\n)+", makefile, re.MULTILINE)
+    named = [name for names in re.findall(r"'\.\[([\w,]+)\]'", "".join(recipes)) for name in names.split(",")]
+    installed = {re.split(r"[=<>\[]", package)[0] for name in named for package in extras[name]}
+    brought = {"deeptaylor", "torch", "numpy", *(["tokenizers"] if "transformers" in installed else [])}
+    imported = {
+        module
+        for path in NOTEBOOKS
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+        if cell["cell_type"] == "code"
+        for module in re.findall(r"^\s*(?:import|from) (\w+)", "".join(cell["source"]), re.MULTILINE)
+    }
+    assert imported - installed - brought - sys.stdlib_module_names == set()
 
 
 @pytest.mark.filterwarnings("ignore")  # those of the notebook's machinery; the kernel is another process

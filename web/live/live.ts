@@ -67,6 +67,7 @@ const loaded = load();
 async function take(name: string, open: () => Promise<ImageBitmap>): Promise<void> {
   const mine = ++asked;
   say("");
+  byId("busy").textContent = "Waiting for the network …";
   try {
     const { model } = await loaded;
     const bitmap = await open().catch(() => {

@@ -188,6 +188,27 @@ def test_what_is_no_picture_is_said_and_the_next_photograph_is_explained(page: A
     assert page.locator("#problem").is_hidden()
 
 
+def test_before_the_network_is_there(chromium: Any, base: str) -> None:
+    page = chromium.new_page()
+    held = list[Any]()
+    page.route("**/explainer.onnx", lambda route: held.append(route))  # noqa: PLW0108 - playwright needs a function
+    page.goto(f"{base}/index.html")
+    drop(page, "early.png", assets.path("cat").read_bytes())
+    page.get_by_text("Waiting for the network …").wait_for()
+    held.pop().continue_()
+    explained(page, "early.png")
+    page.route("**/explainer.onnx", lambda route: route.fulfill(status=404))
+    page.reload()
+    page.get_by_text(
+        "The network could not be loaded: the file explainer.onnx is missing on the server (404)"
+    ).wait_for()
+    drop(page, "late.png", assets.path("cat").read_bytes())
+    page.wait_for_timeout(200)
+    assert "explainer.onnx is missing" in page.inner_text("#problem")
+    assert page.locator("#busy").inner_text() == ""
+    page.close()
+
+
 @pytest.mark.parametrize(("viewport", "scheme"), [(DESK, "light"), (DESK, "dark"), (PHONE, "light"), (PHONE, "dark")])
 def test_every_state_on_a_desk_and_on_a_phone(chromium: Any, base: str, viewport: Any, scheme: str) -> None:
     name = f"live_{viewport['width']}_{scheme}"
