@@ -29,7 +29,7 @@ from deeptaylor.explainer import Explainer
 from deeptaylor.explanation import Explanation
 from deeptaylor.graph.editing import op_name
 from deeptaylor.graph.modes import disable_autocast
-from deeptaylor.graph.node import Node, describe_node, unsupported
+from deeptaylor.graph.node import Node, describe_node, make_unsupported_op
 from deeptaylor.ledger import Ledger, make_reader, sum_relevance
 from deeptaylor.maps import ops
 from deeptaylor.operations.table import flow_of, row_of, secant_of
@@ -419,7 +419,7 @@ class _AttnLRPPass:
             raise UnsupportedOpError(
                 f"AttnLRP has no rule for {op_name(node)}: {error}.\n  at {describe_node(node)}\n"
                 "What to do: another method, such as explainer.between(x, reference).",
-                [unsupported(op_name(node), node)],
+                [make_unsupported_op(op_name(node), node)],
             ) from None
 
     def _step(self, node: Node) -> Step | None:
