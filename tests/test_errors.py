@@ -96,7 +96,7 @@ def test_a_reader_of_texts_is_found(code: str) -> None:
 def test_settings_are_written_as_each_face_writes_them() -> None:
     error = errors.LoadError("a.pt2 is not read {x}. Give {trust}, {mean} or {output}.", trust=True, mean=0, output=...)
     assert str(error) == "a.pt2 is not read {x}. Give trust=True, mean=0 or output=…."
-    assert error.spelled(lambda name, value: f"--{name}") == "a.pt2 is not read {x}. Give --trust, --mean or --output."
+    assert error.render(lambda name, value: f"--{name}") == "a.pt2 is not read {x}. Give --trust, --mean or --output."
     assert error.settings == {"trust": True, "mean": 0, "output": ...}
 
 
@@ -104,7 +104,7 @@ def test_facts_survive_copies_and_pickling() -> None:
     error = errors.InputError("Give {bias}.", kind=errors.NOT_FINITE, bias="spread")
     for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):
         assert (str(again), again.kind, again.settings) == ("Give bias='spread'.", "not finite", {"bias": "spread"})
-    longer = error.extended(errors.Wording("Or {first}.", first=1))
+    longer = error.extend(errors.Wording("Or {first}.", first=1))
     assert (str(longer), longer.kind) == ("Give bias='spread'.\nOr first=1.", "not finite")
     assert str(error) == "Give bias='spread'."
 
@@ -142,5 +142,5 @@ def test_an_extended_error_leaves_the_first_as_it_was_where_copies_share_their_a
 
     monkeypatch.setitem(copyreg.dispatch_table, errors.InputError, share)
     error = errors.InputError("Give {bias}.", bias="spread")
-    assert str(error.extended("Or not.")) == "Give bias='spread'.\nOr not."
+    assert str(error.extend("Or not.")) == "Give bias='spread'.\nOr not."
     assert str(error) == "Give bias='spread'."

@@ -16,6 +16,7 @@ from torch import nn
 
 import deeptaylor as dt
 from deeptaylor.formatting import format_percent
+from deeptaylor.ledger import make_residual_ledger
 from deeptaylor.viz import heatmap
 from small_networks import LEDGER_GAP, TOP, attention, batch, close, mlp, net
 
@@ -522,8 +523,14 @@ def test_a_smooth_map_has_the_same_sum_and_no_single_dots(tmp_path: Path) -> Non
         assert saved.read_bytes() == smooth.save(tmp_path / "same.png", **options).read_bytes()
         assert saved.read_bytes() != e.save(tmp_path / "rough.png", **options).read_bytes()
     c = dt.Explainer(network, method="deep-taylor").contrast(torch.rand(1, 1, 64, 64)).smooth()
-    close((c.relevance + c.shared).sum(), c.ledger.held.sum(), 1e-4)
+    close((c.relevance + c.shared).sum(), c.ledger.input_total.sum(), 1e-4)
     with pytest.raises(
         dt.InputError, match=r"Only maps of pictures can be smoothed; this relevance has the shape \(1, 2\)"
     ):
         dt.explain(nn.Linear(2, 2), torch.rand(1, 2), 0).smooth()
+
+
+def test_a_former_name_of_the_ledger_warns() -> None:
+    ledger = make_residual_ledger(torch.ones(1, 2), torch.ones(1))
+    with pytest.warns(DeprecationWarning, match="input_total"):
+        assert ledger.held is ledger.input

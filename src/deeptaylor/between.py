@@ -15,7 +15,7 @@ from deeptaylor.engine.secant_walk import Side
 from deeptaylor.errors import BoundaryError, InputError, Wording
 from deeptaylor.explanation import Explanation
 from deeptaylor.formatting import escape_text
-from deeptaylor.ledger import Ledger
+from deeptaylor.ledger import Ledger, make_reader
 from deeptaylor.viz import captions
 from deeptaylor.viz.drawings import Drawing
 from deeptaylor.viz.heatmap import Axis
@@ -78,12 +78,10 @@ class BetweenLedger(Ledger):
 
     def sentence(self, sample: int = 0, target: int = 0) -> str:
         """Return the account of one sample, in plain English."""
-        return self._line(sample, target)
+        return self._format_line(sample, target)
 
-    def _line(self, sample: int, target: int) -> str:
-        def pick(t: Tensor) -> float:
-            return float(t[sample, target] if t.ndim == 2 else t[sample])
-
+    def _format_line(self, sample: int, target: int) -> str:
+        pick = make_reader(sample, target)
         residual = pick(self.residual)
         wrong = "" if pick(self.accounted) else f"; NOT accounted for: {residual:.4g}"
         return (
@@ -95,7 +93,7 @@ class BetweenLedger(Ledger):
 class _AccountCheck(Check):
     """Whether the two scores and what lies between them add up."""
 
-    def _account(self) -> list[str | Wording]:
+    def _describe_properties(self) -> list[str | Wording]:
         answer = "yes" if self.accounted else "NO"
         return [
             (

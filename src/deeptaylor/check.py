@@ -1,4 +1,4 @@
-"""The paper's properties of a heatmap, measured: conservative, positive, consistent; and accounted, which is ours.
+"""The paper's properties of a heatmap, measured: conservative, positive, consistent; this library adds accounted.
 
 What this cannot catch: the two trivial heatmaps of the paper (the score spread evenly over all pixels, or put on the
 first pixel) are both consistent. Consistency is needed, not enough.
@@ -20,9 +20,9 @@ from deeptaylor.formatting import format_percent
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 1e-1}
 
 
-SAME = 0.98  # a map that shares more than this with the next class's does not depend on the class
+MAX_OVERLAP = 0.98  # a map that shares more than this with the next class's does not depend on the class
 DEEP_TAYLOR = "deep Taylor"
-BY_RULES = (DEEP_TAYLOR, "cp-lrp")  # what the input does not hold, biases took, or was dropped
+BY_RULES = (DEEP_TAYLOR, "cp-lrp")  # methods whose relevance is on the input, absorbed by biases, or dropped
 _SENSITIVITY = (
     "Sensitivity does not split the score: its values, squared slopes, say where a small change would matter most. "
     "They need not add up to anything."
@@ -41,19 +41,19 @@ class Check:
     most_negative: float
     accounting_gap: float
     input_share: float  # the smallest share of the score that the map sums to, over the batch
-    own_share: float  # the same before redistribution (bias="returned"): what reached the input
+    own_share: float  # the same before relevance absorbed by biases was redistributed (bias="returned")
     bias_share: float  # the largest share that biases absorbed, before redistribution
     dropped_share: float
     empty: int  # samples with f = 0: no evidence
     negative: int  # samples with f < 0
     samples: int
-    residual_share: float = 0.0  # of a Taylor expansion: what its first-order terms leave out
+    residual_share: float = 0.0  # of a Taylor expansion: the share that its first-order terms leave out
     method: str = DEEP_TAYLOR
     notes: tuple[str, ...] = ()
-    flipping: float | None = None  # where it was asked for: the area, a mean over the batch
+    flipping: float | None = None  # if measured: the mean area of patch flipping over the batch
     rescaled: bool = False  # the map shows what biases absorbed, too: it was redistributed to the pixels
     overlap: tuple[float, ...] | None = None  # if measured: the part of each map that is the same for the next class
-    next_classes: tuple[str, ...] = ()  # these classes, one per sample
+    next_classes: tuple[str, ...] = ()  # the classes that `overlap` compares with, one per sample
     outputs: int | None = None  # how many numbers the network gives per sample, if that is known
 
     def __repr__(self) -> str:
@@ -71,19 +71,19 @@ class Check:
 
     def sentences(self) -> list[str | Wording]:
         """Return one sentence per property; sentences that name settings are a `Wording`."""
-        lines: list[str | Wording] = [_SENSITIVITY] if self.method == "sensitivity" else self._account()
+        lines: list[str | Wording] = [_SENSITIVITY] if self.method == "sensitivity" else self._describe_properties()
         if self.flipping is not None:
-            lines.append(self._faithful_text())
+            lines.append(self._describe_flipping())
         if self.overlap is not None:
-            lines.insert(0 if self.same_for_classes else len(lines), self._overlap_text(self.overlap))
+            lines.insert(0 if self.same_for_classes else len(lines), self._describe_overlap(self.overlap))
         return [*lines, *[f"note: {n}" for n in self.notes]]
 
     @property
     def same_for_classes(self) -> int:
         """The number of maps that do not depend on the class; 0 if that was not measured."""
-        return sum(share > SAME for share in self.overlap or ())
+        return sum(share > MAX_OVERLAP for share in self.overlap or ())
 
-    def _overlap_text(self, shares: tuple[float, ...]) -> str | Wording:
+    def _describe_overlap(self, shares: tuple[float, ...]) -> str | Wording:
         several, same = len(shares) > 1, self.same_for_classes
         part = f"{'up to ' if several else ''}{format_percent(max(shares))} of {'a' if several else 'the'} map"
         shared = f"{part} is the same for the next class{'' if several else f' {self.next_classes[0]}'}."
@@ -95,13 +95,13 @@ class Check:
             f"{maps} not depend on the class: {shared} Ask what sets the class apart: {{contrast}}.", contrast=...
         )
 
-    def _account(self) -> list[str | Wording]:
+    def _describe_properties(self) -> list[str | Wording]:
         lines: list[str | Wording] = []
         explained = self.samples > self.negative + self.empty
         if explained:
-            lines.append(self._rescaled_text() if self.is_rescaled else self._held_text())
+            lines.append(self._describe_rescaling() if self.is_rescaled else self._describe_input_share())
         if self.negative or self.empty:
-            lines.append(self._empty_text())
+            lines.append(self._describe_missing_evidence())
         if explained:
             off, least = _format_share(self.conservation_gap), _format_share(self.most_negative)
             if not self.is_rescaled:
@@ -110,7 +110,7 @@ class Check:
             lines += [
                 f"Positive: {_format_yes(self.positive)} (the smallest value is {least} of the score).",
                 f"Consistent (conservative and positive): {_format_yes(self.consistent)}.",
-                self._account_text(),
+                self._describe_account(),
             ]
         return lines
 
@@ -119,7 +119,7 @@ class Check:
         """True if the map was rescaled, and is not conservative without that."""
         return self.rescaled and not self.conservative
 
-    def _rescaled_text(self) -> str:
+    def _describe_rescaling(self) -> str:
         several = self.samples > 1
         usual = " (usual for networks with BatchNorm)" if self.bias_share > 0.5 else ""
         whole = self.input_share >= 0.9995
@@ -131,12 +131,12 @@ class Check:
             f"score{usual}; the map is rescaled to {to} so that you can read it."
         )
 
-    def _held_text(self) -> str:
+    def _describe_input_share(self) -> str:
         """Return a sentence about how much of the score the heatmap explains."""
         several = self.samples > 1
         if self.conservative:
             return "The input accounts for the whole score."
-        if abs(1 - self.input_share - self.conservation_gap) > 1e-6:  # the worst sample is not the one that holds least
+        if abs(1 - self.input_share - self.conservation_gap) > 1e-6:  # another sample has the smallest share
             return f"The input accounts for up to {format_percent(self.conservation_gap)} more or less than the score."
         little = self.input_share < 0.5
         limit = "only " if little else "at least " if several else ""
@@ -149,13 +149,13 @@ class Check:
             rest = f"; biases absorbed {'at most ' if several else ''}{format_percent(self.bias_share)}"
         return f"The input accounts for {held} of the score{worst}{rest}."
 
-    def _faithful_text(self) -> str:
+    def _describe_flipping(self) -> str:
         return (
             f"Faithful: {self.flipping:.2f}. Hiding the least relevant patches leaves the class's probability higher, "
             "by this much on average, than hiding the most relevant ones. A random map scores 0."
         )
 
-    def _account_text(self) -> str:
+    def _describe_account(self) -> str:
         if self.method not in BY_RULES:
             share = _format_share(self.residual_share)
             return f"Residual: {share} of the score, which {self.method} does not redistribute."
@@ -165,13 +165,13 @@ class Check:
             f"{_format_share(self.accounting_gap)} of it; dropped: {_format_share(self.dropped_share)})."
         )
 
-    def _empty_text(self) -> Wording:
+    def _describe_missing_evidence(self) -> Wording:
         texts = []
         empty = ", so the map is empty" if self.method == DEEP_TAYLOR else ""
         if self.empty:
-            texts.append(f"{self._scores(self.empty)} zero: no evidence{empty and ', an empty map'}.")
+            texts.append(f"{self._count_scores(self.empty)} zero: no evidence{empty and ', an empty map'}.")
         if self.negative:
-            texts.append(f"{self._scores(self.negative)} negative: there is no evidence for this answer{empty}.")
+            texts.append(f"{self._count_scores(self.negative)} negative: there is no evidence for this answer{empty}.")
         if self.outputs == 1:
             texts.append(
                 "The network has one output: {negative} explains it where it is negative, and no target where it is "
@@ -186,7 +186,7 @@ class Check:
             texts.append("Of a network with one output, {negative} explains a negative score.")
         return Wording(" ".join(texts), negative=..., margin=...)
 
-    def _scores(self, count: int) -> str:
+    def _count_scores(self, count: int) -> str:
         return "The score is" if self.samples == 1 else f"{count} of {self.samples} scores are"
 
 
@@ -203,36 +203,37 @@ def _format_share(share: float) -> str:
 def check(
     relevance: Sequence[Tensor],
     score: Tensor,
-    held: Tensor,
+    input_total: Tensor,
     bias: Tensor,
     dropped: Tensor,
     notes: tuple[str, ...] = (),
     residual: Tensor | None = None,
     method: str = DEEP_TAYLOR,
-    own: Tensor | None = None,
+    arrived: Tensor | None = None,
     flipping: Tensor | None = None,
     redistributed: Tensor | None = None,
 ) -> Check:
     """Measure the properties of a batch of heatmaps against max(0, f).
 
-    own             the relevance that reached the input before redistribution, used for conservation; default `held`
+    input_total     the relevance of the input, summed per sample
+    arrived         the same before redistribution, used for conservation; default `input_total`
     redistributed   the relevance absorbed by biases that was redistributed to pixels
     """
     f = score.detach().to(torch.float64).clamp(min=0)
     alive = f > 0
     tolerance = TOLERANCE.get(score.dtype, 1e-4)
 
-    def worst(t: Tensor) -> float:
+    def find_worst(t: Tensor) -> float:
         ratio = (t.detach().to(torch.float64).abs() / torch.where(alive, f, 1))[alive]
         return float(ratio.max()) if ratio.numel() else 0.0
 
-    rest = torch.zeros_like(held) if residual is None else residual
-    h, b, d, e = (t.detach().to(torch.float64) for t in (held, bias, dropped, rest))
+    rest = torch.zeros_like(input_total) if residual is None else residual
+    h, b, d, e = (t.detach().to(torch.float64) for t in (input_total, bias, dropped, rest))
     lowest = torch.stack([_find_lowest(r, score.ndim) for r in relevance]).amin(0).to(torch.float64)
     negative = float((lowest / torch.where(alive, f, 1)).amin())
-    reached = h if own is None else own.detach().to(torch.float64)
+    reached = h if arrived is None else arrived.detach().to(torch.float64)
     given = torch.zeros_like(h) if redistributed is None else redistributed.detach().to(torch.float64)
-    conservation, accounting = worst(reached - f), worst(h + b + d + e - f)
+    conservation, accounting = find_worst(reached - f), find_worst(h + b + d + e - f)
     share, own_share = ((t / torch.where(alive, f, 1))[alive] for t in (h, reached))
     conservative, positive = conservation <= tolerance, negative >= 0
     return Check(
@@ -245,12 +246,12 @@ def check(
         accounting_gap=accounting,
         input_share=float(share.min()) if share.numel() else 1.0,
         own_share=float(own_share.min()) if own_share.numel() else 1.0,
-        bias_share=worst(b + given),
-        dropped_share=worst(d),
+        bias_share=find_worst(b + given),
+        dropped_share=find_worst(d),
         empty=int((score == 0).sum()),
         negative=int((score < 0).sum()),
         samples=score.numel(),
-        residual_share=worst(e),
+        residual_share=find_worst(e),
         method=method,
         notes=notes,
         flipping=None if flipping is None else float(flipping.mean()),
@@ -259,5 +260,6 @@ def check(
 
 
 def _find_lowest(relevance: Tensor, lead: int) -> Tensor:
+    """Return the lowest relevance per score; the first `lead` axes are those of the scores."""
     flat = relevance.detach().flatten(lead) if relevance.ndim > lead else relevance.detach().unsqueeze(-1)
     return flat.amin(-1)

@@ -17,7 +17,7 @@ OVERSHOOT = 1e-6
 
 @dataclass(frozen=True)
 class Domain:
-    """What values a tensor may take."""
+    """The values that a tensor may take."""
 
     @property
     def non_negative(self) -> bool:
@@ -68,7 +68,7 @@ class Box(Domain):
             bound = getattr(self, name)
             if not isinstance(bound, (int, float, list, tuple, Tensor)):  # an array, a column of a data frame
                 object.__setattr__(self, name, torch.tensor(np.asarray(bound)))
-        low, high = _tensor(self.low), _tensor(self.high)
+        low, high = _to_tensor(self.low), _to_tensor(self.high)
         if not (torch.isfinite(low).all() and torch.isfinite(high).all()):
             raise InputError("Box: bounds must be finite; use Real() or NonNegative() for an open domain.")
         try:
@@ -82,33 +82,33 @@ class Box(Domain):
 
     @classmethod
     def from_normalisation(cls, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> Box:
-        """The box of images in [0, 1] after (x − mean) / std."""
-        m, s = _tensor(mean), _tensor(std)
+        """Return the box of images in [0, 1] after (x − mean) / std."""
+        m, s = _to_tensor(mean), _to_tensor(std)
         if bool((s <= 0).any()):
             raise InputError("Box.from_normalisation: std must be positive.")
         return cls((0 - m) / s, (1 - m) / s)
 
     def __repr__(self) -> str:
-        return f"Box(low={_in_short(self.low)}, high={_in_short(self.high)})"
+        return f"Box(low={_format_bound(self.low)}, high={_format_bound(self.high)})"
 
     @property
     def non_negative(self) -> bool:
-        return bool((_tensor(self.low) >= 0).all())
+        return bool((_to_tensor(self.low) >= 0).all())
 
     @property
     def gate(self) -> bool:
-        return self.non_negative and bool((_tensor(self.high) <= 1).all())
+        return self.non_negative and bool((_to_tensor(self.high) <= 1).all())
 
     def like(self, x: Tensor) -> Box:
-        """The same box with tensors for bounds, of the type and on the device of x."""
-        return Box(*(_tensor(bound, x.dtype).to(x.device) for bound in (self.low, self.high)))
+        """Return this box with tensors as bounds, with the dtype and on the device of x."""
+        return Box(*(_to_tensor(bound, x.dtype).to(x.device) for bound in (self.low, self.high)))
 
     def span(self) -> tuple[float, float]:
-        """The lowest and the highest number in it."""
-        return float(_tensor(self.low).min()), float(_tensor(self.high).max())
+        """Return the lowest and the highest number in the box."""
+        return float(_to_tensor(self.low).min()), float(_to_tensor(self.high).max())
 
     def bounds(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """low and high as tensors that broadcast against the batch x."""
+        """Return low and high as tensors that broadcast against the batch x."""
         return fit(self.low, x), fit(self.high, x)
 
     def __str__(self) -> str:
@@ -116,23 +116,27 @@ class Box(Domain):
         return f"[{low:.3g}, {high:.3g}]"
 
 
-def _in_short(bound: float | Sequence[float] | Tensor) -> str:
-    t = _tensor(bound)
+def _format_bound(bound: float | Sequence[float] | Tensor) -> str:
+    """Return a bound as text; a long one by its extremes and its shape."""
+    t = _to_tensor(bound)
     if t.numel() <= 8:  # one per channel
         return repr(bound)
     return f"<{float(t.min()):.3g} to {float(t.max()):.3g}, shape {tuple(t.shape)}>"
 
 
-def _tensor(bound: float | Sequence[float] | Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """A bound as a tensor; of a type, or of its own, or of the usual one."""
+def _to_tensor(bound: float | Sequence[float] | Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return a bound as a tensor; by default with its dtype, or for numbers torch's default dtype."""
     if isinstance(bound, Tensor):
         return bound.detach().to(dtype or bound.dtype)
     return torch.as_tensor(bound, dtype=dtype or torch.get_default_dtype())
 
 
 def fit(bound: float | Sequence[float] | Tensor, x: Tensor) -> Tensor:
-    """A bound broadcast against a batch: a number, one per channel (dim 1), or the shape of one sample."""
-    t = bound if isinstance(bound, Tensor) else _tensor(bound)  # bounds may be differentiable
+    """Return a bound that broadcasts against a batch; raise InputError if it does not fit.
+
+    bound   a number, one number per channel (dim 1), or a tensor shaped like one sample
+    """
+    t = bound if isinstance(bound, Tensor) else _to_tensor(bound)  # bounds may be differentiable
     t = t.to(dtype=x.dtype, device=x.device)
     if t.ndim == 0:
         return t
@@ -146,14 +150,14 @@ def fit(bound: float | Sequence[float] | Tensor, x: Tensor) -> Tensor:
         broadcast = torch.Size()
     if t.ndim != x.ndim or broadcast != (1, *x.shape[1:]):
         raise InputError(
-            f"Box: a bound of shape {tuple(_tensor(bound).shape)} does not fit samples of shape {tuple(x.shape[1:])}; "
-            "give a number, one number per channel, or one sample's shape."
+            f"Box: a bound of shape {tuple(_to_tensor(bound).shape)} does not fit samples of shape "
+            f"{tuple(x.shape[1:])}; give a number, one number per channel, or one sample's shape."
         )
     return t
 
 
-def extent(domain: Domain, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The lowest and the highest value of every element of a batch, infinite where a domain is open."""
+def find_bounds(domain: Domain, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the lowest and the highest value of every element of a batch, infinite where a domain is open."""
     if isinstance(domain, Box):
         low, high = domain.bounds(x)
         return low.expand_as(x), high.expand_as(x)
@@ -162,16 +166,16 @@ def extent(domain: Domain, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def check_inside(x: Tensor, domain: Domain, name: str) -> None:
-    """Refuse a batch that leaves its domain by more than rounding, saying how many values and how far."""
+    """Raise InputError if a batch leaves its domain by more than rounding; report how many values, and how far."""
     if isinstance(domain, NonNegative):
         excess = -x
         width = torch.ones((), dtype=x.dtype, device=x.device)
-        said = "is declared non-negative"
+        declaration = "is declared non-negative"
     elif isinstance(domain, Box):
         low, high = domain.bounds(x)
         excess = torch.maximum(low - x, x - high)
         width = torch.maximum(high - low, torch.maximum(low.abs(), high.abs()))
-        said = f"is declared in the box {domain}"
+        declaration = f"is declared in the box {domain}"
     else:
         return
     outside = excess > max(OVERSHOOT, 4 * torch.finfo(x.dtype).eps) * width
@@ -179,7 +183,7 @@ def check_inside(x: Tensor, domain: Domain, name: str) -> None:
     if count:
         index = tuple(int(i) for i in torch.nonzero(outside)[0])
         raise InputError(
-            f"Input {name!r} {said}, but {count} of {x.numel()} values lie outside, by up to "
+            f"Input {name!r} {declaration}, but {count} of {x.numel()} values lie outside, by up to "
             f"{float(excess.max()):.4g} (first at index {index}: {float(x[index]):.4g}). "
             "Check the normalisation, or declare the domain it really has."
         )

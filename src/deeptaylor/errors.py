@@ -1,30 +1,30 @@
-"""What can go wrong, as one tree; every message says what, where and what to do next.
+"""All errors, as one tree; every message says what failed, where, and what to do next.
 
 An error carries its facts as attributes, and nothing in the package reads its text. Settings that a message names are
 facts, too (`Wording`): Python writes trust=True, the command --trust.
 
 DeepTaylorError
 ├── CaptureError        the network cannot be exported to a graph
-│   └── MismatchError   the captured network does not give what the network gives
-├── PlanError           the graph cannot be explained as asked
+│   └── MismatchError   the outputs of the captured network differ from those of the network
+├── PlanError           the graph cannot be explained with these settings
 │   └── UnsupportedOpError   operations without a rule, all of them at once
 ├── InputError          the input cannot be explained (NaN, shape, type, outside its domain)
 ├── TargetError         the target does not exist or does not fit the output
 │   └── UnknownClassError    no class has the name (support/class_names.py)
 ├── StaleModelError     the network changed since it was captured
 ├── TooLargeError       a single sample does not fit into memory
-├── BoundaryError       relevance was asked for at a place inside a detection block
-├── OverwriteError      a file is there that something else has made (files.py)
-├── DiskFullError       there is no room for a file (files.py)
+├── BoundaryError       relevance inside a detection block was requested
+├── OverwriteError      a file exists that another command wrote (files.py)
+├── DiskFullError       no space is left for a file (files.py)
 ├── StoreError          the store of a run cannot be read or written (datasets/commits.py)
-├── BusyError           another run is at work on a store (datasets/commits.py)
-├── ChangedError        a store is of another network, plan or input set (datasets/manifest.py)
-├── AssetError          weights or data cannot be had (assets.py)
+├── BusyError           another process writes to a store (datasets/commits.py)
+├── ChangedError        a store belongs to another network, plan or input set (datasets/manifest.py)
+├── AssetError          weights or data cannot be downloaded or read (assets.py)
 ├── MissingPackageError an optional package is not installed (optional.py)
 ├── ExportError         an explainer cannot be exported, or its export differs (onnx/exporter.py)
 └── LoadError           a model cannot be loaded
-    ├── MissingArgumentError   neither the source nor the user says what is needed (loading/request.py)
-    ├── CaffeError      a file of Caffe cannot be read (caffe/caffe_files.py)
+    ├── MissingArgumentError   neither the file nor the user gives a required argument (loading/request.py)
+    ├── CaffeError      a Caffe file cannot be read (caffe/caffe_files.py)
     └── OnnxError       an ONNX file cannot be read (onnx/file.py)
 """
 
@@ -37,7 +37,7 @@ from typing import Any, NamedTuple, Self
 from deeptaylor.formatting import escape_text
 
 NOT_FINITE = "not finite"  # the kind of an InputError: the input, the score or the relevance is NaN or infinite
-_CALLS = {  # in Python, what is not an argument and its value
+_CALLS = {  # settings that Python does not write as name=value
     "contrast": "explainer.contrast(x)",
     "margin": "target=dt.margin(a, b)",
     "negative": "target=dt.negative()",
@@ -46,34 +46,35 @@ _CALLS = {  # in Python, what is not an argument and its value
 
 
 class Wording:
-    """A sentence that names settings, in braces; Python, the command and the page each write them in their way.
+    """A sentence with settings in braces; Python, the command and the page each format them in their own syntax.
 
-    A value of ``...`` is for the user to choose.
+    The value ``...`` stands for one that the user chooses.
 
     >>> wording = Wording("If you know who made the file, give {trust}.", trust=True)
-    >>> str(wording), wording.spelled(lambda name, value: f"--{name}")
+    >>> str(wording), wording.render(lambda name, value: f"--{name}")
     ('If you know who made the file, give trust=True.', 'If you know who made the file, give --trust.')
     """
 
     def __init__(self, text: str, **settings: Any) -> None:
         self.text, self.settings = text, settings
 
-    def spelled(self, spell: Callable[[str, Any], str]) -> str:
-        """Return the sentence with each setting as `spell` writes its name and value."""
+    def render(self, format_setting: Callable[[str, Any], str]) -> str:
+        """Return the sentence with each setting formatted by `format_setting(name, value)`."""
         text = self.text
         for name, value in self.settings.items():
-            text = text.replace(f"{{{name}}}", spell(name, value))
+            text = text.replace(f"{{{name}}}", format_setting(name, value))
         return text
 
     def __str__(self) -> str:
-        return self.spelled(_in_python)
+        return self.render(_format_setting)
 
     def __add__(self, other: "str | Wording") -> "Wording":
         more = other if isinstance(other, Wording) else Wording(other)
         return Wording(self.text + more.text, **self.settings, **more.settings)
 
 
-def _in_python(name: str, value: Any) -> str:
+def _format_setting(name: str, value: Any) -> str:
+    """Return a setting as Python code."""
     return _CALLS.get(name) or f"{name}={'…' if value is ... else repr(value)}"
 
 
@@ -81,8 +82,8 @@ class DeepTaylorError(Exception):
     """Base of every error this package raises on purpose.
 
     message    what failed, where, and what to do; it names settings in braces
-    kind       which of the failures of its class this is, for callers that treat them differently
-    settings   those that the message names, with their values
+    kind       one of the failures of its class, for callers that treat them differently
+    settings   the settings that the message names, with their values
     """
 
     def __init__(self, message: str | Wording = "", *, kind: str = "", **settings: Any) -> None:
@@ -92,17 +93,17 @@ class DeepTaylorError(Exception):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return the settings that the message names, with the values that it proposes."""
+        """The settings that the message names, with the values that it proposes."""
         return self.wording.settings
 
     def __str__(self) -> str:
         return escape_text(str(self.wording))
 
-    def spelled(self, spell: Callable[[str, Any], str]) -> str:
-        """Return the message with each setting as `spell` writes its name and value."""
-        return escape_text(self.wording.spelled(spell))
+    def render(self, format_setting: Callable[[str, Any], str]) -> str:
+        """Return the message with each setting formatted by `format_setting(name, value)`."""
+        return escape_text(self.wording.render(format_setting))
 
-    def extended(self, more: str | Wording) -> Self:
+    def extend(self, more: str | Wording) -> Self:
         """Return the same error, facts included, with a further line."""
         longer = type(self).__new__(type(self))
         longer.__dict__ = self.__dict__ | {"wording": self.wording + "\n" + more}  # no copy.copy: Dask replaces it
@@ -115,11 +116,11 @@ class CaptureError(DeepTaylorError):
 
 
 class MismatchError(CaptureError):
-    """The captured network does not give what the network itself gives."""
+    """The outputs of the captured network differ from those of the network."""
 
 
 class PlanError(DeepTaylorError, ValueError):
-    """The graph cannot be explained as asked."""
+    """The graph cannot be explained with these settings."""
 
 
 class UnsupportedOp(NamedTuple):
@@ -160,15 +161,15 @@ class TooLargeError(DeepTaylorError, MemoryError):
 
 
 class BoundaryError(DeepTaylorError, KeyError):
-    """Relevance was asked for inside a detection block, or at a name that does not exist."""
+    """Relevance inside a detection block was requested, or at a name that does not exist."""
 
 
 class LoadError(DeepTaylorError, ValueError):
-    """A model cannot be loaded: the file, what it lacks, or what it would take."""
+    """A model cannot be loaded."""
 
 
 class DeepTaylorWarning(UserWarning):
-    """Something the user should know, with a result nevertheless."""
+    """A result that the user should read with care."""
 
 
 def warn(message: str) -> None:

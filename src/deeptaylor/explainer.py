@@ -370,7 +370,7 @@ class Explainer(nn.Module):
             except UnsupportedOpError as error:
                 if self._without_rule is None:
                     raise
-                raise self._without_rule.extended(Wording("Secants: ") + error.wording) from error
+                raise self._without_rule.extend(Wording("Secants: ") + error.wording) from error
 
     def _reference_for(self, inputs: tuple[Tensor, ...], reference: Any) -> Any:
         """Return the reference of secants: that of the call or of the explainer; None for the default."""
@@ -806,7 +806,7 @@ class Explainer(nn.Module):
         except UnsupportedOpError as error:
             if not isinstance(target, targets.Probability):
                 raise
-            raise error.extended(
+            raise error.extend(
                 "Or explain the logit, target=c; or compare with a reference, which needs no rules: "
                 "explainer.between(x, reference, dt.probability(c))."
             ) from error

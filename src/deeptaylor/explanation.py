@@ -199,8 +199,8 @@ class Explanation:
         parts = self.relevance if isinstance(self.relevance, tuple) else (self.relevance,)
         ledger = self.ledger
         found = check(
-            parts, self.score, ledger.held, ledger.bias, ledger.dropped, self.notes, ledger.residual, self.method,
-            ledger.own, self._flipping(axis) if faithful else None, ledger.returned,
+            parts, self.score, ledger.input_total, ledger.bias, ledger.dropped, self.notes, ledger.residual,
+            self.method, ledger.own, self._flipping(axis) if faithful else None, ledger.returned,
         )  # fmt: skip
         shares, names = self._next_named() if classes else (None, ())
         return replace(found, outputs=self.outputs, overlap=shares, next_classes=names)

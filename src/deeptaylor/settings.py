@@ -1,4 +1,4 @@
-"""Settings of an explainer: the words of `method=`, one frozen object, and the checks of what users name."""
+"""Settings of an explainer: the names for `method=`, one frozen object, and the checks of both."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class Settings:
     output: int | str | None = None
     root: str = ""  # the module that paths are named from, if the network was wrapped
     layer: str = ""  # the layer at which the network is cut; its output is explained
-    planned: bool = True  # False: captured alone, for methods that need no rules
-    keeps_final: bool = False  # True: a final softmax or sigmoid is not set aside
+    planned: bool = True  # False: captured without a plan, for methods that need no rules
+    keeps_final: bool = False  # True: a final softmax or sigmoid is not removed
     method: str = AUTO  # one of METHODS
-    reference: Any = None  # what secants compare with, if the user named it
+    reference: Any = None  # the input that secants compare with, if the user gave one
     background: Any = None  # data; secants compare with its mean
     live: bool = False  # True: constants follow the network's parameters (engine/live.py)
 
@@ -65,11 +65,11 @@ class Settings:
 
 def read_settings(
     method: str = AUTO, reference: Any = None, background: Any = None, output: int | str | None = None,
-    live: bool = False, **named: Any,
+    live: bool = False, **rule_settings: Any,
 ) -> Settings:  # fmt: skip
-    """Return the settings of an explainer; raise if they contradict each other.
+    """Return the settings of an explainer; raise InputError if they contradict each other.
 
-    named   settings of deep Taylor (rules, first, bias, max_pool, local); None for each that was left out
+    rule_settings   settings of deep Taylor (rules, first, bias, max_pool, local); None for any the user did not give
     """
     if method not in tuple(METHODS):  # also if it cannot be hashed
         near = difflib.get_close_matches(str(method).lower().replace("_", "-"), METHODS, 1)
@@ -78,7 +78,7 @@ def read_settings(
     if reference is not None and background is not None:
         raise InputError("Give reference= or background=, not both: the mean of the background is the reference.")
     compared = "reference" if reference is not None else "background" if background is not None else ""
-    rules = [name for name, value in named.items() if value is not None]
+    rules = [name for name, value in rule_settings.items() if value is not None]
     chosen: dict[str, Any] = {name: ... for name in (compared, *rules[:1]) if name}  # as the user gave them
     if compared and method not in (AUTO, SECANT):
         raise InputError(
@@ -104,7 +104,7 @@ def read_settings(
         )
     if method == AUTO and (rules or live):
         method = SECANT if compared else DEEP_TAYLOR
-    chosen = {**_PRESET_SETTINGS.get(method, {}), **{name: named[name] for name in rules}}
+    chosen = {**_PRESET_SETTINGS.get(method, {}), **{name: rule_settings[name] for name in rules}}
     settings = Settings(
         **chosen, output=output, planned=method in (AUTO, *PRESETS), method=method, reference=reference,
         background=background, live=live,
@@ -118,7 +118,7 @@ def read_settings(
 
 
 def read_preset(preset: str | None, method: str = AUTO) -> str:
-    """Return the method that a preset stands for, and the given method without one; raise if the two differ."""
+    """Return the method of a preset, or `method` if there is no preset; raise InputError if they contradict."""
     if preset is None:
         return method
     if preset not in PRESETS:
@@ -131,6 +131,6 @@ def read_preset(preset: str | None, method: str = AUTO) -> str:
 
 
 def check_setting(name: str, value: Any, allowed: Sequence[str]) -> None:
-    """Raise unless a setting has one of the allowed values."""
+    """Raise PlanError unless a setting has one of the allowed values."""
     if value not in allowed:
         raise PlanError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}.")

@@ -27,8 +27,8 @@ SUMS = 1e-6  # of float32, in all that is no product
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, whatever the size."""
     monkeypatch.setattr(low_precision, "DEVICES", {"cpu"})
-    monkeypatch.setattr(low_precision, "LARGE", 0)
-    monkeypatch.setattr(low_precision, "MANY", 0)
+    monkeypatch.setattr(low_precision, "MIN_MULTIPLICATIONS", 0)
+    monkeypatch.setattr(low_precision, "MIN_WEIGHTS", 0)
 
 
 @pytest.mark.parametrize("traced", [False, True])
@@ -82,7 +82,7 @@ def test_what_is_lost_is_within_the_bound(seed: int, distance: float) -> None:
 @pytest.mark.parametrize("most", [2**26, 20])
 @pytest.mark.usefixtures("everywhere")
 def test_a_language_model_adds_up_and_agrees_with_float64(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(softmax, "MOST", most)
+    monkeypatch.setattr(softmax, "MAX_WEIGHTS", most)
     torch.manual_seed(0)
     networks = importlib.import_module("text_network")
     net = networks.Llama(networks.LlamaShape(40, 16, 1, 2, 1, 16)).bfloat16()
@@ -106,7 +106,7 @@ def test_on_a_processor_and_for_float16_nothing_is_rounded() -> None:
 @pytest.mark.parametrize("most", [2**26, 20])
 @pytest.mark.usefixtures("everywhere")
 def test_a_flat_program_of_it_gives_the_same(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(softmax, "MOST", most)
+    monkeypatch.setattr(softmax, "MAX_WEIGHTS", most)
     torch.manual_seed(0)
     networks = importlib.import_module("text_network")
     ids, ids0 = torch.randint(0, 40, (2, 2, 5))

@@ -53,7 +53,7 @@ def back(found: Pair, read: list[Pair]) -> list[Tensor]:
 def test_the_same_as_step_by_step(
     most: int, causal: bool, name: str, heads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(softmax, "MOST", most)
+    monkeypatch.setattr(softmax, "MAX_WEIGHTS", most)
     read, mask = pairs(heads), mask_of(name, heads)
     whole = softmax.attend(*read, 0.5, mask, causal, None)
     wanted = softmax._attend_by_steps(*read, 0.5, mask, causal)
@@ -63,7 +63,7 @@ def test_the_same_as_step_by_step(
 
 
 def test_what_is_large_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(softmax, "MOST", TOKENS)
+    monkeypatch.setattr(softmax, "MAX_WEIGHTS", TOKENS)
     kept: list[int] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
         read = [Pair(torch.rand(1, 2, 50, 3).requires_grad_(), torch.rand(1, 2, 50, 3)) for _ in range(3)]
@@ -126,9 +126,9 @@ def test_masks_are_not_kept_and_changed_ones_are_read_anew() -> None:
 
     like = torch.zeros(1)
     mask = torch.zeros(2, 2)
-    assert softmax._bias_of_mask(mask, False, 2, 2, like)[1] is None
+    assert softmax._make_bias(mask, False, 2, 2, like)[1] is None
     mask[0] = float("-inf")
-    bias, alive = softmax._bias_of_mask(mask, False, 2, 2, like)
+    bias, alive = softmax._make_bias(mask, False, 2, 2, like)
     assert alive is not None
     assert alive.tolist() == [[0.0], [1.0]]
     assert bias is not None

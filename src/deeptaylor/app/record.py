@@ -21,6 +21,7 @@ from deeptaylor.domain import Box, Domain
 from deeptaylor.explainer import Explainer
 from deeptaylor.explanation import Explanation
 from deeptaylor.formatting import CONTROL_CHARACTERS
+from deeptaylor.ledger import make_reader
 from deeptaylor.models.networks.pretrained import Pretrained
 from deeptaylor.plan.plan import Plan
 from deeptaylor.support.optional import optional_package
@@ -82,10 +83,7 @@ def about_check(check: Check) -> dict[str, Any]:
 
 def about_explanation(e: Explanation, sample: int = 0, target: int = 0) -> dict[str, Any]:
     """Score and ledger of one sample and target."""
-
-    def pick(t: Tensor) -> float:
-        return float(t[sample, target] if t.ndim == 2 else t[sample])
-
+    pick = make_reader(sample, target)
     ledger = e.ledger
     account = {name: pick(getattr(ledger, name)) for name in ("input", "bias", "dropped", "residual")}
     account["returned"] = 0.0 if ledger.returned is None else pick(ledger.returned)
@@ -96,7 +94,7 @@ def about_explanation(e: Explanation, sample: int = 0, target: int = 0) -> dict[
         "method": e.method,
         "score": pick(e.score),
         "ledger": account,
-        "input_share": pick(ledger.held) / f if f > 0 else None,
+        "input_share": pick(ledger.input_total) / f if f > 0 else None,
     }
 
 

@@ -30,7 +30,7 @@ from deeptaylor.engine.secant_walk import list_steps
 from deeptaylor.engine.spatial import smooth
 from deeptaylor.errors import DeepTaylorWarning, UnsupportedOpError, Wording
 from deeptaylor.graph.agreement import KnownOutput
-from deeptaylor.graph.recording import SAME_VALUE, ConstantProgram, Recording
+from deeptaylor.graph.recording import VALUE_PRESERVING_OPS, ConstantProgram, Recording
 from deeptaylor.secants.pair import TracedValueError, trace_walk
 from deeptaylor.settings import DEEP_TAYLOR, Settings
 
@@ -192,7 +192,7 @@ class LiveConstants:
             ) from error
         for node in list(program.graph.nodes):
             name = node.target._schema.name if hasattr(node.target, "_schema") else ""
-            if name in SAME_VALUE:  # the walk detaches values, which stops gradients
+            if name in VALUE_PRESERVING_OPS:  # the walk detaches values, which stops gradients
                 node.replace_all_uses_with(node.args[0])
                 program.graph.erase_node(node)
             node.target = _DIFFERENTIABLE.get(name, node.target)

@@ -81,7 +81,7 @@ def describe_method(choice: Choice) -> str:
 
 def add_alternatives(error: UnsupportedOpError, method: str) -> UnsupportedOpError:
     """Return the error extended by a sentence about methods that may support the network."""
-    return error.extended(_WITHOUT_AN_OPERATION.get(method, _WITHOUT_A_RULE))
+    return error.extend(_WITHOUT_AN_OPERATION.get(method, _WITHOUT_A_RULE))
 
 
 def read_named_choice(settings: Settings) -> Choice | None:

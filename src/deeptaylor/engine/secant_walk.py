@@ -23,7 +23,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from deeptaylor.engine.engine import Engine
 from deeptaylor.errors import BoundaryError, UnsupportedOpError
 from deeptaylor.graph.editing import describe_unknown_name, op_name
-from deeptaylor.graph.node import Node, describe_node, is_node, module_path, unsupported
+from deeptaylor.graph.node import Node, describe_node, is_node, make_unsupported_op, module_path
 from deeptaylor.graph.recording import is_recorded
 from deeptaylor.maps import ops
 from deeptaylor.operations.table import flow_of, row_of, secant_of
@@ -438,7 +438,7 @@ def _run(step: WalkStep, args: Any, kwargs: Any) -> Any:
         raise UnsupportedOpError(
             f"There is no secant through {op_name(step.node)}: {reason}.\n  at {describe_node(step.node)}\n"
             "What to do: compare with a reference for which it is the same, or explain(x), which needs no reference.",
-            [unsupported(op_name(step.node), step.node)],
+            [make_unsupported_op(op_name(step.node), step.node)],
         ) from None
 
 

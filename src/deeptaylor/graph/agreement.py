@@ -1,10 +1,10 @@
-"""Check that the captured graph computes what the user's network computes, on the user's own inputs.
+"""Check that the captured graph computes the same as the user's network, on the user's inputs.
 
-check_agreement(model, ours, captured, inputs, output)
+check_agreement(model, module, captured, inputs, output)
 ├── _run_trials             run the network on one sample, on two, and on the user's batch
 ├── _check_samples          the output has its samples along the first axis, for every batch size
 ├── _check_mixing           no output depends on another sample; skipped if the graph already proves it
-├── _largest_difference     the captured graph agrees with the network to half of the dtype's digits
+├── _measure_difference     the captured graph agrees with the network to half of the dtype's digits
 ├── _is_nondeterministic    the network gives the same output when it is called again
 └── _explain_mismatch       the cause: random numbers, mixed samples, the batch size, writes in place
 """
@@ -25,12 +25,12 @@ from deeptaylor.graph.failure import is_out_of_memory, summarise_error
 
 __all__ = ["ROUNDING_FACTOR", "KnownOutput", "check_agreement", "make_other_samples"]
 
-_MIXED = (
+_MIXED_SAMPLES = (
     "No sample has a map of its own: its output depends on the other samples of its batch (a mean, a roll or a product "
     "over the first axis?). Explain a network that treats samples independently. If the first axis of its input does "
     "not count samples, explain a module that moves it."
 )
-_NONDETERMINISTIC = (
+_NONDETERMINISM = (
     "The network gives another result each time it is called: does it draw random numbers, or count its calls? "
     "Make it a function of its input alone."
 )
@@ -48,12 +48,13 @@ class _Trial:
 
     @property
     def samples(self) -> int:
+        """The number of samples."""
         return int(self.inputs[0].shape[0])
 
 
 @dataclass(frozen=True)
 class KnownOutput:
-    """Inputs that the network was run on before, with everything that it returned."""
+    """Inputs on which the network was already run, and everything that it returned."""
 
     inputs: Sequence[Tensor]
     output: Any
@@ -65,39 +66,43 @@ class KnownOutput:
 
 
 def check_agreement(
-    model: nn.Module, ours: fx.GraphModule, captured: CapturedGraph, inputs: Sequence[Tensor],
-    output: int | str | None, known: KnownOutput | None = None, is_independent: bool = False,
+    model: nn.Module, module: fx.GraphModule, captured: CapturedGraph, inputs: Sequence[Tensor],
+    output: int | str | None, known_output: KnownOutput | None = None, is_independent: bool = False,
 ) -> None:  # fmt: skip
-    """Raise if the captured graph `ours` does not compute what the network computes, or if samples depend on others.
+    """Raise if the captured graph differs from the network, or if samples depend on each other.
 
-    Call it in eval mode and under no_grad. `known` saves one run of the network. `is_independent` says that the graph
-    has no operation that mixes samples, so that this is not measured again.
+    Call it in eval mode and under no_grad.
+
+    module           the captured graph, ready to run
+    known_output     an earlier run of the network, which is not repeated
+    is_independent   True if no operation of the graph mixes samples, so that this is not measured again
+
     Raises an InputError, a PlanError or a MismatchError that names the likely cause.
     """
     with _protect_buffers(model):
-        trials = _run_trials(model, captured, inputs, output, known)
+        trials = _run_trials(model, captured, inputs, output, known_output)
         _check_samples([(t.samples, tuple(t.output.shape)) for t in trials])
         largest = trials[-1]
-        found = _flatten_samples(_run_captured(ours, largest.inputs), largest.samples)
-        tolerance = _tolerance(captured, largest.output)
+        found = _flatten_samples(_run_captured(module, largest.inputs), largest.samples)
+        tolerance = _find_tolerance(captured, largest.output)
         if not is_independent:
-            _check_mixing(model, ours, trials, output, tolerance)
+            _check_mixing(model, module, trials, output, tolerance)
         for trial in reversed(trials):
             expected, got = _flatten_samples(trial.output, trial.samples), found[: trial.samples]
             if _differs(got, expected, tolerance):
-                if trial is not largest and not _mixes_samples(ours, largest, tolerance):  # it may depend on the size
-                    got = _flatten_samples(ours(*trial.inputs), trial.samples)
+                if trial is not largest and not _mixes_samples(module, largest, tolerance):  # it may depend on the size
+                    got = _flatten_samples(module(*trial.inputs), trial.samples)
                 if _differs(got, expected, tolerance):
-                    cause = _explain_mismatch(model, ours, captured, trial, largest, got, output, tolerance)
+                    cause = _explain_mismatch(model, module, captured, trial, largest, got, output, tolerance)
                     raise MismatchError(f"{cause} {_describe_difference(got, expected)}")
         if _is_nondeterministic(model, trials[0], output, min(tolerance, ROUNDING_FACTOR * tolerance**2)):
-            raise MismatchError(_NONDETERMINISTIC)
+            raise MismatchError(_NONDETERMINISM)
 
 
-def _run_captured(ours: fx.GraphModule, inputs: Sequence[Tensor]) -> Tensor:
-    """Run the captured graph on values that the network accepts; raise MismatchError if the graph fails on them."""
+def _run_captured(module: fx.GraphModule, inputs: Sequence[Tensor]) -> Tensor:
+    """Run the captured graph on inputs that the network accepts; raise MismatchError if the graph fails on them."""
     try:
-        result: Tensor = ours(*inputs)
+        result: Tensor = module(*inputs)
     except (RuntimeError, IndexError, ValueError) as error:
         if is_out_of_memory(error):
             raise
@@ -123,7 +128,7 @@ def _protect_buffers(model: nn.Module) -> Iterator[None]:
 
 def _run_trials(
     model: nn.Module, captured: CapturedGraph, inputs: Sequence[Tensor], output: int | str | None,
-    known: KnownOutput | None,
+    known_output: KnownOutput | None,
 ) -> list[_Trial]:  # fmt: skip
     """Run the network on one sample, on two and on the user's batch, as far as it accepts these batch sizes."""
     size, (least, most) = inputs[0].shape[0], captured.batch_range
@@ -134,9 +139,9 @@ def _run_trials(
     made: list[_Trial] = []
     for trial in accepted:
         try:
-            returned = known.output if known is not None and known.is_for(trial) else None
-            tried = _Trial(trial, _run_network(model, trial, output, returned))
-            if is_same and trial is two and bool(tried.output.isnan().any()):  # a made-up mask: use the given one
+            results = known_output.output if known_output is not None and known_output.is_for(trial) else None
+            tried = _Trial(trial, _run_network(model, trial, output, results))
+            if is_same and trial is two and bool(tried.output.isnan().any()):  # a made-up mask: use the user's
                 masked = [two[0], *(torch.cat([x[:1], x[:1]]) for x in inputs[1:])]
                 tried = _Trial(masked, _run_network(model, masked, output))
             made.append(tried)
@@ -159,10 +164,10 @@ def make_other_samples(x: Tensor) -> Tensor:
     return other
 
 
-def _run_network(model: nn.Module, inputs: Sequence[Tensor], output: int | str | None, returned: Any = None) -> Tensor:
-    """Return the chosen output of the network; of `returned`, if the network was already run."""
-    returned = model(*[x.clone() for x in inputs]) if returned is None else returned
-    chosen: Tensor = pick_output(returned, output, Tensor)[0]
+def _run_network(model: nn.Module, inputs: Sequence[Tensor], output: int | str | None, results: Any = None) -> Tensor:
+    """Return the chosen output of the network; of `results`, if the network was already run."""
+    results = model(*[x.clone() for x in inputs]) if results is None else results
+    chosen: Tensor = pick_output(results, output, Tensor)[0]
     return chosen
 
 
@@ -171,7 +176,7 @@ def _check_samples(shapes: Sequence[tuple[int, tuple[int, ...]]]) -> None:
     rest = shapes[-1][1][1:]
     if all(shape == (n, *rest) or (n == 1 < len(shapes) and shape == rest) for n, shape in shapes):
         return
-    listed = ", ".join(f"{shape} for {_count_samples(n)}" for n, shape in shapes)
+    listed = ", ".join(f"{shape} for {_format_sample_count(n)}" for n, shape in shapes)
     (n, shape), (m, other) = shapes[-1], shapes[0]
     along = [d for d, (a, b) in enumerate(zip(shape, other, strict=False)) if (a, b) == (n, m) and n != m]
     way = f"output.movedim({along[0]}, 0)" if along and len(shape) == len(other) else "output.reshape(batch, -1)"
@@ -187,10 +192,10 @@ def _flatten_samples(output: Tensor, samples: int) -> Tensor:
 
 
 def _check_mixing(
-    model: nn.Module, ours: fx.GraphModule, trials: Sequence[_Trial], output: int | str | None, tolerance: float
+    model: nn.Module, module: fx.GraphModule, trials: Sequence[_Trial], output: int | str | None, tolerance: float
 ) -> None:
     """Raise a MismatchError if a sample's output changes with another sample."""
-    run: Callable[..., Tensor] = ours
+    run: Callable[..., Tensor] = module
     several = next((t for t in trials if t.samples > 1), None)
     if several is None:  # captured for one sample alone; the network itself may accept two
         two = [torch.cat([x, make_other_samples(x)]) for x in trials[0].inputs]
@@ -198,7 +203,7 @@ def _check_mixing(
         with contextlib.suppress(Exception):  # it may insist on one
             several = _Trial(two, run(*two))
     if several is not None and len(several.output) == several.samples and _mixes_samples(run, several, tolerance):
-        raise MismatchError(_MIXED)
+        raise MismatchError(_MIXED_SAMPLES)
 
 
 def _mixes_samples(run: Callable[..., Tensor], trial: _Trial, tolerance: float) -> bool:
@@ -228,7 +233,7 @@ def _scale_floats(x: Tensor, factor: int) -> Tensor:
     return x * factor if x.is_floating_point() else x  # tokens and masks stay valid
 
 
-def _tolerance(captured: CapturedGraph, output: Tensor) -> float:
+def _find_tolerance(captured: CapturedGraph, output: Tensor) -> float:
     """Return the allowed relative difference: half the digits of the lowest precision in the network."""
     dtypes = [output.dtype, *([captured.lowest_precision[0]] if captured.lowest_precision else [])]
     epsilons = [torch.finfo(t).eps for t in dtypes if t.is_floating_point]
@@ -237,17 +242,17 @@ def _tolerance(captured: CapturedGraph, output: Tensor) -> float:
 
 def _differs(got: Tensor, expected: Tensor, tolerance: float) -> bool:
     """Return True if two outputs differ by more than the tolerance times the largest magnitude expected."""
-    return _largest_difference(got, expected) > tolerance * _magnitude(expected)
+    return _measure_difference(got, expected) > tolerance * _measure_magnitude(expected)
 
 
-def _largest_difference(a: Tensor, b: Tensor) -> float:
+def _measure_difference(a: Tensor, b: Tensor) -> float:
     """Return the largest absolute difference; equal infinities, and NaN in both, count as equal."""
     same = (a == b) | (a.isnan() & b.isnan())
     difference = torch.where(same, 0, (a.double() - b.double()).abs())
     return float(difference.nan_to_num(torch.inf).max())
 
 
-def _magnitude(output: Tensor) -> float:
+def _measure_magnitude(output: Tensor) -> float:
     """Return the largest finite absolute value."""
     finite = output[output.isfinite()].double().abs()
     return max(float(finite.max()) if finite.numel() else 0.0, torch.finfo(output.dtype).tiny)
@@ -258,13 +263,13 @@ def _describe_difference(got: Tensor, expected: Tensor) -> str:
     gap = (got.double() - expected.double()).abs().nan_to_num(torch.inf)
     sample, index = divmod(int(gap.argmax()), max(1, got.shape[1]))
     return (
-        f"(For {_count_samples(len(got))}, output {index} of sample {sample} is "
+        f"(For {_format_sample_count(len(got))}, output {index} of sample {sample} is "
         f"{float(expected[sample, index]):.6g}; the captured network gives {float(got[sample, index]):.6g}. "
-        f"The largest output is {_magnitude(expected):.4g}.)"
+        f"The largest output is {_measure_magnitude(expected):.4g}.)"
     )
 
 
-def _count_samples(n: int) -> str:
+def _format_sample_count(n: int) -> str:
     """Return "1 sample" or "n samples"."""
     return f"{n} sample{'s' if n > 1 else ''}"
 
@@ -276,18 +281,18 @@ def _is_nondeterministic(model: nn.Module, trial: _Trial, output: int | str | No
 
 
 def _explain_mismatch(
-    model: nn.Module, ours: fx.GraphModule, captured: CapturedGraph, trial: _Trial, largest: _Trial, got: Tensor,
+    model: nn.Module, module: fx.GraphModule, captured: CapturedGraph, trial: _Trial, largest: _Trial, got: Tensor,
     output: int | str | None, tolerance: float,
 ) -> str:  # fmt: skip
     """Return the likely cause of a mismatch, and what to do."""
     if _is_nondeterministic(model, trial, output, tolerance):
-        return _NONDETERMINISTIC
-    if _mixes_samples(ours, largest, tolerance):
-        return _MIXED
+        return _NONDETERMINISM
+    if _mixes_samples(module, largest, tolerance):
+        return _MIXED_SAMPLES
     if trial is not largest:
         return (
-            f"The network computes something else for {_count_samples(trial.samples)} than for {largest.samples}: does "
-            "it depend on the size of the batch? Make it treat every batch size alike."
+            f"The network computes something else for {_format_sample_count(trial.samples)} than for "
+            f"{largest.samples}: does it depend on the size of the batch? Make it treat every batch size alike."
         )
     dtype = trial.output.dtype
     lowest = captured.lowest_precision[0] if captured.lowest_precision else dtype

@@ -24,7 +24,7 @@ from deeptaylor.errors import CaptureError, DeepTaylorError, PlanError, Unsuppor
 from deeptaylor.graph.experts import write_experts_out
 from deeptaylor.graph.failure import explain_capture_failure, strip_traceback
 from deeptaylor.graph.modes import eval_mode, isolate_export
-from deeptaylor.graph.node import Node, bind_arguments, describe_node, module_path, unsupported
+from deeptaylor.graph.node import Node, bind_arguments, describe_node, make_unsupported_op, module_path
 from deeptaylor.graph.recurrent import unroll_recurrent
 
 __all__ = [
@@ -41,19 +41,19 @@ __all__ = [
 
 
 aten = torch.ops.aten
-_NO_MODULE = "_empty_nn_module_stack"  # torch's name for where operations were made outside of any module
+_NO_MODULE = "_empty_nn_module_stack"  # torch's name for operations outside of any module
 _DROPOUTS = {
     aten.dropout.default,
     aten.alpha_dropout.default,
     aten.feature_dropout.default,
     aten.feature_alpha_dropout.default,
 }
-_FRESH = {aten.batch_norm.default, aten.instance_norm.default}  # they may write to their statistics, but share nothing
-_MAY_RETURN_ITS_ARGUMENT = {aten.pad.default, aten.type_as.default}  # as aten's schemas do not say
+_NO_ALIAS_OPS = {aten.batch_norm.default, aten.instance_norm.default}  # their results share no memory with arguments
+_MAY_RETURN_ITS_ARGUMENT = {aten.pad.default, aten.type_as.default}  # the schemas of aten do not declare this
 
 
 def functionalise(program: Any) -> Any:
-    """Return a program without in-place operations; for those that remain, node.meta holds the functional form."""
+    """Return a program without in-place operations; node.meta["functional"] replaces those that stay."""
     mutating = [n for n in program.graph.nodes if n.op == "call_function" and is_mutating(n)]
     if mutating:
         _remove_identities(program.graph)
@@ -124,7 +124,7 @@ def _is_view(node: Node) -> bool:
     if schema is None or is_mutating(node):
         return False
     aliases = any(r.alias_info is not None for r in schema.returns)
-    maybe = torch.Tag.maybe_aliasing_or_mutating in node.target.tags and node.target not in _FRESH
+    maybe = torch.Tag.maybe_aliasing_or_mutating in node.target.tags and node.target not in _NO_ALIAS_OPS
     return aliases or maybe or node.target in _MAY_RETURN_ITS_ARGUMENT
 
 
@@ -137,20 +137,18 @@ class CapturedGraph:
     inputs: list[Node]
     output: Node
     output_name: str
-    batch_size: Any  # the fixed number of samples, where it could not be freed; else the symbol of it, or None
-    batch_range: tuple[int, int | None] = (1, None)  # from, to: the batch sizes for which the network takes this way
+    batch_size: Any  # the number of samples if it is fixed; else its symbol, or None
+    batch_range: tuple[int, int | None] = (1, None)  # the smallest and largest batch size for which the graph holds
     lowest_precision: tuple[torch.dtype, str] | None = (
-        None  # the type of fewest digits in the network, and a node that has it
+        None  # the dtype of lowest precision in the network, and a node that has it
     )
     notes: list[str] = field(default_factory=list)
-    in_place_writes: list[str] = field(default_factory=list)  # where the network writes to its own tensors
-    replacements: dict[str, str] = field(
-        default_factory=dict
-    )  # a node that was replaced -> the node with its value now
-    fold_targets: dict[str, str] = field(default_factory=dict)  # a node folded into another -> that other
-    module_paths: dict[str, str] = field(default_factory=dict)  # module path of every node as it was exported
+    in_place_writes: list[str] = field(default_factory=list)  # nodes of the network that write in place
+    replacements: dict[str, str] = field(default_factory=dict)  # former node -> the node that replaced it
+    fold_targets: dict[str, str] = field(default_factory=dict)  # folded node -> the node that now includes it
+    module_paths: dict[str, str] = field(default_factory=dict)  # exported node -> the path of the module that made it
     module_outputs: dict[str, str] = field(default_factory=dict)  # module path -> the node that was the module's output
-    cut_layer: str = ""  # where the network was cut (cutting.py)
+    cut_layer: str = ""  # the layer that was made the output (editing.cut_at_layer)
 
     def record_modules(self) -> None:
         """Record which module made each node."""
@@ -158,17 +156,17 @@ class CapturedGraph:
             if node.op == "call_function":
                 self.module_paths[node.name] = module_path(node)
                 # The last node made inside a module is its output.
-                for path in _module_paths(node):
+                for path in _list_module_paths(node):
                     self.module_outputs[path] = node.name
 
     def current_name(self, name: str) -> str:
-        """Return the name of the node that now has the value of a former node."""
+        """Return the name of the node that replaced a former node; the name itself if it was not replaced."""
         while name in self.replacements:
             name = self.replacements[name]
         return name
 
     def former_names(self, name: str) -> list[str]:
-        """Return the names of all exported nodes that became this node, or were folded into it."""
+        """Return the names of all exported nodes that this node replaced, or that were folded into it."""
         into = {**self.replacements, **self.fold_targets}
         found, todo = [], [name]
         while todo:
@@ -202,12 +200,12 @@ def capture(
     in_place = [describe_node(n) for n in program.graph.nodes if n.op == "call_function" and is_mutating(n)]
     try:
         program = functionalise(unroll_recurrent(program))
-    except Exception as error:  # noqa: BLE001 - as export does, it raises many kinds
+    except Exception as error:  # noqa: BLE001 - like export, it raises many types
         raise CaptureError(explain_capture_failure(error, model)) from strip_traceback(error)
     captured = _lift(program, output, batch, notes, root)
     captured.in_place_writes, captured.lowest_precision = in_place, find_lowest_precision(captured.graph)
-    captured.notes += _narrow_parts(captured.lowest_precision, inputs)
-    captured.batch_range = _batches(program, batch)
+    captured.notes += _describe_low_precision(captured.lowest_precision, inputs)
+    captured.batch_range = _find_batch_range(program, batch)
     _reject_random(captured)
     _reject_vmap(captured)
     _reject_control_flow(captured)
@@ -221,8 +219,8 @@ def _export(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, Any, lis
     free = tuple({0: torch.export.Dim.DYNAMIC} if x.ndim else None for x in inputs)
     try:
         program = _export_quietly(model, doubled, free)
-        return program, _batch_symbol(program), []
-    except Exception as dynamic_error:  # export raises many kinds; all mean that it failed
+        return program, _find_batch_symbol(program), []
+    except Exception as dynamic_error:  # export raises many types of errors; all mean that it failed
         if isinstance(dynamic_error, DeepTaylorError) and not isinstance(dynamic_error, CaptureError):
             raise
         try:
@@ -239,7 +237,7 @@ def _export(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, Any, lis
 
 
 def _export_quietly(model: nn.Module, inputs: tuple[Tensor, ...], dynamic: Any) -> Any:
-    """Return the exported program; torch's messages are silenced."""
+    """Export a network without torch's log messages."""
     shapes = None if dynamic is None else _arrange_shapes(model, dynamic)
     try:
         with isolate_export():
@@ -258,14 +256,14 @@ def _arrange_shapes(model: nn.Module, dynamic: tuple[Any, ...]) -> Any:
     return dynamic
 
 
-def _batch_symbol(program: Any) -> Any:
+def _find_batch_symbol(program: Any) -> Any:
     """Return the symbolic size of dimension 0 of the first user input."""
     names = program.graph_signature.user_inputs
     node = next(n for n in program.graph.nodes if n.op == "placeholder" and n.name == names[0])
     return node.meta["val"].shape[0]
 
 
-def _batches(program: Any, batch: Any) -> tuple[int, int | None]:
+def _find_batch_range(program: Any, batch: Any) -> tuple[int, int | None]:
     """Return the smallest and largest batch size for which the graph holds; torch starts at two, this at one."""
     if isinstance(batch, int):
         return batch, batch
@@ -309,7 +307,7 @@ def _reject_control_flow(captured: CapturedGraph) -> None:
         raise UnsupportedOpError(
             f"The network has control flow by the data's values, which cannot be explained:{lines}\n"
             "What to do: write it with torch.where, or explain one branch.",
-            [unsupported(n.target.name(), n) for n in found],
+            [make_unsupported_op(n.target.name(), n) for n in found],
         )
 
 
@@ -344,7 +342,7 @@ def is_random(node: Node) -> bool:
 
 
 def _lift(program: Any, output: int | str | None, batch: Any, notes: list[str], root: str) -> CapturedGraph:
-    """Return the exported graph as a CapturedGraph: constants by name, functional operations, one output."""
+    """Return the exported graph as a CapturedGraph: named constants, functional operations, one output."""
     signature = program.graph_signature
     tensors = {**program.state_dict, **program.constants}
     lifted = {
@@ -387,7 +385,7 @@ def _lift(program: Any, output: int | str | None, batch: Any, notes: list[str], 
     graph.eliminate_dead_code()
     captured = CapturedGraph(graph, constants, inputs, new[chosen], name, batch, notes=notes)
     for node in graph.nodes if root else ():
-        node.meta["nn_module_stack"] = _relative_stack(root, node.meta.get("nn_module_stack") or {})
+        node.meta["nn_module_stack"] = _shorten_stack(root, node.meta.get("nn_module_stack") or {})
     captured.record_modules()
     notes += [f"input {node.name!r} does not reach the output" for node in inputs if not node.users]
     return captured
@@ -416,8 +414,8 @@ def find_lowest_precision(graph: fx.Graph) -> tuple[torch.dtype, str] | None:
     return None if found is None else (found.meta["val"].dtype, found.name)
 
 
-def _narrow_parts(found: tuple[torch.dtype, str] | None, inputs: Sequence[Tensor]) -> list[str]:
-    """Return a note if a network computes in a lower precision than its input; the explanation does not."""
+def _describe_low_precision(found: tuple[torch.dtype, str] | None, inputs: Sequence[Tensor]) -> list[str]:
+    """Return a note if parts of a network compute in a lower precision than its input; the explanation does not."""
     own = min((torch.finfo(x.dtype).eps for x in inputs if x.is_floating_point()), default=2.0**-23)
     if found is None or torch.finfo(found[0]).eps <= own:
         return []
@@ -425,12 +423,12 @@ def _narrow_parts(found: tuple[torch.dtype, str] | None, inputs: Sequence[Tensor
     return [f"parts of the network compute in {name} ({found[1]}, for one); explained in the type of the input"]
 
 
-def _relative_stack(root: str, stack: dict[str, Any]) -> dict[str, Any]:
+def _shorten_stack(root: str, stack: dict[str, Any]) -> dict[str, Any]:
     """Return a module stack with paths that start at one of its modules."""
     return {key: (path.removeprefix(root).removeprefix("."), kind) for key, (path, kind) in stack.items()}
 
 
-def _module_paths(node: Node) -> list[str]:
+def _list_module_paths(node: Node) -> list[str]:
     """Return the paths of all modules that made a node, outermost first."""
     stack = (node.meta.get("nn_module_stack") or {}).values()
     return [str(path).split("@")[0] for path, _ in stack if path and not str(path).startswith(_NO_MODULE)]
@@ -444,11 +442,11 @@ def _choose_output(outputs: list[Any], spec: Any, wanted: int | str | None) -> t
 def list_outputs(returned: Any, kind: type = Tensor) -> list[tuple[str, Any]]:
     """Return every tensor of the structure that a network returned, with its name as in `pick_output`."""
     flat = pytree.tree_flatten_with_path(returned)[0]
-    return [(".".join(map(_key_text, path)), leaf) for path, leaf in flat if isinstance(leaf, kind)]
+    return [(".".join(map(_format_key, path)), leaf) for path, leaf in flat if isinstance(leaf, kind)]
 
 
 def pick_output(returned: Any, wanted: int | str | None, kind: type) -> tuple[Any, str]:
-    """Return one tensor of the structure that a network returned, and its name: the keys on the way, joined by dots."""
+    """Return one tensor of the structure that a network returned, and its name: its keys, joined by dots."""
     tensors = list_outputs(returned, kind)
     if wanted is None and len(tensors) == 1:
         return tensors[0][1], tensors[0][0]
@@ -471,6 +469,6 @@ def pick_output(returned: Any, wanted: int | str | None, kind: type) -> tuple[An
     raise PlanError(f"The network has no output {wanted!r}; it returns {listed}.")
 
 
-def _key_text(key: Any) -> str:
+def _format_key(key: Any) -> str:
     """Return one key of a path into a structure as text."""
     return str(next(getattr(key, name) for name in ("key", "idx", "name") if hasattr(key, name)))

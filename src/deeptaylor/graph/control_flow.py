@@ -1,4 +1,4 @@
-"""Networks with data-dependent control flow: the path taken for some inputs, as a network without decisions."""
+"""Networks with data-dependent control flow: the path for some inputs, as a network without decisions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from deeptaylor.graph.modes import eval_mode
 
 __all__ = ["as_taken"]
 
-# Where Python reads a tensor's values: what an `if`, a `while` or an index can depend on.
-_READS = frozenset(
+# Functions by which Python reads a tensor's values: an `if`, a `while` or an index can depend on them.
+_READ_FUNCTIONS = frozenset(
     {Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.__contains__}
     | {Tensor.item, Tensor.tolist, Tensor.equal, Tensor.allclose, Tensor.is_nonzero}
     | {torch.equal, torch.allclose, torch.is_nonzero}
@@ -51,55 +51,55 @@ def as_taken(model: nn.Module, inputs: Tensor | Sequence[Tensor]) -> nn.Module:
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"dt.as_taken needs a torch.nn.Module; got {type(model).__name__}.")
-    given = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
-    if not given or not all(isinstance(x, Tensor) for x in given):
+    tensors = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+    if not tensors or not all(isinstance(x, Tensor) for x in tensors):
         raise InputError("dt.as_taken needs the network's inputs as tensors: dt.as_taken(model, x).")
     read: list[Any] = []
 
-    def noted(ask: Callable[[], Any]) -> Any:
-        read.append(ask())
+    def record_read(read_value: Callable[[], Any]) -> Any:
+        read.append(read_value())
         return copy.copy(read[-1])
 
-    with eval_mode(model), torch.no_grad(), _AtReads(noted):
+    with eval_mode(model), torch.no_grad(), _ReadInterceptor(record_read):
         try:
-            model(*given)
+            model(*tensors)
         except Exception as error:
-            raise describe_failure(model, given, error) from error
+            raise describe_failure(model, tensors, error) from error
     forward = model.forward
 
     @functools.wraps(forward)
-    def straight(*args: Any, **named: Any) -> Any:
-        known = deque(read)
+    def repeat_path(*args: Any, **named: Any) -> Any:
+        remaining = deque(read)
 
-        def told(ask: Callable[[], Any]) -> Any:
+        def replay_read(read_value: Callable[[], Any]) -> Any:
             try:
-                # A tensor that is being exported answers tolist() itself, and asks for every number with item().
-                while isinstance(known[0], list) and getattr(ask, "func", None) is not Tensor.tolist:
-                    known.extendleft(reversed(known.popleft()))
-                return copy.copy(known.popleft())
+                # During an export, a tensor implements tolist() by calling item() for every number.
+                while isinstance(remaining[0], list) and getattr(read_value, "func", None) is not Tensor.tolist:
+                    remaining.extendleft(reversed(remaining.popleft()))
+                return copy.copy(remaining.popleft())
             except IndexError:
                 raise CaptureError(
                     "This network reads more values than it did when dt.as_taken followed it: it depends on something "
                     "other than its input, such as a counter or the time."
                 ) from None
 
-        with _AtReads(told):
+        with _ReadInterceptor(replay_read):
             return forward(*args, **named)
 
-    taken = copy.copy(model)  # with the same modules and parameters, by the same names
-    taken.forward = straight
-    return taken
+    repeated = copy.copy(model)  # with the same modules and parameters, by the same names
+    repeated.forward = repeat_path
+    return repeated
 
 
-class _AtReads(TorchFunctionMode):
+class _ReadInterceptor(TorchFunctionMode):
     """Calls a function wherever Python reads a tensor's value; the function may read it or return another value."""
 
-    def __init__(self, answer: Callable[[Callable[[], Any]], Any]) -> None:
+    def __init__(self, handle_read: Callable[[Callable[[], Any]], Any]) -> None:
         super().__init__()
-        self.answer = answer
+        self.handle_read = handle_read
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        ask = functools.partial(func, *args, **(kwargs or {}))
-        return self.answer(ask) if func in _READS else ask()
+        read_value = functools.partial(func, *args, **(kwargs or {}))
+        return self.handle_read(read_value) if func in _READ_FUNCTIONS else read_value()

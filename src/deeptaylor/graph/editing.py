@@ -46,9 +46,9 @@ def cut_at_layer(captured: CapturedGraph, layer: str) -> None:
     next(node for node in captured.graph.nodes if node.op == "output").args = (chosen,)
     captured.graph.eliminate_dead_code()
     captured.output, captured.output_name, captured.cut_layer = chosen, layer, layer
-    left = {node.name for node in captured.graph.nodes}
-    captured.module_outputs = {path: name for path, name in captured.module_outputs.items() if name in left}
-    captured.module_paths = {name: path for name, path in captured.module_paths.items() if name in left}
+    remaining = {node.name for node in captured.graph.nodes}
+    captured.module_outputs = {path: name for path, name in captured.module_outputs.items() if name in remaining}
+    captured.module_paths = {name: path for name, path in captured.module_paths.items() if name in remaining}
     read = {str(node.target) for node in captured.graph.nodes if node.op == "get_attr"}
     captured.constants = {name: t for name, t in captured.constants.items() if name in read}
     captured.notes += [
@@ -56,11 +56,11 @@ def cut_at_layer(captured: CapturedGraph, layer: str) -> None:
     ]  # fmt: skip
 
 
-def describe_unknown_name(name: str, known: Iterable[str]) -> str:
-    """Return the message about a name that no layer and no node has, with similar names."""
-    names = list(known)
-    close = difflib.get_close_matches(name, names, 3)
-    listed = ", ".join(map(repr, close or names[:4]))
+def describe_unknown_name(name: str, names: Iterable[str]) -> str:
+    """Return an error message for a name that no layer or node has, with similar names."""
+    candidates = list(names)
+    close = difflib.get_close_matches(name, candidates, 3)
+    listed = ", ".join(map(repr, close or candidates[:4]))
     return f"There is no node or module {name!r}. " + (f"Did you mean {listed}?" if close else f"There are {listed}, …")
 
 
@@ -74,23 +74,23 @@ def operands_of(node: Node) -> list[Node]:
     """Return the tensor arguments of a node in order, with repetition (all_input_nodes has no repetition)."""
     found: list[Node] = []
 
-    def note(n: Node) -> Node:
+    def collect(n: Node) -> Node:
         found.append(n)
         return n
 
-    fx.map_arg((node.args, node.kwargs), note)
+    fx.map_arg((node.args, node.kwargs), collect)
     return [n for n in found if isinstance(n.meta.get("val"), Tensor)]
 
 
 def source_of(node: Node) -> Node:
-    """Return the operation with several results of which a node is one; any other node itself."""
+    """Return the operation that computes a node; differs from the node if it is one of several results."""
     while node.target is operator.getitem:
         node = node.args[0]
     return node
 
 
 def op_name(node: Node) -> str:
-    """Return the short name of a node's operation; for one of several results, of the operation that gives them."""
+    """Return the short name of a node's operation, such as "linear"."""
     target: Any = source_of(node).target
     schema = getattr(target, "_schema", None)
     return schema.name.split("::")[-1] if schema is not None else getattr(target, "__name__", str(target))
@@ -98,9 +98,9 @@ def op_name(node: Node) -> str:
 
 def copy_graph(graph: fx.Graph) -> fx.Graph:
     """Return a copy of a graph."""
-    twin = fx.Graph()
-    twin.output(twin.graph_copy(graph, {}))
-    return twin
+    copied = fx.Graph()
+    copied.output(copied.graph_copy(graph, {}))
+    return copied
 
 
 def replace_call(
@@ -119,21 +119,21 @@ def replace_call(
 
 
 def insert_call(
-    captured: CapturedGraph, like: Node, target: Callable[..., Any], args: tuple[Any, ...], val: Any
+    captured: CapturedGraph, before: Node, target: Callable[..., Any], args: tuple[Any, ...], val: Any
 ) -> Node:
-    """Insert an operation before a node, and return its node; `val`: a tensor with its shape and dtype."""
-    with captured.graph.inserting_before(like):
+    """Insert an operation before a node, and return its node; `val`: a tensor shaped like its result."""
+    with captured.graph.inserting_before(before):
         new = captured.graph.call_function(target, args)
-    new.meta = {**like.meta, "val": val}
+    new.meta = {**before.meta, "val": val}
     return new
 
 
-def replace_node(captured: CapturedGraph, node: Node, by: Node) -> None:
-    """Remove a node, and let its readers read another one."""
-    node.replace_all_uses_with(by)
-    captured.replacements[node.name] = by.name
+def replace_node(captured: CapturedGraph, node: Node, replacement: Node) -> None:
+    """Remove a node; its readers read the replacement instead."""
+    node.replace_all_uses_with(replacement)
+    captured.replacements[node.name] = replacement.name
     if captured.output is node:
-        captured.output = by
+        captured.output = replacement
     captured.graph.erase_node(node)
 
 
@@ -160,7 +160,7 @@ def constant_of(captured: CapturedGraph, node: Any) -> Tensor | None:
 
 
 def may_be_infinite(captured: CapturedGraph, node: Any) -> bool:
-    """Return True for a number or a tensor that is infinite somewhere, or whose values are not known before a pass."""
+    """Return True for a number or tensor that is infinite somewhere, or computed from the input."""
     if node is None or isinstance(node, (int, float)):
         return node is not None and math.isinf(node)
     constant = constant_of(captured, node)

@@ -1,10 +1,10 @@
-"""Mixtures of experts of transformers, written so that every token reads every expert, weighted by its routing.
+"""Mixtures of experts of transformers, rewritten so that every token reads every expert, weighted by its routing.
 
-transformers sorts the tokens of a batch by expert, so that samples meet in one product. Written out,
+transformers sorts the tokens of a batch by expert, so that one product mixes samples. The sum over all experts,
 
     y = Σ_e w_e E_e(x)        w_e is the routing weight of expert e, zero where the token was not routed to it
 
-is the same function, and each sample is computed by itself. Only the capture sees this form.
+is the same function, and computes each sample independently. Only the captured graph has this form.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch import Tensor, nn
 
 __all__ = ["write_experts_out"]
 
-_GATE = "_apply_gate"  # a method: from the first projection to the hidden units
+_GATE = "_apply_gate"  # the method that computes the hidden units from the first projection
 _ATTRIBUTES = ("num_experts", "has_gate", "has_bias", "is_transposed", "has_post_expert_norm", _GATE)
 
 
 def write_experts_out(model: nn.Module) -> None:
-    """Give the experts of a network a forward that is written out; call it in eval mode, which restores them."""
+    """Give all experts a forward that reads every expert; call this inside `eval_mode`, which restores them."""
     for module in model.modules():
-        # What transformers.integrations.moe.use_experts_implementation gives a class of experts.
+        # The attributes that transformers.integrations.moe.use_experts_implementation adds to a class of experts.
         if all(hasattr(module, name) for name in _ATTRIBUTES):
             module.forward = partial(_forward, module)
 
@@ -43,18 +43,19 @@ def _forward(experts: Any, x: Tensor, top_k_index: Tensor, top_k_weights: Tensor
 
 
 def _apply_expert(experts: Any, x: Tensor, e: int) -> Tensor:
-    """Return what one expert computes for all tokens."""
+    """Return the output of one expert for all tokens."""
     if experts.has_gate:
-        h = getattr(experts, _GATE)(_linear(experts, "gate_up_proj", x, e))
+        h = getattr(experts, _GATE)(_apply_linear(experts, "gate_up_proj", x, e))
     else:
-        h = experts.act_fn(_linear(experts, "up_proj", x, e))
-    y = _linear(experts, "down_proj", h, e)
+        h = experts.act_fn(_apply_linear(experts, "up_proj", x, e))
+    y = _apply_linear(experts, "down_proj", h, e)
     if experts.has_post_expert_norm:
         y = experts.post_expert_norm(y)
     return y
 
 
-def _linear(experts: Any, name: str, x: Tensor, e: int) -> Tensor:
+def _apply_linear(experts: Any, name: str, x: Tensor, e: int) -> Tensor:
+    """Apply a projection of one expert."""
     weight = getattr(experts, name)[e]
     bias = getattr(experts, f"{name}_bias")[e] if experts.has_bias else None
     return torch.nn.functional.linear(x, weight.t() if experts.is_transposed else weight, bias)

@@ -27,19 +27,19 @@ __all__ = [
     "summarise_error",
 ]  # fmt: skip
 
-_TORCH, _HERE = (f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
-# What torch says on a CPU, and oneDNN, which does not say why it cannot make a convolution ready.
+_TORCH, _PACKAGE = (f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
+# Messages of torch on a CPU, and of oneDNN, which does not report why it cannot create a convolution.
 _OUT_OF_MEMORY = ("can't allocate memory", "could not create a primitive", "Cannot allocate memory")
-_LONGEST = 240  # letters of what torch says
-_LONGEST_CODE = 100  # of a line of code that is quoted
+_MAX_MESSAGE = 240  # characters of a quoted message
+_MAX_CODE = 100  # characters of a quoted line of code
 
 
 def find_failure(model: nn.Module, inputs: Sequence[Tensor], root: str = "") -> DeepTaylorError | None:
-    """Return the error to raise for inputs on which the network itself fails; None if it runs, or lacks memory.
+    """Return the error to raise for inputs on which the network itself fails; None if it runs, or memory runs out.
 
     An InputError if torch rejects the input; a CaptureError if the network's own code raises, with the line that does.
     """
-    error = _failure(model, inputs)
+    error = _find_error(model, inputs)
     return None if error is None or is_out_of_memory(error) else describe_failure(model, inputs, error, root)
 
 
@@ -47,49 +47,49 @@ def describe_failure(model: nn.Module, inputs: Sequence[Tensor], error: Exceptio
     """Return an error of this package for an error of a network's forward pass, with the original as its cause."""
     if isinstance(error, DeepTaylorError):
         return error
-    said: DeepTaylorError
+    described: DeepTaylorError
     if is_input_rejected(error):
         shapes = ", ".join(str(tuple(x.shape)) for x in inputs)
         given = f"an input of shape {shapes}" if len(inputs) == 1 else f"inputs of shapes {shapes}"
-        said = InputError(
-            f"The network itself does not take {given}: {first_line(error).rstrip('.')}{_place(model, error, root)}. "
-            f"{_advice(model, inputs)}"
+        described = InputError(
+            f"The network itself does not take {given}: {first_line(error).rstrip('.')}"
+            f"{_describe_module(model, error, root)}. {_advise(model, inputs)}"
         )
     else:
-        said = CaptureError(
+        described = CaptureError(
             f"The network's own forward pass raises {summarise_error(error)}. Correct the network: it must run on this "
             "input before it can be explained."
         )
-    said.__cause__ = error
-    return said
+    described.__cause__ = error
+    return described
 
 
 def summarise_error(error: BaseException) -> str:
     """Return the type and message of an error of the user's code, and the line that raised it."""
     message = str(error).strip()
     named = type(error).__name__ + (f": {first_line(error).rstrip('.')}" if message else "")
-    line = raising_line(error)
+    line = find_raising_line(error)
     return named + (f", at {line}" if line else "")
 
 
-def raising_line(error: BaseException) -> str:
+def find_raising_line(error: BaseException) -> str:
     """Return the innermost line of the user's code in an error's traceback: 'file:line: code'."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not f.filename.startswith((_TORCH, _HERE, "<"))]
+    own = [f for f in frames if not f.filename.startswith((_TORCH, _PACKAGE, "<"))]
     if not own:
         return ""
     code = (own[-1].line or "").rstrip(",")
-    return f"{own[-1].filename}:{own[-1].lineno}" + (f": {code}" if 0 < len(code) <= _LONGEST_CODE else "")
+    return f"{own[-1].filename}:{own[-1].lineno}" + (f": {code}" if 0 < len(code) <= _MAX_CODE else "")
 
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, shortened if it is long."""
     lines = str(error).strip().splitlines()
     text = lines[0].strip() if lines else type(error).__name__
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
+    return text if len(text) <= _MAX_MESSAGE else f"{text[:_MAX_MESSAGE]} …"
 
 
-def _failure(model: nn.Module, inputs: Sequence[Tensor]) -> Exception | None:
+def _find_error(model: nn.Module, inputs: Sequence[Tensor]) -> Exception | None:
     """Return the error that a network raises for some inputs; None if it runs."""
     try:
         with eval_mode(model), disable_autocast(inputs), torch.no_grad():
@@ -108,7 +108,7 @@ def is_input_rejected(error: BaseException) -> bool:
     return inside and isinstance(error, (ValueError, IndexError, AssertionError))
 
 
-def _place(model: nn.Module, error: BaseException, root: str) -> str:
+def _describe_module(model: nn.Module, error: BaseException, root: str) -> str:
     """Return a phrase about the innermost module of the network in an error's traceback; "" if there is none."""
     names = {id(m): name for name, m in model.named_modules()}
     found: nn.Module | None = None
@@ -118,37 +118,37 @@ def _place(model: nn.Module, error: BaseException, root: str) -> str:
         found = module if isinstance(module, nn.Module) and id(module) in names else found
         tb = tb.tb_next
     if found is None or any(found.children()):
-        return "" if found is None or not names[id(found)] else f", in module {_below(names[id(found)], root)!r}"
-    name = _below(names[id(found)], root)
+        return "" if found is None or not names[id(found)] else f", in module {_strip_root(names[id(found)], root)!r}"
+    name = _strip_root(names[id(found)], root)
     return f", in {found}" if not name else f", in module {name!r}, {found}"
 
 
-def _below(path: str, root: str) -> str:
-    """Return a module path without its root."""
+def _strip_root(path: str, root: str) -> str:
+    """Return a module path that starts below `root`."""
     return path.removeprefix(root).removeprefix(".")
 
 
-def _advice(model: nn.Module, inputs: Sequence[Tensor]) -> str:
+def _advise(model: nn.Module, inputs: Sequence[Tensor]) -> str:
     """Return what the user can do about inputs that the network rejects."""
-    if all(x.is_floating_point() for x in inputs) and _failure(model, [x.unsqueeze(0) for x in inputs]) is None:
+    if all(x.is_floating_point() for x in inputs) and _find_error(model, [x.unsqueeze(0) for x in inputs]) is None:
         return "It takes samples along its first axis, which is missing here: give x.unsqueeze(0)."
     if any(not x.is_floating_point() for x in inputs) and not any(isinstance(m, nn.Embedding) for m in model.modules()):
         return "The input holds integers: convert it to real numbers, and normalise it as in training."
     return "Give it inputs of the shape that it was made for."
 
 
-_RECURRENT = (nn.RNNBase, nn.RNNCellBase)
+_RECURRENT_LAYERS = (nn.RNNBase, nn.RNNCellBase)
 
 
 def explain_capture_failure(error: Exception, model: nn.Module | None = None) -> str:
-    """Return the message about a failed capture: what failed, where, and what to do."""
+    """Return the message for a failed capture: what failed, where, and what to do."""
     text = str(error).strip()
     first = text.splitlines()[0] if text else type(error).__name__
     line = ""
     tb = error.__traceback__
     while tb is not None:
         filename = tb.tb_frame.f_code.co_filename
-        if not filename.startswith((_HERE, _TORCH, "<")):
+        if not filename.startswith((_PACKAGE, _TORCH, "<")):
             line = f"{filename}:{tb.tb_lineno}"
         tb = tb.tb_next
     line = find_user_line(text) or line
@@ -180,7 +180,9 @@ def is_data_dependent(error: Exception) -> bool:
 
 def list_recurrent_layers(model: nn.Module | None) -> str:
     """Return the recurrent layers of a network for an error message; "" if there are none."""
-    found = [] if model is None else [(name, m) for name, m in model.named_modules() if isinstance(m, _RECURRENT)]
+    found = (
+        [] if model is None else [(name, m) for name, m in model.named_modules() if isinstance(m, _RECURRENT_LAYERS)]
+    )
     return ", ".join(f"{m} as {name!r}" if name else str(m) for name, m in found[:3])
 
 

@@ -2,10 +2,10 @@
 
 eval_mode             every module in eval mode, without fused attention kernels
 disable_autocast      torch.autocast off
-isolate_export        torch.export without its logs, and with interrupts that stay interrupts
-├── preserve_interrupts   re-raise what a signal handler raised, whatever torch makes of it
-└── _silence_export       no warnings, no logs, and no graph printed of a network that torch rejects
-forward_hooks         the user's hooks, which run in a forward pass beside the modules
+isolate_export        torch.export without its logs; interrupts are raised as such
+├── preserve_interrupts   re-raise errors of signal handlers, even if torch replaces them
+└── _silence_export       no warnings, no logs, no printed graph
+forward_hooks         the user's hooks that run in a forward pass
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _device_types(x: Any) -> set[str]:
 
 @contextlib.contextmanager
 def isolate_export() -> Iterator[None]:
-    """Silence the logs of torch.export inside this context, and let an interrupt stay an interrupt."""
+    """Silence the logs of torch.export inside this context, and re-raise interrupts that torch would replace."""
     thread = threading.get_ident()
     _exporting_threads.append(thread)
     try:
@@ -193,7 +193,7 @@ def _is_interrupt(error: BaseException) -> bool:
 
 
 class _OtherThreadsStderr:
-    """Standard error without what this thread writes."""
+    """Standard error that drops everything written by the current thread."""
 
     def __init__(self) -> None:
         self._stream, self._thread = sys.stderr, threading.get_ident()
@@ -217,7 +217,7 @@ def _silence_export() -> Iterator[None]:
 
 @contextlib.contextmanager
 def silence_log(name: str, level: int) -> Iterator[None]:
-    """Ignore warnings, and messages of the log `name` below a level."""
+    """Ignore warnings, and messages of the logger `name` below this level."""
     log = logging.getLogger(name)
     before = log.level
     log.setLevel(level)

@@ -33,7 +33,7 @@ else:
 _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 FREE_BATCH = (
     2**31 + 11
-)  # stands for a free batch size where there are no symbols: a prime, so that multiples are recognised
+)  # stands for a free batch size if there are no symbols: a prime, so that multiples are recognised
 
 
 def is_node(value: Any) -> bool:
@@ -56,7 +56,7 @@ def find_source_line(node: Node) -> str:
 
 
 def find_user_line(trace: str) -> str:
-    """Return the innermost frame of a formatted stack trace that is not in torch, as 'file:line: code'."""
+    """Return the innermost frame of a formatted stack trace outside of torch, as 'file:line: code'."""
     lines = trace.splitlines()
     frames = [
         (line.strip(), lines[k + 1].strip() if k + 1 < len(lines) else "")
@@ -79,8 +79,8 @@ def describe_node(node: Node) -> str:
     return f"{node.name}" + (f" in module {path!r}" if path else "") + (f" ({line})" if line else "")
 
 
-def unsupported(op: str, node: Node) -> UnsupportedOp:
-    """Return the facts of an operation that cannot be explained."""
+def make_unsupported_op(op: str, node: Node) -> UnsupportedOp:
+    """Return the facts about an operation that cannot be explained."""
     return UnsupportedOp(op, node.name, find_source_line(node))
 
 
@@ -94,7 +94,7 @@ def bind_arguments(node: Node) -> dict[str, Any]:
 
 
 def find_batch_factor(size: Any) -> int | None:
-    """Return the factor of a size that is a multiple of the batch size; None for a size that is independent of it."""
+    """Return the factor of a size that is a multiple of the batch size; None if the size is independent of it."""
     if isinstance(size, int):
         return size // FREE_BATCH if size and size % FREE_BATCH == 0 else None
     one, two = (evaluate_size(size, batch) for batch in (1, 2))

@@ -1,10 +1,10 @@
 """Recipes: the captured graphs of the networks by name as small files.
 
-Without a recipe the network is exported, which takes longer than everything else that a first explanation needs.
+Without a recipe the network is exported, which is the slowest part of a first explanation.
 
 make_recipe(model, captured)      return the content of a file: names and numbers, no tensors
 rebuild_graph(model, inputs)      return the graph from the file that the network's class names, or None
-├── _fits                         check that the file is whole, and made for such a network and such inputs
+├── _fits                         check that the file is undamaged, and made for this network and these inputs
 └── _rebuild                      build the graph node by node, from torch's operations by name
 
 A graph from a recipe is compared with the network (agreement.py), like every captured graph. If that fails, the network
@@ -34,32 +34,32 @@ __all__ = ["RECIPE_FOLDER", "ShapeTensor", "add_checksum", "make_recipe", "rebui
 RECIPE_FOLDER = Path(__file__).with_name("recipes")
 _FORMAT = 1
 _OPERATION = re.compile(r"aten\.([a-z]\w*)\.([A-Za-z]\w*)", re.ASCII)
-_NODE, _TEXT = "%", "="  # how names of nodes, and words, begin among a node's arguments
-_OWN = frozenset(vars(nn.Module()))  # torch's: parameters, hooks, the mode
+_NODE, _TEXT = "%", "="  # prefixes of node names and of strings among a node's arguments
+_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))  # attributes that every module has
 
 
-# --- a network as it is built -----------------------------------------------------------------------------------------
+# --- the architecture of a network ------------------------------------------------------------------------------------
 
 
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
+def _list_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return a network's parameters and buffers by name."""
     named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
     return dict(named)
 
 
-def _architecture(model: nn.Module) -> str:
+def _hash_architecture(model: nn.Module) -> str:
     """Return a hash of a network's modules, their settings, and the shapes of its tensors."""
     found = hashlib.sha256()
     for path, module in model.named_modules(remove_duplicate=False):
-        held = [] if _class_path(module).startswith("torch.") else sorted(vars(module).items())
-        own = [(k, v) for k, v in held if k not in _OWN and isinstance(v, (bool, int, float, str))]
-        found.update(f"{path} {_class_path(module)}({module.extra_repr()}) {own}\n".encode())
-    for name, t in _tensors(model).items():
+        held = [] if _find_class_path(module).startswith("torch.") else sorted(vars(module).items())
+        own = [(k, v) for k, v in held if k not in _MODULE_ATTRIBUTES and isinstance(v, (bool, int, float, str))]
+        found.update(f"{path} {_find_class_path(module)}({module.extra_repr()}) {own}\n".encode())
+    for name, t in _list_tensors(model).items():
         found.update(f"{name} {type(t).__name__} {tuple(t.shape)} {t.dtype} {t.layout}\n".encode())
     return found.hexdigest()
 
 
-def _class_path(module: nn.Module) -> str:
+def _find_class_path(module: nn.Module) -> str:
     """Return the dotted name of a module's class."""
     return f"{type(module).__module__}.{type(module).__qualname__}"
 
@@ -75,16 +75,16 @@ def _is_defined_by_classes(model: nn.Module) -> bool:
 
 
 def rebuild_graph(model: nn.Module, inputs: Sequence[Tensor]) -> CapturedGraph | None:
-    """Rebuild the graph of a named network from its recipe; return None if there is no recipe for it and this input."""
+    """Rebuild the graph of a named network from its recipe; return None if there is none for this input."""
     names = vars(type(model)).get("recipes", ())
     if not names or not _is_defined_by_classes(model):
         return None
     try:
-        built = _architecture(model)
-        fitting = (recipe for recipe in map(_read, names) if _fits(recipe, model, built, inputs))
+        architecture = _hash_architecture(model)
+        fitting = (recipe for recipe in map(_read, names) if _fits(recipe, model, architecture, inputs))
         recipe = next(fitting, None)
         return None if recipe is None else _rebuild(recipe, model, inputs[0].device)
-    except Exception:  # noqa: BLE001 - whatever a damaged file leads to: the network is exported
+    except Exception:  # noqa: BLE001 - a damaged file may raise anything; the network is exported instead
         return None
 
 
@@ -100,22 +100,22 @@ def add_checksum(recipe: dict[str, Any]) -> dict[str, Any]:
     return {**content, "sha256": hashlib.sha256(json.dumps(content).encode()).hexdigest()}
 
 
-def _fits(recipe: dict[str, Any], model: nn.Module, built: str, inputs: Sequence[Tensor]) -> bool:
-    """Return True if a recipe is undamaged, and made for such a network (`built`: its hash) and such inputs."""
+def _fits(recipe: dict[str, Any], model: nn.Module, architecture: str, inputs: Sequence[Tensor]) -> bool:
+    """Return True if a recipe is undamaged, and made for this architecture (a hash) and such inputs."""
     device = inputs[0].device
-    given = [[[None, *x.shape[1:]], _type_name(x.dtype)] for x in inputs]
+    given = [[[None, *x.shape[1:]], _format_dtype(x.dtype)] for x in inputs]
     return (
-        (recipe["format"], recipe["architecture"]) == (_FORMAT, built)
+        (recipe["format"], recipe["architecture"]) == (_FORMAT, architecture)
         and given == [[shape, dtype] for _, shape, dtype in recipe["inputs"]]
-        and all(t.device == device for t in (*inputs, *_tensors(model).values()))
+        and all(t.device == device for t in (*inputs, *_list_tensors(model).values()))
         and recipe["sha256"] == add_checksum(recipe)["sha256"]
     )
 
 
 def _rebuild(recipe: dict[str, Any], model: nn.Module, device: torch.device) -> CapturedGraph:
     """Return the graph of a recipe with the network's tensors."""
-    tensors, graph = _tensors(model), fx.Graph()
-    kinds = {path: _class_path(module) for path, module in model.named_modules(remove_duplicate=False)}
+    tensors, graph = _list_tensors(model), fx.Graph()
+    kinds = {path: _find_class_path(module) for path, module in model.named_modules(remove_duplicate=False)}
     stacks = [{path: (path, kinds.get(path.partition("@")[0], "")) for path in stack} for stack in recipe["stacks"]]
     constants = {name: tensors[path].detach() for name, path in recipe["constants"].items()}
     nodes: dict[str, fx.Node] = {}
@@ -125,12 +125,12 @@ def _rebuild(recipe: dict[str, Any], model: nn.Module, device: torch.device) -> 
         nodes[node.name] = node
     inputs = [graph.placeholder(name) for name, *_ in recipe["inputs"]]
     for node, (_, shape, dtype) in zip(inputs, recipe["inputs"], strict=True):
-        node.meta["val"] = _value(shape, dtype, device)
+        node.meta["val"] = _make_outline(shape, dtype, device)
         nodes[node.name] = node
     for name, target, args, kwargs, shape, dtype, stack in recipe["nodes"]:
-        given = _argument(args, nodes), {key: _argument(value, nodes) for key, value in kwargs.items()}
-        nodes[name] = graph.create_node("call_function", _operation(target), tuple(given[0]), given[1], name)
-        nodes[name].meta = {"val": _value(shape, dtype, device), "nn_module_stack": stacks[stack]}
+        given = _read_argument(args, nodes), {key: _read_argument(value, nodes) for key, value in kwargs.items()}
+        nodes[name] = graph.create_node("call_function", _find_operation(target), tuple(given[0]), given[1], name)
+        nodes[name].meta = {"val": _make_outline(shape, dtype, device), "nn_module_stack": stacks[stack]}
     output = nodes[recipe["output"]]
     graph.output(output)
     graph.eliminate_dead_code()
@@ -140,8 +140,8 @@ def _rebuild(recipe: dict[str, Any], model: nn.Module, device: torch.device) -> 
     return captured
 
 
-def _operation(name: str) -> Any:
-    """Return torch's operation with this name and overload; raise for any other name."""
+def _find_operation(name: str) -> Any:
+    """Return torch's operation of this name and overload; raise CaptureError for any other name."""
     found = _OPERATION.fullmatch(name)
     operation = None if found is None else getattr(getattr(torch.ops.aten, found[1]), found[2])
     if not isinstance(operation, torch._ops.OpOverload) or operation._schema.is_mutable:
@@ -149,17 +149,17 @@ def _operation(name: str) -> Any:
     return operation
 
 
-def _argument(written: Any, nodes: dict[str, fx.Node]) -> Any:
-    """Return an argument as it was before `_write_argument`."""
-    if isinstance(written, list):
-        return [_argument(part, nodes) for part in written]
-    if isinstance(written, str):
-        return nodes[written[1:]] if written.startswith(_NODE) else written.removeprefix(_TEXT)
-    return written
+def _read_argument(value: Any, nodes: dict[str, fx.Node]) -> Any:
+    """Return an argument of a node from its JSON values; the inverse of `_write_argument`."""
+    if isinstance(value, list):
+        return [_read_argument(part, nodes) for part in value]
+    if isinstance(value, str):
+        return nodes[value[1:]] if value.startswith(_NODE) else value.removeprefix(_TEXT)
+    return value
 
 
-def _value(shape: list[int | None] | None, dtype: str, device: torch.device) -> Any:
-    """Return the outline of a node's result: a tensor without values, or the batch size."""
+def _make_outline(shape: list[int | None] | None, dtype: str, device: torch.device) -> Any:
+    """Return the value of a node without its numbers: a ShapeTensor, or the batch size."""
     if shape is None:
         return FREE_BATCH
     return ShapeTensor.of([FREE_BATCH if n is None else n for n in shape], getattr(torch, dtype), device)
@@ -169,10 +169,10 @@ def _value(shape: list[int | None] | None, dtype: str, device: torch.device) -> 
 
 
 def make_recipe(model: nn.Module, captured: CapturedGraph) -> dict[str, Any]:
-    """Return the recipe of a captured network; raise if a recipe cannot describe it."""
+    """Return the recipe of a captured network; raise CaptureError if a recipe cannot describe it."""
     if captured.notes or captured.in_place_writes or captured.output_name or captured.batch_range != (1, None):
         raise CaptureError("A recipe needs a network with one output, a free batch size and no notes.")
-    names = {t.data_ptr(): name for name, t in _tensors(model).items()}
+    names = {t.data_ptr(): name for name, t in _list_tensors(model).items()}
     stacks: list[list[str]] = []
     nodes = []
     for node in captured.graph.nodes:
@@ -182,14 +182,14 @@ def make_recipe(model: nn.Module, captured: CapturedGraph) -> dict[str, Any]:
         if stack not in stacks:
             stacks.append(stack)
         kwargs = {key: _write_argument(value) for key, value in node.kwargs.items()}
-        said = [str(node.target), _write_argument(node.args), kwargs, *_outline(node.meta["val"]), stacks.index(stack)]
-        nodes.append([node.name, *said])
+        call = [str(node.target), _write_argument(node.args), kwargs]
+        nodes.append([node.name, *call, *_write_outline(node.meta["val"]), stacks.index(stack)])
     return add_checksum(
         {
             "format": _FORMAT,
-            "architecture": _architecture(model),
+            "architecture": _hash_architecture(model),
             "constants": {name: names[t.data_ptr()] for name, t in captured.constants.items()},
-            "inputs": [[node.target, *_outline(node.meta["val"])] for node in captured.inputs],
+            "inputs": [[node.target, *_write_outline(node.meta["val"])] for node in captured.inputs],
             "nodes": nodes,
             "stacks": stacks,
             "output": captured.output.name,
@@ -198,7 +198,7 @@ def make_recipe(model: nn.Module, captured: CapturedGraph) -> dict[str, Any]:
 
 
 def _write_argument(argument: Any) -> Any:
-    """Return an argument of a node as JSON values."""
+    """Return an argument of a node as JSON values; raise CaptureError if there is no such form."""
     if isinstance(argument, (list, tuple)):
         return [_write_argument(part) for part in argument]
     if is_node(argument):
@@ -210,38 +210,38 @@ def _write_argument(argument: Any) -> Any:
     raise CaptureError(f"A recipe cannot hold {argument!r}.")
 
 
-def _outline(value: Any) -> list[Any]:
-    """Return shape and dtype of a node's result as JSON values; the batch size is None."""
-    if not isinstance(value, Tensor) and _size(value) is None:
+def _write_outline(value: Any) -> list[Any]:
+    """Return the shape and dtype of a node's result as JSON values; None stands for the batch size."""
+    if not isinstance(value, Tensor) and _write_size(value) is None:
         return [None, "int64"]
-    return [[_size(n) for n in value.shape], _type_name(value.dtype)]
+    return [[_write_size(n) for n in value.shape], _format_dtype(value.dtype)]
 
 
-def _size(n: Any) -> int | None:
-    """Return a size as a number; None for the batch size."""
+def _write_size(n: Any) -> int | None:
+    """Return a size as a number, or None for the batch size; raise CaptureError for its multiples."""
     followed = find_batch_factor(n)
     if followed not in (None, 1):
         raise CaptureError(f"A recipe cannot hold the size {n}.")
     return int(n) if followed is None else None
 
 
-def _type_name(dtype: torch.dtype) -> str:
+def _format_dtype(dtype: torch.dtype) -> str:
     """Return the name of a dtype without "torch."."""
     return str(dtype).removeprefix("torch.")
 
 
 class ShapeTensor(Tensor):
-    """An outline of a tensor: shape, dtype and device without values; operations on it return outlines."""
+    """A tensor without values: it has a shape, dtype and device, and so have the results of operations on it."""
 
-    shaped: Tensor  # the same on the meta device
+    meta_tensor: Tensor  # a tensor of this shape and dtype on the meta device
 
     @staticmethod
-    def __new__(cls, shaped: Tensor, device: torch.device) -> Self:
-        """Return a tensor without data that reports this device."""
+    def __new__(cls, meta_tensor: Tensor, device: torch.device) -> Self:
+        """Return a tensor without data on this device."""
         made: Self = torch.Tensor._make_wrapper_subclass(
-            cls, shaped.shape, shaped.stride(), dtype=shaped.dtype, device=device
+            cls, meta_tensor.shape, meta_tensor.stride(), dtype=meta_tensor.dtype, device=device
         )
-        made.shaped = shaped.to("meta")
+        made.meta_tensor = meta_tensor.to("meta")
         return made
 
     @classmethod
@@ -266,4 +266,4 @@ class ShapeTensor(Tensor):
 
 def _to_meta(t: Tensor) -> Tensor:
     """Return an outline as a tensor on the meta device; any other tensor moved there."""
-    return t.shaped if isinstance(t, ShapeTensor) else t.to("meta")
+    return t.meta_tensor if isinstance(t, ShapeTensor) else t.to("meta")

@@ -1,15 +1,15 @@
 """Record how the constants of a captured graph are computed from the network's tensors, to compute them again.
 
-Preparing a network computes constants once: BatchNorm is folded into weights, W⁺ is read from W. A live explainer
-records these operations, and repeats them with the parameters and buffers that the network has later.
+The capture of a network computes constants once: BatchNorm is folded into weights, W⁺ is computed from W. A live
+explainer records these operations, and repeats them with the parameters and buffers that the network has later.
 
-Recording               a context: operations in it that read the network's tensors are recorded
-├── start               the tensors that are followed
-├── record_as_text      numbers are read for a printed text alone
-└── finish              the recorded operations as a ConstantProgram
-ConstantProgram         computes the constants, and every answer to a question about values on which the graph or the
-                        plan depends: is a weight negative anywhere?
-is_recorded             is this tensor computed from the network's tensors, in a recording that is under way?
+Recording               a context that records operations on the network's tensors
+├── start               choose the tensors to follow
+├── record_as_text      allow numbers to be read for printed text only
+└── finish              return the recorded operations as a ConstantProgram
+ConstantProgram         computes the constants again, and every value on which the graph or the plan depends, such as
+                        whether a weight is negative anywhere
+is_recorded             True for a tensor that the current recording computes from the network's tensors
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from deeptaylor.errors import PlanError
 
-__all__ = ["SAME_VALUE", "ConstantProgram", "Recording", "TensorPlace", "is_recorded", "record_as_text"]
+__all__ = ["VALUE_PRESERVING_OPS", "ConstantProgram", "Recording", "TensorPlace", "is_recorded", "record_as_text"]
 
-SAME_VALUE = ("aten::detach", "aten::alias", "aten::lift_fresh")
+VALUE_PRESERVING_OPS = ("aten::detach", "aten::alias", "aten::lift_fresh")
 _NUMBER = "aten::_local_scalar_dense"
-_active = threading.local()
+_THREAD = threading.local()
 
 
 class TensorPlace(NamedTuple):
-    """Where a network holds a parameter or a buffer."""
+    """The place of a parameter or a buffer in a network."""
 
     module: nn.Module
     kind: str  # the module's dictionary: "_parameters" or "_buffers"
     name: str
-    path: str  # from the network on
+    path: str  # in the network, as in named_parameters
 
     def read(self) -> Tensor | None:
         """Return the tensor that is stored there now."""
@@ -59,22 +59,23 @@ def list_places(model: nn.Module) -> list[TensorPlace]:
     ]
 
 
-def _memory_of(t: Tensor) -> tuple[Any, ...]:
+def _find_memory(t: Tensor) -> tuple[Any, ...]:
+    """Return a key that two tensors share if they are the same view of the same memory."""
     return t.data_ptr(), t.shape, t.stride(), t.dtype
 
 
 class ConstantProgram(NamedTuple):
-    """Computes constants from the network's tensors, and answers the questions about values that were asked.
+    """Computes constants from the network's tensors, and the values that the capture read from tensors.
 
-    places      of the tensors that are read
-    likes       shape, dtype and device of each
-    program     returns the constants, then the answers, as tensors without axes
-    constants   their number
-    answers     as they were when the network was captured
+    places       the places of the tensors that the program reads
+    signatures   shape, dtype and device of each
+    program      returns the constants, then the values that were read, as tensors without axes
+    constants    the number of constants
+    answers      the values that the capture read
     """
 
     places: Sequence[TensorPlace]
-    likes: Sequence[tuple[torch.Size, torch.dtype, torch.device]]
+    signatures: Sequence[tuple[torch.Size, torch.dtype, torch.device]]
     program: fx.GraphModule
     constants: int
     answers: Sequence[Any]
@@ -82,7 +83,7 @@ class ConstantProgram(NamedTuple):
     def read(self) -> list[Tensor] | None:
         """Return the network's tensors; None if one is gone, or has another shape, dtype or device."""
         found = [place.read() for place in self.places]
-        for t, like in zip(found, self.likes, strict=True):
+        for t, like in zip(found, self.signatures, strict=True):
             if t is None or (t.shape, t.dtype, t.device) != like:
                 return None
         return [t for t in found if t is not None]
@@ -96,14 +97,14 @@ class ConstantProgram(NamedTuple):
         if tensors is None:
             return None
         results = self.program(*tensors)
-        return list(results[: self.constants]) if self._same_answers(results[self.constants :]) else None
+        return list(results[: self.constants]) if self._has_same_answers(results[self.constants :]) else None
 
     def shares_memory(self, t: Tensor) -> bool:
         """Return True for a constant that shares memory with one of the network's tensors."""
         theirs = {held.untyped_storage().data_ptr() for place in self.places if (held := place.read()) is not None}
         return t.untyped_storage().data_ptr() in theirs
 
-    def _same_answers(self, answers: Sequence[Tensor]) -> bool:
+    def _has_same_answers(self, answers: Sequence[Tensor]) -> bool:
         """Return True if no value that the capture read has changed; compare all at once: reading synchronises."""
         kinds = {t.dtype for t in answers}
         for kind in kinds:
@@ -120,30 +121,30 @@ class Recording(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._graph = fx.Graph()
         self._inputs: list[tuple[TensorPlace, Tensor]] = []
-        self._nodes: dict[int, fx.Node] = {}  # by the tensor
-        self._alive: list[Tensor] = []  # or a later tensor could have an earlier one's number
-        self._held: dict[str, Tensor] = {}  # tensors that depend on no parameter
+        self._nodes: dict[int, fx.Node] = {}  # by the id of the tensor
+        self._references: list[Tensor] = []  # keeps them alive, so that no later tensor has the same id
+        self._other_tensors: dict[str, Tensor] = {}  # tensors that depend on no parameter
         self._answers: list[tuple[fx.Node, Any]] = []
-        self._reading_text = False
+        self._is_reading_text = False
 
     def __enter__(self) -> Self:
-        _stack().append(self)
+        _get_recordings().append(self)
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *raised: object) -> None:
         super().__exit__(*raised)  # type: ignore[no-untyped-call]
-        _stack().pop()
+        _get_recordings().pop()
 
     def start(self, model: nn.Module, constants: Mapping[str, Tensor]) -> None:
-        """Start to record with the constants that are parameters or buffers of a network."""
+        """Start to record; follow the constants that are parameters or buffers of the network."""
         places: dict[tuple[Any, ...], TensorPlace] = {}
         for place in list_places(model):
             t = place.read()
             if t is not None and t.numel():
-                places.setdefault(_memory_of(t), place)
+                places.setdefault(_find_memory(t), place)
         for t in constants.values():
-            found = places.get(_memory_of(t))
+            found = places.get(_find_memory(t))
             if found is not None and id(t) not in self._nodes:
                 self._add(t, self._graph.placeholder(f"tensor_{len(self._inputs)}"))
                 self._inputs.append((found, t))
@@ -151,14 +152,14 @@ class Recording(TorchDispatchMode):
     @contextlib.contextmanager
     def record_as_text(self) -> Iterator[None]:
         """Allow numbers to be read that are only printed: no computation depends on them."""
-        before, self._reading_text = self._reading_text, True
+        before, self._is_reading_text = self._is_reading_text, True
         try:
             yield
         finally:
-            self._reading_text = before
+            self._is_reading_text = before
 
     def knows(self, t: Tensor) -> bool:
-        """Return True for a tensor that is computed from the network's."""
+        """Return True for a tensor that is computed from the network's tensors."""
         return id(t) in self._nodes
 
     def finish(self, results: Sequence[Tensor]) -> ConstantProgram:
@@ -166,9 +167,9 @@ class Recording(TorchDispatchMode):
         asked = dict(self._answers)
         self._graph.output(tuple(self._nodes[id(t)] for t in results) + tuple(asked))
         self._graph.eliminate_dead_code()
-        module = fx.GraphModule(self._held, self._graph)
-        likes = [(t.shape, t.dtype, t.device) for _, t in self._inputs]
-        return ConstantProgram([p for p, _ in self._inputs], likes, module, len(results), list(asked.values()))
+        module = fx.GraphModule(self._other_tensors, self._graph)
+        signatures = [(t.shape, t.dtype, t.device) for _, t in self._inputs]
+        return ConstantProgram([p for p, _ in self._inputs], signatures, module, len(results), list(asked.values()))
 
     # --- operations -------------------------------------------------------------------------------------------------
 
@@ -183,8 +184,9 @@ class Recording(TorchDispatchMode):
         return result
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Record one operation and its results."""
         name = func._schema.name
-        if name in SAME_VALUE:
+        if name in VALUE_PRESERVING_OPS:
             self._add(result, self._nodes[id(args[0])])
         elif not isinstance(result, Tensor | tuple | list):
             self._add_answer(func, args, kwargs, result)
@@ -192,30 +194,31 @@ class Recording(TorchDispatchMode):
             raise NotImplementedError(
                 f"{name} writes to a constant while constants are computed; it cannot be recorded"
             )
-        elif all(type(t) is Tensor for t in pytree.tree_leaves(result)):  # not of fake tensors
-            node = self._graph.call_function(func, *self._read(args, kwargs))
+        elif all(type(t) is Tensor for t in pytree.tree_leaves(result)):  # fake tensors are not recorded
+            node = self._graph.call_function(func, *self._replace_tensors(args, kwargs))
             if isinstance(result, Tensor):
                 self._add(result, node)
             else:
                 for k, t in enumerate(result):
-                    self._add(t, self._graph.call_function(_item, (node, k)))
+                    self._add(t, self._graph.call_function(_get_item, (node, k)))
 
     def _add_answer(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any) -> None:
         """Record that a number was read from a tensor, and its value."""
-        if self._reading_text:
+        if self._is_reading_text:
             return
         if func._schema.name != _NUMBER:  # such as torch.equal
-            self._answers.append((self._graph.call_function(_as_tensor, (func, *self._read(args, kwargs))), answer))
+            node = self._graph.call_function(_read_as_tensor, (func, *self._replace_tensors(args, kwargs)))
+            self._answers.append((node, answer))
             return
         node = self._nodes[id(args[0])]
         if args[0].is_floating_point():
             raise PlanError(
-                f"A live explainer cannot follow {self._sources(node)}: a number is read from it when the network is "
-                "captured, so relevance is not differentiable in it. Leave live=True out."
+                f"A live explainer cannot follow {self._list_sources(node)}: a number is read from it when the "
+                "network is captured, so relevance is not differentiable in it. Leave live=True out."
             )
         self._answers.append((node, answer))
 
-    def _sources(self, node: fx.Node) -> str:
+    def _list_sources(self, node: fx.Node) -> str:
         """Return the names of the network's tensors that a value is computed from."""
         todo, seen = [node], set[fx.Node]()
         while todo:
@@ -225,47 +228,51 @@ class Recording(TorchDispatchMode):
         names = [place.path for place, t in self._inputs if self._nodes[id(t)] in seen]
         return ", ".join(map(repr, names))
 
-    def _read(self, args: Any, kwargs: Any) -> Any:
+    def _replace_tensors(self, args: Any, kwargs: Any) -> Any:
         """Replace tensors among arguments by nodes."""
-        return pytree.tree_map_only(Tensor, self._node_of, (args, kwargs))
+        return pytree.tree_map_only(Tensor, self._find_node, (args, kwargs))
 
-    def _node_of(self, t: Tensor) -> fx.Node:
+    def _find_node(self, t: Tensor) -> fx.Node:
+        """Return the node of a tensor; other tensors become constants of the program."""
         if id(t) not in self._nodes:
-            name = f"held_{len(self._held)}"
-            self._held[name] = t.detach()
+            name = f"held_{len(self._other_tensors)}"
+            self._other_tensors[name] = t.detach()
             return self._graph.get_attr(name)
         return self._nodes[id(t)]
 
     def _add(self, t: Tensor, node: fx.Node) -> None:
+        """Register the node that computes a tensor."""
         self._nodes[id(t)] = node
-        self._alive.append(t)
+        self._references.append(t)
 
 
-def _item(parts: Sequence[Tensor], k: int) -> Tensor:
+def _get_item(parts: Sequence[Tensor], k: int) -> Tensor:
+    """Return one of several results; fx records this call."""
     return parts[k]
 
 
-def _as_tensor(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """Return a number that was read from tensors as a tensor."""
+def _read_as_tensor(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Call a function that returns a number, and return the number as a tensor."""
     return torch.tensor(func(*args, **kwargs))
 
 
-def _stack() -> list[Recording]:
-    if not hasattr(_active, "recordings"):
-        _active.recordings = []
-    found: list[Recording] = _active.recordings
+def _get_recordings() -> list[Recording]:
+    """Return the recordings that are entered in this thread."""
+    if not hasattr(_THREAD, "recordings"):
+        _THREAD.recordings = []
+    found: list[Recording] = _THREAD.recordings
     return found
 
 
 def is_recorded(t: Tensor) -> bool:
-    """Return True while recording for a tensor that is computed from the network's tensors, so its value may change."""
-    return any(recording.knows(t) for recording in _stack())
+    """Return True, while recording, for a tensor computed from the network's tensors: its value may change later."""
+    return any(recording.knows(t) for recording in _get_recordings())
 
 
 @contextlib.contextmanager
 def record_as_text() -> Iterator[None]:
-    """Allow numbers to be read for printing, in the current recording if there is one."""
+    """Allow numbers to be read for printing only, in every recording of this thread."""
     with contextlib.ExitStack() as stack:
-        for recording in _stack():
+        for recording in _get_recordings():
             stack.enter_context(recording.record_as_text())
         yield

@@ -29,8 +29,8 @@ from deeptaylor.explainer import Explainer
 from deeptaylor.explanation import Explanation
 from deeptaylor.graph.editing import op_name
 from deeptaylor.graph.modes import disable_autocast
-from deeptaylor.graph.node import Node, describe_node, unsupported
-from deeptaylor.ledger import Ledger, sum_relevance
+from deeptaylor.graph.node import Node, describe_node, make_unsupported_op
+from deeptaylor.ledger import Ledger, make_reader, sum_relevance
 from deeptaylor.maps import ops
 from deeptaylor.operations.table import flow_of, row_of, secant_of
 from deeptaylor.secants import arithmetic, choices, deviations
@@ -419,7 +419,7 @@ class _AttnLRPPass:
             raise UnsupportedOpError(
                 f"AttnLRP has no rule for {op_name(node)}: {error}.\n  at {describe_node(node)}\n"
                 "What to do: another method, such as explainer.between(x, reference).",
-                [unsupported(op_name(node), node)],
+                [make_unsupported_op(op_name(node), node)],
             ) from None
 
     def _step(self, node: Node) -> Step | None:
@@ -479,10 +479,8 @@ class AttnLRPLedger(Ledger):
         largest = torch.stack([t.abs() for t in (self.score, self.input, self.bias, self.residual)]).amax(0)
         return (self.score - self.total).abs() / torch.where(largest > 0, largest, 1)
 
-    def _line(self, sample: int, target: int) -> str:
-        def pick(t: Tensor) -> float:
-            return float(t[sample, target] if t.ndim == 2 else t[sample])
-
+    def _format_line(self, sample: int, target: int) -> str:
+        pick = make_reader(sample, target)
         return (
             f"score {pick(self.score):.4g} = input {pick(self.input):.4g} + constants {pick(self.bias):.4g} + left out "
             f"by softmax {pick(self.residual):.4g} (not accounted for: {pick(self.score - self.total):.1g})"
@@ -492,7 +490,7 @@ class AttnLRPLedger(Ledger):
 class _AttnLRPCheck(Check):
     """Check whether input, constants and what softmax leaves out add up."""
 
-    def _account(self) -> list[str | Wording]:
+    def _describe_properties(self) -> list[str | Wording]:
         answer = "yes" if self.accounted else "NO"
         return [
             (

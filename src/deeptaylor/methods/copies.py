@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from deeptaylor.domain import Box, Domain, extent
+from deeptaylor.domain import Box, Domain, find_bounds
 from deeptaylor.errors import InputError
 from deeptaylor.explainer import Explainer
 from deeptaylor.explanation import Explanation
@@ -118,7 +118,7 @@ class _Copies:
     def _add_noise(self, x: Tensor, domain: Domain, random: torch.Generator) -> Tensor:
         if not x.is_floating_point():
             return x
-        low, high = extent(domain, x)
+        low, high = find_bounds(domain, x)
         drawn = torch.randn(x.shape, generator=random, dtype=torch.promote_types(x.dtype, torch.float32))
         return (x + self.noise * (_find_range(x, domain) * drawn.to(x))).clamp(low, high)
 

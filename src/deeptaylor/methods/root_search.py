@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deeptaylor.domain import Domain, check_inside, extent
+from deeptaylor.domain import Domain, check_inside, find_bounds
 from deeptaylor.engine.inputs import as_domains
 from deeptaylor.errors import InputError
 from deeptaylor.methods.bundle import PLANES, SearchRows, clip, project
@@ -213,7 +213,7 @@ class Problem:
 
     def __init__(self, score: Score, domain: Domain, level: float) -> None:
         self.score, self.level = score, level
-        self.low, self.high = (bound.flatten(1) for bound in extent(domain, score.x))
+        self.low, self.high = (bound.flatten(1) for bound in find_bounds(domain, score.x))
         self.x = clip(score.x.flatten(1), self.low, self.high)  # it may stick out of its box by rounding
         self.f, self.gradient = score.at_x, score.gradient_at_x.flatten(1)
         # At level 0 f may have no room below: a sum of ReLUs has none.

@@ -31,7 +31,7 @@ from deeptaylor.operations.row import Rewrite, Row, Rows, same_as
 from deeptaylor.secants import slopes
 from deeptaylor.secants.arithmetic import split_power, split_reciprocal, split_rsqrt
 from deeptaylor.secants.deviations import split_std, split_var, split_vector_norm
-from deeptaylor.secants.slopes import PIECEWISE, SMOOTH, SMOOTH_APART_FROM_ZERO, Slope
+from deeptaylor.secants.slopes import KINKED_SLOPE, PIECEWISE_SLOPE, SMOOTH_SLOPE, Slope
 from deeptaylor.secants.softmax import split_log_softmax, split_logsumexp, split_softmax
 
 __all__ = ["ROWS", "put_relu"]
@@ -137,55 +137,55 @@ def _row(secant: Slope, ranges: RangeRule = range_by_ends, final: bool = False) 
     return Row(Activation(), ranges, secant=secant, final=final)
 
 
-_CLAMP = Row(Activation(), range_by_ends, secant=PIECEWISE, flow_for=_flow_of_clamp)
-_PRELU = Row(Activation(), _range_of_prelu, secant=PIECEWISE)
+_CLAMP = Row(Activation(), range_by_ends, secant=PIECEWISE_SLOPE, flow_for=_flow_of_clamp)
+_PRELU = Row(Activation(), _range_of_prelu, secant=PIECEWISE_SLOPE)
 _WAVE = fixed_range(Range(-1.0, 1.0))
 _SOFTMAX = Row(Softmax(), fixed_range(UNIT), secant=split_softmax, final=True)
 _LOG_SOFTMAX = Row(secant=split_log_softmax, final=True)
-_STEPS = Row(secant=PIECEWISE)
+_STEPS = Row(secant=PIECEWISE_SLOPE)
 
 ROWS: Rows = {
-    aten.relu.default: Row(Rectifier(), range_by_ends, secant=PIECEWISE),
-    aten.relu6.default: Row(Rectifier(), range_by_ends, secant=PIECEWISE),
+    aten.relu.default: Row(Rectifier(), range_by_ends, secant=PIECEWISE_SLOPE),
+    aten.relu6.default: Row(Rectifier(), range_by_ends, secant=PIECEWISE_SLOPE),
     aten.hardtanh.default: _CLAMP,
     aten.clamp.default: _CLAMP,
     aten.clip.default: same_as(aten.clamp.default),
     aten.clamp_min.default: _CLAMP,
-    aten.clamp_max.default: _row(PIECEWISE),
-    aten.threshold.default: Row(Activation(), _range_of_threshold, secant=PIECEWISE, flow_for=_flow_of_threshold),
+    aten.clamp_max.default: _row(PIECEWISE_SLOPE),
+    aten.threshold.default: Row(Activation(), _range_of_threshold, secant=PIECEWISE_SLOPE, flow_for=_flow_of_threshold),
     aten.leaky_relu.default: Row(
         Activation(), range_by_ends, {"shorten": _drop_slope}, secant=Slope(slopes.leaky_relu)
     ),
     aten.prelu.default: _PRELU,
     aten._prelu_kernel.default: _PRELU,
-    aten.rrelu.default: _row(PIECEWISE, _range_of_rrelu),
-    aten.elu.default: _row(SMOOTH_APART_FROM_ZERO),
-    aten.celu.default: _row(SMOOTH_APART_FROM_ZERO),
-    aten.selu.default: _row(SMOOTH_APART_FROM_ZERO),
+    aten.rrelu.default: _row(PIECEWISE_SLOPE, _range_of_rrelu),
+    aten.elu.default: _row(KINKED_SLOPE),
+    aten.celu.default: _row(KINKED_SLOPE),
+    aten.selu.default: _row(KINKED_SLOPE),
     aten.gelu.default: _row(Slope(slopes.gelu), range_with_dip(-0.2)),
     aten.silu.default: _row(Slope(slopes.silu), range_with_dip(-0.3)),
-    aten.mish.default: _row(SMOOTH, range_with_dip(-0.4)),
+    aten.mish.default: _row(SMOOTH_SLOPE, range_with_dip(-0.4)),
     aten.hardswish.default: _row(Slope(slopes.hardswish), range_with_dip(-0.4)),
     aten.sigmoid.default: _row(Slope(slopes.sigmoid), final=True),
     aten.hardsigmoid.default: _row(Slope(slopes.hardsigmoid)),
     aten.tanh.default: _row(Slope(slopes.tanh)),
-    aten.softplus.default: _row(SMOOTH),
-    aten.log_sigmoid.default: _row(SMOOTH),
-    aten.log_sigmoid_forward.default: _row(SMOOTH),
-    aten.hardshrink.default: _row(PIECEWISE),
-    aten.softshrink.default: _row(PIECEWISE),
-    aten.abs.default: _row(PIECEWISE),
+    aten.softplus.default: _row(SMOOTH_SLOPE),
+    aten.log_sigmoid.default: _row(SMOOTH_SLOPE),
+    aten.log_sigmoid_forward.default: _row(SMOOTH_SLOPE),
+    aten.hardshrink.default: _row(PIECEWISE_SLOPE),
+    aten.softshrink.default: _row(PIECEWISE_SLOPE),
+    aten.abs.default: _row(PIECEWISE_SLOPE),
     aten.exp.default: _row(Slope(slopes.exp)),
-    aten.expm1.default: _row(SMOOTH),
+    aten.expm1.default: _row(SMOOTH_SLOPE),
     aten.log.default: Row(Activation(from_least=True), range_above(0.0), secant=Slope(slopes.log)),
     aten.log2.default: Row(rewrites={"spell": _rewrite_log_of(2)}),
     aten.log10.default: Row(rewrites={"spell": _rewrite_log_of(10)}),
-    aten.log1p.default: _row(SMOOTH, range_above(-1.0)),
+    aten.log1p.default: _row(SMOOTH_SLOPE, range_above(-1.0)),
     aten.erf.default: _row(Slope(slopes.erf)),
     aten.sin.default: _row(Slope(slopes.sin), _WAVE),
     aten.cos.default: _row(Slope(slopes.cos), _WAVE),
-    aten.atan.default: _row(SMOOTH),
-    aten.asinh.default: _row(SMOOTH),
+    aten.atan.default: _row(SMOOTH_SLOPE),
+    aten.asinh.default: _row(SMOOTH_SLOPE),
     aten.softmax.int: _SOFTMAX,
     aten._softmax.default: _SOFTMAX,
     aten.log_softmax.int: _LOG_SOFTMAX,
@@ -203,9 +203,9 @@ ROWS: Rows = {
     aten.var: Row(range=fixed_range(ABOVE), secant=split_var),
     aten.std: Row(range=fixed_range(ABOVE), secant=split_std),
     aten.linalg_vector_norm.default: Row(range=fixed_range(ABOVE), secant=split_vector_norm),
-    aten.sign.default: Row(range=fixed_range(Range(-1.0, 1.0)), secant=PIECEWISE),
-    aten.sinh.default: Row(secant=SMOOTH),
-    aten.cosh.default: Row(secant=SMOOTH),
+    aten.sign.default: Row(range=fixed_range(Range(-1.0, 1.0)), secant=PIECEWISE_SLOPE),
+    aten.sinh.default: Row(secant=SMOOTH_SLOPE),
+    aten.cosh.default: Row(secant=SMOOTH_SLOPE),
     aten.floor.default: _STEPS,
     aten.ceil.default: _STEPS,
     aten.round.default: _STEPS,

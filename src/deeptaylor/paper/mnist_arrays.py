@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.domain import extent
+from deeptaylor.domain import find_bounds
 from deeptaylor.errors import DeepTaylorError
 from deeptaylor.methods.bundle import project
 from deeptaylor.methods.relevance_fit import explain as explain_through
@@ -499,7 +499,7 @@ def per_neuron(rule: Rule, layer: nn.Linear, x: Tensor, domain: dt.Domain, talk:
     "ratio": one number per neuron; "outside": whether the rule's root lies outside of the domain.
     """
     W, b = layer.weight, layer.bias
-    low, high = extent(domain, x[:1])
+    low, high = find_bounds(domain, x[:1])
     ratios, outside = [], []
     for k, point in enumerate(x.split(1)):
         z = point @ W.T + b
@@ -526,7 +526,7 @@ def beyond(layer: nn.Linear, x: Tensor, box: dt.Box) -> Arrays:
     Written out, because an explainer refuses such inputs.
     """
     W, b, x = layer.weight, layer.bias, 2 * x
-    low, high = extent(box, x[:1])
+    low, high = find_bounds(box, x[:1])
     R_j = (x @ W.T + b).clamp(min=0)
     found = {}
     for name in ("w2", "zB"):
@@ -555,7 +555,7 @@ def certified(network: OneLayer, x: Tensor, found: Tensor, talk: Talk, cuts: int
     these inequalities prove a distance, however they were found (weak duality). Tangents are taken where the nearest
     point that satisfies those before it is, beginning at the roots that were found.
     """
-    a, low, high = x.flatten(1), *extent(BOX, x.flatten(1))
+    a, low, high = x.flatten(1), *find_bounds(BOX, x.flatten(1))
     goal = LEVEL * network(x).detach()
     G, e = a.new_zeros(len(a), cuts, a.shape[1]), a.new_zeros(len(a), cuts)
     best, guess = a.new_zeros(len(a)), a.new_zeros(len(a), cuts)

@@ -12,7 +12,7 @@ from deeptaylor.domain import Domain
 from deeptaylor.errors import UnsupportedOpError
 from deeptaylor.graph.capture import CapturedGraph
 from deeptaylor.graph.editing import op_name, operands_of, shape_of, source_of
-from deeptaylor.graph.node import Node, describe_node, unsupported
+from deeptaylor.graph.node import Node, describe_node, make_unsupported_op
 from deeptaylor.operations.flow import UNKNOWN
 from deeptaylor.operations.table import flow_of
 from deeptaylor.rules import Rule
@@ -199,5 +199,5 @@ def raise_unsupported(problems: Sequence[tuple[Node, str]]) -> None:
         f"{len(lines)} operation(s) on the path of the relevance cannot be explained:\n" + "\n".join(lines) + "\n"
         "What to do: replace them by operations that docs/theory.md lists, use them with static arguments, or "
         "explain the part of the network after them.",
-        [unsupported(op_name(n), source_of(n)) for n, _ in reversed(problems)],
+        [make_unsupported_op(op_name(n), source_of(n)) for n, _ in reversed(problems)],
     )

@@ -70,7 +70,7 @@ def split_product(op: Any, args: Any, kwargs: Any) -> Pair:
     a, b = to_real(a), to_real(b)
     if a.reciprocal_of is not None or b.reciprocal_of is not None:
         top, bottom = (a, b.reciprocal_of) if b.reciprocal_of is not None else (b, a.reciprocal_of)
-        return divide_by_positive(top, bottom) if bottom.positive else split_quotient(torch.div, (top, bottom), {})
+        return divide_by_positive(top, bottom) if bottom.is_positive else split_quotient(torch.div, (top, bottom), {})
     y, y0 = a.value * b.value, a.x0 * b.x0
     return Pair(attach_slopes(y, (a.x, b.middle), (b.x, a.middle)), y0)
 
@@ -127,7 +127,7 @@ def split_reciprocal(op: Any, args: Any, kwargs: Any) -> Pair:
 def split_rsqrt(op: Any, args: Any, kwargs: Any) -> Pair:
     """Split 1 / √x; a product with it is split as a quotient by √x."""
     made = Slope(slopes.rsqrt)(op, args, kwargs)
-    return made._replace(reciprocal_of=Slope(slopes.sqrt)(torch.sqrt, args, {})._replace(positive=True))
+    return made._replace(reciprocal_of=Slope(slopes.sqrt)(torch.sqrt, args, {})._replace(is_positive=True))
 
 
 def split_power(op: Any, args: Any, kwargs: Any) -> Pair:
@@ -228,19 +228,19 @@ def _gather(h: Tensor, index: Tensor) -> Tensor:
     return h.gather(1, index[..., :1].expand(-1, -1, h.shape[-1]))
 
 
-# --- what a linear layer can skip -------------------------------------------------------------------------------------
+# --- computations that a linear layer skips ---------------------------------------------------------------------------
 
-_COUNT: ContextVar[int] = ContextVar("deeptaylor_copies", default=1)
+_COPY_COUNT: ContextVar[int] = ContextVar("deeptaylor_copies", default=1)
 
 
 @contextmanager
 def declare_copies(count: int) -> Iterator[None]:
     """Declare that every batch holds `count` copies of an input, one for each of several references."""
-    before = _COUNT.set(count)
+    before = _COPY_COUNT.set(count)
     try:
         yield
     finally:
-        _COUNT.reset(before)
+        _COPY_COUNT.reset(before)
 
 
 def can_read(t: Tensor) -> bool:
@@ -250,7 +250,7 @@ def can_read(t: Tensor) -> bool:
 
 def take_first_copy(t: Tensor) -> Tensor:
     """Return the first of the copies of which a tensor consists; the tensor itself if it does not consist of copies."""
-    count = _COUNT.get()
+    count = _COPY_COUNT.get()
     if count == 1 or not len(t) or len(t) % count:
         return t
     parts = t.unflatten(0, (count, -1))
@@ -260,11 +260,11 @@ def take_first_copy(t: Tensor) -> Tensor:
 def multiply_nonzero_rows(m: Tensor, weight: Tensor) -> Tensor:
     """Return m W, computed for the vectors of m that are not zero; those of padding are zero."""
     rows = m.reshape(-1, m.shape[-1])
-    alive = rows.abs().amax(1).nonzero().squeeze(1)  # a NaN is not zero
-    if len(alive) == len(rows):
+    nonzero = rows.abs().amax(1).nonzero().squeeze(1)  # a NaN is not zero
+    if len(nonzero) == len(rows):
         return (rows @ weight).reshape(*m.shape[:-1], -1)
     found = rows.new_zeros(len(rows), weight.shape[1])
-    found.index_copy_(0, alive, rows.index_select(0, alive) @ weight)
+    found.index_copy_(0, nonzero, rows.index_select(0, nonzero) @ weight)
     return found.reshape(*m.shape[:-1], -1)
 
 

@@ -2,8 +2,8 @@
 
 **Masks.** A mask that is the same at both points is a constant. One that differs is a step function of d = a − b, with
 the secant Δmask / Δd. A choice by it is mask · a + (1 − mask) · b, a sum of products that are split at the midpoint. If
-it hides scores of a softmax, the number that replaces a hidden score is at least `FAR`: exp(FAR) is 0 like exp(−∞), and
-the change from a score to it is finite.
+it hides scores of a softmax, the number that replaces a hidden score is at least `MIN_SCORE`: its exponential
+is 0 like exp(−∞), and the change from a score to it is finite.
 
 **Indices.** An index or an order that differs has no secant, except the index of an embedding: tokens are the input,
 and the relevance of a token is Σ m Δ over its vector.
@@ -57,13 +57,13 @@ __all__ = [
     "split_where",
 ]
 
-FAR = -1e4  # exp(FAR) is 0, and numbers of this size still leave room for the digits of a score in float32
+MIN_SCORE = -1e4  # its exponential is 0, and float32 numbers of this size still hold the digits of a score
 
 
 # --- masks ------------------------------------------------------------------------------------------------------------
 
 
-def _evaluate_at_both(op: Any, *read: Any) -> tuple[Tensor, Tensor]:
+def _evaluate_at_both_points(op: Any, *read: Any) -> tuple[Tensor, Tensor]:
     """Return the results of an operation at x and at the reference."""
     value, before = (op(*[getattr(p, at) if isinstance(p, Pair) else p for p in read]) for at in ("value", "x0"))
     return value, before
@@ -73,7 +73,7 @@ def split_comparison(op: Any, args: Any, kwargs: Any) -> Pair:
     """Split a comparison such as a > b: a step function of a − b."""
     a, b = args[:2]
     read = [p for p in (a, b) if isinstance(p, Pair)]
-    value, before = _evaluate_at_both(op, a, b)
+    value, before = _evaluate_at_both_points(op, a, b)
     if not all(p.x.is_floating_point() for p in read):
         return Pair(value, before)
     change = sum((p.change if p is a else -p.change for p in read), torch.zeros(()))
@@ -100,7 +100,7 @@ def split_not(op: Any, args: Any, kwargs: Any) -> Pair:
 def _combine(op: Any, args: Any, formula: Callable[[Tensor, Tensor], Tensor]) -> Pair:
     """Split an operation on two masks, written as a formula of degree two on numbers."""
     a, b = args[:2]
-    value, before = _evaluate_at_both(op, a, b)
+    value, before = _evaluate_at_both_points(op, a, b)
     read = [p for p in (a, b) if isinstance(p, Pair)]
     if any(p.carrier is None for p in read):
         return Pair(value, before)
@@ -142,12 +142,12 @@ def split_masked_fill(op: Any, args: Any, kwargs: Any) -> Pair:
 
 
 def bound_scores(secant: Secant) -> Secant:
-    """Return `split_where` or `split_masked_fill` for scores of a softmax: constants are raised to at least FAR."""
+    """Return a secant of `where` or `masked_fill` for scores of a softmax: constants are at least MIN_SCORE."""
 
     def bound(value: Any) -> Any:
         if isinstance(value, Pair) or (isinstance(value, Tensor) and value.dtype is torch.bool):
             return value
-        return value.clamp(min=FAR) if isinstance(value, Tensor) else max(value, FAR)
+        return value.clamp(min=MIN_SCORE) if isinstance(value, Tensor) else max(value, MIN_SCORE)
 
     return lambda op, args, kwargs: secant(op, [bound(value) for value in args], kwargs)
 
@@ -195,11 +195,11 @@ def split_embedding(op: Any, args: Any, kwargs: Any) -> Pair:
 
 # --- the largest ------------------------------------------------------------------------------------------------------
 
-_POOLS = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
-_ADAPTIVE = (F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d)
+_MAX_POOLS = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
+_ADAPTIVE_MAX_POOLS = (F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d)
 
 
-def _share(change: Tensor, first: Tensor, second: Tensor) -> Tensor:
+def _find_share(change: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """Return λ with λ first + (1 − λ) second = change, where change lies between them; ½ where they are equal."""
     return divide_or(change - second, first - second, 0.5).clamp(0, 1)
 
@@ -210,7 +210,7 @@ def _split_windows(x: Pair, sides: int, places: Callable[[Tensor], tuple[Tensor,
     shape, i, j = i.shape, i.flatten(-sides), j.flatten(-sides)
     value, before = x.value.flatten(-sides), x.x0.flatten(-sides)
     y, y0 = value.gather(-1, i), before.gather(-1, j)
-    lam = _share(y - y0, y - before.gather(-1, i), value.gather(-1, j) - y0)
+    lam = _find_share(y - y0, y - before.gather(-1, i), value.gather(-1, j) - y0)
     recorded = x.x.flatten(-sides)
     made = attach_slopes(y, (recorded.gather(-1, i), lam), (recorded.gather(-1, j), 1 - lam))
     return Pair(made.reshape(shape), y0.reshape(shape))
@@ -220,7 +220,7 @@ def _split_windows(x: Pair, sides: int, places: Callable[[Tensor], tuple[Tensor,
 def split_max_pool(op: Any, args: Any, kwargs: Any) -> Pair:
     """Split max pooling."""
     x, kernel, *windows = args
-    pool = _POOLS[len(kernel) - 1]
+    pool = _MAX_POOLS[len(kernel) - 1]
     return _split_windows(x, len(kernel), lambda t: pool(t, kernel, *windows, return_indices=True))
 
 
@@ -230,7 +230,7 @@ def split_adaptive_max_pool(op: Any, args: Any, kwargs: Any) -> Pair:
     x, size = args
     if all(n == 1 for n in size):
         return _split_largest(x, list(range(-len(size), 0)), 1, keep=True)
-    return _split_windows(x, len(size), lambda t: _ADAPTIVE[len(size) - 1](t, size, return_indices=True))
+    return _split_windows(x, len(size), lambda t: _ADAPTIVE_MAX_POOLS[len(size) - 1](t, size, return_indices=True))
 
 
 def _split_along_axes(sign: int) -> Secant:
@@ -254,23 +254,23 @@ def _split_largest(x: Pair, dims: Sequence[int], sign: int, keep: bool) -> Pair:
     y, y0 = ((sign * t).amax(axes, keepdim=True) * sign for t in (x.value, x.x0))
     won, won0 = x.value == y, x.x0 == y0
 
-    def mean(t: Tensor, of: Tensor) -> Tensor:
-        return torch.where(of, t, 0).sum(axes, keepdim=True) / of.sum(axes, keepdim=True)
+    def average(t: Tensor, mask: Tensor) -> Tensor:
+        return torch.where(mask, t, 0).sum(axes, keepdim=True) / mask.sum(axes, keepdim=True)
 
-    lam = _share(y - y0, y - mean(x.x0, won), mean(x.value, won0) - y0)
-    found = attach_slopes(y, (mean(x.x, won), lam), (mean(x.x, won0), 1 - lam))
+    lam = _find_share(y - y0, y - average(x.x0, won), average(x.value, won0) - y0)
+    found = attach_slopes(y, (average(x.x, won), lam), (average(x.x, won0), 1 - lam))
     sizes = [1 if d in axes else n for d, n in enumerate(x.x.shape) if keep or d not in axes]
     return Pair(found.reshape(sizes), y0.reshape(sizes))
 
 
-def _split_of_two(sign: int) -> Secant:
+def _split_between_two(sign: int) -> Secant:
     """Return the secant of the maximum of two tensors (sign 1), or of the minimum (sign −1)."""
 
     def split(op: Any, args: Any, kwargs: Any) -> Pair:
         a, b = to_real_pairs(*args[:2])
         of_a, of_b = (
-            (_share_above(sign * p.value, sign * p.x0, sign * q.x0)
-             + _share_above(sign * p.value, sign * p.x0, sign * q.value)) / 2
+            (_find_share_above(sign * p.value, sign * p.x0, sign * q.x0)
+             + _find_share_above(sign * p.value, sign * p.x0, sign * q.value)) / 2
             for p, q in ((a, b), (b, a))
         )  # fmt: skip
         return Pair(attach_slopes(op(a.value, b.value), (a.x, of_a), (b.x, of_b)), op(a.x0, b.x0))
@@ -278,12 +278,12 @@ def _split_of_two(sign: int) -> Secant:
     return split
 
 
-split_maximum, split_minimum = _split_of_two(1), _split_of_two(-1)
+split_maximum, split_minimum = _split_between_two(1), _split_between_two(-1)
 
 
-def _share_above(x: Tensor, x0: Tensor, other: Tensor) -> Tensor:
+def _find_share_above(x: Tensor, x0: Tensor, other: Tensor) -> Tensor:
     """Return the part of the interval from x0 to x that lies above another value; ½ if all three are equal."""
     most, least = torch.maximum(x, x0), torch.minimum(x, x0)
-    above, whole = most - other, torch.where(most == least, 0, most - least)  # −∞ − (−∞) is no number
+    above, whole = most - other, torch.where(most == least, 0, most - least)  # −∞ − (−∞) is NaN
     at_zero = torch.where(above > 0, 1.0, torch.where(above < 0, 0.0, 0.5)).to(whole.dtype)
     return divide_or(above, whole, at_zero).clamp(0, 1)

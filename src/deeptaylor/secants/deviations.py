@@ -12,7 +12,7 @@ from torch import Tensor
 from deeptaylor.maps import ops
 from deeptaylor.secants.arithmetic import divide_by_positive, split_linear
 from deeptaylor.secants.pair import NoSecantError, Pair, allow_first_only, attach_slopes, split_at_midpoint
-from deeptaylor.secants.slopes import PIECEWISE, Slope, split_fixed_power, sqrt
+from deeptaylor.secants.slopes import PIECEWISE_SLOPE, Slope, split_fixed_power, sqrt
 
 __all__ = [
     "layer_norm",
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 
-def _map(function: Any, x: Pair) -> Pair:
+def _apply_linear(function: Any, x: Pair) -> Pair:
     """Apply a linear function of one argument."""
     return split_linear(function, (x,), {})
 
@@ -63,10 +63,10 @@ def split_divide_by_std(op: Any, args: Any, kwargs: Any) -> Pair:
     shape = x.x.shape
     dims = (-1,) if groups else tuple(range(-axes, 0))
     if groups:
-        x = _map(lambda t: t.reshape(shape[0], groups, -1), x)
-    shifted = _map(lambda t: t + eps, _split_centred_square(x, dims))
+        x = _apply_linear(lambda t: t.reshape(shape[0], groups, -1), x)
+    shifted = _apply_linear(lambda t: t + eps, _split_centred_square(x, dims))
     u = divide_by_positive(x, Slope(sqrt)(torch.sqrt, (shifted,), {}))
-    return _map(lambda t: t.reshape(shape), u)
+    return _apply_linear(lambda t: t.reshape(shape), u)
 
 
 def _split_centred_square(x: Pair, dims: tuple[int, ...]) -> Pair:
@@ -122,7 +122,7 @@ def split_layer_norm(op: Any, args: Any, kwargs: Any) -> Pair:
     x, eps, axes, groups, weight, shift = args
     shape = x.x.shape
     if groups:
-        x, axes = _map(lambda t: t.reshape(shape[0], groups, -1), x), 1
+        x, axes = _apply_linear(lambda t: t.reshape(shape[0], groups, -1), x), 1
 
     def normalise(t: Tensor) -> tuple[Tensor, Tensor]:
         u, _, r = torch.native_layer_norm(t, t.shape[-axes:], None, None, eps)
@@ -130,8 +130,8 @@ def split_layer_norm(op: Any, args: Any, kwargs: Any) -> Pair:
 
     u = _split_norm(x, normalise, axes, centred=True)
     if weight is not None and shift is not None:
-        return _map(lambda t: torch.addcmul(shift, t.reshape(shape), weight), u)
-    return _map(lambda t: ops.scale_shift(t.reshape(shape), weight, shift), u)
+        return _apply_linear(lambda t: torch.addcmul(shift, t.reshape(shape), weight), u)
+    return _apply_linear(lambda t: ops.scale_shift(t.reshape(shape), weight, shift), u)
 
 
 @allow_first_only
@@ -156,5 +156,5 @@ def split_lp_pool(op: Any, args: Any, kwargs: Any) -> Pair:
     x, p, kernel, stride, ceil = args
     pool = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[len(kernel) - 1]
     powers = split_fixed_power(torch.pow, (x, p), {})
-    sums = _map(lambda t: pool(t, kernel, stride, 0, ceil) * math.prod(kernel), powers)
-    return split_fixed_power(torch.pow, (PIECEWISE(torch.relu, (sums,), {}), 1 / p), {})
+    sums = _apply_linear(lambda t: pool(t, kernel, stride, 0, ceil) * math.prod(kernel), powers)
+    return split_fixed_power(torch.pow, (PIECEWISE_SLOPE(torch.relu, (sums,), {}), 1 / p), {})

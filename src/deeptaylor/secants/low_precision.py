@@ -37,9 +37,9 @@ __all__ = [
     "widen_embedding",
 ]
 
-DEVICES = {"cuda"}  # that multiply bfloat16 much faster than float32
-LARGE = 2**34  # multiplications: with fewer, launching the kernels takes longer than is saved
-MANY = 2**26  # weights: casting more of them to float32 takes longer
+DEVICES = {"cuda"}  # devices that multiply bfloat16 much faster than float32
+MIN_MULTIPLICATIONS = 2**34  # with fewer, launching the kernels takes longer than the faster products save
+MIN_WEIGHTS = 2**26  # with more, casting the weights to float32 takes longer than low precision
 
 
 def is_fast(dtype: torch.dtype, device: torch.device) -> bool:
@@ -49,7 +49,7 @@ def is_fast(dtype: torch.dtype, device: torch.device) -> bool:
 
 def is_worthwhile(x: Tensor, weight: Tensor) -> bool:
     """Return True if a linear layer of such weights is faster in low precision."""
-    large = x.numel() * weight.shape[0] >= LARGE or weight.numel() >= MANY
+    large = x.numel() * weight.shape[0] >= MIN_MULTIPLICATIONS or weight.numel() >= MIN_WEIGHTS
     return (large or is_traced()) and is_fast(weight.dtype, weight.device)
 
 
@@ -98,11 +98,11 @@ def cast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 def widen_embedding(op: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return an embedding converted to float32 or wider; its table keeps its dtype."""
 
-    def vectors(*args: Any, **kwargs: Any) -> Tensor:
+    def embed(*args: Any, **kwargs: Any) -> Tensor:
         found = op(*args, **kwargs)
         return found.to(widen_dtype(found.dtype))
 
-    return vectors
+    return embed
 
 
 class _LowPrecisionLayer(torch.autograd.Function):
@@ -132,74 +132,75 @@ def split_layer_in_low_precision(x: Pair, weight: Tensor, bias: Tensor | None = 
 
 # --- attention --------------------------------------------------------------------------------------------------------
 
-# A change and a multiplier are read as the sum of two low-precision numbers, and the middles that they are multiplied
-# with as one, the same on both ways: so a split is as exact as that of a linear layer. Between products all is float32.
+# Changes and multipliers are rounded to the sum of two low-precision numbers. The middles that they are multiplied with
+# are rounded to one, the same in the forward and the reverse pass. So a split is as exact as that of a linear layer.
+# Between the products everything is float32.
 
-Both = Sequence[Tensor]  # q, k, v: of each both points, one behind the other
+AttentionOperands = Sequence[Tensor]  # q, k, v; each holds its values at x and at the reference along axis 0
 
 
-def compute_attention(both: Both, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+def compute_attention(operands: AttentionOperands, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Return the result of attention at both points."""
-    v, moved = _round_middle_and_change(both[2], dtype)
-    p0, p, high, low = _fuse(_weights)(*_scores(both, dtype), bias, dtype)
-    y0 = multiply(p0, both[2][1], dtype)
+    v, moved = _round_middle_and_change(operands[2], dtype)
+    p0, p, high, low = _fuse(_compute_weights)(*_compute_scores(operands, dtype), bias, dtype)
+    y0 = multiply(p0, operands[2][1], dtype)
     change = multiply(p, torch.cat(moved, -1), dtype).unflatten(-1, (2, -1)).sum(-2)
     change = change.add_(multiply(high, v, dtype)).add_(multiply(low, v, dtype))
     return torch.stack((y0 + change, y0))
 
 
 def transpose_attention(
-    both: Both, bias: Tensor | None, m: Tensor, dtype: torch.dtype
+    operands: AttentionOperands, bias: Tensor | None, m: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the multipliers of queries, keys and values."""
-    q, k, v = (_middle(t).to(dtype) for t in both)
+    q, k, v = (_compute_middle(t).to(dtype) for t in operands)
     ms = round_to_two(m, dtype)
     to_p = multiply(torch.cat(ms, -1), torch.cat((v, v), -1).mT, dtype)
-    p, high, low = _fuse(_weights_and_scores)(*_scores(both, dtype), to_p, bias, dtype)
+    p, high, low = _fuse(_transpose_softmax)(*_compute_scores(operands, dtype), to_p, bias, dtype)
     to_v = multiply(p.mT, torch.cat(ms, -1), dtype).unflatten(-1, (2, -1)).sum(-2)
     to_q = multiply(high, k.mT, dtype).add_(multiply(low, k.mT, dtype))
     to_k = multiply(q.mT, high, dtype).add_(multiply(q.mT, low, dtype))
     return to_q, to_k, to_v
 
 
-def _middle(t: Tensor) -> Tensor:
-    """Return ½ (x + x0) of a tensor that holds both."""
+def _compute_middle(t: Tensor) -> Tensor:
+    """Return ½ (x + x0) of a tensor that holds x and x0."""
     return torch.lerp(t[1], t[0], 0.5)
 
 
 def _round_middle_and_change(t: Tensor, dtype: torch.dtype) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Return the middle, and the change as a sum of two low-precision tensors."""
-    return _middle(t).to(dtype), round_to_two(t[0] - t[1], dtype)
+    return _compute_middle(t).to(dtype), round_to_two(t[0] - t[1], dtype)
 
 
-def _scores(both: Both, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _compute_scores(operands: AttentionOperands, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return the scores of the reference, and their change q̄ Δk + Δq k̄."""
-    (q, dq), (k, dk) = (_round_middle_and_change(t, dtype) for t in both[:2])
-    return multiply(both[0][1], both[1][1], dtype), multiply(
+    (q, dq), (k, dk) = (_round_middle_and_change(t, dtype) for t in operands[:2])
+    return multiply(operands[0][1], operands[1][1], dtype), multiply(
         torch.cat((q, q, *dq), -1), torch.cat((*dk, k, k), -2), dtype
     )
 
 
-def _logs(s0: Tensor, change: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+def _compute_log_weights(s0: Tensor, change: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return log p and log p0."""
     s0 = s0 if bias is None else s0 + bias
     return torch.log_softmax(s0 + change, -1), torch.log_softmax(s0, -1)
 
 
-def _weights(s0: Tensor, change: Tensor, bias: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, ...]:
+def _compute_weights(s0: Tensor, change: Tensor, bias: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """Return p0, p̄, and Δp as a sum of two low-precision tensors."""
-    p, p0 = (t.exp() for t in _logs(s0, change, bias))
+    p, p0 = (t.exp() for t in _compute_log_weights(s0, change, bias))
     return p0.to(dtype), torch.lerp(p0, p, 0.5).to(dtype), *round_to_two(p - p0, dtype)
 
 
-def _weights_and_scores(
+def _transpose_softmax(
     s0: Tensor, change: Tensor, to_p: Tensor, bias: Tensor | None, dtype: torch.dtype
 ) -> tuple[Tensor, ...]:
     """Return p̄, and the multiplier of the scores, L (m − Σ L m / Σ L), as a sum of two low-precision tensors.
 
     L = p̄ tanh(d) / d with d = ½ Δ log p.
     """
-    log_p, log_p0 = _logs(s0, change, bias)
+    log_p, log_p0 = _compute_log_weights(s0, change, bias)
     p = torch.lerp(log_p0.exp(), log_p.exp(), 0.5)
     mean = p * tanh_ratio((log_p - log_p0) / 2)
     total = mean.sum(-1, keepdim=True).clamp(min=torch.finfo(mean.dtype).tiny)  # zero only where all of L is

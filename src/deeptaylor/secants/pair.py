@@ -55,8 +55,8 @@ class Pair(NamedTuple):
     x: Tensor
     x0: Tensor
     carrier: Tensor | None = None
-    reciprocal_of: Any = None  # the pair b if this is 1 / b: a · (1 / b) is split as a / b is
-    positive: bool = False  # True if it is known to be positive at both points
+    reciprocal_of: Any = None  # the pair b if this is 1 / b, so that a · (1 / b) can be split as a / b
+    is_positive: bool = False  # True if every element is certainly positive at both points
 
     @property
     def value(self) -> Tensor:
@@ -173,7 +173,7 @@ def is_same(a: Tensor, b: Tensor) -> bool:
 # --- slopes on autograd's record --------------------------------------------------------------------------------------
 
 
-class _WithSlopes(torch.autograd.Function):
+class _SlopeRecord(torch.autograd.Function):
     """y; in the reverse pass each operand gets the multiplier times its slope."""
 
     @staticmethod
@@ -188,19 +188,19 @@ class _WithSlopes(torch.autograd.Function):
         (m,), count = ms, len(ctx.shapes)
         needed = ctx.needs_input_grad[2 : 2 + count]
         back = [
-            (m if slope is None else m * slope).sum_to_size(shape) if wanted else None
-            for slope, shape, wanted in zip(ctx.saved_tensors, ctx.shapes, needed, strict=True)
+            (m if slope is None else m * slope).sum_to_size(shape) if is_needed else None
+            for slope, shape, is_needed in zip(ctx.saved_tensors, ctx.shapes, needed, strict=True)
         ]
         return (None, None, *back, *[None] * count)
 
 
-def attach_slopes(y: Tensor, *ways: tuple[Tensor, Tensor | None]) -> Tensor:
+def attach_slopes(y: Tensor, *links: tuple[Tensor, Tensor | None]) -> Tensor:
     """Return y connected to each operand for the reverse pass.
 
-    ways   (operand, slope) pairs; slope: Δy per unit of the operand's Δ, element by element and broadcast; None for 1
+    links   (operand, slope) pairs; slope: Δy per unit of the operand's Δ, element by element and broadcast; None for 1
     """
-    operands, slopes = [w[0] for w in ways], [w[1] for w in ways]
-    made: Tensor = _WithSlopes.apply(y, len(ways), *operands, *slopes)  # type: ignore[no-untyped-call]
+    operands, slopes = [pair[0] for pair in links], [pair[1] for pair in links]
+    made: Tensor = _SlopeRecord.apply(y, len(links), *operands, *slopes)  # type: ignore[no-untyped-call]
     return made
 
 

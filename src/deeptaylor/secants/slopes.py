@@ -3,11 +3,11 @@
 A function of one value has only one secant, so a slope may be composed of those of its parts: that of u(x) · v(x) is
 ū s_v + v̄ s_u, that of v(u(x)) is s_v s_u. A row of the table names
 
-    Slope(tanh)   a formula of x, x0, φ(x), φ(x0), below
-    SMOOTH        any smooth function: the tangent at the midpoint replaces the slope where x and x0 nearly meet. Its
-                  error is φ''' Δ³ / 24, no more than the rounding of φ where |Δ| ≤ (24 ε)^⅓ (`is_near`)
-    SMOOTH_APART_FROM_ZERO   the same for a function with a kink at zero
-    PIECEWISE     any function of straight pieces, or of steps
+    Slope(tanh)       a formula of x, x0, φ(x), φ(x0), below
+    SMOOTH_SLOPE      any smooth function: the tangent at the midpoint replaces the slope where x and x0 nearly meet.
+                      Its error is φ''' Δ³ / 24, no more than the rounding of φ where |Δ| ≤ (24 ε)^⅓ (`is_near`)
+    KINKED_SLOPE      the same for a function with a kink at zero
+    PIECEWISE_SLOPE   any function of straight pieces, or of steps
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from torch import Tensor
 from deeptaylor.secants.pair import Pair, attach_slopes, is_traced, read_first
 
 __all__ = [
-    "PIECEWISE",
-    "SMOOTH",
-    "SMOOTH_APART_FROM_ZERO",
+    "KINKED_SLOPE",
+    "PIECEWISE_SLOPE",
+    "SMOOTH_SLOPE",
     "Slope",
     "divide_or",
     "divide_where",
@@ -69,9 +69,9 @@ def is_near(d: Tensor, scale: Tensor | float = 1.0) -> Tensor:
     return close
 
 
-def divide_where(fine: Tensor, a: Tensor, b: Tensor, other: Tensor | float) -> Tensor:
+def divide_where(mask: Tensor, a: Tensor, b: Tensor, other: Tensor | float) -> Tensor:
     """Return a / b where a mask is true, else another number; elsewhere b is not read, so gradients stay finite."""
-    return torch.where(fine, a / torch.where(fine, b, 1), other)
+    return torch.where(mask, a / torch.where(mask, b, 1), other)
 
 
 def divide_or(a: Tensor, b: Tensor, at_zero: Tensor | float) -> Tensor:
@@ -87,27 +87,27 @@ def differentiate(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return slope
 
 
-def _piecewise(phi: Callable[[Tensor], Tensor], x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
+def _compute_piecewise_slope(phi: Callable[[Tensor], Tensor], x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
     """Return the slope of a function of straight pieces: the difference is exact; the tangent where x = x0."""
     return divide_or(y - y0, x - x0, differentiate(phi, x))
 
 
-def _smooth(phi: Callable[[Tensor], Tensor], x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
+def _compute_smooth_slope(phi: Callable[[Tensor], Tensor], x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
     """Return the slope of a smooth function: the tangent at the midpoint where x and x0 nearly meet."""
     d = x - x0
     return divide_where(~is_near(d), y - y0, d, differentiate(phi, torch.lerp(x0, x, 0.5)))
 
 
-def _smooth_apart_from_zero(phi: Callable[[Tensor], Tensor], x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
+def _compute_kinked_slope(phi: Callable[[Tensor], Tensor], x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
     """Return the slope of a function with a kink at zero: no tangent where zero lies between x and x0."""
     d = x - x0
     close = is_near(d) & ((x * x0 > 0) | (x == x0))
     return divide_where(~close, y - y0, d, differentiate(phi, torch.lerp(x0, x, 0.5)))
 
 
-PIECEWISE = Slope(_piecewise, of_function=True)
-SMOOTH = Slope(_smooth, of_function=True)
-SMOOTH_APART_FROM_ZERO = Slope(_smooth_apart_from_zero, of_function=True)
+PIECEWISE_SLOPE = Slope(_compute_piecewise_slope, of_function=True)
+SMOOTH_SLOPE = Slope(_compute_smooth_slope, of_function=True)
+KINKED_SLOPE = Slope(_compute_kinked_slope, of_function=True)
 
 
 # --- formulas of the slope between x and x0, where φ(x) = y and φ(x0) = y0 --------------------------------------------
@@ -154,7 +154,7 @@ def sigmoid(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
 
 def silu(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
     """Return the slope of x · sigmoid(x)."""
-    return _or_tangent(x, x0, y, y0, aten.silu_backward)
+    return _divide_or_tangent(x, x0, y, y0, aten.silu_backward)
 
 
 def leaky_relu(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor, negative_slope: float = 0.01) -> Tensor:
@@ -177,16 +177,18 @@ def hardswish(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
 
 def erf(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
     """Return the slope of the error function."""
-    return _or_tangent(x, x0, y, y0, lambda m, t: 2 / math.sqrt(math.pi) * torch.exp(-t.square()))
+    return _divide_or_tangent(x, x0, y, y0, lambda m, t: 2 / math.sqrt(math.pi) * torch.exp(-t.square()))
 
 
 def gelu(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor, approximate: str = "none") -> Tensor:
     """Return the slope of GELU, exact or approximated."""
-    return _or_tangent(x, x0, y, y0, partial(aten.gelu_backward, approximate=approximate))
+    return _divide_or_tangent(x, x0, y, y0, partial(aten.gelu_backward, approximate=approximate))
 
 
-def _or_tangent(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor, backward: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Return the slope as SMOOTH does; `backward`: torch's operation for m φ'(t), given m and t."""
+def _divide_or_tangent(
+    x: Tensor, x0: Tensor, y: Tensor, y0: Tensor, backward: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Return the slope as SMOOTH_SLOPE does; `backward`: torch's operation for m φ'(t), given m and t."""
     middle, d = torch.lerp(x0, x, 0.5), x - x0
     return divide_where(~is_near(d), y - y0, d, backward(torch.ones_like(d), middle))
 
@@ -223,14 +225,14 @@ def cos(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor) -> Tensor:
 
 # --- powers -----------------------------------------------------------------------------------------------------------
 
-_MOST_TERMS = 8  # of an integer power that is written out
+_MAX_TERMS = 8  # largest integer power whose slope is computed as a sum of products
 
 
 def split_fixed_power(op: Any, args: Any, kwargs: Any) -> Pair:
-    """Split x^p with a constant p; for a small integer p > 0 by Σ x^k x0^(p − 1 − k), else as SMOOTH."""
+    """Split x^p with a constant p; for a small integer p > 0 by Σ x^k x0^(p − 1 − k), else as SMOOTH_SLOPE."""
     x, p = args[0], args[1]
-    if isinstance(p, int | float) and 0 < p <= _MOST_TERMS and p == int(p):
-        return Slope(lambda a, b, *_: _sum_of_terms(a, b, int(p)))(op, args, kwargs)
+    if isinstance(p, int | float) and 0 < p <= _MAX_TERMS and p == int(p):
+        return Slope(lambda a, b, *_: _sum_terms(a, b, int(p)))(op, args, kwargs)
     if isinstance(p, float) and p == 0.5:
         return Slope(lambda a, b, y, y0, *_: sqrt(a, b, y, y0))(op, args, kwargs)
     y, y0 = op(x.value, p), op(x.x0, p)
@@ -240,7 +242,7 @@ def split_fixed_power(op: Any, args: Any, kwargs: Any) -> Pair:
     return Pair(attach_slopes(y, (x.x, torch.where((x.value == 0) & (x.x0 == 0), 0, slope))), y0)
 
 
-def _sum_of_terms(x: Tensor, x0: Tensor, p: int) -> Tensor:
+def _sum_terms(x: Tensor, x0: Tensor, p: int) -> Tensor:
     """Return Σ x^k x0^(p − 1 − k) for k from 0 to p − 1."""
     total = torch.ones_like(x)
     for k in range(1, p):

@@ -35,7 +35,7 @@ from deeptaylor.secants.pair import (
 from deeptaylor.secants.slopes import tanh_ratio
 
 __all__ = [
-    "MOST",
+    "MAX_WEIGHTS",
     "attend",
     "attend_to_keys",
     "split_attention",
@@ -66,17 +66,17 @@ class _SoftmaxSlopes(torch.autograd.Function):
         return None, back * total, None, None, None
 
 
-def _shares(log_p: Tensor, log_p0: Tensor, middle: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+def _compute_shares(log_p: Tensor, log_p0: Tensor, middle: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """Return L / Σ L and Σ L for the means L = p̄ tanh(d) / d with d = ½ (log p − log p0); `middle` is p̄."""
     mean = middle * tanh_ratio((log_p - log_p0) / 2)
     total = mean.sum(dim, keepdim=True)
     return mean / total.clamp(min=torch.finfo(mean.dtype).tiny), total  # zero only where all of L is
 
 
-def _log_softmax_shares(s: Pair, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+def _compute_log_softmax(s: Pair, dim: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return log p, log p0, and L / Σ L."""
     log_p, log_p0 = torch.log_softmax(s.value, dim), torch.log_softmax(s.x0, dim)
-    return log_p, log_p0, _shares(log_p, log_p0, torch.lerp(log_p0.exp(), log_p.exp(), 0.5), dim)[0]
+    return log_p, log_p0, _compute_shares(log_p, log_p0, torch.lerp(log_p0.exp(), log_p.exp(), 0.5), dim)[0]
 
 
 @allow_first_only
@@ -85,7 +85,7 @@ def split_softmax(op: Any, args: Any, kwargs: Any) -> Pair:
     s, dim = args[:2]
     log_p, log_p0 = torch.log_softmax(s.value, dim), torch.log_softmax(s.x0, dim)
     p, p0 = (t.exp().nan_to_num(0.0) for t in (log_p, log_p0))
-    share, total = _shares(log_p, log_p0, torch.lerp(p0, p, 0.5), dim)
+    share, total = _compute_shares(log_p, log_p0, torch.lerp(p0, p, 0.5), dim)
     recorded: Tensor = _SoftmaxSlopes.apply(p, s.x, share, total, dim)  # type: ignore[no-untyped-call]
     return Pair(recorded, p0)
 
@@ -102,7 +102,7 @@ def split_masked_softmax(s: Pair, mask: Pair, dim: int) -> Pair:
         for scores, visible in ((s.value, mask.value), (s.x0, mask.x0))
     )
     p, p0 = log_p.exp(), log_p0.exp()
-    share, total = _shares(log_p, log_p0, torch.lerp(p0, p, 0.5), dim)
+    share, total = _compute_shares(log_p, log_p0, torch.lerp(p0, p, 0.5), dim)
     by_scores: Tensor = _SoftmaxSlopes.apply(p, s.x, share, total, dim)  # type: ignore[no-untyped-call]
     visible = torch.where(mask.value != mask.x0, p + p0, 0) * m.x
     by_mask = visible - share * visible.sum(dim, keepdim=True)
@@ -113,7 +113,7 @@ def split_masked_softmax(s: Pair, mask: Pair, dim: int) -> Pair:
 def split_log_softmax(op: Any, args: Any, kwargs: Any) -> Pair:
     """Split s − log Z."""
     s, dim = args[:2]
-    log_p, log_p0, share = _log_softmax_shares(s, dim)
+    log_p, log_p0, share = _compute_log_softmax(s, dim)
     return Pair(attach_slopes(log_p, (s.x - (share * s.x).sum(dim, keepdim=True), None)), log_p0)
 
 
@@ -126,7 +126,7 @@ def split_logsumexp(op: Any, args: Any, kwargs: Any) -> Pair:
     if len(dims) != 1:
         raise NoSecantError("it is taken over several axes at once")
     y, y0 = (torch.logsumexp(t, dims, keep) for t in (s.value, s.x0))
-    *_, share = _log_softmax_shares(s, dims[0])
+    *_, share = _compute_log_softmax(s, dims[0])
     return Pair(attach_slopes(y, ((share * s.x).sum(dims[0], keepdim=keep), None)), y0)
 
 
@@ -141,7 +141,7 @@ def attend(q: Any, k: Any, v: Any, scale: Any, mask: Any, causal: bool, dtype: t
     """
     if isinstance(mask, Pair) or not _is_one_operation(q, k, v):
         return _attend_by_steps(q, k, v, scale, mask, causal)
-    bias, alive = _bias_of_mask(mask, causal, q.x.shape[-2], k.x.shape[-1], q.x)
+    bias, alive = _make_bias(mask, causal, q.x.shape[-2], k.x.shape[-1], q.x)
     out, out0 = _Attention.apply(  # type: ignore[no-untyped-call]
         *(p.x for p in (q, k, v)), *(p.x0 for p in (q, k, v)), bias, 1.0 if scale is None else scale, dtype
     )
@@ -154,8 +154,8 @@ def attend_to_keys(
     q: Any, k: Any, v: Any, scale: Any, mask: Any, causal: bool, grouped: bool, dtype: torch.dtype | None
 ) -> Any:
     """Return attention as torch defines it: keys are not transposed and may have fewer heads; masks may be boolean."""
-    factor = _shape(q)[-1] ** -0.5 if scale is None else scale
-    return attend(q, _transpose_keys(q, k, grouped), v, factor, _to_bias(mask), causal, dtype)
+    factor = _find_shape(q)[-1] ** -0.5 if scale is None else scale
+    return attend(q, _transpose_keys(q, k, grouped), v, factor, _convert_mask(mask), causal, dtype)
 
 
 def split_attention(op: Any, args: Any, kwargs: Any) -> Any:
@@ -166,11 +166,11 @@ def split_attention(op: Any, args: Any, kwargs: Any) -> Any:
 def split_attention_weights(op: Any, args: Any, kwargs: Any) -> Any:
     """Split softmax(q kᵀ · scale + mask)."""
     q, k, mask, causal, scale, grouped = args
-    scale = _shape(q)[-1] ** -0.5 if scale is None else scale
-    return _weigh(q, _transpose_keys(q, k, grouped), scale, _to_bias(mask), causal)
+    scale = _find_shape(q)[-1] ** -0.5 if scale is None else scale
+    return _weigh(q, _transpose_keys(q, k, grouped), scale, _convert_mask(mask), causal)
 
 
-def _to_bias(mask: Any) -> Any:
+def _convert_mask(mask: Any) -> Any:
     """Return a mask as numbers that are added to scores, 0 where it is true; a mask that differs as it is."""
     if isinstance(mask, Pair) and mask.x.dtype is torch.bool and mask.carrier is None:
         raise NoSecantError("the attention mask differs between the input and the reference")
@@ -179,14 +179,14 @@ def _to_bias(mask: Any) -> Any:
     return torch.zeros_like(mask, dtype=torch.float32).masked_fill(~mask, _LOG_ZERO)
 
 
-def _shape(t: Any) -> torch.Size:
+def _find_shape(t: Any) -> torch.Size:
     """Return the shape of a tensor or a pair."""
     return (t.x if isinstance(t, Pair) else t).shape
 
 
 def _transpose_keys(q: Any, k: Any, grouped: bool) -> Any:
     """Return transposed keys, one for every head."""
-    times = _shape(q)[-3] // _shape(k)[-3] if grouped else 1
+    times = _find_shape(q)[-3] // _find_shape(k)[-3] if grouped else 1
     return _apply(split_linear, lambda t: ops.repeat_heads(t, times).mT, k)
 
 
@@ -220,9 +220,9 @@ def _weigh(q: Any, k: Any, scale: Any, mask: Any, causal: bool) -> Any:
 
 # --- as one operation -------------------------------------------------------------------------------------------------
 
-MOST = 2**26  # weights in memory at a time, of either point
+MAX_WEIGHTS = 2**26  # attention weights in memory at a time, for each of the two points
 
-# Most layers add the same mask: its version, and which rows attend to nothing. The mask itself is not kept.
+# Most layers add the same mask: cache its version, and which rows attend to nothing. The mask itself may be freed.
 _EMPTY_ROWS: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
@@ -233,7 +233,7 @@ def _is_one_operation(*read: Any) -> bool:
     return len({p.x.shape[:-2] for p in read}) == 1 and read[0].x.ndim in (3, 4)
 
 
-def _bias_of_mask(
+def _make_bias(
     mask: Tensor | None, causal: bool, rows: int, tokens: int, like: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return what is added to the scores, and 0 for rows that attend to nothing, else 1; None if not needed."""
@@ -271,7 +271,7 @@ Part = tuple[slice, slice, slice]  # of texts, heads, rows
 def _make_parts(shape: Sequence[int]) -> list[Part]:
     """Return the parts of attention that are computed one after the other."""
     texts, heads, rows, tokens = shape
-    sizes, room = [], MOST // max(1, tokens)
+    sizes, room = [], MAX_WEIGHTS // max(1, tokens)
     for length in (rows, heads, texts):
         size = min(length, max(1, room))
         sizes.append([slice(k, min(length, k + size)) for k in range(0, length, size)])
@@ -289,22 +289,22 @@ class _Attention(torch.autograd.Function):
     ) -> Any:  # fmt: skip
         ctx.set_materialize_grads(False)
         shape, ctx.scale = q.shape, scale
-        both = [_add_heads(torch.stack(pair)) for pair in ((q, q0), (k, k0), (v, v0))]
-        both[0].mul_(scale)
-        bias = _widen_bias(bias, both)
-        parts = _make_parts((*both[0].shape[1:-1], k.shape[-1]))
+        operands = [_add_heads(torch.stack(pair)) for pair in ((q, q0), (k, k0), (v, v0))]
+        operands[0].mul_(scale)
+        bias = _widen_bias(bias, operands)
+        parts = _make_parts((*operands[0].shape[1:-1], k.shape[-1]))
         ctx.dtype = dtype if len(parts) > 1 else None
         ctx.parts, ctx.shape = parts, shape
         found, logs = [], None
         for part in parts:
-            cut, added = _cut(both, part), _cut_bias(bias, part)
+            cut, added = _cut(operands, part), _cut_bias(bias, part)
             if ctx.dtype is not None:
                 found.append(low_precision.compute_attention(cut, added, ctx.dtype))
                 continue
-            logs = _log_weights(cut[0], cut[1], added)
+            logs = _compute_log_weights(cut[0], cut[1], added)
             found.append(logs.exp() @ cut[2])
-        ctx.save_for_backward(*both, bias, logs if len(parts) == 1 else None)
-        out = _join(found, parts, (2, *both[0].shape[1:-1], v.shape[-1])).reshape(2, *shape[:-1], v.shape[-1])
+        ctx.save_for_backward(*operands, bias, logs if len(parts) == 1 else None)
+        out = _join(found, parts, (2, *operands[0].shape[1:-1], v.shape[-1])).reshape(2, *shape[:-1], v.shape[-1])
         y, y0 = out.unbind(0)
         ctx.mark_non_differentiable(y0)
         return y, y0
@@ -320,7 +320,9 @@ class _Attention(torch.autograd.Function):
             if ctx.dtype is not None:
                 of_part = low_precision.transpose_attention(cut, added, m[part], ctx.dtype)
             else:
-                of_part = _transpose(cut, _log_weights(cut[0], cut[1], added) if logs is None else logs, m[part])
+                of_part = _transpose(
+                    cut, _compute_log_weights(cut[0], cut[1], added) if logs is None else logs, m[part]
+                )
             if not back:
                 back = list(of_part)
                 break
@@ -337,11 +339,11 @@ def _add_heads(t: Tensor) -> Tensor:
     return t if t.ndim == 5 else t.unsqueeze(2)
 
 
-def _widen_bias(bias: Tensor | None, both: Sequence[Tensor]) -> Tensor | None:
+def _widen_bias(bias: Tensor | None, operands: Sequence[Tensor]) -> Tensor | None:
     """Return a bias with all four axes; axes with one element are broadcast."""
     if bias is None:
         return None
-    if bias.ndim == 3 and both[0].shape[2] == 1 and bias.shape[0] in (1, both[0].shape[1]):
+    if bias.ndim == 3 and operands[0].shape[2] == 1 and bias.shape[0] in (1, operands[0].shape[1]):
         bias = bias.unsqueeze(1)
     return bias[(None,) * (4 - bias.ndim)]
 
@@ -353,10 +355,10 @@ def _cut_bias(bias: Tensor | None, part: Part) -> Tensor | None:
     return bias[tuple(s if length > 1 else slice(None) for s, length in zip(part, bias.shape, strict=False))]
 
 
-def _cut(both: Sequence[Tensor], part: Part) -> list[Tensor]:
+def _cut(operands: Sequence[Tensor], part: Part) -> list[Tensor]:
     """Return queries, keys and values of a part."""
     texts, heads, rows = part
-    return [both[0][:, texts, heads, rows], both[1][:, texts, heads], both[2][:, texts, heads]]
+    return [operands[0][:, texts, heads, rows], operands[1][:, texts, heads], operands[2][:, texts, heads]]
 
 
 def _join(found: Sequence[Tensor], parts: Sequence[Part], shape: Sequence[int]) -> Tensor:
@@ -372,15 +374,15 @@ def _join(found: Sequence[Tensor], parts: Sequence[Part], shape: Sequence[int]) 
 # --- one part ---------------------------------------------------------------------------------------------------------
 
 
-def _log_weights(q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
+def _compute_log_weights(q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
     """Return log p at both points."""
     scores = q @ k
     return torch.log_softmax(scores if bias is None else scores.add_(bias), -1)
 
 
-def _transpose(both: Sequence[Tensor], logs: Tensor, m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _transpose(operands: Sequence[Tensor], logs: Tensor, m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the multipliers of queries, keys and values."""
-    q, k, v, p = (torch.lerp(t[1], t[0], 0.5) for t in (*both, logs.exp()))
-    share, total = _shares(logs[0], logs[1], p, -1)
+    q, k, v, p = (torch.lerp(t[1], t[0], 0.5) for t in (*operands, logs.exp()))
+    share, total = _compute_shares(logs[0], logs[1], p, -1)
     scores = torch.ops.aten._softmax_backward_data(m @ v.mT, share, -1, share.dtype) * total
     return scores @ k.mT, q.mT @ scores, p.mT @ m

@@ -43,7 +43,9 @@ def describe_account(ledger: Ledger, sample: int, target: int, what: str, method
         return "The score is not positive: there is nothing to share out, and the map is empty." * (
             method == DEEP_TAYLOR
         )
-    held, bias, dropped, residual = (pick(t) / f for t in (ledger.held, ledger.bias, ledger.dropped, ledger.residual))
+    held, bias, dropped, residual = (
+        pick(t) / f for t in (ledger.input_total, ledger.bias, ledger.dropped, ledger.residual)
+    )
     if method != DEEP_TAYLOR:
         rest = f"; {method} does not share out the rest" if abs(residual) > _NEGLIGIBLE else ""
         return f"The {what} sum to {format_percent(held)} of the score{rest}."
@@ -85,7 +87,7 @@ def describe_absorbed_range(shares: Sequence[float], details: str = "") -> str:
 def describe_split(ledger: Ledger, sample: int, target: int) -> str:
     """Describe how the map of a class was split in two."""
     assert ledger.shared is not None
-    own, both = (t[sample, target] if t.ndim == 2 else t[sample] for t in (ledger.input, ledger.held))
+    own, both = (t[sample, target] if t.ndim == 2 else t[sample] for t in (ledger.input, ledger.input_total))
     if float(both) <= 0:
         return ""
     share = float(own) / float(both)

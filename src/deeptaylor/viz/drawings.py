@@ -232,7 +232,7 @@ def color_strength(c: Any, sample: int, target: int) -> float:
 
     0 if nothing distinguishes the class (`captions.is_indistinct`): with any factor the map would show shared evidence.
     """
-    own, both = (t[sample, target] if t.ndim == 2 else t[sample] for t in (c.ledger.input, c.ledger.held))
+    own, both = (t[sample, target] if t.ndim == 2 else t[sample] for t in (c.ledger.input, c.ledger.input_total))
     if float(both) <= 0 or captions.is_indistinct(float(own) / float(both)):
         return 0.0
     times = robust_scale(class_heat(c, sample, target)) / robust_scale(select_heat(c, c.relevance, sample, target))

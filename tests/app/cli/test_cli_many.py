@@ -180,7 +180,7 @@ def test_one_class_against_another_is_the_contrast(capsys: pytest.CaptureFixture
         assert np.array_equal(arrays["shared"][0], np.asarray(c.shared[0]))
     names = {f"photo_tulip_against_daisy_{kind}.png" for kind in ("heatmap", "overlay", "difference")}
     assert names < {p.name for p in Path("o").iterdir()}
-    own = float(c.ledger.input / c.ledger.held)
+    own = float(c.ledger.input / c.ledger.input_total)
     assert 0.05 < own < 1
     assert f"; {100 * own:.1f} % of its relevance is distinctive, the rest is shared with rivals." in out
     record = json.loads(Path("o/photo_tulip_against_daisy_record.json").read_text())
@@ -244,7 +244,7 @@ def test_where_nothing_sets_a_class_apart_no_map_of_it_is_drawn(capsys: pytest.C
 def test_what_hardly_sets_a_class_apart_is_drawn_in_stronger_colours(capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = said(capsys, 0, "explain", "photo.png", *MODEL, "--target", "tulip", "--against", "daisy", "--out", "o")
     c = dt.contrast(network(), "photo.png", "tulip", "daisy")
-    share = float(c.ledger.input / c.ledger.held)
+    share = float(c.ledger.input / c.ledger.input_total)
     assert "Hardly anything distinguishes tulip from its rivals: " in describe_indistinct(share, "tulip")
     times = color_strength(c, 0, 0)
     assert times > 8

@@ -125,7 +125,7 @@ class PhotoQuestion:
             return f"{_describe_account(e, k, short)}."
         ledger = e.ledger
         assert ledger.shared is not None
-        own = _of(ledger.input, k) / max(_of(ledger.held, k), 1e-30)
+        own = _of(ledger.input, k) / max(_of(ledger.input_total, k), 1e-30)
         apart = f"; {format_percent(own)} of its relevance is distinctive, the rest is shared with rivals."
         if hardly := describe_indistinct(own, name):
             apart = f". {hardly}"
@@ -161,10 +161,10 @@ def _describe_account(e: dt.Explanation, k: int, short: bool) -> str:
     if e.method == "sensitivity":
         return f"the map is the squared gradient of the score ({_of(e.score, k):.4g}) and does not split it"
     if e.method not in BY_RULES:
-        part = format_percent(_of(e.ledger.held, k) / abs(_of(e.score, k) or 1e-30))
+        part = format_percent(_of(e.ledger.input_total, k) / abs(_of(e.score, k) or 1e-30))
         return f"the pixels sum to {part} of the score, {_of(e.score, k):.4g}; {e.method} leaves out the rest"
     ledger, score = e.ledger, max(_of(e.ledger.score, k), 1e-30)
-    held, biases = _of(ledger.held, k) / score, _of(ledger.bias, k) / score
+    held, biases = _of(ledger.input_total, k) / score, _of(ledger.bias, k) / score
     if ledger.own is None or ledger.returned is None:
         only = "only " if held < 0.5 else ""
         taken = format_percent(biases)

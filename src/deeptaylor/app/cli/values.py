@@ -196,7 +196,7 @@ def format_wording(said: str | Wording) -> str:
     >>> format_wording(Wording("Give {white}, {mean}.", white=255, mean=(0.5, 0.4)))
     'Give --white 255, --mean 0.5,0.4.'
     """
-    return said if isinstance(said, str) else said.spelled(_option)
+    return said if isinstance(said, str) else said.render(_option)
 
 
 def _option(name: str, value: Any) -> str:
@@ -219,4 +219,4 @@ def format_error(error: BaseException) -> str:
     """Return what the command says of an error: its message with options for settings."""
     if isinstance(error, MissingArgumentError):
         return _describe_missing(error)
-    return error.spelled(_option) if isinstance(error, DeepTaylorError) else str(error)
+    return error.render(_option) if isinstance(error, DeepTaylorError) else str(error)

@@ -45,7 +45,7 @@ from deeptaylor.app.server.schema import (
 from deeptaylor.app.server.security import hide_folders
 from deeptaylor.app.server.sentences import describe_missing_rival, describe_stronger_rival
 from deeptaylor.between import Between, BetweenLedger
-from deeptaylor.check import SAME
+from deeptaylor.check import MAX_OVERLAP
 from deeptaylor.engine.deletion import measure_flipping_area
 from deeptaylor.engine.method_choice import choose_by_graph
 from deeptaylor.engine.target import negative
@@ -213,7 +213,7 @@ class PictureAnswer:
             }
         elif self.method in PRESETS:
             arrays |= {
-                "ledger": np.array([float(t[0]) for t in (ledger.held, ledger.bias, ledger.dropped)]),
+                "ledger": np.array([float(t[0]) for t in (ledger.input_total, ledger.bias, ledger.dropped)]),
                 "ledger_names": np.array(["input", "bias", "dropped"]),
                 "layers": np.array([row[0] for row in ledger.rows], dtype=str),
                 "layer_entries": ledger.entries[:, :, 0].numpy(),
@@ -244,7 +244,7 @@ class PictureAnswer:
         assert self.e.next_class is not None
         (other,), (share,) = self.e.next_class()
         said = sentences.describe_overlap(float(share), self._name(self.question.target), self._name(int(other)))
-        return (said, []) if share > SAME else ("", [said])
+        return (said, []) if share > MAX_OVERLAP else ("", [said])
 
     def _account(self) -> Account:
         ledger = self.e.ledger

@@ -8,7 +8,7 @@ describe_consistency  whether the map is consistent in the sense of deep Taylor 
 from __future__ import annotations
 
 from deeptaylor.between import AGAINST_RIVALS, LOG_ODDS, Between
-from deeptaylor.check import SAME, Check
+from deeptaylor.check import MAX_OVERLAP, Check
 from deeptaylor.engine.contrast import POWER
 from deeptaylor.engine.target import Negative
 from deeptaylor.explanation import Contrast, Explanation
@@ -114,7 +114,7 @@ def _difference(e: Between, has: str, largest: str, what: str, rival: str) -> st
 
 def describe_overlap(share: float, name: str, other: str) -> str:
     """How much of a map is the same for the next class; of one that does not depend on the class, what to ask."""
-    if share > SAME:
+    if share > MAX_OVERLAP:
         return (
             f"This map does not depend on the class: {format_percent(share)} of it is the same for the next class, "
             f"{quote(other)}. Ask what sets {quote(name)} apart, or choose secants as the method."
