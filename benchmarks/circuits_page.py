@@ -38,7 +38,7 @@ def write_page(found: dict[str, Any]) -> str:
         "measured in turns on one thread.",
         "",
         "Every component was patched for real, and each method was compared with that. A cell of the tables has Pearson's "
-        "correlation, Spearman's, and the error, Σ |estimate − measured| / Σ |measured|. The best of each is bold.",
+        "correlation, Spearman's, and the error, Σ |estimate − measured| / Σ |measured|. The best of each, before rounding, is bold.",
         "",
         "- **ours**: `dt.patching`. **secant**: its secant alone. **AtP**: attribution patching, its tangent alone.",
         "- **RelP**: the tangent of a network with frozen norms and attention and, in SmolLM2, half of every product. It is "
@@ -104,9 +104,8 @@ def _format(value: float) -> str:
 
 
 def _best(row: dict[str, Any], measure: str) -> list[str]:
-    """Return the methods with the best value, as it is written."""
-    sign = MEASURES[measure]
-    values = {m: sign * round(row[m][measure], 3) for m in METHODS}
+    """Return the methods with the best value; values that differ only after the digits shown are not a tie."""
+    values = {m: MEASURES[measure] * row[m][measure] for m in METHODS}
     return [m for m in METHODS if values[m] == max(values.values())]
 
 

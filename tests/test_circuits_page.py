@@ -35,6 +35,12 @@ def test_the_page_names_rows_that_another_method_leads(found: dict[str, Any]) ->
     assert "noising, mlp" in circuits_page.write_page(other).partition("AtP is first in: ")[2]
 
 
+def test_values_that_look_the_same_after_rounding_are_not_a_tie(found: dict[str, Any]) -> None:
+    row = copy.deepcopy(found["smollm"]["results"]["noising, mlp"])
+    row["ours"]["pearson"], row["secant"]["pearson"] = 0.99011, 0.99012
+    assert circuits_page._best(row, "pearson") == ["secant"]
+
+
 def test_ours_has_the_least_error_in_every_row_with_layer_0(found: dict[str, Any]) -> None:
     for name, row in found["smollm"]["results"].items():
         if "without" not in name:

@@ -275,7 +275,7 @@ def _read_box(target: BoxTarget, found: Boxes, returned: Any, call: Name) -> Pla
     ]
     notes = [
         *_list_samples(lines),
-        f"the boxes are read as {found.layout}, in pixels of the network's input; which ones are explained is held fixed",
+        f"the boxes are read as {found.layout}, in pixels of the network's input; the choice of boxes is held fixed",
     ]
     weights, shift = found.spread(v), None
     if 0 < target.least < 1:
