@@ -197,7 +197,7 @@ def _count_rows(model: onnx.ModelProto) -> int:
     """Return how many whole numbers every lookup takes: the rows of the smallest table, or those of a byte."""
     sizes = {i.name: list(i.dims) for i in model.graph.initializer}
     tables = [sizes[n.input[0]] for n in model.graph.node if n.op_type == "Gather" and n.input[0] in sizes]
-    return min([_BYTES, *[size[0] for size in tables if len(size) > 1]])
+    return min([_BYTES, *[int(size[0]) for size in tables if len(size) > 1]])
 
 
 def _is_rounding(
