@@ -51,6 +51,7 @@ from deeptaylor.engine.method_choice import (
     add_alternatives,
     choose_by_graph,
     choose_by_test,
+    choose_without_rules,
     describe_method,
     find_unusual_operation,
     read_named_choice,
@@ -59,10 +60,9 @@ from deeptaylor.engine.place_target import PlaceTarget
 from deeptaylor.engine.precision import check_float16, check_precision, ensure_finite
 from deeptaylor.engine.result import Result
 from deeptaylor.engine.secant_walk import Side, find_inner_value
-from deeptaylor.engine.spatial import has_pixels
 from deeptaylor.engine.target import Unit
 from deeptaylor.engine.target_reader import PROBABILITY_NOTE, TargetReader, Variant, cut_at, find_variant
-from deeptaylor.errors import InputError, PlanError, TargetError, UnsupportedOpError, Wording
+from deeptaylor.errors import InputError, PlanError, TargetError, UnsupportedOpError
 from deeptaylor.explanation import Contrast, Explanation, make_contrast
 from deeptaylor.formatting import format_percent
 from deeptaylor.graph.modes import AUTOCAST_NOTE, disable_autocast, is_autocast_enabled, is_compiling
@@ -150,14 +150,17 @@ class Explainer(nn.Module):
         self._variants: dict[str, Explainer] = {}  # of the same network with another output; the latest last
         self._choice: Choice | None = None  # what `auto` came to
         self._ties = 0  # tests so far that could not tell which method is better
-        self._without_rule: UnsupportedOpError | None = None  # why deep Taylor cannot explain this network
         self._watched: tuple[str, ...] = ()
         if example is not None:
-            example = self.captured.read(example)[0]
-            try:
-                self.captured.capture(example, "example")
-            except UnsupportedOpError as error:
-                self._go_without_rules(example, "example", error)
+            self._capture_example(self.captured.read(example)[0])
+
+    def _capture_example(self, example: Any) -> None:
+        try:
+            self.captured.capture(example, "example")
+        except UnsupportedOpError as error:
+            raise add_alternatives(error, self.settings.method) from error
+        if self._without_rule is not None and self.named_choice is None:
+            self._go_without_rules(self.captured.engine, as_tuple(example))
 
     def __repr__(self) -> str:
         network, chosen = self.model.model if isinstance(self.model, NamedInputs) else self.model, self.settings
@@ -276,10 +279,9 @@ class Explainer(nn.Module):
 
     def _choose(self, x: Inputs, target: Any) -> Choice:
         """Choose by graph or by test; if the target needs a variant of the network, let its explainer choose."""
-        try:
-            engine, inputs, _ = self.captured.open(x)
-        except UnsupportedOpError as error:
-            return self._go_without_rules(x, "input", error)
+        engine, inputs, _ = self.captured.open(x)
+        if engine.planned.without_rule is not None:
+            return self._go_without_rules(engine, inputs)
         found: Choice | None
         if found := choose_by_graph(engine, inputs):
             return found
@@ -332,20 +334,21 @@ class Explainer(nn.Module):
             result = self._run_against(engine, x, asked, other)
         return result.relevance[0].sum(axis), float(contrasts.measure_overlap(result, axis).mean())
 
-    def _go_without_rules(self, x: Any, whose: str, error: UnsupportedOpError) -> Choice:
-        """Capture the network for secants if deep Taylor has no rule for it; raise if that is not possible either."""
-        first = as_tuple(x)[0]
-        chosen = self.settings
-        named = DEEP_TAYLOR if chosen.method == AUTO else chosen.method
-        if chosen.method != AUTO or self.captured.is_captured or not first.is_floating_point() or first.ndim < 3:
-            raise add_alternatives(error, named) from error
-        self.captured.settings = replace(chosen, planned=False)
-        self.captured.capture(x, whose)
-        if not has_pixels(self.captured.engine, first):
-            self.captured.settings, self.captured.engines = chosen, nn.ModuleDict()
-            raise add_alternatives(error, named) from error
-        self._without_rule = error
-        self._choice = Choice(SECANT, "deep Taylor has no rule for an operation of this network; secants need none")
+    @property
+    def _without_rule(self) -> UnsupportedOpError | None:
+        """Why `auto` found no plan for this network; None if there is one, or none was wanted."""
+        return self.captured.engine.planned.without_rule if self.captured.is_captured else None
+
+    def _go_without_rules(self, engine: Engine, inputs: Sequence[Tensor]) -> Choice:
+        """Choose secants, because deep Taylor has no rule for the network; raise if they have no default reference."""
+        error = self._without_rule
+        assert error is not None
+        try:
+            reference = refs.choose_reference(engine, inputs)
+        except InputError:
+            raise add_alternatives(error, DEEP_TAYLOR) from None
+        self.captured.settings = replace(self.settings, planned=False)  # also for inputs of other shapes
+        self._choice = choose_without_rules(error, reference.said)
         return self._choice
 
     def _explain_by_method(self, x: Inputs, target: Any, reference: Any) -> Explanation:
@@ -360,6 +363,8 @@ class Explainer(nn.Module):
             else:
                 answer = ANSWERS[choice.method](self, x, target)
         except UnsupportedOpError as error:
+            if choice.method == SECANT and self._without_rule is not None:
+                raise  # by neither method
             raise add_alternatives(error, choice.method) from error
         return replace(answer, reason=describe_method(choice))
 
@@ -370,7 +375,8 @@ class Explainer(nn.Module):
             except UnsupportedOpError as error:
                 if self._without_rule is None:
                     raise
-                raise self._without_rule.extend(Wording("Secants: ") + error.wording) from error
+                said = str(error.wording).partition("\nWhat to do")[0]
+                raise self._without_rule.extend(f"Secants: {said}") from error
 
     def _reference_for(self, inputs: tuple[Tensor, ...], reference: Any) -> Any:
         """Return the reference of secants: that of the call or of the explainer; None for the default."""
@@ -449,7 +455,7 @@ class Explainer(nn.Module):
                 if reference is None:
                     keeps_class = self.settings.keeps_final or isinstance(target, targets.Logit)
                     asked, width = refs.choose_secant_defaults(engine, inputs, asked, keeps_class)
-                    reference = self._reference_for(inputs, None) or refs.choose_reference(engine, inputs)
+                    reference = self._reference_for(inputs, None) or refs.choose_reference(engine, inputs).inputs
                 others = refs.read_references(reference, inputs, engine, lambda given: self.captured.read(given)[0])
             self.target_reader.check(asked, engine, inputs)
             check_precision(engine, inputs, asked)
@@ -563,7 +569,7 @@ class Explainer(nn.Module):
         try:
             return ask(self)
         except UnsupportedOpError:
-            if not self.settings.planned:
+            if not self.settings.planned or self._without_rule is not None:
                 raise
         twin = self.make_unplanned()
         answer = ask(twin)
@@ -580,8 +586,10 @@ class Explainer(nn.Module):
             answer = other[0].compare(x, reference, other[1], usual)
             return answer.noting(PROBABILITY_NOTE) if isinstance(asked, targets.Probability) else answer
         self.target_reader.check(asked, engine, inputs)
+        by_default: list[str] = []
         if reference is None and usual:
-            reference = refs.choose_reference(engine, inputs)
+            reference, said = refs.choose_reference(engine, inputs)
+            by_default = [f"compared with {said}"] * (len(inputs) > 1 or not inputs[0].is_floating_point())
         others = refs.read_references(reference, inputs, engine, lambda given: self.captured.read(given)[0])
         found = compare(engine, self._comparison(engine), inputs, others, asked, width)
         if inputs[0].is_cuda:
@@ -590,7 +598,7 @@ class Explainer(nn.Module):
         kind = AGAINST_RIVALS if isinstance(asked, targets.Against) else kind
         about = describe_score(kind, getattr(asked, "rivals", None) is not None, engine.planned.removed_operations)
         target = asked.target if kind != OUTPUT else asked if isinstance(target, targets.Logit) else target
-        notes = (*self.captured.take_move_notes(), *about, *[refs.smoothing_note(width)] * (width > 0))
+        notes = (*self.captured.take_move_notes(), *by_default, *about, *[refs.smoothing_note(width)] * (width > 0))
         return make_answer(
             found, kind, target=target, flips=partial(self.flips, inputs, target), notes=notes,
             channel_axis=engine.channel_axis,
@@ -799,17 +807,7 @@ class Explainer(nn.Module):
         Probabilities, functions of the output and inner units are outputs of a variant of the network.
         """
         variant = find_variant(target, self.model, self.settings, engine, inputs)
-        if variant is None:
-            return None
-        try:
-            return self._explainer_of(variant), variant.target
-        except UnsupportedOpError as error:
-            if not isinstance(target, targets.Probability):
-                raise
-            raise error.extend(
-                "Or explain the logit, target=c; or compare with a reference, which needs no rules: "
-                "explainer.between(x, reference, dt.probability(c))."
-            ) from error
+        return None if variant is None else (self._explainer_of(variant), variant.target)
 
     def cut_at(self, layer: str) -> Explainer:
         """Return an explainer of the network that ends at a layer."""

@@ -425,6 +425,112 @@ def test_sequences_of_vectors_have_no_usual_reference() -> None:
         dt.Explainer(network, method="secant").explain(x)
 
 
+# --- without a rule for an operation ----------------------------------------------------------------------------------
+
+
+class Tokens(nn.Module):
+    """Reads token numbers; logsumexp has no rule of deep Taylor."""
+
+    def __init__(self, end: int | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.read, self.end = nn.Embedding(20, 6), nn.Linear(6, 3), end
+
+    def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        h = self.embed(ids)
+        h = h + h.logsumexp(2, keepdim=True)
+        if mask is not None:
+            h = h * mask.unsqueeze(-1)
+        if self.end is None:
+            out: Tensor = self.read(h).sum(1)
+            return out
+        at = (ids == self.end).int().argmax(1)
+        chosen: Tensor = self.read(h.gather(1, at[:, None, None].expand(-1, 1, 6))[:, 0] + h.mean(1))
+        return chosen
+
+
+IDS = torch.tensor([[3, 4, 5, 2, 7], [8, 2, 9, 10, 11]])
+
+
+def test_tokens_of_a_network_without_rules_are_compared_with_the_mean_embedding() -> None:
+    network = Tokens()
+    explainer = dt.Explainer(network)
+    e = explainer.explain(IDS, 1)
+    said = "the mean of the 20 embeddings in place of every token"
+    assert "deep Taylor has no rule for logsumexp" in e.reason
+    assert said in e.reason
+    assert "secants" in e.reason
+    assert f"compared with {said}" in e.notes
+    vectors = network.embed.weight.detach().mean(0).expand(2, 5, 6)
+    torch.testing.assert_close(e.relevance, dt.Explainer(network).between(IDS, vectors, 1).relevance)
+    assert dt.Explainer(network, IDS).explain(IDS, 1).reason == e.reason  # captured with an example
+    assert dt.Explainer(network, method="secant").explain(IDS, 1).notes[0] == f"compared with {said}"
+    assert explainer.explain(IDS[:, :4], 1).reason == e.reason  # of another length
+    with pytest.raises(dt.UnsupportedOpError, match="logsumexp"):
+        explainer.relevance_at("embed", IDS, 1)
+    with pytest.raises(dt.UnsupportedOpError, match="method='secant'"):
+        dt.explain(network, IDS, target=1, method="deep-taylor")
+
+
+def test_what_neither_method_supports_names_no_other() -> None:
+    class Network(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.cumprod(2).sum((2, 3))
+
+    with pytest.raises(dt.UnsupportedOpError, match="Secants: There is no secant through cumprod") as info:
+        dt.explain(Network(), pictures())
+    assert "Deep Taylor may support it" not in str(info.value)
+    assert "needs no reference" not in str(info.value)
+
+
+def test_tokens_that_are_looked_for_by_number_stay() -> None:
+    network = Tokens(end=2)
+    e = dt.explain(network, IDS, target=1)
+    table = network.embed.weight.detach()
+    nearest = int((table - table.mean(0)).norm(dim=1).argmin())
+    assert f"compare with token {nearest}, whose embedding is next to the mean of all 20" in e.reason
+    assert "but 2, which the network looks for by number" in e.reason
+    reference = torch.where(IDS == 2, IDS, nearest)
+    torch.testing.assert_close(e.relevance, dt.Explainer(network).between(IDS, reference, 1).relevance)
+    assert bool((e.relevance[IDS == 2] == 0).all())
+
+
+def test_masks_stay_in_the_default_reference() -> None:
+    mask = torch.ones_like(IDS)
+    mask[0, 3:] = 0
+    e = dt.explain(Tokens(), (IDS, mask), target=1)
+    assert "in place of every token (ids); mask as in the input" in e.reason
+    assert bool((e.relevance[0][0, 3:] == 0).all())
+    assert bool((e.relevance[1] == 0).all())
+
+
+def test_without_a_rule_and_a_reference_the_error_says_what_to_give() -> None:
+    class Table(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.logsumexp(1, keepdim=True) * torch.ones(2)
+
+    for ask in (lambda: dt.Explainer(Table(), torch.rand(2, 4)), lambda: dt.explain(Table(), torch.rand(2, 4), 0)):
+        with pytest.raises(dt.UnsupportedOpError, match=r"logsumexp[\s\S]*method='secant', reference=…"):
+            ask()
+    assert dt.explain(Table(), torch.rand(2, 4), 0, background=torch.zeros(3, 4)).relevance.shape == (2, 4)
+
+
+def test_a_network_without_rules_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    real = torch.export.export
+
+    def count(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(torch.export, "export", count)
+    dt.Explainer(Tokens()).explain(IDS, 1)
+    once = len(calls)
+    calls.clear()
+    dt.Explainer(Tokens(), method="secant").explain(IDS, 1)
+    assert once == len(calls) > 0
+
+
 # --- other ways to run ------------------------------------------------------------------------------------------------
 
 

@@ -394,6 +394,7 @@ class CapturedNetwork(nn.Module):
         keep: frozenset[str] = frozenset(),
     ) -> Result:  # fmt: skip
         """Explain a batch; if it does not fit into memory, explain it in parts or cache less, and warn."""
+        engine.check_rules()
         if is_compiling():
             return engine.run(inputs, target, detail, keep)
         batch = Batch(tuple(inputs), target, detail, keep)

@@ -91,7 +91,13 @@ class Engine(nn.Module):
 
     def boundary(self, name: str) -> str:
         """Return the tensor behind a module path or node name; raise BoundaryError if no relevance is defined there."""
+        self.check_rules()
         return find_boundary(self, name)
+
+    def check_rules(self) -> None:
+        """Raise UnsupportedOpError if there is no plan, because an operation has no rule."""
+        if self.planned.without_rule is not None:
+            raise self.planned.without_rule
 
     def _token_limits(self) -> dict[str, int]:
         """Return the number of tokens for every input that an embedding reads directly."""

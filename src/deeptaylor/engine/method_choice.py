@@ -3,6 +3,7 @@
 Choice              a method, and the reason for it in one sentence
 choose_by_graph     choose by the inputs and operations of the network, if they decide it
 choose_by_test      choose deep Taylor or secants on the first inputs: hide patches and run the network
+choose_without_rules    choose secants, since deep Taylor has no rule for an operation
 pick_better         choose by the areas that the test measured
 describe_method     return the sentence about the method
 add_alternatives    add methods that may support the network to an error about an unsupported operation
@@ -33,6 +34,7 @@ __all__ = [
     "add_alternatives",
     "choose_by_graph",
     "choose_by_test",
+    "choose_without_rules",
     "describe_method",
     "find_unusual_operation",
     "pick_better",
@@ -56,6 +58,7 @@ BLIND = 0.8  # the share of deep Taylor's map that is the same for an unlikely c
 MOST_TIES = 3  # tests that could not tell; after them the choice holds for all later inputs
 AHEAD = 1.5  # times the area of secants that deep Taylor's has to be
 _STEPS = (0.2,)  # shares of the patches that are hidden
+_NAMED = 3  # operations that a reason names
 _AT_ONCE = 2**18  # numbers in a batch of the self-test: few, so that values stay in the cache of a processor
 
 
@@ -100,7 +103,7 @@ def read_named_choice(settings: Settings) -> Choice | None:
 def choose_by_graph(engine: Engine, inputs: Sequence[Tensor]) -> Choice | None:
     """Return the choice by inputs and operations; None if only a test can decide."""
     if len(inputs) > 1 or not inputs[0].is_floating_point():
-        return Choice(DEEP_TAYLOR, "no reference is known for networks with several inputs or with tokens")
+        return Choice(DEEP_TAYLOR, "both methods are tested by hiding patches, which tokens and several inputs lack")
     if not has_pixels(engine, inputs[0]):
         return Choice(
             DEEP_TAYLOR,
@@ -117,6 +120,20 @@ def choose_by_graph(engine: Engine, inputs: Sequence[Tensor]) -> Choice | None:
     if engine.fixed_batch is not None:
         return Choice(DEEP_TAYLOR, "the network takes a fixed number of samples, so no other method was tested")
     return None
+
+
+def choose_without_rules(error: UnsupportedOpError, reference: str) -> Choice:
+    """Choose secants for a network with operations that deep Taylor has no rule for.
+
+    reference   what they compare with, in words
+    """
+    names = list(dict.fromkeys(operation.op for operation in error.operations))
+    several = f" and {len(names) - _NAMED} others" if len(names) > _NAMED else ""
+    return Choice(
+        SECANT,
+        f"deep Taylor has no rule for {', '.join(names[:_NAMED])}{several} in this network; secants need none, and "
+        f"compare with {reference}",
+    )
 
 
 def _first_unusual(engine: Engine) -> Node | None:

@@ -5,7 +5,7 @@ prepare(model, example, settings)
 ├── capture            the flat graph of any other network, by torch.export; cut if one of its layers is explained
 ├── check_mixing       raise if an operation mixes samples
 ├── rewrite, unify_dtype, fold, split_attention    the passes over the graph
-├── Planner            one step for each boundary, with its rule
+├── Planner            one step for each boundary, with its rule; none if method="auto" meets an unsupported operation
 ├── find_layouts       the sample axis of every tensor; raise if samples cannot be told apart
 └── check_agreement    raise if the graph does not compute what the user's network computes
 """
@@ -21,7 +21,7 @@ from torch import Tensor, fx, nn
 
 from deeptaylor.domain import Box
 from deeptaylor.engine.sample_layout import Layout, check_mixing, check_samples, find_layouts
-from deeptaylor.errors import CaptureError
+from deeptaylor.errors import CaptureError, UnsupportedOpError
 from deeptaylor.graph.agreement import KnownOutput, check_agreement
 from deeptaylor.graph.capture import CapturedGraph, capture
 from deeptaylor.graph.editing import copy_graph, cut_at_layer
@@ -32,10 +32,15 @@ from deeptaylor.graph.recording import Recording
 from deeptaylor.passes.fold import fold
 from deeptaylor.passes.rewrite import rewrite, split_attention, unify_dtype
 from deeptaylor.plan.plan import StepPlan
-from deeptaylor.plan.planner import Planner, make_plan_without_rules
-from deeptaylor.settings import Settings
+from deeptaylor.plan.planner import Planner, find_explained_output, make_plan_without_rules
+from deeptaylor.settings import AUTO, Settings
 
 __all__ = ["PlannedNetwork", "prepare"]
+
+_OR_THE_LOGIT = (
+    "Or explain the logit, target=c; or compare with a reference, which needs no rules: "
+    "explainer.between(x, reference, dt.probability(c))."
+)
 
 
 @dataclass(frozen=True)
@@ -123,18 +128,28 @@ def _find_compared_network(model: nn.Module, captured: CapturedGraph, layer: str
 
 def _plan_steps(captured: CapturedGraph, settings: Settings) -> StepPlan:
     """Return the plan for these settings."""
+    explained = find_explained_output(captured, settings.keeps_final)
     if not settings.planned:
-        return make_plan_without_rules(captured, settings.keeps_final)
-    return Planner(
-        captured,
-        settings.domains,
-        settings.rules,
-        settings.first,
-        settings.bias == "spread",
-        settings.max_pool == "winner",
-        settings.local,
-        settings.keeps_final,
-    ).make()
+        return make_plan_without_rules(captured, explained)
+    try:
+        planner = Planner(
+            captured,
+            settings.domains,
+            settings.rules,
+            settings.first,
+            settings.bias == "spread",
+            settings.max_pool == "winner",
+            settings.local,
+            explained,
+        )
+    except UnsupportedOpError as raised:
+        error = raised.extend(_OR_THE_LOGIT) if settings.keeps_final else raised
+        if settings.method != AUTO:
+            raise error from None
+        return make_plan_without_rules(
+            captured, explained, error.with_traceback(None)
+        )  # for secants, without another capture
+    return planner.make()
 
 
 def _make_one(captured: CapturedGraph, example: Sequence[Tensor]) -> Tensor:

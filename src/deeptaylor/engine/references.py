@@ -5,14 +5,15 @@ read_references(given, x, …)
 ├── a tensor, an array         shaped like x or one sample; with one more axis, several; for tokens also vectors
 ├── a tuple, {name: …}         one for each input; None, or no name: the same as in x
 └── a list                     several references, over which the result is averaged
-choose_secant_defaults    the defaults of method="secant"
+choose_reference          the reference of method="secant" if none was given, and its description
+choose_secant_defaults    its target and its smoothing
 """
 
 from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -22,9 +23,12 @@ from deeptaylor.engine.inputs import check_tokens
 from deeptaylor.engine.spatial import has_pixels, smoothing_width
 from deeptaylor.engine.target import Against, against_rivals
 from deeptaylor.errors import InputError
+from deeptaylor.graph.node import Node, is_node
+from deeptaylor.operations.table import flow_of, row_of
 
 __all__ = [
     "NAMED",
+    "DefaultReference",
     "average_data",
     "choose_reference",
     "choose_secant_defaults",
@@ -34,6 +38,7 @@ __all__ = [
 
 Reference = tuple[Tensor, ...]  # one tensor for each input, in its shape (for tokens also their vectors)
 _WIDTH = 1 / 16  # of a picture's side: the standard deviation of the blur
+_COMPARES = (torch.ops.aten.eq, torch.ops.aten.ne)
 _CONTRAST_WIDTH = 1.6  # the factor by which contrasts are smoothed more: they show where, not how much
 
 
@@ -83,19 +88,101 @@ def _make_reference(name: str, x: Tensor, axis: int) -> Tensor:
     return NAMED[name](x) if axis == 1 else NAMED[name](x.movedim(axis, 1)).movedim(1, axis)
 
 
-def choose_reference(engine: Engine, inputs: Sequence[Tensor]) -> str:
-    """Return the name of the reference that is used by default."""
-    x = inputs[0]
-    if len(inputs) > 1 or not x.is_floating_point() or not has_pixels(engine, x):
-        shapes = ", ".join(str(tuple(t.shape)) for t in inputs)
-        real = all(t.is_floating_point() for t in inputs)
-        such = "the mean of the training data" if real else "other tokens of the same length"
-        raise InputError(
-            f"Secants compare with a reference, and none is known for inputs of shape {shapes}: give {{reference}}, "
-            f"such as {such}.",
-            reference=...,
-        )
-    return "mean"
+class DefaultReference(NamedTuple):
+    """The reference that is used if none was given: one tensor per input, None for an input that stays as it is."""
+
+    inputs: tuple[Tensor | None, ...]
+    said: str  # what it is, for the reason and the notes of an answer
+
+
+def choose_reference(engine: Engine, inputs: Sequence[Tensor]) -> DefaultReference:
+    """Return the default reference: the mean of each channel, or of all embeddings; raise InputError if none is known.
+
+    Of several inputs, pictures and tokens change; masks, token types and other whole numbers stay.
+    """
+    tables = _find_tables(engine)
+    most = max((len(table) for table in tables.values()), default=0)
+    chosen, said = list[Tensor | None](), list[str]()
+    for k, (x, name) in enumerate(zip(inputs, engine.planned.inputs, strict=True)):
+        if len(tables.get(name, ())) == most > 0:
+            reference, words = _average_embedding(engine, x, name, tables[name])
+        elif not x.is_floating_point():
+            reference, words = None, ""
+        elif has_pixels(engine, x) if k == 0 else x.ndim > 3:
+            reference, words = _make_reference("mean", x, engine.channel_axis if k == 0 else 1), "each channel's mean"
+        else:
+            _raise_no_reference(inputs)
+        chosen.append(reference)
+        said += [f"{words} ({name})" if words and len(inputs) > 1 else words] * bool(words)
+    if not said:
+        _raise_no_reference(inputs)
+    unchanged = [name for name, r in zip(engine.planned.inputs, chosen, strict=True) if r is None]
+    said += [f"{', '.join(unchanged)} as in the input"] * bool(unchanged)
+    return DefaultReference(tuple(chosen), "; ".join(said))
+
+
+def _raise_no_reference(inputs: Sequence[Tensor]) -> NoReturn:
+    shapes = ", ".join(str(tuple(t.shape)) for t in inputs)
+    real = all(t.is_floating_point() for t in inputs)
+    such = "the mean of the training data" if real else "other tokens of the same length"
+    raise InputError(
+        f"Secants compare with a reference, and none is known for inputs of shape {shapes}: give {{reference}}, "
+        f"such as {such}.",
+        reference=...,
+    )
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+
+def _find_tables(engine: Engine) -> dict[str, Tensor]:
+    """Return the embeddings of every input that holds tokens; the larger table if two read the same input."""
+    tables: dict[str, Tensor] = {}
+    for node in engine.captured.graph.nodes:
+        if not flow_of(node).looks_up_tokens or node.args[0].op != "get_attr":
+            continue
+        table, read = engine.constant(node.args[0].name), node.args[1]
+        while is_node(read) and flow_of(read).moves and read.args:
+            read = read.args[0]
+        if is_node(read) and read.op == "placeholder" and len(table) > len(tables.get(read.name, ())):
+            tables[read.name] = table
+    return tables
+
+
+def _average_embedding(engine: Engine, x: Tensor, name: str, table: Tensor) -> tuple[Tensor, str]:
+    """Return the mean of all embeddings in place of every token, and its description.
+
+    If the network reads the numbers of tokens elsewhere, too, return the token next to the mean. Tokens that the
+    network looks for by number, such as padding or the end of a text, stay: they say which places are read.
+    """
+    mean = table.float().mean(0)
+    node = next(n for n in engine.captured.inputs if n.name == name)
+    if all(flow_of(n).looks_up_tokens or row_of(n).reads in ("shape", "type") for n in node.users):
+        vectors = mean.to(table.dtype).expand(*x.shape, -1)
+        return vectors, f"the mean of the {len(table)} embeddings in place of every token"
+    nearest = int((table.float() - mean).norm(dim=1).argmin())
+    kept = sorted(_find_compared_tokens(engine, node))
+    found = torch.where(torch.isin(x, torch.tensor(kept, dtype=x.dtype, device=x.device)), x, nearest)
+    words = f"token {nearest}, whose embedding is next to the mean of all {len(table)}, in place of every token"
+    present = [str(token) for token in kept if bool((x == token).any())]
+    return found, words + f" but {', '.join(present)}, which the network looks for by number" * bool(present)
+
+
+def _find_compared_tokens(engine: Engine, node: Node) -> set[int]:
+    """Return the numbers with which tokens are compared."""
+    found = set[int]()
+    for user in node.users:
+        if flow_of(user).moves:
+            found |= _find_compared_tokens(engine, user)
+        elif getattr(user.target, "overloadpacket", None) in _COMPARES:
+            for other in user.args:
+                value = engine.constant(other.name) if is_node(other) and other.op == "get_attr" else other
+                if isinstance(value, numbers.Integral) or (isinstance(value, Tensor) and value.numel() == 1):
+                    found.add(int(value))
+    return found
+
+
+# --- the mean of data -------------------------------------------------------------------------------------------------
 
 
 def average_data(data: Any, inputs: Sequence[Tensor]) -> Tensor | Reference:

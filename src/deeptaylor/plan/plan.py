@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from deeptaylor.errors import UnsupportedOpError
 from deeptaylor.rules.steps import Step
 
 
@@ -64,3 +65,4 @@ class StepPlan:
         str, ...
     ]  # names of final operations (softmax, sigmoid) that were removed, last one first
     sign_assumptions: Mapping[str, str]  # tensors that are assumed to be non-negative -> their place in the code
+    without_rule: UnsupportedOpError | None = None  # why there are no steps, if an operation has no rule

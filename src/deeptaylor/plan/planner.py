@@ -20,7 +20,7 @@ import torch
 
 from deeptaylor import rules
 from deeptaylor.domain import Box, Domain, Real
-from deeptaylor.errors import PlanError, warn
+from deeptaylor.errors import PlanError, UnsupportedOpError, warn
 from deeptaylor.graph.capture import CapturedGraph
 from deeptaylor.graph.editing import constant_of, op_name, shape_of
 from deeptaylor.graph.node import Node, describe_node, module_path
@@ -148,14 +148,17 @@ def _describe_elements(elements: list[int], count: int) -> str:
     return f" (not in {len(elements)} of its {count} parts: {named}, counted from 0)" if count > 1 else ""
 
 
-def find_explained_output(captured: CapturedGraph, keeps_final: bool) -> tuple[Node, list[str], list[str]]:
+ExplainedOutput = tuple[Node, list[str], list[str]]  # the output, notes, and the names of removed operations
+
+
+def find_explained_output(captured: CapturedGraph, keeps_final: bool = False) -> ExplainedOutput:
     """Return the explained output, notes, and names of removed operations; remove nothing if `keeps_final`."""
     if keeps_final:
         return _check_depends(captured.output, find_data_nodes(captured)), [], []
     return remove_final_softmax(captured)
 
 
-def remove_final_softmax(captured: CapturedGraph) -> tuple[Node, list[str], list[str]]:
+def remove_final_softmax(captured: CapturedGraph) -> ExplainedOutput:
     """Remove final operations such as softmax; return the explained output, notes, and their names.
 
     A sigmoid is also final if its results are joined with others afterwards, such as scores with boxes in a detector.
@@ -223,12 +226,12 @@ class Planner:
         spread: bool,
         winner: bool,
         local: bool,
-        keeps_final: bool = False,
+        explained: ExplainedOutput | None = None,
     ) -> None:
         self.captured, self.spread, self.winner, self.local = captured, spread, winner, local
         self.choice = RuleChoice(captured, overrides, first)
         self.nodes = {n.name: n for n in captured.graph.nodes}
-        self.output, self.notes, self.final = find_explained_output(captured, keeps_final)
+        self.output, self.notes, self.final = explained or find_explained_output(captured)
         data = find_data_nodes(captured)
         given = dict(zip(captured.inputs, domains, strict=True))
         self.domain, self.pixels = infer_domains(captured, given, data)
@@ -460,13 +463,26 @@ def _has_same_size(a: Node, b: Node) -> bool:
     return str(math.prod(shape_of(a))) == str(math.prod(shape_of(b)))
 
 
-def make_plan_without_rules(captured: CapturedGraph, keeps_final: bool = False) -> StepPlan:
-    """Return a plan without rules, for methods that need none, such as secants."""
-    output, notes, final = find_explained_output(captured, keeps_final)
+def make_plan_without_rules(
+    captured: CapturedGraph, explained: ExplainedOutput, error: UnsupportedOpError | None = None
+) -> StepPlan:
+    """Return a plan without rules, for methods that need none, such as secants.
+
+    error   names the operations without a rule, if rules were wanted
+    """
+    output, notes, final = explained
     inputs = tuple(n.name for n in captured.inputs)
     plan = Plan((), (*captured.notes, *notes))
     return StepPlan(
-        plan, (), output.name, inputs, {}, is_non_negative=True, removed_operations=tuple(final), sign_assumptions={}
+        plan,
+        (),
+        output.name,
+        inputs,
+        {},
+        is_non_negative=True,
+        removed_operations=tuple(final),
+        sign_assumptions={},
+        without_rule=error,
     )
 
 

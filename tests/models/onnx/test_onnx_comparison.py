@@ -80,6 +80,40 @@ def test_an_operator_read_wrong_is_noticed(kind: Any, tmp_path: Path, monkeypatc
         read_onnx(path)
 
 
+def spread_of_bytes() -> Any:
+    """The variance of whole numbers, as the mean of squares minus the square of the mean."""
+    n = helper.make_node
+    nodes = [
+        n("Cast", ["x"], ["real"], to=1),
+        n("Add", ["real", "large"], ["h"]),
+        n("Mul", ["h", "h"], ["squares"]),
+        n("ReduceMean", ["squares"], ["a"], axes=[1]),
+        n("ReduceMean", ["h"], ["mean"], axes=[1]),
+        n("Mul", ["mean", "mean"], ["b"]),
+        n("Sub", ["a", "b"], ["y"]),
+    ]
+    model = model_of(nodes, ("n", 997), {"large": np.float32([[700.0]])}, kind=6)
+    model.graph.output[0].type.tensor_type.elem_type = 1
+    return model
+
+
+def test_bytes_are_compared_in_their_range_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(spread_of_bytes(), tmp_path)
+    monkeypatch.setattr(onnx_comparison, "_ROUNDING", 0)  # of 0 and 1 the difference is not excused
+    assert read_onnx(path).notes == ()
+    monkeypatch.setattr(onnx_comparison, "_BYTES", 2)
+    with pytest.raises(MismatchError, match="differs by"):
+        read_onnx(path)
+
+
+def test_whole_numbers_stay_within_a_table(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Gather", ["table", "x"], ["y"])]
+    model = model_of(nodes, ("n", 4), {"table": rand(7, 2)}, kind=7)
+    model.graph.output[0].type.tensor_type.elem_type = 1
+    assert onnx_comparison._count_rows(model) == 7
+    assert read_onnx(written(model, tmp_path)).notes == ()
+
+
 def test_what_onnxruntime_cannot_run_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import onnxruntime
 
