@@ -188,7 +188,7 @@ class Magnitudes(Contributions):
         own, turned = W.transpose("magnitude", S), W.transpose("signed", T)
         sums = [torch.addcmul(size * a, x, c) for x, size, a, c in zip(W.x, self.sizes, own, turned, strict=True)]
         # Cancellation leaves a rounding error, which may be negative though no share is.
-        return [t.clamp_(min=0) if W.run.is_non_negative else t for t in sums]
+        return [t.clamp_min_(0) if W.run.is_non_negative else t for t in sums]
 
 
 class Weights(Contributions):
