@@ -1,7 +1,9 @@
 """What other tools do with a bias, with `+`, with attention and with the user's network: the facts of docs/compare.md.
 
-    pip install zennit captum shap
-    python benchmarks/differences.py [--json FILE]
+    pip install zennit captum shap autolrp torchvision
+    python benchmarks/differences.py [--json FILE] [--vit]
+
+--vit also sums the relevance of a ViT-B/16 with random weights, which takes some minutes.
 
 Small networks in float64 with numbers that can be checked by hand. A tool that is not installed is left out. Every
 tool is asked in the way its documentation shows, with its z+ (or alpha 1, beta 0) rule where it has one.
@@ -16,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from torchvision_shim import models  # noqa: F401  first: zennit imports torchvision
+from torchvision_shim import models  # first: zennit imports torchvision
 
 # isort: split
 
@@ -145,6 +147,22 @@ def with_captum(rule: str | None) -> Callable[[nn.Module], Tensor]:
     return explain
 
 
+def with_autolrp(rule: str | None) -> Callable[[nn.Module], Tensor]:
+    import autolrp  # type: ignore[import-untyped]
+
+    more = dict.fromkeys(("AddmmBackward", "MmBackward"), rule) if rule else {}
+    config = autolrp.LRPConfig(rule={**autolrp.BASE, **more})
+
+    def explain(model: nn.Module) -> Tensor:
+        x = autolrp.tensor(X.clone())
+        score = model(x)[0, 0]
+        score.lrp(config=config)
+        relevance: Tensor = x.relevance * score  # it starts from 1, not from the score
+        return relevance.detach().as_subclass(Tensor)
+
+    return explain
+
+
 def with_shap() -> Callable[[nn.Module], Tensor]:
     import shap  # type: ignore[import-untyped]
 
@@ -163,6 +181,8 @@ TOOLS: dict[str, tuple[str, Callable[[], Callable[[nn.Module], Tensor]]]] = {
     "zennit, Epsilon": ("zennit", lambda: with_zennit("Epsilon")),
     "captum, LRP": ("captum", lambda: with_captum(None)),
     "captum, alpha 1 beta 0": ("captum", lambda: with_captum("Alpha1_Beta0_Rule")),
+    "autoLRP, default": ("autoLRP", lambda: with_autolrp(None)),
+    "autoLRP, zplus": ("autoLRP", lambda: with_autolrp("zplus")),
     "shap, DeepExplainer": ("shap", with_shap),
 }
 NETWORKS: dict[str, type[nn.Module]] = {
@@ -199,8 +219,36 @@ def asked(explain: Callable[[nn.Module], Tensor], network: type[nn.Module]) -> d
     return found
 
 
+def sum_on_vit(seed: int) -> dict[str, float]:
+    """Return the sums of relevance of a ViT-B/16 with random weights, as shares of its top score.
+
+    The weights of the head are drawn too: torchvision begins with a head of zeros.
+    """
+    import autolrp
+
+    torch.manual_seed(seed)
+    model = models.vit_b_16().eval()
+    nn.init.normal_(model.heads.head.weight, std=0.02)
+    x = torch.rand(1, 3, 224, 224)
+    presets = {"default": {}, "ATTNLRP": autolrp.ATTNLRP, "CPLRP": autolrp.CPLRP}
+    found = {}
+    for name, preset in presets.items():
+        wrapped = autolrp.tensor(x)
+        model(wrapped).max().lrp(config=autolrp.LRPConfig(rule={**autolrp.BASE, **preset}))
+        relevance = wrapped.relevance.as_subclass(Tensor)
+        found[f"autoLRP, {name}"] = float(relevance.sum())
+        found[f"autoLRP, {name}, absolute values"] = float(relevance.abs().sum())
+    for method in ("attnlrp", "cp-lrp"):
+        e = dt.explain(model, x, method=method)
+        found[f"deeptaylor, {method}"] = float(e.relevance.sum() / e.score.sum())
+        for entry in ("bias", "dropped", "residual"):
+            found[f"deeptaylor, {method}, {entry}"] = float(getattr(e.ledger, entry).sum() / e.score.sum())
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="What other tools do with small networks.")
+    parser.add_argument("--vit", action="store_true", help="also a ViT-B/16 with random weights; takes some minutes")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results there")
     options = parser.parse_args()
     results: dict[str, Any] = {"versions": {"torch": torch.__version__}, "tools": {}}
@@ -223,6 +271,11 @@ def main() -> int:
             for what in ("same values", "same objects", "same requires_grad"):
                 if not fact[what]:
                     print(f"{'':<37}not the {what} afterwards")
+    if options.vit:
+        results["vit"] = {}
+        for seed in (0, 1):
+            results["vit"][f"seed {seed}"] = sum_on_vit(seed)
+            print(f"ViT-B/16, seed {seed}: {results['vit'][f'seed {seed}']}", flush=True)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
     return 0

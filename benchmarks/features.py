@@ -1,6 +1,7 @@
-"""What deeptaylor, captum, zennit, grad-cam and SHAP can do, tried: the tables of docs/compare.md.
+"""What deeptaylor, captum, zennit, autoLRP, grad-cam and SHAP can do, tried: the tables of docs/compare.md.
 
-    pip install captum==0.9.0 zennit==0.5.1 grad-cam==1.5.7 shap==0.51.0 torchvision ipython transformers
+    pip install captum==0.9.0 zennit==1.0.0 autolrp==0.2.0 grad-cam==1.5.7 shap==0.51.0 \
+        torchvision ipython transformers
     python benchmarks/features.py [--only ROW …] [--tools TOOL …]
     python benchmarks/features_page.py
 
@@ -41,6 +42,7 @@ TOOLS = {
     "deeptaylor": "feature_cells.ours",
     "captum": "feature_cells.with_captum",
     "zennit": "feature_cells.with_zennit",
+    "autoLRP": "feature_cells.with_autolrp",
     "grad-cam": "feature_cells.with_grad_cam",
     "SHAP": "feature_cells.with_shap",
 }

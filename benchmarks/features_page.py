@@ -31,6 +31,11 @@ Every yes was found by running that tool on a tiny network (`python benchmarks/f
 
 We read about scripts in a tool's repository and about hosted pages, and did not run them.
 """
+VERSIONS = """\
+- zennit 1.0.0 asks for Python 3.11.11 or later. It ran here under 3.11.7.
+- SHAP 0.54.1 needs Python 3.12 or later, for which we had no CPU build of torch. So 0.51.0 is compared.
+- DynamicLRP (arXiv:2512.07010) is not on the package index. It was not run and has no column.
+"""
 CLOSING = """\
 These tables leave out models that are not neural networks, and figures of whole data sets. SHAP explains trees exactly
 and draws a data set as a beeswarm plot; deeptaylor does neither.
@@ -48,7 +53,7 @@ def section(found: Record) -> str:
     tools = list(found["versions"])
     versions = ", ".join(f"{tool} {number}" for tool, number in found["versions"].items())
     beside = ", ".join(f"{name} {number}" for name, number in found["with"].items())
-    parts = [INTRODUCTION, f"Versions: {versions}; with {beside}.\n"]
+    parts = [INTRODUCTION, f"Versions: {versions}; with {beside}.\n", VERSIONS]
     for title, rows in ROWS.items():
         lines = [f"### {title}", "", f"| | {' | '.join(tools)} |", "|---|" + "---|" * len(tools)]
         lines += [f"| {text} | {' | '.join(cell(found, key, tool) for tool in tools)} |" for key, text in rows.items()]

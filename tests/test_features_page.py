@@ -30,7 +30,7 @@ def test_an_answer_that_changes_changes_the_page(found: dict[str, Any]) -> None:
 
 
 def test_every_row_has_an_answer_of_every_tool_with_what_was_seen(found: dict[str, Any]) -> None:
-    assert list(found["versions"]) == ["deeptaylor", "captum", "zennit", "grad-cam", "SHAP"]
+    assert list(found["versions"]) == ["deeptaylor", "captum", "zennit", "autoLRP", "grad-cam", "SHAP"]
     keys = [key for rows in features_page.ROWS.values() for key in rows]
     assert set(found["cells"]) == set(keys)
     for key in keys:
@@ -39,6 +39,14 @@ def test_every_row_has_an_answer_of_every_tool_with_what_was_seen(found: dict[st
             assert one["answer"] in ("yes", "in part", "no")
             assert one["shown"]
             assert one["evidence"]
+
+
+def test_the_page_says_which_version_of_every_tool_was_compared(found: dict[str, Any]) -> None:
+    text = features_page.section(found)
+    for tool, number in found["versions"].items():
+        assert f"{tool} {number}" in text
+    assert "DynamicLRP" in text
+    assert "DynamicLRP" not in found["versions"]
 
 
 def test_a_page_without_markers_is_refused(found: dict[str, Any]) -> None:

@@ -68,9 +68,14 @@ def functional() -> Cell:
 
 
 def attention() -> Cell:
-    said = error_of(lambda: attributed(nets.Transformer(), nets.pictures()))
-    plain = IntegratedGradients(nets.Transformer())(nets.pictures(), one_hot)[1]
-    return part("gradients; not with rules", f"EpsilonPlus: {said}; IntegratedGradients: {shape(plain)}")
+    network, x = nets.Transformer(), nets.pictures()
+    score, found = float(network(x)[0, 0]), attributed(network, x)
+    plain = IntegratedGradients(network)(x, one_hot)[1]
+    return part(
+        "gradients; it has no rule for attention",
+        f"EpsilonPlus: {shape(found)}, sum {float(found.sum()):.3f} of the score {score:.3f}; "
+        f"IntegratedGradients: {shape(plain)}; {nowhere('zennit', 'MultiheadAttention', 'softmax')}",
+    )
 
 
 def two_inputs() -> Cell:
@@ -146,7 +151,15 @@ def inner_layer() -> Cell:
 
 
 def one_unit() -> Cell:
-    return no("only where you cut the network", nowhere("zennit", "neuron_selector", "class neuron"))
+    network, kept, x = nets.picture_net(), {}, nets.pictures().requires_grad_()
+    with EpsilonPlus().context(network) as changed:  # its hooks come first, then ours
+        handle = network.relu2.register_forward_hook(lambda module, inputs, output: kept.update(relu2=output))
+        changed(x)
+        handle.remove()
+        weights = torch.zeros_like(kept["relu2"])
+        weights[:, 3] = 1
+        (relevance,) = torch.autograd.grad(kept["relu2"], x, weights)
+    return part("with a hook of your own", shape(relevance))
 
 
 def class_names() -> Cell:
