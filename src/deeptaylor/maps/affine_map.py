@@ -7,8 +7,9 @@ places: a unit at every place. `LocalMap` is any other block behind an average: 
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -32,6 +33,8 @@ class AffineMap:
         self.block, self.run, self.rectified, self.spread = block, run, rectified, spread
         self.x: list[Tensor] = [run.value(leaf) for leaf in block.leaves]
         self.non_negative, self.boxes = list(non_negative), list(boxes)
+        self.is_used_again = False
+        self._total: Maybe = None
         self.b = block.b if block.constant else block.bias(run)
         if block.may_be_infinite:
             self.x = [clamp_infinite(x) for x in self.x]
@@ -53,10 +56,23 @@ class AffineMap:
         z: Tensor = self.run.value(self.block.head)
         return clamp_infinite(z) if self.block.may_be_infinite else z
 
-    @property
+    @functools.cached_property
     def s(self) -> Tensor:
         """The sign of every unit: 1 where z ≥ 0, else −1."""
         return read_sign(self.z)
+
+    @functools.cached_property
+    def sizes(self) -> list[Tensor]:
+        """|x| of every leaf."""
+        return [x.abs() for x in self.x]
+
+    def keep_total(self, compute: Callable[[], Tensor]) -> Tensor:
+        """Return a rule's total, which does not depend on R; keep it if the map is used again (`is_used_again`)."""
+        if not self.is_used_again:
+            return compute()
+        if self._total is None:
+            self._total = compute()
+        return self._total
 
     def map(self, reading: Reading, xs: Sequence[Maybe]) -> Tensor:
         """Return W x in one reading of the weights, without the bias; None stands for an input of zeros."""
