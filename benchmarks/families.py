@@ -115,7 +115,7 @@ def serve(network: str, batch: int, size: int) -> None:
         print(json.dumps(getattr(worker, name)(*arguments)), flush=True)
 
 
-# --- the process that asks ----------------------------------------------------------------------------------------------
+# --- the process that asks --------------------------------------------------------------------------------------------
 
 
 class State:

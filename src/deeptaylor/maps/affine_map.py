@@ -7,7 +7,6 @@ places: a unit at every place. `LocalMap` is any other block behind an average: 
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,6 +33,8 @@ class AffineMap:
         self.x: list[Tensor] = [run.value(leaf) for leaf in block.leaves]
         self.non_negative, self.boxes = list(non_negative), list(boxes)
         self.is_used_again = False
+        self._s: Maybe = None
+        self._sizes: list[Tensor] | None = None
         self._total: Maybe = None
         self.b = block.b if block.constant else block.bias(run)
         if block.may_be_infinite:
@@ -56,15 +57,19 @@ class AffineMap:
         z: Tensor = self.run.value(self.block.head)
         return clamp_infinite(z) if self.block.may_be_infinite else z
 
-    @functools.cached_property
+    @property
     def s(self) -> Tensor:
         """The sign of every unit: 1 where z ≥ 0, else −1."""
-        return read_sign(self.z)
+        if self._s is None:
+            self._s = read_sign(self.z)
+        return self._s
 
-    @functools.cached_property
+    @property
     def sizes(self) -> list[Tensor]:
         """|x| of every leaf."""
-        return [x.abs() for x in self.x]
+        if self._sizes is None:
+            self._sizes = [x.abs() for x in self.x]
+        return self._sizes
 
     def keep_total(self, compute: Callable[[], Tensor]) -> Tensor:
         """Return a rule's total, which does not depend on R; keep it if the map is used again (`is_used_again`)."""

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
@@ -101,9 +100,9 @@ class SameSignContributions(Contributions):
         self.p, self.n = p, n
         self.s = W.s if s is None and not W.rectified else s
 
-    @functools.cached_property
+    @property
     def beta(self) -> Maybe:
-        """β, or None for bias="spread"; computed if it is read."""
+        """β, computed at every use; None for bias="spread"."""
         return None if self.W.spread else self._b_same()
 
     def _b_same(self) -> Maybe:
@@ -111,16 +110,20 @@ class SameSignContributions(Contributions):
         b = self.W.b
         return self.W.b_plus if self.s is None or b is None else (self.s * b).clamp(min=0)
 
+    def _record_bias(self, S: Tensor, ledger: LedgerWriter | None) -> None:
+        beta = self.beta if ledger is not None and ledger.open else None
+        if ledger is not None and beta is not None:
+            ledger.bias(S, beta)
+
     def total(self, R: Tensor) -> Tensor:
         if self.s is None:
             return _fill_zeros(self.W.total(self.p, self.n, self.beta), R)
         P, N = self.W.pair(self.p, self.n)
-        Q = torch.where(self.s > 0, _fill_zeros(P, R), _fill_zeros(N, R))
-        return Q if self.beta is None else Q + self.beta
+        Q, beta = torch.where(self.s > 0, _fill_zeros(P, R), _fill_zeros(N, R)), self.beta
+        return Q if beta is None else Q + beta
 
     def redistribute(self, S: Tensor, ledger: LedgerWriter | None = None) -> list[Maybe]:
-        if ledger is not None and ledger.open and self.beta is not None:
-            ledger.bias(S, self.beta)
+        self._record_bias(S, ledger)
         a = S if self.s is None else S * (self.s + 1).mul_(0.5)  # S where s = 1, else 0
         c = None if self.s is None else S - a
         del S
@@ -163,11 +166,11 @@ class SingleInputs(SameSignContributions):
         self.q = (y if self.s is None else self.s * y).clamp(min=0)
 
     def total(self, R: Tensor) -> Tensor:
-        return self.q if self.beta is None else self.q + self.beta
+        beta = self.beta
+        return self.q if beta is None else self.q + beta
 
     def redistribute(self, S: Tensor, ledger: LedgerWriter | None = None) -> list[Maybe]:
-        if ledger is not None and ledger.open and self.beta is not None:
-            ledger.bias(S, self.beta)
+        self._record_bias(S, ledger)
         return list(self.W.transpose("flat", self.q * S))
 
 
