@@ -12,6 +12,8 @@ from torch import Tensor, nn
 import deeptaylor as dt
 from deeptaylor.engine import contrast as contrasts
 from deeptaylor.engine.target import RIVALS, Against
+from deeptaylor.maps.affine_map import AffineMap
+from deeptaylor.rules.base import SameSignInputs
 
 CLASSES = 12
 
@@ -275,3 +277,20 @@ def test_an_empty_pixel_is_no_ones() -> None:
     (hard,), _ = contrasts.split_map(result, dt.HARD)
     # 1 − N_q/N_c at the last: 1 − ½/¾ = 1/3 of 3.
     torch.testing.assert_close(hard, torch.tensor([[0.0, 1.0, 1.0]]))
+
+
+def test_rivals_share_the_denominators_of_every_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads: list[str] = []
+    total = SameSignInputs.total
+
+    def count(q: SameSignInputs, R: Tensor) -> Tensor:
+        if type(q.W) is AffineMap:  # not that of the score, which is one for each rival
+            heads.append(q.W.block.head)
+        return total(q, R)
+
+    monkeypatch.setattr(SameSignInputs, "total", count)
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))
+    explainer = dt.Explainer(network, domain=dt.NonNegative(), method="deep-taylor")
+    explainer.contrast(torch.rand(2, 4), 0)
+    assert len(heads) == len(set(heads)) == 2

@@ -56,6 +56,19 @@ class ForwardValues:
         self.values, self.constants, self.layout, self.batch = values, constants, layout, batch
         self.again, self.is_non_negative = again or {}, is_non_negative
         self._shapes: dict[str, torch.Size] = {}
+        self.has_rivals = False
+        self._affine_maps: dict[str, Any] = {}  # at most one
+
+    def affine_map(self, name: str, make: Callable[[], Any]) -> Any:
+        """Return the affine map of a block by the name of its head; where rivals are explained too, the same twice."""
+        if not self.has_rivals:
+            return make()
+        if name in self._affine_maps:
+            return self._affine_maps.pop(name)
+        found = make()
+        found.is_used_again = True
+        self._affine_maps = {name: found}
+        return found
 
     def shape(self, name: str) -> torch.Size:
         """Return the shape of a value for this batch."""

@@ -50,6 +50,7 @@ def reverse(
     places = PlaceCollector(run, engine.feature_map)
     rival_pass = None
     if against is not None:
+        run.has_rivals = True
         rival_pass = _RivalPass(run, v, planned.output, against, PlaceCollector(run, engine.feature_map))
     for k, step in enumerate(planned.steps):
         if isinstance(step, ScoreStep):

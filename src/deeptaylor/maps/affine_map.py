@@ -8,7 +8,7 @@ places: a unit at every place. `LocalMap` is any other block behind an average: 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -32,6 +32,10 @@ class AffineMap:
         self.block, self.run, self.rectified, self.spread = block, run, rectified, spread
         self.x: list[Tensor] = [run.value(leaf) for leaf in block.leaves]
         self.non_negative, self.boxes = list(non_negative), list(boxes)
+        self.is_used_again = False
+        self._s: Maybe = None
+        self._sizes: list[Tensor] | None = None
+        self._total: Maybe = None
         self.b = block.b if block.constant else block.bias(run)
         if self.b is not None and self.b.ndim:  # a block without weights adds numbers alone, which have 64 bits
             self.b = self.b.to(self.x[0].dtype)
@@ -60,7 +64,24 @@ class AffineMap:
     @property
     def s(self) -> Tensor:
         """The sign of every unit: 1 where z ≥ 0, else −1."""
-        return read_sign(self.z)
+        if self._s is None:
+            self._s = read_sign(self.z)
+        return self._s
+
+    @property
+    def sizes(self) -> list[Tensor]:
+        """|x| of every leaf."""
+        if self._sizes is None:
+            self._sizes = [x.abs() for x in self.x]
+        return self._sizes
+
+    def keep_total(self, compute: Callable[[], Tensor]) -> Tensor:
+        """Return a rule's total, which does not depend on R; keep it if the map is used again (`is_used_again`)."""
+        if not self.is_used_again:
+            return compute()
+        if self._total is None:
+            self._total = compute()
+        return self._total
 
     def map(self, reading: Reading, xs: Sequence[Maybe]) -> Tensor:
         """Return W x in one reading of the weights, without the bias; None stands for an input of zeros."""

@@ -7,8 +7,8 @@ contributions along every path. With values, as rules see it, it is an `AffineMa
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,10 @@ class RunContext(Context, Protocol):
 
     def spread_out(self, name: str, t: Tensor) -> Tensor:
         """Return a tensor with one number per sample, expanded to the shape of this value."""
+        ...
+
+    def affine_map(self, name: str, make: Callable[[], Any]) -> Any:
+        """Return the affine map of a block by the name of its head; where rivals are explained too, the same twice."""
         ...
 
 

@@ -48,6 +48,7 @@ class Convolution(WeightedMap):
         plain = not any(self.padding) and set(self.dilation) == {1} and groups == 1 and not transposed
         self.patches = plain and math.prod(self.stride) > 1 and self.stride == tuple(weight.shape[2:])
         self.sparse = plain and math.prod(self.stride) > 1 and set(weight.shape[2:]) == {1}
+        self.pointwise = plain and math.prod(self.stride) == 1 and set(weight.shape[2:]) == {1}
         self.register_buffer("stacked", None, persistent=False)
         self.stacked: Tensor | None
 
@@ -145,8 +146,18 @@ class Convolution(WeightedMap):
             )
         ]
         if self.sparse:
-            return self._between_zeros(_CONV_TRANSPOSE[self.n - 1](channels_last(s), weight), sizes)
+            return self._between_zeros(self._at_each_place(weight, s), sizes)
+        if self.pointwise:
+            return self._at_each_place(weight, s)
         return self._to_patches(weight, s, extra) if self.patches else self._up(weight, s, extra)
+
+    def _at_each_place(self, weight: Tensor, s: Tensor) -> Tensor:
+        """Return the transpose of a convolution of size one: at each place the same product with a matrix."""
+        x = channels_last(s)
+        if x.stride(1) != 1 or torch.compiler.is_exporting():
+            return _CONV_TRANSPOSE[self.n - 1](x, weight)
+        rows = x.movedim(1, -1)
+        return (rows.reshape(-1, rows.shape[-1]) @ weight.flatten(1)).reshape(*rows.shape[:-1], -1).movedim(-1, 1)
 
     def _between_zeros(self, y: Tensor, sizes: Sequence[int]) -> Tensor:
         """Return a picture of these sizes with each element at the place where the strides put it, zeros elsewhere."""

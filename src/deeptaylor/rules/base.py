@@ -84,7 +84,7 @@ class Contributions:
     def share(self, R: Tensor, ledger: LedgerWriter) -> list[Maybe]:
         """Return R_i = Σ_j q_ij R_j / Z_j for every leaf."""
         # Without names, Z and S are freed as soon as they are read: in the first layers they are the largest tensors.
-        return self.redistribute(divide(R, self.total(R), ledger), ledger)
+        return self.redistribute(divide(R, self.W.keep_total(lambda: self.total(R)), ledger), ledger)
 
 
 class SameSignContributions(Contributions):
@@ -99,23 +99,31 @@ class SameSignContributions(Contributions):
         super().__init__(W)
         self.p, self.n = p, n
         self.s = W.s if s is None and not W.rectified else s
-        self.beta = None if W.spread else self._b_same()
+
+    @property
+    def beta(self) -> Maybe:
+        """β, computed at every use; None for bias="spread"."""
+        return None if self.W.spread else self._b_same()
 
     def _b_same(self) -> Maybe:
         """Return max(0, s b)."""
         b = self.W.b
         return self.W.b_plus if self.s is None or b is None else (self.s * b).clamp(min=0)
 
+    def _record_bias(self, S: Tensor, ledger: LedgerWriter | None) -> None:
+        beta = self.beta if ledger is not None and ledger.open else None
+        if ledger is not None and beta is not None:
+            ledger.bias(S, beta)
+
     def total(self, R: Tensor) -> Tensor:
         if self.s is None:
             return _fill_zeros(self.W.total(self.p, self.n, self.beta), R)
         P, N = self.W.pair(self.p, self.n)
-        Q = torch.where(self.s > 0, _fill_zeros(P, R), _fill_zeros(N, R))
-        return Q if self.beta is None else Q + self.beta
+        Q, beta = torch.where(self.s > 0, _fill_zeros(P, R), _fill_zeros(N, R)), self.beta
+        return Q if beta is None else Q + beta
 
     def redistribute(self, S: Tensor, ledger: LedgerWriter | None = None) -> list[Maybe]:
-        if ledger is not None and self.beta is not None:
-            ledger.bias(S, self.beta)
+        self._record_bias(S, ledger)
         a = S if self.s is None else S * (self.s + 1).mul_(0.5)  # S where s = 1, else 0
         c = None if self.s is None else S - a
         del S
@@ -158,11 +166,11 @@ class SingleInputs(SameSignContributions):
         self.q = (y if self.s is None else self.s * y).clamp(min=0)
 
     def total(self, R: Tensor) -> Tensor:
-        return self.q if self.beta is None else self.q + self.beta
+        beta = self.beta
+        return self.q if beta is None else self.q + beta
 
     def redistribute(self, S: Tensor, ledger: LedgerWriter | None = None) -> list[Maybe]:
-        if ledger is not None and self.beta is not None:
-            ledger.bias(S, self.beta)
+        self._record_bias(S, ledger)
         return list(self.W.transpose("flat", self.q * S))
 
 
@@ -172,13 +180,9 @@ class Magnitudes(Contributions):
     2 q_ij = |w_ij x_i| + s_j w_ij x_i, and 2 Z_j = Σ_i |w_ij x_i| + |z_j| + |b_j|.
     """
 
-    def __init__(self, W: AffineMap) -> None:
-        super().__init__(W)
-        self.sizes = [x.abs() for x in W.x]
-
     def total(self, R: Tensor) -> Tensor:
         W, twice = self.W, self.W.z.abs()
-        twice += W.map("magnitude", self.sizes)
+        twice += W.map("magnitude", W.sizes)
         return twice if W.b is None else twice.add_(W.b.abs())
 
     def redistribute(self, S: Tensor, ledger: LedgerWriter | None = None) -> list[Maybe]:
@@ -186,7 +190,7 @@ class Magnitudes(Contributions):
         if ledger is not None and ledger.open and W.b is not None:
             ledger.bias(torch.addcmul(S, T, W.b.sign()), W.b.abs())  # S |b| + T b
         own, turned = W.transpose("magnitude", S), W.transpose("signed", T)
-        sums = [torch.addcmul(size * a, x, c) for x, size, a, c in zip(W.x, self.sizes, own, turned, strict=True)]
+        sums = [torch.addcmul(size * a, x, c) for x, size, a, c in zip(W.x, W.sizes, own, turned, strict=True)]
         # Cancellation leaves a rounding error, which may be negative though no share is.
         return [t.clamp_min_(0) if W.run.is_non_negative else t for t in sums]
 

@@ -80,8 +80,11 @@ class BlockStep(Step):
         return [b if isinstance(b, _Bounds) else None for b in self.bounds]
 
     def propagate(self, R: Tensor, run: RunContext, ledger: LedgerWriter) -> list[Maybe]:
-        W = AffineMap(self.block, run, self.non_negative, self.boxes, self.rectified, self.spread)
+        W = run.affine_map(self.node, lambda: self._affine_map(run))
         return list(self.rule(W, R, ledger))
+
+    def _affine_map(self, run: RunContext) -> AffineMap:
+        return AffineMap(self.block, run, self.non_negative, self.boxes, self.rectified, self.spread)
 
 
 class ScoreStep(BlockStep):
