@@ -34,6 +34,7 @@ from deeptaylor.engine.box_layouts import measure_overlap, read_boxes
 from deeptaylor.engine.place_target import PlaceTarget, read_place
 from deeptaylor.graph.capture import list_outputs
 from deeptaylor.support.statistics import bootstrap
+from deeptaylor.viz import heatmap
 
 PATCH = 8
 SHARES = (0.01, 0.03, 0.08, 0.2)
@@ -407,6 +408,34 @@ def describe(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def draw_pictures(folder: Path, out: Path, seed: int = 12) -> None:
+    """Draw a row for each network: the picture with the asked box, deep Taylor, secants."""
+    side, rows = 200, []
+    for name, task in TASKS.items():
+        loaded = dt.load(folder / task.file, class_names=None, **task.options)
+        draw = np.random.default_rng(seed)
+        for _ in range(50):
+            scene = task.scenes(draw, task.size)
+            case = make_case(task, loaded.network, scene)
+            if float(case.score(case.x)) >= LEAST:
+                break
+        plain = scene.picture.copy()
+        ImageDraw.Draw(plain).rectangle(scene.box, outline=(0, 230, 0), width=4)
+        row = [plain.resize((side, side), Image.Resampling.LANCZOS)]
+        for method in ("deep-taylor", "secant"):
+            R = dt.Explainer(loaded, method=method).explain(case.x, case.target).relevance[0].sum(0)
+            row.append(Image.fromarray(heatmap.overlay(scene.picture, R)).resize((side, side)))
+        rows.append((name, row))
+    sheet = Image.new("RGB", (3 * side + 2 * 6, len(rows) * (side + 24)), "white")
+    font = ImageFont.load_default(size=13)
+    for r, (name, row) in enumerate(rows):
+        top = r * (side + 24)
+        for c, (title, picture) in enumerate(zip((f"{name}: asked", "deep Taylor", "secants"), row, strict=True)):
+            sheet.paste(picture, (c * (side + 6), top + 20))
+            ImageDraw.Draw(sheet).text((c * (side + 6) + 2, top + 2), title, fill=(40, 40, 40), font=font)
+    sheet.quantize(96, dither=Image.Dither.NONE).save(out, optimize=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
@@ -415,8 +444,12 @@ def main() -> None:
     parser.add_argument("--boxes", type=int, default=40)
     parser.add_argument("--split", choices=("validation", "test"), default="validation")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--picture", type=Path, help="draw one picture of each network to this file, and stop")
     given = parser.parse_args()
     warnings.simplefilter("ignore", dt.DeepTaylorWarning)
+    if given.picture:
+        draw_pictures(given.folder, given.picture)
+        return
     record: dict[str, Any] = (
         json.loads(given.json.read_text())["networks"] if given.json and given.json.exists() else {}
     )

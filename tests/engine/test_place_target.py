@@ -45,7 +45,7 @@ def test_a_box_is_explained_by_its_own_pixels_alone() -> None:
 def test_the_choice_is_reported() -> None:
     answer = explainer().explain(picture(0.2), dt.box((7, 8, 16, 16)))
     assert answer.notes[0] == "explained: class 0, score 0.99, in the box (8, 8, 16, 16)"
-    assert "read as yolov8, in pixels of the network's input; which ones are explained is held fixed" in answer.notes[1]
+    assert "read as yolov8, in pixels of the network's input; which ones are explained is fixed" in answer.notes[1]
     assert any("sigmoid" in note and "set aside" in note for note in answer.notes)
 
 
@@ -153,6 +153,21 @@ def test_a_region_is_explained_by_its_mean(rows: int) -> None:
     assert float(answer.score) == pytest.approx(8.0)
     assert answer.notes[0] == "explained: class 0, mean output 8, over 4 places"
     torch.testing.assert_close(answer.relevance[0, 0, 8:16, 8:16], torch.full((8, 8), 0.125))
+
+
+def test_probabilities_weight_the_places_of_a_region() -> None:
+    class Probabilities(Segmenter):
+        def forward(self, x: Tensor) -> Any:
+            return (super().forward(x) - 4).sigmoid()
+
+    x, mask = picture(0.5), torch.zeros(32, 32)
+    mask[8:20, 8:16] = 1  # four places of the object, with logit 4, and two below it, with −3.84
+    found = read_place(dt.region(mask, 0), Probabilities(), (x,))
+    inside, below = found.weights[0, 0, 2, 2], found.weights[0, 0, 4, 2]
+    assert float(found.weights.sum()) == pytest.approx(1)
+    assert float(below / inside) == pytest.approx(float(torch.tensor(-3.84).sigmoid() / torch.tensor(4.0).sigmoid()))
+    answer = explainer(Probabilities()).explain(x, dt.region(mask, 0))
+    assert float(answer.score) > 3.5
 
 
 def test_a_thin_region_keeps_the_places_that_it_covers_most() -> None:

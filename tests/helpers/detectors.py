@@ -22,7 +22,7 @@ class CellDetector(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         scores = self.sums(x).flatten(2).sigmoid()
-        return torch.cat([self.cells.expand(len(x), 4, 16), scores], 1)  # type: ignore[operator]
+        return torch.cat([self.cells.expand(x.shape[0], 4, 16), scores], 1)  # type: ignore[operator]
 
 
 class ColorDetector(CellDetector):

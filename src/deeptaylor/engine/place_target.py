@@ -103,6 +103,9 @@ def best_box(
 def region(mask: Any, target: int | str | None = None) -> RegionTarget:
     """Explain the class of a region in a dense output (batch, classes, rows, columns): its mean logit there.
 
+    If the output holds probabilities, the mean is weighted by them: places that the network does not give to the class
+    count little.
+
     mask     True at the places of the region: (rows, columns) of the picture or of the output, or one mask per sample
     target   the class, by number or name; None: the one with the highest mean score there
 
@@ -275,7 +278,7 @@ def _read_box(target: BoxTarget, found: Boxes, returned: Any, call: Name) -> Pla
     ]
     notes = [
         *_list_samples(lines),
-        f"the boxes are read as {found.layout}, in pixels of the network's input; the choice of boxes is held fixed",
+        f"the boxes are read as {found.layout}, in pixels of the network's input; which ones are explained is fixed",
     ]
     weights, shift = found.spread(v), None
     if 0 < target.least < 1:
@@ -332,11 +335,12 @@ def _read_region(target: RegionTarget, returned: Any, output: int | str | None, 
     wanted = _read_class(target.target, scores.shape[1])
     shape = (int(scores.shape[2]), int(scores.shape[3]))
     mask = _place_mask(target, len(scores), size, shape).to(scores)
-    share = mask / mask.sum((1, 2), keepdim=True)
-    means = (scores * share[:, None]).sum((2, 3))
-    classes = _fill(means, wanted)
-    v = torch.zeros_like(scores)
-    v[torch.arange(len(scores)), classes] = share
+    means = (scores * mask[:, None]).sum((2, 3)) / mask.sum((1, 2))[:, None]
+    classes, samples = _fill(means, wanted), torch.arange(len(scores))
+    v, share = torch.zeros_like(scores), mask
+    if bool(((scores >= 0) & (scores <= 1)).all()):  # places that the network does not give to the class count less
+        share = mask * scores[samples, classes].clamp(min=1e-12)
+    v[samples, classes] = share / share.sum((1, 2), keepdim=True)
     counts = mask.flatten(1).sum(1).int().tolist()
     where = _describe_place(target, size, shape)
     lines = [
