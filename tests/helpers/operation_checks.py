@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from deeptaylor.operations.ranges import Range
-from deeptaylor.operations.table import GraphRanges, flow_of, never_below_zero, secant_of
+from deeptaylor.operations.table import GraphRanges, flow_of, is_never_negative, secant_of
 from deeptaylor.secants.pair import Pair, find_pairs, replace_pairs
 from graphs import Fixed, Values, by_hand
 from layout import ROOT
@@ -52,14 +52,14 @@ def checked_operations() -> set[Any]:
 def _check_range(target: Any, args: list[Any]) -> None:
     captured = by_hand(target, *args)
     value = captured.output.meta["val"]
-    for known in ({n: _span(n.meta["val"]) for n in captured.inputs}, {}):
+    for cache in ({n: _span(n.meta["val"]) for n in captured.inputs}, {}):
         ranges = GraphRanges(captured)
-        ranges.known.update(known)
+        ranges.cache.update(cache)
         found = ranges.of(captured.output)
         assert found.low - 1e-12 <= float(value.min()), (target, found)
         assert float(value.max()) <= found.high + 1e-12, (target, found)
         assert not found.non_negative or float(value.min()) >= 0, (target, found)
-    assert not never_below_zero(captured.output) or float(value.min()) >= 0, target
+    assert not is_never_negative(captured.output) or float(value.min()) >= 0, target
 
 
 def _span(x: Tensor) -> Range:

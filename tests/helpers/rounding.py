@@ -24,6 +24,7 @@ from deeptaylor.engine.reverse import reverse
 from deeptaylor.graph.node import Node
 from deeptaylor.maps.linear_map import LinearMap, Maybe, WeightedMap
 from deeptaylor.maps.structural import Structural
+from deeptaylor.operations.flow import Mix
 from deeptaylor.operations.table import flow_of
 from deeptaylor.rules import steps
 
@@ -178,7 +179,7 @@ class _Shaken(fx.Interpreter):
 
     def _size(self, n: Node, value: Tensor) -> Maybe:
         """How large a rounding is: of a sum that is added up in the type itself, about as of its terms."""
-        if not self.wide or not flow_of(n).sums_terms:
+        if not self.wide or not isinstance(flow_of(n), Mix):
             return None
         read = [(a.op, self.env[a]) for a in n.all_input_nodes if isinstance(self.env[a], Tensor)]
         weights = [v.numel() // v.shape[0] for op, v in read if op == "get_attr" and v.ndim > 1]

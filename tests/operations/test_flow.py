@@ -14,7 +14,7 @@ import deeptaylor as dt
 from deeptaylor.graph.capture import CapturedGraph
 from deeptaylor.maps.linear_map import LinearMap
 from deeptaylor.operations import flow
-from deeptaylor.operations.table import TABLE, data_nodes, flow_of
+from deeptaylor.operations.table import TABLE, find_data_nodes, flow_of
 from deeptaylor.rules import steps
 from graphs import Values, by_hand
 from operation_checks import checked_operations
@@ -24,14 +24,14 @@ aten = torch.ops.aten
 BY_NAME: dict[str, tuple[Any, ...]] = {label(e): e for e in EXAMPLES}
 TRAITS = (
     "is_affine", "mixes", "moves", "scales", "gates", "has_factors",
-    "rectifies", "is_nonlinear", "is_exact", "is_cheap", "looks_up_tokens", "sums_terms",
+    "rectifies", "is_nonlinear", "is_exact", "is_cheap", "looks_up_tokens",
     "adds", "keeps_elements", "takes",
 )  # fmt: skip
 BY_HAND = {
     "permute.default": (flow.Copy, "is_affine moves is_exact keeps_signs keeps_elements"),
     "constant_pad_nd.default": (flow.Copy, "is_affine moves is_exact"),
-    "linear.default": (flow.Mix, "is_affine mixes sums_terms layer"),
-    "mean.dim": (flow.Mix, "is_affine mixes sums_terms keeps_signs"),
+    "linear.default": (flow.Mix, "is_affine mixes layer"),
+    "mean.dim": (flow.Mix, "is_affine mixes keeps_signs"),
     "scale_shift": (flow.ScaleShift, "is_affine scales"),
     "add.Tensor": (flow.Addition, "is_affine is_cheap adds"),
     "mul.Tensor": (flow.Product, "gates has_factors"),
@@ -45,7 +45,7 @@ BY_HAND = {
     "amax.default": (flow.MaxPooling, "is_exact keeps_signs"),
     "lp_pool": (flow.LpPooling, ""),
     "embedding.default": (flow.Embedding, "looks_up_tokens"),
-    "sign.default": (flow.Unknown, ""),
+    "sign.default": (flow.UnknownFlow, ""),
 }
 
 
@@ -85,7 +85,7 @@ class Ask:
     """Who asks which operands carry relevance: of factors, the first."""
 
     def __init__(self, captured: CapturedGraph, tokens: bool = False) -> None:
-        self.data, self.tokens, self.problems = data_nodes(captured), tokens, list[str]()
+        self.data, self.tokens, self.problems = find_data_nodes(captured), tokens, list[str]()
 
     def report_problem(self, node: Any, reason: str) -> None:
         self.problems.append(reason)
@@ -140,7 +140,7 @@ def test_a_use_that_no_map_can_do_has_none() -> None:
 def test_relevance_goes_to_the_data_that_is_copied_and_to_no_mask() -> None:
     where = by_hand(aten.where.self, LINE > 0, LINE, OTHER)
     mask, a, b = where.inputs
-    assert mask in data_nodes(where)
+    assert mask in find_data_nodes(where)
     assert signals(where) == [a, b]
     whole = by_hand(aten.where.self, LINE > 0, LINE.long(), OTHER.long())  # of tokens
     assert signals(whole) == whole.inputs[1:]
@@ -188,7 +188,7 @@ class Plan:
     """Who asks for a step."""
 
     def __init__(self, captured: CapturedGraph, spread: bool = False, winner: bool = False) -> None:
-        self.captured, self.spread, self.winner, self.by_default = captured, spread, winner, True
+        self.captured, self.spread, self.winner, self.uses_defaults = captured, spread, winner, True
         self.domain = dict.fromkeys(captured.inputs, dt.NonNegative())
         self.least = 0.0
 
@@ -247,7 +247,7 @@ def test_an_activation_without_a_value_at_zero_has_no_step() -> None:
 
 
 def test_an_activation_without_a_value_at_zero_starts_from_the_least_input_above_zero() -> None:
-    kind, captured = flow.Activation(from_least=True), by_hand(aten.log.default, LINE.abs())
+    kind, captured = flow.Activation(starts_at_minimum=True), by_hand(aten.log.default, LINE.abs())
     plan, node = Plan(captured), captured.output
     for plan.least in (0.0, -1.0, -torch.inf):
         assert kind.find_problem(node, plan).startswith("what it reads is not known to be above zero")

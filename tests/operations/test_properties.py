@@ -11,8 +11,8 @@ from torch import nn
 
 from deeptaylor.graph.capture import CapturedGraph, capture
 from deeptaylor.graph.editing import source_of
-from deeptaylor.operations.properties import axis_after, is_pointwise, is_reshape
-from deeptaylor.operations.table import data_nodes
+from deeptaylor.operations.properties import find_axis_after, is_pointwise, is_reshape
+from deeptaylor.operations.table import find_data_nodes
 
 W = torch.ones(4, 4)
 
@@ -78,9 +78,9 @@ def captured_call(operation: Any) -> CapturedGraph:
 )
 def test_the_axis_of_the_samples_is_known_or_not(operation: Any, axis: int, after: int | None) -> None:
     captured = captured_call(operation)
-    node, known = captured.output, data_nodes(captured)
+    node, known = captured.output, find_data_nodes(captured)
     data = [n for n in source_of(node).all_input_nodes if n in known]
-    assert axis_after(node, dict.fromkeys(data, axis)) == after
+    assert find_axis_after(node, dict.fromkeys(data, axis)) == after
 
 
 def test_kinds() -> None:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from deeptaylor.operations.ranges import (
-    ABOVE,
-    ANY,
-    UNIT,
+    ANY_RANGE,
+    NON_NEGATIVE_RANGE,
+    UNIT_RANGE,
     Range,
     add_ranges,
     invert_range,
@@ -43,20 +43,20 @@ def test_an_inverse_has_the_sign_of_what_it_divides_by() -> None:
     assert invert_range(Range(-4, -2))[:2] == (-0.5, -0.25)
     assert invert_range(Range(0, 4))[:2] == (0.25, math.inf)
     assert invert_range(Range(-4, 0))[:2] == (-math.inf, -0.25)
-    assert invert_range(Range(-1, 1)) == ANY
+    assert invert_range(Range(-1, 1)) == ANY_RANGE
 
 
 def test_a_sum_of_many_keeps_nothing_but_the_sign() -> None:
-    assert sum_range(Range(1, 2)) == ABOVE
+    assert sum_range(Range(1, 2)) == NON_NEGATIVE_RANGE
     assert sum_range(Range(-2, -1))[:2] == (-math.inf, 0)
-    assert sum_range(Range(-1, 2)) == ANY
+    assert sum_range(Range(-1, 2)) == ANY_RANGE
 
 
 def test_a_difference_that_rounding_may_turn_is_not_certain() -> None:
-    rest = add_ranges(Range(1, 1), multiply_ranges(UNIT, Range(-1, -1)))
-    assert rest.unit
+    rest = add_ranges(Range(1, 1), multiply_ranges(UNIT_RANGE, Range(-1, -1)))
+    assert rest.is_unit
     assert not rest.non_negative
-    assert add_ranges(UNIT, Range(1, 1)).non_negative
+    assert add_ranges(UNIT_RANGE, Range(1, 1)).non_negative
 
 
 def spread(x: Tensor) -> Range:
@@ -71,7 +71,7 @@ def test_no_result_is_outside_its_range(example: tuple[Any, ...]) -> None:
     values = torch.as_tensor(found[0] if isinstance(found, tuple) else found)
     for known in ({n: spread(n.meta["val"]) for n in captured.inputs}, {}):
         ranges = GraphRanges(captured)
-        ranges.known.update(known)
+        ranges.cache.update(known)
         said = ranges.of(captured.output)
         assert said.low - 1e-12 <= float(values.min())
         assert float(values.max()) <= said.high + 1e-12
@@ -80,23 +80,23 @@ def test_no_result_is_outside_its_range(example: tuple[Any, ...]) -> None:
 def test_ranges_are_followed_through_a_graph() -> None:
     captured = captured_of(lambda x: x.sigmoid() * 2 - 3, LINE)
     ranges = GraphRanges(captured)
-    assert ranges.of(node_of(captured, "sigmoid")) == UNIT
+    assert ranges.of(node_of(captured, "sigmoid")) == UNIT_RANGE
     assert ranges.of(node_of(captured, "sub"))[:2] == (-3, -1)
-    assert ranges.of(captured.inputs[0]) == ANY
+    assert ranges.of(captured.inputs[0]) == ANY_RANGE
     assert ranges.of(2.5) == Range(2.5, 2.5)
-    assert ranges.of("no number") == ANY
+    assert ranges.of("no number") == ANY_RANGE
 
 
 def test_one_minus_a_sigmoid_is_within_one_but_for_rounding() -> None:
     rest = captured_of(lambda x: 1 - x.sigmoid(), LINE)
     rewrite(rest)
     found = GraphRanges(rest).of(node_of(rest, "scale_shift"))
-    assert found.unit
+    assert found.is_unit
     assert not found.non_negative
 
 
 def test_constants_are_looked_at() -> None:
     captured = by_hand(aten.add.Tensor, LINE[..., :2].abs(), Fixed(torch.tensor([0.5, 2.0])))
     ranges = GraphRanges(captured)
-    ranges.known[captured.inputs[0]] = UNIT
+    ranges.cache[captured.inputs[0]] = UNIT_RANGE
     assert ranges.of(captured.output) == Range(0.5, 3)

@@ -25,7 +25,7 @@ from deeptaylor.operations import (
     sums,
 )
 from deeptaylor.operations.row import Stage
-from deeptaylor.operations.table import data_nodes
+from deeptaylor.operations.table import find_data_nodes
 from graphs import captured_of, node_of, operations, value_of
 from rows import ABOVE, IMAGE, LINE, drawn
 
@@ -37,7 +37,7 @@ FAMILIES: list[ModuleType] = [
 
 def apply(captured: CapturedGraph, family: ModuleType, stage: Stage) -> None:
     """What the rows of one family say of one stage."""
-    data = data_nodes(captured)
+    data = find_data_nodes(captured)
     for node in list(captured.graph.nodes):
         unpacks = stage == "unpack" and node.target is operator.getitem
         row = family.ROWS.get(node.args[0].target if unpacks else node.target)
@@ -60,12 +60,12 @@ def softmax(x: Tensor) -> Tensor:
 
 Program = Callable[..., Tensor]
 CASES: list[tuple[ModuleType, Stage, str, Program, Tensor, list[str], dict[str, nn.Module]]] = [
-    (activations, "spell", "glu", lambda x: F.glu(x, 2), LINE, ["slice", "slice", "sigmoid", "mul"], {}),
+    (activations, "unify", "glu", lambda x: F.glu(x, 2), LINE, ["slice", "slice", "sigmoid", "mul"], {}),
     (activations, "name", "clip", lambda x: torch.clip(x, 0.0, 2.0), LINE, ["clamp"], {}),
     (activations, "shorten", "flat", lambda x: F.leaky_relu(x, 0.0), LINE, ["relu"], {}),
-    (products, "spell", "of heads", lambda x: F.scaled_dot_product_attention(x, x + 1, x), IMAGE,
+    (products, "unify", "of heads", lambda x: F.scaled_dot_product_attention(x, x + 1, x), IMAGE,
      ["add", "attention_weights", "matmul"], {}),
-    (products, "spell", "grouped",
+    (products, "unify", "grouped",
      lambda x: F.scaled_dot_product_attention(x, *[x.narrow(1, 0, 2)] * 2, enable_gqa=True), IMAGE,
      ["narrow", "attention_weights", "repeat_heads", "matmul"], {}),
     (averages, "drop", "to its own size", lambda x: F.adaptive_avg_pool2d(x, 6) + 1, IMAGE, ["add"], {}),
@@ -78,14 +78,14 @@ CASES: list[tuple[ModuleType, Stage, str, Program, Tensor, list[str], dict[str, 
     (comparisons, "name", "max of two", lambda x: torch.max(x, x.flip(1)), LINE, ["flip", "maximum"], {}),
     (comparisons, "broadcast", "max with a row", lambda x: torch.maximum(x[..., :1], torch.ones(3)), LINE,
      ["slice", "expand", "maximum"], {}),
-    (comparisons, "spell", "of powers of two", lambda x: torch.logaddexp2(x, x.flip(1)), LINE,
+    (comparisons, "unify", "of powers of two", lambda x: torch.logaddexp2(x, x.flip(1)), LINE,
      ["flip", "mul", "mul", "logaddexp", "mul"], {}),
     (comparisons, "shorten", "max with zeros", lambda x: torch.maximum(torch.zeros_like(x), x), LINE, ["relu"], {}),
     (moves, "drop", "an empty part", lambda x: torch.cat([torch.zeros(0), x], 1) + 1, LINE, ["cat", "add"], {}),
     (moves, "drop", "dropout", lambda x: F.dropout(x, 0.5, False).clone() + 1, LINE, ["add"], {}),
     (moves, "unpack", "dropout", lambda x: torch.native_dropout(x, 0.5, False)[0] + 1, LINE,
      ["native_dropout", "add"], {}),  # read by nothing: it may only be dropped
-    (comparisons, "spell", "masked_fill by a tensor", lambda x: x.masked_fill(x > 1, x.new_ones(())), LINE,
+    (comparisons, "unify", "masked_fill by a tensor", lambda x: x.masked_fill(x > 1, x.new_ones(())), LINE,
      ["gt", "new_ones", "where"], {}),
     (comparisons, "broadcast", "where", lambda x: torch.where(torch.ones(3) > 1, x[..., :1], 0.5), LINE,
      ["slice", "expand", "where"], {}),
@@ -101,21 +101,21 @@ CASES: list[tuple[ModuleType, Stage, str, Program, Tensor, list[str], dict[str, 
     (moves, "name", "moveaxis", lambda x: x.moveaxis(1, 2), LINE, ["movedim"], {}),
     (moves, "shorten", "padded twice", lambda x: torch.constant_pad_nd(torch.constant_pad_nd(x, (1, 0)), (0, 2, 1, 1)),
      LINE, ["constant_pad_nd"], {}),
-    (moves, "spell", "pad", lambda x: F.pad(x, (1, 2), value=0.5), LINE, ["constant_pad_nd"], {}),
+    (moves, "unify", "pad", lambda x: F.pad(x, (1, 2), value=0.5), LINE, ["constant_pad_nd"], {}),
     (norms, "unpack", "layer", lambda x: torch.native_layer_norm(x, (6,), None, None, 0.1)[0], LINE,
      ["layer_norm"], {}),
-    (norms, "spell", "layer", lambda s, x: s.a(x), LINE, ["divide_by_std", "centre"], {"a": nn.LayerNorm(6)}),
-    (norms, "spell", "group", lambda s, x: s.a(x), IMAGE, ["divide_by_std", "centre"], {"a": nn.GroupNorm(2, 4)}),
-    (norms, "spell", "instance", lambda s, x: s.a(x), IMAGE, ["divide_by_std", "centre"],
+    (norms, "unify", "layer", lambda s, x: s.a(x), LINE, ["divide_by_std", "centre"], {"a": nn.LayerNorm(6)}),
+    (norms, "unify", "group", lambda s, x: s.a(x), IMAGE, ["divide_by_std", "centre"], {"a": nn.GroupNorm(2, 4)}),
+    (norms, "unify", "instance", lambda s, x: s.a(x), IMAGE, ["divide_by_std", "centre"],
      {"a": nn.InstanceNorm2d(4, affine=True)}),
-    (norms, "spell", "batch", lambda s, x: s.a(x), IMAGE, ["scale_shift"], {"a": nn.BatchNorm2d(4)}),
-    (norms, "spell", "rms", lambda s, x: s.a(x), LINE, ["divide_by_rms", "scale_shift"], {"a": nn.RMSNorm(6, 1e-5)}),
+    (norms, "unify", "batch", lambda s, x: s.a(x), IMAGE, ["scale_shift"], {"a": nn.BatchNorm2d(4)}),
+    (norms, "unify", "rms", lambda s, x: s.a(x), LINE, ["divide_by_rms", "scale_shift"], {"a": nn.RMSNorm(6, 1e-5)}),
     (max_pooling, "unpack", "max of an axis", lambda x: x.max(1).values, LINE, ["amax"], {}),
-    (max_pooling, "spell", "max", lambda x: F.max_pool2d(x, 3, 2, 1), IMAGE, ["max_pool"], {}),
+    (max_pooling, "unify", "max", lambda x: F.max_pool2d(x, 3, 2, 1), IMAGE, ["max_pool"], {}),
     (activations, "pool", "of cubes", lambda x: (F.avg_pool1d(x.pow(3), 2) * 2).pow(1 / 3), ABOVE, ["lp_pool"], {}),
     (activations, "pool", "of squares", lambda x: (F.avg_pool1d(x * x, 2) / 3).sqrt(), ABOVE, ["lp_pool", "mul"], {}),
     (products, "name", "multiply", lambda x: torch.multiply(x, x.flip(1)), LINE, ["flip", "mul"], {}),
-    (products, "spell", "addmm", lambda x: torch.addmm(x.flip(1), x, x.exp()), drawn(3, 3),
+    (products, "unify", "addmm", lambda x: torch.addmm(x.flip(1), x, x.exp()), drawn(3, 3),
      ["flip", "exp", "matmul", "add"], {}),
     (products, "broadcast", "by ones", lambda x: x * torch.ones_like(x) / torch.full([len(x), 4, 1], 2.0), LINE,
      ["mul", "div"], {}),
@@ -143,10 +143,10 @@ CASES: list[tuple[ModuleType, Stage, str, Program, Tensor, list[str], dict[str, 
     (sums, "shorten", "turned", lambda x: torch.rsub(x, x.flip(1)), LINE, ["flip", "sub"], {}),
     (sums, "centre", "by hand", lambda x: x - x.mean(-1, keepdim=True), LINE, ["centre"], {}),
     (sums, "scale", "with a number", lambda x: 2 - (x + 1), LINE, ["scale_shift", "scale_shift"], {}),
-    (layers, "spell", "same", lambda s, x: s.a(x), IMAGE, ["conv2d"], {"a": nn.Conv2d(4, 3, 3, padding="same")}),
-    (layers, "spell", "same, uneven", lambda s, x: s.a(x), LINE, ["constant_pad_nd", "conv1d"],
+    (layers, "unify", "same", lambda s, x: s.a(x), IMAGE, ["conv2d"], {"a": nn.Conv2d(4, 3, 3, padding="same")}),
+    (layers, "unify", "same, uneven", lambda s, x: s.a(x), LINE, ["constant_pad_nd", "conv1d"],
      {"a": nn.Conv1d(4, 3, 2, padding="same")}),
-    (layers, "spell", "any", lambda s, x: torch.convolution(x, s.a.weight, None, [2], [1], [1], False, [0], 1), LINE,
+    (layers, "unify", "any", lambda s, x: torch.convolution(x, s.a.weight, None, [2], [1], [1], False, [0], 1), LINE,
      ["conv1d"], {"a": nn.Conv1d(4, 3, 3)}),
     (layers, "shorten", "padded", lambda s, x: s.a(torch.constant_pad_nd(x, (1, 1, 2, 2))), IMAGE, ["conv2d"],
      {"a": nn.Conv2d(4, 3, 3)}),
@@ -189,7 +189,7 @@ def test_a_squeeze_never_takes_the_axis_of_the_samples() -> None:
 def test_a_pooling_that_tells_places_too_is_unpacked_and_then_spelled() -> None:
     captured = captured_of(lambda x: F.adaptive_max_pool1d(x, 4), LINE)
     apply(captured, max_pooling, "unpack")
-    apply(captured, max_pooling, "spell")
+    apply(captured, max_pooling, "unify")
     assert operations(captured) == ["adaptive_max_pool"]
     assert torch.equal(value_of(captured, LINE), F.adaptive_max_pool1d(LINE, 4))
 
@@ -223,5 +223,5 @@ def constants(captured: CapturedGraph) -> dict[str, Any]:
 def test_what_is_rewritten_keeps_no_constants_that_nothing_reads() -> None:
     captured = captured_of(lambda s, x: s.a(x), IMAGE, a=statistics(nn.BatchNorm2d(4)))
     assert len(constants(captured)) == 4
-    apply(captured, norms, "spell")
+    apply(captured, norms, "unify")
     assert [tuple(c.shape) for c in constants(captured).values()] == [(1, 4, 1, 1)] * 2

@@ -11,7 +11,7 @@ from torch import Tensor
 from deeptaylor.graph.capture import CapturedGraph
 from deeptaylor.graph.editing import constant_of
 from deeptaylor.operations.scaling import broadcast
-from deeptaylor.operations.table import data_nodes
+from deeptaylor.operations.table import find_data_nodes
 from graphs import captured_of, operations, value_of
 from rows import drawn
 
@@ -20,7 +20,7 @@ def settled(program: Callable[[Tensor], Tensor], x: Tensor) -> CapturedGraph:
     """The program with its last operation brought to one shape; it computes the same for any number of samples."""
     captured = captured_of(program, x)
     expected = [program(y) for y in (x, x[:1], torch.cat([x, x]))]
-    broadcast(captured, captured.output, data_nodes(captured))
+    broadcast(captured, captured.output, find_data_nodes(captured))
     captured.graph.eliminate_dead_code()
     for y, z in zip((x, x[:1], torch.cat([x, x])), expected, strict=True):
         torch.testing.assert_close(value_of(captured, y), z)
@@ -62,7 +62,7 @@ def test_what_varies_is_kept() -> None:
 
 def test_what_differs_from_sample_to_sample_is_not_a_constant() -> None:
     captured = captured_of(lambda x: x + torch.arange(x.shape[0])[:, None], drawn(3, 4))
-    broadcast(captured, captured.output, data_nodes(captured))
+    broadcast(captured, captured.output, find_data_nodes(captured))
     assert constant_read(captured) is None
 
 

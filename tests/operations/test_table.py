@@ -14,15 +14,15 @@ from torch import fx
 
 from deeptaylor import operations
 from deeptaylor.maps import ops
-from deeptaylor.operations.flow import UNKNOWN, Activation, Rectifier
-from deeptaylor.operations.row import Row, same_as
+from deeptaylor.operations.flow import UNKNOWN_FLOW, Activation, Rectifier
+from deeptaylor.operations.row import Row, alias_of
 from deeptaylor.operations.table import (
     FAMILIES,
     TABLE,
     convolves,
-    data_nodes,
+    find_data_nodes,
     flow_of,
-    never_below_zero,
+    is_never_negative,
     row_of,
     run_fast,
 )
@@ -56,16 +56,16 @@ def test_every_row_says_something() -> None:
 
 def test_every_row_with_a_flow_or_a_range_has_an_example() -> None:
     tried = {t for target, *_ in EXAMPLES for t in (target, getattr(target, "overloadpacket", target))}
-    said = {target for target, row in TABLE.items() if row.flow is not UNKNOWN or row.range is not None}
+    said = {target for target, row in TABLE.items() if row.flow is not UNKNOWN_FLOW or row.range is not None}
     assert said - tried - checked_operations() == set(), "check each with helpers/operation_checks.py"
 
 
 def test_what_no_row_names_is_nothing_known() -> None:
     node = by_hand(aten.cummax.default, LINE, 1).output
     assert row_of(node) == Row()
-    assert flow_of(node) is UNKNOWN
-    assert flow_of(node.args[0]) is UNKNOWN  # an input
-    assert not never_below_zero(node)
+    assert flow_of(node) is UNKNOWN_FLOW
+    assert flow_of(node.args[0]) is UNKNOWN_FLOW  # an input
+    assert not is_never_negative(node)
 
 
 # --- what a row can say -----------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def test_the_arguments_decide_where_a_row_says_so(example: tuple[Any, ...], rect
 
 def test_another_name_of_an_operation_becomes_that_operation_with_its_arguments() -> None:
     captured = by_hand(aten.swapdims.default, LINE, 1, 2)
-    same_as(aten.transpose.int).rewrites["name"](captured, captured.output, set())
+    alias_of(aten.transpose.int).rewrites["name"](captured, captured.output, set())
     assert captured.output.target is aten.transpose.int
     assert captured.output.args[1:] == (1, 2)
 
@@ -109,15 +109,15 @@ READS = {
 def test_data_is_what_depends_on_the_values_of_an_input(reads: str) -> None:
     captured = by_hand(*READS[reads])
     assert row_of(captured.output).reads == reads
-    assert (captured.output in data_nodes(captured)) == (reads in ("values", "first"))
+    assert (captured.output in find_data_nodes(captured)) == (reads in ("values", "first"))
 
 
 def test_the_shape_of_an_input_makes_no_data() -> None:
     expanded = by_hand(aten.expand_as.default, fixed(1, 4, 6), LINE)
     assert row_of(expanded.output).reads == "first"
-    assert data_nodes(expanded) == set(expanded.inputs)
+    assert find_data_nodes(expanded) == set(expanded.inputs)
     by_values = by_hand(aten.add.Tensor, fixed(1, 4, 6), LINE)
-    assert data_nodes(by_values) == {*by_values.inputs, by_values.output}
+    assert find_data_nodes(by_values) == {*by_values.inputs, by_values.output}
 
 
 def test_a_convolution_is_told_from_other_layers() -> None:
@@ -136,7 +136,7 @@ def test_a_graph_that_will_run_has_the_faster_operations_and_computes_the_same()
 
 
 def test_what_is_set_aside_at_the_end_of_a_network_is_named_in_the_rows() -> None:
-    final = {label((target,)) for target, row in TABLE.items() if row.final}
+    final = {label((target,)) for target, row in TABLE.items() if row.is_final}
     assert final == {
         "sigmoid.default", "softmax.int", "_softmax.default", "log_softmax.int", "_log_softmax.default"
     }  # fmt: skip
@@ -148,13 +148,13 @@ def test_what_is_set_aside_at_the_end_of_a_network_is_named_in_the_rows() -> Non
 @pytest.mark.parametrize("example", EXAMPLES, ids=label)
 def test_what_is_called_never_below_zero_is_not(example: tuple[Any, ...]) -> None:
     node = by_hand(*example).output
-    if never_below_zero(node):
+    if is_never_negative(node):
         assert float(torch.as_tensor(node.meta["val"]).min()) >= 0
 
 
 def test_what_is_never_below_zero_is_so_whatever_is_read() -> None:
     def above(*example: Any) -> bool:
-        return never_below_zero(by_hand(*example).output)
+        return is_never_negative(by_hand(*example).output)
 
     assert above(aten.relu.default, LINE)
     assert above(aten.softmax.int, LINE, -1)
@@ -163,6 +163,6 @@ def test_what_is_never_below_zero_is_so_whatever_is_read() -> None:
     assert not above(aten.sum.dim_IntList, LINE.abs(), [1])  # of what happens to be positive
     assert not above(aten.elu.default, LINE.abs())
     doubled = captured_of(lambda x: x.relu() * x, LINE)
-    assert never_below_zero(node_of(doubled, "relu"))
-    assert not never_below_zero(node_of(doubled, "mul"))
-    assert not never_below_zero(by_hand(aten.masked_fill.Scalar, LINE, Fixed(LINE > 0), -1.0).output)
+    assert is_never_negative(node_of(doubled, "relu"))
+    assert not is_never_negative(node_of(doubled, "mul"))
+    assert not is_never_negative(by_hand(aten.masked_fill.Scalar, LINE, Fixed(LINE > 0), -1.0).output)

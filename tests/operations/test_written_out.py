@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from deeptaylor.graph.capture import CapturedGraph
 from deeptaylor.graph.editing import constant_of
 from deeptaylor.operations import layers, max_pooling, products, properties, scaling, sums
-from deeptaylor.operations.table import data_nodes, row_of
+from deeptaylor.operations.table import find_data_nodes, row_of
 from graphs import Fixed, by_hand, captured_of, node_of, operations, value_of
 from rows import IMAGE, LINE, drawn
 
@@ -27,7 +27,7 @@ NONE = None
 
 def scaled(captured: CapturedGraph, rewrite: Callable[..., None]) -> tuple[Tensor | None, Tensor | None]:
     """The scale and the shift that an operation became."""
-    rewrite(captured, captured.output, data_nodes(captured))
+    rewrite(captured, captured.output, find_data_nodes(captured))
     assert operations(captured)[-1] == "scale_shift"
     node = captured.output
     scale, shift = (constant_of(captured, a) for a in node.args[1:])
@@ -87,19 +87,19 @@ def test_an_operation_with_a_constant_is_a_scale_and_a_shift(name: str) -> None:
 )
 def test_what_is_no_scale_and_shift_stays(rewrite: Callable[..., None], example: tuple[object, ...]) -> None:
     captured = by_hand(*example)  # type: ignore[arg-type]
-    rewrite(captured, captured.output, data_nodes(captured))
+    rewrite(captured, captured.output, find_data_nodes(captured))
     assert captured.output.target is example[0]
 
 
 def test_a_quotient_that_is_rounded_is_no_scale() -> None:
     captured = by_hand(aten.div.Tensor_mode, X, Fixed(C), rounding_mode="floor")
-    scaling.scale_by_quotient(captured, captured.output, data_nodes(captured))
+    scaling.scale_by_quotient(captured, captured.output, find_data_nodes(captured))
     assert captured.output.target is aten.div.Tensor_mode
 
 
 def test_a_number_that_follows_the_batch_is_a_scale_all_the_same() -> None:
     captured = captured_of(lambda x: x / x.shape[0], X)
-    scaling.scale_by_quotient(captured, captured.output, data_nodes(captured))
+    scaling.scale_by_quotient(captured, captured.output, find_data_nodes(captured))
     assert captured.output.target.__name__ == "scale_shift"
     for batch in (2, 5):
         x = drawn(batch, 3)
@@ -112,7 +112,7 @@ def test_a_number_that_follows_the_batch_is_a_scale_all_the_same() -> None:
 def centred(program: Callable[..., Tensor], x: Tensor) -> list[str]:
     captured = captured_of(program, x)
     expected = value_of(captured, x)
-    sums.put_centring(captured, node_of(captured, "sub"), data_nodes(captured))
+    sums.put_centring(captured, node_of(captured, "sub"), find_data_nodes(captured))
     captured.graph.eliminate_dead_code()
     torch.testing.assert_close(value_of(captured, x), expected)
     return operations(captured)
@@ -142,7 +142,7 @@ def test_a_norm_by_hand_divides_first_and_centres_then() -> None:
 )
 def test_an_einsum_of_one_tensor_is_a_sum_and_a_permutation(equation: str, words: list[str]) -> None:
     captured = captured_of(lambda x: torch.einsum(equation, x), LINE)
-    products.rewrite_einsum(captured, node_of(captured, "einsum"), data_nodes(captured))
+    products.rewrite_einsum(captured, node_of(captured, "einsum"), find_data_nodes(captured))
     assert operations(captured) == words
     torch.testing.assert_close(value_of(captured, LINE), torch.einsum(equation, LINE))
 
@@ -150,7 +150,7 @@ def test_an_einsum_of_one_tensor_is_a_sum_and_a_permutation(equation: str, words
 def test_an_einsum_of_many_goes_pair_by_pair_with_constants_first() -> None:
     w, v = drawn(6, 3), drawn(3, 5)
     captured = by_hand(aten.einsum.default, "io,bti,oh", [Fixed(w), LINE, Fixed(v)])
-    products.rewrite_einsum(captured, captured.output, data_nodes(captured))
+    products.rewrite_einsum(captured, captured.output, find_data_nodes(captured))
     pairs = [n.args[0] for n in captured.graph.nodes if n.target is aten.einsum.default]
     assert pairs == ["bti,io->bto", "bto,oh->bht"]
     torch.testing.assert_close(value_of(captured, LINE), torch.einsum("io,bti,oh", w, LINE, v))
@@ -158,7 +158,7 @@ def test_an_einsum_of_many_goes_pair_by_pair_with_constants_first() -> None:
 
 def test_a_diagonal_stays_an_einsum() -> None:
     captured = by_hand(aten.einsum.default, "bii->bi", [drawn(2, 3, 3)])
-    products.rewrite_einsum(captured, captured.output, data_nodes(captured))
+    products.rewrite_einsum(captured, captured.output, find_data_nodes(captured))
     assert operations(captured) == ["einsum"]
 
 
@@ -168,12 +168,12 @@ def test_a_diagonal_stays_an_einsum() -> None:
 @pytest.mark.parametrize(
     ("rewrite", "program"),
     [
-        (layers.layer_of_matmul, lambda s, x: x @ s.a.weight.mT),
-        (layers.layer_of_einsum, lambda s, x: torch.einsum("bti,oi->bot", x, s.a.weight)),
-        (layers.layer_of_einsum, lambda s, x: torch.einsum("bti,ti->b", x, s.b.weight)),
-        (layers.layer_of_tensordot, lambda s, x: torch.tensordot(x, s.b.weight, ([1, 2], [0, 1]))),
-        (layers.layer_of_sum, lambda s, x: (x * s.b.weight).sum((1, 2))),
-        (layers.layer_of_sum, lambda s, x: (x * s.b.weight).mean((1, 2))),
+        (layers.make_layer_of_matmul, lambda s, x: x @ s.a.weight.mT),
+        (layers.make_layer_of_einsum, lambda s, x: torch.einsum("bti,oi->bot", x, s.a.weight)),
+        (layers.make_layer_of_einsum, lambda s, x: torch.einsum("bti,ti->b", x, s.b.weight)),
+        (layers.make_layer_of_tensordot, lambda s, x: torch.tensordot(x, s.b.weight, ([1, 2], [0, 1]))),
+        (layers.make_layer_of_sum, lambda s, x: (x * s.b.weight).sum((1, 2))),
+        (layers.make_layer_of_sum, lambda s, x: (x * s.b.weight).mean((1, 2))),
     ],
     ids=["matmul", "einsum", "einsum of two axes", "tensordot", "multiply and sum", "multiply and mean"],
 )
@@ -185,7 +185,7 @@ def test_a_product_with_a_constant_is_a_linear_layer(
         if node.target is aten.mT.default:
             node.replace_all_uses_with(captured.add_constant(captured.constants[str(node.args[0].target)].mT, node))
     expected = value_of(captured, LINE)
-    rewrite(captured, captured.output, data_nodes(captured))
+    rewrite(captured, captured.output, find_data_nodes(captured))
     captured.graph.eliminate_dead_code()
     assert operations(captured).count("linear") == 1
     torch.testing.assert_close(value_of(captured, LINE), expected)
@@ -193,7 +193,7 @@ def test_a_product_with_a_constant_is_a_linear_layer(
 
 def test_a_product_that_would_mix_samples_is_no_layer() -> None:
     captured = by_hand(aten.einsum.default, "bti,bo->tio", [LINE, Fixed(drawn(2, 3))])
-    layers.layer_of_einsum(captured, captured.output, data_nodes(captured))
+    layers.make_layer_of_einsum(captured, captured.output, find_data_nodes(captured))
     assert operations(captured) == ["einsum"]
 
 
@@ -203,12 +203,12 @@ def test_a_product_that_would_mix_samples_is_no_layer() -> None:
 def test_a_pooling_is_found_from_its_root_with_its_factor() -> None:
     x = IMAGE.abs()
     captured = captured_of(lambda x: (F.avg_pool2d(x.pow(3), 2) * 4).pow(1 / 3), x)
-    max_pooling.rewrite_lp_pool(captured, captured.output, data_nodes(captured))
+    max_pooling.rewrite_lp_pool(captured, captured.output, find_data_nodes(captured))
     captured.graph.eliminate_dead_code()
     assert operations(captured) == ["lp_pool"]
     torch.testing.assert_close(value_of(captured, x), F.lp_pool2d(x, 3, 2))
     scaled = captured_of(lambda x: F.avg_pool2d(x.square(), 2).sqrt(), x)
-    max_pooling.rewrite_lp_pool(scaled, scaled.output, data_nodes(scaled))
+    max_pooling.rewrite_lp_pool(scaled, scaled.output, find_data_nodes(scaled))
     scaled.graph.eliminate_dead_code()
     assert operations(scaled) == ["lp_pool", "mul"]
     assert scaled.output.args[1] == pytest.approx(0.5)
@@ -216,7 +216,7 @@ def test_a_pooling_is_found_from_its_root_with_its_factor() -> None:
 
 def test_a_padded_pooling_is_left_as_it_is() -> None:
     captured = captured_of(lambda x: F.avg_pool2d(x.square(), 2, padding=1).sqrt(), IMAGE)
-    max_pooling.rewrite_lp_pool(captured, captured.output, data_nodes(captured))
+    max_pooling.rewrite_lp_pool(captured, captured.output, find_data_nodes(captured))
     assert operations(captured)[-1] == "sqrt"
 
 

@@ -17,8 +17,8 @@ from deeptaylor.domain import Box, Domain, NonNegative, Real
 from deeptaylor.engine.result import join_results
 from deeptaylor.graph.capture import CapturedGraph
 from deeptaylor.maps import ops
-from deeptaylor.operations.flow import UNKNOWN
-from deeptaylor.operations.table import TABLE, data_nodes
+from deeptaylor.operations.flow import UNKNOWN_FLOW
+from deeptaylor.operations.table import TABLE, find_data_nodes
 from deeptaylor.plan.domains import infer_domains
 from operation_checks import checked_operations
 
@@ -28,7 +28,7 @@ SHAPE = (2, 4, 6, 6)
 DOMAINS = [Real(), NonNegative(), Box(0.0, 1.0), Box(-0.5, 2.0), Box(-3.0, -1.0), Box(0.5, 0.75)]
 
 
-# --- one operation at a time ----------------------------------------------------------------------------------------
+# --- one operation at a time ------------------------------------------------------------------------------------------
 
 
 class Small:
@@ -57,7 +57,7 @@ class Small:
         captured = CapturedGraph(
             self.graph, self.constants, [self.x], next(iter(reversed(self.graph.nodes))), "", SHAPE[0]
         )
-        found, _ = infer_domains(captured, {self.x: domain}, data_nodes(captured))
+        found, _ = infer_domains(captured, {self.x: domain}, find_data_nodes(captured))
         return [
             f"{node.target} of {node.args[1:]} under {domain}: {said}"
             for node, inferred in found.items()
@@ -276,7 +276,7 @@ def check_claims(build: Callable[[Small], None]) -> None:
 
 
 def test_every_row_of_the_table_is_tried() -> None:
-    with_flow = {target for target, row in TABLE.items() if row.flow is not UNKNOWN}
+    with_flow = {target for target, row in TABLE.items() if row.flow is not UNKNOWN_FLOW}
     assert with_flow - OTHER_FORMS - checked_operations() == (with_flow & set(TRIALS)) - checked_operations()
 
 
@@ -375,7 +375,7 @@ def test_log_sigmoid_with_its_buffer() -> None:
     assert small.broken_claims(Real()) == []
 
 
-# --- whole networks -------------------------------------------------------------------------------------------------
+# --- whole networks ---------------------------------------------------------------------------------------------------
 
 W6 = torch.tensor([0.7, -1.3, 0.4, -0.2, 1.1, -0.6], dtype=torch.float64)
 
@@ -476,7 +476,7 @@ def test_a_negative_constant_around_inputs_is_no_input() -> None:
     torch.testing.assert_close(held, e.score.clamp(min=0))
 
 
-# --- the guard ------------------------------------------------------------------------------------------------------
+# --- the guard --------------------------------------------------------------------------------------------------------
 
 
 def lying(*names: str) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import deeptaylor as dt
 from deeptaylor.graph import node
 from deeptaylor.graph.capture import CapturedGraph
-from deeptaylor.operations.table import data_nodes
+from deeptaylor.operations.table import find_data_nodes
 from deeptaylor.plan import domains
 from deeptaylor.plan.domains import infer_domains
 from deeptaylor.plan.plan import Plan, PlanRow
@@ -29,13 +29,13 @@ def network(domain: dt.Domain | None = None) -> tuple[CapturedGraph, Mapping[obj
     torch.manual_seed(0)
     layers = {name: nn.Linear(3, 3) for name in ("a", "b", "gate", "last")}
     captured = captured_of(gated, torch.rand(2, 3), **layers)
-    domains, pixels = infer_domains(captured, {captured.inputs[0]: domain or dt.Real()}, data_nodes(captured))
+    domains, pixels = infer_domains(captured, {captured.inputs[0]: domain or dt.Real()}, find_data_nodes(captured))
     return captured, domains, pixels
 
 
 def test_signals_go_to_what_is_gated_and_not_to_the_gate() -> None:
     captured, domains, _ = network()
-    signals, problems = find_signals(captured, captured.output, data_nodes(captured), domains, lambda _: None)
+    signals, problems = find_signals(captured, captured.output, find_data_nodes(captured), domains, lambda _: None)
     product = node_of(captured, "mul")
     assert [op_name(n) for n in operands_of(product)] == ["sigmoid", "relu"]
     assert [op_name(n) for n in signals[product]] == ["relu"]
@@ -45,7 +45,7 @@ def test_signals_go_to_what_is_gated_and_not_to_the_gate() -> None:
 
 def test_operations_without_a_rule_are_named_all_at_once() -> None:
     captured = captured_of(lambda x: torch.fft.fft(x).real.cumsum(1), torch.rand(2, 3))
-    data = data_nodes(captured)
+    data = find_data_nodes(captured)
     _, problems = find_signals(captured, captured.output, data, dict.fromkeys(data, dt.Real()), lambda _: None)
     with pytest.raises(dt.UnsupportedOpError, match=r"(?s)3 operation\(s\).*fft_fft.*real.*cumsum"):
         raise_unsupported(problems)
@@ -53,7 +53,7 @@ def test_operations_without_a_rule_are_named_all_at_once() -> None:
 
 def test_a_block_has_every_branch_of_a_sum_and_each_leaf_once() -> None:
     captured, domains, pixels = network()
-    signals, _ = find_signals(captured, captured.output, data_nodes(captured), domains, lambda _: None)
+    signals, _ = find_signals(captured, captured.output, find_data_nodes(captured), domains, lambda _: None)
     blocks = Blocks(captured, signals, domains, pixels, set())
     members, leaves = blocks.gather(node_of(captured, "add"))
     assert sorted(op_name(n) for n in members) == ["add", "linear", "linear"]
@@ -80,7 +80,7 @@ def test_the_planner_gives_the_lowest_block_the_rule_of_its_domain(domain: dt.Do
 def test_the_choice_follows_from_the_domain_where_the_user_gave_none(domain: dt.Domain, rule: Rule) -> None:
     captured, _, _ = network()
     choice, head, x = RuleChoice(captured, {}, None), node_of(captured, "add"), captured.inputs[0]
-    assert choice.by_default
+    assert choice.uses_defaults
     box = domain if isinstance(domain, dt.Box) else None
     assert choice.choose_rule(head, [head], [x], [domain], [True], [box])[0] == rule
     assert choice.choose_rule(head, [head], [x], [domain], [False], [None])[0] == ZPlus()  # further up
@@ -90,7 +90,7 @@ def test_a_rule_of_the_user_comes_first_and_one_for_nothing_is_refused() -> None
     captured, _, _ = network()
     mine: dict[str, Rule] = {"l*": Epsilon(0.25), "last": Epsilon(0.5)}
     choice = RuleChoice(captured, mine, None)
-    assert not choice.by_default
+    assert not choice.uses_defaults
     named = {node.module_path(n): choice.find_override(n) for n in captured.graph.nodes if n.op == "call_function"}
     assert named["last"] == Epsilon(0.5)  # an exact name before a pattern
     assert named["a"] == Epsilon(0.25)  # by the name of its node, linear

@@ -22,7 +22,7 @@ from deeptaylor.engine.spatial import has_pixels
 from deeptaylor.errors import UnsupportedOpError, Wording
 from deeptaylor.graph.editing import op_name
 from deeptaylor.graph.node import Node
-from deeptaylor.operations.table import data_nodes, flow_of
+from deeptaylor.operations.table import find_data_nodes, flow_of
 from deeptaylor.settings import ATTNLRP, AUTO, DEEP_TAYLOR, PAPER, SECANT, Settings
 
 __all__ = [
@@ -121,7 +121,7 @@ def choose_by_graph(engine: Engine, inputs: Sequence[Tensor]) -> Choice | None:
 
 def _first_unusual(engine: Engine) -> Node | None:
     """Return the first operation that does not occur in networks of ReLU layers and pooling."""
-    graph, data = engine.captured.graph, data_nodes(engine.captured)
+    graph, data = engine.captured.graph, find_data_nodes(engine.captured)
     needed = {next(n for n in graph.nodes if n.name == engine.planned.output)}
     for node in reversed(graph.nodes):
         if node in needed:

@@ -2,7 +2,7 @@
 
 Layout                     the sample axis of one tensor, and sums over each sample's elements
 check_mixing(captured)     follow the sample axis through the exported graph; raise if an operation mixes samples
-├── axis_after             operations that are known to treat each sample separately (operations/properties.py)
+├── find_axis_after             operations that are known to treat each sample separately (operations/properties.py)
 ├── _loses_samples         real numbers without a sample axis: reduced over samples, or one sample selected
 └── _probe_node            any other operation, run on random numbers: does one sample change with another?
 find_layouts(captured, inputs)  the sample axis of every tensor of the rewritten graph
@@ -29,8 +29,8 @@ from deeptaylor.graph.capture import CapturedGraph
 from deeptaylor.graph.editing import op_name, shape_of, source_of
 from deeptaylor.graph.failure import first_line, is_out_of_memory
 from deeptaylor.graph.node import Node, describe_node, evaluate_size, find_batch_factor
-from deeptaylor.operations.properties import axis_after, is_pointwise, is_reshape
-from deeptaylor.operations.table import data_nodes, values_read
+from deeptaylor.operations.properties import find_axis_after, is_pointwise, is_reshape
+from deeptaylor.operations.table import find_data_nodes, find_read_values
 
 __all__ = ["Layout", "check_mixing", "check_samples", "find_layouts"]
 
@@ -254,7 +254,7 @@ def _changes_others(changed: Tensor) -> bool:
     return float(changed.sum() - changed[1]) != 0
 
 
-# --- does an operation mix samples? ---------------------------------------------------------------------------------
+# --- does an operation mix samples? -----------------------------------------------------------------------------------
 
 
 def check_mixing(captured: CapturedGraph) -> bool:
@@ -275,7 +275,7 @@ class _SampleTracker:
         self.captured = captured
         self.fixed = captured.batch_size if isinstance(captured.batch_size, int) else None
         self.batch = self.fixed or 3  # with two samples, a roll by two would change nothing
-        self.data = data_nodes(captured)
+        self.data = find_data_nodes(captured)
         self.layout: dict[Node, Layout] = {}  # of the nodes that have a sample axis
         self.lost: set[Node] = set()  # integers and booleans that were computed from several samples
         self.values: dict[Node, Any] = {}  # of the nodes that do not depend on the input
@@ -296,13 +296,13 @@ class _SampleTracker:
         needed: set[Node] = {self.captured.output}
         for node in reversed(list(self.captured.graph.nodes)):
             if node in needed:
-                needed.update(values_read(node))
+                needed.update(find_read_values(node))
         return [node for node in self.captured.graph.nodes if node in needed]
 
     def _follow(self, node: Node) -> Layout | None:
         """Return the layout of a node's result; None if it is not known. Raise if the node mixes samples."""
         value = node.meta.get("val")
-        operands = [n for n in values_read(source_of(node)) if n in self.data]
+        operands = [n for n in find_read_values(source_of(node)) if n in self.data]
         if not isinstance(value, Tensor):
             if isinstance(value, torch.SymFloat):
                 raise _mixing_error(node)  # .item() of a floating-point number
@@ -340,7 +340,7 @@ class _SampleTracker:
             return None
         if is_reshape(node) and len(read) == 1:
             return self._follow_reshape(read[0], sizes)
-        dim = axis_after(node, {n: self.layout[n].dim for n in operands})
+        dim = find_axis_after(node, {n: self.layout[n].dim for n in operands})
         if dim is None or dim < 0 or sizes[dim] != read[0].sizes[read[0].dim]:
             return None
         return Layout(sizes, dim, read[0].outer, read[0].inner)

@@ -12,9 +12,9 @@ from deeptaylor.graph.node import Node, bind_arguments, is_node
 from deeptaylor.operations.flow import Activation, Flow, Rectifier, Softmax
 from deeptaylor.operations.max_pooling import rewrite_lp_pool
 from deeptaylor.operations.ranges import (
-    ABOVE,
-    ANY,
-    UNIT,
+    ANY_RANGE,
+    NON_NEGATIVE_RANGE,
+    UNIT_RANGE,
     Range,
     RangeRule,
     Ranges,
@@ -27,7 +27,7 @@ from deeptaylor.operations.ranges import (
     range_of_input,
     range_with_dip,
 )
-from deeptaylor.operations.row import Rewrite, Row, Rows, same_as
+from deeptaylor.operations.row import Rewrite, Row, Rows, alias_of
 from deeptaylor.secants import slopes
 from deeptaylor.secants.arithmetic import split_power, split_reciprocal, split_rsqrt
 from deeptaylor.secants.deviations import split_std, split_var, split_vector_norm
@@ -54,6 +54,7 @@ def _flow_of_threshold(node: Node) -> Flow:
 
 
 def _range_of_threshold(node: Node, ranges: Ranges) -> Range:
+    """Return the range of a threshold, which replaces values up to a limit."""
     x, (at, value) = range_of_input(node, ranges), map(float, node.args[1:3])
     kept = Range(max(x.low, at), max(x.high, at), x.certain or at >= 0)
     return join_ranges(kept, Range(value, value))
@@ -68,12 +69,13 @@ def put_relu(captured: CapturedGraph, node: Node, x: Node) -> None:
 
 
 def _drop_slope(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Rewrite leaky ReLU with slope 0 as a ReLU."""
     if bind_arguments(node)["negative_slope"] == 0:
         put_relu(captured, node, node.args[0])
 
 
 def _range_of_prelu(node: Node, ranges: Ranges) -> Range:
-    """Return the range of a PReLU, whose slopes were trained."""
+    """Return the range of a PReLU with its trained slopes."""
     x = range_of_input(node, ranges)
     below = multiply_ranges(Range(min(x.low, 0.0), min(x.high, 0.0)), ranges.of(node.args[1]))
     found = Range(max(x.low, 0.0), max(x.high, 0.0)) if x.low >= 0 else join_ranges(Range(0.0, max(x.high, 0.0)), below)
@@ -81,11 +83,11 @@ def _range_of_prelu(node: Node, ranges: Ranges) -> Range:
 
 
 def _range_of_rrelu(node: Node, ranges: Ranges) -> Range:
-    """Return the range of a random slope: unknown in training, that of the mean slope otherwise."""
-    return ANY if bind_arguments(node).get("training") else range_by_ends(node, ranges)
+    """Return the range of RReLU: any value in training; in eval mode that of its mean slope."""
+    return ANY_RANGE if bind_arguments(node).get("training") else range_by_ends(node, ranges)
 
 
-# --- gates that are written as activations ----------------------------------------------------------------------------
+# --- gated activations ------------------------------------------------------------------------------------------------
 
 
 def _rewrite_glu(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
@@ -103,7 +105,7 @@ def _rewrite_glu(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
 
 
 def _rewrite_log_of(base: float) -> Rewrite:
-    """Return the rewrite of a logarithm of this base as a natural one times a constant."""
+    """Return a rewrite of a logarithm of this base as a natural logarithm times a constant."""
 
     def rewrite(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
         natural = insert_call(captured, node, aten.log.default, (node.args[0],), node.meta["val"])
@@ -116,32 +118,35 @@ def _rewrite_log_of(base: float) -> Rewrite:
 
 
 def _range_of_power(node: Node, ranges: Ranges) -> Range:
+    """Return the range of a power: its sign if the exponent is even or the base non-negative."""
     x, exponent = ranges.of(node.args[0]), node.args[1]
     even = not is_node(exponent) and float(exponent) % 2 == 0
-    return ABOVE if even or x.non_negative else ANY
+    return NON_NEGATIVE_RANGE if even or x.non_negative else ANY_RANGE
 
 
 def _range_of_exponential(node: Node, ranges: Ranges) -> Range:
-    return ABOVE if ranges.of(node.args[0]).low >= 0 else ANY
+    """Return the range of base^x for a non-negative base."""
+    return NON_NEGATIVE_RANGE if ranges.of(node.args[0]).low >= 0 else ANY_RANGE
 
 
 def _range_of_reciprocal(node: Node, ranges: Ranges) -> Range:
+    """Return the range of 1 / x."""
     return invert_range(range_of_input(node, ranges))
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _row(secant: Slope, ranges: RangeRule = range_by_ends, final: bool = False) -> Row:
+def _make_row(secant: Slope, ranges: RangeRule = range_by_ends, is_final: bool = False) -> Row:
     """Return the row of an activation; by default, its only minimum or maximum may be at zero."""
-    return Row(Activation(), ranges, secant=secant, final=final)
+    return Row(Activation(), ranges, secant=secant, is_final=is_final)
 
 
-_CLAMP = Row(Activation(), range_by_ends, secant=PIECEWISE_SLOPE, flow_for=_flow_of_clamp)
+_CLAMP = Row(Activation(), range_by_ends, secant=PIECEWISE_SLOPE, choose_flow=_flow_of_clamp)
 _PRELU = Row(Activation(), _range_of_prelu, secant=PIECEWISE_SLOPE)
 _WAVE = fixed_range(Range(-1.0, 1.0))
-_SOFTMAX = Row(Softmax(), fixed_range(UNIT), secant=split_softmax, final=True)
-_LOG_SOFTMAX = Row(secant=split_log_softmax, final=True)
+_SOFTMAX = Row(Softmax(), fixed_range(UNIT_RANGE), secant=split_softmax, is_final=True)
+_LOG_SOFTMAX = Row(secant=split_log_softmax, is_final=True)
 _STEPS = Row(secant=PIECEWISE_SLOPE)
 
 ROWS: Rows = {
@@ -149,60 +154,62 @@ ROWS: Rows = {
     aten.relu6.default: Row(Rectifier(), range_by_ends, secant=PIECEWISE_SLOPE),
     aten.hardtanh.default: _CLAMP,
     aten.clamp.default: _CLAMP,
-    aten.clip.default: same_as(aten.clamp.default),
+    aten.clip.default: alias_of(aten.clamp.default),
     aten.clamp_min.default: _CLAMP,
-    aten.clamp_max.default: _row(PIECEWISE_SLOPE),
-    aten.threshold.default: Row(Activation(), _range_of_threshold, secant=PIECEWISE_SLOPE, flow_for=_flow_of_threshold),
+    aten.clamp_max.default: _make_row(PIECEWISE_SLOPE),
+    aten.threshold.default: Row(
+        Activation(), _range_of_threshold, secant=PIECEWISE_SLOPE, choose_flow=_flow_of_threshold
+    ),
     aten.leaky_relu.default: Row(
         Activation(), range_by_ends, {"shorten": _drop_slope}, secant=Slope(slopes.leaky_relu)
     ),
     aten.prelu.default: _PRELU,
     aten._prelu_kernel.default: _PRELU,
-    aten.rrelu.default: _row(PIECEWISE_SLOPE, _range_of_rrelu),
-    aten.elu.default: _row(KINKED_SLOPE),
-    aten.celu.default: _row(KINKED_SLOPE),
-    aten.selu.default: _row(KINKED_SLOPE),
-    aten.gelu.default: _row(Slope(slopes.gelu), range_with_dip(-0.2)),
-    aten.silu.default: _row(Slope(slopes.silu), range_with_dip(-0.3)),
-    aten.mish.default: _row(SMOOTH_SLOPE, range_with_dip(-0.4)),
-    aten.hardswish.default: _row(Slope(slopes.hardswish), range_with_dip(-0.4)),
-    aten.sigmoid.default: _row(Slope(slopes.sigmoid), final=True),
-    aten.hardsigmoid.default: _row(Slope(slopes.hardsigmoid)),
-    aten.tanh.default: _row(Slope(slopes.tanh)),
-    aten.softplus.default: _row(SMOOTH_SLOPE),
-    aten.log_sigmoid.default: _row(SMOOTH_SLOPE),
-    aten.log_sigmoid_forward.default: _row(SMOOTH_SLOPE),
-    aten.hardshrink.default: _row(PIECEWISE_SLOPE),
-    aten.softshrink.default: _row(PIECEWISE_SLOPE),
-    aten.abs.default: _row(PIECEWISE_SLOPE),
-    aten.exp.default: _row(Slope(slopes.exp)),
-    aten.expm1.default: _row(SMOOTH_SLOPE),
-    aten.log.default: Row(Activation(from_least=True), range_above(0.0), secant=Slope(slopes.log)),
-    aten.log2.default: Row(rewrites={"spell": _rewrite_log_of(2)}),
-    aten.log10.default: Row(rewrites={"spell": _rewrite_log_of(10)}),
-    aten.log1p.default: _row(SMOOTH_SLOPE, range_above(-1.0)),
-    aten.erf.default: _row(Slope(slopes.erf)),
-    aten.sin.default: _row(Slope(slopes.sin), _WAVE),
-    aten.cos.default: _row(Slope(slopes.cos), _WAVE),
-    aten.atan.default: _row(SMOOTH_SLOPE),
-    aten.asinh.default: _row(SMOOTH_SLOPE),
+    aten.rrelu.default: _make_row(PIECEWISE_SLOPE, _range_of_rrelu),
+    aten.elu.default: _make_row(KINKED_SLOPE),
+    aten.celu.default: _make_row(KINKED_SLOPE),
+    aten.selu.default: _make_row(KINKED_SLOPE),
+    aten.gelu.default: _make_row(Slope(slopes.gelu), range_with_dip(-0.2)),
+    aten.silu.default: _make_row(Slope(slopes.silu), range_with_dip(-0.3)),
+    aten.mish.default: _make_row(SMOOTH_SLOPE, range_with_dip(-0.4)),
+    aten.hardswish.default: _make_row(Slope(slopes.hardswish), range_with_dip(-0.4)),
+    aten.sigmoid.default: _make_row(Slope(slopes.sigmoid), is_final=True),
+    aten.hardsigmoid.default: _make_row(Slope(slopes.hardsigmoid)),
+    aten.tanh.default: _make_row(Slope(slopes.tanh)),
+    aten.softplus.default: _make_row(SMOOTH_SLOPE),
+    aten.log_sigmoid.default: _make_row(SMOOTH_SLOPE),
+    aten.log_sigmoid_forward.default: _make_row(SMOOTH_SLOPE),
+    aten.hardshrink.default: _make_row(PIECEWISE_SLOPE),
+    aten.softshrink.default: _make_row(PIECEWISE_SLOPE),
+    aten.abs.default: _make_row(PIECEWISE_SLOPE),
+    aten.exp.default: _make_row(Slope(slopes.exp)),
+    aten.expm1.default: _make_row(SMOOTH_SLOPE),
+    aten.log.default: Row(Activation(starts_at_minimum=True), range_above(0.0), secant=Slope(slopes.log)),
+    aten.log2.default: Row(rewrites={"unify": _rewrite_log_of(2)}),
+    aten.log10.default: Row(rewrites={"unify": _rewrite_log_of(10)}),
+    aten.log1p.default: _make_row(SMOOTH_SLOPE, range_above(-1.0)),
+    aten.erf.default: _make_row(Slope(slopes.erf)),
+    aten.sin.default: _make_row(Slope(slopes.sin), _WAVE),
+    aten.cos.default: _make_row(Slope(slopes.cos), _WAVE),
+    aten.atan.default: _make_row(SMOOTH_SLOPE),
+    aten.asinh.default: _make_row(SMOOTH_SLOPE),
     aten.softmax.int: _SOFTMAX,
     aten._softmax.default: _SOFTMAX,
     aten.log_softmax.int: _LOG_SOFTMAX,
     aten._log_softmax.default: _LOG_SOFTMAX,
     aten.logsumexp.default: Row(secant=split_logsumexp),
-    aten.glu.default: Row(rewrites={"spell": _rewrite_glu}),
+    aten.glu.default: Row(rewrites={"unify": _rewrite_glu}),
     aten.pow.Tensor_Scalar: Row(Activation(), _range_of_power, {"pool": rewrite_lp_pool}, secant=split_power),
     aten.square.default: Row(Activation(), range_by_ends, secant=Slope(slopes.square)),
     aten.sqrt.default: Row(Activation(), range_above(0.0), {"pool": rewrite_lp_pool}, secant=Slope(slopes.sqrt)),
-    # Without a value at zero, or a slope: gates and denominators.
+    # Without a finite value or slope at zero: only gates and denominators.
     aten.pow.Tensor_Tensor: Row(range=_range_of_power),
     aten.pow.Scalar: Row(range=_range_of_exponential),
     aten.reciprocal.default: Row(range=_range_of_reciprocal, secant=split_reciprocal),
-    aten.rsqrt.default: Row(range=fixed_range(ABOVE), secant=split_rsqrt),
-    aten.var: Row(range=fixed_range(ABOVE), secant=split_var),
-    aten.std: Row(range=fixed_range(ABOVE), secant=split_std),
-    aten.linalg_vector_norm.default: Row(range=fixed_range(ABOVE), secant=split_vector_norm),
+    aten.rsqrt.default: Row(range=fixed_range(NON_NEGATIVE_RANGE), secant=split_rsqrt),
+    aten.var: Row(range=fixed_range(NON_NEGATIVE_RANGE), secant=split_var),
+    aten.std: Row(range=fixed_range(NON_NEGATIVE_RANGE), secant=split_std),
+    aten.linalg_vector_norm.default: Row(range=fixed_range(NON_NEGATIVE_RANGE), secant=split_vector_norm),
     aten.sign.default: Row(range=fixed_range(Range(-1.0, 1.0)), secant=PIECEWISE_SLOPE),
     aten.sinh.default: Row(secant=SMOOTH_SLOPE),
     aten.cosh.default: Row(secant=SMOOTH_SLOPE),

@@ -23,7 +23,7 @@ from deeptaylor.graph.editing import (
 from deeptaylor.graph.node import Node, bind_arguments
 from deeptaylor.maps.linear_map import LinearMap, Reduce, Separable, make_matrix
 from deeptaylor.operations.flow import Mix
-from deeptaylor.operations.layers import layer_of_sum
+from deeptaylor.operations.layers import make_layer_of_sum
 from deeptaylor.operations.ranges import (
     Range,
     Ranges,
@@ -44,7 +44,7 @@ _POOLS = {aten.avg_pool1d.default: 1, aten.avg_pool2d.default: 2, aten.avg_pool3
 # --- windows ----------------------------------------------------------------------------------------------------------
 
 
-_Band = tuple[Tensor, Tensor]  # the first column that each row reads, and its weights from there on
+_Band = tuple[Tensor, Tensor]  # for each row: the first column it reads, and the weights of consecutive columns
 
 
 def _make_band(start: Tensor, end: Tensor, weight: Tensor) -> _Band:
@@ -54,6 +54,7 @@ def _make_band(start: Tensor, end: Tensor, weight: Tensor) -> _Band:
 
 
 def _make_separable(node: Node, operands: Sequence[str], bands: Sequence[_Band]) -> LinearMap:
+    """Return the map that applies one matrix per axis to the last axes."""
     val = node.meta["val"]
     matrices = [
         make_matrix(start.to(val.device), weight.to(dtype=val.dtype, device=val.device), int(size))
@@ -63,10 +64,11 @@ def _make_separable(node: Node, operands: Sequence[str], bands: Sequence[_Band])
 
 
 def _map_avg_pool(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap | None:
+    """Return the map of average pooling; None if its divisor is negative."""
     n, a = _POOLS[node.target], bind_arguments(node)
     divisor = a.get("divisor_override")
     if (divisor or 1) < 0:
-        return None  # an average has no negative weights
+        return None  # weights of an average are never negative
     sizes = shape_of(node.args[0])[-n:]
     kernel, padding = expand_argument(a["kernel_size"], n), expand_argument(a["padding"], n)
     stride = expand_argument(a["stride"], n) if a["stride"] else kernel
@@ -95,6 +97,7 @@ def _range_of_avg_pool(node: Node, ranges: Ranges) -> Range:
 
 
 def _map_adaptive_pool(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap:
+    """Return the map of adaptive average pooling."""
     wanted: Any = node.args[1]
     n = len(wanted)
     sizes = shape_of(node.args[0])[-n:]
@@ -110,7 +113,7 @@ def _map_adaptive_pool(node: Node, captured: CapturedGraph, operands: Sequence[s
 
 
 def _drop_adaptive_pool(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
-    """Remove an adaptive pooling whose output has the size of its input."""
+    """Remove an adaptive pooling that keeps the size."""
     sides = len(node.args[1])
     before, after = shape_of(node.args[0])[-sides:], shape_of(node)[-sides:]
     if all(isinstance(n, int) for n in (*before, *after)) and list(before) == list(after):
@@ -118,6 +121,7 @@ def _drop_adaptive_pool(captured: CapturedGraph, node: Node, data: set[Node]) ->
 
 
 def _map_interpolation(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap:
+    """Return the map of nearest or linear interpolation."""
     name = str(node.target)
     mode = "nearest-exact" if "exact" in name else "nearest" if "nearest" in name else "linear"
     a = bind_arguments(node)
@@ -130,7 +134,7 @@ def _map_interpolation(node: Node, captured: CapturedGraph, operands: Sequence[s
     for size, output, scale in zip(sizes, outputs, scales, strict=True):
         how: dict[str, Any] = {"size": int(output)} if scale is None else {"scale_factor": scale}
         resize: Callable[[Tensor], Tensor] = partial(F.interpolate, mode=mode, **how, **corners)
-        # Even and odd columns apart: of two neighbours each row then has the weights, and their numbers say where.
+        # Even and odd columns are resized separately: this gives the two weights of each row, and the first column.
         at = torch.arange(int(size))
         apart = resize(F.one_hot(at % reach, reach).T.double().unsqueeze(0))[0].T
         start = resize(at.double().reshape(1, 1, -1))[0, 0].floor().long()
@@ -142,12 +146,13 @@ def _map_interpolation(node: Node, captured: CapturedGraph, operands: Sequence[s
 
 
 def _map_reduction(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap | None:
+    """Return the map of a sum or mean over axes; None if none are named."""
     dims = bind_arguments(node).get("dim")
     return Reduce(node.name, operands, dims, mean=node.target is aten.mean.dim) if dims else None
 
 
 def _merge_nested(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
-    """Write a mean of means, or a sum of sums, as one over all their axes."""
+    """Merge a mean of means, or a sum of sums, into one over all axes."""
     inner = node.args[0]
     if inner.target is not node.target or len(inner.users) != 1:
         _split_stack(captured, node)
@@ -163,7 +168,7 @@ def _merge_nested(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
 
 
 def _split_stack(captured: CapturedGraph, node: Node) -> None:
-    """Write the sum over the axis of a stack as the sum of its parts."""
+    """Rewrite the sum over the axis of a stack as a sum of its parts."""
     stacked, a = node.args[0], bind_arguments(node)
     if stacked.target is not aten.stack.default or len(stacked.users) != 1 or a.get("keepdim"):
         return
@@ -205,10 +210,10 @@ ROWS: Rows = {
     aten.upsample_trilinear3d.vec: _INTERPOLATION,
     aten.upsample_bicubic2d.vec: Row(secant=split_linear),
     aten.mean.dim: Row(
-        Mix(_map_reduction, averages=True), range_of_input, {"shorten": _merge_nested, "layer": layer_of_sum}
+        Mix(_map_reduction, averages=True), range_of_input, {"shorten": _merge_nested, "layer": make_layer_of_sum}
     ),
     aten.sum.dim_IntList: Row(
-        Mix(_map_reduction, averages=True), range_of_sum, {"shorten": _merge_nested, "layer": layer_of_sum}
+        Mix(_map_reduction, averages=True), range_of_sum, {"shorten": _merge_nested, "layer": make_layer_of_sum}
     ),
     # In gates and denominators.
     aten.mean: Row(range=range_of_input, secant=split_linear),

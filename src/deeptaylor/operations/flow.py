@@ -1,4 +1,4 @@
-"""How relevance flows through an operation: one class for each kind, with everything that the plan reads of it.
+"""How relevance flows through an operation: one class for each kind, with the facts that the plan reads.
 
 Copy          elements are copied: relevance goes back to where each came from
 Mix           weighted layers, averages, centring: the core of a detection block
@@ -35,11 +35,11 @@ from deeptaylor.graph.recording import record_as_text
 from deeptaylor.maps.linear_map import Gate, LinearMap
 from deeptaylor.rules import pooling, steps
 
-__all__ = ["UNKNOWN", "Flow", "Layer", "PlannedStep", "SignalFinder", "StepPlanner", "Unknown"]
+__all__ = ["UNKNOWN_FLOW", "Flow", "Layer", "PlannedStep", "SignalFinder", "StepPlanner", "UnknownFlow"]
 
 
 class SignalFinder(Protocol):
-    """What a flow may ask the search for operands that carry relevance (plan/signals.py)."""
+    """The methods of the search for operands that carry relevance (plan/signals.py) that flows may call."""
 
     data: set[Node]
 
@@ -57,7 +57,7 @@ class SignalFinder(Protocol):
 
 
 class StepPlanner(Protocol):
-    """What a flow may ask the planner (plan/planner.py)."""
+    """The attributes and methods of the planner (plan/planner.py) that flows may use."""
 
     captured: CapturedGraph
     domain: dict[Node, Domain]
@@ -65,7 +65,7 @@ class StepPlanner(Protocol):
     winner: bool  # True if max pooling gives all relevance to the largest element
 
     @property
-    def by_default(self) -> bool:
+    def uses_defaults(self) -> bool:
         """True if the user gave no rule at all."""
 
     def find_least(self, node: Node) -> float:
@@ -100,10 +100,9 @@ class Flow:
     is_nonlinear: ClassVar[bool] = False  # a factor that it computes is a gate
     is_exact: ClassVar[bool] = False  # its results have no rounding errors
     looks_up_tokens: ClassVar[bool] = False  # it reads token numbers
-    sums_terms: ClassVar[bool] = False  # its results are sums of many terms with constant weights
     adds: bool = False  # it is a + b of two tensors, without factors
     keeps_elements: bool = False  # it moves elements, and none is lost or repeated
-    takes: bool = False  # it takes a slice
+    takes: bool = False  # it selects a slice
     is_cheap: bool = False  # it reads few elements per result, so that it is computed again instead of cached
     layer: Layer | None = None  # the layer, if it has weights
 
@@ -112,12 +111,14 @@ class Flow:
         """True if results are ≥ 0 where the first argument is."""
         return False
 
-    def signals(self, node: Node, operands: list[Node], ask: SignalFinder) -> list[Node]:
+    def signals(self, node: Node, operands: list[Node], finder: SignalFinder) -> list[Node]:
         """Return the operands (of those that are data) to which relevance goes, with repetition."""
         return operands[:1]
 
-    def map(self, node: Node, captured: CapturedGraph, operands: list[Node], above: Callable[[Node], bool]) -> Any:
-        """Return the linear map of an affine operation; `above` returns whether a tensor is never negative."""
+    def map(
+        self, node: Node, captured: CapturedGraph, operands: list[Node], is_non_negative: Callable[[Node], bool]
+    ) -> Any:
+        """Return the linear map of an affine operation; `is_non_negative`: whether a tensor is never negative."""
         raise NotImplementedError
 
     def gate_map(self, node: Node, signal: Node) -> Any:
@@ -129,7 +130,7 @@ class Flow:
         raise NotImplementedError
 
     def find_problem(self, node: Node, plan: StepPlanner) -> str:
-        """Return why the step cannot be made because a value that it needs does not exist; "" if it can."""
+        """Return why no step can be made for a node; "" if it can."""
         return ""
 
 
@@ -141,21 +142,22 @@ class Layer:
     transposed: bool = False
 
 
-class Unknown(Flow):
-    """An operation without a rule; the search goes on below it, so that one error names all such operations."""
+class UnknownFlow(Flow):
+    """An operation without a rule; the search continues below it, so that one error names all such operations."""
 
-    def signals(self, node: Node, operands: list[Node], ask: SignalFinder) -> list[Node]:
-        ask.report_problem(node, f"no rule for {op_name(node)}")
+    def signals(self, node: Node, operands: list[Node], finder: SignalFinder) -> list[Node]:
+        finder.report_problem(node, f"no rule for {op_name(node)}")
         return operands
 
 
-UNKNOWN = Unknown()
+UNKNOWN_FLOW = UnknownFlow()
 
 
 Build = Callable[[Node, CapturedGraph, Sequence[str]], LinearMap | None]  # None: this use of the operation has no rule
 
 
-def _pass(node: Node, inputs: list[Node], why: str) -> PlannedStep:
+def _make_pass_step(node: Node, inputs: list[Node], why: str) -> PlannedStep:
+    """Return a step that passes relevance on unchanged."""
     return PlannedStep(steps.PassStep(node.name, [n.name for n in inputs]), "pass", why)
 
 
@@ -169,7 +171,9 @@ class _AffineFlow(Flow):
     is_affine: ClassVar[bool] = True
     build: Build
 
-    def map(self, node: Node, captured: CapturedGraph, operands: list[Node], above: Callable[[Node], bool]) -> Any:
+    def map(
+        self, node: Node, captured: CapturedGraph, operands: list[Node], is_non_negative: Callable[[Node], bool]
+    ) -> Any:
         return self.build(node, captured, [o.name for o in operands])
 
 
@@ -180,7 +184,7 @@ class Copy(_AffineFlow):
     first            only those of the first argument
     mask             the index of the argument that is a mask of the copied elements
     keeps_elements   every element is copied exactly once
-    takes            it is a slice
+    takes            it selects a slice
     copies           every result is an element of an argument, never another constant
     """
 
@@ -196,7 +200,7 @@ class Copy(_AffineFlow):
     def keeps_signs(self) -> bool:
         return self.copies
 
-    def signals(self, node: Node, operands: list[Node], ask: SignalFinder) -> list[Node]:
+    def signals(self, node: Node, operands: list[Node], finder: SignalFinder) -> list[Node]:
         if node.meta["val"].is_floating_point():
             operands = [n for n in operands if n.meta["val"].is_floating_point()]
         if self.mask is not None:
@@ -209,7 +213,6 @@ class Mix(_AffineFlow):
     """A layer, an average or a centring; `averages`: its weights are never negative, and it has no bias."""
 
     mixes: ClassVar[bool] = True
-    sums_terms: ClassVar[bool] = True
     layer: Layer | None = None
     averages: bool = False
 
@@ -217,8 +220,8 @@ class Mix(_AffineFlow):
     def keeps_signs(self) -> bool:
         return self.averages
 
-    def signals(self, node: Node, operands: list[Node], ask: SignalFinder) -> list[Node]:
-        return _with_constants(node, operands, ask)
+    def signals(self, node: Node, operands: list[Node], finder: SignalFinder) -> list[Node]:
+        return _check_constant_weights(node, operands, finder)
 
 
 @dataclass(frozen=True)
@@ -227,16 +230,17 @@ class ScaleShift(_AffineFlow):
 
     scales: ClassVar[bool] = True
 
-    def signals(self, node: Node, operands: list[Node], ask: SignalFinder) -> list[Node]:
-        return _with_constants(node, operands, ask)
+    def signals(self, node: Node, operands: list[Node], finder: SignalFinder) -> list[Node]:
+        return _check_constant_weights(node, operands, finder)
 
     def step(self, node: Node, inputs: list[Node], plan: StepPlanner) -> PlannedStep:
-        return _pass(node, inputs, "Constants at the input: the bounds are transformed instead.")
+        return _make_pass_step(node, inputs, "Constants at the input: the bounds are transformed instead.")
 
 
-def _with_constants(node: Node, operands: list[Node], ask: SignalFinder) -> list[Node]:
+def _check_constant_weights(node: Node, operands: list[Node], finder: SignalFinder) -> list[Node]:
+    """Return the first operand; report a problem if weights are computed from the input."""
     if len(operands) > 1:
-        ask.report_problem(node, f"{op_name(node)} with weights computed from the input")
+        finder.report_problem(node, f"{op_name(node)} with weights computed from the input")
     return operands[:1]
 
 
@@ -247,19 +251,22 @@ class Addition(_AffineFlow):
     adds: bool = True
     is_cheap: bool = True
 
-    def signals(self, node: Node, operands: list[Node], ask: SignalFinder) -> list[Node]:
+    def signals(self, node: Node, operands: list[Node], finder: SignalFinder) -> list[Node]:
         return operands
 
 
 # --- gates ------------------------------------------------------------------------------------------------------------
 
 
-def _one_number(node: Node, signal: Node, factor: Callable[[Tensor], Tensor] | None) -> Gate | None:
-    """Return the map of x times a factor computed from the gate, if the gate is one number per sample."""
+def _make_gate_map(node: Node, signal: Node, factor: Callable[[Tensor], Tensor] | None) -> Gate | None:
+    """Return the map of x times a factor of the gate, if the gate is one number per sample; else None."""
     gate = next((n for n in operands_of(node) if n is not signal), None)
-    sizes = [] if gate is None else [str(n) for n in shape_of(gate)]  # as text: the batch size stays free
-    whole = [str(n) for n in shape_of(signal)]
-    if gate is None or sizes != whole[:1] + ["1"] * (len(whole) - 1) or [str(n) for n in shape_of(node)] != whole:
+    sizes = (
+        [] if gate is None else [str(n) for n in shape_of(gate)]
+    )  # compared as text: reading a symbolic size would fix the batch size
+    sizes_of_signal = [str(n) for n in shape_of(signal)]
+    one_per_sample = sizes_of_signal[:1] + ["1"] * (len(sizes_of_signal) - 1)
+    if gate is None or sizes != one_per_sample or [str(n) for n in shape_of(node)] != sizes_of_signal:
         return None
     return Gate(node.name, [signal.name], gate.name, factor, has_negative=True)
 
@@ -270,19 +277,19 @@ class Product(Flow):
     gates: ClassVar[bool] = True
     has_factors: ClassVar[bool] = True
 
-    def signals(self, node: Node, operands: list[Node], ask: SignalFinder) -> list[Node]:
-        return ask.choose_factor(node, operands)
+    def signals(self, node: Node, operands: list[Node], finder: SignalFinder) -> list[Node]:
+        return finder.choose_factor(node, operands)
 
     def gate_map(self, node: Node, signal: Node) -> Any:
-        return _one_number(node, signal, None)
+        return _make_gate_map(node, signal, None)
 
     def step(self, node: Node, inputs: list[Node], plan: StepPlanner) -> PlannedStep:
         gate = next((n.name for n in operands_of(node) if n is not inputs[0]), None)
         why = "A tensor times itself is its own gate." if gate is None else f"{gate} is the gate."
-        return _pass(node, inputs[:1], why)
+        return _make_pass_step(node, inputs[:1], why)
 
 
-FixedBuild = Callable[[Node, Node, Node, bool], LinearMap | None]  # node, gate, signal, is the gate never negative?
+GatedBuild = Callable[[Node, Node, Node, bool], LinearMap | None]  # of node, gate, signal, is_gate_non_negative
 
 
 @dataclass(frozen=True)
@@ -292,12 +299,14 @@ class MatrixProduct(Product):
     gates: ClassVar[bool] = False
     is_affine: ClassVar[bool] = True
     mixes: ClassVar[bool] = True
-    build: FixedBuild
+    build: GatedBuild
 
-    def map(self, node: Node, captured: CapturedGraph, operands: list[Node], above: Callable[[Node], bool]) -> Any:
+    def map(
+        self, node: Node, captured: CapturedGraph, operands: list[Node], is_non_negative: Callable[[Node], bool]
+    ) -> Any:
         gate = next((n for n in operands_of(node) if n is not operands[0]), None)
-        # Without a gate it is an einsum of one operand that is more than a sum.
-        return None if gate is None else self.build(node, gate, operands[0], above(gate))
+        # Without a gate, the node is an einsum of one operand that is not a sum.
+        return None if gate is None else self.build(node, gate, operands[0], is_non_negative(gate))
 
 
 class Quotient(Flow):
@@ -305,14 +314,14 @@ class Quotient(Flow):
 
     gates: ClassVar[bool] = True
 
-    def signals(self, node: Node, operands: list[Node], ask: SignalFinder) -> list[Node]:
-        if node.args[0] in ask.data:
+    def signals(self, node: Node, operands: list[Node], finder: SignalFinder) -> list[Node]:
+        if node.args[0] in finder.data:
             return [node.args[0]]
-        ask.report_problem(node, "a constant divided by data: nothing carries the signal")
+        finder.report_problem(node, "a constant divided by data: nothing carries the signal")
         return operands
 
     def gate_map(self, node: Node, signal: Node) -> Any:
-        return _one_number(node, signal, torch.reciprocal)
+        return _make_gate_map(node, signal, torch.reciprocal)
 
     def step(self, node: Node, inputs: list[Node], plan: StepPlanner) -> PlannedStep:
         return Product().step(node, inputs, plan)
@@ -331,7 +340,7 @@ class Normaliser(Flow):
         return Gate(node.name, [signal.name], signal.name, partial(self.factor, eps=eps, axes=axes), has_negative=False)
 
     def step(self, node: Node, inputs: list[Node], plan: StepPlanner) -> PlannedStep:
-        return _pass(node, inputs, "The normaliser counts as a constant.")
+        return _make_pass_step(node, inputs, "The normaliser counts as a constant.")
 
 
 # --- element by element -----------------------------------------------------------------------------------------------
@@ -346,23 +355,23 @@ class Rectifier(Flow):
     is_cheap = True
 
     def step(self, node: Node, inputs: list[Node], plan: StepPlanner) -> PlannedStep:
-        return _pass(node, inputs, "ReLU: passes relevance on unchanged.")
+        return _make_pass_step(node, inputs, "ReLU: passes relevance on unchanged.")
 
 
 @dataclass(frozen=True)
 class Activation(Flow):
     """φ(z) = φ(z₀) + d(z) with z₀ = 0.
 
-    from_least   True if φ has no value at zero, such as log: z₀ is the least value of z, which must be above zero
+    starts_at_minimum   True if φ is undefined at zero, such as log: then z₀ is the least value of z, which must be > 0
     """
 
     is_nonlinear: ClassVar[bool] = True
     is_cheap = True
-    from_least: bool = False
+    starts_at_minimum: bool = False
 
     def find_problem(self, node: Node, plan: StepPlanner) -> str:
-        least = plan.find_least(node.args[0]) if self.from_least else 0.0
-        if self.from_least and not least > 0:
+        least = plan.find_least(node.args[0]) if self.starts_at_minimum else 0.0
+        if self.starts_at_minimum and not least > 0:
             return (
                 "what it reads is not known to be above zero: bound it from below, such as by x.clamp(min=1e-6) or "
                 "x + 1e-6 of x ≥ 0"
@@ -372,31 +381,32 @@ class Activation(Flow):
         return "" if finite else "no finite value at zero: it can only be a gate or a denominator"
 
     def step(self, node: Node, inputs: list[Node], plan: StepPlanner) -> PlannedStep:
-        least = plan.find_least(node.args[0]) if self.from_least else 0.0
+        least = plan.find_least(node.args[0]) if self.starts_at_minimum else 0.0
         start = _evaluate_at(least, node, plan.captured)
-        assert start is not None  # refused before
-        at = "zero" if least == 0 else f"{least:.3g}"
+        assert start is not None  # find_problem returned ""
+        zero_point = "zero" if least == 0 else f"{least:.3g}"
         if bool((start == 0).all()):
-            return _pass(node, inputs, f"Zero at {at}, so it acts as a gate: passes relevance on unchanged.")
+            why = f"Zero at {zero_point}, so it acts as a gate: passes relevance on unchanged."
+            return _make_pass_step(node, inputs, why)
         step = steps.ActivationStep(node.name, [n.name for n in inputs], start, plan.spread)
         if plan.spread:
-            return PlannedStep(step, "pass", f"Its value at {at} goes back to its input.")
+            return PlannedStep(step, "pass", f"Its value at {zero_point} goes back to its input.")
         value = f"φ({least:.3g})"
         with record_as_text():
-            said = f"{value} = {float(start.flatten()[0]):.3g} is a bias neuron."
-        return PlannedStep(step, f"{value} + d(z)", said)
+            reason = f"{value} = {float(start.flatten()[0]):.3g} is a bias neuron."
+        return PlannedStep(step, f"{value} + d(z)", reason)
 
 
 def _evaluate_at(start: float, node: Node, captured: CapturedGraph) -> Tensor | None:
-    """Return an activation's value at a number; channel-wise parameters keep their shape. None if they are computed."""
+    """Return an activation's value at a number, one per channel if parameters are; None if they are computed."""
     x = node.args[0]
     val = x.meta["val"]
     constants = {n: captured.constants[str(n.target)] for n in node.all_input_nodes if n.op == "get_attr"}
     if any(n not in constants and n is not x for n in node.all_input_nodes):
         return None
     shape = [1] + [int(n) for n in val.shape[1:2]] + [1] * max(0, val.ndim - 2) if constants else []
-    at = torch.full(shape, start, dtype=val.dtype if start == 0 else torch.float64, device=val.device)
-    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: at if n is x else constants[n])
+    zero_point = torch.full(shape, start, dtype=val.dtype if start == 0 else torch.float64, device=val.device)
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: zero_point if n is x else constants[n])
     with torch.no_grad():
         result: Tensor | tuple[Tensor, ...] = node.target(*args, **kwargs)
     return (result[0] if isinstance(result, tuple) else result).to(val.dtype)
@@ -429,8 +439,8 @@ class MaxPooling(Flow):
         return True
 
     def step(self, node: Node, inputs: list[Node], plan: StepPlanner) -> PlannedStep:
-        # Only a rule that looks at weights alone, or the fallbacks of spread, hand relevance to zeros.
-        clean = plan.domain[inputs[0]].non_negative and not plan.spread and plan.by_default
+        # Only rules that read weights alone, or the fallbacks of spread, give relevance to zeros.
+        clean = plan.domain[inputs[0]].non_negative and not plan.spread and plan.uses_defaults
         names, windows = [n.name for n in inputs], self.windows(node)
         step = steps.MaxStep(node.name, names, windows, plan.winner, plan.spread, clean)
         if plan.winner:
@@ -455,12 +465,12 @@ class Embedding(Flow):
 
     looks_up_tokens: ClassVar[bool] = True
 
-    def signals(self, node: Node, operands: list[Node], ask: SignalFinder) -> list[Node]:
-        if ask.reads_tokens(node):
+    def signals(self, node: Node, operands: list[Node], finder: SignalFinder) -> list[Node]:
+        if finder.reads_tokens(node):
             return [node.args[1]]
-        # Numbers computed from the tokens (positions) are no tokens: what they pick is a constant.
-        if node.args[1] in ask.data and not ask.has_tokens():
-            ask.report_problem(node, "an embedding of numbers computed from the input, not of the input itself")
+        # Indices computed from tokens, such as positions, are not tokens: their vectors are constants.
+        if node.args[1] in finder.data and not finder.has_tokens():
+            finder.report_problem(node, "an embedding of numbers computed from the input, not of the input itself")
         return []
 
     def step(self, node: Node, inputs: list[Node], plan: StepPlanner) -> PlannedStep:

@@ -1,7 +1,7 @@
 """Layers with weights: linear layers, convolutions, embeddings, and products with constants that are linear layers.
 
-layer_of_…    each reads a product (matmul, einsum, tensordot, multiply and sum) as terms of letters, as in einsum
-└── _write    axes put in order, one linear layer, axes put back
+make_layer_of_…         read a product (matmul, einsum, tensordot, multiply and sum) as letters, as in einsum
+└── _insert_layer        insert a permutation, one linear layer, and a permutation back
 """
 
 from __future__ import annotations
@@ -31,25 +31,34 @@ from deeptaylor.operations.row import Rewrite, Row, Rows
 from deeptaylor.secants.arithmetic import split_layer
 from deeptaylor.secants.choices import split_embedding
 
-__all__ = ["ROWS", "layer_of_einsum", "layer_of_matmul", "layer_of_sum", "layer_of_tensordot", "name_of"]
+__all__ = [
+    "ROWS",
+    "make_layer_of_einsum",
+    "make_layer_of_matmul",
+    "make_layer_of_sum",
+    "make_layer_of_tensordot",
+    "name_of",
+]
 
 aten = torch.ops.aten
 _CONV = {1: aten.conv1d.default, 2: aten.conv2d.default, 3: aten.conv3d.default}
-_TRANSPOSED = {1: aten.conv_transpose1d.default, 2: aten.conv_transpose2d.input, 3: aten.conv_transpose3d.input}
+_TRANSPOSED_CONV = {1: aten.conv_transpose1d.default, 2: aten.conv_transpose2d.input, 3: aten.conv_transpose3d.input}
 
 
 def name_of(node: Any) -> str | None:
-    """Return the name of a parameter's node; None if there is no parameter."""
+    """Return the name of a parameter's node; None without a parameter."""
     return None if node is None else str(node.name)
 
 
 def _map_linear(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap | None:
+    """Return the map of a linear layer; None if its weight is not constant."""
     a = bind_arguments(node)
     weight = constant_of(captured, a["weight"])
     return None if weight is None else Linear(node.name, operands, a["weight"].name, weight, name_of(a["bias"]))
 
 
 def _map_convolution(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap | None:
+    """Return the map of a convolution; None if its weight is not constant."""
     a = bind_arguments(node)
     weight = constant_of(captured, a["weight"])
     if weight is None:
@@ -60,11 +69,11 @@ def _map_convolution(node: Node, captured: CapturedGraph, operands: Sequence[str
     return Convolution(node.name, operands, name, weight, bias, *windows, up, a.get("output_padding", 0))
 
 
-# --- other spellings --------------------------------------------------------------------------------------------------
+# --- equivalent formulations ------------------------------------------------------------------------------------------
 
 
 def _rewrite_padding_name(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
-    """Replace padding='same' or 'valid' by numbers; uneven padding becomes a separate pad."""
+    """Replace padding="same" or "valid" by numbers; uneven padding becomes a separate pad."""
     a = bind_arguments(node)
     x, weight = a["input"], a["weight"]
     n = len(shape_of(weight)) - 2
@@ -85,11 +94,12 @@ def _rewrite_padding_name(captured: CapturedGraph, node: Node, data: set[Node]) 
 
 
 def _rewrite_convolution(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Rewrite aten.convolution as a convolution of 1, 2 or 3 axes, transposed or not."""
     a = bind_arguments(node)
     n = len(shape_of(a["weight"])) - 2
     common = (a["input"], a["weight"], a["bias"], a["stride"], a["padding"])
     if a["transposed"]:
-        replace_call(captured, node, _TRANSPOSED[n], (*common, a["output_padding"], a["groups"], a["dilation"]))
+        replace_call(captured, node, _TRANSPOSED_CONV[n], (*common, a["output_padding"], a["groups"], a["dilation"]))
     else:
         replace_call(captured, node, _CONV[n], (*common, a["dilation"], a["groups"]))
 
@@ -126,7 +136,7 @@ def _rewrite_pointwise(captured: CapturedGraph, node: Node) -> None:
 
 
 class _Product(NamedTuple):
-    """Σ x · c over the letters that are not in `out`."""
+    """Σ x · constant over the letters that are not in `out`; letters name axes as in einsum."""
 
     x: Node
     letters: str
@@ -136,6 +146,7 @@ class _Product(NamedTuple):
 
 
 def _read_matmul(captured: CapturedGraph, node: Node, data: set[Node]) -> _Product | None:
+    """Return a matrix product with a constant as a `_Product`; None for any other node."""
     a, b = node.args[:2]
     first, second = constant_of(captured, a), constant_of(captured, b)
     if a in data and second is not None and second.ndim <= 2:
@@ -148,40 +159,43 @@ def _read_matmul(captured: CapturedGraph, node: Node, data: set[Node]) -> _Produ
 
 
 def _read_einsum(captured: CapturedGraph, node: Node, data: set[Node]) -> _Product | None:
+    """Return an einsum of data and a constant as a `_Product`; None for any other node."""
     equation, operands = node.args
     if len(operands) != 2:
         return None
     left, out = equation.split("->")
-    for (x, letters), (other, others) in _swap_order(list(zip(operands, left.split(","), strict=True))):
+    for (x, letters), (other, others) in _list_both_orders(list(zip(operands, left.split(","), strict=True))):
         constant = constant_of(captured, other)
         if x in data and constant is not None:
             return _Product(x, letters, constant, others, out)
     return None
 
 
-def _swap_order(pair: list[Any]) -> list[tuple[Any, Any]]:
+def _list_both_orders(pair: list[Any]) -> list[tuple[Any, Any]]:
+    """Return a pair in its order and reversed."""
     return [(pair[0], pair[1]), (pair[1], pair[0])]
 
 
 def _read_tensordot(captured: CapturedGraph, node: Node, data: set[Node]) -> _Product | None:
-    x, other, mine, theirs = node.args[:4]
+    """Return a tensordot of data and a constant as a `_Product`; None for any other node."""
+    x, other, axes_of_x, axes_of_other = node.args[:4]
     constant = constant_of(captured, other)
     if x not in data or constant is None:
         return None
     letters = list(string.ascii_letters[: len(shape_of(x))])
     others = list(string.ascii_letters[len(letters) : len(letters) + constant.ndim])
-    for i, j in zip(mine, theirs, strict=True):
+    for i, j in zip(axes_of_x, axes_of_other, strict=True):
         others[j] = letters[i]
     out = [c for c in letters if c not in others] + [c for c in others if c not in letters]
     return _Product(x, "".join(letters), constant, "".join(others), "".join(out))
 
 
 def _read_sum(captured: CapturedGraph, node: Node, data: set[Node]) -> _Product | None:
-    """Read Σ x · c as a product; an axis that x lacks is new, one that only c lacks is summed with ones."""
+    """Return Σ x · c as a `_Product`; None for any other node."""
     a, product = bind_arguments(node), node.args[0]
     if product.target is not aten.mul.Tensor or len(product.users) != 1 or not a.get("dim") or a.get("keepdim"):
         return None
-    for factor, other in _swap_order(list(product.args)):
+    for factor, other in _list_both_orders(list(product.args)):
         constant = constant_of(captured, other)
         if factor not in data or constant is None or not constant.is_floating_point():
             continue
@@ -216,40 +230,41 @@ def _read_sum(captured: CapturedGraph, node: Node, data: set[Node]) -> _Product 
 
 
 def _undo_expand(x: Node, wide: Tensor) -> Node:
-    """Return x before it was expanded along axes that the constant has too; x itself if it was along others."""
+    """Return x before it was expanded along axes that the constant has; x itself if along others."""
     before = x.args[0] if x.target is aten.expand.default else x
-    grown = [str(a) != str(b) for a, b in zip(shape_of(before), shape_of(x), strict=False)]
+    is_expanded = [str(a) != str(b) for a, b in zip(shape_of(before), shape_of(x), strict=False)]
     same_rank = len(shape_of(before)) == len(shape_of(x)) == wide.ndim
-    return before if same_rank and all(n > 1 for n, g in zip(wide.shape, grown, strict=True) if g) else x
+    return before if same_rank and all(n > 1 for n, g in zip(wide.shape, is_expanded, strict=True) if g) else x
 
 
 def _rewrite_if_linear(read: Callable[[CapturedGraph, Node, set[Node]], _Product | None]) -> Rewrite:
-    """Replace a product by a linear layer if it is one along some axes."""
+    """Return a rewrite that replaces a product by a linear layer where it is one."""
 
     def rewrite(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
         product = read(captured, node, data)
         if product is not None and _is_linear_layer(product):
-            data.add(_write(captured, node, product))
+            data.add(_insert_layer(captured, node, product))
 
     return rewrite
 
 
 def _is_linear_layer(p: _Product) -> bool:
     """Return True if every axis is kept, contracted or new, and samples are not mixed."""
-    mine, theirs, out = set(p.letters), set(p.of_constant), set(p.out)
+    letters_of_x, letters_of_constant, out = set(p.letters), set(p.of_constant), set(p.out)
     once = all(len(set(term)) == len(term) for term in (p.letters, p.of_constant, p.out))
-    contracted = mine & theirs
+    contracted = letters_of_x & letters_of_constant
     return bool(
         once
         and contracted
         and not contracted & out
-        and mine - contracted <= out
-        and theirs - contracted <= out
+        and letters_of_x - contracted <= out
+        and letters_of_constant - contracted <= out
         and p.letters[0] not in contracted
     )
 
 
-def _write(captured: CapturedGraph, node: Node, p: _Product) -> Node:
+def _insert_layer(captured: CapturedGraph, node: Node, p: _Product) -> Node:
+    """Replace a product by permutations, one linear layer, and permutations; return the new node."""
     kept = [c for c in p.letters if c not in p.of_constant]
     contracted = [c for c in p.letters if c in p.of_constant]
     new = [c for c in p.of_constant if c not in p.letters]
@@ -264,7 +279,7 @@ def _write(captured: CapturedGraph, node: Node, p: _Product) -> Node:
         x = insert_call(captured, node, aten.flatten.using_ints, (x, len(kept), -1), val)
     matrix = p.constant.permute([p.of_constant.index(c) for c in new + contracted]).reshape(-1, val.shape[-1])
     weight = captured.add_constant(matrix.contiguous(), node, "weight")
-    # What follows the layer, each with the shape it gives; the last of all takes the node's place.
+    # The layer and the operations after it, each with the shape of its result; the last one replaces the node.
     steps: list[tuple[Any, tuple[Any, ...], Tensor]] = []
     val = val.new_empty((*val.shape[:-1], matrix.shape[0]))
     steps.append((aten.linear.default, (weight,), val))
@@ -283,13 +298,13 @@ def _write(captured: CapturedGraph, node: Node, p: _Product) -> Node:
     return replace_call(captured, node, target, (x, *args))
 
 
-layer_of_matmul, layer_of_einsum = _rewrite_if_linear(_read_matmul), _rewrite_if_linear(_read_einsum)
-layer_of_tensordot, layer_of_sum = _rewrite_if_linear(_read_tensordot), _rewrite_if_linear(_read_sum)
+make_layer_of_matmul, make_layer_of_einsum = _rewrite_if_linear(_read_matmul), _rewrite_if_linear(_read_einsum)
+make_layer_of_tensordot, make_layer_of_sum = _rewrite_if_linear(_read_tensordot), _rewrite_if_linear(_read_sum)
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 
-_PADDING_NAME = Row(rewrites={"spell": _rewrite_padding_name})
+_NAMED_PADDING = Row(rewrites={"unify": _rewrite_padding_name})
 
 ROWS: Rows = {
     aten.linear.default: Row(Mix(_map_linear, Layer()), secant=split_layer, fast=ops.linear),
@@ -297,11 +312,14 @@ ROWS: Rows = {
         t: Row(Mix(_map_convolution, Layer(n)), None, {"shorten": _absorb_padding}, secant=split_layer)
         for n, t in _CONV.items()
     },
-    **{t: Row(Mix(_map_convolution, Layer(n, transposed=True)), secant=split_layer) for n, t in _TRANSPOSED.items()},
-    aten.conv1d.padding: _PADDING_NAME,
-    aten.conv2d.padding: _PADDING_NAME,
-    aten.conv3d.padding: _PADDING_NAME,
-    aten.convolution.default: Row(rewrites={"spell": _rewrite_convolution}),
+    **{
+        t: Row(Mix(_map_convolution, Layer(n, transposed=True)), secant=split_layer)
+        for n, t in _TRANSPOSED_CONV.items()
+    },
+    aten.conv1d.padding: _NAMED_PADDING,
+    aten.conv2d.padding: _NAMED_PADDING,
+    aten.conv3d.padding: _NAMED_PADDING,
+    aten.convolution.default: Row(rewrites={"unify": _rewrite_convolution}),
     aten.bilinear.default: Row(secant=split_layer),
     aten.embedding.default: Row(Embedding(), secant=split_embedding),
 }

@@ -1,4 +1,4 @@
-"""Normalisation: in eval mode by constants, or by a sample's own deviation, which is a gate, and a centring."""
+"""Norms: BatchNorm is a constant scaling in eval mode; other norms are a gate and a centring."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ aten = torch.ops.aten
 
 
 def _map_centre(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap:
+    """Return the map of a centring with weight and bias."""
     _, gamma, beta, axes, groups = node.args
     return Centre(node.name, operands, name_of(gamma), name_of(beta), axes, groups)
 
 
-# --- by constants -----------------------------------------------------------------------------------------------------
+# --- norms with constant statistics -----------------------------------------------------------------------------------
 
 
 def _rewrite_batch_norm(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Rewrite BatchNorm in eval mode as a scale and a shift."""
     a = bind_arguments(node)
     if a.get("training") or a["running_mean"] is None:
         return
@@ -41,6 +43,7 @@ def _rewrite_batch_norm(captured: CapturedGraph, node: Node, data: set[Node]) ->
 
 
 def _put_scale_shift(captured: CapturedGraph, node: Node, a: dict[str, Any]) -> None:
+    """Replace a norm with constant statistics by a scale and a shift."""
     mean, var = constant_of(captured, a["running_mean"]), constant_of(captured, a["running_var"])
     gamma, beta = constant_of(captured, a["weight"]), constant_of(captured, a["bias"])
     if mean is None or var is None or not _has_known_parameters(captured, a):
@@ -52,38 +55,43 @@ def _put_scale_shift(captured: CapturedGraph, node: Node, a: dict[str, Any]) -> 
 
 
 def _has_known_parameters(captured: CapturedGraph, a: dict[str, Any]) -> bool:
-    """Return True if weight and bias do not depend on the input or the batch size; otherwise there is no rule."""
+    """Return True if weight and bias are constant; otherwise there is no rule."""
     return all(a[name] is None or constant_of(captured, a[name]) is not None for name in ("weight", "bias"))
 
 
 def _unpack_batch_norm(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Rewrite the first result of native BatchNorm as aten.batch_norm."""
     source, index = node.args
     if index == 0:
         replace_call(captured, node, aten.batch_norm.default, (*source.args[:5], False, *source.args[5:]))
 
 
-# --- by a sample's own deviation --------------------------------------------------------------------------------------
+# --- norms with the statistics of a sample ----------------------------------------------------------------------------
 
 
 def _put_centring(
     captured: CapturedGraph, node: Node, x: Node, weight: Any, shift: Any, eps: float, axes: int, groups: int
 ) -> None:
+    """Replace a norm by a division by the standard deviation and a centring."""
     u = insert_call(captured, node, ops.divide_by_std, (x, eps, axes, groups), x.meta["val"])
     replace_call(captured, node, ops.centre, (u, weight, shift, axes, groups))
 
 
 def _rewrite_layer_norm(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Rewrite layer_norm as a division by the standard deviation and a centring."""
     a = bind_arguments(node)
     _put_centring(captured, node, a["input"], a["weight"], a["bias"], a["eps"], len(a["normalized_shape"]), 0)
 
 
 def _unpack_layer_norm(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Rewrite the first result of native_layer_norm as aten.layer_norm."""
     source, index = node.args
     if index == 0:
         replace_call(captured, node, aten.layer_norm.default, source.args)
 
 
 def _reshape_parameter(captured: CapturedGraph, node: Node, parameter: Any) -> Any:
+    """Return a constant with one value per channel, shaped to broadcast; None if it is not constant."""
     value = constant_of(captured, parameter)
     if value is None:
         return None
@@ -91,6 +99,7 @@ def _reshape_parameter(captured: CapturedGraph, node: Node, parameter: Any) -> A
 
 
 def _rewrite_group_norm(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Rewrite group_norm as a division by the standard deviation and a centring."""
     a = bind_arguments(node)
     if not _has_known_parameters(captured, a):
         return
@@ -101,6 +110,7 @@ def _rewrite_group_norm(captured: CapturedGraph, node: Node, data: set[Node]) ->
 
 
 def _rewrite_instance_norm(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Rewrite instance_norm as group_norm with one group per channel, or with statistics as BatchNorm."""
     a = bind_arguments(node)
     if not a["use_input_stats"]:
         _put_scale_shift(captured, node, a)
@@ -112,6 +122,7 @@ def _rewrite_instance_norm(captured: CapturedGraph, node: Node, data: set[Node])
 
 
 def _rewrite_rms_norm(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Rewrite rms_norm as a division by the root mean square and a scale."""
     a = bind_arguments(node)
     axes = len(a["normalized_shape"])
     if a["weight"] is None:
@@ -124,20 +135,21 @@ def _rewrite_rms_norm(captured: CapturedGraph, node: Node, data: set[Node]) -> N
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _inverse_deviation(x: Tensor, eps: float, axes: int) -> Tensor:
+def _invert_deviation(x: Tensor, eps: float, axes: int) -> Tensor:
+    """Return 1 / √(var(x) + ε)."""
     return 1 / ops.deviation(x, eps, axes)
 
 
 ROWS: Rows = {
-    aten.batch_norm.default: Row(rewrites={"spell": _rewrite_batch_norm}),
+    aten.batch_norm.default: Row(rewrites={"unify": _rewrite_batch_norm}),
     aten._native_batch_norm_legit_no_training.default: Row(rewrites={"unpack": _unpack_batch_norm}),
-    aten.layer_norm.default: Row(rewrites={"spell": _rewrite_layer_norm}),
+    aten.layer_norm.default: Row(rewrites={"unify": _rewrite_layer_norm}),
     aten.native_layer_norm.default: Row(rewrites={"unpack": _unpack_layer_norm}),
-    aten.group_norm.default: Row(rewrites={"spell": _rewrite_group_norm}),
-    aten.instance_norm.default: Row(rewrites={"spell": _rewrite_instance_norm}),
-    aten.rms_norm.default: Row(rewrites={"spell": _rewrite_rms_norm}),
+    aten.group_norm.default: Row(rewrites={"unify": _rewrite_group_norm}),
+    aten.instance_norm.default: Row(rewrites={"unify": _rewrite_instance_norm}),
+    aten.rms_norm.default: Row(rewrites={"unify": _rewrite_rms_norm}),
     ops.centre: Row(Mix(_map_centre), secant=split_linear),
-    # Divided by something positive: the sign stays.
-    ops.divide_by_std: Row(Normaliser(_inverse_deviation), range_of_sum, secant=split_divide_by_std),
+    # The divisor is positive, so signs are kept.
+    ops.divide_by_std: Row(Normaliser(_invert_deviation), range_of_sum, secant=split_divide_by_std),
     ops.divide_by_rms: Row(Normaliser(ops.inverse_rms), range_of_sum, secant=split_divide_by_rms),
 }

@@ -1,4 +1,4 @@
-"""Products and quotients of tensors, by elements or as matrices, and attention: one factor carries the signal."""
+"""Element-wise and matrix products, quotients, and attention: one factor carries the signal."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from deeptaylor.maps import linear_map, ops
 from deeptaylor.maps.linear_map import LinearMap
 from deeptaylor.maps.structural import RepeatInterleave
 from deeptaylor.operations.activations import put_relu
-from deeptaylor.operations.comparisons import POSITIVE, is_sign_mask, strip_cast
+from deeptaylor.operations.comparisons import POSITIVE_TESTS, is_sign_mask, strip_cast
 from deeptaylor.operations.flow import Copy, MatrixProduct, Product, Quotient
-from deeptaylor.operations.layers import layer_of_einsum, layer_of_matmul, layer_of_tensordot
+from deeptaylor.operations.layers import make_layer_of_einsum, make_layer_of_matmul, make_layer_of_tensordot
 from deeptaylor.operations.ranges import (
-    UNIT,
+    UNIT_RANGE,
     Range,
     Ranges,
     fixed_range,
@@ -28,7 +28,7 @@ from deeptaylor.operations.ranges import (
     range_of_input,
     sum_range,
 )
-from deeptaylor.operations.row import Rewrite, Row, Rows, same_as
+from deeptaylor.operations.row import Rewrite, Row, Rows, alias_of
 from deeptaylor.operations.scaling import broadcast, scale_by_product, scale_by_quotient
 from deeptaylor.secants.arithmetic import (
     split_contraction,
@@ -44,10 +44,11 @@ __all__ = ["ROWS", "rewrite_einsum"]
 
 aten = torch.ops.aten
 
-# --- by elements ------------------------------------------------------------------------------------------------------
+# --- element-wise products --------------------------------------------------------------------------------------------
 
 
 def _range_of_product(node: Node, ranges: Ranges) -> Range:
+    """Return the range of a product; of a square if both factors are the same tensor."""
     a, b = node.args
     if a is b:
         x = ranges.of(a)
@@ -56,19 +57,20 @@ def _range_of_product(node: Node, ranges: Ranges) -> Range:
 
 
 def _rewrite_as_relu(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
-    """Write x · (x > 0) as a ReLU; the mask may have been cast to numbers."""
+    """Rewrite x · (x > 0) as a ReLU; the mask may be cast to numbers."""
     for x, mask in (node.args[:2], node.args[1::-1]):
-        if x in data and is_sign_mask(captured, strip_cast(mask), x, POSITIVE):
+        if x in data and is_sign_mask(captured, strip_cast(mask), x, POSITIVE_TESTS):
             put_relu(captured, node, x)
             return
 
 
 def _range_of_quotient(node: Node, ranges: Ranges) -> Range:
+    """Return the range of a quotient."""
     return multiply_ranges(ranges.of(node.args[0]), invert_range(ranges.of(node.args[1])))
 
 
 def _rewrite_as_softmax(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
-    """Write exp(z) / Σ exp(z) as a softmax."""
+    """Rewrite exp(z) / Σ exp(z) as a softmax."""
     top, total = node.args[:2]
     if not is_node(total) or total.target is not aten.sum.dim_IntList or total.args[0] is not top:
         return
@@ -78,43 +80,46 @@ def _rewrite_as_softmax(captured: CapturedGraph, node: Node, data: set[Node]) ->
 
 
 def _rewrite_add_factor(operation: Any) -> Rewrite:
-    """Return the rewrite of c + α (a · b) or c + α (a / b) in two steps."""
+    """Return a rewrite of c + α (a · b) or c + α (a / b) as two operations."""
 
     def rewrite(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
         a = bind_arguments(node)
         first, second = a["tensor1"], a["tensor2"]
-        made = insert_call(captured, node, operation, (first, second), _broadcast_shape(first, second))
+        made = insert_call(captured, node, operation, (first, second), _make_broadcast(first, second))
         replace_call(captured, node, aten.add.Tensor, (a["self"], made), {"alpha": a["value"]})
 
     return rewrite
 
 
-def _broadcast_shape(a: Node, b: Node) -> Tensor:
+def _make_broadcast(a: Node, b: Node) -> Tensor:
     """Return a tensor with the shape and dtype of two broadcast tensors."""
     first, second = torch.broadcast_tensors(a.meta["val"], b.meta["val"])
     return torch.empty_like(first, dtype=torch.result_type(first, second))
 
 
-# --- of matrices ------------------------------------------------------------------------------------------------------
+# --- matrix products --------------------------------------------------------------------------------------------------
 
 
-def _map_matmul(node: Node, gate: Node, signal: Node, above: bool) -> LinearMap | None:
+def _map_matmul(node: Node, gate: Node, signal: Node, is_non_negative: bool) -> LinearMap | None:
+    """Return the map of a matrix product with a fixed gate; None if an operand is a vector."""
     if min(len(shape_of(gate)), len(shape_of(signal))) < 2:
         return None
-    return linear_map.MatMul(node.name, [signal.name], gate.name, node.args[0] is gate, above)
+    return linear_map.MatMul(node.name, [signal.name], gate.name, node.args[0] is gate, is_non_negative)
 
 
-def _map_einsum(node: Node, gate: Node, signal: Node, above: bool) -> LinearMap | None:
+def _map_einsum(node: Node, gate: Node, signal: Node, is_non_negative: bool) -> LinearMap | None:
+    """Return the map of an einsum with a fixed gate; None if it sums over an axis that only the signal has."""
     equation, (first, second) = node.args
     left, out = equation.split("->")
     terms = dict(zip((first, second), left.split(","), strict=True))
     data, other = terms[signal], terms[gate]
     if first is second or len(set(data)) != len(data) or not set(data) <= set(other + out):
         return None
-    return linear_map.Einsum(node.name, [signal.name], gate.name, (data, other, out), above)
+    return linear_map.Einsum(node.name, [signal.name], gate.name, (data, other, out), is_non_negative)
 
 
 def _range_of_contraction(node: Node, ranges: Ranges) -> Range:
+    """Return the range of a sum of products."""
     factors = node.args[1] if node.target is aten.einsum.default else node.args
     found = Range(1.0, 1.0)
     for factor in factors:
@@ -123,6 +128,7 @@ def _range_of_contraction(node: Node, ranges: Ranges) -> Range:
 
 
 def _rewrite_addmm(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Rewrite addmm or baddbmm as a matrix product and a sum, if both are unscaled."""
     a = bind_arguments(node)
     if a["beta"] != 1 or a["alpha"] != 1:
         return
@@ -135,7 +141,7 @@ def _rewrite_addmm(captured: CapturedGraph, node: Node, data: set[Node]) -> None
 
 
 def rewrite_einsum(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
-    """Write an einsum with explicit letters, and in smaller steps if it has one operand or more than two.
+    """Rewrite an einsum with explicit letters; split it unless it has two operands.
 
     One operand becomes a sum over the letters that the result lacks, and a permutation. Three and more operands, at
     most two of them data, are multiplied pair by pair. A letter twice in one term (a diagonal) stays: it has no rule.
@@ -154,7 +160,7 @@ def rewrite_einsum(captured: CapturedGraph, node: Node, data: set[Node]) -> None
 
 
 def _expand_equation(equation: str, ranks: list[int]) -> tuple[list[str], str]:
-    """Return the terms and the result, with explicit letters for ellipses and an implied result."""
+    """Return the terms and the result of an einsum with explicit letters for ellipses and an implied result."""
     text = equation.replace(" ", "")
     left, arrow, out = text.partition("->")
     terms = left.split(",")
@@ -169,23 +175,24 @@ def _expand_equation(equation: str, ranks: list[int]) -> tuple[list[str], str]:
 
 
 def _put_sum_and_permute(captured: CapturedGraph, node: Node, x: Node, term: str, out: str) -> None:
-    gone = [k for k, letter in enumerate(term) if letter not in out]
-    if gone:
-        x = insert_call(captured, node, aten.sum.dim_IntList, (x, gone), x.meta["val"].sum(gone))
+    """Replace an einsum of one operand by a sum over the missing letters and a permutation."""
+    summed = [k for k, letter in enumerate(term) if letter not in out]
+    if summed:
+        x = insert_call(captured, node, aten.sum.dim_IntList, (x, summed), x.meta["val"].sum(summed))
     left = [letter for letter in term if letter in out]
     replace_call(captured, node, aten.permute.default, (x, [left.index(letter) for letter in out]))
 
 
 def _put_pairs(captured: CapturedGraph, node: Node, factors: list[tuple[Node, str]], out: str, data: set[Node]) -> None:
-    """Multiply the first data operand with every constant, then with the other data operand if there is one."""
+    """Replace an einsum by a chain of einsums of two operands: constants first, then the second data operand."""
     first, *others = [f for f in factors if f[0] in data]
     if len(others) > 1:
         return
     (x, term), rest = first, [*(f for f in factors if f[0] not in data), *others]
     while rest:
         (factor, letters), *rest = rest
-        asked = set(out).union(*(t for _, t in rest))
-        kept = out if not rest else "".join(dict.fromkeys(c for c in term + letters if c in asked))
+        needed = set(out).union(*(t for _, t in rest))
+        kept = out if not rest else "".join(dict.fromkeys(c for c in term + letters if c in needed))
         args: tuple[Any, ...] = (f"{term},{letters}->{kept}", [x, factor])
         if not rest:
             replace_call(captured, node, aten.einsum.default, args)
@@ -198,6 +205,7 @@ def _put_pairs(captured: CapturedGraph, node: Node, factors: list[tuple[Node, st
 
 
 def _rewrite_attention(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Rewrite scaled_dot_product_attention as attention weights and a matrix product."""
     a = bind_arguments(node)
     q, k, v = a["query"], a["key"], a["value"]
     times = 1
@@ -223,6 +231,7 @@ def _rewrite_attention(captured: CapturedGraph, node: Node, data: set[Node]) -> 
 
 
 def _map_repeat_heads(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> LinearMap:
+    """Return the map that repeats heads of keys or values."""
     return RepeatInterleave(node.name, operands, node.args[1], -3)
 
 
@@ -238,7 +247,7 @@ ROWS: Rows = {
         secant=split_product,
     ),
     aten.mul.Scalar: Row(range=_range_of_product, rewrites={"scale": scale_by_product}),
-    aten.multiply.Tensor: same_as(aten.mul.Tensor),
+    aten.multiply.Tensor: alias_of(aten.mul.Tensor),
     aten.div.Tensor: Row(
         Quotient(),
         _range_of_quotient,
@@ -246,26 +255,26 @@ ROWS: Rows = {
         secant=split_quotient,
     ),
     aten.div.Scalar: Row(range=_range_of_quotient, rewrites={"scale": scale_by_quotient}),
-    aten.divide.Tensor: same_as(aten.div.Tensor),
-    aten.divide.Tensor_mode: same_as(aten.div.Tensor_mode),
-    aten.true_divide.Tensor: same_as(aten.div.Tensor),
-    aten.addcdiv.default: Row(rewrites={"spell": _rewrite_add_factor(aten.div.Tensor)}),
-    aten.addcmul.default: Row(rewrites={"spell": _rewrite_add_factor(aten.mul.Tensor)}),
-    aten.matmul.default: Row(_MATMUL, _range_of_contraction, {"layer": layer_of_matmul}, secant=split_matmul),
-    aten.mm.default: Row(_MATMUL, _range_of_contraction, {"layer": layer_of_matmul}, secant=split_matmul),
+    aten.divide.Tensor: alias_of(aten.div.Tensor),
+    aten.divide.Tensor_mode: alias_of(aten.div.Tensor_mode),
+    aten.true_divide.Tensor: alias_of(aten.div.Tensor),
+    aten.addcdiv.default: Row(rewrites={"unify": _rewrite_add_factor(aten.div.Tensor)}),
+    aten.addcmul.default: Row(rewrites={"unify": _rewrite_add_factor(aten.mul.Tensor)}),
+    aten.matmul.default: Row(_MATMUL, _range_of_contraction, {"layer": make_layer_of_matmul}, secant=split_matmul),
+    aten.mm.default: Row(_MATMUL, _range_of_contraction, {"layer": make_layer_of_matmul}, secant=split_matmul),
     aten.bmm.default: Row(_MATMUL, _range_of_contraction, secant=split_matmul),
-    aten.mv.default: Row(rewrites={"layer": layer_of_matmul}, secant=split_matmul),
+    aten.mv.default: Row(rewrites={"layer": make_layer_of_matmul}, secant=split_matmul),
     aten.dot.default: Row(secant=split_matmul),
     aten.einsum.default: Row(
         MatrixProduct(_map_einsum),
         _range_of_contraction,
-        {"spell": rewrite_einsum, "layer": layer_of_einsum},
+        {"unify": rewrite_einsum, "layer": make_layer_of_einsum},
         secant=split_contraction,
     ),
-    aten.tensordot.default: Row(rewrites={"layer": layer_of_tensordot}, secant=split_contraction),
-    aten.addmm.default: Row(rewrites={"spell": _rewrite_addmm}, secant=split_layer),
-    aten.baddbmm.default: Row(rewrites={"spell": _rewrite_addmm}, secant=split_layer),
-    aten.scaled_dot_product_attention.default: Row(rewrites={"spell": _rewrite_attention}),
-    ops.attention_weights: Row(range=fixed_range(UNIT), secant=split_attention_weights),
+    aten.tensordot.default: Row(rewrites={"layer": make_layer_of_tensordot}, secant=split_contraction),
+    aten.addmm.default: Row(rewrites={"unify": _rewrite_addmm}, secant=split_layer),
+    aten.baddbmm.default: Row(rewrites={"unify": _rewrite_addmm}, secant=split_layer),
+    aten.scaled_dot_product_attention.default: Row(rewrites={"unify": _rewrite_attention}),
+    ops.attention_weights: Row(range=fixed_range(UNIT_RANGE), secant=split_attention_weights),
     ops.repeat_heads: Row(Copy(_map_repeat_heads), range_of_input, secant=split_linear),
 }

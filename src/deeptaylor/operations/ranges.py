@@ -1,7 +1,7 @@
-"""Which values an operation can have: interval arithmetic.
+"""Ranges of values: interval arithmetic.
 
-A row says how the range of a result follows from the ranges of the arguments. Without that, the result can have any
-value, which is always correct; so is a range that is too wide.
+A row computes the range of its result from the ranges of the arguments. A row without a range allows any value, which
+is always correct; so is a range that is too wide.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Range(NamedTuple):
         return self.low >= 0 and self.certain
 
     @property
-    def unit(self) -> bool:
+    def is_unit(self) -> bool:
         """True if the range is within [0, 1], up to rounding."""
         return self.low >= 0 and self.high <= 1
 
 
-ANY, ABOVE, UNIT = Range(), Range(0.0), Range(0.0, 1.0)
+ANY_RANGE, NON_NEGATIVE_RANGE, UNIT_RANGE = Range(), Range(0.0), Range(0.0, 1.0)
 
 
 class Ranges(Protocol):
@@ -56,7 +56,7 @@ RangeRule = Callable[[Node, Ranges], Range]
 
 
 def join_ranges(*ranges: Range) -> Range:
-    """Return the range that holds all of them."""
+    """Return the smallest range that includes all of these."""
     return Range(min(r.low for r in ranges), max(r.high for r in ranges), all(r.certain for r in ranges))
 
 
@@ -78,7 +78,7 @@ def invert_range(x: Range) -> Range:
     if x.low >= 0 or x.high <= 0:
         ends = [math.copysign(_INF, x.high + x.low) if v == 0 else 1 / v for v in x[:2]]
         return Range(min(ends), max(ends), x.certain)
-    return ANY
+    return ANY_RANGE
 
 
 def sum_range(x: Range) -> Range:
@@ -86,11 +86,11 @@ def sum_range(x: Range) -> Range:
     return Range(0.0 if x.low >= 0 else -_INF, 0.0 if x.high <= 0 else _INF, x.certain)
 
 
-# --- rules that many rows share --------------------------------------------------------------------------------------
+# --- rules that many rows share ---------------------------------------------------------------------------------------
 
 
 def fixed_range(found: Range) -> RangeRule:
-    """Return the rule that gives this range for all operands."""
+    """Return the rule of an operation with the same range for all operands."""
     return lambda node, ranges: found
 
 
@@ -108,12 +108,13 @@ def range_by_ends(node: Node, ranges: Ranges) -> Range:
     """Return the range of a function whose only extremum may be at zero, by its values at the ends and at zero."""
     x = range_of_input(node, ranges)
     if any(is_node(a) for a in (*node.args[1:], *node.kwargs.values())):
-        return ANY
-    found = _values_at(node, x)
-    return found._replace(certain=x.certain or _values_at(node, ANY).low >= 0)
+        return ANY_RANGE
+    found = _evaluate_ends(node, x)
+    return found._replace(certain=x.certain or _evaluate_ends(node, ANY_RANGE).low >= 0)
 
 
-def _values_at(node: Node, x: Range) -> Range:
+def _evaluate_ends(node: Node, x: Range) -> Range:
+    """Return the range of a function between the ends of x, with its value at zero if zero is inside."""
     ends = [x.low, x.high, *([0.0] if x.low <= 0 <= x.high else [])]
     with torch.no_grad():
         y = node.target(torch.tensor(ends, dtype=torch.float64), *node.args[1:], **node.kwargs)
@@ -122,7 +123,7 @@ def _values_at(node: Node, x: Range) -> Range:
 
 
 def range_with_dip(least: float) -> RangeRule:
-    """Return the rule for x · g(x), g ≥ 0 increasing: it increases above zero, and `least` is its lower bound."""
+    """Return the rule of x · g(x) with an increasing g ≥ 0; `least` is its lower bound."""
 
     def rule(node: Node, ranges: Ranges) -> Range:
         x = range_of_input(node, ranges)
@@ -132,16 +133,16 @@ def range_with_dip(least: float) -> RangeRule:
 
 
 def range_above(least: float) -> RangeRule:
-    """Return the rule for a function that is not defined below some number, where it gives NaN."""
+    """Return the rule of a function that is undefined (NaN) below some number."""
 
-    def cut(node: Node, ranges: Ranges) -> Range:
+    def rule(node: Node, ranges: Ranges) -> Range:
         x = range_of_input(node, ranges)
-        found = _values_at(node, Range(max(x.low, least), max(x.high, least)))
+        found = _evaluate_ends(node, Range(max(x.low, least), max(x.high, least)))
         return found._replace(certain=x.certain or found.low >= 0)
 
-    return cut
+    return rule
 
 
 def range_of_argument(name: str) -> RangeRule:
-    """Return the rule that gives the range of the argument that fills the result."""
+    """Return the rule of an operation that fills its result with one argument."""
     return lambda node, ranges: ranges.of(bind_arguments(node)[name])

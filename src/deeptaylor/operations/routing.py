@@ -1,10 +1,10 @@
-"""The k largest of several scores, where their places choose what else is read: the routing of a mixture of experts.
+"""The k largest of several scores, whose indices select other values: the routing of a mixture of experts.
 
-An order that changes has no secant, and places are whole numbers that carry no relevance. Written as comparisons,
+An order that changes has no secant, and indices are integers that carry no relevance. Rewritten as comparisons,
 
     rank_e = Σ_j [p_j > p_e]        O_re = [rank_e = r]        values_r = Σ_e O_re p_e
 
-both have: a comparison is a step (secants/choices.py). So lookups and placements by the places become sums over O.
+topk has a secant: a comparison is a step (secants/choices.py). Lookups and scatters by the indices become sums over O.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from deeptaylor.secants.choices import split_sort
 __all__ = ["ROWS"]
 
 aten = torch.ops.aten
-_COUNTS = (aten.arange.default, aten.arange.start)
+_ARANGES = (aten.arange.default, aten.arange.start)
 
 
 def _unpack_topk(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
-    """Write the k largest as comparisons, if all that reads their places is understood."""
+    """Rewrite topk with comparisons, if every operation that reads its indices is supported."""
     topk: Any = node.args[0]
     results = {user.args[1]: user for user in topk.users if user.target is operator.getitem}
-    if node is not results.get(1) or not _is_along_last(topk) or not all(map(_is_understood, _readers(node))):
+    if node is not results.get(1) or not _is_along_last(topk) or not all(map(_is_supported, _list_readers(node))):
         return
-    chosen = _Chosen(captured, topk, topk.next)
-    for reader in _readers(node):
-        chosen.replace_reader(reader)
+    selection = _Selection(captured, topk, topk.next)
+    for reader in _list_readers(node):
+        selection.replace_reader(reader)
     if 0 in results:
-        replace_node(captured, results[0], chosen.look_up(topk.args[0], results[0]))
+        replace_node(captured, results[0], selection.look_up(topk.args[0], results[0]))
 
 
 def _is_along_last(topk: Node) -> bool:
+    """Return True for the k largest floats along the last axis, with a constant k."""
     p, k, *rest = topk.args
     last = len(shape_of(p)) - 1
     largest = rest[1] if len(rest) > 1 else topk.kwargs.get("largest", True)
@@ -48,34 +49,35 @@ def _is_along_last(topk: Node) -> bool:
     return p.meta["val"].is_floating_point() and isinstance(k, int) and dim in (-1, last) and bool(largest)
 
 
-def _readers(places: Node) -> list[Node]:
-    """Return what reads places, behind an axis that is added."""
+def _list_readers(places: Node) -> list[Node]:
+    """Return the operations that read indices, directly or through an unsqueeze."""
     found: list[Node] = []
     for user in places.users:
         found += list(user.users) if user.target is aten.unsqueeze.default else [user]
     return found
 
 
-def _is_understood(reader: Node) -> bool:
+def _is_supported(reader: Node) -> bool:
+    """Return True for a reader of indices that `_Selection` can replace."""
     rank = len(shape_of(reader))
     if reader.target is aten.eq.Tensor:
         places, counted = reader.args
         adds_last = is_node(places) and places.target is aten.unsqueeze.default and places.args[1] in (-1, rank - 1)
-        return adds_last and is_node(counted) and _counts(counted, int(shape_of(reader)[-1]))
+        return adds_last and is_node(counted) and _is_count(counted, int(shape_of(reader)[-1]))
     along_last = len(reader.args) > 1 and reader.args[1] in (-1, rank - 1)
     if reader.target is aten.gather.default:
         return along_last and reader.args[2].target is operator.getitem
     return along_last and reader.target in (aten.scatter.src, aten.scatter.value) and reader.args[2] is not reader
 
 
-def _counts(node: Node, count: int) -> bool:
-    """Return True for 0, 1, 2, … as whole numbers."""
+def _is_count(node: Node, count: int) -> bool:
+    """Return True for the integers 0, 1, 2, …, count − 1."""
     start = node.args[0] if node.target is aten.arange.start else 0
-    return node.target in _COUNTS and start == 0 and shape_of(node) == (count,)
+    return node.target in _ARANGES and start == 0 and shape_of(node) == (count,)
 
 
-class _Chosen:
-    """O and the ranks of one choice, as nodes of the graph."""
+class _Selection:
+    """The mask O and the ranks of a topk, as nodes of the graph."""
 
     def __init__(self, captured: CapturedGraph, topk: Node, before: Node) -> None:
         self.captured, self.topk = captured, topk
@@ -93,28 +95,30 @@ class _Chosen:
         self.mask = self._emit(before, aten.eq.Tensor, wide, counted)  # (…, k, elements)
 
     def _emit(self, before: Node, target: Callable[..., Any], *args: Any) -> Node:
+        """Insert an operation and return its node."""
         values = [a.meta["val"] if is_node(a) else a for a in args]
         return insert_call(self.captured, before, target, args, target(*values))
 
-    def _sum_of_chosen(self, before: Node, x: Node, axis: int) -> Node:
+    def _sum_selected(self, before: Node, x: Node, axis: int) -> Node:
+        """Insert the sum of the selected elements of x along an axis."""
         kept = self._emit(before, aten.where.self, self.mask, x, self.zero)
         return self._emit(before, aten.sum.dim_IntList, kept, [axis])
 
     def look_up(self, x: Node, before: Node) -> Node:
-        """Insert Σ_e O_re x_e."""
-        return self._sum_of_chosen(before, self._emit(before, aten.unsqueeze.default, x, -2), -1)
+        """Insert Σ_e O_re x_e and return its node."""
+        return self._sum_selected(before, self._emit(before, aten.unsqueeze.default, x, -2), -1)
 
     def replace_reader(self, reader: Node) -> None:
-        """Replace what reads the places."""
+        """Replace an operation that reads the indices."""
         if reader.target is aten.eq.Tensor:
             replace_node(self.captured, reader, self.mask)
         elif reader.target is aten.gather.default:
             replace_node(self.captured, reader, self.look_up(reader.args[0], reader))
         else:
-            replace_node(self.captured, reader, self._place(reader))
+            replace_node(self.captured, reader, self._insert_selected(reader))
 
-    def _place(self, reader: Node) -> Node:
-        """Insert what a scatter writes: the source at the places that are chosen, else what was there."""
+    def _insert_selected(self, reader: Node) -> Node:
+        """Insert the result of a scatter: the source at the selected indices, x elsewhere."""
         x, _, _, source = reader.args
         count = self.topk.args[1]
         written = self._emit(reader, aten.lt.Scalar, self.rank, count)
@@ -123,7 +127,7 @@ class _Chosen:
                 torch.tensor(source, dtype=x.meta["val"].dtype, device=x.meta["val"].device), reader
             )
             return self._emit(reader, aten.where.self, written, value, x)
-        spread = self._sum_of_chosen(reader, self._emit(reader, aten.unsqueeze.default, source, -1), -2)
+        spread = self._sum_selected(reader, self._emit(reader, aten.unsqueeze.default, source, -1), -2)
         return self._emit(reader, aten.where.self, written, spread, x)
 
 

@@ -1,11 +1,11 @@
-"""A row of the table: everything that is known of one operation.
+"""A row of the table: the facts about one operation.
 
     aten.silu.default: Row(Activation(), range_with_dip(-0.3), secant=Slope(slopes.silu))
 
-is how relevance flows through it (flow.py), which values it can have (ranges.py), and its secant (secants/). `rewrites`
-brings equivalent formulations into the form that has a flow; its stages are those of passes/rewrite.py.
+states how relevance flows through it (flow.py), which values it can have (ranges.py), and its secant (secants/).
+`rewrites` replaces it by an equivalent form that has a flow; its stages are those of passes/rewrite.py.
 
-The functions beside the rows have names by their role, and these signatures:
+Functions beside the rows are named by their role, with these signatures:
 
     _map_x(node, captured, operands)      return the linear map of an affine operation; None: this use has no rule
     _range_of_x(node, ranges)             return the range of the result from the ranges of the arguments
@@ -21,21 +21,21 @@ from typing import Any, Literal
 
 from deeptaylor.graph.capture import CapturedGraph
 from deeptaylor.graph.node import Node
-from deeptaylor.operations.flow import UNKNOWN, Flow
+from deeptaylor.operations.flow import UNKNOWN_FLOW, Flow
 from deeptaylor.operations.ranges import RangeRule
 from deeptaylor.secants.pair import Secant
 
-__all__ = ["Rewrite", "Row", "Rows", "Stage", "same_as"]
+__all__ = ["Rewrite", "Row", "Rows", "Stage", "alias_of"]
 
 Stage = Literal[
-    "unpack",  # make one of several results an operation of its own; the node is the one that takes the result
+    "unpack",  # replace one of several results by a separate operation; the node is the getitem
     "drop",  # remove an operation that changes nothing
     "name",  # replace an alias
-    "spell",  # replace an equivalent formulation
-    "pool",  # replace an L^p pooling that is written out
+    "unify",  # replace one operation by an equivalent formulation
+    "pool",  # replace a power, an average and a root by an L^p pooling
     "broadcast",  # expand data to the result's shape, narrow constants to the axes along which they vary
-    "shorten",  # replace a rectifier or a sum that is written out
-    "centre",  # replace a centring that is written out
+    "shorten",  # replace several operations by one ReLU or sum
+    "centre",  # replace x − mean(x) by a centring
     "layer",  # replace a product with a constant by a linear layer
     "scale",  # replace + − × ÷ by constants by one operation
 ]
@@ -44,27 +44,27 @@ Rewrite = Callable[[CapturedGraph, Node, set[Node]], None]  # in place; the set:
 
 @dataclass(frozen=True)
 class Row:
-    """Everything that is known of an operation."""
+    """The facts about an operation."""
 
-    flow: Flow = UNKNOWN
+    flow: Flow = UNKNOWN_FLOW
     range: RangeRule | None = None  # None: the result can have any value
     rewrites: Mapping[Stage, Rewrite] = field(default_factory=dict)
     secant: Secant | None = None  # for all overloads of the name; None: `between` does not support the operation
-    flow_for: Callable[[Node], Flow] | None = None  # returns the flow, if it depends on the arguments
+    choose_flow: Callable[[Node], Flow] | None = None  # returns the flow, if it depends on the arguments
     reads: Literal["values", "first", "shape", "type"] = "values"  # what it reads; "first": only the first one's values
-    final: bool = False  # True if it is removed at the end of a network, so that its input (the logit) is explained
+    is_final: bool = False  # True if it is removed at the end of a network, to explain its input (the logit)
     fast: Callable[..., Any] | None = None  # a faster function, for a graph that will run
 
     def flow_of(self, node: Node) -> Flow:
         """Return how relevance flows through a node."""
-        return self.flow if self.flow_for is None else self.flow_for(node)
+        return self.flow if self.choose_flow is None else self.choose_flow(node)
 
 
 Rows = dict[Any, Row]
 
 
-def same_as(target: Any) -> Row:
-    """Return the row for an alias of an operation with the same arguments."""
+def alias_of(target: Any) -> Row:
+    """Return the row of an operation that is another name for `target`."""
 
     def rename(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
         node.target = target

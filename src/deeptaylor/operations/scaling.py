@@ -26,13 +26,13 @@ __all__ = ["broadcast", "scale_by_product", "scale_by_quotient", "scale_by_sign"
 
 aten = torch.ops.aten
 
-# --- one shape --------------------------------------------------------------------------------------------------------
+# --- broadcasting -----------------------------------------------------------------------------------------------------
 
 
 def broadcast(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
     """Expand the data of an element-wise operation to its shape; reduce constants to the axes along which they vary.
 
-    So all formulations give the same graph: expanded or broadcast data, a filled tensor or a number.
+    So equivalent formulations give the same graph: expanded or broadcast data, a filled tensor or a number.
     """
     read = operands_of(node)
     signals = {n for n in read if n in data}
@@ -43,42 +43,45 @@ def broadcast(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
         data.add(wide)
         signals = {wide}
     for operand in dict.fromkeys(n for n in read if n not in data):
-        narrow = _narrow(captured, operand, node, signals, data)
+        narrow = _narrow_constant(captured, operand, node, signals, data)
         if narrow is not None:
             node.replace_input_with(operand, captured.add_constant(narrow, node, "constant"))
 
 
-def _narrow(captured: CapturedGraph, c: Node, node: Node, signals: set[Node], data: set[Node]) -> Tensor | None:
-    """Return a constant without the axes along which its values repeat; None if there are no such axes.
+def _narrow_constant(
+    captured: CapturedGraph, c: Node, node: Node, signals: set[Node], data: set[Node]
+) -> Tensor | None:
+    """Return a constant without the axes along which it repeats; None if there are no such axes.
 
     Axes are kept if no data has them: they decide the shape of the result.
     """
     known = constant_of(captured, c)
-    value = _constant_per_sample(captured, c, data) if known is None else known
+    value = _compute_constant_per_sample(captured, c, data) if known is None else known
     if value is None:
         return None
     for axis in range(-value.ndim, 0):
-        covered = any(str(_size(n, axis)) == str(_size(node, axis)) for n in signals)
+        covered = any(str(_find_size(n, axis)) == str(_find_size(node, axis)) for n in signals)
         if covered and value.shape[axis] > 1 and _is_repeated(value, axis):
             value = value.narrow(axis, 0, 1)
-        elif not covered and str(value.shape[axis]) != str(_size(c, axis)):  # samples that no data has
+        elif not covered and str(value.shape[axis]) != str(_find_size(c, axis)):  # an axis of samples that no data has
             return None
     return None if value is known else value
 
 
-def _size(node: Node, axis: int) -> Any:
+def _find_size(node: Node, axis: int) -> Any:
     """Return the size of an axis, counted from the last; 1 if broadcasting would add the axis."""
     shape = shape_of(node)
     return shape[axis] if -axis <= len(shape) else 1
 
 
 def _is_repeated(t: Tensor, axis: int) -> bool:
+    """Return True if a tensor is constant along an axis."""
     return bool((t == t.narrow(axis, 0, 1)).all())
 
 
-def _constant_per_sample(captured: CapturedGraph, node: Node, data: set[Node]) -> Tensor | None:
+def _compute_constant_per_sample(captured: CapturedGraph, node: Node, data: set[Node]) -> Tensor | None:
     """Return one sample of a value that depends only on the batch size; None if samples or batches differ."""
-    with contextlib.suppress(Exception):  # an operation may raise anything for a batch that is not its own
+    with contextlib.suppress(Exception):  # an operation may raise anything for another batch size
         two, three = (_evaluate_for_batch(captured, node, data, batch, {}) for batch in (2, 3))
         for axis, size in enumerate(two.shape):
             if size != three.shape[axis] and _is_repeated(two, axis) and _is_repeated(three, axis):
@@ -99,7 +102,7 @@ def _evaluate_for_batch(
             known[node] = _evaluate_number(val, batch)
         elif node in data:
             sizes = [_evaluate_number(n, batch) for n in val.shape]
-            known[node] = torch.empty(sizes, dtype=val.dtype, device=val.device)  # nobody reads its values
+            known[node] = torch.empty(sizes, dtype=val.dtype, device=val.device)  # only its shape is read
         else:
             args = fx.map_arg((node.args, node.kwargs), lambda n: _evaluate_for_batch(captured, n, data, batch, known))
             known[node] = node.target(*args[0], **args[1])
@@ -112,7 +115,7 @@ def _evaluate_number(size: Any, batch: int) -> int:
     return size // FREE_BATCH * batch if follows else evaluate_size(size, batch)
 
 
-# --- one operation ----------------------------------------------------------------------------------------------------
+# --- scalings and shifts ----------------------------------------------------------------------------------------------
 
 
 def scale_by_sign(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
@@ -136,13 +139,13 @@ def scale_by_quotient(captured: CapturedGraph, node: Node, data: set[Node]) -> N
 
 
 def scale_by_sum(sign: int, reverse: bool = False) -> Rewrite:
-    """Return the rewrite of a ± α b with data in one of them; `reverse`: the operation names b first."""
+    """Return a rewrite of a ± α b with one data operand; `reverse`: the operation names b first."""
 
     def rewrite(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
         if not _has_constant(node, data):
             return
         a, b = node.args[1::-1] if reverse else node.args[:2]
-        alpha = sign * bind_arguments(node)["alpha"]  # of numbers, torch names it third
+        alpha = sign * bind_arguments(node)["alpha"]  # torch gives alpha by position for numbers
         if a in data:
             _put_scale_shift(captured, node, data, a, None, _make_node(captured, b, node, alpha))
         else:
@@ -153,6 +156,7 @@ def scale_by_sum(sign: int, reverse: bool = False) -> Rewrite:
 
 
 def _is_floating(node: Node) -> bool:
+    """Return True for a node whose value is a floating-point tensor."""
     val = node.meta.get("val")
     return isinstance(val, Tensor) and val.is_floating_point()
 
@@ -162,13 +166,14 @@ def _has_constant(node: Node, data: set[Node]) -> bool:
 
     Integers, such as a token mask, are excluded: combined with them, a number would decide the dtype.
     """
-    some = [a for a in node.args[:2] if a in data]
-    return _is_floating(node) and len(some) == 1 and _is_floating(some[0])
+    operands = [a for a in node.args[:2] if a in data]
+    return _is_floating(node) and len(operands) == 1 and _is_floating(operands[0])
 
 
 def _put_scale_shift(
     captured: CapturedGraph, node: Node, data: set[Node], x: Node, scale: Node | None, shift: Node | None
 ) -> None:
+    """Replace a node by scale · x + shift; either may be None."""
     scale, shift = (_match_rank(captured, c, node) for c in (scale, shift))
     data.add(replace_call(captured, node, ops.scale_shift, (x, scale, shift)))
 
@@ -206,6 +211,7 @@ def _make_tensor(captured: CapturedGraph, value: Node, before: Node) -> Node:
 
 
 def _make_reciprocal(captured: CapturedGraph, value: Any, before: Node) -> Node:
+    """Return a node with 1 / value."""
     if not is_node(value):
         return captured.add_constant(torch.tensor(value, dtype=torch.float64).reciprocal(), before, "number")
     value = _make_tensor(captured, value, before)

@@ -22,7 +22,7 @@ from deeptaylor.maps import ops
 from deeptaylor.operations.flow import Addition, ScaleShift
 from deeptaylor.operations.layers import name_of
 from deeptaylor.operations.ranges import Range, Ranges, add_ranges, multiply_ranges, range_of_input
-from deeptaylor.operations.row import Row, Rows, same_as
+from deeptaylor.operations.row import Row, Rows, alias_of
 from deeptaylor.operations.scaling import broadcast, scale_by_sign, scale_by_sum
 from deeptaylor.secants.arithmetic import split_linear
 
@@ -31,22 +31,24 @@ __all__ = ["ROWS", "put_centring"]
 aten = torch.ops.aten
 _DIFFERENCES = (aten.sub.Tensor, aten.sub.Scalar)
 
-# --- of tensors -------------------------------------------------------------------------------------------------------
+# --- sums of tensors --------------------------------------------------------------------------------------------------
 
 
 def _map_sum(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> lm.LinearMap:
+    """Return the map of a + α b or a − α b."""
     alpha: Any = bind_arguments(node)["alpha"]
     return lm.Sum(node.name, operands, (1.0, float(-alpha if node.target in _DIFFERENCES else alpha)))
 
 
 def _range_of_sum(node: Node, ranges: Ranges) -> Range:
+    """Return the range of a + α b or a − α b."""
     alpha = float(bind_arguments(node)["alpha"])
     factor = -alpha if node.target in _DIFFERENCES else alpha
     return add_ranges(ranges.of(node.args[0]), multiply_ranges(ranges.of(node.args[1]), Range(factor, factor)))
 
 
 def _merge_summands(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
-    """Write x + x as 2 x, and x + |x| as 2 relu(x)."""
+    """Rewrite x + x as 2 x, and x + |x| as 2 relu(x)."""
     a, b = node.args[:2]
     for x, other in ((a, b), (b, a)):
         if is_node(other) and other.target is aten.abs.default and other.args[0] is x and not node.kwargs:
@@ -59,15 +61,17 @@ def _merge_summands(captured: CapturedGraph, node: Node, data: set[Node]) -> Non
 
 
 def _swap_operands(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Rewrite rsub of two data tensors as a difference."""
     a, b = node.args[:2]
     if a in data and b in data:
         replace_call(captured, node, aten.sub.Tensor, (b, a), {"alpha": bind_arguments(node)["alpha"]})
 
 
-# --- with constants ---------------------------------------------------------------------------------------------------
+# --- sums with constants ----------------------------------------------------------------------------------------------
 
 
 def _map_scale_shift(node: Node, captured: CapturedGraph, operands: Sequence[str]) -> lm.LinearMap:
+    """Return the map of scale · x + shift."""
     scale: Any = node.args[1]
     known = constant_of(captured, scale)
     has_negative = scale is not None and (known is None or bool((known < 0).any()))
@@ -77,18 +81,20 @@ def _map_scale_shift(node: Node, captured: CapturedGraph, operands: Sequence[str
 
 
 def _range_of_scale_shift(node: Node, ranges: Ranges) -> Range:
+    """Return the range of scale · x + shift."""
     x, scale, shift = node.args
     found = ranges.of(x) if scale is None else multiply_ranges(ranges.of(x), ranges.of(scale))
     return found if shift is None else add_ranges(found, ranges.of(shift))
 
 
 def _range_of_negation(node: Node, ranges: Ranges) -> Range:
+    """Return the range of −x."""
     return multiply_ranges(range_of_input(node, ranges), Range(-1.0, -1.0))
 
 
 # --- x − mean(x) is a centring ----------------------------------------------------------------------------------------
 
-_INVERSE = (aten.rsqrt.default, aten.reciprocal.default)
+_INVERSE_OPS = (aten.rsqrt.default, aten.reciprocal.default)
 
 
 def put_centring(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
@@ -129,7 +135,7 @@ def _find_gate(user: Node, node: Node, data: set[Node], axes: list[int]) -> Node
     a, b = user.args if user.args[0] is node else user.args[::-1]
     if a is not node or b not in data or (user.target is aten.div.Tensor and user.args[0] is not node):
         return None
-    if user.target is aten.mul.Tensor and b.target not in _INVERSE:
+    if user.target is aten.mul.Tensor and b.target not in _INVERSE_OPS:
         return None
     sizes, rank = shape_of(b), len(shape_of(node))
     uniform = len(sizes) == rank and all(isinstance(sizes[d], int) and sizes[d] == 1 for d in axes)
@@ -166,13 +172,13 @@ ROWS: Rows = {
         secant=split_linear,
     ),
     aten.sub.Scalar: Row(range=_range_of_sum, rewrites={"scale": scale_by_sum(-1)}),
-    aten.subtract.Tensor: same_as(aten.sub.Tensor),
+    aten.subtract.Tensor: alias_of(aten.sub.Tensor),
     aten.rsub.Tensor: Row(
         rewrites={"broadcast": broadcast, "shorten": _swap_operands, "scale": scale_by_sum(-1, reverse=True)},
         secant=split_linear,
     ),
     aten.rsub.Scalar: Row(rewrites={"scale": scale_by_sum(-1, reverse=True)}),
     aten.neg.default: Row(range=_range_of_negation, rewrites={"scale": scale_by_sign}, secant=split_linear),
-    aten.negative.default: same_as(aten.neg.default),
+    aten.negative.default: alias_of(aten.neg.default),
     ops.scale_shift: Row(ScaleShift(_map_scale_shift), _range_of_scale_shift, secant=split_linear),
 }

@@ -27,8 +27,8 @@ from deeptaylor.operations import (
     routing,
     sums,
 )
-from deeptaylor.operations.flow import UNKNOWN, Flow
-from deeptaylor.operations.ranges import ANY, UNIT, Range
+from deeptaylor.operations.flow import UNKNOWN_FLOW, Flow
+from deeptaylor.operations.ranges import ANY_RANGE, UNIT_RANGE, Range
 from deeptaylor.operations.row import Row, Rows
 from deeptaylor.secants.pair import Secant
 
@@ -37,13 +37,13 @@ __all__ = [
     "TABLE",
     "GraphRanges",
     "convolves",
-    "data_nodes",
+    "find_data_nodes",
+    "find_read_values",
     "flow_of",
-    "never_below_zero",
+    "is_never_negative",
     "row_of",
     "run_fast",
     "secant_of",
-    "values_read",
 ]
 
 FAMILIES = (
@@ -51,30 +51,30 @@ FAMILIES = (
 )  # fmt: skip
 TABLE: Rows = {target: row for family in FAMILIES for target, row in family.ROWS.items()}
 
-_NOTHING = Row()
+_EMPTY_ROW = Row()
 
 
 def row_of(node: Node) -> Row:
     """Return the row of a node's operation; an empty one if there is none."""
-    return TABLE.get(node.target, _NOTHING) if node.op == "call_function" else _NOTHING
+    return TABLE.get(node.target, _EMPTY_ROW) if node.op == "call_function" else _EMPTY_ROW
 
 
 def flow_of(node: Node) -> Flow:
-    """Return how relevance flows through a node; UNKNOWN if no row says so."""
-    return row_of(node).flow_of(node) if node.op == "call_function" else UNKNOWN
+    """Return how relevance flows through a node; UNKNOWN_FLOW if no row says so."""
+    return row_of(node).flow_of(node) if node.op == "call_function" else UNKNOWN_FLOW
 
 
 def secant_of(target: Any) -> Secant | None:
     """Return the secant in the row of an operation, or of another overload of it; None if there is none."""
-    return _SECANTS.get(_packet(target))
+    return _SECANTS.get(_strip_overload(target))
 
 
-def _packet(target: Any) -> Any:
+def _strip_overload(target: Any) -> Any:
     """Return an operation without its overload."""
     return getattr(target, "overloadpacket", target)
 
 
-_SECANTS = {_packet(target): row.secant for target, row in TABLE.items() if row.secant is not None}
+_SECANTS = {_strip_overload(target): row.secant for target, row in TABLE.items() if row.secant is not None}
 
 
 def convolves(node: Node) -> bool:
@@ -83,23 +83,23 @@ def convolves(node: Node) -> bool:
     return layer is not None and layer.places > 0
 
 
-def data_nodes(captured: CapturedGraph) -> set[Node]:
+def find_data_nodes(captured: CapturedGraph) -> set[Node]:
     """Return the nodes whose values depend on the values of an input."""
     data: set[Node] = set(captured.inputs)
     for node in captured.graph.nodes:
-        if node.op == "call_function" and any(n in data for n in values_read(node)):
+        if node.op == "call_function" and any(n in data for n in find_read_values(node)):
             data.add(node)
     return data
 
 
-def values_read(node: Node) -> list[Node]:
+def find_read_values(node: Node) -> list[Node]:
     """Return the nodes whose values, not only shapes, a node reads."""
     reads: list[Node] = node.all_input_nodes
     return {"values": reads, "first": reads[:1]}.get(row_of(node).reads, [])
 
 
 def run_fast(graph: fx.Graph) -> None:
-    """Replace operations of a graph by faster ones of this library."""
+    """Replace operations of a graph by faster functions of this library."""
     for node in graph.nodes:
         node.target = row_of(node).fast or node.target
 
@@ -108,59 +108,60 @@ def run_fast(graph: fx.Graph) -> None:
 
 
 class GraphRanges:
-    """The ranges of a graph's nodes; `known` caches them, and may be filled before."""
+    """The ranges of a graph's nodes, cached in `cache`, which may be filled beforehand."""
 
     def __init__(self, captured: CapturedGraph) -> None:
-        self.captured, self.known = captured, dict[Node, Range]()
+        self.captured, self.cache = captured, dict[Node, Range]()
 
     def of(self, value: Any) -> Range:
         """Return the range of a node or a number."""
         if not is_node(value):
-            return _of_number(value)
-        if value not in self.known:
-            self.known[value] = self._find(value)
-        return self.known[value]
+            return _make_number_range(value)
+        if value not in self.cache:
+            self.cache[value] = self._find(value)
+        return self.cache[value]
 
     def _find(self, node: Node) -> Range:
+        """Return the range of a node that is not cached."""
         if node.op == "get_attr":
-            return _of_tensor(self.captured.constants[str(node.target)])
-        return _by_row(node, self)
+            return _make_tensor_range(self.captured.constants[str(node.target)])
+        return _find_by_row(node, self)
 
 
-class _UnknownRanges:
-    """Ranges of nodes that can have any value."""
+class _OpenRanges:
+    """The ranges of nodes that can have any value."""
 
     def of(self, value: Any) -> Range:
-        return ANY if is_node(value) else _of_number(value)
+        return ANY_RANGE if is_node(value) else _make_number_range(value)
 
 
-def never_below_zero(node: Node) -> bool:
+def is_never_negative(node: Node) -> bool:
     """Return True for an operation whose result is ≥ 0 for all operands."""
-    return _by_row(node, _UnknownRanges()).non_negative
+    return _find_by_row(node, _OpenRanges()).non_negative
 
 
-def _by_row(node: Node, ranges: GraphRanges | _UnknownRanges) -> Range:
-    """Return the range of a node's result by its row."""
+def _find_by_row(node: Node, ranges: GraphRanges | _OpenRanges) -> Range:
+    """Return the range of a node's result, from its row."""
     val = node.meta.get("val")
     if isinstance(val, Tensor) and val.dtype is torch.bool:
-        return UNIT
+        return UNIT_RANGE
     if node.op != "call_function":
-        return ANY
-    # A row can be for all overloads of a name.
-    rule = row_of(node).range or TABLE.get(_packet(node.target), _NOTHING).range
-    found = ANY if rule is None else rule(node, ranges)
-    return ANY if math.isnan(found.low) or math.isnan(found.high) else found
+        return ANY_RANGE
+    # A row may apply to all overloads of an operation.
+    rule = row_of(node).range or TABLE.get(_strip_overload(node.target), _EMPTY_ROW).range
+    found = ANY_RANGE if rule is None else rule(node, ranges)
+    return ANY_RANGE if math.isnan(found.low) or math.isnan(found.high) else found
 
 
-def _of_number(value: Any) -> Range:
-    """Return the range of a number; ANY for anything else."""
-    return Range(float(value), float(value)) if isinstance(value, (int, float)) else ANY
+def _make_number_range(value: Any) -> Range:
+    """Return the range of a number; any range for anything else."""
+    return Range(float(value), float(value)) if isinstance(value, (int, float)) else ANY_RANGE
 
 
-def _of_tensor(value: Tensor) -> Range:
-    """Return the range of a constant; of one that follows a parameter, only its signs."""
+def _make_tensor_range(value: Tensor) -> Range:
+    """Return the range of a constant; only its signs if it follows a parameter."""
     if value.is_complex() or not value.numel():
-        return ANY
+        return ANY_RANGE
     low, high = torch.aminmax(value.detach())
     if is_recorded(value):  # a parameter may change later, and only its signs are checked
         return Range(0.0 if bool(low >= 0) else -math.inf, 0.0 if bool(high <= 0) else math.inf)

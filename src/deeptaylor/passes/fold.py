@@ -25,7 +25,7 @@ from deeptaylor.graph.editing import constant_of, expand_argument, insert_call, 
 from deeptaylor.graph.node import Node, bind_arguments, is_node
 from deeptaylor.maps import ops
 from deeptaylor.operations.flow import Layer
-from deeptaylor.operations.table import data_nodes, flow_of
+from deeptaylor.operations.table import find_data_nodes, flow_of
 from deeptaylor.passes.rearrangements import find_base, move_back, move_forward
 
 __all__ = ["fold", "merge_update"]
@@ -112,7 +112,7 @@ def fold(captured: CapturedGraph, boxes: set[Node]) -> None:
 
 def _find_pixels(captured: CapturedGraph, boxes: set[Node]) -> set[Node]:
     """Return the nodes that only rearrange or scale one of these inputs."""
-    pixels, data = set(boxes), data_nodes(captured)
+    pixels, data = set(boxes), find_data_nodes(captured)
     for node in captured.graph.nodes:
         operands = [n for n in node.all_input_nodes if n in data]
         still = flow_of(node).moves or flow_of(node).scales

@@ -7,7 +7,7 @@ rewrite(captured)
 ├── drop          identities (dropout in eval mode, clone, …) disappear
 ├── name          operations with several names get one
 ├── evaluate      everything that does not depend on the input is computed once
-├── spell         equivalent formulations of norms, attention, pooling and convolution become one
+├── unify         equivalent formulations of norms, attention, pooling and convolution become one
 ├── evaluate      constants that these rewrites made
 ├── pool          power, average, root become L^p pooling
 ├── broadcast     data is expanded to the shape of the result, and constants are narrowed
@@ -34,7 +34,7 @@ from deeptaylor.maps import ops
 from deeptaylor.operations.flow import Layer
 from deeptaylor.operations.moves import put_permute, put_reshape
 from deeptaylor.operations.row import Stage
-from deeptaylor.operations.table import data_nodes, flow_of, row_of
+from deeptaylor.operations.table import find_data_nodes, flow_of, row_of
 from deeptaylor.passes.rearrangements import apply_node, example_size, is_rearrangement
 
 __all__ = ["rewrite", "split_attention", "unify_dtype"]
@@ -42,7 +42,7 @@ __all__ = ["rewrite", "split_attention", "unify_dtype"]
 
 def unify_dtype(captured: CapturedGraph) -> None:
     """Convert constants and casts to the dtype of the data, in place: float32 constants of a float64 network."""
-    data = data_nodes(captured)
+    data = find_data_nodes(captured)
     kinds = [n.meta["val"].dtype for n in captured.inputs if n.meta["val"].is_floating_point()]
     kinds += [t.dtype for t in captured.constants.values() if t.is_floating_point()]
     if not kinds:
@@ -72,7 +72,7 @@ def rewrite(captured: CapturedGraph) -> None:
     _apply(captured, "drop", data_only=False)
     _apply(captured, "name", data_only=False)
     _evaluate(captured)
-    _apply(captured, "spell")
+    _apply(captured, "unify")
     _evaluate(captured)
     _apply(captured, "pool", data_only=False)
     _apply(captured, "broadcast")
@@ -86,7 +86,7 @@ def rewrite(captured: CapturedGraph) -> None:
 
 def _apply(captured: CapturedGraph, stage: Stage, data_only: bool = True) -> None:
     """Apply the rewrites of one stage, node after node; `data_only`: only to nodes that depend on the input."""
-    data = data_nodes(captured)
+    data = find_data_nodes(captured)
     for node in list(captured.graph.nodes):
         change = row_of(node).rewrites.get(stage)
         if change is not None and (node in data or not data_only):
@@ -95,7 +95,7 @@ def _apply(captured: CapturedGraph, stage: Stage, data_only: bool = True) -> Non
 
 def _unpack(captured: CapturedGraph) -> None:
     """Replace each result that is taken from a tuple by an operation of its own."""
-    data = data_nodes(captured)
+    data = find_data_nodes(captured)
     for node in list(captured.graph.nodes):
         if node.op == "call_function" and node.target is operator.getitem:
             change = row_of(node.args[0]).rewrites.get("unpack")
@@ -106,7 +106,7 @@ def _unpack(captured: CapturedGraph) -> None:
 
 def _evaluate(captured: CapturedGraph) -> None:
     """Replace everything that depends neither on the input's values nor on the batch size by constants."""
-    data = data_nodes(captured)
+    data = find_data_nodes(captured)
     fixed: dict[Node, Any] = {}
     for node in list(captured.graph.nodes):
         if node.op == "get_attr" and str(node.target) in captured.constants:  # branches of torch.cond are not

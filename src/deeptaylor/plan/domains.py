@@ -19,8 +19,8 @@ from deeptaylor.maps import linear_map as lm
 from deeptaylor.maps import ops
 from deeptaylor.maps import structural as st
 from deeptaylor.maps.linear_map import Context, Einsum, MatMul
-from deeptaylor.operations.ranges import ABOVE, ANY, Range
-from deeptaylor.operations.table import GraphRanges, flow_of, never_below_zero
+from deeptaylor.operations.ranges import ANY_RANGE, NON_NEGATIVE_RANGE, Range
+from deeptaylor.operations.table import GraphRanges, flow_of, is_never_negative
 from deeptaylor.rules.steps import BlockStep, MaxStep, Step
 
 __all__ = [
@@ -63,7 +63,7 @@ def _is_evident(node: Node) -> bool:
     todo, seen = [node], set[Node]()
     while todo:
         n = todo.pop()
-        if n in seen or n.op == "placeholder" or never_below_zero(n):
+        if n in seen or n.op == "placeholder" or is_never_negative(n):
             continue
         if not flow_of(n).keeps_signs:
             return False
@@ -134,7 +134,7 @@ def infer_domains(
             continue
         if node.op == "placeholder":
             domain[node] = given[node]
-            ranges.known[node] = _range_of(given[node])
+            ranges.cache[node] = _range_of(given[node])
             if node.meta["val"].is_floating_point():
                 pixels.add(node)
             continue
@@ -144,7 +144,7 @@ def infer_domains(
             still = _input_domain(node, operands[0], domain[operands[0]], ranges, data)
             if still is not None:
                 domain[node] = still
-                ranges.known[node] = _range_of(still, ranges.of(node).certain)
+                ranges.cache[node] = _range_of(still, ranges.of(node).certain)
                 pixels.add(node)
     return domain, pixels
 
@@ -154,16 +154,16 @@ def find_ranges(captured: CapturedGraph, domain: Mapping[Node, Domain], pixels: 
     ranges = GraphRanges(captured)
     for node, inferred in domain.items():
         if node.op == "placeholder":
-            ranges.known[node] = _range_of(inferred)
+            ranges.cache[node] = _range_of(inferred)
         else:  # in the order of the graph, so that none is looked up through many others
             found = ranges.of(node)
-            ranges.known[node] = _range_of(inferred, found.certain) if node in pixels else found
+            ranges.cache[node] = _range_of(inferred, found.certain) if node in pixels else found
     return ranges
 
 
 def _domain_of(found: Range) -> Domain:
     """Return the domain for a range."""
-    if found.unit:
+    if found.is_unit:
         return Box(0.0, 1.0) if found.certain else _Gate()
     return NonNegative() if found.non_negative else Real()
 
@@ -172,7 +172,7 @@ def _range_of(domain: Domain, certain: bool = True) -> Range:
     """Return the range for a domain."""
     if isinstance(domain, Box) and not is_recorded(torch.as_tensor(domain.low)):
         return Range(*domain.span(), certain)
-    return ABOVE if domain.non_negative else ANY
+    return NON_NEGATIVE_RANGE if domain.non_negative else ANY_RANGE
 
 
 def _input_domain(node: Node, x: Node, domain: Domain, ranges: GraphRanges, data: set[Node]) -> Domain | None:
@@ -243,7 +243,7 @@ class _Shapes:
 
 def _carry_box(node: Node, x: Node, box: Box, captured: CapturedGraph, data: set[Node]) -> Box | None:
     """Return the box after a rearrangement; None if bounds cannot follow, because the batch is not the first axis."""
-    built = flow_of(node).map(node, captured, [x], above=lambda n: False)
+    built = flow_of(node).map(node, captured, [x], is_non_negative=lambda n: False)
     if not isinstance(built, st.Structural):
         return None
     uniform = isinstance(box.low, float) and isinstance(box.high, float)

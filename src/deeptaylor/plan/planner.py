@@ -31,7 +31,7 @@ from deeptaylor.maps.block import Block
 from deeptaylor.maps.structural import Permute, Structural
 from deeptaylor.operations.flow import Flow
 from deeptaylor.operations.ranges import Ranges
-from deeptaylor.operations.table import data_nodes, flow_of, row_of
+from deeptaylor.operations.table import find_data_nodes, flow_of, row_of
 from deeptaylor.passes.rearrangements import is_rearrangement
 from deeptaylor.plan import domains
 from deeptaylor.plan.domains import find_ranges, infer_domains
@@ -50,7 +50,7 @@ class RuleChoice:
         self.used: set[str] = set()
 
     @property
-    def by_default(self) -> bool:
+    def uses_defaults(self) -> bool:
         """True if the user gave no rule at all."""
         return not self.overrides and self.first is None
 
@@ -151,7 +151,7 @@ def _describe_parts(some: list[int], of: int) -> str:
 def find_explained_output(captured: CapturedGraph, keeps_final: bool) -> tuple[Node, list[str], list[str]]:
     """Return the same as `remove_final_softmax`; with `keeps_final`, remove nothing and return the network's output."""
     if keeps_final:
-        return _check_depends(captured.output, data_nodes(captured)), [], []
+        return _check_depends(captured.output, find_data_nodes(captured)), [], []
     return remove_final_softmax(captured)
 
 
@@ -160,9 +160,9 @@ def remove_final_softmax(captured: CapturedGraph) -> tuple[Node, list[str], list
 
     A sigmoid is also final if its results are joined with others afterwards, such as scores with boxes in a detector.
     """
-    data, removed = data_nodes(captured), dict[Node, Node]()
+    data, removed = find_data_nodes(captured), dict[Node, Node]()
     output = _remove_final(captured.output, captured, data, removed, is_joined=False)
-    nodes = sorted((n for n in removed if row_of(n).final), key=list(captured.graph.nodes).index, reverse=True)
+    nodes = sorted((n for n in removed if row_of(n).is_final), key=list(captured.graph.nodes).index, reverse=True)
     names = list(dict.fromkeys(map(op_name, nodes)))
     return _check_depends(output, data), [_describe_removed(name, nodes) for name in names], names
 
@@ -178,7 +178,7 @@ def _remove_final(
     if node in removed:
         return removed[node]
     found, follow = node, partial(_remove_final, captured=captured, data=data, removed=removed)
-    if row_of(node).final and (not is_joined or op_name(node) == "sigmoid"):
+    if row_of(node).is_final and (not is_joined or op_name(node) == "sigmoid"):
         found = follow(node.args[0], is_joined=is_joined)
     elif node in data and flow_of(node).moves:
         is_joined = is_joined or not is_rearrangement(node)
@@ -191,7 +191,7 @@ def _remove_final(
                 data.add(found)
             for old, new in before.items():
                 found.replace_input_with(old, new)
-    if found is not node or row_of(node).final:
+    if found is not node or row_of(node).is_final:
         removed[node] = found
     return found
 
@@ -229,7 +229,7 @@ class Planner:
         self.choice = RuleChoice(captured, overrides, first)
         self.nodes = {n.name: n for n in captured.graph.nodes}
         self.output, self.notes, self.final = find_explained_output(captured, keeps_final)
-        data = data_nodes(captured)
+        data = find_data_nodes(captured)
         given = dict(zip(captured.inputs, domains, strict=True))
         self.domain, self.pixels = infer_domains(captured, given, data)
         self.signals, problems = find_signals(captured, self.output, data, self.domain, self.choice.find_override)
@@ -364,9 +364,9 @@ class Planner:
         return planned.step, row, []
 
     @property
-    def by_default(self) -> bool:
+    def uses_defaults(self) -> bool:
         """True if the user gave no rule at all."""
-        return self.choice.by_default
+        return self.choice.uses_defaults
 
     def find_least(self, node: Node) -> float:
         """Return the least value that a tensor can have, also with rounding errors; −∞ if none is known."""

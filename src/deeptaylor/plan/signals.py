@@ -13,7 +13,7 @@ from deeptaylor.errors import UnsupportedOpError
 from deeptaylor.graph.capture import CapturedGraph
 from deeptaylor.graph.editing import op_name, operands_of, shape_of, source_of
 from deeptaylor.graph.node import Node, describe_node, make_unsupported_op
-from deeptaylor.operations.flow import UNKNOWN
+from deeptaylor.operations.flow import UNKNOWN_FLOW
 from deeptaylor.operations.table import flow_of
 from deeptaylor.rules import Rule
 
@@ -58,7 +58,7 @@ class _Finder:
 
     def _signals_of(self, node: Node) -> list[Node]:
         flow = flow_of(node)
-        if flow is not UNKNOWN:
+        if flow is not UNKNOWN_FLOW:
             return flow.signals(node, [n for n in operands_of(node) if n in self.data], self)
         read = [n for n in operands_of(source_of(node)) if n in self.data]
         return flow.signals(node, [n for n in read if _is_number(n.meta["val"].dtype)], self)
