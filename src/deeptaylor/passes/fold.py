@@ -8,8 +8,8 @@ fold(captured, boxes)
 ├── _fold_centre      LayerNorm before a linear layer
 └── merge_update      a linear layer and its update of low rank
 
-BatchNorm is a scale and a shift by now (operations/norms.py). Constants are carried through views and permutations
-between the two (rearrangements.py).
+BatchNorm was rewritten as a scale and a shift before (operations/norms.py). Constants are moved through views and
+permutations between scaling and layer (rearrangements.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from deeptaylor.passes.rearrangements import find_base, move_back, move_forward
 __all__ = ["fold", "merge_update"]
 
 
-def _linear_layer(captured: CapturedGraph, node: Any) -> tuple[Node, Tensor, Tensor | None] | None:
+def _read_linear_layer(captured: CapturedGraph, node: Any) -> tuple[Node, Tensor, Tensor | None] | None:
     """Return the input, weight and bias of a linear layer with constant parameters; None for any other node."""
     if not is_node(node) or flow_of(node).layer != Layer():
         return None
@@ -40,10 +40,10 @@ def _linear_layer(captured: CapturedGraph, node: Any) -> tuple[Node, Tensor, Ten
     return None if weight is None or (b is not None and bias is None) else (x, weight, bias)
 
 
-def _fold_linear_pair(captured: CapturedGraph, node: Any) -> tuple[Node, Tensor, Tensor | None] | None:
+def _read_linear_pair(captured: CapturedGraph, node: Any) -> tuple[Node, Tensor, Tensor | None] | None:
     """Return input, weight and bias of two linear layers as one: W₂(W₁x + b₁) + b₂ = (W₂W₁)x + (W₂b₁ + b₂)."""
-    second = _linear_layer(captured, node)
-    first = None if second is None or len(second[0].users) != 1 else _linear_layer(captured, second[0])
+    second = _read_linear_layer(captured, node)
+    first = None if second is None or len(second[0].users) != 1 else _read_linear_layer(captured, second[0])
     if first is None or second is None:
         return None
     (x, w1, b1), (_, w2, b2) = first, second
@@ -52,29 +52,29 @@ def _fold_linear_pair(captured: CapturedGraph, node: Any) -> tuple[Node, Tensor,
 
 
 def merge_update(captured: CapturedGraph, node: Node) -> bool:
-    """Merge a layer and its low-rank update, Wx + BAx = (W + BA)x; return False if a node is no such sum."""
+    """Merge a layer and its low-rank update, Wx + BAx = (W + BA)x; return True if the node was such a sum."""
     if node.kwargs or len(node.args) != 2:
         return False
-    for whole, update in (node.args, node.args[::-1]):
-        layer, row = _linear_layer(captured, whole), _fold_linear_pair(captured, update)
-        if layer is None or row is None or len(whole.users) != 1 or len(update.users) != 1:
+    for layer_node, update in (node.args, node.args[::-1]):
+        layer, row = _read_linear_layer(captured, layer_node), _read_linear_pair(captured, update)
+        if layer is None or row is None or len(layer_node.users) != 1 or len(update.users) != 1:
             continue
         (x, weight, bias), (y, change, shift) = layer, row
         if x is not y or weight.shape != change.shape:
             continue
-        both = bias if shift is None else shift if bias is None else bias + shift
+        total = bias if shift is None else shift if bias is None else bias + shift
         w = captured.add_constant(weight + change, node, "weight")
-        b = None if both is None else captured.add_constant(both, node, "bias")
-        new = replace_call(captured, node, whole.target, (x, w, b))
-        for gone in (whole, update, update.args[0]):
-            captured.fold_targets[gone.name] = new.name
-            captured.graph.erase_node(gone)
+        b = None if total is None else captured.add_constant(total, node, "bias")
+        new = replace_call(captured, node, layer_node.target, (x, w, b))
+        for removed in (layer_node, update, update.args[0]):
+            captured.fold_targets[removed.name] = new.name
+            captured.graph.erase_node(removed)
         return True
     return False
 
 
 def fold(captured: CapturedGraph, boxes: set[Node]) -> None:
-    """Fold scalings into layers wherever that is exact; the graph is edited in place.
+    """Fold scalings into layers if that is exact; edit the graph in place.
 
     boxes   inputs with a box: their scalings are kept, because the box is transformed instead
     """
@@ -121,23 +121,24 @@ def _find_pixels(captured: CapturedGraph, boxes: set[Node]) -> set[Node]:
     return pixels
 
 
-def _layer_of(node: Node) -> Layer:
+def _get_layer(node: Node) -> Layer:
     """Return the layer of a node with weights."""
     layer = flow_of(node).layer
     assert layer is not None
     return layer
 
 
-def _absorb(captured: CapturedGraph, node: Node, by: Node) -> None:
-    """Remove a node that was folded into another one, and record that."""
-    captured.fold_targets[node.name] = by.name
+def _absorb(captured: CapturedGraph, node: Node, replacement: Node) -> None:
+    """Remove a node that was folded into another, and record the replacement."""
+    captured.fold_targets[node.name] = replacement.name
     captured.graph.erase_node(node)
 
 
 def _fold_diagonals(captured: CapturedGraph, first: Node, moves: list[Node], second: Node) -> bool:
     """Fold two scalings: c (a x + b) + d = (ca) x + (cb + d)."""
     x, a, b = first.args
-    constants, av, bv = _constants(captured, first, moves, second), constant_of(captured, a), constant_of(captured, b)
+    constants = _move_constants(captured, first, moves, second)
+    av, bv = constant_of(captured, a), constant_of(captured, b)
     if constants is None or (av is None and a is not None) or (bv is None and b is not None):
         return False
     if moves and shape_of(second.args[0]) != shape_of(second):
@@ -146,9 +147,9 @@ def _fold_diagonals(captured: CapturedGraph, first: Node, moves: list[Node], sec
     scale = av if cv is None else (cv if av is None else av * cv)
     moved = bv if cv is None or bv is None else bv * cv
     shift = dv if moved is None else (moved if dv is None else moved + dv)
-    # A shift may not make the tensor larger before a scale that does not know of it: shapes only grow outwards.
-    held = [None if v is None else captured.add_constant(v, first, "constant") for v in (scale, shift)]
-    new = insert_call(captured, first, ops.scale_shift, (x, *held), first.meta["val"])
+    # With moves, no constant may broadcast the tensor to a larger shape: this was checked above.
+    constant_nodes = [None if v is None else captured.add_constant(v, first, "constant") for v in (scale, shift)]
+    new = insert_call(captured, first, ops.scale_shift, (x, *constant_nodes), first.meta["val"])
     _replace_readers(captured, first, new, moves, second)
     return True
 
@@ -169,13 +170,13 @@ def _read_layer(captured: CapturedGraph, layer: Node) -> tuple[Tensor, Tensor | 
     weight, bias = constant_of(captured, a[1]), constant_of(captured, a[2])
     if weight is None or (a[2] is not None and bias is None):
         return None
-    axis = len(shape_of(layer)) - _layer_of(layer).places - 1
+    axis = len(shape_of(layer)) - _get_layer(layer).places - 1
     return weight, bias, axis, int(shape_of(layer)[axis])
 
 
 def _scale_rows(layer: Node, weight: Tensor, scale: Tensor) -> Tensor:
     """Return a weight with its rows (one per output channel) multiplied by a vector."""
-    if _layer_of(layer).transposed:
+    if _get_layer(layer).transposed:
         groups = bind_arguments(layer)["groups"]
         s = scale.reshape(groups, -1).repeat_interleave(weight.shape[0] // groups, 0)
         return weight * s.reshape(*s.shape, *([1] * (weight.ndim - 2)))
@@ -184,26 +185,30 @@ def _scale_rows(layer: Node, weight: Tensor, scale: Tensor) -> Tensor:
 
 def _scale_columns(layer: Node, weight: Tensor, scale: Tensor) -> Tensor:
     """Return a weight with its columns (one per input channel) multiplied by a vector."""
-    if not _layer_of(layer).places:
+    if not _get_layer(layer).places:
         return weight * scale
-    if _layer_of(layer).transposed:
+    if _get_layer(layer).transposed:
         return weight * scale.reshape(-1, *([1] * (weight.ndim - 1)))
     groups = bind_arguments(layer)["groups"]
     s = scale.reshape(groups, -1).repeat_interleave(weight.shape[0] // groups, 0)
     return weight * s.reshape(*s.shape, *([1] * (weight.ndim - 2)))
 
 
-def _put_layer_at(captured: CapturedGraph, layer: Node, at: Node, x: Node, weight: Tensor, bias: Tensor | None) -> Node:
-    """Put a copy of a layer with other parameters in the place of `at`."""
-    w = captured.add_constant(weight, at, "weight")
-    b = None if bias is None else captured.add_constant(bias, at, "bias")
+def _put_layer_at(
+    captured: CapturedGraph, layer: Node, position: Node, x: Node, weight: Tensor, bias: Tensor | None
+) -> Node:
+    """Replace a node by a copy of a layer with other parameters."""
+    w = captured.add_constant(weight, position, "weight")
+    b = None if bias is None else captured.add_constant(bias, position, "bias")
     rest = layer.args[3:] if len(layer.args) > 3 else ()
     kwargs = dict(layer.kwargs)
-    return replace_call(captured, at, layer.target, (x, w, b, *rest), kwargs)
+    return replace_call(captured, position, layer.target, (x, w, b, *rest), kwargs)
 
 
-def _constants(captured: CapturedGraph, base: Node, moves: list[Node], diagonal: Node) -> list[Tensor | None] | None:
-    """Return scale and shift of a diagonal carried back through rearrangements; None if that is impossible."""
+def _move_constants(
+    captured: CapturedGraph, base: Node, moves: list[Node], diagonal: Node
+) -> list[Tensor | None] | None:
+    """Return scale and shift of a scaling, moved back through rearrangements; None if that is impossible."""
     found: list[Tensor | None] = []
     for node in diagonal.args[1:]:
         constant = constant_of(captured, node)
@@ -216,7 +221,7 @@ def _constants(captured: CapturedGraph, base: Node, moves: list[Node], diagonal:
 
 
 def _replace_readers(captured: CapturedGraph, old: Node, new: Node, moves: list[Node], diagonal: Node) -> None:
-    """Put `new`, into which `old` and the diagonal above it were folded, in the place of both."""
+    """Replace a node and the scaling that reads it by `new`, into which both were folded."""
     if not moves:
         new.meta = dict(diagonal.meta)
         replace_node(captured, diagonal, new)
@@ -228,7 +233,7 @@ def _replace_readers(captured: CapturedGraph, old: Node, new: Node, moves: list[
 
 def _fold_after(captured: CapturedGraph, layer: Node, moves: list[Node], diagonal: Node) -> bool:
     """Fold a scaling after a layer: D(Wx + b) + c = (DW)x + (Db + c)."""
-    parts, constants = _read_layer(captured, layer), _constants(captured, layer, moves, diagonal)
+    parts, constants = _read_layer(captured, layer), _move_constants(captured, layer, moves, diagonal)
     if parts is None or constants is None or shape_of(diagonal.args[0]) != shape_of(diagonal):
         return False
     weight, bias, axis, size = parts
@@ -246,7 +251,7 @@ def _fold_after(captured: CapturedGraph, layer: Node, moves: list[Node], diagona
 
 
 def _put_layer_before(captured: CapturedGraph, layer: Node, weight: Tensor, bias: Tensor | None) -> Node:
-    """Put a copy of a layer with other parameters before it."""
+    """Insert a copy of a layer with other parameters before it, and return the copy."""
     w = captured.add_constant(weight, layer, "weight")
     b = None if bias is None else captured.add_constant(bias, layer, "bias")
     new = insert_call(captured, layer, layer.target, (layer.args[0], w, b, *layer.args[3:]), layer.meta["val"])
@@ -257,7 +262,7 @@ def _put_layer_before(captured: CapturedGraph, layer: Node, weight: Tensor, bias
 def _fold_parameters(captured: CapturedGraph, norm: Node, moves: list[Node], diagonal: Node) -> bool:
     """Fold a scaling into a centring: D(γ ⊙ C u + β) + c = (Dγ) ⊙ C u + (Dβ + c)."""
     u, gamma_node, beta_node, axes, groups = norm.args
-    constants = _constants(captured, norm, moves, diagonal)
+    constants = _move_constants(captured, norm, moves, diagonal)
     gamma, beta = constant_of(captured, gamma_node), constant_of(captured, beta_node)
     if constants is None or shape_of(diagonal.args[0]) != shape_of(diagonal):
         return False
@@ -269,8 +274,8 @@ def _fold_parameters(captured: CapturedGraph, norm: Node, moves: list[Node], dia
         beta = None if beta is None else beta * scale
     if shift is not None:
         beta = shift.to(u.meta["val"].dtype) if beta is None else beta + shift
-    held = [None if v is None else captured.add_constant(v, norm, "norm") for v in (gamma, beta)]
-    new = insert_call(captured, norm, ops.centre, (u, *held, axes, groups), norm.meta["val"])
+    constant_nodes = [None if v is None else captured.add_constant(v, norm, "norm") for v in (gamma, beta)]
+    new = insert_call(captured, norm, ops.centre, (u, *constant_nodes, axes, groups), norm.meta["val"])
     _replace_readers(captured, norm, new, moves, diagonal)
     return True
 
@@ -284,7 +289,7 @@ def _fold_before(captured: CapturedGraph, diagonal: Node, moves: list[Node], lay
     x = layer.args[0] if moves else below_it
     weight, bias, _, _ = parts
     rank = len(shape_of(x))
-    spatial = _layer_of(layer).places
+    spatial = _get_layer(layer).places
     axis = rank - 1 - spatial
     size = int(shape_of(x)[axis])
     vectors: list[Tensor | None] = []
@@ -317,11 +322,11 @@ def _fold_before(captured: CapturedGraph, diagonal: Node, moves: list[Node], lay
     if extra is not None:
         users = list(new.users)
         with captured.graph.inserting_after(new):
-            held = captured.graph.get_attr(key := f"biasmap_{len(captured.constants)}")
+            shift_node = captured.graph.get_attr(key := f"biasmap_{len(captured.constants)}")
         captured.constants[key] = extra
-        held.meta["val"] = extra
-        with captured.graph.inserting_after(held):
-            mapped = captured.graph.call_function(ops.scale_shift, (new, None, held))
+        shift_node.meta["val"] = extra
+        with captured.graph.inserting_after(shift_node):
+            mapped = captured.graph.call_function(ops.scale_shift, (new, None, shift_node))
         mapped.meta = dict(new.meta)
         for user in users:
             user.replace_input_with(new, mapped)
@@ -340,12 +345,12 @@ def _fold_centre(captured: CapturedGraph, norm: Node, moves: list[Node], layer: 
     weight, bias, _, _ = parts
     members, rank = [int(size) for size in shape_of(norm)[len(shape_of(norm)) - axes :]], len(shape_of(layer.args[0]))
     n = math.prod(members)
-    if max(members) != n:  # of several axes, all but one have a single member, as behind global pooling
+    if max(members) != n:  # only one axis may have a size above 1, as after global pooling
         return False
-    axis = rank - _layer_of(layer).places - 1
-    # The layer reads what was normalised, in any order, and nothing else.
-    own = torch.arange(n).reshape(members)
-    places = move_forward(norm, moves, own) if moves else own
+    axis = rank - _get_layer(layer).places - 1
+    # The layer must read exactly the normalised elements, in any order.
+    numbers = torch.arange(n).reshape(members)
+    places = move_forward(norm, moves, numbers) if moves else numbers
     if places is None or weight.shape[1] != n or not _varies_along(places, rank, axis):
         return False
     order = places.reshape(-1)
@@ -379,8 +384,8 @@ def _varies_along(t: Tensor, rank: int, axis: int) -> bool:
 
 
 def _is_of_one_place(layer: Node, weight: Tensor) -> bool:
-    """Return True for a linear layer, and for a convolution of width one, which is a linear layer at every place."""
-    kind, a = _layer_of(layer), bind_arguments(layer)
+    """Return True for a layer that acts on each place alone: a linear layer, or a convolution of width one."""
+    kind, a = _get_layer(layer), bind_arguments(layer)
     if not kind.places:
         return True
     single = not kind.transposed and a["groups"] == 1 and weight[0, 0].numel() == 1

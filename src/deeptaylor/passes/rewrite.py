@@ -4,11 +4,11 @@ The rows of operations/ say how each operation is rewritten, stage by stage:
 
 rewrite(captured)
 ├── unpack        tuples (split, chunk, max with indices, …) become single tensors
-├── drop          identities (dropout in eval mode, clone, …) disappear
-├── name          operations with several names get one
-├── evaluate      everything that does not depend on the input is computed once
+├── drop          identities (dropout in eval mode, clone, …) are removed
+├── name          aliases of operations are replaced
+├── evaluate      values that do not depend on the input become constants
 ├── unify         equivalent formulations of norms, attention, pooling and convolution become one
-├── evaluate      constants that these rewrites made
+├── evaluate      values computed by these rewrites become constants
 ├── pool          power, average, root become L^p pooling
 ├── broadcast     data is expanded to the shape of the result, and constants are narrowed
 ├── shorten       formulations of rectifiers and sums become one operation
@@ -35,13 +35,13 @@ from deeptaylor.operations.flow import Layer
 from deeptaylor.operations.moves import put_permute, put_reshape
 from deeptaylor.operations.row import Stage
 from deeptaylor.operations.table import find_data_nodes, flow_of, row_of
-from deeptaylor.passes.rearrangements import apply_node, example_size, is_rearrangement
+from deeptaylor.passes.rearrangements import apply_node, find_example_size, is_rearrangement
 
 __all__ = ["rewrite", "split_attention", "unify_dtype"]
 
 
 def unify_dtype(captured: CapturedGraph) -> None:
-    """Convert constants and casts to the dtype of the data, in place: float32 constants of a float64 network."""
+    """Convert constants and casts to the dtype of the data, such as float32 constants in a float64 network."""
     data = find_data_nodes(captured)
     kinds = [n.meta["val"].dtype for n in captured.inputs if n.meta["val"].is_floating_point()]
     kinds += [t.dtype for t in captured.constants.values() if t.is_floating_point()]
@@ -49,7 +49,7 @@ def unify_dtype(captured: CapturedGraph) -> None:
         return
     dtype = kinds[0]
 
-    def wanted(kind: torch.dtype) -> torch.dtype:
+    def cast_dtype(kind: torch.dtype) -> torch.dtype:
         return dtype if kind.is_floating_point else kind
 
     for node in captured.graph.nodes:
@@ -57,34 +57,34 @@ def unify_dtype(captured: CapturedGraph) -> None:
         if node.op == "get_attr" and str(node.target) in captured.constants:
             key = str(node.target)
             value = captured.constants[key]
-            if value.is_floating_point() and value.ndim:  # a number takes the dtype of the other operand
+            if value.is_floating_point() and value.ndim:  # a tensor without axes takes the dtype of the other operand
                 captured.constants[key] = value.to(dtype)
                 node.meta["val"] = val.to(dtype)
         elif node in data and node.op == "call_function":
-            node.args, node.kwargs = pytree.tree_map_only(torch.dtype, wanted, (node.args, node.kwargs))
+            node.args, node.kwargs = pytree.tree_map_only(torch.dtype, cast_dtype, (node.args, node.kwargs))
             if isinstance(val, Tensor) and val.is_floating_point() and val.dtype is not dtype:
                 node.meta["val"] = val.to(dtype)
 
 
 def rewrite(captured: CapturedGraph) -> None:
-    """Bring a captured graph into the form that the plan needs; it is edited in place."""
+    """Rewrite a captured graph in place, so that relevance can flow through its operations."""
     _unpack(captured)
-    _apply(captured, "drop", data_only=False)
-    _apply(captured, "name", data_only=False)
+    _apply_stage(captured, "drop", data_only=False)
+    _apply_stage(captured, "name", data_only=False)
     _evaluate(captured)
-    _apply(captured, "unify")
+    _apply_stage(captured, "unify")
     _evaluate(captured)
-    _apply(captured, "pool", data_only=False)
-    _apply(captured, "broadcast")
+    _apply_stage(captured, "pool", data_only=False)
+    _apply_stage(captured, "broadcast")
     captured.graph.eliminate_dead_code()
-    _apply(captured, "shorten")
-    _apply(captured, "centre")
-    _apply(captured, "layer")
-    _apply(captured, "scale")
+    _apply_stage(captured, "shorten")
+    _apply_stage(captured, "centre")
+    _apply_stage(captured, "layer")
+    _apply_stage(captured, "scale")
     captured.graph.eliminate_dead_code()
 
 
-def _apply(captured: CapturedGraph, stage: Stage, data_only: bool = True) -> None:
+def _apply_stage(captured: CapturedGraph, stage: Stage, data_only: bool = True) -> None:
     """Apply the rewrites of one stage, node after node; `data_only`: only to nodes that depend on the input."""
     data = find_data_nodes(captured)
     for node in list(captured.graph.nodes):
@@ -94,7 +94,7 @@ def _apply(captured: CapturedGraph, stage: Stage, data_only: bool = True) -> Non
 
 
 def _unpack(captured: CapturedGraph) -> None:
-    """Replace each result that is taken from a tuple by an operation of its own."""
+    """Replace every result of a tuple by a separate operation."""
     data = find_data_nodes(captured)
     for node in list(captured.graph.nodes):
         if node.op == "call_function" and node.target is operator.getitem:
@@ -105,11 +105,11 @@ def _unpack(captured: CapturedGraph) -> None:
 
 
 def _evaluate(captured: CapturedGraph) -> None:
-    """Replace everything that depends neither on the input's values nor on the batch size by constants."""
+    """Replace nodes by constants if they depend neither on the input's values nor on the batch size."""
     data = find_data_nodes(captured)
     fixed: dict[Node, Any] = {}
     for node in list(captured.graph.nodes):
-        if node.op == "get_attr" and str(node.target) in captured.constants:  # branches of torch.cond are not
+        if node.op == "get_attr" and str(node.target) in captured.constants:  # torch.cond has other get_attr nodes
             fixed[node] = captured.constants[str(node.target)]
         elif (
             node.op == "call_function"
@@ -142,7 +142,7 @@ def _make_empty(x: Node) -> Tensor:
 
 
 class _Piece(NamedTuple):
-    """The `features` of a layer that a slice holds, reshaped to `sizes` and then permuted by `order`."""
+    """The consecutive `features` of a layer that a part reads, reshaped to `sizes` and then permuted by `order`."""
 
     features: slice
     sizes: list[int]
@@ -150,7 +150,7 @@ class _Piece(NamedTuple):
 
 
 def split_attention(captured: CapturedGraph) -> None:
-    """Split every layer that gives queries, keys and values; the graph is edited in place."""
+    """Split every layer that computes queries, keys and values into separate layers; edit the graph in place."""
     for layer in list(captured.graph.nodes):
         if flow_of(layer).layer != Layer():
             continue
@@ -168,7 +168,7 @@ def split_attention(captured: CapturedGraph) -> None:
 
 
 def _find_parts(layer: Node) -> list[Node] | None:
-    """Return the parts into which a layer's output is split; None if something reads all of it."""
+    """Return the slices into which a layer's output is split; None if a node reads all of it."""
     parts, waiting = [], list(layer.users)
     while waiting:
         node = waiting.pop(0)
@@ -194,15 +194,15 @@ def _is_gate(part: Node) -> bool:
 
 
 def _follow_value(layer: Node, part: Node, value: Tensor) -> Tensor:
-    """Return the value of a part for a value of the layer."""
+    """Return the value of a part, given the value of the layer."""
     if part is layer:
         return value
     return apply_node(part, _follow_value(layer, part.args[0], value))
 
 
 def _describe_piece(layer: Node, part: Node) -> _Piece | None:
-    """Return the features that a part holds, and the order of its axes; None if they are no plain block of features."""
-    sizes = [example_size(n) for n in shape_of(layer)]
+    """Return the features that a part reads and its axes; None if these are not consecutive features."""
+    sizes = [find_example_size(n) for n in shape_of(layer)]
     width, rows = sizes[-1], math.prod(sizes[:-1])
     held = _follow_value(layer, part, torch.arange(rows * width).reshape(sizes))
     feature, row = held % width, held // width
@@ -224,7 +224,7 @@ def _describe_piece(layer: Node, part: Node) -> _Piece | None:
 def _put_piece(
     captured: CapturedGraph, layer: Node, part: Node, piece: _Piece, weight: Tensor, bias: Tensor | None
 ) -> None:
-    """Put a layer with the features of one part in the part's place."""
+    """Replace a part by a layer that computes its features only."""
     w = captured.add_constant(weight[piece.features].contiguous(), part, "weight")
     b = None if bias is None else captured.add_constant(bias[piece.features].contiguous(), part, "bias")
     whole, val = layer.meta["val"], part.meta["val"]

@@ -1,4 +1,4 @@
-"""Domain inference along the graph: which values each tensor can take, and which tensors are still the input."""
+"""Domain inference: the values that each tensor can take, and the tensors that only rearrange or scale the input."""
 
 from __future__ import annotations
 
@@ -34,32 +34,32 @@ __all__ = [
 ]
 
 
-_SIGNLESS = (rules.WSquare, rules.Flat, rules.Epsilon, rules.Z, rules.Pass)
+_SIGN_INDEPENDENT_RULES = (rules.WSquare, rules.Flat, rules.Epsilon, rules.Z, rules.Pass)
 
 
 def find_sign_assumptions(
     steps: Sequence[Step], nodes: Mapping[str, Node], domain: Mapping[Node, Domain], pixels: set[Node]
 ) -> dict[str, str]:
-    """Return the tensors that a step assumes to be non-negative though that is not evident, and where each is made."""
-    names = [name for step in steps for name in _assumed_inputs(step, nodes, domain)]
+    """Return tensors that a step assumes to be non-negative without proof, each with its place in the code."""
+    names = [name for step in steps for name in _list_assumed_inputs(step, nodes, domain)]
     return {
         n: describe_node(nodes[n]) for n in dict.fromkeys(names) if nodes[n] not in pixels and not _is_evident(nodes[n])
     }
 
 
-def _assumed_inputs(step: Step, nodes: Mapping[str, Node], domain: Mapping[Node, Domain]) -> list[str]:
+def _list_assumed_inputs(step: Step, nodes: Mapping[str, Node], domain: Mapping[Node, Domain]) -> list[str]:
     """Return the tensors that a step reads as non-negative."""
     if isinstance(step, MaxStep):
         return [step.inputs[0]] if step.clean else []
-    if not isinstance(step, BlockStep) or isinstance(step.rule, _SIGNLESS):
+    if not isinstance(step, BlockStep) or isinstance(step.rule, _SIGN_INDEPENDENT_RULES):
         return []
     gates = [m.fixed for m in step.block.maps if isinstance(m, (MatMul, Einsum)) and not m.has_negative]
     gates = [name for name in gates if nodes[name] in domain]
-    return [n for n, above in zip(step.block.leaves, step.non_negative, strict=True) if above] + gates
+    return [n for n, is_assumed in zip(step.block.leaves, step.non_negative, strict=True) if is_assumed] + gates
 
 
 def _is_evident(node: Node) -> bool:
-    """Return True for a result that is ≥ 0 by definition, or that is moved, averaged or chosen from such values."""
+    """Return True for a result that is non-negative by definition, or copied or averaged from such values."""
     todo, seen = [node], set[Node]()
     while todo:
         n = todo.pop()
@@ -73,7 +73,7 @@ def _is_evident(node: Node) -> bool:
 
 
 def find_first_reads(steps: Sequence[Step], names: Mapping[str, str]) -> dict[int, list[str]]:
-    """Return the watched tensors that each step is the first to read, by the number of the step."""
+    """Return the checked tensors that each step is the first to read, by the step's index."""
     found: dict[int, list[str]] = {}
     for name in names:
         found.setdefault(next(k for k, step in enumerate(steps) if name in step.needs), []).append(name)
@@ -86,7 +86,7 @@ def find_minima(names: Sequence[str], run: Context) -> list[Tensor]:
 
 
 def combine_minima(parts: Sequence[Tensor]) -> Tensor | None:
-    """Return the smallest values over all parts of a batch."""
+    """Return the smallest values over all parts of a batch; None without parts."""
     return torch.stack(list(parts)).amin(0) if parts else None
 
 
@@ -111,8 +111,8 @@ def check_signs(reads: Mapping[int, Sequence[str]], places: Mapping[str, str], f
         )
 
 
-class _Gate(Domain):
-    """Numbers in [0, 1] up to rounding errors, such as 1 − sigmoid: a gate, though its sign is not certain."""
+class _GateDomain(Domain):
+    """Numbers in [0, 1] up to rounding, such as 1 − sigmoid: a gate, although its sign is not certain."""
 
     @property
     def gate(self) -> bool:
@@ -123,7 +123,7 @@ class _Gate(Domain):
 
 
 def infer_domains(
-    captured: CapturedGraph, given: Mapping[Node, Domain], data: set[Node]
+    captured: CapturedGraph, input_domains: Mapping[Node, Domain], data: set[Node]
 ) -> tuple[dict[Node, Domain], set[Node]]:
     """Return the domain of every data node, and the *pixels*: the input itself, rearranged or (in a box) rescaled."""
     domain: dict[Node, Domain] = {}
@@ -133,18 +133,18 @@ def infer_domains(
         if node not in data:
             continue
         if node.op == "placeholder":
-            domain[node] = given[node]
-            ranges.cache[node] = _range_of(given[node])
+            domain[node] = input_domains[node]
+            ranges.cache[node] = _make_range(input_domains[node])
             if node.meta["val"].is_floating_point():
                 pixels.add(node)
             continue
         operands = [n for n in node.all_input_nodes if n in data]
-        domain[node] = _domain_of(ranges.of(node))
+        domain[node] = _make_domain(ranges.of(node))
         if len(operands) == 1 and operands[0] in pixels:
-            still = _input_domain(node, operands[0], domain[operands[0]], ranges, data)
-            if still is not None:
-                domain[node] = still
-                ranges.cache[node] = _range_of(still, ranges.of(node).certain)
+            moved_domain = _infer_input_domain(node, operands[0], domain[operands[0]], ranges, data)
+            if moved_domain is not None:
+                domain[node] = moved_domain
+                ranges.cache[node] = _make_range(moved_domain, ranges.of(node).certain)
                 pixels.add(node)
     return domain, pixels
 
@@ -154,34 +154,34 @@ def find_ranges(captured: CapturedGraph, domain: Mapping[Node, Domain], pixels: 
     ranges = GraphRanges(captured)
     for node, inferred in domain.items():
         if node.op == "placeholder":
-            ranges.cache[node] = _range_of(inferred)
-        else:  # in the order of the graph, so that none is looked up through many others
+            ranges.cache[node] = _make_range(inferred)
+        else:  # in the order of the graph, so that recursion stays shallow
             found = ranges.of(node)
-            ranges.cache[node] = _range_of(inferred, found.certain) if node in pixels else found
+            ranges.cache[node] = _make_range(inferred, found.certain) if node in pixels else found
     return ranges
 
 
-def _domain_of(found: Range) -> Domain:
+def _make_domain(found: Range) -> Domain:
     """Return the domain for a range."""
     if found.is_unit:
-        return Box(0.0, 1.0) if found.certain else _Gate()
+        return Box(0.0, 1.0) if found.certain else _GateDomain()
     return NonNegative() if found.non_negative else Real()
 
 
-def _range_of(domain: Domain, certain: bool = True) -> Range:
+def _make_range(domain: Domain, certain: bool = True) -> Range:
     """Return the range for a domain."""
     if isinstance(domain, Box) and not is_recorded(torch.as_tensor(domain.low)):
         return Range(*domain.span(), certain)
     return NON_NEGATIVE_RANGE if domain.non_negative else ANY_RANGE
 
 
-def _input_domain(node: Node, x: Node, domain: Domain, ranges: GraphRanges, data: set[Node]) -> Domain | None:
-    """Return the domain of a node that rearranges the input, or (in a box) scales it; None for any other node."""
+def _infer_input_domain(node: Node, x: Node, domain: Domain, ranges: GraphRanges, data: set[Node]) -> Domain | None:
+    """Return the domain of a node that rearranges or scales the input; None for any other node."""
     flow, captured = flow_of(node), ranges.captured
     if flow.moves:
         if isinstance(domain, Box):
             return _carry_box(node, x, domain, captured, data)
-        # Constants below zero among inputs ≥ 0: no longer values of that domain.
+        # Negative constants joined with non-negative inputs do not belong to that domain.
         return domain if not domain.non_negative or ranges.of(node).non_negative else None
     if flow.scales and isinstance(domain, Box):
         return _move_box(node, domain, captured)
@@ -203,19 +203,19 @@ def _move_box(node: Node, box: Box, captured: CapturedGraph) -> Box | None:
     if any(c is None and n is not None for c, n in zip(constants, (scale_node, shift_node), strict=True)):
         return None
     if shape_of(x) != shape_of(node) or any(find_batch_factor(n) is not None for n in shape_of(x)[1:]):
-        return None  # bounds are those of one sample along the first axis
+        return None  # bounds describe one sample along the first axis
     low, high = _broadcast_bound(box.low, x), _broadcast_bound(box.high, x)
     scale, shift = (None if c is None else c.detach().cpu().to(low.dtype) for c in constants)
     a, b = ops.scale_shift(low, scale, shift), ops.scale_shift(high, scale, shift)
     low, high = torch.minimum(a, b), torch.maximum(a, b)
     if low.numel() > 1:
         return Box(low, high)
-    # Of parameters that may change, bounds stay tensors.
+    # Bounds computed from parameters that may change stay tensors.
     return Box(low.reshape(()), high.reshape(())) if is_recorded(low) else Box(float(low), float(high))
 
 
 class _Shapes:
-    """A context with shapes and constants for a batch of one (or of the fixed size), to apply maps to bounds."""
+    """A context with shapes and constants for one sample (or the fixed batch), to apply maps to bounds."""
 
     is_non_negative = True
 
@@ -242,21 +242,21 @@ class _Shapes:
 
 
 def _carry_box(node: Node, x: Node, box: Box, captured: CapturedGraph, data: set[Node]) -> Box | None:
-    """Return the box after a rearrangement; None if bounds cannot follow, because the batch is not the first axis."""
-    built = flow_of(node).map(node, captured, [x], is_non_negative=lambda n: False)
-    if not isinstance(built, st.Structural):
+    """Return the box after a rearrangement; None if the bounds cannot follow it."""
+    linear_map = flow_of(node).map(node, captured, [x], is_non_negative=lambda n: False)
+    if not isinstance(linear_map, st.Structural):
         return None
     uniform = isinstance(box.low, float) and isinstance(box.high, float)
-    if uniform and not built.brings_constants:
+    if uniform and not linear_map.brings_constants:
         return box
     if shape_of(node)[0] is not shape_of(x)[0] and str(shape_of(node)[0]) != str(shape_of(x)[0]):
         return None
     ctx = _Shapes(captured, data)
-    built = built.cpu()
+    linear_map = linear_map.cpu()
     bounds = []
     for bound in (box.low, box.high):
         full = _broadcast_bound(bound, x).expand(ctx.shape(x.name))
-        bounds.append(lm.plus(built.carry([full] * len(built.operands), ctx), built.offset(ctx)))
+        bounds.append(lm.plus(linear_map.carry([full] * len(linear_map.operands), ctx), linear_map.offset(ctx)))
     low, high = (b for b in bounds if b is not None)
-    # A batch of a fixed size may hold other constants for each sample: the box is that of all.
+    # With a fixed batch size, constants may differ between samples: the box includes all of them.
     return Box(low.amin(0, keepdim=True), high.amax(0, keepdim=True))

@@ -58,9 +58,9 @@ class StepPlan:
     steps: tuple[Step, ...]
     output: str  # the tensor that is explained: the network's output, or the input of its final softmax
     inputs: tuple[str, ...]
-    boundary_of: Mapping[str, str]  # a node inside a block -> the boundary to ask instead
+    boundary_of: Mapping[str, str]  # a node inside a block -> the nearest boundary that has relevance
     is_non_negative: bool  # True if no step gives negative relevance
     removed_operations: tuple[
         str, ...
     ]  # names of final operations (softmax, sigmoid) that were removed, last one first
-    sign_assumptions: Mapping[str, str]  # tensors that are assumed to be non-negative -> where they are made
+    sign_assumptions: Mapping[str, str]  # tensors that are assumed to be non-negative -> their place in the code

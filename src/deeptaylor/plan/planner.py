@@ -1,11 +1,11 @@
-"""The planner: it chooses a domain, a rule and a step for every boundary of the network, before anything runs.
+"""The planner: choose a domain, a rule and a step for every boundary of the network, before it runs.
 
 Planner(captured, …).make()
 ├── infer_domains      infer the values that each tensor can take
 ├── find_signals       find the operands that carry relevance; raise for all operations without a rule at once
 ├── Blocks             group nodes into detection blocks
 ├── RuleChoice         choose the rule of each block
-└── Planner._steps     make one Step for each boundary, with its row of the table
+└── Planner._make_steps make one Step for each boundary, with its row of the table
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["Planner", "RuleChoice", "find_explained_output", "remove_final_softm
 
 
 class RuleChoice:
-    """The rules that the user gave, and the default choice for all other blocks."""
+    """The rules of the user, and the default choice for all other blocks."""
 
     def __init__(self, captured: CapturedGraph, overrides: Mapping[str, Rule], first: Rule | None) -> None:
         self.captured, self.overrides, self.first = captured, dict(overrides), first
@@ -68,7 +68,7 @@ class RuleChoice:
         for member in members or [head]:
             rule = self.find_override(member)
             if isinstance(rule, rules.Signal) and flow_of(member).has_factors:
-                continue  # it says which factor is the gate, and no more
+                continue  # it only names the gate
             if rule is not None and not any(rule is g or repr(rule) == repr(g) for g in given):
                 given.append(rule)
         if len(given) > 1:
@@ -117,7 +117,7 @@ class RuleChoice:
     def check_all_used(self) -> None:
         """Raise PlanError if a rule of the user applies to no block."""
         unused = [p for p in self.overrides if p not in self.used]
-        if unused and not self.captured.cut_layer:  # if the network was cut, they may be for the other part
+        if unused and not self.captured.cut_layer:  # after a cut, they may apply to the other part
             known = sorted({module_path(n) for n in self.captured.graph.nodes if module_path(n)})
             raise PlanError(
                 f"No step of the plan matches the rule pattern(s) {', '.join(map(repr, unused))}. Patterns are node "
@@ -132,31 +132,31 @@ def warn_about_box(head: Node, boxes: list[Box | None]) -> None:
         if box is None:
             continue
         low, high = torch.as_tensor(box.low), torch.as_tensor(box.high)
-        # Where both bounds are equal, the element is a constant, such as padding.
+        # If both bounds are equal, the element is a constant, such as padding.
         without = (((low > 0) | (high < 0)) & (low < high)).flatten().nonzero().flatten().tolist()
         if without:
             warn(
-                f"The box {box} does not contain zero everywhere{_describe_parts(without, low.numel())}, as the z^B "
+                f"The box {box} does not contain zero everywhere{_describe_elements(without, low.numel())}, as the z^B "
                 f"rule assumes (at {describe_node(head)}): relevance can stay behind. Shift the input so that zero "
                 "lies between low and high, or widen the box to hold it.",
             )
 
 
-def _describe_parts(some: list[int], of: int) -> str:
-    """Return which elements are meant, if not all are."""
-    named = ", ".join(map(str, some[:5])) + ", …" * (len(some) > 5)
-    return f" (not in {len(some)} of its {of} parts: {named}, counted from 0)" if of > 1 else ""
+def _describe_elements(elements: list[int], count: int) -> str:
+    """Return a phrase that names these elements, if they are not all of them."""
+    named = ", ".join(map(str, elements[:5])) + ", …" * (len(elements) > 5)
+    return f" (not in {len(elements)} of its {count} parts: {named}, counted from 0)" if count > 1 else ""
 
 
 def find_explained_output(captured: CapturedGraph, keeps_final: bool) -> tuple[Node, list[str], list[str]]:
-    """Return the same as `remove_final_softmax`; with `keeps_final`, remove nothing and return the network's output."""
+    """Return the explained output, notes, and names of removed operations; remove nothing if `keeps_final`."""
     if keeps_final:
         return _check_depends(captured.output, find_data_nodes(captured)), [], []
     return remove_final_softmax(captured)
 
 
 def remove_final_softmax(captured: CapturedGraph) -> tuple[Node, list[str], list[str]]:
-    """Remove final operations such as softmax from the graph; return what is explained, with notes and their names.
+    """Remove final operations such as softmax; return the explained output, notes, and their names.
 
     A sigmoid is also final if its results are joined with others afterwards, such as scores with boxes in a detector.
     """
@@ -164,7 +164,7 @@ def remove_final_softmax(captured: CapturedGraph) -> tuple[Node, list[str], list
     output = _remove_final(captured.output, captured, data, removed, is_joined=False)
     nodes = sorted((n for n in removed if row_of(n).is_final), key=list(captured.graph.nodes).index, reverse=True)
     names = list(dict.fromkeys(map(op_name, nodes)))
-    return _check_depends(output, data), [_describe_removed(name, nodes) for name in names], names
+    return _check_depends(output, data), [_describe_removal(name, nodes) for name in names], names
 
 
 def _remove_final(
@@ -196,8 +196,8 @@ def _remove_final(
     return found
 
 
-def _describe_removed(name: str, nodes: Sequence[Node]) -> str:
-    """Return the note about the final operations of one name."""
+def _describe_removal(name: str, nodes: Sequence[Node]) -> str:
+    """Return the note about the removed final operations with this name."""
     listed = [n.name for n in nodes if op_name(n) == name]
     several = f" and {len(listed) - 3} more" if len(listed) > 4 else ""
     where = ", ".join(listed[:3] if several else listed) + several
@@ -239,16 +239,17 @@ class Planner:
         raise_unsupported(sorted(problems, key=lambda p: -self.blocks.order[p[0]]))
 
     def make(self) -> StepPlan:
+        """Return the plan; raise PlanError if a rule of the user does not apply."""
         made: list[steps.Step] = []
         rows: list[PlanRow] = []
         inside: dict[str, str] = {}
-        for step, row, absorbed in self._steps():
+        for step, row, absorbed in self._make_steps():
             made.append(step)
             rows.append(row)
             for name in absorbed:
                 inside[name] = step.node
         self.choice.check_all_used()
-        self._settle(made)
+        self._mark_lossless_blocks(made)
         watched = domains.find_sign_assumptions(made, self.nodes, self.domain, self.pixels)
         return StepPlan(
             Plan(tuple(rows), (*self.captured.notes, *self.notes)),
@@ -261,7 +262,7 @@ class Planner:
             sign_assumptions=watched,
         )
 
-    def _settle(self, made: Sequence[steps.Step]) -> None:
+    def _mark_lossless_blocks(self, made: Sequence[steps.Step]) -> None:
         """Mark the blocks that can drop nothing (`Step.drops_nothing`).
 
         A z⁺ rule divides by Z = P + b⁺, or by N + b⁻ if the unit z = P + b⁺ − N − b⁻ is negative: |z| ≤ Z. If Z is
@@ -270,23 +271,24 @@ class Planner:
         zeros: set[str] = set()  # tensors that may get relevance where they are zero
         for step in made:
             z_plus = isinstance(step, steps.BlockStep) and isinstance(step.rule, rules.ZPlus)
-            looks = isinstance(step, (steps.ScoreStep, steps.LocalStep))  # of few units, or of all places in one
-            step.drops_nothing = z_plus and not looks and step.node not in zeros
+            is_local = isinstance(step, (steps.ScoreStep, steps.LocalStep))  # units share one denominator
+            step.drops_nothing = z_plus and not is_local and step.node not in zeros
             carries = isinstance(step, (steps.MaxStep, steps.CarryStep)) or flow_of(self.nodes[step.node]).rectifies
             if self.spread or not (z_plus or (carries and step.node not in zeros)):
                 zeros.update(step.inputs)
 
     # --- steps ----------------------------------------------------------------------------------------------------
 
-    def _steps(self) -> list[tuple[steps.Step, PlanRow, list[str]]]:
+    def _make_steps(self) -> list[tuple[steps.Step, PlanRow, list[str]]]:
+        """Return all steps, from the output down, with their rows and the nodes that they absorb."""
         result: list[tuple[steps.Step, PlanRow, list[str]]] = []
         covered: set[Node] = set()
         if self.blocks.can_join(self.output):
             members, leaves = self.blocks.gather(self.output)
         else:
             members, leaves = [], [self.output]
-        members, leaves, places = self._at_places(members, leaves, score=True)
-        result.append(self._block_step(self.output, members, leaves, True, places))
+        members, leaves, places = self._extend_to_places(members, leaves, score=True)
+        result.append(self._make_block_step(self.output, members, leaves, True, places))
         covered.update(members)
         for node in reversed(list(self.captured.graph.nodes)):
             relevant = node in self.blocks.readers or (node is self.output and not members)
@@ -295,42 +297,45 @@ class Planner:
             if self.blocks.can_join(node):
                 members, leaves = self.blocks.gather(node)
                 if all(flow_of(m).moves for m in members):
-                    result += [self._carry(m) for m in reversed(members)]
+                    result += [self._make_carry_step(m) for m in reversed(members)]
                 else:
-                    members, leaves, places = self._at_places(members, leaves, score=False)
-                    result.append(self._block_step(node, members, leaves, False, places))
+                    members, leaves, places = self._extend_to_places(members, leaves, score=False)
+                    result.append(self._make_block_step(node, members, leaves, False, places))
                 covered.update(members)
             else:
-                result.append(self._plain_step(node))
+                result.append(self._make_single_step(node))
         return result
 
-    def _at_places(
+    def _extend_to_places(
         self, members: list[Node], leaves: list[Node], score: bool
     ) -> tuple[list[Node], list[Node], tuple[int, ...]]:
-        """Return members and leaves of a block; for local evidence, with the average below it and its place axes."""
+        """Return members, leaves and place axes of a block; for local evidence, with the average below it."""
         if not self.local or len(leaves) != 1 or not any(flow_of(m).mixes for m in members):
             return members, leaves, ()
         average, way = self.blocks.trace_gates(leaves[0])
-        below = self._below(average, way, members, score)
+        below = self._find_tensor_below(average, way, members, score)
         return (members, leaves, ()) if below is None else ([average, *way, *members], [below[0]], below[1])
 
-    def _below(
+    def _find_tensor_below(
         self, average: Node, way: list[Node], members: list[Node], score: bool
     ) -> tuple[Node, tuple[int, ...]] | None:
-        """Return the tensor below an average that the block reads through gates, and the averaged axes; else None."""
+        """Return the tensor below an average that the block reads through gates, and the axes; else None."""
         given = [self.choice.find_override(m) for m in members]
-        own = [rule for rule in map(self.choice.find_override, (average, *way)) if not isinstance(rule, rules.Signal)]
-        if any(rule is not None and rule not in given for rule in own):
+        gate_rules = [
+            rule for rule in map(self.choice.find_override, (average, *way)) if not isinstance(rule, rules.Signal)
+        ]
+        if any(rule is not None and rule not in given for rule in gate_rules):
             return None
         below = self.blocks.find_average(average, [*way, *members])
         if below is None or score:
             return below
-        # Inside, units are computed at every place: not with values of a sample, nor copies of one unit each.
-        by_sample = self._runtime_needs([self.blocks.map(m) for m in (*way, *members) if flow_of(m).is_affine])
+        # Inside a network, units are computed at every place: maps must not read values of a sample or repeat elements.
+        by_sample = self._list_runtime_needs([self.blocks.map(m) for m in (*way, *members) if flow_of(m).is_affine])
         grows = any(self.blocks.repeats_elements(m) for m in (*way, *members) if not flow_of(m).mixes)
         return None if by_sample or grows else below
 
-    def _row(self, node: Node, op: str, domain: str, rule: str, why: str) -> PlanRow:
+    def _make_row(self, node: Node, op: str, domain: str, rule: str, why: str) -> PlanRow:
+        """Return one row of the printed plan."""
         return PlanRow(node.name, module_path(node), op, domain, rule, why)
 
     def _describe_domains(self, nodes: Sequence[Node]) -> str:
@@ -338,21 +343,23 @@ class Planner:
         with record_as_text():
             return " + ".join(dict.fromkeys(str(self.domain[n]) for n in nodes))
 
-    def _carry(self, node: Node) -> tuple[steps.Step, PlanRow, list[str]]:
-        built = self.blocks.map(node)
-        assert isinstance(built, Structural)
-        step = steps.CarryStep(built, self._runtime_needs([built]))
-        row = self._row(node, op_name(node), self._describe_domains([node]), "carry", "elements only change place")
+    def _make_carry_step(self, node: Node) -> tuple[steps.Step, PlanRow, list[str]]:
+        """Return the step of a node that only moves elements."""
+        linear_map = self.blocks.map(node)
+        assert isinstance(linear_map, Structural)
+        step = steps.CarryStep(linear_map, self._list_runtime_needs([linear_map]))
+        row = self._make_row(node, op_name(node), self._describe_domains([node]), "carry", "elements only change place")
         return step, row, []
 
-    def _plain_step(self, node: Node) -> tuple[steps.Step, PlanRow, list[str]]:
+    def _make_single_step(self, node: Node) -> tuple[steps.Step, PlanRow, list[str]]:
+        """Return the step of a node outside of blocks."""
         flow, inputs = flow_of(node), self.signals[node]
         if not inputs:
             why = "No input reaches it with relevance."
-            row = self._row(node, op_name(node), self._describe_domains([node]), "constant", why)
+            row = self._make_row(node, op_name(node), self._describe_domains([node]), "constant", why)
             return steps.ConstantStep(node.name, ()), row, []
         if flow.moves:
-            return self._carry(node)
+            return self._make_carry_step(node)
         planned = flow.step(node, inputs, self)
         override = self.choice.find_override(node, exact=True)
         if override is not None and not self._fits(override, flow):
@@ -360,7 +367,7 @@ class Planner:
                 f"The rule {override} does not apply to {op_name(node)}, at {describe_node(node)}: only detection "
                 "blocks (weighted layers, sums, averages) take one. Give the rule to the layer beside it."
             )
-        row = self._row(node, op_name(node), self._describe_domains(inputs[:1]), planned.rule, planned.why)
+        row = self._make_row(node, op_name(node), self._describe_domains(inputs[:1]), planned.rule, planned.why)
         return planned.step, row, []
 
     @property
@@ -370,11 +377,11 @@ class Planner:
 
     def find_least(self, node: Node) -> float:
         """Return the least value that a tensor can have, also with rounding errors; −∞ if none is known."""
-        found = self._ranges.of(node)
+        found = self._known_ranges.of(node)
         return found.low if found.certain else -math.inf
 
     @functools.cached_property
-    def _ranges(self) -> Ranges:
+    def _known_ranges(self) -> Ranges:
         return find_ranges(self.captured, self.domain, self.pixels)
 
     @staticmethod
@@ -382,9 +389,10 @@ class Planner:
         """Return True if a user's rule makes sense for a step that is not a block."""
         return isinstance(override, rules.Pass) or (isinstance(override, rules.Signal) and flow.has_factors)
 
-    def _block_step(
+    def _make_block_step(
         self, head: Node, members: list[Node], leaves: list[Node], score: bool, places: tuple[int, ...]
     ) -> tuple[steps.Step, PlanRow, list[str]]:
+        """Return the step of a detection block."""
         maps = [self.blocks.map(m) for m in members]
         inside = bool(places) and not score
         if inside:
@@ -397,7 +405,7 @@ class Planner:
         rule, why = self.choice.choose_rule(head, members, leaves, domains, at_input, boxes)
         if isinstance(rule, rules.ZBox) and rule.low is not None and rule.high is not None:
             boxes = [Box(rule.low, rule.high)] * len(leaves)
-        if isinstance(rule, rules.Pass) and (score or len(leaves) != 1 or not _same_size(leaves[0], head)):
+        if isinstance(rule, rules.Pass) and (score or len(leaves) != 1 or not _has_same_size(leaves[0], head)):
             raise PlanError(
                 f"The rule pass needs input and output of the same shape; {describe_node(head)} changes it."
             )
@@ -412,7 +420,7 @@ class Planner:
             why += "; outputs of both signs are read as two detectors"
         why += ", at every place" if score and places else "; each unit at every place" if inside else ""
         why += "."
-        needs = [n.name for n in leaves] + self._runtime_needs(maps)
+        needs = [n.name for n in leaves] + self._list_runtime_needs(maps)
         if not score and not inside and (rule.needs_z or not rectified):
             needs.append(head.name)
         boxes = [None if box is None else box.like(leaf.meta["val"]) for box, leaf in zip(boxes, leaves, strict=True)]
@@ -432,22 +440,23 @@ class Planner:
         domain = self._describe_domains(leaves)
         op = " + ".join(dict.fromkeys(op_name(m) for m in members if not flow_of(m).moves)) or "output"
         absorbed = [m.name for m in members if m is not head] + ([head.name] if score and members else [])
-        return step, self._row(head, op, domain, str(rule), why), absorbed
+        return step, self._make_row(head, op, domain, str(rule), why), absorbed
 
-    def _runtime_needs(self, maps: Sequence[lm.LinearMap]) -> list[str]:
+    def _list_runtime_needs(self, maps: Sequence[lm.LinearMap]) -> list[str]:
         """Return the values that maps read in the reverse pass: gates, masks, constants that depend on the batch."""
         return [name for m in maps for name in m.reads if self.nodes[name].op != "get_attr"]
 
     def _is_rectified(self, head: Node) -> bool:
+        """Return True if a tensor is non-negative, or only ReLUs read it."""
         if self.domain[head].non_negative:
             return True
         readers = self.blocks.readers.get(head, [])
         return bool(readers) and all(flow_of(r).rectifies for r in readers)
 
 
-def _same_size(a: Node, b: Node) -> bool:
+def _has_same_size(a: Node, b: Node) -> bool:
     """Return True if two nodes have the same shape."""
-    # As text: asking a symbolic size for its number would fix the batch size.
+    # Compared as text: reading the value of a symbolic size would fix the batch size.
     return str(math.prod(shape_of(a))) == str(math.prod(shape_of(b)))
 
 
@@ -473,7 +482,7 @@ class Blocks:
         signals: Mapping[Node, list[Node]],
         domain: Mapping[Node, Domain],
         pixels: set[Node],
-        refused: set[Node],
+        unsupported_nodes: set[Node],
     ) -> None:
         self.captured, self.signals, self.domain, self.pixels = captured, signals, domain, pixels
         self.order = {n: k for k, n in enumerate(captured.graph.nodes)}
@@ -481,21 +490,21 @@ class Blocks:
         for node, operands in signals.items():
             for operand in operands:
                 self.readers.setdefault(operand, []).append(node)
-        self._maps = {n: self._build(n) for n in signals if n not in refused and flow_of(n).is_affine}
-        self.without_map = [n for n, built in self._maps.items() if built is None]
+        self._maps = {n: self._build_map(n) for n in signals if n not in unsupported_nodes and flow_of(n).is_affine}
+        self.without_map = [n for n, linear_map in self._maps.items() if linear_map is None]
 
     def map(self, node: Node) -> lm.LinearMap:
         """Return the linear map of an affine node."""
-        built = self._maps[node] if node in self._maps else self._gate(node)
-        assert built is not None  # refused before
-        return built
+        linear_map = self._maps[node] if node in self._maps else self._make_gate_map(node)
+        assert linear_map is not None  # raise_unsupported has raised otherwise
+        return linear_map
 
-    def _gate(self, node: Node) -> lm.LinearMap | None:
+    def _make_gate_map(self, node: Node) -> lm.LinearMap | None:
         """Return the linear map of a gate that is one number per sample, such as 1/σ of a norm."""
-        built: lm.LinearMap | None = None
+        linear_map: lm.LinearMap | None = None
         if not flow_of(node).is_affine and len(self.signals.get(node, ())) == 1:
-            built = flow_of(node).gate_map(node, self.signals[node][0])
-        return built
+            linear_map = flow_of(node).gate_map(node, self.signals[node][0])
+        return linear_map
 
     def can_join(self, node: Node) -> bool:
         """Return True if a node can be part of a block."""
@@ -526,10 +535,12 @@ class Blocks:
         Such gates are held fixed, so they commute with an average over places: a norm of the average is affine.
         """
         way: list[Node] = []
-        if self._gate(leaf) is None:
+        if self._make_gate_map(leaf) is None:
             return leaf, way
         node = leaf
-        while len(self.readers.get(node, [])) == 1 and (self._gate(node) is not None or self._is_elementwise(node)):
+        while len(self.readers.get(node, [])) == 1 and (
+            self._make_gate_map(node) is not None or self._is_elementwise(node)
+        ):
             way.insert(0, node)
             node = self.signals[node][0]
         return node, way
@@ -545,16 +556,17 @@ class Blocks:
         Only the block with these members may read the leaf. The average may be over windows that a view made. Axes that
         a view made of features are not places: the paper pools groups of neurons.
         """
-        built = self._maps.get(leaf)
-        if built is None or len(self.readers.get(leaf, [])) != 1:
+        linear_map = self._maps.get(leaf)
+        if linear_map is None or len(self.readers.get(leaf, [])) != 1:
             return None
         operand = self.signals[leaf][0]
-        sizes = [str(n) for n in shape_of(operand)]  # asking a symbolic size for its number would fix the batch size
-        axes = find_averaged_axes(built, len(sizes))
+        # Compared as text: reading the value of a symbolic size would fix the batch size.
+        sizes = [str(n) for n in shape_of(operand)]
+        axes = find_averaged_axes(linear_map, len(sizes))
         several = any(sizes[d] != "1" for d in axes)
         within = [n for d, n in enumerate(sizes) if d > 0 and d not in axes]
         features = len(within) - within.count("1") <= 1 <= len(within)
-        # The first axis holds the samples; it is not a place, and stays the first.
+        # The first axis holds the samples: it is not a place, and must stay the first.
         moved = any(isinstance(m, Permute) and m.dims[0] != 0 for m in map(self._maps.get, members))
         kept = {str(list(shape_of(n)[:1])) for n in (operand, leaf, *members)}
         first = 0 not in axes and not moved and len(kept) == 1
@@ -562,7 +574,7 @@ class Blocks:
         return (operand, axes) if several and features and first and not grouped else None
 
     def _undo_views(self, node: Node) -> Node:
-        """Return the tensor before reshapes, of which a tensor is a view."""
+        """Return the tensor before the rearrangements that made a node."""
         while flow_of(node).moves and len(self.signals.get(node, ())) == 1:
             node = self.signals[node][0]
         return node
@@ -571,9 +583,12 @@ class Blocks:
         """Return True if a node has more elements per sample than its inputs together: repeated ones, or constants."""
         return math.prod(shape_of(node)[1:]) > sum(math.prod(shape_of(n)[1:]) for n in self.signals[node])
 
-    def _build(self, node: Node) -> lm.LinearMap | None:
-        built: lm.LinearMap | None = flow_of(node).map(node, self.captured, self.signals[node], self._is_non_negative)
-        return built
+    def _build_map(self, node: Node) -> lm.LinearMap | None:
+        """Return the linear map of a node; None if this use of the operation has none."""
+        linear_map: lm.LinearMap | None = flow_of(node).map(
+            node, self.captured, self.signals[node], self._is_non_negative
+        )
+        return linear_map
 
     def _is_non_negative(self, node: Node) -> bool:
         """Return True for a tensor that is never negative."""

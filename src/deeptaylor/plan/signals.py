@@ -29,11 +29,13 @@ def find_signals(
 
     override   returns the user's rule for a node
     """
-    finder = _Finder(captured, output, data, domain, override)
+    finder = _SignalSearch(captured, output, data, domain, override)
     return finder.find(), finder.problems
 
 
-class _Finder:
+class _SignalSearch:
+    """Search a graph, from the output down, for the operands that carry relevance."""
+
     def __init__(
         self,
         captured: CapturedGraph,
@@ -52,16 +54,17 @@ class _Finder:
         for node in reversed(list(self.captured.graph.nodes)):
             if node not in active or node.op == "placeholder":
                 continue
-            signals[node] = self._signals_of(node)
+            signals[node] = self._find_node_signals(node)
             active.update(signals[node])
         return signals
 
-    def _signals_of(self, node: Node) -> list[Node]:
+    def _find_node_signals(self, node: Node) -> list[Node]:
+        """Return the operands to which a node passes relevance."""
         flow = flow_of(node)
         if flow is not UNKNOWN_FLOW:
             return flow.signals(node, [n for n in operands_of(node) if n in self.data], self)
         read = [n for n in operands_of(source_of(node)) if n in self.data]
-        return flow.signals(node, [n for n in read if _is_number(n.meta["val"].dtype)], self)
+        return flow.signals(node, [n for n in read if _is_float_or_complex(n.meta["val"].dtype)], self)
 
     def report_problem(self, node: Node, reason: str) -> None:
         """Record an operation without a rule."""
@@ -100,10 +103,11 @@ class _Finder:
 
     def _find_common_base(self, factors: Sequence[Node]) -> list[Node]:
         """Return the last tensor from which all factors are computed, so that problems below it are reported too."""
-        made_of = [self._find_sources(f) for f in factors]
-        return [n for n in self.captured.graph.nodes if all(n in m for m in made_of)][-1:]
+        sources = [self._find_sources(f) for f in factors]
+        return [n for n in self.captured.graph.nodes if all(n in m for m in sources)][-1:]
 
     def _find_sources(self, node: Node) -> set[Node]:
+        """Return the floating-point tensors from which a node is computed."""
         seen, todo = set[Node](), [node]
         while todo:
             n = todo.pop()
@@ -120,7 +124,7 @@ class _Finder:
         seen, todo = set[Node](), [node]
         while todo:
             n = todo.pop()
-            if flow_of(n).looks_up_tokens or (n.op == "placeholder" and _is_number(n.meta["val"].dtype)):
+            if flow_of(n).looks_up_tokens or (n.op == "placeholder" and _is_float_or_complex(n.meta["val"].dtype)):
                 return False
             seen.add(n)
             todo += [m for m in n.all_input_nodes if m in self.data and m not in seen]
@@ -156,11 +160,12 @@ class _Finder:
         return False
 
     def _is_nonlinear(self, node: Node) -> bool:
+        """Return True if a factor is the result of an activation, or of a product with its own gate."""
         base = self._strip_moves(node)
         flow = flow_of(base)
         if not flow.gates:
             return flow.is_nonlinear
-        # x · sigmoid(x) is an activation that is written out; the gate of a norm is smaller than what it scales.
+        # x · sigmoid(x) is an activation; the gate of a norm has fewer elements than its factor.
         factors = [n for n in operands_of(base) if n in self.data]
         if len(factors) != 2 or shape_of(factors[0]) != shape_of(factors[1]):
             return False
@@ -169,12 +174,13 @@ class _Finder:
 
 
 def _is_repeated(factor: Node, product: Node) -> bool:
-    """Return True for one number that scales many: a factor that a product repeats along the features."""
+    """Return True for a factor with one value per row of the product, which it repeats along the features."""
     sizes, whole = shape_of(factor), shape_of(product)
     return len(sizes) == len(whole) > 1 and str(sizes[-1]) == "1" and str(whole[-1]) != "1"
 
 
-def _is_number(dtype: torch.dtype) -> bool:
+def _is_float_or_complex(dtype: torch.dtype) -> bool:
+    """Return True for a floating-point or complex dtype."""
     return dtype.is_floating_point or dtype.is_complex
 
 
