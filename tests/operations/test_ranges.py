@@ -71,7 +71,7 @@ def test_no_result_is_outside_its_range(example: tuple[Any, ...]) -> None:
     values = torch.as_tensor(found[0] if isinstance(found, tuple) else found)
     for known in ({n: spread(n.meta["val"]) for n in captured.inputs}, {}):
         ranges = GraphRanges(captured)
-        ranges.known.update(known)
+        ranges.cache.update(known)
         said = ranges.of(captured.output)
         assert said.low - 1e-12 <= float(values.min())
         assert float(values.max()) <= said.high + 1e-12
@@ -98,5 +98,5 @@ def test_one_minus_a_sigmoid_is_within_one_but_for_rounding() -> None:
 def test_constants_are_looked_at() -> None:
     captured = by_hand(aten.add.Tensor, LINE[..., :2].abs(), Fixed(torch.tensor([0.5, 2.0])))
     ranges = GraphRanges(captured)
-    ranges.known[captured.inputs[0]] = UNIT_RANGE
+    ranges.cache[captured.inputs[0]] = UNIT_RANGE
     assert ranges.of(captured.output) == Range(0.5, 3)
