@@ -131,10 +131,17 @@ def compute_samples(network: TwoLayer, images: Tensor) -> RelevanceSamples:
 
     R_l = x_l,    R_k = x_k Σ_l w⁺_kl R_l / Σ_k' x_k' w⁺_k'l
     """
+    x_k, R_l, d_k = compute_context(network, images)
+    return RelevanceSamples(images, R_l, x_k * d_k)
+
+
+@torch.no_grad()
+def compute_context(network: TwoLayer, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return x_k, R_l = x_l and the top-down context d_k = Σ_l w⁺_kl R_l / Σ_k' x_k' w⁺_k'l, with z⁺ above."""
     x_k = network.features(images)
     R_l = network.relu2(network.detection2(x_k))
     W = network.detection2.weight.clamp(min=0)
-    return RelevanceSamples(images, R_l, x_k * (divide(R_l, x_k @ W.T) @ W))
+    return x_k, R_l, divide(R_l, x_k @ W.T) @ W
 
 
 @torch.no_grad()
