@@ -17,6 +17,7 @@ from deeptaylor.paper.imagenet_maps import (
     COPY,
     METHODS,
     PAPER,
+    SPREAD,
     PhotoContent,
     PhotoNetwork,
     Pixels,
@@ -204,9 +205,9 @@ def _network(case: PhotoNetwork, of: Mapping[str, Arrays], known: Sequence[Photo
     """What a network saw; "right" is None where nobody said what is on a photograph."""
     seen, names = of["recognised"], case.model.class_names
     ledgers = {method: _ledger(of[method]) for method in EXPLAINED}
-    shares = [s for s in ledgers[PAPER]["input_share"] if np.isfinite(s)]
+    shares = _find_range(ledgers[PAPER]["input_share"])
     classes = [names[i] if names else f"class {i}" for i in seen["index"]]
-    holds_half = bool(shares) and min(shares) >= 0.5
+    holds_half = shares is not None and shares[0] >= 0.5
     return {
         "title": case.title,
         "place": case.place,
@@ -219,9 +220,15 @@ def _network(case: PhotoNetwork, of: Mapping[str, Arrays], known: Sequence[Photo
         "scores": of[PAPER]["score"].tolist(),
         "still_recognised": {made: (seen[made] == seen["index"]).tolist() for made in ("twice", "once")},
         "ledger": ledgers,
-        "input_share": [min(shares), max(shares)] if shares else None,
+        "input_share": shares,
+        "spread_share": _find_range(_ledger(of[SPREAD.key])["input_share"]),
         "input_holds_half": holds_half,
     }
+
+
+def _find_range(shares: Sequence[float]) -> list[float] | None:
+    finite = [s for s in shares if np.isfinite(s)]
+    return [min(finite), max(finite)] if finite else None
 
 
 def _ledger(a: Arrays) -> dict[str, Any]:

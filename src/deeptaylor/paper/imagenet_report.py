@@ -109,7 +109,7 @@ def _title(of: Mapping[str, Any], method: str) -> str:
     shares = [s for s in of["ledger"][method]["input_share"] if s is not None] if method in (PAPER, "lrp") else []
     if shares and not of["input_holds_half"]:
         held = f"{format_percent(min(shares)).removesuffix(' %')} to {format_percent(max(shares))}"
-        title += f"\nbias neurons: pixels hold\nonly {held}"
+        title += f"\nbias neurons: {'both signs sum to' if method == 'lrp' else 'pixels hold'}\nonly {held}"
     return title
 
 
@@ -458,9 +458,12 @@ def _write_zoom(found: Numbers, figures: Figures) -> Section:
 def _write_lrp(found: Numbers, figures: Figures) -> Section:
     networks = found["networks"].values()
     negative = ", ".join(f"{format_percent(of['ledger']['lrp']['negative_share'])} ({of['title']})" for of in networks)
-    held = ", ".join(_format_held(of, "lrp") for of in networks)
+    held = ", ".join(_format_held(of["title"], of["ledger"]["lrp"]["input_share"]) for of in networks)
+    spread = ", ".join(_format_held(of["title"], of["spread_share"] or []) for of in networks)
     text = f"""The αβ-rule in every layer that has weights, the first one included, and biases as neurons. Of all its
-        relevance this much is negative: {negative}. Of the scores its pixels hold, in sum: {held}."""
+        relevance this much is negative: {negative}. Its positive and negative relevance in the pixels cancel to this
+        share of the scores: {held}. Such a sum may be negative, and does not say how much the pixels hold. With the
+        share of biases spread over the inputs, which is ours, it is {spread}."""
     caption = f"""Figure S4. Deep Taylor beside LRP; blue speaks against the class. Look for thinner lines and less of a
         grid in LRP's maps: “LRP-based heatmaps are sharper than Taylor-based heatmaps and less subject to the stride
         artefact”. {_count_rows(found)}"""
@@ -469,11 +472,11 @@ def _write_lrp(found: Numbers, figures: Figures) -> Section:
     return Section("Comparison with LRP (supplement, figure S4)", [picture, text])
 
 
-def _format_held(of: Numbers, method: str) -> str:
-    shares = [s for s in of["ledger"][method]["input_share"] if s is not None]
-    if not shares:
-        return f"no score above zero ({of['title']})"
-    return f"{format_percent(min(shares))} to {format_percent(max(shares))} ({of['title']})"
+def _format_held(title: str, shares: Sequence[float | None]) -> str:
+    known = [s for s in shares if s is not None]
+    if not known:
+        return f"no score above zero ({title})"
+    return f"{format_percent(min(known))} to {format_percent(max(known))} ({title})"
 
 
 def _write_choices(found: Numbers) -> Section:

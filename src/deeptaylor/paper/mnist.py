@@ -162,6 +162,7 @@ def build(
         training: relevance_training.known(of, cases["two-layer"].network, training)
         for training in relevance_training.FILES
     }
+    found["gradient"] = {name: float(value) for name, value in extra["two-layer-gradient"].items()}
     found["curve"] = relevance_training.read_curve(weights or WEIGHTS)
     check_consistent(found)
     found["requirements"] = serialize_claims(requirements(found))

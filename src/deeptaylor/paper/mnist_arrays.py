@@ -41,10 +41,10 @@ from deeptaylor.models.networks.paper_networks import (
 )
 from deeptaylor.paper import measures, overview
 from deeptaylor.paper import mnist_statements as statements
-from deeptaylor.paper.digit_pairs import BLACK, TRAIN_SHIFT, WHITE, Digits, Pairs, held_out_pairs
+from deeptaylor.paper.digit_pairs import BLACK, TRAIN_SHIFT, WHITE, Digits, Pairs, held_out_pairs, training_pairs
 from deeptaylor.paper.experiment import Arrays, Saved, Talk, digest
 from deeptaylor.paper.global_search import search_globally
-from deeptaylor.paper.relevance_training import train
+from deeptaylor.paper.relevance_training import compute_samples, estimate_gradient, train
 from deeptaylor.paper.training import evaluate
 from deeptaylor.rules import Rule
 
@@ -75,10 +75,11 @@ class MnistEffort:
     seeds: int = 3
     fit_steps: int = 2000  # of each of two min-max models
     held_out: int = 20_000  # pairs that the quality is measured on
+    gradient: int = 20_000  # training pairs of the gradient of the min-max model
 
 
 FULL = MnistEffort()
-QUICK = MnistEffort(pairs=40, roots=4, restarts=3, seeds=2, fit_steps=20, held_out=200)
+QUICK = MnistEffort(pairs=40, roots=4, restarts=3, seeds=2, fit_steps=20, held_out=200, gradient=200)
 
 
 @dataclass(frozen=True)
@@ -445,6 +446,14 @@ def measure_properties(
         lambda: statements.follow_context(above_network, model, few, BOX),
         model=two.digest("min-max"),
     )
+    keep(
+        "two-layer-gradient",
+        two,
+        torch.tensor([effort.gradient]),
+        lambda: _estimate_gradient(two, digits, effort.gradient),
+        model=two.digest("min-max"),
+        digits=digest(torch.from_numpy(digits.train_images.copy())),
+    )
     keep("two-layer-layers", two, many, lambda: statements.follow_layers(above_network, many, BOX))
     for case in cases.values():
         keep(f"{case.name}-box", case, many, lambda case=case: statements.widen_box(case.network, many, BOX))
@@ -461,6 +470,15 @@ def _true_relevance(case: DigitNetwork, pairs: Pairs) -> Arrays:
     x = pairs.images.double()
     R_k = dt.Explainer(case.network, x[:2], domain=BOX, method="paper").relevance_at(TWO_LAYER.pooled, x)
     return {"R_k": R_k.numpy()}
+
+
+def _estimate_gradient(case: DigitNetwork, digits: Digits, count: int) -> Arrays:
+    """The gradient of the min-max model's loss over training pairs, other ones than it learned from."""
+    network, model = copy.deepcopy(case.network).float(), copy.deepcopy(case.models["min-max"]).float()
+    assert isinstance(network, TwoLayer)
+    pairs = training_pairs(digits, count, seed=1, max_shift=TRAIN_SHIFT)
+    found = estimate_gradient(model, compute_samples(network, pairs.images))
+    return {name: np.array(value) for name, value in found.items()}
 
 
 def _evaluate(case: DigitNetwork, pairs: Pairs) -> Arrays:

@@ -45,6 +45,7 @@ SIMILAR = {
     "min-max, training-free": (("two-layer", "min-max"), ("two-layer", "training-free")),
 }
 _TWO = ("sensitivity", "taylor")  # methods that are said not to handle depth well
+PRAISED = ("zB, min-max", "zB, training-free", "Taylor, w2")  # of SIMILAR: said to be more alike than others
 Maps = Mapping[str, Mapping[str, Arrays]]
 Measure = Callable[[measures.Array], measures.Array]
 
@@ -88,12 +89,7 @@ def compare_maps(maps: Maps, pairs: Pairs) -> dict[str, Any]:
             key: {name: mean(values) for name, values in of.items()} for key, of in per_pair[network].items()
         }
         found["differences"][network] = {
-            name: {
-                f"{a} − {b}": measure_difference(per_pair[network][a][name], per_pair[network][b][name])
-                for a, b in itertools.permutations(drawn, 2)
-                if a in methods or b in methods
-            }
-            for name in COMPARED
+            name: _compare({key: of[name] for key, of in per_pair[network].items()}) for name in COMPARED
         }
     one, two = (per_pair[network] for network in maps)
     found["depth"] = {
@@ -109,6 +105,16 @@ def compare_maps(maps: Maps, pairs: Pairs) -> dict[str, Any]:
         "ink": mean(every["ink"](np.ones((int(there.sum()), *pairs.images.shape[2:])))),
         "near": mean(every["near"](np.ones((int(there.sum()), *pairs.images.shape[2:])))),
     }
+    return found
+
+
+def _compare(values: Mapping[str, measures.Array]) -> dict[str, dict[str, float]]:
+    """Return what `measure_difference` finds of every two, unless both are without information."""
+    found = {}
+    for a, b in itertools.combinations(values, 2):
+        if a not in BLIND or b not in BLIND:
+            found[f"{a} − {b}"] = of = measure_difference(values[a], values[b])
+            found[f"{b} − {a}"] = {"mean": -of["mean"], "limit": of["limit"]}
     return found
 
 
@@ -204,5 +210,6 @@ def _similar(maps: Maps, pairs: Pairs, there: measures.Mask) -> dict[str, Any]:
             "blind": {kind: measure_difference(values, alike[b]) for kind, values in blind[a].items()},
         }
         for a, b in itertools.permutations(SIMILAR, 2)
+        if a in PRAISED
     }
     return found

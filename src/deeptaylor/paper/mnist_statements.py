@@ -39,7 +39,6 @@ def compare_with_garson(network: OneLayer, untrained: OneLayer, x: Tensor) -> Ar
     alike      (N,): correlation of the w² map with the map by |w|, weighted by the same relevances R_j
     untrained  (N,): the same with |w| of the network before training
     others     (N,): correlation of the w² map with the w² map of the next pair
-    fixed      (N,): correlation of Garson's importances, which know no pair, with themselves
     """
     W, b = (p.detach().numpy() for p in (network.detection.weight, network.detection.bias))
     R_j = np.maximum(x.flatten(1).numpy() @ W.T + b, 0)
@@ -55,12 +54,10 @@ def compare_with_garson(network: OneLayer, untrained: OneLayer, x: Tensor) -> Ar
 
     squared, absolute = explain(W**2), explain(np.abs(W))
     before = explain(np.abs(untrained.detection.weight.detach().numpy()))
-    importance = np.broadcast_to(share(np.abs(W)).sum(axis=0).reshape(1, *shape), absolute.shape)
     return {
         "alike": measures.correlation(squared, absolute),
         "untrained": measures.correlation(squared, before),
         "others": measures.correlation(squared, np.roll(squared, 1, axis=0)),
-        "fixed": measures.correlation(importance, np.roll(importance, 1, axis=0)),
     }
 
 

@@ -624,7 +624,8 @@ def _judge_conclusion(found: Numbers) -> list[Verdict]:
             "Thus, we are now able to compute heatmaps that clearly and intuitively allow to better understand the "
             "role of input pixels when classifying an unseen data point.",
             "Whether people understand more by a heatmap would have to be asked of people; nobody was asked here.",
-            criteria=[
+            CAVEAT,
+            [
                 require_level(
                     found,
                     "one-layer",

@@ -249,6 +249,7 @@ def serialize_verdicts(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
             "holds": v.holds,
             "reason": v.reason,
             "caveat": v.caveat,
+            "joint": v.is_joint,
             "criteria": [
                 {
                     "text": c.text,
