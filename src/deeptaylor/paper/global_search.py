@@ -9,7 +9,9 @@ It finds roots that are nearer than those of a search from x. It proves nothing:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +28,7 @@ RANDOM = 24  # starts with random patches
 PATCH, SHARE = 4, 0.3  # their side, and the share of a picture that they take
 STEPS, KEPT = 4, 4  # cheap steps from every start; starts that are searched fully
 _FARTHER = (1.0, 1.05, 1.1, 1.2, 1.35, 1.6, 2.0)  # times the way from x at which a root is looked for
-_AT_ONCE = 10  # pairs
+_AT_ONCE = 20  # pictures
 
 Tell = Callable[[int, int], None]
 
@@ -47,11 +49,27 @@ def search_globally(
     more   how many times as many random starts, and as many full searches
     known  (K, N, 1, height, width): roots that other searches found; the search begins there as well
     """
-    chosen = [choose_starts(network, some, level, domain, seed, more) for some in x.split(_AT_ONCE)]
-    begin = torch.cat(chosen, dim=1)
-    if known is not None:
-        begin = torch.cat([begin, torch.where(torch.isfinite(known), known, x)])
-    return dt.nearest_root(network, x, domain=domain, level=level, begin=begin, seed=seed, progress=tell)
+    roots = []
+    for start in range(0, len(x), _AT_ONCE):
+        some = x[start : start + _AT_ONCE]
+        begin = choose_starts(network, some, level, domain, seed, more)
+        if known is not None:
+            there = known[:, start : start + _AT_ONCE]
+            begin = torch.cat([begin, torch.where(torch.isfinite(there), there, some)])
+        roots.append(dt.nearest_root(network, some, domain=domain, level=level, begin=begin, seed=seed))
+        tell(start + len(some), len(x))
+    return _join(roots)
+
+
+def _join(roots: Sequence[Root]) -> Root:
+    """Return the roots of all pictures as one."""
+    first, *_ = roots
+    tensors: dict[str, Any] = {
+        field.name: torch.cat([getattr(root, field.name) for root in roots])
+        for field in fields(first)
+        if isinstance(getattr(first, field.name), Tensor)
+    }
+    return replace(first, reason=tuple(text for root in roots for text in root.reason), **tensors)
 
 
 def make_starts(x: Tensor, seed: int = 0, random: int = RANDOM) -> Tensor:
