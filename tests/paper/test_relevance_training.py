@@ -183,3 +183,22 @@ def test_the_curve_of_a_training_has_a_line_a_checkpoint(tmp_path: Path, monkeyp
     assert line["step"] == 4
     assert line.keys() == {"step", "loss", "r_squared", "gradient", "gradient_corrected"}
     assert line["gradient"] > 0
+
+
+def test_the_shipped_plain_refits_are_shorter_than_the_shipped_model_and_the_report_says_so() -> None:
+    """From both starts with three seeds, 100000 steps each; the report's spread is theirs."""
+    record = relevance_training.known(WEIGHTS, load_network("two-layer"), "plain")
+    assert record is not None
+    notes = read_notes(WEIGHTS / "min-max.safetensors")
+    assert (record["training"], record["steps"]) == ("plain", "100000")
+    assert {(fit["begin"], fit["seed"]) for fit in record["fits"]} == {
+        (begin, seed) for begin in ("layer", "random") for seed in (0, 1, 2)
+    }
+    for fit in record["fits"]:
+        assert 0.85 < fit["r_squared"] < float(notes["held_out_r_squared"]), fit
+    caption = mnist_report.tabulate_refits(record, notes["steps"]).caption
+    assert f"less long than the model of the figures ({notes['steps']} steps)" in caption
+    found = {"refits": {"plain": record}, "settings": {}, "unique": {}}
+    assert mnist_report.measure_refit_spread(found) == record["spread"]["random"]["spread"]
+    assert "3 models, each trained for 100000 steps" in mnist_report.describe_refit_spread(found)
+    assert "Here nothing pulls on the weights" in mnist_report.describe_refits(record)

@@ -50,9 +50,7 @@ def tabulate_refits(record: Mapping[str, Any], shipped: str) -> Table:
 def _compare_steps(record: Mapping[str, Any], shipped: str) -> str:
     """Say so if these models were trained for less long than that of the figures."""
     fewer = shipped.isdigit() and int(record["steps"]) < int(shipped)
-    return (
-        f"; they were trained for less long than the model of the figures, which took {shipped} steps" if fewer else ""
-    )
+    return f"; they are trained for less long than the model of the figures ({shipped} steps)" if fewer else ""
 
 
 def describe_refit_spread(found: Mapping[str, Any]) -> str:
