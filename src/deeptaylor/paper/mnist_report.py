@@ -13,7 +13,7 @@ from deeptaylor.paper.experiment import tabulate_claims
 from deeptaylor.paper.measures import or_nan
 from deeptaylor.paper.mnist_arrays import METHODS, DigitMethod
 from deeptaylor.paper.mnist_numbers import is_consistent
-from deeptaylor.paper.verdicts import tabulate_verdicts
+from deeptaylor.paper.verdicts import cite, tabulate_verdicts
 from deeptaylor.viz.pages import Heading, Part, ReportPicture, Section, Table, render_report
 
 _BEGINS = {"layer": "the network's weights", "random": "random"}
@@ -215,10 +215,11 @@ def _write_one_layer(found: Numbers, figures: Figures) -> Section:
     aligned = or_nan(found["compared"]["levels"]["one-layer"]["zB"]["aligned"])
     look = f"""Look for points on the border in sensitivity's maps, thin strokes in Taylor's, and the whole digit in
         zB's: “The domain-aware zB-rule produces heatmaps that are still blurred, but that are complete and
-        well-aligned with the data.” That holds in part: they are complete, but their correlation with the picture of
+        well-aligned with the data” {cite(found, "III-C", "The domain-aware")}. Their correlation with the picture of
         the digit is {aligned:.2f}."""
-    plots = """Look for points on the diagonal (conservative) and for blue bars (not positive): “The nearest root Taylor
-        approach, although producing mostly positive heatmaps, dissipates a large fraction of the relevance.”"""
+    plots = f"""Look for points on the diagonal (conservative) and for blue bars (not positive): “The nearest root
+        Taylor approach, although producing mostly positive heatmaps, dissipates a large fraction of the relevance”
+        {cite(found, "III-C", "The nearest root Taylor")}."""
     return _write_figures("One-layer", (5, 6), figures, (look, plots), places, consistency)
 
 
@@ -245,16 +246,15 @@ def _write_two_layer(found: Numbers, figures: Figures) -> Section:
         {format_percent(found["min_max"]["mean_gap_over_mean_score"])} of the mean score on average. Training-free is
         conservative to {of["training-free"]["conservation_gap"]["worst"]:.0e}."""
     borders = {key: format_percent(of[key]["on_border"]["mean"]) for key in ("min-max", "training-free")}
-    quality = next(v["holds"] for v in found["verdicts"] if v["quote"].endswith("are of similar quality."))
     look = f"""Look for scattered points in the first two columns of maps, and for digits in the next two. The min-max
         model has a red frame, which the training-free one has not: {borders["min-max"]} of its relevance lie in the
         outermost four pixels, against {borders["training-free"]}, because nothing in the paper's objective holds back
         the weights of pixels that hardly vary. “The heatmaps obtained by the trained min-max relevance model and by
-        the training-free method are of similar quality”: {quality}. The last column is the min-max model of our own,
-        guided training, without the frame."""
-    plots = """Look for min-max near the diagonal and training-free on it: “The deep Taylor decomposition with the
+        the training-free method are of similar quality” {cite(found, "IV-C", "The heatmaps obtained")}. The last
+        column is the min-max model of our own, guided training, without the frame."""
+    plots = f"""Look for min-max near the diagonal and training-free on it: “The deep Taylor decomposition with the
         min-max relevance model produces near-conservative heatmaps, and the training-free deep Taylor decomposition
-        produces heatmaps that are fully conservative.”"""
+        produces heatmaps that are fully conservative” {cite(found, "IV-C", "The deep Taylor decomposition with")}."""
     return _write_figures("Two-layer", (8, 9), figures, (look, plots), places, consistency)
 
 
@@ -449,9 +449,10 @@ def _write_lrp(found: Numbers, figures: Figures) -> Section:
         {format_percent(one["epsilon"]["negative_share"])} and {format_percent(two["epsilon"]["negative_share"])}.
         The stabiliser takes its share of the score: {format_percent(one["epsilon"]["kept"])} (ε = 10) and
         {format_percent(two["epsilon"]["kept"])} (ε = 3) of it reach the pixels."""
-    look = """Look for blue, for red on the distractor, and for thinner strokes than deep Taylor's: “Various parameters
+    cited = cite(found, "supplement", "Various parameters", "[…] or the presence")
+    look = f"""Look for blue, for red on the distractor, and for thinner strokes than deep Taylor's: “Various parameters
         of LRP produce various artefacts such as the presence of residual relevance on the irrelevant MNIST digit, or
-        the presence of negative relevance in the black areas of the MNIST images.”"""
+        the presence of negative relevance in the black areas of the MNIST images” {cited}."""
     alt = "Pairs of digits and their heatmaps by deep Taylor decomposition and LRP"
     return Section(
         "Comparison with LRP (supplement, figures S2 and S3)",

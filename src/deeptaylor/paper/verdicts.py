@@ -267,6 +267,15 @@ def serialize_verdicts(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
     ]
 
 
+def cite(found: Mapping[str, Any], place: str, *starts: str) -> str:
+    """Return what a report found of the sentences that a caption quotes, by their beginnings."""
+    holds = [
+        next(v["holds"] for v in found["verdicts"] if v["place"].startswith(place) and v["quote"].startswith(start))
+        for start in starts
+    ]
+    return f"(judged here: {', '.join(holds)})"
+
+
 def tabulate_verdicts(verdicts: Iterable[Mapping[str, Any]]) -> Table:
     """Return verdicts as the report shows them: a row for each criterion, the first with the sentence."""
     rows: list[list[Cell]] = []
