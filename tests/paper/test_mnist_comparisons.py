@@ -10,7 +10,7 @@ import pytest
 from deeptaylor.paper import measures
 from deeptaylor.paper.digit_pairs import Digits, Pairs, held_out_pairs
 from deeptaylor.paper.mnist_arrays import METHODS
-from deeptaylor.paper.mnist_comparisons import EVEN, NOISE, OTHER, PICTURE, compare_maps, make_uninformed
+from deeptaylor.paper.mnist_comparisons import BLIND, EVEN, NOISE, OTHER, PICTURE, SIGNED, compare_maps, make_uninformed
 
 RNG = np.random.default_rng(0)
 
@@ -51,7 +51,7 @@ def test_levels_are_those_of_the_maps(pairs: Pairs, maps: dict[str, dict[str, di
         border = (rows < 4) | (rows >= 24) | (columns < 4) | (columns >= 52)
         values["ink"].append(P[ink].sum() / P.sum())
         values["near"].append(P[beside & ours].sum() / P.sum())
-        above = P.mean() < P
+        above = P.mean() <= P
         values["complete"].append(above[ink].mean() - above[(image > 0.5) & ~ours].mean())
         values["irrelevant"].append(P[~ours | border].sum() / P.sum())
         values["dark"].append(np.maximum(-R, 0)[image <= -0.5].sum() / np.abs(R).sum())
@@ -79,16 +79,22 @@ def test_similar_is_the_correlation_of_what_the_picture_does_not_explain(
         expected.append(np.corrcoef(*left)[0, 1])
     found = compare_maps(maps, pairs)["similar"]
     assert found["taylor"]["mean"] == pytest.approx(np.mean(expected), abs=1e-9)
-    assert abs(found["taylor"]["other"]) < 0.05
+    assert found["taylor"]["low"] < found["taylor"]["mean"] < found["taylor"]["high"]
+    assert {abs(value) < 0.05 for value in found["taylor"]["blind"].values()} == {True}
+    assert list(found["taylor"]["blind"]) == [NOISE, SIGNED, OTHER]  # nothing is left of the others
+    praised = "Taylor, w2"
+    more = found["more"][f"{praised} − sensitivity"]
+    assert set(more["blind"]) == {NOISE, SIGNED, OTHER}
+    assert more["blind"][NOISE]["mean"] == pytest.approx(found[praised]["blind"][NOISE] - found["sensitivity"]["mean"])
 
 
 def test_maps_without_information(pairs: Pairs, maps: dict[str, dict[str, dict[str, Any]]]) -> None:
     f = maps["one-layer"]["zB"]["score"]
     made = make_uninformed(pairs, f)
-    assert set(made) == {EVEN, NOISE, PICTURE}
-    for R in made.values():
-        assert R.sum() == pytest.approx(f.sum())  # one factor for all pairs
-        assert R.min() >= 0
+    assert set(made) == {EVEN, NOISE, SIGNED, PICTURE}
+    for name, R in made.items():
+        assert np.abs(R).sum() == pytest.approx(f.sum())  # one factor for all pairs
+        assert (R.min() < 0) == (name == SIGNED)
     assert np.ptp(made[EVEN]) == 0
     lit = pairs.images.numpy()[:, 0] + 0.5
     np.testing.assert_allclose(made[PICTURE], lit * f.sum() / lit.sum(dtype=float), rtol=1e-5)
@@ -96,10 +102,19 @@ def test_maps_without_information(pairs: Pairs, maps: dict[str, dict[str, dict[s
     even = found["levels"]["one-layer"][EVEN]
     assert (even["half"], even["few"]) == pytest.approx((0.5, 0.5), abs=1e-3)
     assert (even["complete"], even["uneven"]) == pytest.approx((0, 0), abs=1e-9)
+    assert even["covered"] == 1  # every pixel has the average
+    levels = found["levels"]["one-layer"]
+    assert set(BLIND) <= set(levels)
+    for a, b in ((EVEN, "zB"), ("zB", NOISE)):  # also in the place of a method
+        difference = found["differences"]["one-layer"]["distractor"][f"{a} − {b}"]
+        assert difference["mean"] == pytest.approx(levels[a]["distractor"] - levels[b]["distractor"])
+    assert found["amounts"]["one-layer"][SIGNED]["negative_share"] == pytest.approx(0.5, abs=0.02)
+    assert found["amounts"]["one-layer"][OTHER]["kept"] == pytest.approx(
+        maps["one-layer"]["zB"]["maps"].sum() / f.sum()
+    )
     assert even["border"] == pytest.approx(found["areas"]["border"])
     assert even["near"] == pytest.approx(found["areas"]["near"])
     assert OTHER in found["levels"]["one-layer"]
-    assert found["amounts"]["one-layer"]["signed noise"]["negative_share"] == pytest.approx(0.5, abs=0.02)
     assert found["amounts"]["one-layer"][EVEN]["worst_gap"] > 0.1
 
 

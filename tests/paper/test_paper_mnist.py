@@ -234,9 +234,9 @@ def test_verdicts_are_those_of_the_numbers_and_none_is_met_blindly(out: Path) ->
         for criterion in verdict["criteria"]:
             assert criterion["measured"]
             assert criterion["uninformed"]
-            assert criterion["decides"] or verdict["holds"] != "yes"
+            assert criterion["decides"] or verdict["joint"] or verdict["holds"] != "yes"
     text = (out / "report.html").read_text()
-    assert text.count("Our weights, trained by the paper&#x27;s recipe") == len(judged) - 1  # one speaks of people
+    assert text.count("Our weights, trained by the paper&#x27;s recipe") == len(judged)
 
 
 def test_rules_outside_of_their_domain_by_hand() -> None:
@@ -253,7 +253,8 @@ def test_rules_outside_of_their_domain_by_hand() -> None:
 
 def test_roots_of_the_two_layer_network_are_the_nearest_of_several(out: Path) -> None:
     text = " ".join((out / "report.html").read_text().split())
-    assert "expands at the nearest root that was found from 8 random starts and 12 pictures" in text
+    assert "from 104 pictures with parts blackened a few cheap steps are taken" in text
+    assert "That there is none nearer, nothing here certifies" in text
     taylor, again = arrays(out, "two-layer-taylor"), arrays(out, "two-layer-restarts")
     there = (arrays(out, "pairs")["side"] >= 0) & (taylor["score"] > 0)
     nearest = taylor["distance"][there][: len(again["alone"])]

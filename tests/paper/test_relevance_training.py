@@ -51,7 +51,10 @@ def test_the_shipped_model_is_trained_plainly_and_came_near_a_minimum() -> None:
     assert curve[-1]["step"] == int(notes["steps"])
     assert curve[-1]["gradient"] < 0.2 * curve[0]["gradient"]
     assert curve[-1]["loss"] < 0.1 * curve[0]["loss"]
-    assert f"After {notes['steps']} steps" in mnist_report.describe_convergence(curve)
+    gradient = {"norm": 2.0, "corrected": 1.0, "weights": 50.0, "pairs": 20000.0}
+    said = mnist_report.describe_convergence(curve, gradient)
+    assert f"After {notes['steps']} steps" in said
+    assert "over 20000 training pairs is 2.0" in " ".join(said.split())
     assert relevance_training.read_curve(WEIGHTS / "none") == []
 
 
@@ -103,7 +106,10 @@ def test_numbers_of_another_network_are_not_taken(small: tuple[Path, dict[str, A
 
 def test_the_table_has_a_row_a_model_and_the_training_free_one() -> None:
     record = shipped()
-    rows = mnist_report.tabulate_refits(record).rows
+    table = mnist_report.tabulate_refits(record, "1590000")
+    assert "trained for less long than the model of the figures (1590000 steps)" in table.caption
+    assert "less long" not in mnist_report.tabulate_refits(record, record["steps"]).caption
+    rows = table.rows
     assert len(rows) == 7
     assert rows[0][:3] == ["from the network's weights, seed 0", "0.972", "0.977"]
     assert rows[-1][0] == "training-free"
@@ -145,7 +151,14 @@ def test_the_norm_of_the_gradient_by_hand() -> None:
     with torch.no_grad():
         model.v_ij.fill_(3)
     sample = RelevanceSamples(torch.tensor([[2.0]]), torch.tensor([[4.0]]), torch.tensor([[1.0]]))
-    assert relevance_training.measure_gradient(model, sample) == pytest.approx((20**2 + 40**2 + 10**2) ** 0.5)
+    twice = RelevanceSamples(*(t.repeat(2, 1) for t in (sample.x, sample.R_l, sample.R_k)))
+    found = relevance_training.estimate_gradient(model, twice)
+    assert found["norm"] == pytest.approx((20**2 + 40**2 + 10**2) ** 0.5)
+    assert found["corrected"] == pytest.approx(found["norm"])  # both halves agree
+    assert (found["weights"], found["pairs"]) == (3, 2)
+    other = RelevanceSamples(twice.x, twice.R_l, torch.tensor([[1.0], [11.0]]))  # their gradients cancel
+    found = relevance_training.estimate_gradient(model, other)
+    assert (found["norm"], found["corrected"]) == (0, 0)
 
 
 def test_the_curve_of_a_training_has_a_line_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,5 +181,24 @@ def test_the_curve_of_a_training_has_a_line_a_checkpoint(tmp_path: Path, monkeyp
     assert relevance_training.main(arguments) == 0
     (line,) = [json.loads(line) for line in (tmp_path / "curve.jsonl").read_text().splitlines()]
     assert line["step"] == 4
-    assert line.keys() == {"step", "loss", "r_squared", "gradient"}
+    assert line.keys() == {"step", "loss", "r_squared", "gradient", "gradient_corrected"}
     assert line["gradient"] > 0
+
+
+def test_the_shipped_plain_refits_are_shorter_than_the_shipped_model_and_the_report_says_so() -> None:
+    """From both starts with three seeds, 100000 steps each; the report's spread is theirs."""
+    record = relevance_training.known(WEIGHTS, load_network("two-layer"), "plain")
+    assert record is not None
+    notes = read_notes(WEIGHTS / "min-max.safetensors")
+    assert (record["training"], record["steps"]) == ("plain", "100000")
+    assert {(fit["begin"], fit["seed"]) for fit in record["fits"]} == {
+        (begin, seed) for begin in ("layer", "random") for seed in (0, 1, 2)
+    }
+    for fit in record["fits"]:
+        assert 0.85 < fit["r_squared"] < float(notes["held_out_r_squared"]), fit
+    caption = mnist_report.tabulate_refits(record, notes["steps"]).caption
+    assert f"less long than the model of the figures ({notes['steps']} steps)" in caption
+    found = {"refits": {"plain": record}, "settings": {}, "unique": {}}
+    assert mnist_report.measure_refit_spread(found) == record["spread"]["random"]["spread"]
+    assert "3 models, each trained for 100000 steps" in mnist_report.describe_refit_spread(found)
+    assert "Here nothing pulls on the weights" in mnist_report.describe_refits(record)

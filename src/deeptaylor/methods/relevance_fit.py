@@ -4,8 +4,8 @@
 
 Two trainings minimise this loss by stochastic gradient descent.
 
-"plain"     The paper's: the step above for all parameters with one learning rate η, from random weights, and nothing
-            else. η_t = η, which falls to zero along a straight line in the last third of the steps.
+"plain"     The paper's: the step above for all parameters with one learning rate η_t, from random weights. η_t = η,
+            and falls to zero along a straight line in the last third of the steps; the fall is our choice.
 "guided"    Ours, the default: it needs fewer steps and fits better. It adds three things, each for a reason.
 
 d_j ≤ 0     Project d ← min(d, 0) after every step. With d_j > 0 the minimum in a_j = min(0, Σ_l R_l v_lj + d_j) can be
@@ -17,9 +17,9 @@ pull        v_ij ← v_ij + η_t λ_t (w_ij − v_ij), where the layer's own wei
             Where the data say nothing about a weight it is the network's. λ_t falls along a straight line.
 
     fit ──► for every batch of the source
-               collect     x_i, R_l and R_k, from the network's explanations (relevance_samples.py)
-               start       at the first batch: a model, suited to the data (relevance_start.py)
-               descend_    one step for every 20 samples
+               collect     x_i, R_l and R_k, from the network's explanations
+               begin       at the first batch: a model, suited to the data (`make_start`, `start_randomly`)
+               step_       one step for every 20 samples (`StepRule`)
                checkpoint  now and then
 
 A rate that suits pixels does not suit activations in the thousands. In the guided training, η is therefore free of

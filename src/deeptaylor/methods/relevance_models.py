@@ -267,7 +267,7 @@ def fit(
     steps        of gradient descent, `batch` samples each; the paper makes 300 000
     begin        "layer": at the weights of the network's own detection layer, if it is found or given (`detection`,
                  without its ReLU, and `pooling`, a function); "random": at random, from the seed
-    training     "guided", ours, or "plain": the paper's gradient steps and nothing else (see relevance_fit.py)
+    training     "guided", ours, or "plain": the paper's gradient steps (see relevance_fit.py)
     units        of each pooled unit, if training begins at random and the layer is not known
     rule         that decomposes the model: WSquare, ZPlus or ZBox; by default by the domain of what the layer reads
     checkpoint   a file to save the state to and to resume from; the result has the same bits as without interruption

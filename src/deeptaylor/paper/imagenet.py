@@ -3,11 +3,11 @@
     build ──► photographs, networks
                 explain_all        every method's maps, kept in OUT/arrays     (imagenet_maps.py)
                 numbers            from these arrays alone                     (imagenet_numbers.py)
-                claims             our own checks                              (imagenet_claims.py)
-                verdicts           the paper's sentences                       (imagenet_verdicts.py)
+                check_claims       our own checks                              (imagenet_verdicts.py)
+                judge_paper        the paper's sentences                       (imagenet_verdicts.py)
                                    ──► OUT/numbers.json
-                figures            OUT/*.png, OUT/*.svg                        (imagenet_figures.py)
-                report             figures, tables and what they say           (imagenet_text.py) ──► OUT/report.html
+                draw               OUT/*.png, OUT/*.svg                        (imagenet_report.py)
+                write_report       figures, tables and what they say           (imagenet_report.py) ──► OUT/report.html
 
 A second run reads the arrays that are there if they come from the same photographs, weights, settings and version.
 """

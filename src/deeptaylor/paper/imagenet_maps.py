@@ -233,6 +233,11 @@ METHODS = (
     PhotoMethod("ours", "Ours: biases returned, local evidence", {"method": "deep-taylor"}, deep_taylor=True),
 )
 
+# What LRP's pixels hold where a bias is no neuron and its share is spread: this is ours, and no figure shows it.
+SPREAD = PhotoMethod(
+    "lrp-spread", "LRP, biases spread", {"method": "paper", "bias": "spread", "rules": {"*": dt.rules.AlphaBeta(2, 1)}}
+)
+
 
 def explain_all(
     cases: Mapping[str, PhotoNetwork],
@@ -247,6 +252,7 @@ def explain_all(
                  picture
     a method     "maps" (N, H, W), "score", "input", "bias", "dropped" (N,); for the composed pictures the same with
                  "twice_", "once_" and "beside_" before them, always of the class that the photograph itself was given
+    lrp-spread   the same of the photographs alone
     cost         what a root of the first photograph takes, see `measure_cost`
     """
     made = {"": list(photos.values()), **compose(list(photos.values()))}
@@ -262,8 +268,9 @@ def explain_all(
         known |= {"targets": asked} if any(asked) else {}
         seen = saved.get(f"{key}-recognised", known, partial(_recognise, case, x, asked))
         found[key] = {"recognised": seen}
-        for method in METHODS:
-            make = _prepare_maps(case, method, x, torch.from_numpy(seen["index"]), saved)
+        for method in (*METHODS, SPREAD):
+            explained = {"": x[""]} if method is SPREAD else x
+            make = _prepare_maps(case, method, explained, torch.from_numpy(seen["index"]), saved)
             settings = known | {"method": f"{method.key} {method.settings}"}
             found[key][method.key] = saved.get(f"{key}-{method.key}", settings, make)
         first, target = x[""][:1], int(seen["index"][0])

@@ -17,6 +17,7 @@ from deeptaylor.paper.imagenet_maps import (
     COPY,
     METHODS,
     PAPER,
+    SPREAD,
     PhotoContent,
     PhotoNetwork,
     Pixels,
@@ -37,7 +38,7 @@ NEAR, FAR = (1, 4), (13, 16)  # pixels from an edge
 EXPLAINED = tuple(m.key for m in METHODS if m.settings is not None)
 COMPARED = ("sensitivity", PAPER, "ours")
 ALL = tuple(m.key for m in METHODS)
-UNINFORMED = ("even", "noise", "edges", "centre")
+UNINFORMED = ("even", "noise", "signed", "edges", "centre")
 
 Maps = Mapping[str, Mapping[str, Arrays]]
 
@@ -57,11 +58,16 @@ def numbers(
     light = im.luminance(crop_middle(pictures))
     place = region(light, None if zoom is None else list(names).index(zoom))
     first = next(iter(cases.values()))
+    blind = make_uninformed(pictures)
+    if len(names) > 1:
+        paper = list(maps.values())[-1][PAPER]
+        blind["other"] = {name: np.roll(paper[name], 1, axis=0) for name in ("maps", "score")}
     networks = {key: _network(case, maps[key], [known.get(name) for name in names]) for key, case in cases.items()}
     found = {
         "photographs": list(names),
         "networks": networks,
         "similarity": {method: _similarity(cases, maps, light, method) for method in ALL},
+        "blind_similarity": _compare_blindly(cases, maps, light, blind),
         "noise": _each(cases, maps, ALL, _noise),
         "twice": _each(cases, maps, ALL, _twice),
         "objects": _each(cases, maps, ALL, lambda case, of: _objects(case, of, names, known)),
@@ -75,11 +81,12 @@ def numbers(
         "uninformed": {
             name: {
                 "noise": _noise(first, of),
-                "twice": _twice(first, of),
+                "twice": _twice(first, of) if "twice_maps" in of else None,
                 "objects": _objects(first, of, names, known),
                 "stride": _stride(first, of),
+                "edge": _across(first, of, light, None),
             }
-            for name, of in make_uninformed(pictures).items()
+            for name, of in blind.items()
         },
     }
     found["differences"] = _differences(found)
@@ -98,6 +105,7 @@ def make_uninformed(pictures: Pixels, seed: int = 0) -> dict[str, Arrays]:
 
     even      the same on every pixel
     noise     squares of independent normal numbers
+    signed    independent normal numbers
     edges     the strength of the photograph's edges
     centre    a Gaussian around the middle, its standard deviation a quarter of the side
     """
@@ -112,6 +120,7 @@ def make_uninformed(pictures: Pixels, seed: int = 0) -> dict[str, Arrays]:
         maps = {
             "even": np.ones_like(light),
             "noise": rng.normal(size=light.shape) ** 2,
+            "signed": rng.normal(size=light.shape),
             "edges": np.hypot(*np.gradient(light, axis=(1, 2))),
             "centre": np.repeat(centre[None], len(light), axis=0),
         }
@@ -132,39 +141,58 @@ def _cost(of: Arrays) -> dict[str, float]:
 
 
 def _differences(found: Mapping[str, Any]) -> dict[str, Any]:
-    """What `measure_difference` finds, photograph by photograph, of what verdicts compare."""
+    """What `measure_difference` finds, photograph by photograph, of what verdicts compare.
 
-    def each(measure: Any, a: str, b: str) -> dict[str, dict[str, float]]:
-        return {key: measure_difference(measure(key, a), measure(key, b)) for key in found["networks"]}
+    Of each: {"found": {network: …}, "blind": {network: {map without information: …}}}, with these maps in the place of
+    the method that has less ("few", "neighbours", "pattern") or more.
+    """
+    keys, blind = list(found["networks"]), found["uninformed"]
 
-    def noise(name: str) -> Any:
-        return lambda key, method: np.array(found["noise"][key][method][name])
+    def compare(part: str, name: str) -> dict[str, Any]:
+        """Compare the paper's rule with LRP."""
 
-    def pattern(key: str, method: str) -> im.Array64:
-        return np.array(found["stride"][key][method]["pattern"])
+        def read(of: Mapping[str, Any]) -> im.Array64:
+            return np.array(of[name])
 
-    def beyond(method: str, blur: str) -> im.Array64:
-        return np.array(found["similarity"][method][blur]["beyond"])
+        paper = {key: read(found[part][key][PAPER]) for key in keys}
+        return {
+            "found": {key: measure_difference(paper[key], read(found[part][key]["lrp"])) for key in keys},
+            "blind": {
+                key: {kind: measure_difference(paper[key], read(of[part])) for kind, of in blind.items()}
+                for key in keys
+            },
+        }
 
-    shares = [
-        np.array([box["share"] for box in found["objects"][key][PAPER]["object"].values()]) for key in found["networks"]
-    ]
+    def beyond(other: str, blur: str) -> dict[str, Any]:
+        def read(of: Mapping[str, Any]) -> im.Array64:
+            return np.array(of[blur]["beyond"])
+
+        less = read(found["similarity"][other])
+        return {
+            "found": measure_difference(read(found["similarity"][PAPER]), less),
+            "blind": {kind: measure_difference(read(of), less) for kind, of in found["blind_similarity"].items()},
+        }
+
+    def second(of: Mapping[str, Any]) -> dict[str, float]:
+        return measure_difference(values := np.array(of["second"]), np.zeros_like(values))
+
+    def share(objects: Mapping[str, Any]) -> im.Array64:
+        return np.array([box["share"] for box in objects["object"].values()])
+
+    shares = [share(found["objects"][key][PAPER]) for key in keys]
     return {
-        "few": {other: each(noise("few"), PAPER, other) for other in ("sensitivity", "lrp")},
-        "neighbours": {other: each(noise("neighbours"), PAPER, other) for other in ("sensitivity", "lrp")},
-        "pattern": {"lrp": each(pattern, PAPER, "lrp")},
-        "beyond": {
-            other: {str(blur): measure_difference(beyond(PAPER, str(blur)), beyond(other, str(blur))) for blur in BLURS}
-            for other in ("sensitivity", "lrp")
-        },
+        "few": compare("noise", "few"),
+        "neighbours": compare("noise", "neighbours"),
+        "pattern": compare("stride", "pattern"),
+        "beyond": {other: {str(blur): beyond(other, str(blur)) for blur in BLURS} for other in ("sensitivity", "lrp")},
         "second": {
-            method: {
-                key: measure_difference(second := np.array(of[method]["second"]), np.zeros_like(second))
-                for key, of in found["twice"].items()
-            }
-            for method in ALL
+            "found": {key: second(of[PAPER]) for key, of in found["twice"].items()},
+            "blind": {kind: second(of["twice"]) for kind, of in blind.items() if of["twice"] is not None},
         },
-        "share": measure_difference(shares[1], shares[0])
+        "share": {
+            "found": measure_difference(shares[1], shares[0]),
+            "blind": {kind: measure_difference(share(of["objects"]), shares[0]) for kind, of in blind.items()},
+        }
         if len(shares) == 2 and len(shares[0]) == len(shares[1])
         else None,
     }
@@ -177,9 +205,9 @@ def _network(case: PhotoNetwork, of: Mapping[str, Arrays], known: Sequence[Photo
     """What a network saw; "right" is None where nobody said what is on a photograph."""
     seen, names = of["recognised"], case.model.class_names
     ledgers = {method: _ledger(of[method]) for method in EXPLAINED}
-    shares = [s for s in ledgers[PAPER]["input_share"] if np.isfinite(s)]
+    shares = _find_range(ledgers[PAPER]["input_share"])
     classes = [names[i] if names else f"class {i}" for i in seen["index"]]
-    holds_half = bool(shares) and min(shares) >= 0.5
+    holds_half = shares is not None and shares[0] >= 0.5
     return {
         "title": case.title,
         "place": case.place,
@@ -192,9 +220,15 @@ def _network(case: PhotoNetwork, of: Mapping[str, Arrays], known: Sequence[Photo
         "scores": of[PAPER]["score"].tolist(),
         "still_recognised": {made: (seen[made] == seen["index"]).tolist() for made in ("twice", "once")},
         "ledger": ledgers,
-        "input_share": [min(shares), max(shares)] if shares else None,
+        "input_share": shares,
+        "spread_share": _find_range(_ledger(of[SPREAD.key])["input_share"]),
         "input_holds_half": holds_half,
     }
+
+
+def _find_range(shares: Sequence[float]) -> list[float] | None:
+    finite = [s for s in shares if np.isfinite(s)]
+    return [min(finite), max(finite)] if finite else None
 
 
 def _ledger(a: Arrays) -> dict[str, Any]:
@@ -253,6 +287,23 @@ def _similarity(cases: Mapping[str, PhotoNetwork], maps: Maps, light: im.Array64
     one, other = (case.common(maps[key][method]["maps"]) for key, case in cases.items())
     strength = np.hypot(*np.gradient(light, axis=(1, 2)))
     return {str(blur): _at_blur(one, other, strength, blur) for blur in BLURS}
+
+
+def _compare_blindly(
+    cases: Mapping[str, PhotoNetwork], maps: Maps, light: im.Array64, blind: Mapping[str, Arrays]
+) -> dict[str, Any]:
+    """The same with maps without information in the place of the second network's: the partial correlation alone.
+
+    With edges taken out, nothing is left of an even map and of the edges themselves.
+    """
+    case = next(iter(cases.values()))
+    one = case.common(next(iter(maps.values()))[PAPER]["maps"])
+    strength = np.hypot(*np.gradient(light, axis=(1, 2)))
+    found: dict[str, Any] = {}
+    for kind in [kind for kind in blind if kind not in ("even", "edges")]:
+        at = {str(blur): _at_blur(one, case.common(blind[kind]["maps"]), strength, blur) for blur in BLURS}
+        found[kind] = {blur: {name: of[name] for name in ("beyond", "beyond_mean")} for blur, of in at.items()}
+    return found
 
 
 def _at_blur(
@@ -335,6 +386,7 @@ def _objects(case: PhotoNetwork, of: Arrays, names: Sequence[str], known: Mappin
     A number for each photograph with such a box: around the object ("object"), and around parts of it ("part").
     """
     R = np.maximum(case.common(of["maps"]).astype(np.float64), 0)
+    more = measures.at_least_average(R)
     found: dict[str, dict[str, Any]] = {"object": {}, "part": {}}
     for n, name in enumerate(names):
         what = known.get(name)
@@ -350,7 +402,8 @@ def _objects(case: PhotoNetwork, of: Arrays, names: Sequence[str], known: Mappin
                     "denser": float(denser),
                     "share": float(R[n][mask].sum() / max(R[n].sum(), im.TINY)),
                     "area": float(mask.mean()),
-                    "covered": float((R[n] > R[n].mean())[mask].mean()),
+                    "covered": float(more[n][mask].mean()),
+                    "complete": float(more[n][mask].mean() - more[n][~mask].mean()) if not mask.all() else np.nan,
                 }
     return found
 

@@ -15,7 +15,7 @@ from deeptaylor.paper.experiment import Arrays, figure_class, tabulate_claims
 from deeptaylor.paper.imagenet_maps import COMMON, COPY, CREDIT, METHODS, PAPER, PhotoNetwork, Pixels, crop_middle
 from deeptaylor.paper.imagenet_numbers import APART, FAR, NEAR
 from deeptaylor.paper.measures import PERIODS, or_nan
-from deeptaylor.paper.verdicts import tabulate_verdicts
+from deeptaylor.paper.verdicts import cite, tabulate_verdicts
 from deeptaylor.viz.colors import BLUE, GREY, INK, RED
 from deeptaylor.viz.heatmap import render
 from deeptaylor.viz.pages import Heading, Part, ReportPicture, Section, Table, render_report
@@ -109,7 +109,7 @@ def _title(of: Mapping[str, Any], method: str) -> str:
     shares = [s for s in of["ledger"][method]["input_share"] if s is not None] if method in (PAPER, "lrp") else []
     if shares and not of["input_holds_half"]:
         held = f"{format_percent(min(shares)).removesuffix(' %')} to {format_percent(max(shares))}"
-        title += f"\nbias neurons: pixels hold\nonly {held}"
+        title += f"\nbias neurons: {'both signs sum to' if method == 'lrp' else 'pixels hold'}\nonly {held}"
     return title
 
 
@@ -376,8 +376,9 @@ def _write_heatmaps(found: Numbers, figures: Figures) -> Section:
         class that is explained, below the others how much of its score f the pixels hold. Look for whole objects in
         deep Taylor's maps and scattered points in sensitivity's: “Deep Taylor decomposition produces exhaustive
         heatmaps covering the whole object to detect. On the other hand, sensitivity analysis assigns most of the
-        relevance to a few pixels.” Red speaks for the class. Each map has its own colour scale, full colour at its
-        99.5th percentile: compare where the colour is, not how strong. {_count_rows(found)}"""
+        relevance to a few pixels” {cite(found, "IV-D", "Deep Taylor decomposition", "On the other hand")}. Red speaks
+        for the class. Each map has its own colour scale, full colour at its 99.5th percentile: compare where the colour
+        is, not how strong. {_count_rows(found)}"""
     alt = "Photographs and their heatmaps by sensitivity analysis and deep Taylor decomposition, for two networks"
     text = """The first table has how few pixels, the hottest ones, hold half of a map, and what tells noise from areas.
         It does not say that it is the object that is covered."""
@@ -389,10 +390,10 @@ def _write_heatmaps(found: Numbers, figures: Figures) -> Section:
 def _write_similarity(found: Numbers, figures: Figures) -> Section:
     at = found["similarity"][PAPER]["8"]
     one, other = (of["title"] for of in found["networks"].values())
-    caption = """Rank correlation between the two networks' maps; small points are single photographs. Look for the
+    caption = f"""Rank correlation between the two networks' maps; small points are single photographs. Look for the
         distance between full and dashed lines, what the maps of one photograph have in common beyond those of different
         ones, and for deep Taylor's lines above sensitivity's: “Deep Taylor heatmaps for the Caffenet and Googlenet have
-        a high level of similarity”."""
+        a high level of similarity” {cite(found, "IV-D", "Deep Taylor heatmaps for")}."""
     text = f"""Maps are blurred by a Gaussian of 0 to 16 pixels first, because strides put relevance on different
         pixels. “Different photographs” is what any two maps have in common, such as a preference for the middle.
         Deep Taylor maps also follow the edges of a photograph: blurred by 8 pixels, their correlation with the
@@ -458,22 +459,25 @@ def _write_zoom(found: Numbers, figures: Figures) -> Section:
 def _write_lrp(found: Numbers, figures: Figures) -> Section:
     networks = found["networks"].values()
     negative = ", ".join(f"{format_percent(of['ledger']['lrp']['negative_share'])} ({of['title']})" for of in networks)
-    held = ", ".join(_format_held(of, "lrp") for of in networks)
+    held = ", ".join(_format_held(of["title"], of["ledger"]["lrp"]["input_share"]) for of in networks)
+    spread = ", ".join(_format_held(of["title"], of["spread_share"] or []) for of in networks)
     text = f"""The αβ-rule in every layer that has weights, the first one included, and biases as neurons. Of all its
-        relevance this much is negative: {negative}. Of the scores its pixels hold, in sum: {held}."""
+        relevance this much is negative: {negative}. Its positive and negative relevance in the pixels cancel to this
+        share of the scores: {held}. Such a sum may be negative, and does not say how much the pixels hold. With the
+        share of biases spread over the inputs, which is ours, it is {spread}."""
     caption = f"""Figure S4. Deep Taylor beside LRP; blue speaks against the class. Look for thinner lines and less of a
         grid in LRP's maps: “LRP-based heatmaps are sharper than Taylor-based heatmaps and less subject to the stride
-        artefact”. {_count_rows(found)}"""
+        artefact” {cite(found, "supplement", "On the other hand", "[…] and less subject")}. {_count_rows(found)}"""
     alt = "Heatmaps by deep Taylor decomposition and by LRP, for two networks"
     picture = ReportPicture(figures["figureS4"], caption, alt, photo=True)
     return Section("Comparison with LRP (supplement, figure S4)", [picture, text])
 
 
-def _format_held(of: Numbers, method: str) -> str:
-    shares = [s for s in of["ledger"][method]["input_share"] if s is not None]
-    if not shares:
-        return f"no score above zero ({of['title']})"
-    return f"{format_percent(min(shares))} to {format_percent(max(shares))} ({of['title']})"
+def _format_held(title: str, shares: Sequence[float | None]) -> str:
+    known = [s for s in shares if s is not None]
+    if not known:
+        return f"no score above zero ({title})"
+    return f"{format_percent(min(known))} to {format_percent(max(known))} ({title})"
 
 
 def _write_choices(found: Numbers) -> Section:

@@ -4,7 +4,7 @@ conservation_gap   |Σ_p R_p − f| / f, a pair at a time
 kept               Σ R / Σ f over all pairs
 negative_share     Σ |R⁻| / Σ |R|
 on                 Σ R⁺ inside a mask / Σ R⁺, a pair at a time
-coverage           share of the pixels of a mask with more relevance than the map's average pixel
+coverage           share of the pixels of a mask with at least the relevance of the map's average pixel
 correlation        of the pixels of two maps of a pair, a pair at a time
 partial_correlation  the same, with what both have in common with a third taken out
 unevenness         standard deviation over mean of R⁺ on the pixels of a mask, a pair at a time
@@ -258,13 +258,19 @@ def on(R: Array, mask: Mask) -> Array:
     return share
 
 
+def at_least_average(P: Array) -> Mask:
+    """Whether pixels of positive relevance have at least the average of their map; all of an even map have."""
+    found: Mask = (1 - 1e-6) * P.mean(axis=(1, 2), keepdims=True, dtype=np.float64) <= P
+    return found
+
+
 def coverage(R: Array, mask: Mask) -> Array:
-    """The share of each mask's pixels that get more than the map's average pixel; NaN where mask or map is empty."""
+    """The share of each mask's pixels that get at least the map's average pixel; NaN where mask or map is empty."""
     P = np.maximum(R, 0)
-    more = P.mean(axis=(1, 2), keepdims=True, dtype=np.float64) < P
     size = mask.sum(axis=(1, 2))
     with np.errstate(invalid="ignore"):
-        share: Array = np.where((size > 0) & (sums(P) > 0), (more & mask).sum(axis=(1, 2)) / size, np.nan)
+        inside = (at_least_average(P) & mask).sum(axis=(1, 2)) / size
+        share: Array = np.where((size > 0) & (sums(P) > 0), inside, np.nan)
     return share
 
 

@@ -1,11 +1,12 @@
 """`python -m deeptaylor.paper.mnist`: every figure and table of the paper's MNIST experiments, and their numbers.
 
     build ──► pairs, networks
-                explain_all        every method's maps, kept in OUT/arrays     (methods.py)
-                gather             roots, restarts, quality, likewise          (root_measures.py)
-                numbers            from these arrays alone                     (mnist_numbers.py) ──► OUT/numbers.json
-                figures            OUT/*.png, OUT/*.svg                        (mnist_figures.py)
-                sections           figures, tables and what they say           (mnist_text.py) ──► OUT/report.html
+                explain_all         every method's maps, kept in OUT/arrays     (mnist_arrays.py)
+                measure_properties  roots, restarts, quality, likewise          (mnist_arrays.py)
+                numbers             from these arrays alone                     (mnist_numbers.py)
+                judge_paper         the paper's sentences                       (mnist_verdicts.py) ──► OUT/numbers.json
+                draw                OUT/*.png, OUT/*.svg                        (mnist_figures.py)
+                write_report        figures, tables and what they say           (mnist_report.py) ──► OUT/report.html
 
 A second run reads the arrays that are there if they come from the same pairs, weights, settings and version.
 """
@@ -46,11 +47,14 @@ from deeptaylor.paper.experiment import (
     serialize_claims,
     versions,
 )
+from deeptaylor.paper.global_search import KEPT, make_starts
 from deeptaylor.paper.mnist_arrays import (
     FULL,
     METHODS,
     QUICK,
-    STARTS,
+    SEEDS,
+    SHOWN,
+    SPREAD,
     DigitNetwork,
     MnistEffort,
     MnistError,
@@ -158,6 +162,7 @@ def build(
         training: relevance_training.known(of, cases["two-layer"].network, training)
         for training in relevance_training.FILES
     }
+    found["gradient"] = {name: float(value) for name, value in extra["two-layer-gradient"].items()}
     found["curve"] = relevance_training.read_curve(weights or WEIGHTS)
     check_consistent(found)
     found["requirements"] = serialize_claims(requirements(found))
@@ -200,7 +205,11 @@ def _about(effort: MnistEffort, cases: Mapping[str, DigitNetwork], weights: Path
             "level": 0.1,
             "low": BOX.low,
             "high": BOX.high,
-            "starts": STARTS,
+            "starts": len(make_starts(torch.zeros(1, 1, 28, 56))),
+            "searched": KEPT,
+            "search_seeds": len(SEEDS),
+            "shown": SHOWN,
+            "spread": SPREAD,
             "t": mnist_arrays.SHARPNESS,
         },
         "versions": versions(),

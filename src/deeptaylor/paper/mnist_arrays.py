@@ -3,7 +3,7 @@
     one-layer    sensitivity   Taylor   deep Taylor: w², zB                       LRP: α1β0, α2β1, ε = 10
     two-layer    sensitivity   Taylor   deep Taylor: min-max, training-free       LRP: α1β0, α2β1, ε = 3
 
-`explain_all` computes each once, in float64, and keeps it as float32 in a file (saved.py). A method is prepared first,
+`explain_all` computes each once, in float64, and keeps it as float32 in a file (`Saved`). A method is prepared first,
 then timed on all pairs at once, beside the forward and backward passes of the network on the same pairs.
 """
 
@@ -41,15 +41,18 @@ from deeptaylor.models.networks.paper_networks import (
 )
 from deeptaylor.paper import measures, overview
 from deeptaylor.paper import mnist_statements as statements
-from deeptaylor.paper.digit_pairs import BLACK, TRAIN_SHIFT, WHITE, Digits, Pairs, held_out_pairs
+from deeptaylor.paper.digit_pairs import BLACK, TRAIN_SHIFT, WHITE, Digits, Pairs, held_out_pairs, training_pairs
 from deeptaylor.paper.experiment import Arrays, Saved, Talk, digest
-from deeptaylor.paper.relevance_training import train
+from deeptaylor.paper.global_search import search_globally
+from deeptaylor.paper.relevance_training import compute_samples, estimate_gradient, train
 from deeptaylor.paper.training import evaluate
 from deeptaylor.rules import Rule
 
 LEVEL = 0.1
-STARTS = 8  # of the search for a root, where f is not convex; beside them every picture with a part blackened
-THOROUGH = 32  # starts of the search that judges it, on a few pairs
+SEEDS = (0, 1, 2)  # of the search for a root, where f is not convex
+SHOWN = 40  # pairs whose roots are searched for with all seeds: those of the figures are among them
+THOROUGH = 3  # times as many starts has the search that judges it, on a few pairs
+SPREAD = 8  # starts in a convex f, of which every one finds the same root
 REPEATS = 3
 SOME = 20
 AT_ONCE = 1000  # pairs that a network sees at once
@@ -72,10 +75,11 @@ class MnistEffort:
     seeds: int = 3
     fit_steps: int = 2000  # of each of two min-max models
     held_out: int = 20_000  # pairs that the quality is measured on
+    gradient: int = 20_000  # training pairs of the gradient of the min-max model
 
 
 FULL = MnistEffort()
-QUICK = MnistEffort(pairs=40, roots=4, restarts=3, seeds=2, fit_steps=20, held_out=200)
+QUICK = MnistEffort(pairs=40, roots=4, restarts=3, seeds=2, fit_steps=20, held_out=200, gradient=200)
 
 
 @dataclass(frozen=True)
@@ -125,39 +129,29 @@ def _taylor(case: DigitNetwork) -> Run:
     """Taylor decomposition at the nearest root that was found.
 
     f of the one-layer network is convex, and one search finds the nearest root; that of the two-layer network is not,
-    and the nearest of the roots found from many starts is taken.
+    and the nearest of the roots found from many starts is taken: for the first SHOWN pairs with every seed, each search
+    beginning at the roots of the one before it as well.
     """
 
-    def run(x: Tensor, tell: Tell) -> Mapping[str, Tensor]:
-        if case.name == "one-layer":
-            root = dt.nearest_root(case.network, x, domain=BOX, level=LEVEL, progress=tell)
-        else:
-            root = search_globally(case.network, x, STARTS, tell)
+    def expand(x: Tensor, root: Root) -> dict[str, Tensor]:
         maps = dt.taylor(case.network, x, root=root).relevance
         return {"maps": maps, "distance": root.distance, "found": root.converged, "evaluations": root.iterations}
 
+    def run(x: Tensor, tell: Tell) -> Mapping[str, Tensor]:
+        if case.name == "one-layer":
+            return expand(x, dt.nearest_root(case.network, x, domain=BOX, level=LEVEL, progress=tell))
+        parts = []
+        for some, seeds in ((x[:SHOWN], SEEDS), (x[SHOWN:], SEEDS[:1])):
+            if not len(some):
+                continue
+            root = search_globally(case.network, some, level=LEVEL, domain=BOX, seed=seeds[0], tell=tell)
+            for seed in seeds[1:]:
+                known = root.point[None]
+                root = search_globally(case.network, some, level=LEVEL, domain=BOX, seed=seed, known=known, tell=tell)
+            parts.append(expand(some, root))
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
     return run
-
-
-def search_globally(network: nn.Module, x: Tensor, starts: int, tell: Tell, seed: int = 0) -> Root:
-    """The nearest root found from x, from random places, and from x with a part of it blackened.
-
-    Roots of a digit often lack one part of it: half of the search's success is to begin without it.
-    """
-    parts = BLACKENED if starts <= STARTS else (*BLACKENED, *BLACKENED_TOO)
-    begin = torch.stack([_blacken(x, *part) for part in parts])
-    return dt.nearest_root(network, x, domain=BOX, level=LEVEL, starts=starts, begin=begin, seed=seed, progress=tell)
-
-
-BLACKENED = tuple((row, column) for row in (4, 14) for column in (0, 10, 18, 28, 38, 46))
-BLACKENED_TOO = tuple((row, column) for row in (0, 9, 18) for column in (2, 14, 30, 42))
-_BLACKENED_SIDE = 10
-
-
-def _blacken(x: Tensor, row: int, column: int) -> Tensor:
-    found = x.clone()
-    found[..., row : row + _BLACKENED_SIDE, column : column + _BLACKENED_SIDE] = BLACK
-    return found
 
 
 def _rules(**settings: Any) -> Callable[[DigitNetwork], Run]:
@@ -252,7 +246,7 @@ def explain_all(cases: Mapping[str, DigitNetwork], pairs: Pairs, saved: Saved) -
     "untrained_half", "untrained_ink" (N,), from the same network before its training.
     """
     x = pairs.images.double()
-    common = {"pairs": digest(pairs.images), "version": dt.__version__, "level": LEVEL, "starts": STARTS}
+    common = {"pairs": digest(pairs.images), "version": dt.__version__, "level": LEVEL, "seeds": SEEDS}
     found: dict[str, dict[str, Arrays]] = {}
     for name, case in cases.items():
         untrained = DigitNetwork(name, PAPER_NETWORKS[name](seed=0).double())
@@ -445,6 +439,21 @@ def measure_properties(
     keep("one-layer-garson", one, many, lambda: statements.compare_with_garson(network, before, many))
     keep("one-layer-reuse", one, many, lambda: statements.reuse_matrices(network, before, many, BOX))
     above_network = two.network
+    keep(
+        "two-layer-context",
+        two,
+        few,
+        lambda: statements.follow_context(above_network, model, few, BOX),
+        model=two.digest("min-max"),
+    )
+    keep(
+        "two-layer-gradient",
+        two,
+        torch.tensor([effort.gradient]),
+        lambda: _estimate_gradient(two, digits, effort.gradient),
+        model=two.digest("min-max"),
+        digits=digest(torch.from_numpy(digits.train_images.copy())),
+    )
     keep("two-layer-layers", two, many, lambda: statements.follow_layers(above_network, many, BOX))
     for case in cases.values():
         keep(f"{case.name}-box", case, many, lambda case=case: statements.widen_box(case.network, many, BOX))
@@ -461,6 +470,15 @@ def _true_relevance(case: DigitNetwork, pairs: Pairs) -> Arrays:
     x = pairs.images.double()
     R_k = dt.Explainer(case.network, x[:2], domain=BOX, method="paper").relevance_at(TWO_LAYER.pooled, x)
     return {"R_k": R_k.numpy()}
+
+
+def _estimate_gradient(case: DigitNetwork, digits: Digits, count: int) -> Arrays:
+    """The gradient of the min-max model's loss over training pairs, other ones than it learned from."""
+    network, model = copy.deepcopy(case.network).float(), copy.deepcopy(case.models["min-max"]).float()
+    assert isinstance(network, TwoLayer)
+    pairs = training_pairs(digits, count, seed=1, max_shift=TRAIN_SHIFT)
+    found = estimate_gradient(model, compute_samples(network, pairs.images))
+    return {name: np.array(value) for name, value in found.items()}
 
 
 def _evaluate(case: DigitNetwork, pairs: Pairs) -> Arrays:
@@ -576,30 +594,38 @@ def certified(network: OneLayer, x: Tensor, found: Tensor, talk: Talk, cuts: int
 
 
 def restarts(case: DigitNetwork, x: Tensor, seeds: int, talk: Talk) -> Arrays:
-    """Taylor decomposition from x alone, and from the best of some starts, for several seeds.
+    """Taylor decomposition from x alone, and from the best of many starts, for several seeds.
 
     "alone" (N,), "distance" (seeds, N); "spread" (pairs of seeds, N) between the maps; "point" (N, …): the roots found
-    from x alone; "thorough" (N,): the distance of the nearest root that a search from many more places finds, where f
-    is not convex. (`certified` judges the one-layer network.)
+    from x alone; "thorough" (N,): the distance of the nearest root that a search from more places finds, beginning at
+    the roots of all seeds as well, where f is not convex. (`certified` judges the one-layer network.)
     """
     alone = dt.nearest_root(case.network, x, domain=BOX, level=LEVEL)
-    maps, distances = [], []
+    roots = []
     for seed in range(seeds):
 
         def tell(done: int, of: int, seed: int = seed) -> None:
             talk.share(f"  restarts, seed {seed}", done, of)
 
-        root = search_globally(case.network, x, STARTS, tell, seed)
-        maps.append(dt.taylor(case.network, x, root=root).relevance[:, 0].numpy())
-        distances.append(root.distance.numpy())
-    nearest = np.stack(distances).min(0)
+        if case.name == "one-layer":
+            root = dt.nearest_root(case.network, x, domain=BOX, level=LEVEL, starts=SPREAD, seed=seed, progress=tell)
+        else:
+            root = search_globally(case.network, x, level=LEVEL, domain=BOX, seed=seed, tell=tell)
+        roots.append(root)
+    maps = [dt.taylor(case.network, x, root=root).relevance[:, 0].numpy() for root in roots]
+    distances = np.stack([root.distance.numpy() for root in roots])
+    nearest = distances.min(0)
     if case.name != "one-layer":
-        judge = search_globally(case.network, x, THOROUGH, lambda done, of: talk.share("  the judge", done, of))
+        judge = search_globally(
+            case.network, x, level=LEVEL, domain=BOX, seed=seeds, more=THOROUGH,
+            known=torch.stack([root.point for root in roots]),
+            tell=lambda done, of: talk.share("  the judge", done, of),
+        )  # fmt: skip
         nearest = np.minimum(nearest, judge.distance.numpy())
     return {
         "alone": alone.distance.numpy(),
         "thorough": nearest,
-        "distance": np.stack(distances),
+        "distance": distances,
         "spread": np.stack([measures.spread(R, S) for R, S in itertools.combinations(maps, 2)]),
         "point": alone.point.numpy(),
     }

@@ -5,8 +5,9 @@ one factor for all pairs, such that all maps together hold all scores together.
 
     even        the same on every pixel
     noise       squares of independent normal numbers
+    signed      normal numbers, scaled such that their absolute values hold the scores
     picture     the brightness of each pixel
-    other       the map of another pair with a target, by zB or training-free deep Taylor
+    other       the map of another pair, by zB or training-free deep Taylor
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from deeptaylor.paper.verdicts import measure_difference
 RANKED = 200  # pairs whose maps are ranked
 APART = 2  # pixels between neighbours
 BESIDE = 2  # pixels around ink that count as beside it
-EVEN, NOISE, PICTURE, OTHER = "even", "noise", "picture", "other"
+EVEN, NOISE, SIGNED, PICTURE, OTHER = "even", "noise", "signed", "picture", "other"
+BLIND = (EVEN, NOISE, SIGNED, PICTURE, OTHER)
+COMPARED = ("complete", "neighbours", "few", "hottest", "distractor")  # measures of which methods are compared
 OWN = {"one-layer": "zB", "two-layer": "training-free"}  # whose maps are given to other pairs
 # Maps that are laid beside each other: (network, method) of both.
 SIMILAR = {
@@ -41,6 +44,8 @@ SIMILAR = {
     "Taylor, zB": (("one-layer", "taylor"), ("one-layer", "zB")),
     "min-max, training-free": (("two-layer", "min-max"), ("two-layer", "training-free")),
 }
+_TWO = ("sensitivity", "taylor")  # methods that are said not to handle depth well
+PRAISED = ("zB, min-max", "zB, training-free", "Taylor, w2")  # of SIMILAR: said to be more alike than others
 Maps = Mapping[str, Mapping[str, Arrays]]
 Measure = Callable[[measures.Array], measures.Array]
 
@@ -49,17 +54,20 @@ def make_uninformed(pairs: Pairs, scores: measures.Array) -> dict[str, measures.
     """Return maps that know nothing of a network, all of a kind scaled by one factor."""
     picture = pairs.images.numpy()[:, 0].astype(np.float64) - BLACK
     noise = np.random.default_rng(0).normal(size=picture.shape) ** 2
-    made = {EVEN: np.ones_like(picture), NOISE: noise, PICTURE: picture}
-    return {name: R * (float(scores.sum(dtype=np.float64)) / R.sum()) for name, R in made.items()}
+    signed = np.random.default_rng(1).normal(size=picture.shape)
+    made = {EVEN: np.ones_like(picture), NOISE: noise, SIGNED: signed, PICTURE: picture}
+    return {name: R * (float(scores.sum(dtype=np.float64)) / np.abs(R).sum()) for name, R in made.items()}
 
 
 def compare_maps(maps: Maps, pairs: Pairs) -> dict[str, Any]:
     """Return all of these numbers; those of maps are of pairs with a target that both networks gave a score.
 
     levels       {network: {method or map without information: {measure: mean over pairs}}}
-    differences  {network: {measure: {"a − b": what `measure_difference` finds}}}
-    depth        {method: {measure: the same, from the one-layer to the two-layer network}}
-    similar      {name: mean correlation; "other": the same with another pair's map; "more": differences of names}
+    differences  {network: {measure: {"a − b": what `measure_difference` finds}}}; a or b may be without information
+    depth        {method or map without information: {measure: {method: the same, from the one-layer to the two-layer
+                 network}}}
+    similar      {name: mean correlation; "blind": the same with maps without information in the second one's place;
+                 "more": differences of names, and of maps without information in the first one's place}
     amounts      {network: {map without information: how far its sums are from the scores}}
     scores       {network: how near scores are to what the network was trained for}
     """
@@ -71,13 +79,8 @@ def compare_maps(maps: Maps, pairs: Pairs) -> dict[str, Any]:
     per_pair: dict[str, dict[str, dict[str, measures.Array]]] = {}
     for network, methods in maps.items():
         f = next(iter(methods.values()))["score"]
-        blind = make_uninformed(pairs, f)
+        blind = make_uninformed(pairs, f) | {OTHER: np.roll(methods[OWN[network]]["maps"], 1, axis=0)}
         found["amounts"][network] = {name: _amounts(R, f) for name, R in blind.items()}
-        found["amounts"][network]["signed noise"] = {
-            "negative_share": measures.negative_share(
-                np.random.default_rng(1).normal(size=(100, *blind[EVEN].shape[1:]))
-            )
-        }
         found["scores"][network] = _scores(f, pairs)
         drawn = {key: arrays["maps"][there] for key, arrays in methods.items()}
         drawn |= {name: R[there] for name, R in blind.items()} | {OTHER: np.roll(drawn[OWN[network]], 1, axis=0)}
@@ -86,16 +89,15 @@ def compare_maps(maps: Maps, pairs: Pairs) -> dict[str, Any]:
             key: {name: mean(values) for name, values in of.items()} for key, of in per_pair[network].items()
         }
         found["differences"][network] = {
-            name: {
-                f"{a} − {b}": measure_difference(per_pair[network][a][name], per_pair[network][b][name])
-                for a, b in itertools.permutations(methods, 2)
-            }
-            for name in every
+            name: _compare({key: of[name] for key, of in per_pair[network].items()}) for name in COMPARED
         }
     one, two = (per_pair[network] for network in maps)
     found["depth"] = {
-        key: {name: measure_difference(one[key][name], two[key][name]) for name in ("neighbours", "covered")}
-        for key in ("sensitivity", "taylor")
+        a: {
+            name: {key: measure_difference(one[a][name], two[key][name]) for key in _TWO}
+            for name in ("neighbours", "complete")
+        }
+        for a in (*_TWO, *BLIND)
     }
     found["similar"] = _similar(maps, pairs, there)
     found["areas"] = {
@@ -103,6 +105,16 @@ def compare_maps(maps: Maps, pairs: Pairs) -> dict[str, Any]:
         "ink": mean(every["ink"](np.ones((int(there.sum()), *pairs.images.shape[2:])))),
         "near": mean(every["near"](np.ones((int(there.sum()), *pairs.images.shape[2:])))),
     }
+    return found
+
+
+def _compare(values: Mapping[str, measures.Array]) -> dict[str, dict[str, float]]:
+    """Return what `measure_difference` finds of every two, unless both are without information."""
+    found = {}
+    for a, b in itertools.combinations(values, 2):
+        if a not in BLIND or b not in BLIND:
+            found[f"{a} − {b}"] = of = measure_difference(values[a], values[b])
+            found[f"{b} − {a}"] = {"mean": -of["mean"], "limit": of["limit"]}
     return found
 
 
@@ -149,6 +161,7 @@ def _amounts(R: measures.Array, f: measures.Array) -> dict[str, float]:
         "worst_gap": float(gap.max()) if gap.size else math.nan,
         "mean_gap_over_mean_score": float(np.abs(total - f).mean() / f.mean()) if f.any() else math.nan,
         "kept": measures.kept(R, f),
+        "negative_share": measures.negative_share(R),
         "correlation_with_score": float(np.corrcoef(total, f)[0, 1])
         if np.ptp(total) > 1e-9 * np.abs(total).max()
         else 0.0,
@@ -170,22 +183,33 @@ def _scores(f: measures.Array, pairs: Pairs) -> dict[str, float]:
         "right": right(f),
         "right_by_mean": right(np.full_like(f, f.mean())),
         "right_by_goal": right(np.full_like(f, PRESENT)),
+        "right_by_other": right(np.roll(f, 1)),
     }
 
 
 def _similar(maps: Maps, pairs: Pairs, there: measures.Mask) -> dict[str, Any]:
     """How alike two maps of a pair are beyond what both have in common with the picture."""
     picture = pairs.images.numpy()[there, 0]
+    shape = picture.shape
+    noise = np.random.default_rng(2).normal(size=shape)
     found: dict[str, Any] = {}
-    alike = {}
+    alike, blind = {}, {}
     for name, ((network, a), (other, b)) in SIMILAR.items():
         R, S = maps[network][a]["maps"][there], maps[other][b]["maps"][there]
         alike[name] = measures.partial_correlation(R, S, picture)
+        # With the picture taken out, nothing is left of an even map and of the picture itself.
+        without = {NOISE: noise**2, SIGNED: noise, OTHER: np.roll(S, 1, axis=0)}
+        blind[name] = {kind: measures.partial_correlation(R, B, picture) for kind, B in without.items()}
         found[name] = {
-            "mean": mean(alike[name]),
-            "other": mean(measures.partial_correlation(R, np.roll(S, 1, axis=0), picture)),
+            **measures.bootstrap_pairs(alike[name]),
+            "blind": {kind: mean(values) for kind, values in blind[name].items()},
         }
     found["more"] = {
-        f"{a} − {b}": measure_difference(alike[a], alike[b]) for a, b in itertools.permutations(SIMILAR, 2)
+        f"{a} − {b}": {
+            "found": measure_difference(alike[a], alike[b]),
+            "blind": {kind: measure_difference(values, alike[b]) for kind, values in blind[a].items()},
+        }
+        for a, b in itertools.permutations(SIMILAR, 2)
+        if a in PRAISED
     }
     return found

@@ -165,6 +165,7 @@ def _statements(extra: Mapping[str, Arrays]) -> dict[str, Any]:
                 "gap": float(reuse[f"{rule}_gap"]),
                 "untrained_gap": float(reuse[f"{rule}_untrained_gap"]),
                 "time": float(reuse[f"{rule}_seconds"][0] / reuse[f"{rule}_seconds"][1]),
+                "time_again": float(reuse[f"{rule}_seconds"][2] / reuse[f"{rule}_seconds"][1]),
             }
             for rule in ("w2", "zB")
         },
@@ -174,6 +175,7 @@ def _statements(extra: Mapping[str, Arrays]) -> dict[str, Any]:
             "lowest": lowest(layers["lowest"]),
             "broken_lowest": lowest(layers["broken_lowest"]),
         },
+        "context": {name: _median(values) for name, values in extra["two-layer-context"].items()},
         "box": {
             network: {name: mean(values) for name, values in extra[f"{network}-box"].items()}
             for network in ("one-layer", "two-layer")

@@ -7,20 +7,24 @@ from pathlib import Path
 from typing import Any
 
 from deeptaylor.formatting import format_number, format_percent
+from deeptaylor.methods.relevance_model import DEVIATION
 from deeptaylor.paper.digit_pairs import TRAIN_SHIFT
 from deeptaylor.paper.experiment import tabulate_claims
 from deeptaylor.paper.measures import or_nan
 from deeptaylor.paper.mnist_arrays import METHODS, DigitMethod
 from deeptaylor.paper.mnist_numbers import is_consistent
-from deeptaylor.paper.verdicts import tabulate_verdicts
+from deeptaylor.paper.verdicts import cite, tabulate_verdicts
 from deeptaylor.viz.pages import Heading, Part, ReportPicture, Section, Table, render_report
 
 _BEGINS = {"layer": "the network's weights", "random": "random"}
 _TRAININGS = {"plain": "paper's", "guided": "guided"}
 
 
-def tabulate_refits(record: Mapping[str, Any]) -> Table:
-    """R², the likeness to the training-free maps and the share near the border, of each model."""
+def tabulate_refits(record: Mapping[str, Any], shipped: str) -> Table:
+    """R², the likeness to the training-free maps and the share near the border, of each model.
+
+    shipped   the steps of the model in the figures
+    """
     rows: list[list[str | tuple[str, str]]] = [
         [
             f"from {_BEGINS[fit['begin']]}, seed {fit['seed']}",
@@ -34,12 +38,19 @@ def tabulate_refits(record: Mapping[str, Any]) -> Table:
     rows.append(["training-free", "—", "1", format_percent(record["training_free"]["border"]), "0"])
     return Table(
         f"Min-max models of the {_TRAININGS[record['training']]} training, {record['steps']} steps each, on "
-        f"{record['pairs']} held-out pairs. Correlation: of each map with the training-free one, mean over pairs with "
+        f"{record['pairs']} held-out pairs{_compare_steps(record, shipped)}. "
+        "Correlation: of each map with the training-free one, mean over pairs with "
         "a target. Border: share of the relevance in the outermost four pixels. "
         "Gap: mean |f − Σ R_i| over the mean score.",
         ("model", "R²", "correlation", "border", "gap"),
         rows,
     )
+
+
+def _compare_steps(record: Mapping[str, Any], shipped: str) -> str:
+    """Say so if these models were trained for less long than that of the figures."""
+    fewer = shipped.isdigit() and int(record["steps"]) < int(shipped)
+    return f"; they are trained for less long than the model of the figures ({shipped} steps)" if fewer else ""
 
 
 def describe_refit_spread(found: Mapping[str, Any]) -> str:
@@ -201,11 +212,14 @@ def _write_one_layer(found: Numbers, figures: Figures) -> Section:
         scaled by one factor for all pairs; over the pairs its sum has a correlation of
         {format_number(of["sensitivity"]["correlation_with_score"])} with the score. The hottest pixel has
         {hottest}: the shorter the tail of the histogram, the more pixels share the relevance."""
-    look = """Look for points on the border in sensitivity's maps, thin strokes in Taylor's, and the whole digit in
+    aligned = or_nan(found["compared"]["levels"]["one-layer"]["zB"]["aligned"])
+    look = f"""Look for points on the border in sensitivity's maps, thin strokes in Taylor's, and the whole digit in
         zB's: “The domain-aware zB-rule produces heatmaps that are still blurred, but that are complete and
-        well-aligned with the data.”"""
-    plots = """Look for points on the diagonal (conservative) and for blue bars (not positive): “The nearest root Taylor
-        approach, although producing mostly positive heatmaps, dissipates a large fraction of the relevance.”"""
+        well-aligned with the data” {cite(found, "III-C", "The domain-aware")}. Their correlation with the picture of
+        the digit is {aligned:.2f}."""
+    plots = f"""Look for points on the diagonal (conservative) and for blue bars (not positive): “The nearest root
+        Taylor approach, although producing mostly positive heatmaps, dissipates a large fraction of the relevance”
+        {cite(found, "III-C", "The nearest root Taylor")}."""
     return _write_figures("One-layer", (5, 6), figures, (look, plots), places, consistency)
 
 
@@ -215,10 +229,15 @@ def _write_two_layer(found: Numbers, figures: Figures) -> Section:
     places = f"""Ink pixels of the target digit that get more than the map's average pixel:
         {_format_means(of, names, "coverage")}. On the border, {format_percent(areas["border"])} of the area:
         {_format_means(of, names, "on_border")}."""
-    starts, judged = found["settings"]["starts"], found["roots"]["taylor_over_thorough"]
-    consistency = f"""Taylor expands at the nearest root that was found from {starts} random starts and 12 pictures with
-        a part blackened. On {judged["pairs"]} pairs a search from three times as many places found roots nearer by
-        {format_percent(1 - 1 / or_nan(judged["mean"]))} on average. Taylor keeps
+    of_search, judged = found["settings"], found["roots"]["taylor_over_thorough"]
+    consistency = f"""Taylor expands at the nearest root that was found: from {of_search["starts"]} pictures with parts
+        blackened a few cheap steps are taken, and the best {of_search["searched"]} and the picture itself are searched
+        from fully. For the first {of_search["shown"]} pairs, which the figures show, this is done with
+        {of_search["search_seeds"]} seeds, and the nearest root of all is taken. On {judged["pairs"]} pairs a search
+        with three times as many random starts, begun at the roots of all seeds as well, found roots nearer than those
+        of one seed by {format_percent(1 - 1 / or_nan(judged["mean"]))} on average. That there is none nearer, nothing
+        here certifies: no lower bound of the distance is known for this network, as there is for the one-layer one.
+        Taylor keeps
         {format_percent(of["taylor"]["kept"])} of all scores, and {format_percent(of["taylor"]["negative_share"])} of
         its relevance is negative. In {of["taylor"]["above_score"]} of {of["taylor"]["explained_pairs"]} pairs Σ R is
         larger than f: this f is not convex, so that its slope at the root can exceed the mean slope on the way from x.
@@ -226,12 +245,16 @@ def _write_two_layer(found: Numbers, figures: Figures) -> Section:
         {format_percent(of["min-max"]["kept"])} of the scores; a pair's map misses its score by
         {format_percent(found["min_max"]["mean_gap_over_mean_score"])} of the mean score on average. Training-free is
         conservative to {of["training-free"]["conservation_gap"]["worst"]:.0e}."""
-    look = """Look for scattered points in the first two columns of maps, and for whole digits in the next two: “The
-        heatmaps obtained by the trained min-max relevance model and by the training-free method are of similar
-        quality.” The last column is the min-max model of our own, guided training."""
-    plots = """Look for min-max near the diagonal and training-free on it: “The deep Taylor decomposition with the
+    borders = {key: format_percent(of[key]["on_border"]["mean"]) for key in ("min-max", "training-free")}
+    look = f"""Look for scattered points in the first two columns of maps, and for digits in the next two. The min-max
+        model has a red frame, which the training-free one has not: {borders["min-max"]} of its relevance lie in the
+        outermost four pixels, against {borders["training-free"]}, because nothing in the paper's objective holds back
+        the weights of pixels that hardly vary. “The heatmaps obtained by the trained min-max relevance model and by
+        the training-free method are of similar quality” {cite(found, "IV-C", "The heatmaps obtained")}. The last
+        column is the min-max model of our own, guided training, without the frame."""
+    plots = f"""Look for min-max near the diagonal and training-free on it: “The deep Taylor decomposition with the
         min-max relevance model produces near-conservative heatmaps, and the training-free deep Taylor decomposition
-        produces heatmaps that are fully conservative.”"""
+        produces heatmaps that are fully conservative” {cite(found, "IV-C", "The deep Taylor decomposition with")}."""
     return _write_figures("Two-layer", (8, 9), figures, (look, plots), places, consistency)
 
 
@@ -265,8 +288,9 @@ def _write_roots(found: Numbers, figures: Figures) -> Section:
         their kink, where the gradient is not unique. For the first pair Σ R is {below} of f with the gradient just
         beyond the root, {above} with that just before it, and {settled} with the subgradient that satisfies the
         conditions of a nearest root, x − x̃ = λ g; on average over {roots["kinks"]["pairs"]} pairs {means}, in the order
-        beyond, subgradient, before. The paper's argument for a positive map is about this subgradient, and it is taken
-        in all figures and tables."""
+        beyond, subgradient, before. The paper's argument for a positive map is for a differentiable f. At a kink it
+        carries over to this subgradient alone, which is therefore taken in all figures and tables; the choice is
+        ours."""
     text = f"""In the one-layer network, at {roots["w2"]["neurons"]} active neurons of {found["settings"]["roots"]}
         pairs: the w² root is the nearest in ℝᵈ, but {outside} of these roots are no images, pixels leave the box.
         The zB root stays inside, and at the median is {format_number(roots["zB"].get("median"))} times as far away
@@ -288,7 +312,7 @@ def _write_properties(found: Numbers) -> Section:
         Nearest root of Taylor: f of this network is convex, so that its tangents prove how near a root can be at all;
         the ratio is to that bound, on {roots["taylor"]["pairs"]} pairs. Smooth (the paper's footnote *): the
         same with t⁻¹ log(0.5 + 0.5 exp(t x)), t = {settings["t"]:g}, in place of max(0, x). Spread: Σ |R −
-        R'| over the mean Σ |R| of two maps of a pair, 0 to 2; the search begins at {settings["starts"]}
+        R'| over the mean Σ |R| of two maps of a pair, 0 to 2; the search begins at {settings["spread"]}
         places drawn with {one["seeds"]} seeds, on {one["pairs"]} pairs. Roots of the one-layer network are
         equally far to {format_percent(one["taylor_distance_spread"])}. Time: of the processor, in forward and backward
         passes of the same pairs through the same network, in the same run."""
@@ -349,33 +373,43 @@ def _write_min_max(found: Numbers, figures: Figures) -> Section:
     caption = """Predicted against true relevance of the 100 pooled units, all pairs; darker is more often, on a log
         scale. Look for the distance from the diagonal: “approximately conservative, with an approximation error that is
         determined by how much on average the output of the relevance model R̂_k differs from the true relevance R_k”."""
-    paper = f"""Min-max is the paper's model with the paper's training: gradient steps on ⟨(R̂_k − R_k)²⟩ with one
-        learning rate, from random weights, and nothing else. {describe_convergence(found["curve"])} What R̂_k misses
+    paper = f"""Min-max is the paper's model with the paper's training: gradient steps on ⟨(R̂_k − R_k)²⟩ from random
+        weights, with one learning rate for all parameters, which falls to zero in the last third of the steps.
+        {describe_convergence(found["curve"], found["gradient"])} What R̂_k misses
         is all that its maps lack in conservation: {format_percent(found["min_max"]["mean_gap_over_mean_score"])} of
         the mean score on average. Its maps have more relevance on the border than the training-free ones: pixels that
         hardly vary act as a bias of every unit, and nothing holds their weights back."""
     ours = """Our own, guided training begins at the network's weights, pulls v_ij towards them, centres x_i and keeps
         d_j ≤ 0. It needs fewer steps, and its maps are closer to the training-free ones. It is not the paper's."""
     picture = ReportPicture(figures["min_max_fit"], caption, "Density plot along the diagonal", 560)
-    again = [record for record in found["refits"].values() if record is not None]
-    more = [part for record in again for part in (tabulate_refits(record), describe_refits(record))]
+    shipped = {
+        training: found["training"][name].get("steps", "?")
+        for training, name in (("plain", "min-max"), ("guided", "min-max-guided"))
+    }
+    more = [
+        part
+        for training, record in found["refits"].items()
+        if record is not None
+        for part in (tabulate_refits(record, shipped[training]), describe_refits(record))
+    ]
     return Section(
         "The min-max relevance model: the paper's training and ours",
         [picture, paper, ours, tabulate_min_max(found), *more],
     )
 
 
-def describe_convergence(curve: Sequence[Numbers]) -> str:
+def describe_convergence(curve: Sequence[Numbers], gradient: Numbers) -> str:
     """How far the plain training came, by its loss and its gradient."""
     if not curve:
         return ""
     first, last = curve[0], curve[-1]
     middle = next(line for line in curve if 2 * line["step"] >= last["step"])
     return f"""After {last["step"]:.0f} steps R² on held-out pairs is {last["r_squared"]:.4f}; at half of the steps it
-        was {middle["r_squared"]:.4f}, after {first["step"]:.0f} steps {first["r_squared"]:.4f}. The norm of the
-        gradient over 5000 training pairs fell from {first["gradient"]:.1f} to {last["gradient"]:.1f}, the loss from
-        {first["loss"]:.0f} to {last["loss"]:.1f}. It is near a minimum, but the gradient is not zero: the loss still
-        falls slowly."""
+        was {middle["r_squared"]:.4f}, after {first["step"]:.0f} steps {first["r_squared"]:.4f}. The loss fell from
+        {first["loss"]:.0f} to {last["loss"]:.1f}. The norm of the gradient over {gradient["pairs"]:.0f} training pairs
+        is {gradient["norm"]:.1f}, much of which is chance in the pairs. Two halves of the pairs have
+        {gradient["corrected"]:.1f} in common (√(g₁ · g₂)), of weights with a norm of {gradient["weights"]:.0f}. It is
+        near a minimum, and not at one."""
 
 
 def tabulate_min_max(found: Numbers) -> Table:
@@ -415,9 +449,10 @@ def _write_lrp(found: Numbers, figures: Figures) -> Section:
         {format_percent(one["epsilon"]["negative_share"])} and {format_percent(two["epsilon"]["negative_share"])}.
         The stabiliser takes its share of the score: {format_percent(one["epsilon"]["kept"])} (ε = 10) and
         {format_percent(two["epsilon"]["kept"])} (ε = 3) of it reach the pixels."""
-    look = """Look for blue, for red on the distractor, and for thinner strokes than deep Taylor's: “Various parameters
+    cited = cite(found, "supplement", "Various parameters", "[…] or the presence")
+    look = f"""Look for blue, for red on the distractor, and for thinner strokes than deep Taylor's: “Various parameters
         of LRP produce various artefacts such as the presence of residual relevance on the irrelevant MNIST digit, or
-        the presence of negative relevance in the black areas of the MNIST images.”"""
+        the presence of negative relevance in the black areas of the MNIST images” {cited}."""
     alt = "Pairs of digits and their heatmaps by deep Taylor decomposition and LRP"
     return Section(
         "Comparison with LRP (supplement, figures S2 and S3)",
@@ -437,8 +472,12 @@ def _write_choices(found: Numbers) -> Section:
     of = found["training"]
     rates = ", ".join(f"{of[name].get('learning_rate', '?')} ({name})" for name in of)
     choices = [
-        f"""The paper trains with “a small learning rate”. Here: {rates}. The min-max model of the paper's training took
-        {of["min-max"].get("steps", "?")} steps, more than the paper's 300000: its loss was still falling.""",
+        f"""The paper trains with “a small learning rate”. Here: {rates}. All of them fall to zero along a straight line
+        in the last third of the steps. Those of the networks and of our guided training also rise along one in the
+        first hundredth; the plain training has no such rise.""",
+        f"""The min-max model of the paper's training took {of["min-max"].get("steps", "?")} steps, the paper's 300000.
+        It begins with v_ij and v_lj drawn from a normal distribution with a standard deviation of {DEVIATION:g}
+        (seed {of["min-max"].get("seed", "?")}) and d_j = 0; the paper names the deviation for its networks alone.""",
         f"""“Training data is extended with translated versions of MNIST digits.” Here each digit is moved by up to
         {TRAIN_SHIFT} pixels down and across, at random; held-out digits are where MNIST has them.""",
         f"""Our guided training of the min-max model pulls v_ij towards the network's weights, by

@@ -131,19 +131,44 @@ def compute_samples(network: TwoLayer, images: Tensor) -> RelevanceSamples:
 
     R_l = x_l,    R_k = x_k Σ_l w⁺_kl R_l / Σ_k' x_k' w⁺_k'l
     """
-    x_k = network.features(images)
-    R_l = network.relu2(network.detection2(x_k))
-    W = network.detection2.weight.clamp(min=0)
-    return RelevanceSamples(images, R_l, x_k * (divide(R_l, x_k @ W.T) @ W))
+    x_k, R_l, d_k = compute_context(network, images)
+    return RelevanceSamples(images, R_l, x_k * d_k)
 
 
 @torch.no_grad()
-def measure_gradient(model: MinMaxModel, samples: RelevanceSamples) -> float:
-    """Return ‖∂/∂(v, d) Σ_k ⟨(R̂_k − R_k)²⟩‖ over samples: 0 at convergence."""
+def compute_context(network: TwoLayer, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return x_k, R_l = x_l and the top-down context d_k = Σ_l w⁺_kl R_l / Σ_k' x_k' w⁺_k'l, with z⁺ above."""
+    x_k = network.features(images)
+    R_l = network.relu2(network.detection2(x_k))
+    W = network.detection2.weight.clamp(min=0)
+    return x_k, R_l, divide(R_l, x_k @ W.T) @ W
+
+
+def estimate_gradient(model: MinMaxModel, samples: RelevanceSamples) -> dict[str, float]:
+    """Estimate ‖∂/∂(v, d) Σ_k ⟨(R̂_k − R_k)²⟩‖: 0 at convergence.
+
+    norm       over all samples; it holds the chance that is in them
+    corrected  √max(0, g₁ · g₂) of two halves of the samples, whose chance is independent
+    weights    the norm of all parameters; pairs: how many samples
+    """
+    half = len(samples) // 2
+    first, second = (_compute_gradient(model, part) for part in samples.split(half))
+    return {
+        "norm": float(((first + second) / 2).norm()),
+        "corrected": math.sqrt(max(0.0, float(first @ second))),
+        "weights": float(_flatten(list(model.parameters())).norm()),
+        "pairs": float(2 * half),
+    }
+
+
+def _compute_gradient(model: MinMaxModel, samples: RelevanceSamples) -> Tensor:
     with torch.enable_grad():
         loss = (model(samples.x, samples.R_l) - samples.R_k).square().sum(1).mean()
-        gradients = torch.autograd.grad(loss, list(model.parameters()))
-    return math.sqrt(sum(float(g.double().square().sum()) for g in gradients))
+        return _flatten(torch.autograd.grad(loss, list(model.parameters())))
+
+
+def _flatten(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([t.detach().double().flatten() for t in tensors])
 
 
 def evaluate(model: MinMaxModel, network: TwoLayer, images: Tensor) -> dict[str, float]:
@@ -213,7 +238,8 @@ class _Curve:
             "step": step,
             "loss": loss,
             "r_squared": measure_r_squared(model, self.unseen.x, self.unseen.R_l, self.unseen.R_k),
-            "gradient": measure_gradient(model, self.seen),
+            "gradient": (gradient := estimate_gradient(model, self.seen))["norm"],
+            "gradient_corrected": gradient["corrected"],
         }
         with self.file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
