@@ -36,6 +36,18 @@ def grouped(scores: Tensor) -> Tensor:
     return torch.zeros_like(scores).scatter(1, places, weights.softmax(-1))
 
 
+def best_groups(scores: Tensor) -> Tensor:
+    """Experts come from the group whose two best scores have the largest sum, as in DeepSeek-V3."""
+    each = scores.sigmoid()[:, :4]
+    sums = each.view(-1, 2, 2).topk(2, dim=-1)[0].sum(-1)
+    groups = torch.zeros_like(sums).scatter_(1, sums.topk(1, dim=-1, sorted=False)[1], 1)
+    mask = groups.unsqueeze(-1).expand(-1, 2, 2).reshape(-1, 4)
+    places = each.masked_fill(~mask.bool(), float("-inf")).topk(CHOSEN, dim=-1, sorted=False)[1]
+    chosen = each.gather(1, places)
+    weights = torch.zeros_like(each).scatter(1, places, chosen / chosen.sum(-1, keepdim=True))
+    return torch.nn.functional.pad(weights, (0, 1))
+
+
 class Mixture(nn.Module):
     def __init__(self, route: Route) -> None:
         super().__init__()
@@ -55,7 +67,7 @@ def samples() -> tuple[Tensor, Tensor]:
     return torch.randn(6, 6, dtype=torch.float64), torch.randn(6, 6, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("route", [compared, gathered, grouped])
+@pytest.mark.parametrize("route", [compared, gathered, grouped, best_groups])
 def test_secants_where_the_routing_differs(route: Route) -> None:
     network, (x, x0) = Mixture(route).eval(), samples()
     used, used0 = (network.route(network.router(t)) > 0 for t in (x, x0))
@@ -70,6 +82,16 @@ def test_deep_taylor_holds_the_routing_fixed() -> None:
     found = dt.Explainer(network, method="deep-taylor", bias="spread").explain(x, 1)
     assert torch.allclose(found.ledger.total, network(x)[:, 1], atol=1e-9)
     assert float(found.relevance.abs().sum()) > 0
+
+
+def test_places_in_a_wider_tensor_are_left_alone() -> None:
+    def first_four(scores: Tensor) -> Tensor:
+        places = scores[:, :4].topk(CHOSEN, dim=-1).indices
+        return torch.zeros_like(scores).scatter(1, places, scores.gather(1, places))
+
+    network, (x, x0) = Mixture(first_four).eval(), samples()
+    with pytest.raises(dt.UnsupportedOpError, match="topk: the sorted order differs"):
+        dt.Explainer(network).between(x, x0, 1)
 
 
 def test_other_uses_of_places_are_left_alone() -> None:

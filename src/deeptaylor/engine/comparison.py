@@ -65,7 +65,8 @@ def compare(
     """
     with torch.inference_mode(False), torch.enable_grad():
         x = [t.detach().clone() if t.is_inference() else t.detach() for t in inputs]
-        others = [[_detach(t0, t, own) for t0, t, own in zip(x0, inputs, x, strict=True)] for x0 in references]
+        several = len(x) > 1
+        others = [[_detach(*both, several) for both in zip(x0, inputs, x, strict=True)] for x0 in references]
         groups = group_references(others, x, engine, target)
         each = [scored for group in groups for scored in compare_group(run, x, group, target)]
     relevance = tuple(torch.stack(maps).mean(0) for maps in zip(*(e[0] for e in each), strict=True))
@@ -118,9 +119,13 @@ def _sum_positive(R: Tensor, lead: int) -> Tensor:
     return R.clamp(min=0).reshape(*R.shape[:lead], -1).sum(-1)
 
 
-def _detach(reference: Tensor, x: Tensor, detached_x: Tensor) -> Tensor:
-    """Return a reference detached; return `detached_x` if the reference is x."""
-    if reference is x or (not x.is_floating_point() and reference.dtype is x.dtype and torch.equal(reference, x)):
+def _detach(reference: Tensor, x: Tensor, detached_x: Tensor, several: bool) -> Tensor:
+    """Return a reference detached; return `detached_x` if the reference is x.
+
+    several   True: there are other inputs, so that one with the same values as its reference is a constant
+    """
+    compares = several or not x.is_floating_point()
+    if reference is x or (compares and reference.dtype is x.dtype and torch.equal(reference, x)):
         return detached_x
     return reference.detach().clone() if reference.is_inference() else reference.detach()
 

@@ -28,7 +28,7 @@ from deeptaylor.graph.recording import is_recorded
 from deeptaylor.maps import ops
 from deeptaylor.operations.table import flow_of, row_of, secant_of
 from deeptaylor.secants.arithmetic import gather_then_linear, split_gathered_layer
-from deeptaylor.secants.choices import bound_scores, split_masked_fill, split_where
+from deeptaylor.secants.choices import bound_compared, bound_scores, split_masked_fill, split_where
 from deeptaylor.secants.deviations import layer_norm, split_divide_by_rms, split_layer_norm
 from deeptaylor.secants.low_precision import cast_linear, is_fast, widen_dtype, widen_embedding
 from deeptaylor.secants.pair import NoSecantError, Pair, Secant, find_pairs, is_same, is_traced, replace_pairs
@@ -55,6 +55,7 @@ Side = Literal["output", "input"]  # of a layer
 aten = torch.ops.aten
 _SOFTMAX = (aten.softmax.int, aten._softmax.default)
 _MATRIX_PRODUCTS = (aten.matmul.default, aten.bmm.default)
+_COMPARISONS = (aten.gt.Tensor, aten.lt.Tensor, aten.ge.Tensor, aten.le.Tensor)
 _SCORE_OPS = (aten.add, aten.to, aten._to_copy, aten.baddbmm, aten.where, aten.masked_fill)
 _JOIN_OPS = (aten.cat, aten.stack, aten.copy, aten.slice_scatter, aten.select_scatter)
 
@@ -137,8 +138,10 @@ def _make_step(node: Node, call: _Call | None, last_read: tuple[Node, ...], keep
         op = _copy
     elif flow.looks_up_tokens:
         op = widen_embedding(op)
-    if secant in (split_where, split_masked_fill) and _leads_to_softmax(node):
+    if secant in (split_where, split_masked_fill) and _leads_to(node, _SOFTMAX):
         secant = bound_scores(secant)
+    elif secant in (split_where, split_masked_fill) and _leads_to(node, _COMPARISONS):
+        secant = bound_compared(secant)
     return WalkStep(
         node, node.op, op, call.args, call.kwargs, secant, str(row_of(node).reads), flow.looks_up_tokens, flow.moves,
         _find_packet(call.op) in _JOIN_OPS, False, last_read,
@@ -167,12 +170,12 @@ def _find_packet(target: Any) -> Any:
     return getattr(target, "overloadpacket", target)
 
 
-def _leads_to_softmax(node: Node) -> bool:
-    """Return True if a value is read only as scores of a softmax, or as a summand of them."""
+def _leads_to(node: Node, ends: Sequence[Any]) -> bool:
+    """Return True if a value is read only as scores of a softmax, or of comparisons, or as a summand of them."""
     for user in node.users:
-        ends = user.target in _SOFTMAX or (user.target is ops.attention_weights and user.args[2] is node)
+        is_mask = user.target is ops.attention_weights and user.args[2] is node and ends is _SOFTMAX
         goes_on = flow_of(user).moves or _find_packet(user.target) in _SCORE_OPS
-        if not (ends or (goes_on and _leads_to_softmax(user))):
+        if not (user.target in ends or is_mask or (goes_on and _leads_to(user, ends))):
             return False
     return bool(node.users)
 
@@ -407,6 +410,8 @@ def _pair_input(x: Tensor, x0: Tensor, dtype: torch.dtype, leaves: list[Tensor])
     """Return an input at both points; append the tensor that receives its relevance."""
     if x.is_floating_point():
         leaves.append(x.detach().to(dtype).requires_grad_())
+        if x is x0:
+            return leaves[-1].detach()
         return Pair(leaves[-1], x0.detach().to(dtype))
     leaves.append(torch.ones(x.shape, dtype=dtype, device=x.device).requires_grad_())
     return x if x is x0 else Pair(x, x0, leaves[-1])

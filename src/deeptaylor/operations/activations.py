@@ -134,6 +134,13 @@ def _range_of_reciprocal(node: Node, ranges: Ranges) -> Range:
     return invert_range(range_of_input(node, ranges))
 
 
+def _rewrite_power_in_place(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    """Write x.pow_(number) as x ** number; PyTorch exports it as number ** x, the operation of the same name."""
+    base, exponent = node.args
+    if is_node(base) and not is_node(exponent):
+        node.target = aten.pow.Tensor_Scalar
+
+
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
@@ -204,7 +211,7 @@ ROWS: Rows = {
     aten.sqrt.default: Row(Activation(), range_above(0.0), {"pool": rewrite_lp_pool}, secant=Slope(slopes.sqrt)),
     # Without a finite value or slope at zero: only gates and denominators.
     aten.pow.Tensor_Tensor: Row(range=_range_of_power),
-    aten.pow.Scalar: Row(range=_range_of_exponential),
+    aten.pow.Scalar: Row(range=_range_of_exponential, rewrites={"name": _rewrite_power_in_place}),
     aten.reciprocal.default: Row(range=_range_of_reciprocal, secant=split_reciprocal),
     aten.rsqrt.default: Row(range=fixed_range(NON_NEGATIVE_RANGE), secant=split_rsqrt),
     aten.var: Row(range=fixed_range(NON_NEGATIVE_RANGE), secant=split_var),

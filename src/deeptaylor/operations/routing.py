@@ -31,7 +31,12 @@ def _unpack_topk(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
     """Rewrite topk with comparisons, if every operation that reads its indices is supported."""
     topk: Any = node.args[0]
     results = {user.args[1]: user for user in topk.users if user.target is operator.getitem}
-    if node is not results.get(1) or not _is_along_last(topk) or not all(map(_is_supported, _list_readers(node))):
+    if node is not (results.get(1) or results.get(0)) or not _is_along_last(topk):
+        return
+    if node is results.get(0):
+        replace_node(captured, node, _Selection(captured, topk, topk.next).look_up(topk.args[0], node))
+        return
+    if not all(_is_supported(reader, shape_of(topk.args[0])[-1]) for reader in _list_readers(node)):
         return
     selection = _Selection(captured, topk, topk.next)
     for reader in _list_readers(node):
@@ -57,14 +62,20 @@ def _list_readers(places: Node) -> list[Node]:
     return found
 
 
-def _is_supported(reader: Node) -> bool:
-    """Return True for a reader of indices that `_Selection` can replace."""
+def _is_supported(reader: Node, elements: int) -> bool:
+    """Return True for a reader of indices that `_Selection` can replace.
+
+    elements   the number of elements of which the largest are chosen
+    """
+    if "val" not in reader.meta:  # an assertion, which gives no tensor
+        return False
     rank = len(shape_of(reader))
     if reader.target is aten.eq.Tensor:
         places, counted = reader.args
         adds_last = is_node(places) and places.target is aten.unsqueeze.default and places.args[1] in (-1, rank - 1)
         return adds_last and is_node(counted) and _is_count(counted, int(shape_of(reader)[-1]))
     along_last = len(reader.args) > 1 and reader.args[1] in (-1, rank - 1)
+    along_last = along_last and is_node(reader.args[0]) and shape_of(reader.args[0])[-1] == elements
     if reader.target is aten.gather.default:
         return along_last and reader.args[2].target is operator.getitem
     return along_last and reader.target in (aten.scatter.src, aten.scatter.value) and reader.args[2] is not reader

@@ -19,6 +19,7 @@ from deeptaylor.operations import (
     activations,
     averages,
     comparisons,
+    edges,
     layers,
     max_pooling,
     moves,
@@ -47,7 +48,7 @@ __all__ = [
 ]
 
 FAMILIES = (
-    moves, layers, averages, sums, products, norms, activations, max_pooling, comparisons, routing,
+    moves, layers, averages, sums, products, norms, activations, max_pooling, comparisons, routing, edges,
 )  # fmt: skip
 TABLE: Rows = {target: row for family in FAMILIES for target, row in family.ROWS.items()}
 

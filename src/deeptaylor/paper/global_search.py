@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.domain import extent
+from deeptaylor.domain import find_bounds
 from deeptaylor.methods.bundle import clip, project
 from deeptaylor.methods.root_search import Root
 from deeptaylor.paper.digit_pairs import BLACK
@@ -96,7 +96,7 @@ def choose_starts(network: nn.Module, x: Tensor, level: float, domain: dt.Box, s
     """
     begin = make_starts(x, seed, more * RANDOM)
     a, y = x.flatten(1).repeat(len(begin), 1), begin.flatten(0, 1).flatten(1)
-    low, high = (bound.expand_as(a) for bound in extent(domain, a))
+    low, high = (bound.expand_as(a) for bound in find_bounds(domain, a))
     with torch.no_grad():
         goal = level * network(x).repeat(len(begin))
     distance, point = torch.full_like(goal, torch.inf), y

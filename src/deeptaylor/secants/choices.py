@@ -16,6 +16,7 @@ values, each gets the mean of its effects in both orders, with the other value a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,6 +40,7 @@ from deeptaylor.secants.pair import (
 from deeptaylor.secants.slopes import divide_or
 
 __all__ = [
+    "bound_compared",
     "bound_scores",
     "split_adaptive_max_pool",
     "split_amax",
@@ -150,6 +152,29 @@ def bound_scores(secant: Secant) -> Secant:
         return value.clamp(min=MIN_SCORE) if isinstance(value, Tensor) else max(value, MIN_SCORE)
 
     return lambda op, args, kwargs: secant(op, [bound(value) for value in args], kwargs)
+
+
+def bound_compared(secant: Secant) -> Secant:
+    """Return `split_masked_fill` or `split_where` for values that are only compared with each other.
+
+    An infinite constant below all values is replaced by the least of them, less one: the order is the same.
+    """
+
+    def split(op: Any, args: Any, kwargs: Any) -> Any:
+        real = [p for p in args if isinstance(p, Pair) and p.x.is_floating_point()]
+        if not real:
+            return secant(op, args, kwargs)
+        least = torch.stack([t.amin() for p in real for t in (p.x, p.x0)]).amin().detach() - 1
+        return secant(op, [_raise_to(least, value) for value in args], kwargs)
+
+    return split
+
+
+def _raise_to(least: Tensor, value: Any) -> Any:
+    if isinstance(value, float):
+        return torch.where(least > value, least, value) if value == -math.inf else value
+    is_real = isinstance(value, Tensor) and value.is_floating_point()
+    return torch.where(value == -math.inf, least, value) if is_real else value
 
 
 # --- indices ----------------------------------------------------------------------------------------------------------
