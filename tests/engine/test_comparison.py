@@ -192,7 +192,7 @@ def test_together_they_say_what_they_say_alone(target: Any, passes: list[int], m
     explainer = dt.Explainer(Reads())
     found = explainer.between(X, REFERENCES, target)
     assert passes == [12]
-    monkeypatch.setattr(comparison, "_MOST_TOKENS", 0)
+    monkeypatch.setattr(comparison, "_MAX_TOKENS", 0)
     alone = explainer.between(X, REFERENCES, target)
     assert passes[1:] == [3, 3, 3, 3]
     for a, b in zip(found.relevance, alone.relevance, strict=True):

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import deeptaylor as dt
-from deeptaylor.engine.bias_redistribution import FeatureMap, _give_to_pixels, _has_arrived, _overlap
+from deeptaylor.engine.bias_redistribution import FeatureMap, _find_overlap, _give_to_pixels, _has_arrived
 from deeptaylor.maps.linear_map import Separable
 from live_memory import peak_of
 
@@ -187,9 +187,9 @@ def test_shares_of_places_are_those_of_a_dense_matrix(places: int, pixels: int) 
 
 def test_shares_along_a_long_signal_keep_their_digits() -> None:
     (_, by_place), (_, by_pixel) = (
-        [part.double() for part in parts] for parts in _overlap(59_998, 60_000, torch.zeros(1))
+        [part.double() for part in parts] for parts in _find_overlap(59_998, 60_000, torch.zeros(1))
     )
-    (_, exact_place), (_, exact_pixel) = _overlap(59_998, 60_000, torch.zeros(1, dtype=torch.float64))
+    (_, exact_place), (_, exact_pixel) = _find_overlap(59_998, 60_000, torch.zeros(1, dtype=torch.float64))
     assert float((by_place - exact_place).abs().max()) < 1e-7
     assert float((by_pixel - exact_pixel).abs().max()) < 1e-7
     assert float((exact_pixel.sum(1) - 1).abs().max()) < 1e-15

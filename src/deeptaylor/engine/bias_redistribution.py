@@ -40,7 +40,7 @@ Sides = tuple[int, ...] | None
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """The last tensors with places (rows and columns), which are read by steps that have none.
+    """The last tensors with places (rows and columns), which are read by steps without places.
 
     nodes     the place axes of each tensor, in the order of the input's
     readers   the nodes of the steps that read them; None: the score's step
@@ -69,12 +69,12 @@ def find_feature_map(
     if bias != RETURNED or signed or len(inputs) != 1 or not _is_spatial(steps, layout, inputs[0], channels):
         return None
     axes = len(layout[inputs[0]].sizes)
-    found, usual = find_places(captured, layout, channels), tuple(range(2, axes))
+    place_axes, default_axes = find_places(captured, layout, channels), tuple(range(2, axes))
 
-    def places_of(name: str) -> tuple[int, ...]:
+    def count_places(name: str) -> tuple[int, ...]:
         """Return the number of places along each axis; () if the tensor has none."""
         where, shape = layout[name], layout[name].shape(1)
-        along = found.get(name, usual)
+        along = place_axes.get(name, default_axes)
         if not where.plain or len(shape) != axes or not along:
             return ()
         sizes = tuple(shape[d] for d in along)
@@ -84,12 +84,12 @@ def find_feature_map(
     readers: list[str | None] = []
     for k, step in enumerate(steps):
         reader = None if k == 0 else step.node
-        if reader is not None and places_of(reader):
+        if reader is not None and count_places(reader):
             continue
         for name in step.inputs:
-            same = not nodes or places_of(name) == places_of(next(iter(nodes)))
-            if name not in inputs and places_of(name) and same:
-                nodes[name] = found.get(name, usual)
+            same = not nodes or count_places(name) == count_places(next(iter(nodes)))
+            if name not in inputs and count_places(name) and same:
+                nodes[name] = place_axes.get(name, default_axes)
                 readers.append(reader)
     if not nodes:
         return None
@@ -133,73 +133,73 @@ def _find_patches(steps: Iterable[Step], nodes: Iterable[str], name: str) -> Sid
 
 
 class PlaceCollector:
-    """Adds up the relevance that arrives at the last feature map during a reverse pass."""
+    """Sums the relevance that arrives at the last feature map during a reverse pass."""
 
-    def __init__(self, run: ForwardValues, found: FeatureMap | None) -> None:
-        self._run, self._found = run, found
+    def __init__(self, run: ForwardValues, feature_map: FeatureMap | None) -> None:
+        self._run, self._feature_map = run, feature_map
         self.sums: Parts = ()
 
     def collect(self, node: str | None, names: Sequence[str], outs: Sequence[Maybe]) -> None:
-        """Add what the step at a node (None: the score) passes on to its inputs."""
-        if self._found is None or node not in self._found.readers:
+        """Add the relevance that the step at a node (None: the score) passes to its inputs."""
+        if self._feature_map is None or node not in self._feature_map.readers:
             return
         for name, out in zip(names, outs, strict=True):
-            if out is not None and name in self._found.nodes:
-                P = _without_channels(out.expand(self._run.shape(name)), self._found.nodes[name])
+            if out is not None and name in self._feature_map.nodes:
+                P = _sum_channels(out.expand(self._run.shape(name)), self._feature_map.nodes[name])
                 self.sums = (self.sums[0] + P,) if self.sums else (P,)
 
 
-def _without_channels(t: Tensor, places: tuple[int, ...]) -> Tensor:
+def _sum_channels(t: Tensor, places: tuple[int, ...]) -> Tensor:
     """Return a tensor summed over channels, with its place axes in this order."""
     return t.movedim(places, tuple(range(2, t.ndim))).sum(1)
 
 
-def redistribute(result: Result, found: FeatureMap) -> Result:
-    """Return a result whose pixels were given what biases absorbed; `Result.redistributed` is how much that is.
+def redistribute(result: Result, feature_map: FeatureMap) -> Result:
+    """Return a result in which relevance absorbed by biases is redistributed to pixels.
 
-    The map of the rivals, if there is one, is treated in the same way.
+    `Result.redistributed` is the amount. The map of the rivals, if there is one, is treated in the same way.
     """
     assert result.entries is not None
     lead, wide = result.score.ndim, torch.promote_types(result.score.dtype, torch.float32)
     absorbed = result.entries[..., 2, :].sum(-2, dtype=wide)
     absorbed = absorbed.movedim(0, 1) if lead == 2 else absorbed
-    relevance, given = _give_to_pixels(result.relevance, result.places, absorbed, lead, found)
+    relevance, redistributed_relevance = _give_to_pixels(result.relevance, result.places, absorbed, lead, feature_map)
     rivals = result.rivals
     if rivals is not None:
-        missing = (rivals.began.to(wide) - _sum(rivals.relevance, lead, wide)).clamp(min=0)
-        theirs, _ = _give_to_pixels(rivals.relevance, rivals.places, missing, lead, found)
-        rivals = replace(rivals, relevance=theirs)
-    return replace(result, relevance=relevance, rivals=rivals, redistributed=given)
+        missing = (rivals.began.to(wide) - _sum_parts(rivals.relevance, lead, wide)).clamp(min=0)
+        rival_maps, _ = _give_to_pixels(rivals.relevance, rivals.places, missing, lead, feature_map)
+        rivals = replace(rivals, relevance=rival_maps)
+    return replace(result, relevance=relevance, rivals=rivals, redistributed=redistributed_relevance)
 
 
 def _give_to_pixels(
-    parts: Parts, places: Parts, absorbed: Tensor, lead: int, found: FeatureMap
+    parts: Parts, places: Parts, absorbed: Tensor, lead: int, feature_map: FeatureMap
 ) -> tuple[Parts, Tensor]:
-    """Return R' and the part of the absorbed relevance that pixels were given."""
+    """Return R' and the part of the absorbed relevance that pixels received."""
     if not places:  # no relevance arrived at the feature map
         return parts, torch.zeros_like(absorbed)
-    channels = lead + found.channels - 1
+    channels = lead + feature_map.channels - 1
     R, P = parts[0].sum(channels, dtype=absorbed.dtype), places[0].to(absorbed.dtype)
-    sides = found.patches or (None,) * (P.ndim - lead)
-    under = [_overlap(n, N, R, side) for n, N, side in zip(P.shape[lead:], R.shape[lead:], sides, strict=True)]
+    sides = feature_map.patches or (None,) * (P.ndim - lead)
+    overlaps = [_find_overlap(n, N, R, side) for n, N, side in zip(P.shape[lead:], R.shape[lead:], sides, strict=True)]
     r = R
-    for d, (by_place, _) in enumerate(under, start=lead):
+    for d, (by_place, _) in enumerate(overlaps, start=lead):
         r = sum_windows(r, d, *by_place)
     total = _sum_from(P, lead)
     above = (_sum_from(R, lead) + absorbed - total).clamp(min=0) / torch.where(total > 0, total, 1)
     w = (P - r).clamp(min=0) + _append_axes(above, P) * P
-    all_of_it = _sum_from(w, lead)
-    G = w * _append_axes(torch.where(all_of_it > 0, absorbed / torch.where(all_of_it > 0, all_of_it, 1), 0), w)
-    some = _has_arrived(r, P)
-    times = torch.where(some, G / torch.where(some, r, 1), 0)
-    for d, (_, by_pixel) in enumerate(under, start=lead):
+    total_weight = _sum_from(w, lead)
+    G = w * _append_axes(torch.where(total_weight > 0, absorbed / torch.where(total_weight > 0, total_weight, 1), 0), w)
+    has_arrived = _has_arrived(r, P)
+    times = torch.where(has_arrived, G / torch.where(has_arrived, r, 1), 0)
+    for d, (_, by_pixel) in enumerate(overlaps, start=lead):
         times = sum_windows(times, d, *by_pixel)
-    everywhere = (some | (G == 0)).flatten(lead).all(-1) & (all_of_it > 0)
-    given = torch.where(everywhere, absorbed, _sum_from(torch.where(some, G, 0), lead))
-    return ((parts[0] * (1 + times).unsqueeze(channels)).to(parts[0].dtype),), given
+    everywhere = (has_arrived | (G == 0)).flatten(lead).all(-1) & (total_weight > 0)
+    redistributed_relevance = torch.where(everywhere, absorbed, _sum_from(torch.where(has_arrived, G, 0), lead))
+    return ((parts[0] * (1 + times).unsqueeze(channels)).to(parts[0].dtype),), redistributed_relevance
 
 
-def _overlap(places: int, pixels: int, like: Tensor, side: int | None = None) -> tuple[Parts, Parts]:
+def _find_overlap(places: int, pixels: int, like: Tensor, side: int | None = None) -> tuple[Parts, Parts]:
     """Return the overlap of pixels with the positions of a feature map along one axis.
 
     The result is, for each place, its first pixel and the weights of its pixels; and for each pixel, its first place
@@ -214,23 +214,23 @@ def _overlap(places: int, pixels: int, like: Tensor, side: int | None = None) ->
         seen = (x < side * places).to(like.dtype)[:, None]
         return (p * side, like.new_ones(places, side)), (cut, seen)
 
-    def position(x: Tensor) -> Tensor:
+    def find_position(x: Tensor) -> Tensor:
         at, last = (2 * x + 1) * places - pixels, step * (places - 1)
         return torch.where(at < 0, 0, torch.where(at > last, last, at))  # inductor fails on clamp in an index
 
-    def weight(x: Tensor, p: Tensor) -> Tensor:
-        near = (step - (position(x) - step * p).abs()).clamp(min=0)
+    def find_weight(x: Tensor, p: Tensor) -> Tensor:
+        near = (step - (find_position(x) - step * p).abs()).clamp(min=0)
         return torch.where(x < pixels, near, 0).to(like.dtype) / step
 
     first = torch.where(p > 0, ((2 * p - 1) * pixels - places) // (2 * places) + 1, 0)
     below = first[:, None] + torch.arange(min(-(-step // places), pixels), device=like.device)
-    place = position(x) // step
+    place = find_position(x) // step
     above = place[:, None] + torch.arange(2, device=like.device)
-    return (first, weight(below, p[:, None])), (place, weight(x[:, None], above))
+    return (first, find_weight(below, p[:, None])), (place, find_weight(x[:, None], above))
 
 
 def _has_arrived(reached: Tensor, whole: Tensor) -> Tensor:
-    """Return True where enough relevance arrived to be multiplied; less is mostly rounding errors."""
+    """Return True where enough relevance arrived to be scaled; less is mostly rounding error."""
     least = torch.finfo(reached.dtype)
     return reached > whole * (least.tiny / least.eps)
 
@@ -240,11 +240,11 @@ def _sum_from(t: Tensor, lead: int) -> Tensor:
     return t.flatten(lead).sum(-1)
 
 
-def _sum(parts: Parts, lead: int, dtype: torch.dtype) -> Tensor:
+def _sum_parts(parts: Parts, lead: int, dtype: torch.dtype) -> Tensor:
     """Return Σ R for each sample (and target)."""
     return torch.stack([R.flatten(lead).sum(-1, dtype=dtype) for R in parts]).sum(0)
 
 
 def _append_axes(t: Tensor, like: Tensor) -> Tensor:
-    """Return a tensor with axes of size 1 appended, so that it has as many axes as another one."""
+    """Return a tensor with axes of size 1 appended, up to the number of axes of another tensor."""
     return t.reshape(*t.shape, *[1] * (like.ndim - t.ndim))

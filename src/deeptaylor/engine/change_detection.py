@@ -1,6 +1,6 @@
-"""Detect whether a network is still the one that was captured.
+"""Detect whether a network has changed since it was captured.
 
-ModelSnapshot        the network as it was when it was captured
+ModelSnapshot        the state of a network at its capture
 ├── seems_unchanged  compare modules, hooks, numbers, `forward`, and torch's counters of writes to tensors. Fused
 │                    optimisers write without counting, so their steps are watched
 ├── find_changes     compare every bit of its tensors, which also shows writes through `.data`, and everything else
@@ -48,14 +48,17 @@ __all__ = [
     "ModelSnapshot",
     "checksums",
     "find_outer_values",
-    "is_users_class",
+    "is_user_class",
     "traits",
 ]
 
 _COLUMNS = 1021  # a prime: hardly any permutation of weights moves elements by multiples of it alone
-_ROWS = {False: 512, True: 2**14}  # rows summed at a time, on a CPU (what its cache holds) and on a GPU
-_ALONE = {False: 256, True: 2**14}  # from so many rows on, a tensor is summed in place instead of concatenated first
-_UPPER = 0x9E3779B1  # the factor of the upper half of each word; any large odd number
+_ROWS = {False: 512, True: 2**14}  # rows summed at a time, on a CPU (as many as fit its cache) and on a GPU
+_MIN_SEPARATE_ROWS = {
+    False: 256,
+    True: 2**14,
+}  # larger tensors are summed in place; smaller ones are concatenated first
+_UPPER_FACTOR = 0x9E3779B1  # the factor of the upper half of each word; any large odd number
 
 
 def checksums(tensors: Sequence[Tensor]) -> list[int]:
@@ -70,7 +73,7 @@ def _align(t: Tensor) -> Tensor:
 
 
 class ChecksumGroup:
-    """Checksums of the same tensors, taken repeatedly: small tensors are concatenated and share one checksum.
+    """Repeated checksums of the same tensors; small tensors are concatenated and share one checksum.
 
     Hundreds of tensors then need only a few kernel launches; the checksums tell whether any of the tensors changed.
     """
@@ -99,21 +102,21 @@ class _DeviceChecksums:
         self._cuda = tensors[0].is_cuda
         self._stream = torch.cuda.Stream(tensors[0].device) if self._cuda and own_stream else None
         rows = _ROWS[self._cuda]
-        parts = [_words(t) for t in tensors]
+        parts = [_split_words(t) for t in tensors]
         self._bytes = [rest for _, rest in parts if len(rest)]
         split = [w for words, _ in parts for w in words.split(rows * _COLUMNS)]
-        ends = [_count_full_rows(len(w), _ALONE[self._cuda]) for w in split]
+        ends = [_count_full_rows(len(w), _MIN_SEPARATE_ROWS[self._cuda]) for w in split]
         self._full = [w[:end].view(-1, _COLUMNS) for w, end in zip(split, ends, strict=True) if end]
-        self._small = list(_groups([w[end:] for w, end in zip(split, ends, strict=True) if end < len(w)], rows))
+        self._small = list(_group_parts([w[end:] for w, end in zip(split, ends, strict=True) if end < len(w)], rows))
 
     @torch.no_grad()
     def start(self) -> Callable[[], list[int]]:
         """Start to sum; return a function that waits for the checksums."""
         if self._stream is None:
-            return self._sums().tolist
+            return self._compute_sums().tolist
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
         with torch.cuda.stream(self._stream):
-            sums = self._sums()
+            sums = self._compute_sums()
 
         def read() -> list[int]:
             with torch.cuda.stream(self._stream):  # wait for this stream alone
@@ -121,7 +124,8 @@ class _DeviceChecksums:
 
         return read
 
-    def _sums(self) -> Tensor:
+    def _compute_sums(self) -> Tensor:
+        """Return the checksums as one tensor."""
         groups = [*self._full, *(torch.cat(parts).view(-1, _COLUMNS) for parts in self._small)]
         if self._bytes:
             groups.append(_pad(self._bytes))
@@ -133,20 +137,20 @@ class _DeviceChecksums:
             upper = torch.bitwise_right_shift(words, 32, out=halves[: len(words)])
             columns += [words.sum(0), upper.sum(0)]
         of_words, of_upper = torch.stack(columns).view(-1, 2, _COLUMNS).unbind(1)
-        return torch.add(of_words, of_upper, alpha=_UPPER).mul_(_odd_numbers(of_words.device)).sum(1)
+        return torch.add(of_words, of_upper, alpha=_UPPER_FACTOR).mul_(_make_column_weights(of_words.device)).sum(1)
 
 
 @functools.cache
-def _odd_numbers(device: torch.device) -> Tensor:
-    """Return the weight of each column: the odd numbers."""
+def _make_column_weights(device: torch.device) -> Tensor:
+    """Return the weight of each column of a checksum: the odd numbers."""
     odd = torch.arange(1, 2 * _COLUMNS, 2, device=device)
     if odd.is_cuda:
         torch.cuda.synchronize(device)  # once, so that every stream can read it from now on
     return odd
 
 
-def _words(t: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the memory between a tensor's first element and its last as words of 8 bytes, and the bytes that remain.
+def _split_words(t: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the memory of a tensor as words of 8 bytes, and the bytes that remain.
 
     If the memory does not begin at a word, all of it is returned as bytes.
     """
@@ -164,8 +168,8 @@ def _count_full_rows(words: int, least: int) -> int:
     return rows * _COLUMNS if rows >= least else 0
 
 
-def _groups(parts: Sequence[Tensor], rows: int) -> Iterator[list[Tensor]]:
-    """Yield groups of parts to be concatenated, each padded with zeros to whole rows, at most `rows` of them."""
+def _group_parts(parts: Sequence[Tensor], rows: int) -> Iterator[list[Tensor]]:
+    """Yield groups of parts to concatenate, each padded with zeros to whole rows, at most `rows` of them."""
     group: list[Tensor] = []
     size = 0
     for words in (*parts, None):
@@ -188,15 +192,15 @@ def _pad(parts: Sequence[Tensor]) -> Tensor:
 # `find_outer_values(model)` follows the user's own code through a bounded number of functions; torch and installed
 # packages are not followed.
 #
-# ├── _functions     methods of the user's classes, functions among a module's attributes and hooks, and their callees
-# ├── _loads         the names that a code object loads as globals, each with the attributes that are read of it
-# └── _place         the mapping that holds the value of such a name now
+# ├── _list_functions     methods of the user's classes, functions among attributes and hooks, and their callees
+# ├── _list_loaded_names  the global names that a code object loads, with the attributes that are read from each
+# └── _find_place         the mapping that holds the value of such a name now
 
 
-GLOBAL = " (global)"  # the end of the name of such a value
-_MOST_FUNCTIONS = 300  # how many functions are followed
-_LOADS = {"LOAD_GLOBAL", "LOAD_NAME"}
-_ATTRIBUTES = {"LOAD_ATTR", "LOAD_METHOD"}
+GLOBAL = " (global)"  # suffix of the names of global values
+_MAX_FUNCTIONS = 300  # functions that are followed
+_LOAD_OPS = {"LOAD_GLOBAL", "LOAD_NAME"}
+_ATTRIBUTE_OPS = {"LOAD_ATTR", "LOAD_METHOD"}
 _LIBRARIES = tuple(
     f"{Path(file).parents[up]}{os.sep}" for file, up in ((os.__file__, 0), (nn.__file__, 2), (__file__, 1))
 )
@@ -206,29 +210,29 @@ Place = tuple[str, Mapping[Any, Any], Any]
 def find_outer_values(model: nn.Module) -> Iterator[Place]:
     """Yield where every value is stored that the forward pass reads from outside the network: name, mapping and key."""
     found: set[tuple[int, Any]] = set()
-    todo = deque(_functions(_members(model)))
+    todo = deque(_list_functions(_list_members(model)))
     seen: set[int] = set()
-    while todo and len(seen) < _MOST_FUNCTIONS:
+    while todo and len(seen) < _MAX_FUNCTIONS:
         function = todo.popleft()
         if id(function) in seen:
             continue
         seen.add(id(function))
-        todo.extend(_functions(c.cell_contents for c in function.__closure__ or () if c != types.CellType()))
-        if not _is_users(function.__code__.co_filename):
+        todo.extend(_list_functions(c.cell_contents for c in function.__closure__ or () if c != types.CellType()))
+        if not _is_user_file(function.__code__.co_filename):
             continue
-        for chain in _loads(function.__code__):
-            at = _place(function.__globals__, chain)
+        for chain in _list_loaded_names(function.__code__):
+            at = _find_place(function.__globals__, chain)
             if at is None:
                 continue
             name, holder, key = at
             if (id(holder), key) not in found:
                 found.add((id(holder), key))
                 yield f"{name}{GLOBAL}", holder, key
-                todo.extend(_functions([holder[key]]))
+                todo.extend(_list_functions([holder[key]]))
 
 
-def _members(model: nn.Module) -> Iterator[Any]:
-    """Yield everything that may hold functions of a network: its classes, attributes and hooks."""
+def _list_members(model: nn.Module) -> Iterator[Any]:
+    """Yield all objects that may hold functions of a network: classes, attributes and hooks."""
     for kind in {type(m) for m in model.modules()}:
         yield from (parent for parent in kind.__mro__ if parent not in nn.Module.__mro__)
     for module in model.modules():
@@ -242,80 +246,82 @@ def _members(model: nn.Module) -> Iterator[Any]:
         yield from hooks.values()
 
 
-def _functions(values: Iterable[Any]) -> Iterator[types.FunctionType]:
-    """Yield the functions among values: functions, methods of the user's classes, wrapped and bound functions."""
+def _list_functions(values: Iterable[Any]) -> Iterator[types.FunctionType]:
+    """Yield the functions among values, including methods of the user's classes, and wrapped and bound functions."""
     for value in values:
         if isinstance(value, types.FunctionType):
             yield value
             if isinstance(inner := getattr(value, "__wrapped__", None), types.FunctionType):
                 yield inner
         elif isinstance(value, type):
-            if is_users_class(value):
+            if is_user_class(value):
                 skipped = ("__init__",) if issubclass(value, nn.Module) else ()  # the network exists already
-                yield from _functions(v for k, v in vars(value).items() if k not in skipped and not isinstance(v, type))
+                yield from _list_functions(
+                    v for k, v in vars(value).items() if k not in skipped and not isinstance(v, type)
+                )
         elif isinstance(value, (staticmethod, classmethod, types.MethodType)):
-            yield from _functions([value.__func__])
+            yield from _list_functions([value.__func__])
         elif isinstance(value, property):
-            yield from _functions([value.fget])
+            yield from _list_functions([value.fget])
         elif isinstance(value, functools.partial):
-            yield from _functions([value.func])
+            yield from _list_functions([value.func])
 
 
-def is_users_class(value: type) -> bool:
+def is_user_class(value: type) -> bool:
     """Return True for a class that the user's own code defines."""
     if value.__module__ == "builtins":
         return False
-    return _is_users(getattr(sys.modules.get(value.__module__), "__file__", None) or "<")
+    return _is_user_file(getattr(sys.modules.get(value.__module__), "__file__", None) or "<")
 
 
 @functools.lru_cache(4096)
-def _is_users(file: str) -> bool:
+def _is_user_file(file: str) -> bool:
     """Return False for files of Python, torch, this package and other installed packages."""
     return not file.startswith((*_LIBRARIES, "<frozen")) and "site-packages" not in Path(file).parts
 
 
 @functools.lru_cache(4096)
-def _loads(code: types.CodeType) -> tuple[tuple[str, ...], ...]:
-    """Return the global names that a code object, and those inside it, load, each with the attributes read of it."""
+def _list_loaded_names(code: types.CodeType) -> tuple[tuple[str, ...], ...]:
+    """Return the global names that a code object loads, each followed by the attributes read from it."""
     found: dict[tuple[str, ...], None] = {}
     chain: tuple[str, ...] = ()
     for instruction in dis.get_instructions(code):
-        if instruction.opname in _ATTRIBUTES and chain:
+        if instruction.opname in _ATTRIBUTE_OPS and chain:
             chain = (*chain, str(instruction.argval))
             continue
         if chain:
             found[chain] = None
-        chain = (str(instruction.argval),) if instruction.opname in _LOADS else ()
+        chain = (str(instruction.argval),) if instruction.opname in _LOAD_OPS else ()
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            found |= dict.fromkeys(_loads(inner))
+            found |= dict.fromkeys(_list_loaded_names(inner))
     return tuple(found)
 
 
-def _place(names: dict[str, Any], chain: tuple[str, ...]) -> Place | None:
-    """Return where the value of a chain such as ("config", "scale") is stored; None if it belongs to a library.
+def _find_place(names: dict[str, Any], chain: tuple[str, ...]) -> Place | None:
+    """Return where the value of a chain such as ("config", "scale") is stored; None for a library's value.
 
     names   the globals of the function that reads it
     """
     if chain[0] not in names:
         return None
-    said, holder, key = f"{names.get('__name__', '')}.{chain[0]}", names, chain[0]
+    path, holder, key = f"{names.get('__name__', '')}.{chain[0]}", names, chain[0]
     for attribute in chain[1:]:
         value = holder[key]
-        if isinstance(value, types.ModuleType) and not _is_own_module(value):
+        if isinstance(value, types.ModuleType) and not _is_user_module(value):
             return None
-        inner = _holder(value, attribute)
+        inner = _find_holder(value, attribute)
         if inner is None:
             break
-        said, holder, key = f"{said}.{attribute}", inner, attribute
+        path, holder, key = f"{path}.{attribute}", inner, attribute
     value = holder[key]
     if isinstance(value, types.ModuleType):
         return None
-    return said.removeprefix("__main__."), holder, key
+    return path.removeprefix("__main__."), holder, key
 
 
-def _holder(value: Any, attribute: str) -> Any:
-    """Return the mapping that holds an attribute of a module, a class or an object; None if it is computed."""
+def _find_holder(value: Any, attribute: str) -> Any:
+    """Return the mapping that holds an attribute of a module, class or object; None if it is computed."""
     if isinstance(value, type):
         return next((vars(parent) for parent in value.__mro__ if attribute in vars(parent)), None)
     if isinstance(value, (nn.Module, Mapping)):
@@ -323,18 +329,18 @@ def _holder(value: Any, attribute: str) -> Any:
     held = getattr(value, "__dict__", {})
     if attribute in held:
         return held
-    return _holder(type(value), attribute) if not isinstance(value, types.ModuleType) else None
+    return _find_holder(type(value), attribute) if not isinstance(value, types.ModuleType) else None
 
 
-def _is_own_module(module: types.ModuleType) -> bool:
+def _is_user_module(module: types.ModuleType) -> bool:
     """Return True for a Python module of the user's own code."""
     file = getattr(module, "__file__", None)
     if file is None:
         return module.__name__.partition(".")[0] not in sys.stdlib_module_names
-    return _is_users(file)
+    return _is_user_file(file)
 
 
-# --- everything else that a forward pass reads ------------------------------------------------------------------------
+# --- traits: other values that a forward pass reads -------------------------------------------------------------------
 
 # A trait is an attribute, a hook, a class attribute or a global value that the forward pass may read. `traits(model)`
 # maps the name of each to a value that compares equal as long as nothing changed. Numbers and strings are compared by
@@ -346,17 +352,30 @@ def _is_own_module(module: types.ModuleType) -> bool:
 # strings; they are immutable, so comparing their identity is enough.
 
 
-_OWN = frozenset(nn.Module().__dict__)  # torch's own attributes: parameters, hooks, the mode
-_PLAIN = (type(None), bool, int, complex, str, bytes, torch.dtype, torch.device, torch.Size, enum.Enum, slice, range)
-_NUMBERS = (int, bool, str, type(None))
-_LISTS = (list, tuple, set, frozenset, dict, deque)
-_LONG = 1000
-_MOST_VALUES = 20_000  # how many values are read at most
-_DEEP = 50
+_MODULE_ATTRIBUTES = frozenset(nn.Module().__dict__)  # attributes that every module has
+_VALUE_TYPES = (
+    type(None),
+    bool,
+    int,
+    complex,
+    str,
+    bytes,
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    enum.Enum,
+    slice,
+    range,
+)
+_NUMBER_TYPES = (int, bool, str, type(None))
+_CONTAINER_TYPES = (list, tuple, set, frozenset, dict, deque)
+_MAX_LENGTH = 1000
+_MAX_VALUES = 20_000  # values that are read
+_MAX_DEPTH = 50
 
 
 class _Identity:
-    """An object that is compared by identity. It is kept alive, so that no other object can get its id."""
+    """An object that is compared by identity; the reference keeps its id from being reused."""
 
     def __init__(self, value: object, size: int = 0) -> None:
         self.value, self.size = value, size
@@ -369,17 +388,17 @@ class _Identity:
 
 def traits(model: nn.Module) -> dict[str, Any]:
     """Return all traits by name: 'layer.scale', 'layer (forward hook 0)', 'Net.forward'."""
-    return _Reader(_parts(model)).read_all((at, holder[name]) for at, holder, name in _places(model))
+    return _Reader(_number_parts(model)).read_all((at, holder[name]) for at, holder, name in _list_places(model))
 
 
 class AttributeTraits:
     """The traits of a network whose modules and tensors stay the same; `ignored`: names of traits that do not count."""
 
     def __init__(self, model: nn.Module, ignored: Container[str]) -> None:
-        places = [(at, holder, name) for at, holder, name in _places(model) if at not in ignored]
+        places = [(at, holder, name) for at, holder, name in _list_places(model) if at not in ignored]
         self._immutable = [(holder, name, holder[name]) for _, holder, name in places if _is_immutable(holder[name])]
         self._mutable = [place for place in places if not _is_immutable(place[1][place[2]])]
-        self._parts = _parts(model)
+        self._parts = _number_parts(model)
         self._before = self._read_mutable()
 
     def are_unchanged(self) -> bool:
@@ -388,11 +407,12 @@ class AttributeTraits:
         return kept and self._read_mutable() == self._before
 
     def _read_mutable(self) -> dict[str, Any]:
+        """Return the current traits of mutable values."""
         return _Reader(self._parts).read_all((at, holder.get(name)) for at, holder, name in self._mutable)
 
 
-def _parts(model: nn.Module) -> dict[int, int]:
-    """Return the number of each module and tensor of a network, by id: attributes skip them (see `TraitWatch`)."""
+def _number_parts(model: nn.Module) -> dict[int, int]:
+    """Return the number of each module and tensor of a network, by id; traits refer to these numbers."""
     return {id(part): k for k, part in enumerate([*model.modules(), *model.parameters(), *model.buffers()])}
 
 
@@ -401,33 +421,33 @@ def _is_immutable(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(map(_is_immutable, value))
     if isinstance(value, type):
-        return not any(map(is_users_class, value.__mro__))
-    return isinstance(value, (*_PLAIN, float, types.ModuleType))
+        return not any(map(is_user_class, value.__mro__))
+    return isinstance(value, (*_VALUE_TYPES, float, types.ModuleType))
 
 
-def _places(model: nn.Module) -> Iterator[tuple[str, Mapping[Any, Any], Any]]:
-    """Yield every trait: its name, the mapping that holds it, and the key."""
+def _list_places(model: nn.Module) -> Iterator[tuple[str, Mapping[Any, Any], Any]]:
+    """Yield the place of every trait: its name, the mapping that holds it, and the key."""
     seen: set[type] = set()
     for path, module in model.named_modules():
         for name in module.__dict__:
-            if name not in _OWN:
+            if name not in _MODULE_ATTRIBUTES:
                 yield f"{path}.{name}".lstrip("."), module.__dict__, name
-        yield from _hook_places(path or "itself", forward_hooks(module))
+        yield from _list_hook_places(path or "itself", forward_hooks(module))
         if type(module) not in seen:
             seen.add(type(module))
-            yield from _class_places(type(module))
-    yield from _hook_places("global hooks", global_forward_hooks())
+            yield from _list_class_places(type(module))
+    yield from _list_hook_places("global hooks", global_forward_hooks())
     yield from find_outer_values(model)
 
 
-def _hook_places(whose: str, places: tuple[dict[Any, Any], ...]) -> Iterator[tuple[str, Mapping[Any, Any], Any]]:
+def _list_hook_places(whose: str, places: tuple[dict[Any, Any], ...]) -> Iterator[tuple[str, Mapping[Any, Any], Any]]:
     """Yield the places of forward hooks, then of forward pre-hooks."""
     for what, hooks in zip(("forward hook", "forward pre-hook"), places, strict=True):
         for k, number in enumerate(hooks):
             yield f"{whose} ({what} {k})", hooks, number
 
 
-def _class_places(cls: type[nn.Module]) -> Iterator[tuple[str, Mapping[Any, Any], Any]]:
+def _list_class_places(cls: type[nn.Module]) -> Iterator[tuple[str, Mapping[Any, Any], Any]]:
     """Yield the places of class attributes: all of the user's classes, `forward` alone of torch's."""
     for parent in cls.__mro__[: cls.__mro__.index(nn.Module)]:
         theirs = parent.__module__.startswith("torch.")
@@ -441,86 +461,91 @@ class _Reader:
 
     def __init__(self, parts: dict[int, int]) -> None:
         self._tensors: list[tuple[str, Tensor]] = []
-        self._known = dict(parts)
-        self._alive: list[Any] = []  # or a later object could get an earlier one's id
-        self._at, self._count = "", 0
+        self._numbers = dict(parts)
+        self._references: list[Any] = []  # keeps them alive, so that no later object has the same id
+        self._name, self._count = "", 0
 
     def read_all(self, named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
         """Return the traits of values, and the checksums of their tensors, by name."""
         found: dict[str, Any] = {}
-        for self._at, value in named:
-            found[self._at] = self.read(value)
+        for self._name, value in named:
+            found[self._name] = self.read(value)
         numbers = checksums([t for _, t in self._tensors]) if self._tensors else []
         return found | {name: number for (name, _), number in zip(self._tensors, numbers, strict=True)}
 
     def read(self, value: Any, depth: int = 0) -> Any:
         """Return the trait of a value; `depth`: how many values contain it."""
         self._count += 1
-        if isinstance(value, _PLAIN):
+        if isinstance(value, _VALUE_TYPES):
             return type(value), value
         if isinstance(value, float):
             return float, repr(value)  # so that NaN is equal to itself
         if isinstance(value, types.ModuleType):
             return _Identity(value)
         if isinstance(value, type):
-            return _Identity(value), [self._class(c, depth) for c in value.__mro__ if is_users_class(c)]
+            return _Identity(value), [self._read_class(c, depth) for c in value.__mro__ if is_user_class(c)]
         if isinstance(value, types.MethodType):
             return _Identity(value.__self__), self.read(value.__func__, depth + 1)
-        if id(value) in self._known:
-            return "again", self._known[id(value)]
-        self._known[id(value)] = len(self._known)
-        self._alive.append(value)
+        if id(value) in self._numbers:
+            return "again", self._numbers[id(value)]
+        self._numbers[id(value)] = len(self._numbers)
+        self._references.append(value)
         if isinstance(value, Tensor):
-            return self._tensor(value)
+            return self._read_tensor(value)
         if isinstance(value, np.ndarray) and value.dtype != object:
             return value.shape, value.dtype.str, hash(value.tobytes())
-        if depth > _DEEP or self._count > _MOST_VALUES:
+        if depth > _MAX_DEPTH or self._count > _MAX_VALUES:
             return _Identity(value)
         if isinstance(value, types.FunctionType):
-            return self._function(value, depth)
-        return self._items(value, depth) if isinstance(value, _LISTS) else self._object(value, depth)
+            return self._read_function(value, depth)
+        return (
+            self._read_items(value, depth) if isinstance(value, _CONTAINER_TYPES) else self._read_object(value, depth)
+        )
 
-    def _items(self, value: Any, depth: int) -> Any:
-        if len(value) > _LONG:
+    def _read_items(self, value: Any, depth: int) -> Any:
+        """Return the trait of a list, tuple, set or dict."""
+        if len(value) > _MAX_LENGTH:
             return _Identity(value, len(value))
         if isinstance(value, (set, frozenset)):
             return type(value), sorted(map(repr, value))
-        if isinstance(value, (list, tuple)) and all(type(v) in _NUMBERS for v in value):
+        if isinstance(value, (list, tuple)) and all(type(v) in _NUMBER_TYPES for v in value):
             return type(value), tuple(value)
         items = value.items() if isinstance(value, dict) else enumerate(value)
         return type(value), [(self.read(k, depth + 1), self.read(v, depth + 1)) for k, v in items]
 
-    def _function(self, value: types.FunctionType, depth: int) -> Any:
+    def _read_function(self, value: types.FunctionType, depth: int) -> Any:
         """Return the trait of a function: its code, what it closes over, and its defaults."""
         cells = [cell.cell_contents for cell in value.__closure__ or () if cell != types.CellType()]
         return _Identity(value.__code__), self.read([cells, value.__defaults__, value.__kwdefaults__], depth + 1)
 
-    def _object(self, value: Any, depth: int) -> Any:
+    def _read_object(self, value: Any, depth: int) -> Any:
+        """Return the trait of any other object: its class and attributes, or its identity."""
         if isinstance(value, functools.partial):
             return self.read([value.func, value.args, value.keywords], depth + 1)
         home = type(value).__module__.partition(".")[0]
         theirs = home == "torch" and not isinstance(value, nn.Module)  # an unregistered module is read
         if theirs or (home in sys.stdlib_module_names and not isinstance(value, types.SimpleNamespace)):
             return _Identity(value)
-        held = {k: v for k, v in getattr(value, "__dict__", {}).items() if k != "training"} | _slots(value)
+        held = {k: v for k, v in getattr(value, "__dict__", {}).items() if k != "training"} | _read_slots(value)
         return self.read(type(value), depth + 1), self.read(held, depth + 1) if held else _Identity(value)
 
-    def _class(self, value: type, depth: int) -> Any:
+    def _read_class(self, value: type, depth: int) -> Any:
         """Return the attributes of a user's class, without Python's own."""
-        if id(value) in self._known or depth > _DEEP or self._count > _MOST_VALUES:
+        if id(value) in self._numbers or depth > _MAX_DEPTH or self._count > _MAX_VALUES:
             return _Identity(value)
-        self._known[id(value)] = len(self._known)
+        self._numbers[id(value)] = len(self._numbers)
         return [(k, self.read(v, depth + 1)) for k, v in vars(value).items() if not k.startswith("__")]
 
-    def _tensor(self, t: Tensor) -> Any:
+    def _read_tensor(self, t: Tensor) -> Any:
+        """Return the trait of a tensor, and remember it for the checksums."""
         plain = t.layout is torch.strided and t.device.type != "meta" and not t.is_quantized
         if not plain or type(t) not in (Tensor, nn.Parameter):
             return _Identity(t)
-        self._tensors.append((f"{self._at} (tensor {len(self._tensors)})", t))
+        self._tensors.append((f"{self._name} (tensor {len(self._tensors)})", t))
         return tuple(t.shape), t.dtype, t.device
 
 
-def _slots(value: Any) -> dict[str, Any]:
+def _read_slots(value: Any) -> dict[str, Any]:
     """Return the attributes of an object that are in `__slots__`."""
     named = [(k, d) for c in type(value).__mro__ if "__slots__" in vars(c) for k, d in vars(c).items()]
     slots = [(k, d) for k, d in named if isinstance(d, types.MemberDescriptorType)]
@@ -531,10 +556,10 @@ def _slots(value: Any) -> dict[str, Any]:
     return found
 
 
-# --- the network as it was --------------------------------------------------------------------------------------------
+# --- snapshots of a network -------------------------------------------------------------------------------------------
 
 
-_SCALARS = (type(None), bool, int, float, str)
+_SCALAR_TYPES = (type(None), bool, int, float, str)
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
@@ -554,11 +579,11 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-PendingCheck = Callable[[], bool]  # completes a check that was started (a GPU does it meanwhile); True: nothing changed
+PendingCheck = Callable[[], bool]  # waits for a check that runs in the background; True: nothing changed
 
 
 class TraitWatch:
-    """Watches the modules, tensors and traits of a network: `same` is quick, `start` compares every value."""
+    """Watch the modules, tensors and traits of a network: `seems_unchanged` is quick, `start` compares every value."""
 
     _all: ClassVar[weakref.WeakSet[TraitWatch]] = weakref.WeakSet()
     _lock: ClassVar[threading.Lock] = threading.Lock()
@@ -576,36 +601,37 @@ class TraitWatch:
             for path, m in modules.items()
             if not type(m).__module__.startswith("torch.")
             for name, value in m.__dict__.items()
-            if isinstance(value, _SCALARS) and name != "training" and f"{path}.{name}".lstrip(".") not in volatile
+            if isinstance(value, _SCALAR_TYPES) and name != "training" and f"{path}.{name}".lstrip(".") not in volatile
         ]
         self._parts += [
             (holder, key, holder[key])
             for name, holder, key in find_outer_values(model)
-            if isinstance(holder[key], _SCALARS) and name not in volatile
+            if isinstance(holder[key], _SCALAR_TYPES) and name not in volatile
         ]
         self._classes = [(c, c.forward) for c in {type(m) for m in modules.values()}]
         own = tensors_of(model)
         tensors = [*own.values(), *more]
-        self._tensors = [(t, _version(t), t.data_ptr(), t.shape, t.stride()) for t in tensors]
-        self._own = {id(t) for t in own.values()}
+        self._tensors = [(t, _find_version(t), t.data_ptr(), t.shape, t.stride()) for t in tensors]
+        self._tensor_ids = {id(t) for t in own.values()}
         self._checksums, self._traits = ChecksumGroup(tensors), AttributeTraits(model, volatile)
         self._sums = self._checksums.start()()
-        self._stepped = False
+        self._has_stepped = False
         with self._lock:
             self._all.add(self)
 
     def seems_unchanged(self) -> bool:
         """Return True if no change can be seen without comparing values."""
         return (
-            not self._stepped
+            not self._has_stepped
             and self._has_same_parts()
             and all(
-                _version(t) == version and t.data_ptr() == place and t.shape == shape and t.stride() == stride
+                _find_version(t) == version and t.data_ptr() == place and t.shape == shape and t.stride() == stride
                 for t, version, place, shape, stride in self._tensors
             )
         )
 
     def _has_same_parts(self) -> bool:
+        """Return True if modules, tensors, hooks and numbers are the same objects as before."""
         return (
             all(len(d) == size for d, size in self._sizes)
             and all(d.get(name) is part for d, name, part in self._parts)
@@ -623,35 +649,35 @@ class TraitWatch:
 
     @classmethod
     def note_step(cls, optimiser: Optimizer, *_: Any) -> None:
-        """Tell every watch that an optimiser took a step, perhaps with tensors that it watches."""
+        """Notify all watches that an optimiser took a step."""
         with cls._lock:
             watches = list(cls._all)
         for watch in watches:
             watch.note_own_step(optimiser)
 
     def note_own_step(self, optimiser: Optimizer) -> None:
-        """Note a step of an optimiser if it has tensors of this network."""
-        own = self._own
-        self._stepped = self._stepped or any(id(p) in own for g in optimiser.param_groups for p in g["params"])
+        """Record a step of an optimiser that has tensors of this network."""
+        own = self._tensor_ids
+        self._has_stepped = self._has_stepped or any(id(p) in own for g in optimiser.param_groups for p in g["params"])
 
 
 register_optimizer_step_post_hook(TraitWatch.note_step)  # torch does not count the writes of fused optimisers
 
 
-def _version(t: Tensor) -> int:
-    """Return torch's counter of writes to a tensor; 0 for tensors made in inference mode, which have none."""
+def _find_version(t: Tensor) -> int:
+    """Return torch's counter of writes to a tensor; 0 for inference tensors, which have none."""
     return 0 if t.is_inference() else t._version
 
 
 class ModelSnapshot:
-    """A network as it was when it was captured.
+    """The state of a network at its capture.
 
     example, domains   inputs to run it with, and their domains: its output is compared if only traits changed
     """
 
     def __init__(self, model: nn.Module, example: Sequence[Tensor], domains: Sequence[Domain]) -> None:
         self.model = model
-        self.stale: list[str] = []  # what had already changed when this snapshot was copied
+        self.stale: list[str] = []  # parts that had already changed when this snapshot was copied
         self._volatile: set[str] = set()  # traits that the network itself changes in every forward pass
         # The captured network may share these tensors, even after the user's parameters are replaced.
         self._tensors = {name: t.detach() for name, t in tensors_of(model).items()}
@@ -689,17 +715,19 @@ class ModelSnapshot:
             return []
         now = tensors_of(self.model)
         # Tensors of the captured network that the user's network no longer shares.
-        apart = {name: t for name, t in self._tensors.items() if name in now and now[name].data_ptr() != t.data_ptr()}
-        changed = self.stale or self._find_changed_parts(now, apart) or self._find_changed_traits()
+        unshared = {
+            name: t for name, t in self._tensors.items() if name in now and now[name].data_ptr() != t.data_ptr()
+        }
+        changed = self.stale or self._find_changed_parts(now, unshared) or self._find_changed_traits()
         if not changed:
-            self._watch = TraitWatch(self.model, list(apart.values()), self._volatile)
+            self._watch = TraitWatch(self.model, list(unshared.values()), self._volatile)
         return changed
 
-    def _find_changed_parts(self, tensors: dict[str, Tensor], apart: dict[str, Tensor]) -> list[str]:
+    def _find_changed_parts(self, tensors: dict[str, Tensor], unshared: dict[str, Tensor]) -> list[str]:
         """Return the names of tensors and modules that changed, tensors first."""
         now = _fingerprint(self.model, tensors)
         changed = [k for k in {**now, **self._fingerprint} if now.get(k) != self._fingerprint.get(k)]
-        numbers = zip(apart, checksums(list(apart.values())), strict=True)
+        numbers = zip(unshared, checksums(list(unshared.values())), strict=True)
         changed += [name for name, n in numbers if n != self._fingerprint[name][-1] and name not in changed]
         return sorted(changed, key=lambda name: name.endswith("(module)"))
 
@@ -750,7 +778,7 @@ class ModelSnapshot:
             n == self._fingerprint[name][-1] and torch.equal(t.to(now[name].device, now[name].dtype), now[name])
             for (name, t), n in zip(self._tensors.items(), sums, strict=True)
         )
-        return _device_and_dtype(now) if same else None
+        return _find_device_and_dtype(now) if same else None
 
     def has_lost_values(self) -> bool:
         """Return True if the network was moved to the meta device, so that its values are gone."""
@@ -760,10 +788,10 @@ class ModelSnapshot:
     @property
     def place(self) -> tuple[torch.device, torch.dtype] | None:
         """The device and dtype of the network in this snapshot, as of its first floating-point tensor."""
-        return _device_and_dtype(self._tensors)
+        return _find_device_and_dtype(self._tensors)
 
 
-def _device_and_dtype(tensors: dict[str, Tensor]) -> tuple[torch.device, torch.dtype] | None:
+def _find_device_and_dtype(tensors: dict[str, Tensor]) -> tuple[torch.device, torch.dtype] | None:
     """Return the device and dtype of the first floating-point tensor; None if there is none."""
     first = next((t for t in tensors.values() if t.is_floating_point()), None)
     return None if first is None else (first.device, first.dtype)
@@ -793,7 +821,7 @@ def _fingerprint(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, tupl
 
 def _is_scalar(*traits: Any) -> bool:
     """Return True if all these traits are those of a number or a string; a trait begins with its type."""
-    return all(isinstance(t, tuple) and t and t[0] in _SCALARS for t in traits)
+    return all(isinstance(t, tuple) and t and t[0] in _SCALAR_TYPES for t in traits)
 
 
 def _match(x: Tensor, like: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ __all__ = [
     "compare",
     "compare_inside",
     "compare_once",
-    "mean_note",
+    "describe_mean",
 ]
 
 Inputs = Sequence[Tensor]
@@ -40,7 +40,7 @@ ComparedBatch = tuple[
     tuple[Tensor, ...], Tensor, Tensor, Tensor | None
 ]  # relevance, both scores, the classes if target=None
 CompareFunction = Callable[[Inputs, Inputs, Any], ComparedBatch]  # x, reference, target
-_MOST_TOKENS = 4096  # in a batch of several references; a larger one uses the processor fully by itself
+_MAX_TOKENS = 4096  # in a batch of several references; a larger batch uses the processor fully alone
 
 
 class Comparison(NamedTuple):
@@ -58,7 +58,7 @@ class Comparison(NamedTuple):
 def compare(
     engine: Engine, run: CompareFunction, inputs: Inputs, references: Sequence[Inputs], target: Any, width: float = 0.0
 ) -> Comparison:
-    """Compare with every reference and return the mean.
+    """Compare x with every reference, and return the mean.
 
     run     the function that compares with one reference
     width   the standard deviation, in pixels, of the smoothing of pictures' relevance; 0: no smoothing
@@ -76,7 +76,7 @@ def compare(
     _check_finite(score, reference, relevance)
     lead = score.ndim
     in_favour, against = (torch.stack([_sum_positive(s * R, lead) for R in relevance]).sum(0) for s in (1, -1))
-    notes = [mean_note(len(each))] * (len(each) > 1)
+    notes = [describe_mean(len(each))] * (len(each) > 1)
     if secant_dtype(engine) is not engine.one.dtype:
         dtype = str(engine.one.dtype).removeprefix("torch.")
         products = (
@@ -88,12 +88,13 @@ def compare(
     return Comparison(relevance, score, reference, in_favour, against, each[0][3], tuple(notes))
 
 
-def mean_note(count: int) -> str:
+def describe_mean(count: int) -> str:
     """Return the note of an answer with several references."""
     return f"the reference's score and the relevance are means over {count} references"
 
 
 def _check_finite(score: Tensor, reference: Tensor, relevance: Sequence[Tensor]) -> None:
+    """Raise InputError if a score or the relevance is NaN or infinite."""
     *scores, maps = torch.stack([
         torch.isfinite(score).all(), torch.isfinite(reference).all(),
         torch.stack([torch.isfinite(R).all() for R in relevance]).all(),
@@ -117,10 +118,10 @@ def _sum_positive(R: Tensor, lead: int) -> Tensor:
     return R.clamp(min=0).reshape(*R.shape[:lead], -1).sum(-1)
 
 
-def _detach(reference: Tensor, x: Tensor, detached: Tensor) -> Tensor:
-    """Return the reference detached; return `detached`, the detached x, if the reference is x itself."""
+def _detach(reference: Tensor, x: Tensor, detached_x: Tensor) -> Tensor:
+    """Return a reference detached; return `detached_x` if the reference is x."""
     if reference is x or (not x.is_floating_point() and reference.dtype is x.dtype and torch.equal(reference, x)):
-        return detached
+        return detached_x
     return reference.detach().clone() if reference.is_inference() else reference.detach()
 
 
@@ -128,12 +129,12 @@ def _detach(reference: Tensor, x: Tensor, detached: Tensor) -> Tensor:
 
 
 def compare_once(engine: Engine, x: Inputs, x0: Inputs, target: Any) -> ComparedBatch:
-    """Compare with one reference, step by step."""
+    """Return the comparison with one reference, computed step by step."""
     return _redistribute_score(engine, run_at_both_points(engine, x, x0), target, len(x[0]))
 
 
 class InnerChange(NamedTuple):
-    """An inner value of the network, between a reference and the input; tensors (B, …), or (B, K, …) of K targets."""
+    """The change of an inner value between reference and input; tensors (B, …), or (B, K, …) for K targets."""
 
     relevance: Tensor  # multiplier · change: its sum is the part of the score's change that passes this value
     multiplier: Tensor  # the slope of the score, as a secant
@@ -141,7 +142,7 @@ class InnerChange(NamedTuple):
 
 
 def compare_inside(engine: Engine, x: Inputs, x0: Inputs, target: Any, node: str) -> InnerChange:
-    """Compare with one reference, and redistribute the change of the score to an inner value."""
+    """Compare with one reference; return the relevance of an inner value, its multiplier and its change."""
     found: list[Any] = []
 
     def keep(name: str, value: Any) -> Any:
@@ -172,18 +173,18 @@ def _redistribute_score(engine: Engine, way: SecantRun, target: Any, batch: int)
     v, many = (targets.against_weights if against else targets.output_weights)(target, way.output.detach())
     layout = engine.layout[engine.planned.output]
 
-    def score(weights: Tensor, output: Tensor) -> Tensor:
+    def compute_score(weights: Tensor, output: Tensor) -> Tensor:
         return layout.sum_per_sample(weights * output, batch)
 
     if not many:
-        f = score(v, way.output)
+        f = compute_score(v, way.output)
         top = target.target if against else target
         classes = v.argmax(1) if top is None and v.ndim == 2 else None
-        return redistribute(way, f), f.detach(), score(v, way.output0), classes
-    fs = [score(w, way.output) for w in v]
+        return redistribute(way, f), f.detach(), compute_score(v, way.output0), classes
+    fs = [compute_score(w, way.output) for w in v]
     maps = [redistribute(way, f, keep=k < len(fs) - 1) for k, f in enumerate(fs)]
     relevance = tuple(torch.stack(of_input, 1) for of_input in zip(*maps, strict=True))
-    return relevance, torch.stack(fs, 1).detach(), torch.stack([score(w, way.output0) for w in v], 1), None
+    return relevance, torch.stack(fs, 1).detach(), torch.stack([compute_score(w, way.output0) for w in v], 1), None
 
 
 def _compare_log_odds(way: SecantRun, target: targets.LogOdds) -> ComparedBatch:
@@ -207,18 +208,25 @@ def _compare_log_odds(way: SecantRun, target: targets.LogOdds) -> ComparedBatch:
 def group_references(references: Sequence[Inputs], x: Inputs, engine: Engine, target: Any) -> list[list[Inputs]]:
     """Return groups of references to compare in one batch: references of the same form, up to a maximum size."""
     rows = len(x[0])
-    most = _MOST_TOKENS // max(1, x[0].numel()) if engine.fixed_batch is None and _repeats(target, x, rows) else 1
+    max_count = (
+        _MAX_TOKENS // max(1, x[0].numel()) if engine.fixed_batch is None and _can_repeat(target, x, rows) else 1
+    )
     groups: list[list[Inputs]] = []
     for reference in references:
         last = groups[-1] if groups else []
-        if last and len(last) < most and engine.accepts_batch(rows * (len(last) + 1)) and _has_form(last[0], reference):
+        if (
+            last
+            and len(last) < max_count
+            and engine.accepts_batch(rows * (len(last) + 1))
+            and _has_form(last[0], reference)
+        ):
             last.append(reference)
         else:
             groups.append([reference])
     return groups
 
 
-def _repeats(target: Any, x: Inputs, rows: int) -> bool:
+def _can_repeat(target: Any, x: Inputs, rows: int) -> bool:
     """Return True if inputs and target have a batch axis, so that they can be repeated."""
     leaves = pytree.tree_leaves(targets.to_tensors(target, x[0]))
     tensors = [t for t in leaves if t is not None]
@@ -226,7 +234,7 @@ def _repeats(target: Any, x: Inputs, rows: int) -> bool:
 
 
 def _has_form(a: Inputs, b: Inputs) -> bool:
-    """Return True if both have the same shapes and dtypes."""
+    """Return True if two points have the same shapes and dtypes."""
     return all((r.shape, r.dtype) == (s.shape, s.dtype) for r, s in zip(a, b, strict=True))
 
 
@@ -248,18 +256,19 @@ def compare_group(run: CompareFunction, x: Inputs, references: Sequence[Inputs],
 
 
 def _compare_batch(run: CompareFunction, x: Inputs, references: Sequence[Inputs], target: Any) -> list[ComparedBatch]:
+    """Compare with several references in one batch, and return the result of each."""
     count, rows = len(references), len(x[0])
     if count == 1:
         return [run(x, references[0], target)]
-    larger = [torch.cat([t] * count) for t in x]
+    repeated_x = [torch.cat([t] * count) for t in x]
     others = [
         repeated if all(one is t for one in given) else torch.cat(given)
-        for t, repeated, given in zip(x, larger, map(list, zip(*references, strict=True)), strict=True)
+        for t, repeated, given in zip(x, repeated_x, map(list, zip(*references, strict=True)), strict=True)
     ]
-    settled = targets.to_tensors(target, x[0])
-    wanted = pytree.tree_map_only(Tensor, lambda t: torch.cat([t] * count), settled)
+    tensor_target = targets.to_tensors(target, x[0])
+    repeated_target = pytree.tree_map_only(Tensor, lambda t: torch.cat([t] * count), tensor_target)
     with declare_copies(count):
-        maps, score, reference, classes = run(larger, others, wanted)
+        maps, score, reference, classes = run(repeated_x, others, repeated_target)
     parts = [slice(k * rows, (k + 1) * rows) for k in range(count)]
     return [
         (tuple(R[part] for R in maps), score[part], reference[part], None if classes is None else classes[part])
@@ -271,11 +280,11 @@ def _compare_batch(run: CompareFunction, x: Inputs, references: Sequence[Inputs]
 
 
 class FlatProgram:
-    """A comparison as one flat list of operations, both points and the reverse pass: traced once for every shape.
+    """A comparison traced as one flat list of operations, once per shape.
 
     If it reads values inside the network, to know whether a mask differs, it runs step by step.
 
-    options   torch.compile's, if it is to be compiled; None: the operations run as they are
+    options   options of torch.compile; None: do not compile
     """
 
     def __init__(self, run: CompareFunction, options: dict[str, Any] | None) -> None:
@@ -300,18 +309,19 @@ class FlatProgram:
         return tuple(maps), score, reference, classes
 
     def _trace(self, tensors: Sequence[Tensor], count: int, equal: Sequence[bool], form: Any) -> Any:
+        """Trace both points and the reverse pass; return None if a decision depends on values."""
         from torch.fx.experimental.proxy_tensor import make_fx  # takes long to import
 
-        def flat(*given: Tensor) -> list[Any]:
+        def run_flat(*given: Tensor) -> list[Any]:
             x, rest = given[:count], list(given[count:])
             x0 = [a if is_same else rest.pop(0) for a, is_same in zip(x, equal, strict=True)]
             maps, *scores = self._run(x, x0, None if form is None else pytree.tree_unflatten(rest, form))
             return [*maps, *scores]
 
         try:
-            # The reverse pass in this thread, which knows that it is traced: on a GPU it has a thread of its own.
+            # Run the reverse pass in this thread, where tracing is known: on a GPU it would run in another one.
             with trace_walk(), torch.autograd.set_multithreading_enabled(False):
-                program = make_fx(flat)(*tensors)
+                program = make_fx(run_flat)(*tensors)
         except TracedValueError:
             return None
         program.graph.eliminate_dead_code()

@@ -25,12 +25,12 @@ from deeptaylor.maps.linear_map import Maybe
 
 __all__ = ["CompiledEngine"]
 
-_Run = Callable[[Sequence[Maybe]], Any]  # of tensors, the inputs' and the target's
+_Run = Callable[[Sequence[Maybe]], Any]  # takes the tensors of the inputs and the target
 
 _FIELDS = tuple(field.name for field in fields(Result))
 _WARM_UP = 3  # calls before a recording, for compilation, choice of algorithms and workspace
 _TRIALS = 3
-_BUSY = 0.7  # a pass is recorded if launching its kernels takes more than this part of its time
+_MIN_LAUNCH_SHARE = 0.7  # record a pass if launching its kernels takes more than this part of its time
 
 
 class CompiledEngine:
@@ -39,15 +39,16 @@ class CompiledEngine:
     def __init__(self, engine: Engine, options: dict[str, Any], graphs: bool | None) -> None:
         self._engine, self._options, self._graphs = engine, options, graphs
         self._passes: dict[Any, _Run] = {}
-        self._recorded: dict[Any, _Run] = {}
-        self._pool: Any = None  # memory that all recordings share: no two are replayed at once
-        self._replayed: Any = None  # the event after the last replay, for which the next one waits
-        self._stream: Any = None  # of all warm-ups: memory that a stream used stays with it
+        self._recordings: dict[Any, _Run] = {}
+        self._pool: Any = None  # memory shared by all recordings: only one is replayed at a time
+        self._replayed: Any = None  # the event after the last replay; the next replay waits for it
+        self._stream: Any = None  # used by all warm-ups: a stream keeps the memory that it used
         self._lock = threading.Lock()
 
-    def _plain(
+    def _run_uncompiled(
         self, inputs: tuple[Tensor, ...], target: Any, detail: EntryDetail, keep: frozenset[str]
     ) -> tuple[Any, ...]:
+        """Return the fields of the engine's result as a tuple."""
         result = self._engine.run(inputs, target, detail, keep)
         return tuple(getattr(result, name) for name in _FIELDS)
 
@@ -62,21 +63,21 @@ class CompiledEngine:
         with torch.no_grad(), torch.cuda.device(inputs[0].device if inputs[0].is_cuda else -1):
             with self._lock:
                 if key not in self._passes:
-                    self._passes[key] = self._compiled(form, detail, keep)
+                    self._passes[key] = self._compile_pass(form, detail, keep)
                 if inputs[0].is_cuda and self._graphs is not False:
-                    if key not in self._recorded:
-                        self._recorded[key] = self._prepare(self._passes[key], tensors)
-                    return Result(*self._recorded[key](tensors))
+                    if key not in self._recordings:
+                        self._recordings[key] = self._prepare(self._passes[key], tensors)
+                    return Result(*self._recordings[key](tensors))
             return Result(*self._passes[key](tensors))
 
-    def _compiled(self, form: Any, detail: EntryDetail, keep: frozenset[str]) -> _Run:
+    def _compile_pass(self, form: Any, detail: EntryDetail, keep: frozenset[str]) -> _Run:
         """Return a compiled pass for one set of sizes.
 
         Each has a code object of its own, because torch.compile gives up on a code object after some sizes.
         """
-        code = type(self)._plain.__code__.replace()
-        plain = types.MethodType(types.FunctionType(code, globals()), self)
-        run = torch.compile(plain, dynamic=False, fullgraph=True, options=self._options)
+        code = type(self)._run_uncompiled.__code__.replace()
+        function = types.MethodType(types.FunctionType(code, globals()), self)
+        run = torch.compile(function, dynamic=False, fullgraph=True, options=self._options)
         return lambda tensors: run(*pytree.tree_unflatten(tensors, form), detail, keep)
 
     def _prepare(self, run: _Run, example: Sequence[Maybe]) -> _Run:
@@ -88,7 +89,7 @@ class CompiledEngine:
         with torch.cuda.stream(stream):
             for _ in range(_WARM_UP):
                 run(held)
-            record = self._graphs or _measure_launches(lambda: run(held)) > _BUSY
+            record = self._graphs or _measure_launches(lambda: run(held)) > _MIN_LAUNCH_SHARE
         torch.cuda.current_stream().wait_stream(stream)
         if not record:
             return run

@@ -61,9 +61,9 @@ def names_classes(target: Any) -> bool:
 
 
 def _read_rivals(target: Any, rivals: Any, batch: int, classes: int) -> Against:
-    """Return the rivals that the user names: a class, several, {class: weight}, or weights over all classes."""
+    """Return the user's rivals: a class, several classes, {class: weight}, or weights over all classes."""
     if isinstance(rivals, Tensor) and rivals.is_floating_point():
-        rivals = _weights_by_class(rivals, classes)
+        rivals = _list_weights(rivals, classes)
     if isinstance(rivals, Tensor):
         rivals = rivals.tolist()
     if isinstance(rivals, Mapping):
@@ -85,8 +85,8 @@ def _read_rivals(target: Any, rivals: Any, batch: int, classes: int) -> Against:
     return Against(target, torch.tensor([numbers]).expand(batch, -1), q.expand(batch, -1))
 
 
-def _weights_by_class(weights: Tensor, classes: int) -> dict[int, float]:
-    """Return the weights over all classes, without zeros, by class; raise TargetError if they are not weights."""
+def _list_weights(weights: Tensor, classes: int) -> dict[int, float]:
+    """Return the nonzero weights by class; raise TargetError if there is not one per class."""
     if weights.ndim != 1 or len(weights) != classes:
         raise TargetError(
             f"Weights of rivals must be one number per class, here {classes}; got shape {tuple(weights.shape)}."
@@ -102,13 +102,13 @@ def split_map(result: Result, power: float, channels: int = 1) -> tuple[Parts, P
 
     channels   the channel axis of the first input
     """
-    own, others = _normalise_maps(result)
+    class_maps, rival_maps = _normalise_maps(result)
     lead = result.score.ndim
     parts = [
-        _distinctive(R, a, b, lead if k else lead + channels - 1, lead, power)
-        for k, (R, a, b) in enumerate(zip(result.relevance, own, others, strict=True))
+        _select_distinctive(R, a, b, lead if k else lead + channels - 1, lead, power)
+        for k, (R, a, b) in enumerate(zip(result.relevance, class_maps, rival_maps, strict=True))
     ]
-    # The rest is taken from the map itself, so that both add up to it.
+    # The shared part is the difference to the map, so that both add up to it.
     return tuple(parts), tuple(R - d for R, d in zip(result.relevance, parts, strict=True))
 
 
@@ -122,14 +122,17 @@ def first_map(relevance: Tensor, score: Tensor, axis: int) -> Tensor:
     return (relevance[:, 0] if score.ndim == 2 else relevance).sum(axis)
 
 
-def _distinctive(R: Tensor, own: Tensor, others: Tensor, axis: int, lead: int, power: float) -> Tensor:
+def _select_distinctive(
+    R: Tensor, class_maps: Tensor, rival_maps: Tensor, axis: int, lead: int, power: float
+) -> Tensor:
+    """Return the part of a map that is distinctive of the class."""
     if R.ndim - lead >= 3:  # channels of one pixel share one posterior
-        own, others = own.sum(axis, keepdim=True), others.sum(axis, keepdim=True)
+        class_maps, rival_maps = class_maps.sum(axis, keepdim=True), rival_maps.sum(axis, keepdim=True)
     if power == HARD:
-        share = 1 - others / torch.where(own > 0, own, 1)
+        share = 1 - rival_maps / torch.where(class_maps > 0, class_maps, 1)
     else:
-        both = own + others
-        share = (own / torch.where(both > 0, both, 1)).pow(power)
+        total = class_maps + rival_maps
+        share = (class_maps / torch.where(total > 0, total, 1)).pow(power)
     return R * share.clamp(0, 1).to(R.dtype)
 
 
@@ -141,6 +144,7 @@ def _normalise_maps(result: Result) -> tuple[Parts, Parts]:
 
 
 def _normalise(parts: Parts, lead: int) -> Parts:
+    """Return maps divided by their sum over all inputs, in float32 or wider; zeros for an empty map."""
     wide = [R.to(torch.promote_types(R.dtype, torch.float32)) for R in parts]
     total = _sum_inputs(wide, lead)
     scale = torch.where(total > 0, 1 / torch.where(total > 0, total, 1), 0)
@@ -154,12 +158,15 @@ def _sum_inputs(parts: Sequence[Tensor], lead: int) -> Tensor:
 
 def subtract_rivals(result: Result) -> tuple[Parts, Tensor]:
     """Return N_c − N_q times the class's relevance, for each input; and half the sum of |N_c − N_q|."""
-    own, others = _normalise_maps(result)
+    class_maps, rival_maps = _normalise_maps(result)
     lead = result.score.ndim
-    held, apart = _sum_inputs(result.relevance, lead), [a - b for a, b in zip(own, others, strict=True)]
-    size = _sum_inputs([d.abs() for d in apart], lead) / 2
-    size = torch.where(_sum_inputs(others, lead) > 0, size, 1)  # without rivals all of it is the class's
-    return tuple(d * held.reshape(*held.shape, *[1] * (d.ndim - lead)) for d in apart), size
+    held, differences = (
+        _sum_inputs(result.relevance, lead),
+        [a - b for a, b in zip(class_maps, rival_maps, strict=True)],
+    )
+    size = _sum_inputs([d.abs() for d in differences], lead) / 2
+    size = torch.where(_sum_inputs(rival_maps, lead) > 0, size, 1)  # without rivals, everything belongs to the class
+    return tuple(d * held.reshape(*held.shape, *[1] * (d.ndim - lead)) for d in differences), size
 
 
 def measure_overlap(result: Result, channels: int = 1) -> Tensor:
@@ -219,9 +226,9 @@ def find_without_rivals(rivals: Rivals) -> list[int]:
 
 def describe_no_rivals(samples: Sequence[int]) -> str:
     """Return the note about samples without rivals."""
-    which = ", ".join(map(str, samples[:5])) + (", …" if len(samples) > 5 else "")
+    listed = ", ".join(map(str, samples[:5])) + (", …" if len(samples) > 5 else "")
     return (
-        f"no other class has a positive score (sample {which}): nothing is shared with rivals, and the map is the "
+        f"no other class has a positive score (sample {listed}): nothing is shared with rivals, and the map is the "
         "plain one. dt.margin(c, k) as a target asks why c rather than k."
     )
 

@@ -239,7 +239,7 @@ def _user_name(engine: Engine, node: str) -> str:
 # --- weights ----------------------------------------------------------------------------------------------------------
 
 
-_LOST = 0.01  # the largest part of all squared weights that may be lost by rounding
+_MAX_LOSS = 0.01  # the largest part of all squared weights that may be lost by rounding
 
 
 def put_channels_last(engine: nn.Module, network: fx.GraphModule) -> None:
@@ -274,4 +274,4 @@ def _loses_squares(step: BlockStep, constant: Callable[[str], Tensor]) -> bool:
         if isinstance(m, WeightedMap) and squared is not None and squared.dtype is torch.float16:
             rounding += int((constant(m.name) != 0).sum()) * 2.0**-25
             held += float(squared.sum(dtype=torch.float32))
-    return rounding > _LOST * held
+    return rounding > _MAX_LOSS * held

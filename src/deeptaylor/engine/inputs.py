@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 Inputs = Tensor | Sequence[Tensor]
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-_OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-# --- read -------------------------------------------------------------------------------------------------------------
+# --- reading inputs ---------------------------------------------------------------------------------------------------
 
 
 class NamedInputs(nn.Module):
-    """A network that is given its inputs by name: some of its arguments in between are left out."""
+    """A network that is called with inputs by name, if optional arguments in between are omitted."""
 
     def __init__(self, model: nn.Module, names: tuple[str, ...]) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class NamedInputs(nn.Module):
 
 
 def read_input(x: Any, model: nn.Module, like: Tensor | None) -> Any:
-    """Return inputs as tensors; `as_tuple` raises for anything else."""
+    """Return inputs as tensors; anything that is no array or list of numbers is returned unchanged."""
     if isinstance(x, Tensor):
         return x
     if isinstance(x, Mapping):
@@ -76,6 +76,7 @@ def _is_nested_numbers(x: Sequence[Any]) -> bool:
 
 
 def _to_tensor(x: Any, name: str, like: Tensor | None) -> Any:
+    """Return an array or nested lists of numbers as a tensor; return anything else unchanged."""
     if isinstance(x, (list, tuple)) and _is_nested_numbers(x):
         try:
             x = np.asarray(x)
@@ -164,6 +165,7 @@ def check_tokens(x: Tensor, name: str, limit: int) -> None:
 
 
 def _check_tensor(x: Any, name: str) -> None:
+    """Raise InputError unless an input is a dense tensor of real numbers or integers with a batch axis."""
     if not isinstance(x, Tensor):
         raise InputError(f"Input {name!r} must be a torch tensor or an array of numbers, got {type(x).__name__}.")
     _check_stored(x, name)
@@ -191,7 +193,7 @@ def _check_stored(x: Tensor, name: str) -> None:
 
 
 def check_inputs(x: Any, example: Sequence[Tensor], domains: Sequence[Domain], engine: Engine) -> tuple[Tensor, ...]:
-    """Return the inputs as a tuple; raise InputError before any work if the network does not take them."""
+    """Return the inputs as a tuple; raise InputError if the network does not accept them."""
     inputs, names = as_tuple(x), engine.planned.inputs
     check_kind(inputs, example, engine)
     check_values(inputs, domains, names)
@@ -215,7 +217,7 @@ def check_kind(inputs: Sequence[Tensor], example: Sequence[Tensor], engine: Engi
 
 
 def first_float(tensors: Iterable[Tensor]) -> Tensor | None:
-    """Return the tensor whose device and dtype are those of the network."""
+    """Return the first floating-point tensor with axes; None if there is none."""
     return next((t for t in tensors if t.is_floating_point() and t.ndim), None)
 
 
@@ -248,6 +250,7 @@ def check_like(x: Tensor, example: Tensor, name: str) -> None:
 
 
 def _check_finite(x: Tensor, name: str) -> None:
+    """Raise InputError if a value is NaN or infinite."""
     bad = ~torch.isfinite(x)
     if bool(bad.any()):
         index = tuple(int(i) for i in torch.nonzero(bad)[0])
@@ -277,7 +280,7 @@ def check_place(inputs: Sequence[Tensor], like: Tensor | None, whose: str, to: s
 
 
 def read_device(device: str | torch.device, option: str = "") -> torch.device:
-    """Return a device on which tensors can be made; raise InputError if there is none of that name.
+    """Return a device that can hold tensors; raise InputError if there is none of this name.
 
     option   how the user named the device; empty: as an argument, device="cuda"
 
@@ -293,7 +296,7 @@ def read_device(device: str | torch.device, option: str = "") -> torch.device:
 
 
 def _describe_missing_device(device: str) -> str:
-    """Say why a device cannot be used, and which devices can."""
+    """Return why a device cannot be used, and which devices can."""
     usable = [
         "cpu",
         *(f"cuda:{k}" for k in range(torch.cuda.device_count())),
@@ -316,7 +319,7 @@ def check_processor(inputs: Sequence[Tensor]) -> None:
 
 @functools.cache
 def _supports_bfloat16() -> bool:
-    """Multiply in bfloat16 in another process: an illegal instruction cannot be caught."""
+    """Return True if bfloat16 matrices can be multiplied; try it in another process, because it may crash."""
     program = "import torch; a = torch.rand(64, 64).bfloat16(); a @ a"
     return subprocess.run([sys.executable, "-c", program], capture_output=True, check=False).returncode == 0  # noqa: S603
 
@@ -346,6 +349,7 @@ def check_network(model: Any) -> None:
 
 
 def _describe_kind(model: Any) -> str:
+    """Return a phrase that names the type of an object that is not a network."""
     if isinstance(model, type):
         return f"the class {model.__name__}"
     return f"the {type(model).__name__} {model!r}" if isinstance(model, (str, os.PathLike)) else type(model).__name__
@@ -386,7 +390,7 @@ def check_initialised(model: nn.Module) -> None:
 
 
 def forward_arguments(model: nn.Module) -> Mapping[str, inspect.Parameter]:
-    """Return the arguments of a network's forward; () if they cannot be determined."""
+    """Return the arguments of a network's forward by name; empty if they cannot be determined."""
     while isinstance(model, NamedInputs):
         model = model.model
     try:
@@ -404,63 +408,70 @@ def input_names(model: nn.Module, count: int) -> tuple[str, ...]:
 
 def argument_order(x: Mapping[str, Any], model: nn.Module) -> tuple[str, ...]:
     """Return the names of inputs in the order of the network's arguments; raise InputError for unknown names."""
-    known = forward_arguments(model)
+    arguments = forward_arguments(model)
     if isinstance(model, NamedInputs) and set(x) != set(model.names):
         raise InputError(
             f"The network was captured with the inputs {_format_names(model.names)}; got {_format_names(x)}."
         )
     if not x:
         raise InputError("No input was given.")
-    closed = inspect.Parameter.VAR_KEYWORD not in [a.kind for a in known.values()]
-    strange = [name for name in x if name not in known or known[name].kind in _OPEN]
+    closed = inspect.Parameter.VAR_KEYWORD not in [a.kind for a in arguments.values()]
+    strange = [name for name in x if name not in arguments or arguments[name].kind in _VARIADIC]
     if strange and closed:
         raise InputError(
-            f"The network has no input {strange[0]!r}: its forward takes {_format_names(_argument_names(known))}."
+            f"The network has no input {strange[0]!r}: its forward takes "
+            f"{_format_names(_list_argument_names(arguments))}."
         )
-    missing = [name for name in _required_arguments(known) if name not in x]
+    missing = [name for name in _list_required_arguments(arguments) if name not in x]
     if missing:
-        raise InputError(f"The input {missing[0]!r} is missing: {_forward_arguments(known)}; got {_format_names(x)}.")
-    return (*[name for name in known if name in x and name not in strange], *strange)
+        raise InputError(
+            f"The input {missing[0]!r} is missing: {_describe_arguments(arguments)}; got {_format_names(x)}."
+        )
+    return (*[name for name in arguments if name in x and name not in strange], *strange)
 
 
 def check_arguments(model: nn.Module, inputs: Sequence[Any]) -> None:
     """Raise InputError for fewer inputs than a network requires, or more than it accepts."""
-    known, count = forward_arguments(model), len(inputs)
-    names = [name for name, a in known.items() if a.kind in _POSITIONAL]
+    arguments, count = forward_arguments(model), len(inputs)
+    names = [name for name, a in arguments.items() if a.kind in _POSITIONAL]
     if (
         isinstance(model, NamedInputs)
-        or not known
-        or inspect.Parameter.VAR_POSITIONAL in [a.kind for a in known.values()]
+        or not arguments
+        or inspect.Parameter.VAR_POSITIONAL in [a.kind for a in arguments.values()]
     ):
         return
-    missing = [name for name in _required_arguments(known) if name not in names[:count]]
+    missing = [name for name in _list_required_arguments(arguments) if name not in names[:count]]
     if missing:
         raise InputError(
-            f"The input {missing[0]!r} is missing: {_forward_arguments(known)}; got {count}. Give all of them, in a "
-            "tuple or by name: {name: tensor}."
+            f"The input {missing[0]!r} is missing: {_describe_arguments(arguments)}; got {count}. Give all of them, in "
+            "a tuple or by name: {name: tensor}."
         )
     if count > len(names):
         shapes = {tuple(x.shape[1:]) for x in inputs}
         way = "torch.cat(inputs)" if len(shapes) == 1 else "they have different shapes, so pad or resize them first"
         raise InputError(
-            f"{count} inputs were given, but {_forward_arguments(known)}. A list is one tensor for each of the "
+            f"{count} inputs were given, but {_describe_arguments(arguments)}. A list is one tensor for each of the "
             f"network's inputs; several samples are one tensor: {way}."
         )
 
 
-def _required_arguments(known: Mapping[str, inspect.Parameter]) -> list[str]:
-    return [name for name, a in known.items() if a.default is a.empty and a.kind not in _OPEN]
+def _list_required_arguments(arguments: Mapping[str, inspect.Parameter]) -> list[str]:
+    """Return the names of arguments without default."""
+    return [name for name, a in arguments.items() if a.default is a.empty and a.kind not in _VARIADIC]
 
 
-def _argument_names(known: Mapping[str, inspect.Parameter]) -> list[str]:
-    return [name for name, a in known.items() if a.kind not in _OPEN]
+def _list_argument_names(arguments: Mapping[str, inspect.Parameter]) -> list[str]:
+    """Return the names of all arguments but *args and **kwargs."""
+    return [name for name, a in arguments.items() if a.kind not in _VARIADIC]
 
 
-def _forward_arguments(known: Mapping[str, inspect.Parameter]) -> str:
-    return f"the network's forward takes {_format_names(_argument_names(known))}"
+def _describe_arguments(arguments: Mapping[str, inspect.Parameter]) -> str:
+    """Return a clause that names the arguments of the network's forward."""
+    return f"the network's forward takes {_format_names(_list_argument_names(arguments))}"
 
 
 def _format_names(names: Any) -> str:
+    """Return names in quotes, separated by commas; "none" for no names."""
     return ", ".join(map(repr, names)) or "none"
 
 
@@ -471,7 +482,7 @@ Answer = TypeVar("Answer")  # an explanation
 
 
 class ModelSource:
-    """A network alone: inputs are tensors, arrays, lists or data frames, and classes are numbers.
+    """A network without names of classes: inputs are tensors, arrays, lists or data frames, classes are numbers.
 
     A subclass adds what belongs to a trained network: photographs or rows of tables as inputs, names of classes.
 
@@ -524,5 +535,5 @@ class ModelSource:
         return named
 
     def random_input(self) -> Tensor | None:
-        """Return a random input to capture the network with; None if the shape of inputs is not known."""
+        """Return a random input to capture the network with; None if its shape is unknown."""
         return None

@@ -1,4 +1,4 @@
-"""What passes through a layer: the relevance at it, the maps of its parts, and what goes past it.
+"""The relevance that passes through a layer: at the layer, through each channel, and past it.
 
 Below a layer the reverse pass is linear in the relevance R that arrives there, for all else that it reads are values
 of the forward pass. So the map is a sum of parts,
@@ -41,7 +41,7 @@ __all__ = [
     "read_layers",
 ]
 
-_ELEMENTS = 2**26  # of the largest tensor of all parts that are computed at once
+_MAX_ELEMENTS = 2**26  # elements of the largest tensor, for the parts that are computed at once
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class LayerPart:
 
 
 class LayerRelevance:
-    """What passes through a layer of a batch that was explained, with one target per sample.
+    """The relevance that passes through a layer, for an explained batch with one target per sample.
 
     at              the relevance at the layer, (B, channels, …)
     past            (B,): relevance that reached the input past the layer
@@ -93,34 +93,37 @@ class LayerRelevance:
     def skip_part(self) -> LayerPart:
         """Return the relevance that reached the input without passing the layer: by a skip connection or a branch."""
         began = self.past + self.bias + self.dropped
-        return LayerPart(self._enlarged(self._stopped.relevance), self.past, began, self.bias, self.dropped)
+        return LayerPart(self._redistribute_maps(self._stopped.relevance), self.past, began, self.bias, self.dropped)
 
     def parts(self, channels: Sequence[int]) -> list[LayerPart]:
         """Return the relevance that reached the input through each of these channels."""
         self._fresh()
-        all_of_them = torch.arange(self._R.shape[self._axis], device=self._R.device)
-        masks = (all_of_them == torch.tensor(channels, device=self._R.device)[:, None]).to(self._R.dtype)
+        numbers = torch.arange(self._R.shape[self._axis], device=self._R.device)
+        masks = (numbers == torch.tensor(channels, device=self._R.device)[:, None]).to(self._R.dtype)
         masks = masks.reshape(len(channels), *[-1 if d == self._axis else 1 for d in range(self._R.ndim)])
         largest = max(math.prod(t.shape(len(self._R))) for t in self._engine.layout.values())
         with torch.no_grad():
-            found = [self._below(some) for some in masks.split(max(1, _ELEMENTS // largest))]
-            return [self._part(maps, entries) for group in found for maps, entries in group]
+            found = [self._reverse_masked(group) for group in masks.split(max(1, _MAX_ELEMENTS // largest))]
+            return [self._make_part(maps, entries) for group in found for maps, entries in group]
 
-    def _below(self, masks: Tensor) -> list[tuple[tuple[Tensor, ...], Tensor]]:
+    def _reverse_masked(self, masks: Tensor) -> list[tuple[tuple[Tensor, ...], Tensor]]:
+        """Return maps and ledger entries of one reverse pass per mask at the layer."""
         run = self._engine.forward_pass(self._inputs)
 
-        def one(mask: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        def reverse_one(mask: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
             pieces = (self._R * mask).split(self._sizes, self._joined_at)
             return _reverse_below(self._engine, run, dict(zip(self._nodes, pieces, strict=True)))
 
-        maps, entries = torch.vmap(one)(masks)
+        maps, entries = torch.vmap(reverse_one)(masks)
         return [(tuple(R[k] for R in maps), entries[k]) for k in range(len(masks))]
 
-    def _part(self, maps: tuple[Tensor, ...], entries: Tensor) -> LayerPart:
+    def _make_part(self, maps: tuple[Tensor, ...], entries: Tensor) -> LayerPart:
+        """Return the part of one channel from its map and ledger entries."""
         arrived, on, bias, dropped = entries[0].unbind()
-        return LayerPart(self._enlarged(maps), on, arrived, bias, dropped)
+        return LayerPart(self._redistribute_maps(maps), on, arrived, bias, dropped)
 
-    def _enlarged(self, maps: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def _redistribute_maps(self, maps: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return maps multiplied by the factor of the redistribution at each pixel."""
         if not self.redistributes:
             return maps
         return tuple(R * factor for R, factor in zip(maps, self._factors, strict=True))
@@ -135,7 +138,7 @@ class LayerRelevance:
 
 
 class SelectedLayerRelevance:
-    """What passes through a layer of some samples of a batch; the rest as in `LayerRelevance`."""
+    """The relevance that passes through a layer, for some samples of a batch; otherwise as `LayerRelevance`."""
 
     at: Tensor
     past: Tensor
@@ -159,6 +162,7 @@ class SelectedLayerRelevance:
         return [self._select(part) for part in self._whole.parts(channels)]
 
     def _select(self, part: LayerPart) -> LayerPart:
+        """Return the selected samples of a part."""
         numbers = (part.own, part.arrived, part.bias, part.dropped)
         return LayerPart(tuple(R[self._rows] for R in part.relevance), *(t[self._rows] for t in numbers))
 
@@ -256,5 +260,5 @@ def read_layers(
 
 
 def _join(parts: Sequence[Tensor], axis: int) -> Tensor:
-    """Concatenate tensors; return a single one as it is."""
+    """Concatenate tensors; return a single tensor unchanged."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), axis)

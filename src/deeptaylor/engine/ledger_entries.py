@@ -1,7 +1,7 @@
 """The ledger entries of a reverse pass: relevance that arrived, was passed on, was absorbed by biases, was dropped.
 
-EntryDetail says which are recorded: one row for each step; one row in total, whose relevance arrives with the score and
-is passed on to the inputs; or only what was dropped, so that biases absorbed the rest.
+EntryDetail selects what is recorded: one row for each step; one row in total, whose relevance arrives with the score
+and is passed on to the inputs; or only dropped relevance, so that biases absorbed the rest.
 
 Each entry is summed in two stages. While the steps run, it is summed along the axes whose elements are closest together
 in memory; a compiler fuses this with the operation that makes or reads it. At the end, entries of one size are summed
@@ -25,7 +25,7 @@ __all__ = ["DROPPED", "EntryDetail", "LedgerEntries"]
 
 EntryDetail = Literal["by step", "in total", "dropped"] | None
 DROPPED: Literal["dropped"] = "dropped"
-_FEW = 4  # entries of one row
+_ENTRIES_PER_ROW = 4  # arrived, passed on, absorbed by biases, dropped
 
 
 class LedgerEntries:
@@ -40,12 +40,12 @@ class LedgerEntries:
         self.records_bias = detail != DROPPED
         self._rows: list[LedgerRow] = []
         self._arrived: dict[str, list[Tensor]] = {}
-        self._begun: list[Tensor] = []
-        self._products: list[tuple[Tensor, Tensor]] = []  # of channels' sums and weights
+        self._initial: list[Tensor] = []
+        self._products: list[tuple[Tensor, Tensor]] = []  # pairs of sums per channel and weights
 
     def begin(self, node: str, R: Tensor) -> None:
         """Start the totals at a node inside the network, with the relevance that arrives there."""
-        self._begun.append(self.run.sum_partly(node, R))
+        self._initial.append(self.run.sum_partly(node, R))
 
     def start_row(self, node: str | None, R: Tensor, drops_nothing: bool) -> LedgerRow:
         """Return the row of the next step.
@@ -55,7 +55,7 @@ class LedgerEntries:
         """
         row = LedgerRow(self, node, drops_nothing)
         if self._by_step or not self._rows:
-            row.arrived = [R] if node is None else self._arrived.pop(node, self._begun)
+            row.arrived = [R] if node is None else self._arrived.pop(node, self._initial)
             if self.open:
                 self._rows.append(row)
         else:
@@ -105,31 +105,33 @@ class LedgerEntries:
 
 
 def _sum_entry(parts: Sequence[Tensor], like: Tensor) -> Tensor:
-    """Return the sum of one entry's parts for each sample; the batch size may be symbolic, as in an export."""
+    """Return the sum of one entry's parts per sample; the batch size may be symbolic."""
     total = torch.zeros_like(like)
     for part in parts:
         total = total + part.reshape(like.shape[0], -1).sum(1)
     return total
 
 
-def _sum_entries(entries: Sequence[Sequence[Tensor]], none: Tensor) -> list[Tensor]:
-    """Return the sum of each entry's parts for each sample; parts of the same shape are summed together."""
+def _sum_entries(entries: Sequence[Sequence[Tensor]], zeros: Tensor) -> list[Tensor]:
+    """Return the sum of each entry's parts per sample; parts of the same shape are summed together."""
     groups: dict[tuple[int | None, torch.Size], list[tuple[int, Tensor]]] = {}
-    apart = len(entries) > _FEW  # sum the parts of each entry separately; of few entries, all parts at once
+    is_separate = (
+        len(entries) > _ENTRIES_PER_ROW
+    )  # for one row, sum all parts at once; for more rows, each entry separately
     for k, parts in enumerate(entries):
         for part in parts:
-            groups.setdefault((None if apart else k, part.shape), []).append((k, part))
+            groups.setdefault((None if is_separate else k, part.shape), []).append((k, part))
     totals: list[Maybe] = [None] * len(entries)
     for group in groups.values():
         stacked = torch.stack([part for _, part in group])
-        stacked = stacked.reshape(len(group), len(none), -1)
-        if apart:
+        stacked = stacked.reshape(len(group), len(zeros), -1)
+        if is_separate:
             for (k, _), total in zip(group, stacked.sum(2).unbind(), strict=True):
                 totals[k] = plus(totals[k], total)
         else:
             k = group[0][0]
             totals[k] = plus(totals[k], stacked.sum((0, 2)))
-    return [none if t is None else t for t in totals]
+    return [zeros if t is None else t for t in totals]
 
 
 class LedgerRow:
@@ -168,6 +170,7 @@ class LedgerRow:
             self.dropped(undivided(R, Z))
 
     def _sum(self, t: Tensor, weight: Maybe) -> Tensor:
+        """Return partial sums of a tensor, times a weight if there is one."""
         if self.node is None:
             return t if weight is None else t * weight
         run = self.entries.run

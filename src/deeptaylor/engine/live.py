@@ -6,8 +6,8 @@ LiveConstants computes them again, and puts them where the steps of the engine r
 
 make_live_engine   an engine whose preparation was recorded
 LiveConstants
-├── update      for good, without gradients: before `explain`, `contrast` and `between`
-└── in_place    for the time of one differentiable pass: `relevance`
+├── update      permanently, without gradients: before `explain`, `contrast` and `between`
+└── in_place    during one differentiable pass: `relevance`
 """
 
 from __future__ import annotations
@@ -39,18 +39,20 @@ __all__ = ["LiveConstants", "LiveEngine", "connect", "make_live_engine", "releva
 Inputs = Sequence[Tensor]
 
 
-def _silu_backward(m: Tensor, x: Tensor) -> Tensor:
+def _transpose_silu(m: Tensor, x: Tensor) -> Tensor:
+    """Return m times the derivative of SiLU at x, differentiable by autograd."""
     s = torch.sigmoid(x)
     return m * s * (1 + x * (1 - s))
 
 
-def _mish_backward(m: Tensor, x: Tensor) -> Tensor:
+def _transpose_mish(m: Tensor, x: Tensor) -> Tensor:
+    """Return m times the derivative of Mish at x, differentiable by autograd."""
     t = torch.tanh(torch.nn.functional.softplus(x))
     return m * (t + x * torch.sigmoid(x) * (1 - t * t))
 
 
-def _layer_norm(x: Tensor, shape: Sequence[int], *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the same as torch's kernel, but with a gradient of 1 / σ, which in torch is silently zero."""
+def _normalise_layer(x: Tensor, shape: Sequence[int], *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the results of torch's layer norm, with the gradient of 1 / σ, which torch silently sets to zero."""
     u, mean, r = torch.native_layer_norm(x, shape, *rest)
     var = x.var(tuple(range(-len(shape), 0)), correction=0, keepdim=True)
     differentiable = torch.rsqrt(var + rest[-1])
@@ -58,9 +60,9 @@ def _layer_norm(x: Tensor, shape: Sequence[int], *rest: Any) -> tuple[Tensor, Te
 
 
 _DIFFERENTIABLE = {  # operations of a walk, or results of them, that torch does not differentiate (again)
-    "aten::native_layer_norm": _layer_norm,
-    "aten::silu_backward": _silu_backward,
-    "aten::mish_backward": _mish_backward,
+    "aten::native_layer_norm": _normalise_layer,
+    "aten::silu_backward": _transpose_silu,
+    "aten::mish_backward": _transpose_mish,
 }
 
 
@@ -70,7 +72,9 @@ def _compile(function: Callable[..., Any], options: dict[str, Any]) -> Callable[
 
     def call(*args: Any) -> Any:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")  # torch's own look
+            warnings.filterwarnings(
+                "ignore", "The .grad attribute of a Tensor that is not a leaf"
+            )  # torch reads it itself
             return compiled(*args)
 
     return call
@@ -83,7 +87,11 @@ class LiveEngine(Engine):
 
 
 def make_live_engine(
-    model: nn.Module, example: Sequence[Tensor], settings: Settings, own: Sequence[Tensor], known: KnownOutput | None
+    model: nn.Module,
+    example: Sequence[Tensor],
+    settings: Settings,
+    full_batch: Sequence[Tensor],
+    known_output: KnownOutput | None,
 ) -> LiveEngine:
     """Return the engine for these shapes, and record how its constants are computed.
 
@@ -93,11 +101,11 @@ def make_live_engine(
     recording = Recording()
     with torch.inference_mode(False), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The network is in training mode", DeepTaylorWarning)
-        few, whole = ([x.clone() if x.is_inference() else x for x in some] for some in (example, own))
-        prepared = prepare(model, few, settings, whole, known, recording)
+        few, batch = ([x.clone() if x.is_inference() else x for x in inputs] for inputs in (example, full_batch))
+        prepared = prepare(model, few, settings, batch, known_output, recording)
         with recording, torch.no_grad():
             engine = LiveEngine(prepared)
-            list_steps(engine)  # it may read numbers
+            list_steps(engine)  # this may read numbers from constants
         engine.live = LiveConstants(engine, recording)
         engine.live.update()
     return engine
@@ -109,7 +117,7 @@ class LiveConstants:
     def __init__(self, engine: Engine, recording: Recording) -> None:
         self._engine = engine
         self._names = [name for name, t in engine.named_buffers(remove_duplicate=False) if recording.knows(t)]
-        self._placed: tuple[nn.Module, list[tuple[dict[str, Any], str]]] | None = None
+        self._buffers_of_network: tuple[nn.Module, list[tuple[dict[str, Any], str]]] | None = None
         self._compiled: Callable[..., Any] | None = None
         self._traced: dict[Any, Callable[..., Any]] = {}  # by shapes
         self._program: ConstantProgram = recording.finish([engine.get_buffer(name) for name in self._names])
@@ -134,9 +142,9 @@ class LiveConstants:
             values = self.compute()
             if values is None:
                 return None
-            # Never the user's own memory: constants would change with it, unnoticed.
+            # Copy tensors that share memory with the network: they would change with it unnoticed.
             values = [t.detach().clone() if self._program.shares_memory(t) else t for t in values]
-            same = all(torch.equal(a, b) for a, b in zip(self._put(values), values, strict=True))
+            same = all(torch.equal(a, b) for a, b in zip(self._set_constants(values), values, strict=True))
         return not same
 
     def run_rules(self, inputs: Inputs, target: Any, options: dict[str, Any] | None) -> tuple[Tensor, ...]:
@@ -149,17 +157,22 @@ class LiveConstants:
                 return read_map(engine.redistribute(result), engine.channel_axis)
 
         if options is None:
-            return run(self._held(), inputs, target)
+            return run(self._list_constants(), inputs, target)
         if self._compiled is None:
             self._compiled = _compile(run, options)
-        found: tuple[Tensor, ...] = self._compiled(self._held(), inputs, target)
+        found: tuple[Tensor, ...] = self._compiled(self._list_constants(), inputs, target)
         return found
 
     def run_secants(self, x: Inputs, x0: Inputs, target: Any, options: dict[str, Any] | None) -> list[Tensor]:
         """Return the maps of x against one reference, computed with the engine's current constants."""
         given, form = pytree.tree_flatten(target)
         equal = tuple(a is b for a, b in zip(x, x0, strict=True))  # these are one input of the program
-        tensors = [*x, *(b for b, is_same in zip(x0, equal, strict=True) if not is_same), *given, *self._held()]
+        tensors = [
+            *x,
+            *(b for b, is_same in zip(x0, equal, strict=True) if not is_same),
+            *given,
+            *self._list_constants(),
+        ]
         key = (form, equal, options is None, tuple((t.shape, t.dtype, t.device) for t in tensors))
         if key not in self._traced:
             program = self._trace(tensors, equal, len(given), form)
@@ -171,7 +184,7 @@ class LiveConstants:
         """Trace the forward walk at both points and the reverse pass as one program of inputs, target and constants."""
         from torch.fx.experimental.proxy_tensor import make_fx  # takes long to import
 
-        def flat(*some: Tensor) -> list[Tensor]:
+        def run_flat(*some: Tensor) -> list[Tensor]:
             rest = list(some)
             x = [rest.pop(0) for _ in equal]
             x0 = [a if is_same else rest.pop(0) for a, is_same in zip(x, equal, strict=True)]
@@ -181,7 +194,7 @@ class LiveConstants:
 
         try:
             with trace_walk(), torch.enable_grad(), torch.autograd.set_multithreading_enabled(False):
-                program = make_fx(flat)(*[t.detach() for t in tensors])
+                program = make_fx(run_flat)(*[t.detach() for t in tensors])
         except TracedValueError as error:
             raise UnsupportedOpError(
                 Wording(
@@ -203,39 +216,39 @@ class LiveConstants:
     @contextlib.contextmanager
     def in_place(self, values: Sequence[Tensor]) -> Iterator[None]:
         """Use these constants in the engine inside this context."""
-        before = self._put(values)
+        before = self._set_constants(values)
         try:
             yield
         finally:
-            self._put(before)
+            self._set_constants(before)
 
-    def _put(self, values: Sequence[Tensor]) -> list[Tensor]:
+    def _set_constants(self, values: Sequence[Tensor]) -> list[Tensor]:
         """Put constants into the engine, and return the previous ones."""
-        before = self._held()
-        for (buffers, name), value in zip(self._places(), values, strict=True):
+        before = self._list_constants()
+        for (buffers, name), value in zip(self._list_buffers(), values, strict=True):
             buffers[name] = value
         return before
 
-    def _held(self) -> list[Tensor]:
-        """Return the constants that are in the engine now."""
-        return [buffers[name] for buffers, name in self._places()]
+    def _list_constants(self) -> list[Tensor]:
+        """Return the current constants of the engine."""
+        return [buffers[name] for buffers, name in self._list_buffers()]
 
-    def _places(self) -> list[tuple[dict[str, Any], str]]:
+    def _list_buffers(self) -> list[tuple[dict[str, Any], str]]:
         """Return the buffers (dict and name) that hold the engine's constants; `recompute` may change them."""
-        if self._placed is None or self._placed[0] is not self._engine.network:
+        if self._buffers_of_network is None or self._buffers_of_network[0] is not self._engine.network:
             paths = [name.rpartition(".") for name in self._names]
-            self._placed = (
+            self._buffers_of_network = (
                 self._engine.network,
                 [(self._engine.get_submodule(path)._buffers, name) for path, _, name in paths],
             )
-        return self._placed[1]
+        return self._buffers_of_network[1]
 
 
 # --- relevance --------------------------------------------------------------------------------------------------------
 
 
-class _Connected(torch.autograd.Function):
-    """A map that depends on every parameter, on some of them by a zero: no gradient is None."""
+class _Connection(torch.autograd.Function):
+    """Connect a map to every parameter: gradients are zero instead of None for parameters without effect."""
 
     @staticmethod
     def forward(ctx: Any, R: Tensor, *parameters: Tensor) -> Tensor:
@@ -253,7 +266,7 @@ def connect(maps: Sequence[Tensor], model: nn.Module) -> tuple[Tensor, ...]:
     if not torch.is_grad_enabled():
         return tuple(maps)
     parameters = [p for p in model.parameters() if p.requires_grad]
-    return tuple(_Connected.apply(R, *parameters) for R in maps)  # type: ignore[no-untyped-call]
+    return tuple(_Connection.apply(R, *parameters) for R in maps)  # type: ignore[no-untyped-call]
 
 
 def relevance_by_rules(

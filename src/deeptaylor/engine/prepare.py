@@ -1,4 +1,4 @@
-"""Everything that is done once for a network and an input shape, before anything is explained.
+"""Capture, rewrite, plan and check a network, once per input shape.
 
 prepare(model, example, settings)
 ├── rebuild_graph      the flat graph of a network by name, from its recipe
@@ -51,28 +51,28 @@ class PlannedNetwork:
 
 
 def prepare(
-    model: nn.Module, example: Sequence[Tensor], settings: Settings, own: Sequence[Tensor] | None = None,
-    known: KnownOutput | None = None, recording: Recording | None = None,
+    model: nn.Module, example: Sequence[Tensor], settings: Settings, full_batch: Sequence[Tensor] | None = None,
+    known_output: KnownOutput | None = None, recording: Recording | None = None,
 ) -> PlannedNetwork:  # fmt: skip
     """Capture, rewrite, plan and check a network; return what an engine needs.
 
-    example     the inputs to capture with
-    own         the user's whole batch, if the example is only its first samples
-    known       an output of the network that was computed already
-    recording   records how constants are computed, for a live explainer
+    example        the inputs to capture with
+    full_batch     the user's whole batch, if the example is only its first samples
+    known_output   an earlier output of the network
+    recording      records how constants are computed, for a live explainer
 
     Raises a CaptureError, MismatchError, PlanError or InputError.
     """
     with preserve_interrupts(), eval_mode(model), disable_autocast(example), torch.no_grad():
-        whole = example if own is None else own
+        batch = example if full_batch is None else full_batch
         recipe = rebuild_graph(model, example) if settings.explains_model_output else None
         if recipe is not None:
             with contextlib.suppress(Exception):  # if it fails, torch.export gives the error
-                return _prepare(model, recipe, example, settings, whole, known, recording)
+                return _prepare(model, recipe, example, settings, batch, known_output, recording)
         with isolate_export():
             captured = capture(model, example, settings.output, settings.root)
         try:
-            return _prepare(model, captured, example, settings, whole, known, recording)
+            return _prepare(model, captured, example, settings, batch, known_output, recording)
         except Exception as error:
             if not is_data_dependent(error):
                 raise
@@ -80,14 +80,14 @@ def prepare(
 
 
 def _prepare(
-    model: nn.Module, captured: CapturedGraph, example: Sequence[Tensor], settings: Settings, own: Sequence[Tensor],
-    known: KnownOutput | None, recording: Recording | None,
+    model: nn.Module, captured: CapturedGraph, example: Sequence[Tensor], settings: Settings, batch: Sequence[Tensor],
+    known_output: KnownOutput | None, recording: Recording | None,
 ) -> PlannedNetwork:  # fmt: skip
-    """Run everything after the capture."""
+    """Rewrite, plan and check a captured network."""
     recorded = contextlib.nullcontext() if recording is None else recording
     with isolate_export():
-        whole = _find_compared_network(model, captured, settings.layer)
-        apart = check_mixing(captured)
+        compared_network = _find_compared_network(model, captured, settings.layer)
+        is_independent = check_mixing(captured)
     if recording is not None:
         recording.start(model, captured.constants)
     with isolate_export(), recorded:
@@ -103,11 +103,11 @@ def _prepare(
     explained = [name for s in planned.steps for name in (s.node, *s.inputs)] or [planned.output, *planned.inputs]
     check_samples(captured, layout, explained)
     with isolate_export():
-        ours = fx.GraphModule(captured.constants, rewritten)
-        if whole is model:
-            check_agreement(model, ours, captured, own, settings.output, known, apart)
+        module = fx.GraphModule(captured.constants, rewritten)
+        if compared_network is model:
+            check_agreement(model, module, captured, batch, settings.output, known_output, is_independent)
         else:
-            check_agreement(whole, ours, captured, own, None, is_independent=apart)
+            check_agreement(compared_network, module, captured, batch, None, is_independent=is_independent)
     fixed = captured.batch_size if isinstance(captured.batch_size, int) else None
     _forget_fake_tensors(captured)
     return PlannedNetwork(captured, planned, layout, settings, _make_one(captured, example), fixed)

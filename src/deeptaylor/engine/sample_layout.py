@@ -2,7 +2,7 @@
 
 Layout                     the sample axis of one tensor, and sums over each sample's elements
 check_mixing(captured)     follow the sample axis through the exported graph; raise if an operation mixes samples
-├── find_axis_after             operations that are known to treat each sample separately (operations/properties.py)
+├── find_axis_after        operations that are known to treat each sample separately (operations/properties.py)
 ├── _loses_samples         real numbers without a sample axis: reduced over samples, or one sample selected
 └── _probe_node            any other operation, run on random numbers: does one sample change with another?
 find_layouts(captured, inputs)  the sample axis of every tensor of the rewritten graph
@@ -34,7 +34,7 @@ from deeptaylor.operations.table import find_data_nodes, find_read_values
 
 __all__ = ["Layout", "check_mixing", "check_samples", "find_layouts"]
 
-_SUMMED = 64  # partial sums add up at least so many numbers
+_MIN_SUMMED = 64  # numbers in a partial sum
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class Layout:
         return free or (batch is not None and size == self.outer * batch * self.inner)
 
     def _split(self, batch: int) -> list[int]:
+        """Return the shape with the sample axis split into outer, batch and inner."""
         shape = list(self.shape(batch))
         return [*shape[: self.dim], self.outer, batch, self.inner, *shape[self.dim + 1 :]]
 
@@ -107,21 +108,21 @@ class Layout:
 
 
 def _find_closest_axes(t: Tensor, samples: int) -> list[int]:
-    """Return the axes whose elements are closest together in memory, until `_SUMMED` elements; not the sample axis."""
+    """Return the axes whose elements are closest together in memory, up to `_MIN_SUMMED` elements; not samples."""
     axes: list[int] = []
     size = 1
     for _, d in sorted((step, -d) for d, step in enumerate(t.stride()) if d != samples):
         axes.append(-d)
         size *= t.shape[-d]
-        if size >= _SUMMED:
+        if size >= _MIN_SUMMED:
             break
     return axes
 
 
-# --- every tensor of a network ----------------------------------------------------------------------------------------
+# --- layouts of all tensors -------------------------------------------------------------------------------------------
 
 
-Sized = tuple[tuple[int, bool], ...]
+AxisSizes = tuple[tuple[int, bool], ...]
 
 
 def find_layouts(captured: CapturedGraph, inputs: Sequence[Tensor]) -> dict[str, Layout]:
@@ -174,7 +175,7 @@ def _probe_each(nodes: Sequence[Node], known: dict[str, Layout], constants: Mapp
 
 
 def _draw(layout: Layout, operand: int, floating: bool, second: bool) -> Tensor:
-    """Return made-up numbers for an operand with two samples; `second`: with other numbers in the second sample."""
+    """Return random numbers for an operand with two samples; `second`: with other numbers in the second sample."""
     own = layout.spread_out(torch.tensor([0.0, 1.0]), 2)  # 1 at the second sample
     if not floating:
         return own * second
@@ -254,7 +255,7 @@ def _changes_others(changed: Tensor) -> bool:
     return float(changed.sum() - changed[1]) != 0
 
 
-# --- does an operation mix samples? -----------------------------------------------------------------------------------
+# --- operations that mix samples --------------------------------------------------------------------------------------
 
 
 def check_mixing(captured: CapturedGraph) -> bool:
@@ -283,7 +284,7 @@ class _SampleTracker:
     def run(self) -> bool:
         """Follow all nodes that the output reads; return True if certainly none mixes samples."""
         sure = True
-        for node in self._read_by_output():
+        for node in self._list_needed_nodes():
             if node in self.data and not isinstance(node.meta.get("val"), (list, tuple)):
                 layout = self._follow(node)
                 if layout is None:
@@ -292,7 +293,8 @@ class _SampleTracker:
                     self.layout[node] = layout
         return sure
 
-    def _read_by_output(self) -> list[Node]:
+    def _list_needed_nodes(self) -> list[Node]:
+        """Return the nodes whose values the output depends on, in order."""
         needed: set[Node] = {self.captured.output}
         for node in reversed(list(self.captured.graph.nodes)):
             if node in needed:
@@ -305,7 +307,7 @@ class _SampleTracker:
         operands = [n for n in find_read_values(source_of(node)) if n in self.data]
         if not isinstance(value, Tensor):
             if isinstance(value, torch.SymFloat):
-                raise _mixing_error(node)  # .item() of a floating-point number
+                raise _make_mixing_error(node)  # .item() of a floating-point number
             return None
         sizes = tuple(_to_size(n, self.captured.batch_size) for n in value.shape)
         free = [d for d, (_, is_free) in enumerate(sizes) if is_free]
@@ -316,16 +318,16 @@ class _SampleTracker:
             if value.is_floating_point() or value.is_complex():
                 if node is self.captured.output:
                     return None  # `check_samples` raises, and says what to do
-                raise _mixing_error(node)
+                raise _make_mixing_error(node)
             self.lost.add(node)
             return None
         if self.lost.intersection(operands) and is_pointwise(node) and value.is_floating_point():
-            raise _mixing_error(node)
+            raise _make_mixing_error(node)
         if not all(n in self.layout for n in operands) or not all(map(_counts_samples, value.shape)):
             return None
         return self._look_up(node, operands, sizes) or self._probe_node(node, operands, sizes, free)
 
-    def _loses_samples(self, node: Node, sizes: Sized, free: list[int], operands: list[Node]) -> bool:
+    def _loses_samples(self, node: Node, sizes: AxisSizes, free: list[int], operands: list[Node]) -> bool:
         """Return True if an operand has a sample axis, or had one, and the result has none."""
         if self.fixed is None:
             had = any(n in self.lost or _has_samples(n) for n in operands)
@@ -333,7 +335,7 @@ class _SampleTracker:
         known = bool(operands) and all(n in self.layout or n in self.lost for n in operands)
         return known and not any(size and size % self.fixed == 0 for size, _ in sizes)
 
-    def _look_up(self, node: Node, operands: list[Node], sizes: Sized) -> Layout | None:
+    def _look_up(self, node: Node, operands: list[Node], sizes: AxisSizes) -> Layout | None:
         """Return the layout for an operation that is known to treat each sample separately; else None."""
         read = [self.layout[n] for n in operands]
         if len({(r.outer, r.inner) for r in read}) != 1:
@@ -345,7 +347,7 @@ class _SampleTracker:
             return None
         return Layout(sizes, dim, read[0].outer, read[0].inner)
 
-    def _follow_reshape(self, read: Layout, sizes: Sized) -> Layout | None:
+    def _follow_reshape(self, read: Layout, sizes: AxisSizes) -> Layout | None:
         """Return the layout after a reshape, in which as many elements precede the samples as before."""
         before = math.prod(n for n, _ in read.sizes[: read.dim]) * read.outer
         for dim, (size, is_free) in enumerate(sizes):
@@ -357,54 +359,56 @@ class _SampleTracker:
                     return Layout(sizes, dim, outer, multiple // outer)
         return None
 
-    def _probe_node(self, node: Node, operands: list[Node], sizes: Sized, free: list[int]) -> Layout | None:
+    def _probe_node(self, node: Node, operands: list[Node], sizes: AxisSizes, free: list[int]) -> Layout | None:
         """Return the layout that is found by changing one sample after the other in a node's operands."""
-        asked = dict.fromkeys((0, 1, self.batch - 1))
+        samples = dict.fromkeys((0, 1, self.batch - 1))
         try:
             before = self._evaluate(node, operands, None)
-            changed = {k: _is_different(before, self._evaluate(node, operands, k)) for k in asked}
+            changed = {k: _is_different(before, self._evaluate(node, operands, k)) for k in samples}
         except Exception:  # noqa: BLE001 - an operation may raise anything for made-up numbers
             return None
         candidates = [c for d in free or [0] for c in _list_candidates(Layout(sizes, d), self.batch)]
         fitting = [
-            c for c in candidates if before.shape == c.shape(self.batch) and _changes_own_alone(c, changed, self.batch)
+            c for c in candidates if before.shape == c.shape(self.batch) and _changes_one_sample(c, changed, self.batch)
         ]
         if any(bool(c.any()) for c in changed.values()):
             if fitting:
                 return fitting[0]
             if before.is_floating_point() and not _rearranges(node, operands):
-                raise _mixing_error(node)
+                raise _make_mixing_error(node)
             return None
         return fitting[0] if len(fitting) == 1 else None
 
     def _evaluate(self, node: Node, operands: list[Node], second: int | None) -> Tensor:
         """Return a node's value for made-up operands; `second`: the sample that gets other numbers."""
         if node.target is operator.getitem:
-            whole = self._call(source_of(node), partial(self._operand, operands, second))
+            whole = self._call_node(source_of(node), partial(self._make_operand, operands, second))
             path = []
             while node.target is operator.getitem:
                 path.append(node.args[1])
                 node = node.args[0]
             picked: Tensor = functools.reduce(operator.getitem, reversed(path), whole)
             return picked
-        result = self._call(node, partial(self._operand, operands, second))
+        result = self._call_node(node, partial(self._make_operand, operands, second))
         assert isinstance(result, Tensor)
         return result
 
     @staticmethod
-    def _call(node: Node, value: Callable[[Node], Any]) -> Any:
+    def _call_node(node: Node, value: Callable[[Node], Any]) -> Any:
+        """Return a node's value, given its operands' values."""
         return node.target(*fx.node.map_arg(node.args, value), **fx.node.map_arg(node.kwargs, value))
 
-    def _operand(self, operands: list[Node], second: int | None, node: Node) -> Any:
+    def _make_operand(self, operands: list[Node], second: int | None, node: Node) -> Any:
+        """Return a made-up value for an operand."""
         if node not in self.data:
-            return self._constant(node)
+            return self._find_constant(node)
         if node not in operands:
-            return self._empty(node)
+            return self._make_empty(node)
         held = node.meta["val"]
         numbers = _draw_values(self.layout[node], operands.index(node), held.is_floating_point(), self.batch, second)
         return numbers.to(held.device, held.dtype, copy=True)  # the operation may write to it
 
-    def _constant(self, node: Node) -> Any:
+    def _find_constant(self, node: Node) -> Any:
         """Return the value of a node that does not depend on the input, for a batch of this size."""
         if node.op == "get_attr":
             return self.captured.constants[str(node.target)]
@@ -413,10 +417,12 @@ class _SampleTracker:
             size, free = _to_size(held, self.captured.batch_size)
             return size * self.batch if free and isinstance(held, int) else evaluate_size(held, self.batch)
         if node not in self.values:
-            self.values[node] = self._call(node, lambda n: self._constant(n) if n not in self.data else self._empty(n))
+            self.values[node] = self._call_node(
+                node, lambda n: self._find_constant(n) if n not in self.data else self._make_empty(n)
+            )
         return self.values[node]
 
-    def _empty(self, node: Node) -> Tensor:
+    def _make_empty(self, node: Node) -> Tensor:
         """Return an empty tensor for an operand of which only the shape is read."""
         held = node.meta["val"]
         shape = [
@@ -443,15 +449,15 @@ def _counts_samples(size: Any) -> bool:
 
 
 @functools.lru_cache(4)
-def _numbers(shape: torch.Size, operand: int, floating: bool) -> Tensor:
+def _draw_numbers(shape: torch.Size, operand: int, floating: bool) -> Tensor:
     """Return random numbers from 0.5 to 1.5; zeros and ones for integers. They are cached."""
     random = torch.Generator().manual_seed(operand)
     return torch.rand(shape, generator=random) + 0.5 if floating else torch.randint(0, 2, shape, generator=random)
 
 
 def _draw_values(layout: Layout, operand: int, floating: bool, batch: int, second: int | None) -> Tensor:
-    """Return numbers for an operand; those of the sample `second` are others, and much larger (of integers, 1 − n)."""
-    numbers = _numbers(layout.shape(batch), operand, floating)
+    """Return random numbers for an operand; those of sample `second` differ, and are much larger."""
+    numbers = _draw_numbers(layout.shape(batch), operand, floating)
     if second is None:
         return numbers
     own = layout.spread_out(torch.arange(batch) == second, batch)
@@ -468,8 +474,8 @@ def _is_different(a: Tensor, b: Tensor) -> Tensor:
     return ~(near | (a == b) | (a.isnan() & b.isnan()))
 
 
-def _changes_own_alone(layout: Layout, changed: Mapping[int, Tensor], batch: int) -> bool:
-    """Return True if each time only the elements of the changed sample differ."""
+def _changes_one_sample(layout: Layout, changed: Mapping[int, Tensor], batch: int) -> bool:
+    """Return True if each change affects only the elements of the changed sample."""
     for sample, differs in changed.items():
         found = layout.sum_per_sample(differs.to(torch.float32), batch)
         if float(found.sum() - found[sample]) != 0:
@@ -478,7 +484,7 @@ def _changes_own_alone(layout: Layout, changed: Mapping[int, Tensor], batch: int
 
 
 def _rearranges(node: Node, operands: Sequence[Node]) -> bool:
-    """Return True for a view of all elements in another shape, after which samples may still be separated again."""
+    """Return True for a view of all elements, after which samples may be separated again."""
     schema = getattr(node.target, "_schema", None)
     if schema is None or len(operands) != 1 or not isinstance(node.meta["val"], Tensor):
         return False
@@ -491,8 +497,8 @@ def _shape_for_two(node: Node) -> list[int]:
     return [evaluate_size(n, 2) for n in shape_of(node)]
 
 
-def _mixing_error(node: Node) -> MismatchError:
-    """Return the error about an operation that mixes samples."""
+def _make_mixing_error(node: Node) -> MismatchError:
+    """Return the error for an operation that mixes samples."""
     return MismatchError(
         f"A sample's output depends on the other samples of its batch, so that no sample has a map of its own: "
         f"{op_name(node)} computes across the samples, at {describe_node(node)}\n"
@@ -504,7 +510,7 @@ def _mixing_error(node: Node) -> MismatchError:
 
 
 def check_samples(captured: CapturedGraph, layout: Mapping[str, Layout], explained: Iterable[str]) -> None:
-    """Raise a PlanError if a tensor that is explained does not hold the samples separately."""
+    """Raise PlanError if an explained tensor does not hold samples separately."""
     batch = captured.batch_size if isinstance(captured.batch_size, int) else None
     lost = next((name for name in explained if not layout[name].separates_samples(batch)), None)
     if lost is not None:

@@ -55,11 +55,13 @@ Side = Literal["output", "input"]  # of a layer
 aten = torch.ops.aten
 _SOFTMAX = (aten.softmax.int, aten._softmax.default)
 _MATRIX_PRODUCTS = (aten.matmul.default, aten.bmm.default)
-_KEEPS_SCORES = (aten.add, aten.to, aten._to_copy, aten.baddbmm, aten.where, aten.masked_fill)
-_JOINS = (aten.cat, aten.stack, aten.copy, aten.slice_scatter, aten.select_scatter)
+_SCORE_OPS = (aten.add, aten.to, aten._to_copy, aten.baddbmm, aten.where, aten.masked_fill)
+_JOIN_OPS = (aten.cat, aten.stack, aten.copy, aten.slice_scatter, aten.select_scatter)
 
 
 class _Call(NamedTuple):
+    """An operation with its arguments and its secant."""
+
     op: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -70,16 +72,16 @@ class WalkStep(NamedTuple):
     """A node of the graph: an input, a constant, or an operation."""
 
     node: Node
-    kind: str  # as torch.fx has it
+    kind: str  # `op` of the torch.fx node
     op: Any = None
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] | None = None
     secant: Secant | None = None
-    reads: str = ""  # "shape", "type", "first": that alone; else values
+    reads: str = ""  # what it reads, as in Row.reads
     reads_tokens: bool = False
-    moves: bool = False  # elements of one tensor, changing none
-    joins: bool = False  # elements of several tensors, changing none
-    keeps_dtype: bool = False  # a constant whose readers know its dtype
+    moves: bool = False  # True if it only moves elements of one tensor
+    joins: bool = False  # True if it only joins elements of several tensors
+    keeps_dtype: bool = False  # True for a constant that its readers cast themselves
     last_read: tuple[Node, ...] = ()  # nodes that no later step reads
 
 
@@ -94,22 +96,23 @@ def list_steps(engine: Engine) -> tuple[WalkStep, ...]:
 
 
 def _make_steps(engine: Engine) -> tuple[WalkStep, ...]:
+    """Return the steps of the walk, in the order of the graph."""
     nodes = list(engine.captured.graph.nodes)
-    calls = {n: _call_of(n, engine) for n in nodes if n.op == "call_function"}
-    wanted = {next(n for n in nodes if n.name == engine.planned.output)}
+    calls = {n: _find_call(n, engine) for n in nodes if n.op == "call_function"}
+    needed = {next(n for n in nodes if n.name == engine.planned.output)}
     for node in reversed(nodes):
-        if node in wanted:
-            wanted.update(_read(calls[node]) if node in calls else ())
-    kept = [n for n in nodes if n in wanted or n.op == "placeholder"]
-    reader_of = {n: node for node in kept for n in (_read(calls[node]) if node in calls else ())}
+        if node in needed:
+            needed.update(_list_read_nodes(calls[node]) if node in calls else ())
+    kept = [n for n in nodes if n in needed or n.op == "placeholder"]
+    reader_of = {n: node for node in kept for n in (_list_read_nodes(calls[node]) if node in calls else ())}
     last_read: dict[Node, list[Node]] = {n: [] for n in kept}
     for read, reader in reader_of.items():
         last_read[reader].append(read)
-    weights = _weights(calls, kept)
+    weights = _find_weights(calls, kept)
     return tuple(_make_step(n, calls.get(n), tuple(last_read[n]), n in weights) for n in kept)
 
 
-def _weights(calls: dict[Node, _Call], kept: list[Node]) -> set[Node]:
+def _find_weights(calls: dict[Node, _Call], kept: list[Node]) -> set[Node]:
     """Return constants that are read only as weights of linear layers, or as token embeddings."""
     as_weights, otherwise = set[Node](), set[Node]()
     for node in kept:
@@ -119,11 +122,12 @@ def _weights(calls: dict[Node, _Call], kept: list[Node]) -> set[Node]:
             read = call.args[1:2] if linear else call.args[:1] if flow_of(node).looks_up_tokens else ()
             constants = {a for a in read if is_node(a) and a.op == "get_attr"}
             as_weights |= constants
-            otherwise.update(n for n in _read(call) if n not in constants)
+            otherwise.update(n for n in _list_read_nodes(call) if n not in constants)
     return as_weights - otherwise
 
 
 def _make_step(node: Node, call: _Call | None, last_read: tuple[Node, ...], keeps_dtype: bool) -> WalkStep:
+    """Return the step of one node."""
     if call is None:
         return WalkStep(node, node.op, keeps_dtype=keeps_dtype, last_read=last_read)
     flow, op, secant = flow_of(node), call.op, call.secant
@@ -137,27 +141,29 @@ def _make_step(node: Node, call: _Call | None, last_read: tuple[Node, ...], keep
         secant = bound_scores(secant)
     return WalkStep(
         node, node.op, op, call.args, call.kwargs, secant, str(row_of(node).reads), flow.looks_up_tokens, flow.moves,
-        _packet(call.op) in _JOINS, False, last_read,
+        _find_packet(call.op) in _JOIN_OPS, False, last_read,
     )  # fmt: skip
 
 
 def _copy(over: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-    """Do the same as aten.copy, which autograd cannot transpose."""
+    """Return the result of aten.copy, by operations that autograd can transpose."""
     return t.expand_as(over).to(over.dtype)
 
 
-def _read(call: _Call) -> list[Node]:
-    return _nodes_in((call.args, call.kwargs))
+def _list_read_nodes(call: _Call) -> list[Node]:
+    """Return the nodes among the arguments of a call."""
+    return _list_nodes((call.args, call.kwargs))
 
 
-def _nodes_in(args: Any) -> list[Node]:
+def _list_nodes(args: Any) -> list[Node]:
     """Return the nodes among some arguments."""
     found: list[Node] = []
     torch.fx.map_arg(args, found.append)
     return found
 
 
-def _packet(target: Any) -> Any:
+def _find_packet(target: Any) -> Any:
+    """Return an operation without its overload."""
     return getattr(target, "overloadpacket", target)
 
 
@@ -165,7 +171,7 @@ def _leads_to_softmax(node: Node) -> bool:
     """Return True if a value is read only as scores of a softmax, or as a summand of them."""
     for user in node.users:
         ends = user.target in _SOFTMAX or (user.target is ops.attention_weights and user.args[2] is node)
-        goes_on = flow_of(user).moves or _packet(user.target) in _KEEPS_SCORES
+        goes_on = flow_of(user).moves or _find_packet(user.target) in _SCORE_OPS
         if not (ends or (goes_on and _leads_to_softmax(user))):
             return False
     return bool(node.users)
@@ -174,7 +180,7 @@ def _leads_to_softmax(node: Node) -> bool:
 # --- several nodes as one operation -----------------------------------------------------------------------------------
 
 
-def _call_of(node: Node, engine: Engine) -> _Call:
+def _find_call(node: Node, engine: Engine) -> _Call:
     """Return a node's call; for the last node of a norm or of attention, one call for all of its nodes."""
     found = (
         _find_layer_norm(node)
@@ -208,9 +214,9 @@ def _find_rms_norm(node: Node, engine: Engine) -> _Call | None:
     if node.target is not aten.mul.Tensor or not all(is_node(a) for a in node.args):
         return None
     for x, root in (node.args, node.args[::-1]):
-        shifted = _read_by(root, aten.rsqrt.default)
-        mean = _read_by(shifted, ops.scale_shift)
-        squared = _read_by(mean, aten.mean.dim)
+        shifted = _find_single_read(root, aten.rsqrt.default)
+        mean = _find_single_read(shifted, ops.scale_shift)
+        squared = _find_single_read(mean, aten.mean.dim)
         if squared is None or shifted is None or mean is None:
             continue
         power = squared.target is aten.pow.Tensor_Scalar and squared.args[1] == 2
@@ -223,7 +229,7 @@ def _find_rms_norm(node: Node, engine: Engine) -> _Call | None:
     return None
 
 
-def _read_by(node: Node | None, target: Any) -> Any:
+def _find_single_read(node: Node | None, target: Any) -> Any:
     """Return the node that an operation of this kind reads first, if its result is read once; else None."""
     if node is None or not _is_read_once(node, target) or not is_node(node.args[0]):
         return None
@@ -380,20 +386,20 @@ def secant_dtype(engine: Engine) -> torch.dtype:
     return widen_dtype(engine.one.dtype)
 
 
-_SMALL = 2**16  # elements: so few are cached in the wider dtype
-_WIDENED: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+_MAX_CACHED = 2**16  # elements: smaller constants are cached in the wider dtype
+_WIDE_CONSTANTS: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 def _widen(constant: Tensor, dtype: torch.dtype) -> Tensor:
     """Convert a floating-point constant to the dtype of the computation; return numbers and integers unchanged."""
     if not constant.is_floating_point() or not constant.ndim or constant.dtype is dtype:
         return constant
-    if constant.numel() > _SMALL or is_traced() or constant.is_inference():
+    if constant.numel() > _MAX_CACHED or is_traced() or constant.is_inference():
         return constant.to(dtype)
-    version, cached = _WIDENED.get(constant, (None, None))
+    version, cached = _WIDE_CONSTANTS.get(constant, (None, None))
     if version != constant._version:
         cached = constant.to(dtype)
-        _WIDENED[constant] = constant._version, cached
+        _WIDE_CONSTANTS[constant] = constant._version, cached
     return cast("Tensor", cached)
 
 
@@ -406,7 +412,7 @@ def _pair_input(x: Tensor, x0: Tensor, dtype: torch.dtype, leaves: list[Tensor])
     return x if x is x0 else Pair(x, x0, leaves[-1])
 
 
-_HOLDS = (fx.Node, tuple, list, dict)
+_CONTAINERS = (fx.Node, tuple, list, dict)
 
 
 def _fill(args: Any, values: dict[Node, Any]) -> Any:
@@ -414,7 +420,7 @@ def _fill(args: Any, values: dict[Node, Any]) -> Any:
     if isinstance(args, fx.Node):
         return values[args]
     if isinstance(args, tuple | list):
-        return type(args)([_fill(a, values) if isinstance(a, _HOLDS) else a for a in args])
+        return type(args)([_fill(a, values) if isinstance(a, _CONTAINERS) else a for a in args])
     return {k: _fill(v, values) for k, v in args.items()} if isinstance(args, dict) else args
 
 
@@ -443,6 +449,7 @@ def _run(step: WalkStep, args: Any, kwargs: Any) -> Any:
 
 
 def _split(step: WalkStep, args: Any, kwargs: Any, found: list[Pair]) -> Any:
+    """Return the result of a step as pairs; raise NoSecantError if its change has no secant."""
     if not any(p.x.is_floating_point() for p in found):
         made = _split_integers(step, args, kwargs, found)
         if made is not None:
@@ -545,7 +552,7 @@ def _find_read_value(engine: Engine, path: str, computed: set[Node]) -> str:
         return node.name == path or own == path or own.startswith(f"{path}.")
 
     inside = [s for s in list_steps(engine) if s.kind == "call_function" and is_inside(s.node)]
-    read = dict.fromkeys(n for step in inside for n in _nodes_in((step.args, step.kwargs)) if n in computed)
+    read = dict.fromkeys(n for step in inside for n in _list_nodes((step.args, step.kwargs)) if n in computed)
     outside = [n for n in read if n not in {s.node for s in inside} and n.name in engine.layout]
     if len(outside) != 1:
         found = ", ".join(repr(n.name) for n in outside) or "none"

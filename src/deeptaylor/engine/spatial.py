@@ -1,9 +1,9 @@
-"""The axes of tensors that are channels, and those that are places of the input: rows, columns, points of a signal.
+"""The axes of a tensor that are channels, and those that are places of the input: rows, columns, points of a signal.
 
 read_channels    return the axis of an input that a convolution reads as channels
 find_places      return the axes of every tensor that run along the places of the input
 
-Each axis of a tensor has a label: the places of the input that it runs along, with their number in this tensor.
+Each axis of a tensor has a label: the place axes of the input that it corresponds to, with their sizes in this tensor.
 
     input (B, 48, 48, 3)     ()  rows 48       columns 48    ()
     permuted                 ()  ()            rows 48       columns 48
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = ["find_places", "has_pixels", "read_channels", "smooth", "smoothing_width"]
 
-Label = tuple[tuple[int, int], ...]  # (number of a place axis of the input, its size here), in order
+Label = tuple[tuple[int, int], ...]  # (index of a place axis of the input, its size in this tensor), in order
 Labels = tuple[Label, ...]  # one label per axis
-_BATCH = 7919  # a prime: products that hold it are told from those that do not
+_EXAMPLE_BATCH = 7919  # a prime, so that products with the batch size can be recognised
 
 
 def read_channels(node: Node, axes: int) -> int | None:
@@ -52,7 +52,7 @@ def read_channels(node: Node, axes: int) -> int | None:
         if len(readers) != 1 or not permutes(readers[0]):
             return None
         node = readers[0]
-        order = _permuted(node, order)
+        order = _permute_axes(node, order)
 
 
 def find_places(captured: CapturedGraph, layout: Mapping[str, Layout], channels: int) -> dict[str, tuple[int, ...]]:
@@ -63,7 +63,7 @@ def find_places(captured: CapturedGraph, layout: Mapping[str, Layout], channels:
     channels   the axis of the input's channels
     """
     first = captured.inputs[0]
-    own = layout[first.name].shape(_BATCH)
+    own = layout[first.name].shape(_EXAMPLE_BATCH)
     places = [d for d in range(1, len(own)) if d != channels]
     numbers = {d: k for k, d in enumerate(places)}
     labels: dict[Node, Labels] = {
@@ -78,32 +78,32 @@ def find_places(captured: CapturedGraph, layout: Mapping[str, Layout], channels:
             if all(n.target is operator.getitem for n in node.users):
                 labels[node], sizes[node] = labels[operands[0]], sizes[operands[0]]
             continue
-        shape = layout[node.name].shape(_BATCH)
+        shape = layout[node.name].shape(_EXAMPLE_BATCH)
         found = _follow(node, shape, [(labels[n], sizes[n]) for n in operands])
         if found is not None:
             labels[node], sizes[node] = found, shape
-    return {node.name: _axes(of, len(places)) for node, of in labels.items()}
+    return {node.name: _find_place_axes(of, len(places)) for node, of in labels.items()}
 
 
-def _axes(labels: Labels, count: int) -> tuple[int, ...]:
-    """Return the axis of each place axis of the input; () if one of them has no axis of its own."""
+def _find_place_axes(labels: Labels, count: int) -> tuple[int, ...]:
+    """Return the axis of each place axis of the input; () if one has no axis in this tensor."""
     found = {label[0][0]: d for d, label in enumerate(labels) if len(label) == 1}
     return tuple(found[k] for k in range(count)) if len(found) == count else ()
 
 
 def _follow(node: Node, shape: Sequence[int], operands: list[tuple[Labels, Sequence[int]]]) -> Labels | None:
-    """Return the labels of the axes of a node's result; None if they are not known."""
+    """Return the labels of the axes of a node's result; None if they are unknown."""
     labels, sizes = operands[0]
     if permutes(node):
-        return tuple(labels[d] for d in _permuted(node, list(range(len(labels)))))
-    if len(operands) == 1 and tuple(shape) != tuple(sizes) and _product(shape) == _product(sizes):
+        return tuple(labels[d] for d in _permute_axes(node, list(range(len(labels)))))
+    if len(operands) == 1 and tuple(shape) != tuple(sizes) and _multiply_sizes(shape) == _multiply_sizes(sizes):
         return _regroup(labels, sizes, shape)
     if len(shape) < len(labels):
-        return _without(node, shape, labels, sizes)
-    alike = [(own, of) for own, of in operands if len(of) == len(shape)]
-    if not alike:
+        return _remove_axes(node, shape, labels, sizes)
+    matching = [(own, of) for own, of in operands if len(of) == len(shape)]
+    if not matching:
         return None
-    found = [_along(d, n, alike) for d, n in enumerate(shape)]
+    found = [_find_label(d, n, matching) for d, n in enumerate(shape)]
     flow = flow_of(node)
     if convolves(node):
         found[1] = ()
@@ -113,11 +113,11 @@ def _follow(node: Node, shape: Sequence[int], operands: list[tuple[Labels, Seque
 
 
 def _multiplies_matrices(flow: Flow) -> bool:
-    """Return whether a flow is a product with a matrix: a linear layer or a product of two; not an average."""
+    """Return True for a linear layer or a product of two matrices; False for an average."""
     return flow.mixes and (flow.layer is not None or flow.has_factors)
 
 
-def _along(d: int, size: int, operands: list[tuple[Labels, Sequence[int]]]) -> Label:
+def _find_label(d: int, size: int, operands: list[tuple[Labels, Sequence[int]]]) -> Label:
     """Return the label of axis d of a result with as many axes as the operands."""
     for labels, sizes in operands:
         if labels[d] and sizes[d] == size:
@@ -126,15 +126,15 @@ def _along(d: int, size: int, operands: list[tuple[Labels, Sequence[int]]]) -> L
     return () if others or len(labels[d]) != 1 else ((labels[d][0][0], size),)
 
 
-def _without(node: Node, shape: Sequence[int], labels: Labels, sizes: Sequence[int]) -> Labels | None:
-    """Return the labels after axes were removed by number, as means and selections do."""
-    given = node.args[1] if len(node.args) > 1 else None
-    numbers = [given] if isinstance(given, int) else given
+def _remove_axes(node: Node, shape: Sequence[int], labels: Labels, sizes: Sequence[int]) -> Labels | None:
+    """Return the labels after axes were removed by number, as by means and selections."""
+    argument = node.args[1] if len(node.args) > 1 else None
+    numbers = [argument] if isinstance(argument, int) else argument
     if not isinstance(numbers, Sequence) or not all(isinstance(n, int) for n in numbers):
         return None
-    gone = {n % len(labels) for n in numbers}
-    left = [d for d in range(len(labels)) if d not in gone]
-    return tuple(labels[d] for d in left) if [sizes[d] for d in left] == list(shape) else None
+    removed = {n % len(labels) for n in numbers}
+    remaining = [d for d in range(len(labels)) if d not in removed]
+    return tuple(labels[d] for d in remaining) if [sizes[d] for d in remaining] == list(shape) else None
 
 
 def _regroup(labels: Labels, before: Sequence[int], after: Sequence[int]) -> Labels:
@@ -144,7 +144,7 @@ def _regroup(labels: Labels, before: Sequence[int], after: Sequence[int]) -> Lab
     new = [d for d, n in enumerate(after) if n != 1]
     while old and new:
         ins, outs = [old.pop(0)], [new.pop(0)]
-        while (a := _product([before[d] for d in ins])) != (b := _product([after[d] for d in outs])):
+        while (a := _multiply_sizes([before[d] for d in ins])) != (b := _multiply_sizes([after[d] for d in outs])):
             if a < b and old:
                 ins.append(old.pop(0))
             elif a > b and new:
@@ -160,13 +160,13 @@ def _regroup(labels: Labels, before: Sequence[int], after: Sequence[int]) -> Lab
     return tuple(found)
 
 
-def _permuted(node: Node, order: list[int]) -> list[int]:
-    """Return these axis numbers in the order of a permutation."""
+def _permute_axes(node: Node, order: list[int]) -> list[int]:
+    """Return axis numbers in the order of a permutation."""
     numbered = torch.empty([n + 1 for n in order], device="meta")  # each axis as long as its number
     return [n - 1 for n in node.target(numbered, *node.args[1:]).shape]
 
 
-def _product(sizes: Sequence[int]) -> int:
+def _multiply_sizes(sizes: Sequence[int]) -> int:
     """Return the product of sizes; 1 for none."""
     found = 1
     for n in sizes:
@@ -177,7 +177,7 @@ def _product(sizes: Sequence[int]) -> int:
 # --- pixels -----------------------------------------------------------------------------------------------------------
 
 
-_WIDTH = 1 / 16  # of a picture's shorter side: the standard deviation of the smoothing
+_SMOOTHING_WIDTH = 1 / 16  # of a picture's shorter side: the standard deviation of the smoothing
 
 
 def has_pixels(engine: Engine, x: Tensor) -> bool:
@@ -190,7 +190,7 @@ def smoothing_width(x: Tensor, axis: int = 1) -> float:
 
     axis   the channel axis
     """
-    return min(x.movedim(axis, 1).shape[2:]) * _WIDTH if x.ndim > 3 else 0.0
+    return min(x.movedim(axis, 1).shape[2:]) * _SMOOTHING_WIDTH if x.ndim > 3 else 0.0
 
 
 def smooth(R: Tensor, width: float, axes: int, axis: int = 1) -> Tensor:
@@ -205,6 +205,6 @@ def smooth(R: Tensor, width: float, axes: int, axis: int = 1) -> Tensor:
         return smooth(R.movedim(own, first), width, axes).movedim(first, own)
     for d in range(R.ndim - axes, R.ndim):
         at = torch.arange(R.shape[d], dtype=R.dtype, device=R.device)
-        bell = torch.exp(-((at[:, None] - at) / width).square() / 2)
-        R = (R.movedim(d, -1) @ (bell / bell.sum(1, keepdim=True))).movedim(-1, d)
+        weights = torch.exp(-((at[:, None] - at) / width).square() / 2)
+        R = (R.movedim(d, -1) @ (weights / weights.sum(1, keepdim=True))).movedim(-1, d)
     return R

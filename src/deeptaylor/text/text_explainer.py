@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from deeptaylor import settings
 from deeptaylor.check import DEEP_TAYLOR
 from deeptaylor.engine import target as targets
-from deeptaylor.engine.comparison import mean_note
+from deeptaylor.engine.comparison import describe_mean
 from deeptaylor.engine.contrast import names_classes
 from deeptaylor.engine.target import margin
 from deeptaylor.errors import InputError, TargetError
@@ -508,7 +508,7 @@ class TextExplainer:
     ) -> TextExplanation:  # fmt: skip
         R: Tensor = answer.relevance[0] if isinstance(answer.relevance, tuple) else answer.relevance
         maps = tuple(R[k, ..., : len(line)] for k, line in enumerate(lines))
-        said = mean_note(compared.parts)  # the sentence has it, too
+        said = describe_mean(compared.parts)  # the sentence has it, too
         answer = replace(answer, notes=tuple(note for note in answer.notes if note != said))
         return TextExplanation(
             self._add_notes(answer), maps, tuple(lines), tuple(asked), quantity, compared.said, sink, compared.parts
