@@ -104,7 +104,7 @@ class DeepTaylorError(Exception):
         return escape_text(self.wording.render(format_setting))
 
     def extend(self, more: str | Wording) -> Self:
-        """Return the same error, facts included, with a further line."""
+        """Return a copy of the error with a further line; its attributes are kept."""
         longer = type(self).__new__(type(self))
         longer.__dict__ = self.__dict__ | {"wording": self.wording + "\n" + more}  # no copy.copy: Dask replaces it
         longer.args = (str(longer.wording),)

@@ -702,7 +702,7 @@ class ModelSnapshot:
         return not self.stale and self._watch.same_but_values()
 
     def start_check(self) -> PendingCheck | None:
-        """Start to compare every value; return None if the network changed visibly."""
+        """Start to compare every value in the background; return None if a change is already visible."""
         return self._watch.start() if self.seems_unchanged() else None
 
     def find_changes(self, pending: PendingCheck | None = None) -> list[str]:

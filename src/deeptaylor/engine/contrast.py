@@ -118,7 +118,7 @@ def read_map(result: Result, channels: int = 1) -> Parts:
 
 
 def first_map(relevance: Tensor, score: Tensor, axis: int) -> Tensor:
-    """Return maps without channels, (B, …); for K targets, the first map."""
+    """Return maps summed over channels, (B, …); for K targets, those of the first target."""
     return (relevance[:, 0] if score.ndim == 2 else relevance).sum(axis)
 
 
@@ -137,7 +137,7 @@ def _select_distinctive(
 
 
 def _normalise_maps(result: Result) -> tuple[Parts, Parts]:
-    """Return N_c and N_q in float32 or wider, for each input."""
+    """Return the maps of the class and of its rivals, N_c and N_q, each divided by its sum over all inputs."""
     assert result.rivals is not None
     lead = result.score.ndim
     return _normalise(result.relevance, lead), _normalise(result.rivals.relevance, lead)

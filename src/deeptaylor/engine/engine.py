@@ -202,7 +202,7 @@ class Engine(nn.Module):
 
 
 def find_boundary(engine: Engine, name: str) -> str:
-    """Return the tensor behind a module path or node name; raise BoundaryError if no relevance is defined there."""
+    """Return the tensor of a module path or node name; raise BoundaryError if it has no relevance."""
     known = {s.node for s in engine.planned.steps[1:]} | set(engine.planned.inputs)
     node = engine.captured.module_outputs.get(name, name)
     node = engine.captured.current_name(node)
@@ -263,10 +263,10 @@ def recompute_weight_readings(steps: Sequence[Step], constants: dict[str, Tensor
 def find_lost_squares(steps: Sequence[Step], constant: Callable[[str], Tensor]) -> str:
     """Return the first node whose squared weights, for a w² rule, underflow in float16; "" if there is none."""
     squaring = (s for s in steps if isinstance(s, BlockStep) and isinstance(s.rule, WSquare))
-    return next((step.node for step in squaring if _loses_squares(step, constant)), "")
+    return next((step.node for step in squaring if _loses_precision(step, constant)), "")
 
 
-def _loses_squares(step: BlockStep, constant: Callable[[str], Tensor]) -> bool:
+def _loses_precision(step: BlockStep, constant: Callable[[str], Tensor]) -> bool:
     """Return True if too large a part of a block's squared weights is lost by rounding to float16."""
     rounding = held = 0.0
     for m in step.block.maps:

@@ -29,7 +29,7 @@ _ENTRIES_PER_ROW = 4  # arrived, passed on, absorbed by biases, dropped
 
 
 class LedgerEntries:
-    """One row for each step, or one for all steps.
+    """Records the ledger entries of a reverse pass: one row per step, or one row in total.
 
     open         False if no entries are recorded
     may_read     True if values may be read; a trace cannot do that, and it synchronises with a GPU

@@ -134,7 +134,7 @@ class LiveConstants:
         return self._program.compute()
 
     def update(self) -> bool | None:
-        """Give the engine the constants of the network as it is now.
+        """Recompute the constants of the engine from the network's current parameters and buffers.
 
         Return True if a constant changed, and None if the network has to be captured again.
         """

@@ -52,11 +52,11 @@ def check_precision(engine: Engine, inputs: Sequence[Tensor], target: object, va
             raise PlanError(f"{what} {instead}")
     if dtype is torch.float16 and engine.lost_squares:
         raise PlanError(f"The squared weights at {engine.lost_squares} are too small for float16. {instead}")
-    if _is_difference(target, values) or any(isinstance(m, Sum) and m.has_negative for m in engine.score.block.maps):
+    if _has_both_signs(target, values) or any(isinstance(m, Sum) and m.has_negative for m in engine.score.block.maps):
         raise TargetError(f"A logit difference is too fine for {format_dtype(dtype)}. {instead}")
 
 
-def _is_difference(target: object, values: bool) -> bool:
+def _has_both_signs(target: object, values: bool) -> bool:
     """Return True for a margin, and for weights with both signs in one sample."""
     if isinstance(target, Tensor) and target.is_floating_point() and target.ndim > 1:
         signs = (target > 0).flatten(1).any(1) & (target < 0).flatten(1).any(1)
@@ -66,8 +66,8 @@ def _is_difference(target: object, values: bool) -> bool:
 
 def check_float16(result: Result, inputs: Sequence[Tensor]) -> None:
     """Raise InputError if a result overflowed or underflowed in float16 and must not be recomputed."""
-    if dtype_of(inputs) is torch.float16 and (said := find_problem(result, torch.float16)):
-        raise InputError(f"{said}. Explain in bfloat16 or float32: explainer.float(), and x.float().")
+    if dtype_of(inputs) is torch.float16 and (problem := find_problem(result, torch.float16)):
+        raise InputError(f"{problem}. Explain in bfloat16 or float32: explainer.float(), and x.float().")
 
 
 def ensure_finite(engine: Engine, batch: Batch, result: Result) -> tuple[Result, list[str]]:
@@ -83,13 +83,13 @@ def ensure_finite(engine: Engine, batch: Batch, result: Result) -> tuple[Result,
     # The score of a class that does not exist is NaN.
     targets.check(batch.target, tuple(engine.layout[engine.planned.output].shape(len(batch))), values=True)
     if dtype in LOW_PRECISION:
-        said = f"{wrong}; the explanation was computed again in float32"
-        warn(said)
+        problem = f"{wrong}; the explanation was computed again in float32"
+        warn(problem)
         wider = [x.float() if x.is_floating_point() else x for x in batch.inputs]
         result = copy.deepcopy(engine).float().run(wider, batch.target, batch.detail, batch.keep)
         if not find_problem(result, torch.float32):
             domains.check_signs(engine.watched, engine.planned.sign_assumptions, result.lowest)
-            return result, [said]
+            return result, [problem]
     bad = "relevance" if bool(torch.isfinite(result.score).all()) else "score"
     raise InputError(
         f"The network's {bad} is not finite for this input: its values overflow. Check weights and input scale.",

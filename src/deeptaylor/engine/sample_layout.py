@@ -78,10 +78,10 @@ class Layout:
         axes = _find_closest_axes(t, self.dim)
         if not axes or self.outer != 1 or self.inner != 1:
             return self.sum_per_sample(t, batch)
-        return self._samples_first(t.sum(axes), axes)
+        return self._move_samples_first(t.sum(axes), axes)
 
-    def _samples_first(self, t: Tensor, summed: Sequence[int]) -> Tensor:
-        """Return a tensor, of which these axes were summed, with the sample axis first."""
+    def _move_samples_first(self, t: Tensor, summed: Sequence[int]) -> Tensor:
+        """Return a tensor with the sample axis first, after these axes were summed."""
         return t.movedim(self.dim - sum(d < self.dim for d in summed), 0) if self.dim else t
 
     def sum_weighted(self, t: Tensor, weight: Tensor, batch: int) -> Tensor:
@@ -95,7 +95,7 @@ class Layout:
             return self.sum_partly((t * weight).expand(self.shape(batch)), batch)
         vector = weight.reshape(-1).to(t.dtype)  # constants of the network may have a higher precision
         if t.stride(axis) == 1:
-            return self._samples_first(t.movedim(axis, -1) @ vector, [axis])
+            return self._move_samples_first(t.movedim(axis, -1) @ vector, [axis])
         rest = t.movedim(self.dim, 0).movedim(axis + (axis < self.dim), 1).flatten(2)
         return vector.expand(rest.shape[0], 1, -1) @ rest  # with three axes each, torch does not copy the large one
 
@@ -241,7 +241,7 @@ def _find_fitting(known: Layout, a: Tensor, b: Tensor, batch: int) -> Layout | N
 
 
 def _list_candidates(layout: Layout, batch: int) -> Iterator[Layout]:
-    """Yield possible layouts: with the samples along the free axis, or along any axis if the batch size is fixed."""
+    """Yield possible layouts: samples along the axis that varies with the batch size, or along any if it is fixed."""
     free = layout.sizes[layout.dim][1] if layout.sizes else False
     for dim in [layout.dim] if free else range(len(layout.sizes)):
         size = layout.sizes[dim][0]
@@ -336,7 +336,7 @@ class _SampleTracker:
         return known and not any(size and size % self.fixed == 0 for size, _ in sizes)
 
     def _look_up(self, node: Node, operands: list[Node], sizes: AxisSizes) -> Layout | None:
-        """Return the layout for an operation that is known to treat each sample separately; else None."""
+        """Return the layout of a result if the operation is known to treat samples separately; else None."""
         read = [self.layout[n] for n in operands]
         if len({(r.outer, r.inner) for r in read}) != 1:
             return None

@@ -107,8 +107,8 @@ def _run_captured(module: fx.GraphModule, inputs: Sequence[Tensor]) -> Tensor:
         if is_out_of_memory(error):
             raise
         raise MismatchError(
-            f"The captured network raises {summarise_error(error)}, on values that the network itself takes. It treats "
-            "them in another way than others, such as indices that are negative or out of range: change such values."
+            f"The captured network raises {summarise_error(error)}, on inputs that the network accepts. The network "
+            "handles some values specially, such as negative indices: change such values in the input."
         ) from error
     return result
 

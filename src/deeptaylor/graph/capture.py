@@ -117,7 +117,7 @@ def _is_fresh_mutation(node: Node) -> bool:
 
 
 def _is_view(node: Node) -> bool:
-    """Return True if a node's result may share memory with its first argument, without being the in-place result."""
+    """Return True if a node's result may share memory with its first argument; False for in-place operations."""
     if node.target is operator.getitem:  # one of several tensors: of chunk, split, unbind
         return _is_view(node.args[0])
     schema = getattr(node.target, "_schema", None)

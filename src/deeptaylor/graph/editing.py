@@ -42,7 +42,7 @@ def cut_at_layer(captured: CapturedGraph, layer: str) -> None:
         raise BoundaryError(describe_unknown_name(layer, [*captured.module_outputs, *nodes]))
     value = chosen.meta.get("val")
     if not isinstance(value, Tensor) or not value.is_floating_point():
-        raise BoundaryError(f"The layer {layer!r} does not end in one tensor of real numbers: name the one after it.")
+        raise BoundaryError(f"The layer {layer!r} does not end in one tensor of real numbers: name the layer after it.")
     next(node for node in captured.graph.nodes if node.op == "output").args = (chosen,)
     captured.graph.eliminate_dead_code()
     captured.output, captured.output_name, captured.cut_layer = chosen, layer, layer

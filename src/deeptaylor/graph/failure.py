@@ -44,7 +44,7 @@ def find_failure(model: nn.Module, inputs: Sequence[Tensor], root: str = "") -> 
 
 
 def describe_failure(model: nn.Module, inputs: Sequence[Tensor], error: Exception, root: str = "") -> DeepTaylorError:
-    """Return an error of this package for an error of a network's forward pass, with the original as its cause."""
+    """Return an error of this package for an error in a network's forward pass, which is set as its cause."""
     if isinstance(error, DeepTaylorError):
         return error
     described: DeepTaylorError

@@ -163,7 +163,7 @@ def _read_number(captured: CapturedGraph, value: Any) -> float | None:
 
 
 def _read_windows(captured: CapturedGraph, node: Any, factor: float) -> _Windows | None:
-    """Return the sum of powers below a root, through a ReLU that changes nothing; None if there is none."""
+    """Return the scaled sum of powers that a root reads, perhaps through a ReLU; None if there is none."""
     if not is_node(node) or node.op != "call_function":
         return None
     if node.target in (aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor):

@@ -60,9 +60,9 @@ class RuleChoice:
     ) -> tuple[Rule, str]:  # fmt: skip
         """Return the rule of the block that ends in head, and the reason.
 
-        domains    of the leaves
+        domains    the domain of each leaf
         at_input   True for each leaf that is the input itself, perhaps rearranged or scaled
-        boxes      the box of each leaf that is pixels in a box, else None
+        boxes      the box of each leaf that is the input in a box; None for other leaves
         """
         given: list[Rule] = []
         for member in members or [head]:
@@ -407,7 +407,7 @@ class Planner:
             boxes = [Box(rule.low, rule.high)] * len(leaves)
         if isinstance(rule, rules.Pass) and (score or len(leaves) != 1 or not _has_same_size(leaves[0], head)):
             raise PlanError(
-                f"The rule pass needs input and output of the same shape; {describe_node(head)} changes it."
+                f"The rule Pass needs an input and an output of the same size; {describe_node(head)} changes it."
             )
         if isinstance(rule, rules.ZBox) and any(b is not None for b in boxes):
             with record_as_text():

@@ -118,7 +118,7 @@ def layer_norm(x: Tensor, eps: float, axes: int, groups: int, weight: Tensor | N
 
 @allow_first_only
 def split_layer_norm(op: Any, args: Any, kwargs: Any) -> Pair:
-    """Split `layer_norm` in one step: the mean of x is removed from u, and has no effect."""
+    """Split `layer_norm` as one operation; its slopes use that u does not depend on the mean of x."""
     x, eps, axes, groups, weight, shift = args
     shape = x.x.shape
     if groups:

@@ -111,7 +111,7 @@ def split_masked_softmax(s: Pair, mask: Pair, dim: int) -> Pair:
 
 @allow_first_only
 def split_log_softmax(op: Any, args: Any, kwargs: Any) -> Pair:
-    """Split s − log Z."""
+    """Split log_softmax(s) = s − log Z."""
     s, dim = args[:2]
     log_p, log_p0, share = _compute_log_softmax(s, dim)
     return Pair(attach_slopes(log_p, (s.x - (share * s.x).sum(dim, keepdim=True), None)), log_p0)
@@ -159,7 +159,7 @@ def attend_to_keys(
 
 
 def split_attention(op: Any, args: Any, kwargs: Any) -> Any:
-    """Split `attend` or `attend_to_keys`, which accept pairs."""
+    """Return attention for pairs; `op` is `attend` or `attend_to_keys`, which accept them."""
     return op(*args)
 
 
@@ -227,7 +227,7 @@ _EMPTY_ROWS: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 def _is_one_operation(*read: Any) -> bool:
-    """Return True if all matrices change, and there is one for each text, or for each text and head."""
+    """Return True if attention can be one autograd function: q, k and v all change, with the same leading axes."""
     if not all(isinstance(p, Pair) and p.x.is_floating_point() for p in read):
         return False
     return len({p.x.shape[:-2] for p in read}) == 1 and read[0].x.ndim in (3, 4)
