@@ -117,8 +117,8 @@ def check_vectors(made: Callable[..., nn.Module], texts: TrialTexts) -> None:
         found, wanted = (n(*texts.inputs.values(), *texts.more) for n in (vectors, numbers))
     if relative_difference(found, wanted) > find_tolerance(wanted.dtype):
         raise InputError(
-            "The network says another thing of the vectors of tokens than of the tokens themselves, so that there is "
-            "no reference 'mean': ask for 'mask', 'pad' or another token."
+            "The network gives other scores for the vectors of tokens than for the tokens themselves, so the reference "
+            "'mean' is not available: use 'mask', 'pad' or another token."
         )
 
 
@@ -190,8 +190,8 @@ def find_hiding(made: Callable[..., nn.Module], texts: TrialTexts) -> Hiding:
                 return Hiding(how)
     return Hiding(
         None,
-        "it takes an attention mask neither as numbers that are added to the scores of attention nor as real numbers "
-        "in place of zeros and ones",
+        "it takes an attention mask neither as numbers that are added to the attention scores nor as real numbers "
+        "between zero and one",
     )
 
 
@@ -222,7 +222,7 @@ def explain_refusal(
     except Exception as refused:  # noqa: BLE001 - whatever a network says that is captured with such a mask
         return str(refused).partition("\n")[0].rstrip(".")
     if relative_difference(answer.reference_score.to(wanted.dtype), wanted) > find_tolerance(wanted.dtype):
-        return "a comparison of it with hidden words has another score than the network itself"
+        return "with hidden words, its score differs from that of the network itself"
     return ""
 
 

@@ -157,8 +157,8 @@ def _find_named(tokenizer: Any, asked: str) -> Reference:
     ids = tokenizer(asked, add_special_tokens=False, verbose=False)["input_ids"]
     if len(ids) != 1:
         raise InputError(
-            f"The reference {asked!r} is {len(ids)} tokens, and one is needed, which is put in the place of every "
-            "word; or 'mask', 'pad', 'mean', 'hidden'."
+            f"The reference {asked!r} is {len(ids)} tokens. It must be one token, which replaces every word, or "
+            "'mask', 'pad', 'mean', 'hidden'."
         )
     if ids[0] == tokenizer.unk_token_id and asked != tokenizer.unk_token:
         return Reference(

@@ -38,7 +38,7 @@ _MOST_INPUT = 2**26  # bytes of invented inputs
 
 
 class OnnxMismatchError(OnnxError, MismatchError):
-    """The network that was read does not give what the ONNX file gives."""
+    """The imported network gives other results than the ONNX file."""
 
 
 def compare_outputs(
